@@ -1,0 +1,2 @@
+//! The `switchyard` program.
+fn main() {}

@@ -1,0 +1,83 @@
+//! IPv4 and IPv6.
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IpFamily {
+    /// IPv4
+    V4,
+    /// IPv6
+    V6,
+}
+
+impl IpFamily {
+    /// Both families, IPv4 first.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    pub fn of(address: &IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// The family of a network.
+    pub fn of_net(net: &IpNet) -> Self {
+        Self::of(&net.addr())
+    }
+
+    /// The name the API and kube-proxy's metrics use: `IPv4` or `IPv6`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// The length of an address in bits.
+    pub fn address_bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
+
+impl fmt::Display for IpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One value for each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerFamily<T> {
+    /// The value for IPv4.
+    pub v4: T,
+    /// The value for IPv6.
+    pub v6: T,
+}
+
+impl<T> PerFamily<T> {
+    /// Makes both values.
+    pub fn from_fn(mut make: impl FnMut(IpFamily) -> T) -> Self {
+        Self { v4: make(IpFamily::V4), v6: make(IpFamily::V6) }
+    }
+
+    /// The value for `family`.
+    pub fn of(&self, family: IpFamily) -> &T {
+        match family {
+            IpFamily::V4 => &self.v4,
+            IpFamily::V6 => &self.v6,
+        }
+    }
+
+    /// The value for `family`, to change it.
+    pub fn of_mut(&mut self, family: IpFamily) -> &mut T {
+        match family {
+            IpFamily::V4 => &mut self.v4,
+            IpFamily::V6 => &mut self.v6,
+        }
+    }
+}

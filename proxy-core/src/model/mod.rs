@@ -1,0 +1,11 @@
+//! The words of the model: address families, protocols, names and addresses.
+
+mod address;
+mod family;
+mod names;
+
+pub use self::{
+    address::{AddressError, parse_cidr, parse_ip},
+    family::{IpFamily, PerFamily},
+    names::{Protocol, ServiceName, ServicePortId, ServicePortName},
+};

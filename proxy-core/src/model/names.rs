@@ -1,0 +1,145 @@
+//! Protocols, and the names of Services and their ports.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use super::IpFamily;
+
+/// A transport protocol a Service port may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+    /// SCTP
+    Sctp,
+}
+
+impl Protocol {
+    /// All protocols.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// The number in the IP header (IANA protocol numbers).
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// The name netfilter's tools use: `tcp`, `udp`, `sctp`.
+    pub fn as_lower(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    /// The name the API uses: `TCP`, `UDP`, `SCTP`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = ();
+
+    /// Reads the API's name; the empty string is TCP, the API's default.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "" | "TCP" => Ok(Self::Tcp),
+            "UDP" => Ok(Self::Udp),
+            "SCTP" => Ok(Self::Sctp),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Namespace and name of a Service. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceName {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ServiceName {
+    /// The Service `name` in `namespace`.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Debug for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One port of a Service: the name of the port is its `name` in the Service, which endpoints must
+/// share; it is empty if the port has none. Shown as kube-proxy does: `namespace/name[:port]`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServicePortName {
+    /// The Service.
+    pub service: ServiceName,
+    /// `spec.ports[].name`
+    pub port: Arc<str>,
+    /// The protocol; ports that differ only in it are different ports.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for ServicePortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.service, f)?;
+        if !self.port.is_empty() {
+            write!(f, ":{}", self.port)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ServicePortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({})", self.protocol)
+    }
+}
+
+/// A Service port in one address family: the unit that backends program.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServicePortId {
+    /// The Service port.
+    pub name: ServicePortName,
+    /// The family.
+    pub family: IpFamily,
+}
+
+impl fmt::Display for ServicePortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.name, self.name.protocol, self.family)
+    }
+}
+
+impl fmt::Debug for ServicePortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

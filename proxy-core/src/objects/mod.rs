@@ -1,0 +1,190 @@
+//! The Kubernetes objects a Service proxy reads, cut down to the fields it uses.
+//!
+//! Sources decode the API server's JSON, or a manifest's YAML, straight into these types: what is
+//! not named here (`managedFields`, selectors, specs of Pods ...) is skipped by the decoder and
+//! never allocated. The types check nothing. An address is a string and a port any integer, so
+//! that one bad value cannot make a decoder reject a whole list; [`crate::track`] parses them, and
+//! reports what it refuses by object and field.
+//!
+//! `null` reads as the zero value everywhere, as it does in Go.
+
+mod endpoint_slice;
+mod node;
+mod service;
+mod service_cidr;
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Deserializer};
+
+pub use self::{
+    endpoint_slice::{
+        ConditionSet, EndpointHints, EndpointPort, EndpointSlice, NamedHint, SliceEndpoint,
+    },
+    node::{Node, NodeAddress, NodeSpec, NodeStatus, Taint},
+    service::{
+        ClientIpConfig, LoadBalancerIngress, LoadBalancerStatus, Service, ServiceSpec,
+        ServiceSpecPort, ServiceStatus, SessionAffinityConfig,
+    },
+    service_cidr::{ServiceCidr, ServiceCidrSpec},
+};
+
+/// Reads `null` as the type's default, as Go's decoder does.
+fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// The part of `metadata` that a proxy reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// `metadata.name`
+    #[serde(deserialize_with = "null_default")]
+    pub name: String,
+    /// `metadata.namespace`; empty for objects of the cluster, and read as `default` for others.
+    #[serde(deserialize_with = "null_default")]
+    pub namespace: String,
+    /// `metadata.labels`
+    #[serde(deserialize_with = "null_default")]
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`
+    #[serde(deserialize_with = "null_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// `metadata.creationTimestamp`, RFC 3339 in UTC (so that it sorts as text), or empty.
+    #[serde(deserialize_with = "null_default")]
+    pub creation_timestamp: String,
+    /// `metadata.deletionTimestamp`, RFC 3339, or empty.
+    #[serde(deserialize_with = "null_default")]
+    pub deletion_timestamp: String,
+}
+
+/// The kinds of object that decide where Service traffic goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `v1` Service
+    Service,
+    /// `discovery.k8s.io/v1` EndpointSlice
+    EndpointSlice,
+    /// `v1` Node
+    Node,
+    /// `networking.k8s.io/v1` ServiceCIDR
+    ServiceCidr,
+}
+
+impl Kind {
+    /// Every kind, in the order in which a source should deliver them at the start.
+    pub const ALL: [Self; 4] = [Self::Node, Self::ServiceCidr, Self::Service, Self::EndpointSlice];
+
+    /// The `kind` of the API, e.g. `ServiceCIDR`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Node => "Node",
+            Self::ServiceCidr => "ServiceCIDR",
+        }
+    }
+
+    /// Whether objects of this kind live in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, Self::Service | Self::EndpointSlice)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which object: kind, namespace (empty for objects of the cluster) and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// The object's kind.
+    pub kind: Kind,
+    /// Its namespace; empty for Nodes and ServiceCIDRs.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The key of an object of `kind` with this metadata. A namespaced object that names no
+    /// namespace is in `default`, as `kubectl apply` would put it.
+    pub fn new(kind: Kind, metadata: &Metadata) -> Self {
+        let namespace = match (kind.is_namespaced(), metadata.namespace.as_str()) {
+            (false, _) => String::new(),
+            (true, "") => "default".to_owned(),
+            (true, namespace) => namespace.to_owned(),
+        };
+        Self { kind, namespace, name: metadata.name.clone() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind.is_namespaced() {
+            true => write!(f, "{} {}/{}", self.kind, self.namespace, self.name),
+            false => write!(f, "{} {}", self.kind, self.name),
+        }
+    }
+}
+
+/// Any object of [`Kind`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    /// A Service.
+    Service(Service),
+    /// An EndpointSlice.
+    EndpointSlice(EndpointSlice),
+    /// A Node.
+    Node(Node),
+    /// A ServiceCIDR.
+    ServiceCidr(ServiceCidr),
+}
+
+impl Object {
+    /// The object's key.
+    pub fn key(&self) -> ObjectKey {
+        match self {
+            Self::Service(object) => ObjectKey::new(Kind::Service, &object.metadata),
+            Self::EndpointSlice(object) => ObjectKey::new(Kind::EndpointSlice, &object.metadata),
+            Self::Node(object) => ObjectKey::new(Kind::Node, &object.metadata),
+            Self::ServiceCidr(object) => ObjectKey::new(Kind::ServiceCidr, &object.metadata),
+        }
+    }
+}
+
+/// What a source tells the trackers. Events may come in any order and any number of times; the
+/// newest one of an object counts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The object exists and looks like this now.
+    Apply(Object),
+    /// The object is gone, or no longer concerns this proxy.
+    Delete(ObjectKey),
+    /// These are all objects of the kind; every other one is gone. Ends a list, and marks the kind
+    /// as synced: nothing is programmed before Services and EndpointSlices are.
+    Replace {
+        /// The kind that was listed.
+        kind: Kind,
+        /// All its objects that could be read.
+        objects: Vec<Object>,
+        /// Objects that exist but could not be read. Their last good state stays; each is
+        /// reported with an [`Event::Malformed`] of its own.
+        malformed: Vec<ObjectKey>,
+    },
+    /// The object exists but could not be read; its last good state stays.
+    Malformed {
+        /// The object.
+        object: ObjectKey,
+        /// The field that could not be read, as a path such as `spec.ports[0].port`; may be empty.
+        field: String,
+        /// What is wrong with it.
+        message: String,
+    },
+}

@@ -1,0 +1,127 @@
+//! `v1` Service.
+
+use serde::Deserialize;
+
+use super::{Metadata, null_default};
+
+/// A Service, as far as a proxy reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Service {
+    /// `metadata`
+    #[serde(deserialize_with = "null_default")]
+    pub metadata: Metadata,
+    /// `spec`
+    #[serde(deserialize_with = "null_default")]
+    pub spec: ServiceSpec,
+    /// `status`
+    #[serde(deserialize_with = "null_default")]
+    pub status: ServiceStatus,
+}
+
+/// `spec` of a Service. Strings hold what the object says, unchecked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    /// `type`; empty means `ClusterIP`.
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    pub kind: String,
+    /// `clusterIP`
+    #[serde(rename = "clusterIP", deserialize_with = "null_default")]
+    pub cluster_ip: String,
+    /// `clusterIPs`, in the order of `ipFamilies`.
+    #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
+    pub cluster_ips: Vec<String>,
+    /// `ipFamilies`
+    #[serde(deserialize_with = "null_default")]
+    pub ip_families: Vec<String>,
+    /// `externalIPs`
+    #[serde(rename = "externalIPs", deserialize_with = "null_default")]
+    pub external_ips: Vec<String>,
+    /// `ports`
+    #[serde(deserialize_with = "null_default")]
+    pub ports: Vec<ServiceSpecPort>,
+    /// `sessionAffinity`: empty, `None` or `ClientIP`.
+    #[serde(deserialize_with = "null_default")]
+    pub session_affinity: String,
+    /// `sessionAffinityConfig`
+    #[serde(deserialize_with = "null_default")]
+    pub session_affinity_config: SessionAffinityConfig,
+    /// `externalTrafficPolicy`: empty, `Cluster` or `Local`.
+    #[serde(deserialize_with = "null_default")]
+    pub external_traffic_policy: String,
+    /// `internalTrafficPolicy`: empty, `Cluster` or `Local`.
+    #[serde(deserialize_with = "null_default")]
+    pub internal_traffic_policy: String,
+    /// `loadBalancerSourceRanges`
+    #[serde(deserialize_with = "null_default")]
+    pub load_balancer_source_ranges: Vec<String>,
+    /// `healthCheckNodePort`, 0 for none.
+    #[serde(deserialize_with = "null_default")]
+    pub health_check_node_port: i64,
+}
+
+/// One of `spec.ports`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpecPort {
+    /// `name`; may be empty if it is the only port.
+    #[serde(deserialize_with = "null_default")]
+    pub name: String,
+    /// `protocol`; empty means `TCP`.
+    #[serde(deserialize_with = "null_default")]
+    pub protocol: String,
+    /// `port`
+    #[serde(deserialize_with = "null_default")]
+    pub port: i64,
+    /// `nodePort`, 0 for none.
+    #[serde(deserialize_with = "null_default")]
+    pub node_port: i64,
+}
+
+/// `spec.sessionAffinityConfig`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionAffinityConfig {
+    /// `clientIP`
+    #[serde(rename = "clientIP", deserialize_with = "null_default")]
+    pub client_ip: ClientIpConfig,
+}
+
+/// `spec.sessionAffinityConfig.clientIP`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIpConfig {
+    /// `timeoutSeconds`, in seconds.
+    pub timeout_seconds: Option<i64>,
+}
+
+/// `status` of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatus {
+    /// `loadBalancer`
+    #[serde(deserialize_with = "null_default")]
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// `status.loadBalancer`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerStatus {
+    /// `ingress`
+    #[serde(deserialize_with = "null_default")]
+    pub ingress: Vec<LoadBalancerIngress>,
+}
+
+/// One of `status.loadBalancer.ingress`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerIngress {
+    /// `ip`; empty for entries that have only a host name.
+    #[serde(deserialize_with = "null_default")]
+    pub ip: String,
+    /// `ipMode`: empty, `VIP` or `Proxy`.
+    #[serde(deserialize_with = "null_default")]
+    pub ip_mode: String,
+}
