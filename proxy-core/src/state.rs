@@ -13,7 +13,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::model::{IpFamily, PerFamily, ServicePortId};
+use crate::model::{PerFamily, ServicePortId};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,8 +86,8 @@ impl ResolvedServicePort {
 
     /// The endpoints of both pools, each once, in order.
     pub fn reachable(&self) -> impl Iterator<Item = &Endpoint> {
-        let cluster: BTreeSet<&Endpoint> = self.cluster.iter().chain(self.local.iter()).collect();
-        cluster.into_iter()
+        let both: BTreeSet<&Endpoint> = self.cluster.iter().chain(self.local.iter()).collect();
+        both.into_iter()
     }
 }
 
@@ -207,13 +207,5 @@ impl Delta {
         self.service_ports.extend(later.service_ports);
         self.node |= later.node;
         self.full |= later.full;
-    }
-}
-
-/// The families that have at least one Service port in `state`, or that a node-wide setting names.
-impl State {
-    /// The Service ports of one family.
-    pub fn family(&self, family: IpFamily) -> impl Iterator<Item = &Arc<ResolvedServicePort>> {
-        self.service_ports.values().filter(move |port| port.id.family == family)
     }
 }

@@ -81,3 +81,10 @@ impl<T> PerFamily<T> {
         }
     }
 }
+
+impl<T> PerFamily<Option<T>> {
+    /// Applies `change` to the values that are present.
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerFamily<Option<U>> {
+        PerFamily { v4: self.v4.map(&mut change), v6: self.v6.map(&mut change) }
+    }
+}

@@ -136,6 +136,7 @@ impl fmt::Display for ObjectKey {
 
 /// Any object of [`Kind`].
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "moved a few times, never kept")]
 pub enum Object {
     /// A Service.
     Service(Service),
@@ -162,6 +163,7 @@ impl Object {
 /// What a source tells the trackers. Events may come in any order and any number of times; the
 /// newest one of an object counts.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "moved a few times, never kept")]
 pub enum Event {
     /// The object exists and looks like this now.
     Apply(Object),

@@ -1,0 +1,84 @@
+//! From what Services ask for to what this node should program.
+//!
+//! Two questions, a file each: which endpoints may serve a Service port from this node
+//! ([`pools`]), and what happens to traffic at each of its frontends ([`frontends`]).
+
+pub(crate) mod frontends;
+pub(crate) mod pools;
+
+use std::sync::Arc;
+
+use self::pools::Pools;
+use crate::{
+    model::{IpFamily, ServicePortId, ServicePortName},
+    state::{Frontend, PoolKind, ResolvedServicePort, Route},
+    track::{
+        service::{Addresses, Service, ServicePort},
+        slice::Slice,
+    },
+};
+
+/// What decisions about a Service depend on besides itself and its endpoints.
+pub(crate) struct Surroundings<'a> {
+    /// This node's zone.
+    pub(crate) zone: Option<&'a str>,
+    /// This node's address in the family.
+    pub(crate) node_ip: Option<std::net::IpAddr>,
+    /// Whether pods of this node can be told from others in the family.
+    pub(crate) knows_local_pods: bool,
+    /// Whether all traffic to cluster IPs is masqueraded.
+    pub(crate) masquerade_all: bool,
+}
+
+/// The identity of a Service port in a family.
+pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> ServicePortId {
+    ServicePortId {
+        name: ServicePortName {
+            service: service.name.clone(),
+            port: port.name.clone(),
+            protocol: port.protocol,
+        },
+        family,
+    }
+}
+
+/// Resolves one port of a Service in one family. `owns` says whether a frontend is this port's, or
+/// another Service port has an older claim to it.
+pub(crate) fn resolve<'s>(
+    id: ServicePortId,
+    service: &Service,
+    port: &ServicePort,
+    addresses: &Addresses,
+    slices: impl Iterator<Item = &'s Slice> + Clone,
+    around: &Surroundings<'_>,
+    owns: impl Fn(&Frontend) -> bool,
+) -> ResolvedServicePort {
+    let external = service.is_externally_accessible(port, addresses);
+    let pools = Pools::choose(
+        &id,
+        slices,
+        around.zone,
+        !service.internal_local || external,
+        service.internal_local || (service.external_local && external),
+    );
+    let mut frontends = frontends::frontends(service, port, addresses, &pools, around);
+    frontends.retain(owns);
+    frontends.sort_unstable();
+    // A pool whose frontends all went to another Service port, or that no route names, would only
+    // cost the backend work.
+    let uses = |kind: PoolKind| {
+        frontends.iter().any(|frontend| match frontend.route {
+            Route::Pool { pool, .. } => pool == kind,
+            Route::ExternalLocal => true,
+            Route::Reject | Route::Drop => false,
+        })
+    };
+    let empty = || Arc::from([]);
+    ResolvedServicePort {
+        cluster: if uses(PoolKind::Cluster) { pools.cluster } else { empty() },
+        local: if uses(PoolKind::Local) { pools.local } else { empty() },
+        affinity: service.affinity,
+        frontends,
+        id,
+    }
+}

@@ -1,0 +1,343 @@
+//! From a Service object to what it asks for, parsed and per family.
+
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+
+use super::{names, problem::Problems};
+use crate::{
+    model::{IpFamily, PerFamily, Protocol, ServiceName, parse_cidr, parse_ip},
+    objects,
+};
+
+/// `sessionAffinityConfig.clientIP.timeoutSeconds` if the object does not say (API default).
+const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
+/// What the API allows for it.
+const AFFINITY_SECONDS: RangeInclusive<i64> = 1..=86_400;
+/// A Service with this label belongs to another proxy, whatever the label's value.
+const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+/// A Service that this proxy serves, parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Service {
+    pub(crate) name: ServiceName,
+    /// `creationTimestamp`, empty if unknown.
+    pub(crate) created: Arc<str>,
+    pub(crate) addresses: PerFamily<Option<Addresses>>,
+    pub(crate) ports: Vec<ServicePort>,
+    pub(crate) affinity: Option<Duration>,
+    pub(crate) external_local: bool,
+    pub(crate) internal_local: bool,
+}
+
+/// The addresses of a Service in one family.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Addresses {
+    pub(crate) cluster_ip: IpAddr,
+    pub(crate) external_ips: Vec<IpAddr>,
+    pub(crate) load_balancer_ips: Vec<IpAddr>,
+    /// Empty: all sources are allowed.
+    pub(crate) source_ranges: Vec<IpNet>,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ServicePort {
+    pub(crate) name: Arc<str>,
+    pub(crate) protocol: Protocol,
+    pub(crate) port: u16,
+    pub(crate) node_port: Option<u16>,
+}
+
+impl Service {
+    /// Whether anything but the cluster IP leads to this port in this family.
+    pub(crate) fn is_externally_accessible(
+        &self,
+        port: &ServicePort,
+        addresses: &Addresses,
+    ) -> bool {
+        port.node_port.is_some()
+            || !addresses.load_balancer_ips.is_empty()
+            || !addresses.external_ips.is_empty()
+    }
+
+    /// Parses `object`; `None` if there is nothing in it for this proxy (headless, ExternalName,
+    /// another proxy's), or nothing usable. Whatever cannot be used is left out, and is said in
+    /// `problems`.
+    pub(crate) fn parse(object: &objects::Service, problems: &mut Problems) -> Option<Self> {
+        let spec = &object.spec;
+        if spec.kind == "ExternalName"
+            || spec.cluster_ip == "None"
+            || object.metadata.labels.contains_key(SERVICE_PROXY_NAME)
+            || (spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty())
+        {
+            return None;
+        }
+        let name = names::service_name(&object.metadata, problems)?;
+        let addresses = parse_addresses(object, problems);
+        if addresses.v4.is_none() && addresses.v6.is_none() {
+            return None;
+        }
+        let takes_external = matches!(spec.kind.as_str(), "NodePort" | "LoadBalancer")
+            || !spec.external_ips.is_empty();
+        if !matches!(spec.kind.as_str(), "" | "ClusterIP" | "NodePort" | "LoadBalancer") {
+            problems.add(
+                "spec.type",
+                format_args!("`{}` is unknown; read as ClusterIP", clip(&spec.kind)),
+            );
+        }
+        Some(Self {
+            name,
+            created: object.metadata.creation_timestamp.as_str().into(),
+            addresses,
+            ports: parse_ports(&spec.ports, problems),
+            affinity: parse_affinity(spec, problems),
+            external_local: takes_external
+                && is_local("spec.externalTrafficPolicy", &spec.external_traffic_policy, problems),
+            internal_local: is_local(
+                "spec.internalTrafficPolicy",
+                &spec.internal_traffic_policy,
+                problems,
+            ),
+        })
+    }
+}
+
+fn is_local(field: &str, policy: &str, problems: &mut Problems) -> bool {
+    match policy {
+        "Local" => true,
+        "" | "Cluster" => false,
+        other => {
+            problems.add(field, format_args!("`{}` is unknown; read as Cluster", clip(other)));
+            false
+        }
+    }
+}
+
+fn parse_affinity(spec: &objects::ServiceSpec, problems: &mut Problems) -> Option<Duration> {
+    match spec.session_affinity.as_str() {
+        "" | "None" => return None,
+        "ClientIP" => {}
+        other => {
+            problems.add(
+                "spec.sessionAffinity",
+                format_args!("`{}` is unknown; read as None", clip(other)),
+            );
+            return None;
+        }
+    }
+    let asked =
+        spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(DEFAULT_AFFINITY_SECONDS);
+    let seconds = asked.clamp(*AFFINITY_SECONDS.start(), *AFFINITY_SECONDS.end());
+    if seconds != asked {
+        problems.add(
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+            format_args!("{asked} is not within 1 and 86400; {seconds} is used"),
+        );
+    }
+    Some(Duration::from_secs(seconds.unsigned_abs()))
+}
+
+fn parse_addresses(
+    object: &objects::Service,
+    problems: &mut Problems,
+) -> PerFamily<Option<Addresses>> {
+    let spec = &object.spec;
+    let mut addresses = parse_cluster_ips(spec, problems).map(|cluster_ip| Addresses {
+        cluster_ip,
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        source_ranges: Vec::new(),
+    });
+    for (i, text) in spec.external_ips.iter().enumerate() {
+        let Some(ip) = parse_ip_field(text, || format!("spec.externalIPs[{i}]"), problems) else {
+            continue;
+        };
+        if is_special(&ip) {
+            problems.add(
+                format!("spec.externalIPs[{i}]"),
+                format_args!(
+                    "{ip} is a loopback, link-local, multicast or unspecified address; ignored"
+                ),
+            );
+        } else if let Some(of_family) = addresses.of_mut(IpFamily::of(&ip)) {
+            push_new(&mut of_family.external_ips, ip);
+        }
+    }
+    for (i, ingress) in object.status.load_balancer.ingress.iter().enumerate() {
+        let field = || format!("status.loadBalancer.ingress[{i}].ip");
+        match ingress.ip_mode.as_str() {
+            "" | "VIP" => {}
+            // The load balancer does not keep the VIP as the destination: nothing to intercept.
+            "Proxy" => continue,
+            other => {
+                problems.add(
+                    format!("status.loadBalancer.ingress[{i}].ipMode"),
+                    format_args!("`{}` is unknown; the address is ignored", clip(other)),
+                );
+                continue;
+            }
+        }
+        if let Some(ip) = parse_ip_field(&ingress.ip, field, problems)
+            && let Some(of_family) = addresses.of_mut(IpFamily::of(&ip))
+        {
+            push_new(&mut of_family.load_balancer_ips, ip);
+        }
+    }
+    let ranges = parse_source_ranges(&spec.load_balancer_source_ranges, problems);
+    for family in IpFamily::ALL {
+        if let Some(of_family) = addresses.of_mut(family) {
+            of_family.source_ranges = ranges.of(family).clone();
+        }
+    }
+    addresses
+}
+
+/// The cluster IP of each family. Objects that the API server has seen list them in the order of
+/// `ipFamilies`; hand-written ones may leave that, or `clusterIPs`, out.
+fn parse_cluster_ips(
+    spec: &objects::ServiceSpec,
+    problems: &mut Problems,
+) -> PerFamily<Option<IpAddr>> {
+    let mut found: PerFamily<Option<IpAddr>> = PerFamily::default();
+    let listed: &[String] = match spec.cluster_ips.as_slice() {
+        [] => std::slice::from_ref(&spec.cluster_ip),
+        listed => listed,
+    };
+    for (i, text) in listed.iter().enumerate() {
+        let field = || match spec.cluster_ips.is_empty() {
+            true => "spec.clusterIP".to_owned(),
+            false => format!("spec.clusterIPs[{i}]"),
+        };
+        let Some(ip) = parse_ip_field(text, field, problems) else { continue };
+        let family = IpFamily::of(&ip);
+        if spec.ip_families.get(i).is_some_and(|named| named != family.as_str()) {
+            problems.add(
+                field(),
+                format_args!(
+                    "{ip} is not {}, as spec.ipFamilies[{i}] says; ignored",
+                    clip(&spec.ip_families[i])
+                ),
+            );
+        } else if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
+            problems.add(field(), format_args!("{ip} cannot be a cluster IP; ignored"));
+        } else if found.of(family).is_none() {
+            *found.of_mut(family) = Some(ip);
+        }
+    }
+    found
+}
+
+fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<Vec<IpNet>> {
+    let mut ranges: PerFamily<Vec<IpNet>> = PerFamily::default();
+    let mut open: PerFamily<bool> = PerFamily::default();
+    for (i, text) in texts.iter().enumerate() {
+        match parse_cidr(text.trim()) {
+            Ok(net) if net.prefix_len() == 0 => *open.of_mut(IpFamily::of_net(&net)) = true,
+            Ok(net) => ranges.of_mut(IpFamily::of_net(&net)).push(net),
+            Err(error) => problems.add(
+                format!("spec.loadBalancerSourceRanges[{i}]"),
+                format_args!("{error}; ignored"),
+            ),
+        }
+    }
+    PerFamily::from_fn(|family| match open.of(family) {
+        true => Vec::new(),
+        false => {
+            let mut merged = IpNet::aggregate(ranges.of(family));
+            merged.sort_unstable();
+            merged
+        }
+    })
+}
+
+fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> Vec<ServicePort> {
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(specs.len());
+    for (i, spec) in specs.iter().enumerate() {
+        let field = |name: &str| format!("spec.ports[{i}].{name}");
+        if let Err(reason) = names::check_port_name(&spec.name) {
+            problems.add(field("name"), format_args!("{reason}; the port is ignored"));
+            continue;
+        }
+        let Ok(protocol) = spec.protocol.parse::<Protocol>() else {
+            problems.add(
+                field("protocol"),
+                format_args!(
+                    "`{}` is not TCP, UDP or SCTP; the port is ignored",
+                    clip(&spec.protocol)
+                ),
+            );
+            continue;
+        };
+        let Some(port) = port_number(spec.port) else {
+            problems.add(
+                field("port"),
+                format_args!("{} is not within 1 and 65535; the port is ignored", spec.port),
+            );
+            continue;
+        };
+        let node_port = match spec.node_port {
+            0 => None,
+            number => {
+                let parsed = port_number(number);
+                if parsed.is_none() {
+                    problems.add(
+                        field("nodePort"),
+                        format_args!("{number} is not within 1 and 65535; it is ignored"),
+                    );
+                }
+                parsed
+            }
+        };
+        if ports.iter().any(|p| *p.name == *spec.name && p.protocol == protocol) {
+            problems.add(
+                field("name"),
+                format_args!(
+                    "`{}` ({protocol}) is the name of an earlier port; the port is ignored",
+                    spec.name
+                ),
+            );
+            continue;
+        }
+        ports.push(ServicePort { name: spec.name.as_str().into(), protocol, port, node_port });
+    }
+    ports
+}
+
+/// A port number, if it is one.
+pub(super) fn port_number(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|&port| port != 0)
+}
+
+/// Addresses that the API refuses for external IPs and endpoints: they mean something else on
+/// each host, and redirecting to them would reach into the node.
+pub(super) fn is_special(ip: &IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || link_local
+}
+
+/// An address, `None` if the field is empty or (said in `problems`) no address.
+fn parse_ip_field(
+    text: &str,
+    field: impl Fn() -> String,
+    problems: &mut Problems,
+) -> Option<IpAddr> {
+    if text.is_empty() {
+        return None;
+    }
+    parse_ip(text).map_err(|error| problems.add(field(), format_args!("{error}; ignored"))).ok()
+}
+
+fn push_new(ips: &mut Vec<IpAddr>, ip: IpAddr) {
+    if !ips.contains(&ip) {
+        ips.push(ip);
+    }
+}
+
+/// At most 64 characters of a value, for messages.
+fn clip(text: &str) -> String {
+    text.chars().take(64).collect()
+}
