@@ -1,1 +1,40 @@
-//! packet-rig
+//! The packet rig: it shows where packets go.
+//!
+//! A [`Topology`] is a small cluster made of network namespaces: the node under test, a second
+//! node, pods on both and a client outside. [`EchoServer`]s in it say who they are and whom they
+//! saw; a [`Probe`] asks them with a real socket, so what a test learns is what the kernel did,
+//! whatever the rules look like.
+//!
+//! Namespaces have no names and belong to the process ([`NetNs`]): nothing is left behind, even by
+//! `SIGKILL`. Root is needed.
+//!
+//! ```no_run
+//! use packet_rig::{EchoServer, Probe, Protocol, Target, Topology};
+//!
+//! let topology = Topology::new()?;
+//! let pod = topology.place("a").unwrap();
+//! let _server = EchoServer::start(&pod.namespace, "a", 8080, &[Protocol::Tcp])?;
+//! let target: Target = "tcp://10.244.1.10:8080".parse().unwrap();
+//! let outcome = Probe::new(target).run(&topology.node().namespace)?;
+//! assert_eq!(outcome.endpoint(), Some("a"));
+//! # Ok::<(), packet_rig::RigError>(())
+//! ```
+
+pub mod address;
+pub mod capability;
+mod echo;
+mod error;
+mod netns;
+mod probe;
+mod protocol;
+pub mod spawn;
+mod topology;
+
+pub use self::{
+    echo::{Answer, EchoServer},
+    error::{Result, RigError},
+    netns::NetNs,
+    probe::{Conversation, Outcome, Probe},
+    protocol::{BadTarget, Protocol, Target},
+    topology::{Place, Topology},
+};

@@ -1,0 +1,186 @@
+//! Servers that say who they are and whom they saw.
+//!
+//! Every line (TCP) or datagram (UDP) is answered with one line: the server's name, and the
+//! address and port that the request came from.
+
+use std::{
+    io::{self, PipeReader, PipeWriter, Read, Write},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::{AsRawFd, RawFd},
+    thread::{self, JoinHandle},
+};
+
+use crate::{
+    error::{Result, RigError},
+    netns::NetNs,
+    protocol::Protocol,
+};
+
+/// An answer of an echo server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The server's name.
+    pub endpoint: String,
+    /// Whom the server saw.
+    pub seen: SocketAddr,
+}
+
+impl Answer {
+    /// Reads a line that a server sent.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let endpoint = words.next()?.to_owned();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        let port = words.next()?.parse().ok()?;
+        words.next().is_none().then_some(Self { endpoint, seen: (address, port).into() })
+    }
+
+    fn line(endpoint: &str, peer: SocketAddr) -> String {
+        // A dual-stack socket shows IPv4 peers as mapped addresses.
+        format!("{endpoint} {} {}\n", peer.ip().to_canonical(), peer.port())
+    }
+}
+
+/// A running server on one port, for both families. Dropping it closes the port and every
+/// connection.
+#[derive(Debug)]
+pub struct EchoServer {
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EchoServer {
+    /// Starts a server that calls itself `name` on all addresses of the namespace.
+    pub fn start(namespace: &NetNs, name: &str, port: u16, protocols: &[Protocol]) -> Result<Self> {
+        let socket = |source| RigError::Socket {
+            what: format!("echo server {name} on port {port}"),
+            source,
+        };
+        let (stopped, stop) = io::pipe().map_err(socket)?;
+        let sockets = namespace.run(|| Sockets::open(port, protocols))?.map_err(socket)?;
+        let name = name.to_owned();
+        let thread = thread::spawn(move || serve(&name, sockets, &stopped));
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        // Closing our end of the pipe wakes the thread.
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What one server listens on.
+struct Sockets {
+    tcp: Option<TcpListener>,
+    udp: Option<UdpSocket>,
+    connections: Vec<Connection>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    answer: String,
+}
+
+impl Sockets {
+    fn open(port: u16, protocols: &[Protocol]) -> io::Result<Self> {
+        let any = (Ipv6Addr::UNSPECIFIED, port);
+        let tcp = match protocols.contains(&Protocol::Tcp) {
+            true => Some(TcpListener::bind(any)?),
+            false => None,
+        };
+        let udp = match protocols.contains(&Protocol::Udp) {
+            true => Some(UdpSocket::bind(any)?),
+            false => None,
+        };
+        tcp.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
+        udp.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
+        Ok(Self { tcp, udp, connections: Vec::new() })
+    }
+
+    fn accept(&mut self, name: &str) {
+        let Some(listener) = &self.tcp else { return };
+        while let Ok((stream, peer)) = listener.accept() {
+            if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
+                self.connections.push(Connection { stream, answer: Answer::line(name, peer) });
+            }
+        }
+    }
+
+    fn answer_datagrams(&self, name: &str) {
+        let Some(socket) = &self.udp else { return };
+        let mut buffer = [0; 512];
+        loop {
+            match socket.recv_from(&mut buffer) {
+                Ok((_, peer)) => {
+                    let _ = socket.send_to(Answer::line(name, peer).as_bytes(), peer);
+                }
+                // An ICMP error about an earlier answer; the next call gives the next datagram.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Answers what has come in; false when the connection is over.
+    fn answer_lines(&mut self) -> bool {
+        let mut buffer = [0; 512];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(length) => {
+                    let lines = buffer[..length].iter().filter(|byte| **byte == b'\n').count();
+                    if self.stream.write_all(self.answer.repeat(lines).as_bytes()).is_err() {
+                        return false;
+                    }
+                }
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+fn serve(name: &str, mut sockets: Sockets, stopped: &PipeReader) {
+    loop {
+        let mut descriptors = vec![stopped.as_raw_fd()];
+        descriptors.push(sockets.tcp.as_ref().map_or(-1, AsRawFd::as_raw_fd));
+        descriptors.push(sockets.udp.as_ref().map_or(-1, AsRawFd::as_raw_fd));
+        descriptors.extend(sockets.connections.iter().map(|one| one.stream.as_raw_fd()));
+        let Ok(ready) = wait_readable(&descriptors) else { return };
+        if ready[0] {
+            return;
+        }
+        let mut readable = ready[3..].iter();
+        sockets
+            .connections
+            .retain_mut(|connection| readable.next() != Some(&true) || connection.answer_lines());
+        sockets.accept(name);
+        sockets.answer_datagrams(name);
+    }
+}
+
+/// Waits until one of the descriptors (negative ones are ignored) can be read, has failed or was
+/// closed, and says which.
+fn wait_readable(descriptors: &[RawFd]) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<libc::pollfd> = descriptors
+        .iter()
+        .map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 })
+        .collect();
+    let count = libc::nfds_t::try_from(polled.len()).map_err(io::Error::other)?;
+    loop {
+        // SAFETY: the pointer and the count describe one live, exclusively borrowed buffer.
+        if unsafe { libc::poll(polled.as_mut_ptr(), count, -1) } >= 0 {
+            return Ok(polled.iter().map(|one| one.revents != 0).collect());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Single requests with real sockets, and what came of them.
+
+use std::{
+    fmt,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::{
+    echo::Answer,
+    error::Result,
+    netns::NetNs,
+    protocol::{Protocol, Target},
+};
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A server answered.
+    Reached {
+        /// Which.
+        endpoint: String,
+        /// Whom it saw.
+        seen: SocketAddr,
+    },
+    /// Refused: a reset, or ICMP port unreachable.
+    Refused,
+    /// No answer of any kind in time.
+    TimedOut,
+    /// Anything else, in words.
+    Other(String),
+}
+
+impl Outcome {
+    /// The server that answered, if one did.
+    pub fn endpoint(&self) -> Option<&str> {
+        match self {
+            Self::Reached { endpoint, .. } => Some(endpoint),
+            _ => None,
+        }
+    }
+
+    fn of_error(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reached { endpoint, seen } => write!(f, "{endpoint} (which saw {})", seen.ip()),
+            Self::Refused => f.write_str("refused"),
+            Self::TimedOut => f.write_str("timed out"),
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<Answer> for Outcome {
+    fn from(Answer { endpoint, seen }: Answer) -> Self {
+        Self::Reached { endpoint, seen }
+    }
+}
+
+/// A request to be made.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// Where to.
+    pub target: Target,
+    /// How long to wait for the connection, and then for the answer.
+    pub timeout: Duration,
+    /// The address to send from, instead of the kernel's choice.
+    pub source: Option<IpAddr>,
+    /// The port to send from, 0 for any.
+    pub source_port: u16,
+}
+
+impl Probe {
+    /// A probe that waits for two seconds.
+    pub fn new(target: Target) -> Self {
+        Self { target, timeout: Duration::from_secs(2), source: None, source_port: 0 }
+    }
+
+    /// Makes the request once, from inside `namespace`.
+    pub fn run(&self, namespace: &NetNs) -> Result<Outcome> {
+        namespace.run(|| self.attempt())
+    }
+
+    /// Makes the request `count` times, one after the other.
+    pub fn run_many(&self, namespace: &NetNs, count: usize) -> Result<Vec<Outcome>> {
+        namespace.run(|| (0..count).map(|_| self.attempt()).collect())
+    }
+
+    fn attempt(&self) -> Outcome {
+        let answer = self.socket().and_then(|socket| match self.target.protocol {
+            Protocol::Tcp => self.ask_tcp(socket),
+            Protocol::Udp => self.ask_udp(&socket.into()),
+        });
+        match answer {
+            Ok(line) => match Answer::parse(&line) {
+                Some(answer) => answer.into(),
+                None => Outcome::Other(format!("answer {line:?}")),
+            },
+            Err(error) => Outcome::of_error(&error),
+        }
+    }
+
+    /// A socket of the right kind, bound if a source was asked for.
+    fn socket(&self) -> io::Result<Socket> {
+        let address = self.target.address;
+        let kind = match self.target.protocol {
+            Protocol::Tcp => Type::STREAM,
+            Protocol::Udp => Type::DGRAM,
+        };
+        let socket = Socket::new(Domain::for_address(address), kind, None)?;
+        if self.source.is_some() || self.source_port != 0 {
+            let any = match address {
+                SocketAddr::V4(_) => IpAddr::from([0; 4]),
+                SocketAddr::V6(_) => IpAddr::from([0; 16]),
+            };
+            socket.set_reuse_address(true)?;
+            socket.bind(&SocketAddr::new(self.source.unwrap_or(any), self.source_port).into())?;
+        }
+        Ok(socket)
+    }
+
+    fn ask_tcp(&self, socket: Socket) -> io::Result<String> {
+        socket.connect_timeout(&self.target.address.into(), self.timeout)?;
+        Conversation::new(socket.into(), self.timeout)?.ask()
+    }
+
+    fn ask_udp(&self, socket: &UdpSocket) -> io::Result<String> {
+        let deadline = Instant::now() + self.timeout;
+        socket.connect(self.target.address)?;
+        match socket.send(b"who\n") {
+            // A packet dropped in the output hook fails like this. Whether it was also rejected
+            // (ICMP) is learnt by reading.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            sent => drop(sent?),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let mut buffer = [0; 512];
+        let length = socket.recv(&mut buffer)?;
+        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+}
+
+/// A TCP connection to an echo server that stays open between questions.
+#[derive(Debug)]
+pub struct Conversation {
+    stream: BufReader<TcpStream>,
+}
+
+impl Conversation {
+    /// Opens a connection; call inside a namespace.
+    pub fn open(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        Self::new(TcpStream::connect_timeout(&address, timeout)?, timeout)
+    }
+
+    fn new(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Asks once, and returns the line that came back.
+    pub fn ask(&mut self) -> io::Result<String> {
+        self.stream.get_mut().write_all(b"who\n")?;
+        let mut line = String::new();
+        self.stream.by_ref().take(512).read_line(&mut line)?;
+        match line.ends_with('\n') {
+            true => Ok(line),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}

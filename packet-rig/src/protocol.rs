@@ -1,0 +1,95 @@
+//! Transport protocols, and the `tcp://10.96.0.1:80` form in which cases write targets.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use serde::Deserialize;
+
+/// A transport protocol the rig can speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// Where a probe goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Target {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The address and port.
+    pub address: SocketAddr,
+}
+
+impl Target {
+    /// A TCP target.
+    pub fn tcp(address: SocketAddr) -> Self {
+        Self { protocol: Protocol::Tcp, address }
+    }
+
+    /// A UDP target.
+    pub fn udp(address: SocketAddr) -> Self {
+        Self { protocol: Protocol::Udp, address }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.protocol, self.address)
+    }
+}
+
+/// A target that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not tcp://ADDRESS:PORT or udp://ADDRESS:PORT")]
+pub struct BadTarget(String);
+
+impl FromStr for Target {
+    type Err = BadTarget;
+
+    fn from_str(text: &str) -> Result<Self, BadTarget> {
+        let bad = || BadTarget(text.to_owned());
+        let (protocol, address) = text.split_once("://").ok_or_else(bad)?;
+        let protocol = match protocol {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            _ => return Err(bad()),
+        };
+        Ok(Self { protocol, address: address.parse().map_err(|_| bad())? })
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = BadTarget;
+
+    fn try_from(text: String) -> Result<Self, BadTarget> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_read_and_print_alike() {
+        for text in ["tcp://10.96.0.1:80", "udp://[fd00:10:96::1]:53"] {
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
+        }
+        for text in ["10.96.0.1:80", "sctp://10.96.0.1:80", "tcp://name:80", "tcp://10.96.0.1"] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+}
