@@ -1,1 +1,25 @@
-//! netlink
+//! Netlink: sockets, messages and attributes, without knowledge of any one protocol on top.
+//!
+//! - [`Writer`] appends messages with nested attributes to one buffer, so a batch is one `send`.
+//! - [`Messages`] and [`Attributes`] walk over what the kernel answers, without copying and without
+//!   trusting any length.
+//! - [`Socket`] sends, and receives acknowledgements, errors and dumps.
+//! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
+//!
+//! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
+//! the commit itself for a batch.
+
+mod attribute;
+mod error;
+mod message;
+pub mod nfnetlink;
+mod socket;
+mod writer;
+
+pub use self::{
+    attribute::{Attribute, Attributes},
+    error::{Error, KernelError},
+    message::{Message, Messages, Reply},
+    socket::Socket,
+    writer::{Writer, flags},
+};
