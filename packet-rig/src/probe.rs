@@ -83,9 +83,22 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe that waits for two seconds.
+    /// A probe that waits long enough for an answer or a refusal on a busy machine.
+    ///
+    /// That is well over a second: an ICMP error that comes back while `connect` still holds the
+    /// socket is ignored by the kernel, and the refusal of the next SYN, a second later, counts.
     pub fn new(target: Target) -> Self {
-        Self { target, timeout: Duration::from_secs(2), source: None, source_port: 0 }
+        Self { target, timeout: Duration::from_secs(4), source: None, source_port: 0 }
+    }
+
+    /// A probe of which no answer is expected: it waits just long enough to rule out a refusal,
+    /// for the reason given at [`Self::new`].
+    pub fn expecting_silence(target: Target) -> Self {
+        let timeout = match target.protocol {
+            Protocol::Tcp => Duration::from_millis(1500),
+            Protocol::Udp => Duration::from_millis(600),
+        };
+        Self { timeout, ..Self::new(target) }
     }
 
     /// Makes the request once, from inside `namespace`.

@@ -221,7 +221,9 @@ fn underlay_commands(hosts: &[Place]) -> String {
          link add br0 type bridge forward_delay 0 mcast_snooping 0\n\
          link set br0 up\n\
          addr add {}/24 dev br0\n\
-         addr add {}/64 dev br0 nodad\n",
+         addr add {}/64 dev br0 nodad\n\
+         route add blackhole 0.0.0.0/0\n\
+         route add blackhole ::/0\n",
         gateway.v4, gateway.v6
     );
     for host in hosts {
