@@ -1,0 +1,216 @@
+use super::*;
+
+fn yaml(text: &str) -> Content {
+    Content::decode(Path::new("x.yaml"), Syntax::Yaml, text)
+}
+
+fn keys(content: &Content) -> Vec<String> {
+    content.objects.iter().map(|object| object.key().to_string()).collect()
+}
+
+fn problems(content: &Content) -> Vec<String> {
+    content.problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn four_kinds_are_read_and_others_passed_over() {
+    let content = yaml(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: web, creationTimestamp: null}
+spec: {clusterIP: 10.0.0.1, ports: [{port: 80, targetPort: http, nodePort: null}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: 5}
+spec: {template: {spec: {}}}
+items: [a, b]
+---
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: other}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: 014}}
+addressType: IPv4
+endpoints: [{addresses: [010.1.0.1], conditions: {ready: yes}, zone: a}]
+ports: [{name: '', port: 8080}]
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes, namespace: ignored}
+spec: {cidrs: [10.0.0.0/16]}
+",
+    );
+    assert_eq!(problems(&content), [""; 0]);
+    assert!(!content.has_unknown);
+    assert_eq!(
+        keys(&content),
+        ["Service default/web", "EndpointSlice shop/web-1", "Node n1", "ServiceCIDR kubernetes"]
+    );
+    let Object::EndpointSlice(slice) = &content.objects[1] else { panic!() };
+    assert_eq!(slice.metadata.labels["kubernetes.io/service-name"], "014");
+    assert_eq!(slice.endpoints[0].addresses, ["010.1.0.1"]);
+    assert_eq!(slice.endpoints[0].conditions.ready, Some(true));
+}
+
+#[test]
+fn lists_are_opened() {
+    let content = yaml(
+        "
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Service, metadata: {name: a}}
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {items: x}}
+- {apiVersion: v1, kind: Node, metadata: {name: c}}
+---
+kind: ServiceList
+apiVersion: v1
+metadata: {resourceVersion: '1'}
+items:
+- metadata: {name: d}
+- metadata: {name: e}
+---
+{kind: PodList, apiVersion: v1, items: [{metadata: {name: f}}]}
+---
+{kind: List, apiVersion: v1, items: null}
+",
+    );
+    assert_eq!(problems(&content), [""; 0]);
+    let expected = ["Service default/a", "Node c", "Service default/d", "Service default/e"];
+    assert_eq!(keys(&content), expected);
+    // As `kubectl get -o json` sorts: the items come before the kind.
+    let text = r#"{"apiVersion":"v1","items":[{"apiVersion":"v1","kind":"Node",
+        "metadata":{"name":"n"}}],"kind":"List"} {"apiVersion":"v1","kind":"Node",
+        "metadata":{"name":"m"}}"#;
+    let content = Content::decode(Path::new("x.json"), Syntax::Json, text);
+    assert_eq!(
+        (keys(&content), problems(&content)),
+        (vec!["Node n".into(), "Node m".into()], vec![])
+    );
+}
+
+#[test]
+fn an_object_that_cannot_be_decoded_is_named_with_field_and_line() {
+    let content = yaml(
+        "apiVersion: v1
+kind: Service
+metadata: {name: a}
+spec:
+  ports:
+  - port: 80
+  - port: http
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Service, metadata: {name: b}}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: c}
+  spec:
+    clusterIPs: 10.0.0.1
+- {apiVersion: v1, kind: Service, metadata: {name: d}, spec: {ports: [{nodePort: 014}]}}
+- {apiVersion: v1, kind: Service, metadata: {name: e}}
+",
+    );
+    assert_eq!(keys(&content), ["Service default/b", "Service default/e"]);
+    assert!(!content.has_unknown);
+    let problems = problems(&content);
+    assert_eq!(problems.len(), 3, "{problems:#?}");
+    for (problem, start) in problems.iter().zip([
+        "x.yaml, document 1, line 7: Service default/a: spec.ports[1].port: ",
+        "x.yaml, document 2, line 17: Service default/c: spec.clusterIPs: ",
+        "x.yaml, document 2, line 18: Service default/d: spec.ports[0].nodePort: ",
+    ]) {
+        assert!(problem.starts_with(start) && problem.len() > start.len() + 5, "{problem}");
+    }
+}
+
+#[test]
+fn an_object_without_identity_is_unknown() {
+    for (text, place) in [
+        (
+            "kind: Service\napiVersion: v1\nmetadata: {generateName: a-}\n",
+            "document 1: metadata.name",
+        ),
+        ("apiVersion: v1\nmetadata: {name: a}\n", "document 1: kind"),
+        ("just text\n", "document 1, line 1"),
+        ("a: [1\n", "document 1, line"),
+        ("{}\n---\nkind: Service\n\tapiVersion: v1\n", "document 2, line 3"),
+        (
+            "kind: List\napiVersion: v1\nitems: [{apiVersion: v1, kind: Node}]",
+            "document 1: items[0].metadata.name",
+        ),
+    ] {
+        let content = yaml(text);
+        assert!(content.has_unknown, "{text}");
+        let problems = problems(&content);
+        assert!(problems.last().unwrap().contains(place), "{text}: {problems:?}");
+    }
+    let content = Content::decode(Path::new("x.json"), Syntax::Json, "{\"kind\": \n}");
+    assert!(content.has_unknown && problems(&content)[0].contains("line 2"), "{content:?}");
+}
+
+#[test]
+fn the_version_is_checked() {
+    let content = yaml(
+        "{apiVersion: discovery.k8s.io/v1beta1, kind: EndpointSlice, metadata: {name: a}}\n---
+{kind: Service, metadata: {name: b}}\n---
+{apiVersion: v2, kind: Node, metadata: {name: c}}\n",
+    );
+    assert_eq!(
+        problems(&content),
+        [
+            "x.yaml, document 1: EndpointSlice default/a: apiVersion: `discovery.k8s.io/v1beta1` \
+             is not supported; should be `discovery.k8s.io/v1`",
+            "x.yaml, document 2: Service default/b: apiVersion: missing; should be `v1`",
+            "x.yaml, document 3: Node c: apiVersion: `v2` is not supported; should be `v1`",
+        ]
+    );
+    assert!(content.objects.is_empty() && !content.has_unknown);
+}
+
+#[test]
+fn other_proxies_objects_are_left_out() {
+    let content = yaml(
+        "{apiVersion: v1, kind: Service, metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: ''}}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: b, labels: {service.kubernetes.io/headless: ''}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: c, labels: {service.kubernetes.io/headless: ''}}}
+",
+    );
+    assert_eq!((keys(&content), problems(&content)), (vec!["Service default/c".into()], vec![]));
+}
+
+#[test]
+fn a_list_of_broken_objects_ends() {
+    let mut text = "kind: ServiceList\napiVersion: v1\nitems:\n".to_owned();
+    for index in 0..300 {
+        text.push_str(&format!("- {{metadata: {{name: s{index}}}, spec: []}}\n"));
+    }
+    let content = yaml(&text);
+    assert_eq!(content.problems.len(), 300);
+    assert!(content.problems.iter().all(|problem| problem.object.is_some()));
+    assert!(content.problems[299].message.contains("100 others"));
+}
+
+#[test]
+fn a_yaml_bomb_is_refused() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..9 {
+        let before = format!("*a{}", level - 1);
+        text.push_str(&format!("a{level}: &a{level} [{}]\n", [before.as_str(); 10].join(", ")));
+    }
+    text.push_str("kind: Service\napiVersion: v1\n");
+    let content = yaml(&text);
+    assert!(content.has_unknown, "{content:?}");
+}
