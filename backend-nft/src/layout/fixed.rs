@@ -1,0 +1,269 @@
+//! What is there whatever the Services: base chains, the chains they lead to, sets and maps.
+
+use std::{
+    net::Ipv6Addr,
+    sync::{Arc, LazyLock},
+};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use proxy_core::state::NodePortAddresses;
+
+use super::{
+    ChainRules, Context,
+    names::{chain, set},
+};
+use crate::ruleset::{
+    BaseChain, ChainKind, Element, Family, Field, Hook, Key, Rule, Selector, SetDef, Side,
+    Statement, Verdict,
+};
+
+/// Names, types, hooks and priorities are upstream's.
+const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
+    ("filter-prerouting-pre-dnat", ChainKind::Filter, Hook::Prerouting, -110),
+    ("filter-output-pre-dnat", ChainKind::Filter, Hook::Output, -110),
+    ("filter-input", ChainKind::Filter, Hook::Input, 0),
+    ("filter-forward", ChainKind::Filter, Hook::Forward, 0),
+    ("filter-output", ChainKind::Filter, Hook::Output, 0),
+    ("nat-prerouting", ChainKind::Nat, Hook::Prerouting, -100),
+    ("nat-output", ChainKind::Nat, Hook::Output, -100),
+    ("nat-postrouting", ChainKind::Nat, Hook::Postrouting, 100),
+];
+
+/// The base chains.
+pub(crate) fn base_chains() -> impl Iterator<Item = BaseChain> {
+    BASE_CHAINS.into_iter().map(|(name, kind, hook, priority)| BaseChain {
+        name: name.into(),
+        kind,
+        hook,
+        priority,
+    })
+}
+
+/// A set or map that is always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum FixedSet {
+    ClusterIps,
+    ServiceIps,
+    ServiceNodePorts,
+    FirewallIps,
+    NoEndpointServices,
+    NoEndpointNodePorts,
+    NodePortIps,
+    HairpinConnections,
+    Endpoints,
+    NodePortEndpoints,
+    LocalServiceIps,
+    LocalServiceNodePorts,
+    LocalEndpoints,
+    LocalNodePortEndpoints,
+}
+
+impl FixedSet {
+    pub(crate) const ALL: [Self; 14] = [
+        Self::ClusterIps,
+        Self::ServiceIps,
+        Self::ServiceNodePorts,
+        Self::FirewallIps,
+        Self::NoEndpointServices,
+        Self::NoEndpointNodePorts,
+        Self::NodePortIps,
+        Self::HairpinConnections,
+        Self::Endpoints,
+        Self::NodePortEndpoints,
+        Self::LocalServiceIps,
+        Self::LocalServiceNodePorts,
+        Self::LocalEndpoints,
+        Self::LocalNodePortEndpoints,
+    ];
+
+    /// The definition for a family.
+    pub(crate) fn definition(self, family: Family) -> &'static Arc<SetDef> {
+        static DEFINITIONS: LazyLock<[Vec<Arc<SetDef>>; 2]> = LazyLock::new(|| {
+            Family::ALL.map(|family| {
+                FixedSet::ALL.iter().map(|set| Arc::new(set.define(family))).collect()
+            })
+        });
+        &DEFINITIONS[family as usize][self as usize]
+    }
+
+    fn define(self, family: Family) -> SetDef {
+        let address = family.address_field();
+        let by_ip = [address, Field::InetProto, Field::InetService];
+        let by_port = [Field::InetProto, Field::InetService];
+        let endpoint = [address, Field::InetService];
+        let slot_by_ip = [address, Field::InetProto, Field::InetService, Field::Slot];
+        let slot_by_port = [Field::InetProto, Field::InetService, Field::Slot];
+        match self {
+            Self::ClusterIps => {
+                SetDef::set(set::CLUSTER_IPS, [address]).with_comment("Active ClusterIPs")
+            }
+            Self::ServiceIps => SetDef::verdict_map(set::SERVICE_IPS, by_ip)
+                .with_comment("ClusterIP, ExternalIP and LoadBalancer IP traffic"),
+            Self::ServiceNodePorts => SetDef::verdict_map(set::SERVICE_NODEPORTS, by_port)
+                .with_comment("NodePort traffic"),
+            Self::FirewallIps => SetDef::verdict_map(set::FIREWALL_IPS, by_ip)
+                .with_comment("destinations that are subject to LoadBalancerSourceRanges"),
+            Self::NoEndpointServices => SetDef::verdict_map(set::NO_ENDPOINT_SERVICES, by_ip)
+                .with_comment("vmap to drop or reject packets to services with no endpoints"),
+            Self::NoEndpointNodePorts => SetDef::verdict_map(set::NO_ENDPOINT_NODEPORTS, by_port)
+                .with_comment(
+                    "vmap to drop or reject packets to service nodeports with no endpoints",
+                ),
+            Self::NodePortIps => SetDef::set(set::NODEPORT_IPS, [address])
+                .with_comment("IPs that accept NodePort traffic"),
+            Self::HairpinConnections => SetDef::set(
+                set::HAIRPIN_CONNECTIONS,
+                [address, address, Field::InetProto, Field::InetService],
+            )
+            .with_comment("connections of local endpoints to themselves"),
+            Self::Endpoints => SetDef::map(set::ENDPOINTS, slot_by_ip, endpoint)
+                .with_comment("endpoints by Service IP and slot"),
+            Self::NodePortEndpoints => SetDef::map(set::NODEPORT_ENDPOINTS, slot_by_port, endpoint)
+                .with_comment("endpoints by node port and slot"),
+            Self::LocalServiceIps => SetDef::verdict_map(set::LOCAL_SERVICE_IPS, by_ip)
+                .with_comment("traffic that only endpoints on this node may serve"),
+            Self::LocalServiceNodePorts => {
+                SetDef::verdict_map(set::LOCAL_SERVICE_NODEPORTS, by_port)
+                    .with_comment("NodePort traffic that only endpoints on this node may serve")
+            }
+            Self::LocalEndpoints => SetDef::map(set::LOCAL_ENDPOINTS, slot_by_ip, endpoint)
+                .with_comment("endpoints on this node by Service IP and slot"),
+            Self::LocalNodePortEndpoints => {
+                SetDef::map(set::LOCAL_NODEPORT_ENDPOINTS, slot_by_port, endpoint)
+                    .with_comment("endpoints on this node by node port and slot")
+            }
+        }
+    }
+}
+
+/// The rules of base chains and of the chains they lead to, in the order in which packets meet
+/// them.
+pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
+    let mut chains = vec![
+        base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]),
+        base("filter-output-pre-dnat", &[chain::FIREWALL_CHECK]),
+        base("filter-input", &[chain::NODEPORT_ENDPOINTS_CHECK, chain::SERVICE_ENDPOINTS_CHECK]),
+        base("filter-forward", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
+        base("filter-output", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
+    ];
+    let jump = |from: &str, to: &str| {
+        ChainRules::new(from, vec![Rule::new([Statement::Verdict(Verdict::Jump(to.into()))])])
+    };
+    chains.push(jump("nat-prerouting", chain::SERVICES));
+    chains.push(jump("nat-output", chain::SERVICES));
+    chains.push(jump("nat-postrouting", chain::MASQUERADING));
+    chains
+        .push(ChainRules::new(chain::FIREWALL_CHECK, vec![Rule::new([by_ip(set::FIREWALL_IPS)])]));
+    chains.push(services(context));
+    chains.push(ChainRules::new(
+        chain::SERVICE_ENDPOINTS_CHECK,
+        vec![Rule::new([by_ip(set::NO_ENDPOINT_SERVICES)])],
+    ));
+    chains.push(ChainRules::new(
+        chain::NODEPORT_ENDPOINTS_CHECK,
+        vec![node_port_rule(context, set::NO_ENDPOINT_NODEPORTS)],
+    ));
+    chains.push(cluster_ips_check(context));
+    chains.push(ChainRules::new(chain::REJECT, vec![Rule::new([Statement::Reject])]));
+    chains.push(masquerading(context));
+    chains
+}
+
+/// A filter chain looks at the first packets of connections only.
+fn base(name: &str, to: &[&str]) -> ChainRules {
+    let jump = |to: &&str| {
+        Rule::new([Statement::CtStateNew, Statement::Verdict(Verdict::Jump((*to).into()))])
+    };
+    ChainRules::new(name, to.iter().map(jump).collect())
+}
+
+fn by_ip(map: &str) -> Statement {
+    let key = vec![Selector::DestinationAddress, Selector::Protocol, Selector::DestinationPort];
+    Statement::VerdictMap { key, map: map.into() }
+}
+
+fn services(context: &Context<'_>) -> ChainRules {
+    let rules =
+        vec![Rule::new([by_ip(set::SERVICE_IPS)]), node_port_rule(context, set::SERVICE_NODEPORTS)];
+    ChainRules::new(chain::SERVICES, rules)
+}
+
+/// Node ports are looked up for packets to the node's own addresses: all but loopback, or those
+/// that were configured.
+fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
+    let lookup = Statement::VerdictMap {
+        key: vec![Selector::Protocol, Selector::DestinationPort],
+        map: map.into(),
+    };
+    match context.node.node_ports.of(context.family.into()) {
+        NodePortAddresses::AllLocal => {
+            let loopback: IpNet = match context.family {
+                Family::Ip => Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into(),
+                Family::Ip6 => Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128).into(),
+            };
+            Rule::new([
+                Statement::FibLocal(Side::Destination),
+                Statement::Address { side: Side::Destination, negated: true, net: loopback },
+                lookup,
+            ])
+        }
+        NodePortAddresses::Only(_) => Rule::new([
+            Statement::Lookup {
+                key: vec![Selector::DestinationAddress],
+                set: set::NODEPORT_IPS.into(),
+            },
+            lookup,
+        ]),
+    }
+}
+
+/// What is left here was not for any Service port: other ports of cluster IPs, and addresses of
+/// the Service ranges that no Service has.
+fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
+    let mut rules = vec![Rule::new([
+        Statement::Lookup { key: vec![Selector::DestinationAddress], set: set::CLUSTER_IPS.into() },
+        Statement::Reject,
+    ])];
+    for &net in context.node.service_cidrs.of(context.family.into()) {
+        rules.push(Rule::new([
+            Statement::Address { side: Side::Destination, negated: false, net },
+            Statement::Verdict(Verdict::Drop),
+        ]));
+    }
+    ChainRules::new(chain::CLUSTER_IPS_CHECK, rules)
+}
+
+fn masquerading(context: &Context<'_>) -> ChainRules {
+    let rules = vec![
+        Rule::new([
+            Statement::MarkSet(context.mark),
+            Statement::MarkXor(context.mark),
+            Statement::Masquerade,
+        ]),
+        Rule::new([
+            Statement::CtStatusDnat,
+            Statement::Lookup {
+                key: vec![
+                    Selector::SourceAddress,
+                    Selector::DestinationAddress,
+                    Selector::Protocol,
+                    Selector::DestinationPort,
+                ],
+                set: set::HAIRPIN_CONNECTIONS.into(),
+            },
+            Statement::Masquerade,
+        ]),
+    ];
+    ChainRules::new(chain::MASQUERADING, rules)
+}
+
+/// The elements that the node's settings put into fixed sets.
+pub(crate) fn elements(context: &Context<'_>) -> Vec<(FixedSet, Element)> {
+    match context.node.node_ports.of(context.family.into()) {
+        NodePortAddresses::AllLocal => Vec::new(),
+        NodePortAddresses::Only(addresses) => addresses
+            .iter()
+            .map(|&ip| (FixedSet::NodePortIps, Element::new(Key::new().address(ip))))
+            .collect(),
+    }
+}

@@ -1,0 +1,137 @@
+//! Names of chains and sets.
+//!
+//! Base chains, and the sets and maps that upstream's kube-proxy has too, have its names, so that
+//! either can take over from the other. Other regular chains have a `/` in their names: upstream
+//! takes those for chains of Services that are gone, and deletes them when it takes over.
+
+use std::{fmt, net::SocketAddr};
+
+use proxy_core::model::ServicePortName;
+use sha2::{Digest, Sha256};
+
+/// Regular chains that are always there.
+pub(crate) mod chain {
+    pub(crate) const SERVICES: &str = "services";
+    pub(crate) const MASQUERADING: &str = "masquerading";
+    pub(crate) const FIREWALL_CHECK: &str = "firewall-check";
+    pub(crate) const SERVICE_ENDPOINTS_CHECK: &str = "service-endpoints-check";
+    pub(crate) const NODEPORT_ENDPOINTS_CHECK: &str = "nodeport-endpoints-check";
+    pub(crate) const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
+    pub(crate) const REJECT: &str = "reject-chain";
+}
+
+/// Sets and maps that are always there.
+pub(crate) mod set {
+    pub(crate) const CLUSTER_IPS: &str = "cluster-ips";
+    pub(crate) const SERVICE_IPS: &str = "service-ips";
+    pub(crate) const SERVICE_NODEPORTS: &str = "service-nodeports";
+    pub(crate) const FIREWALL_IPS: &str = "firewall-ips";
+    pub(crate) const NO_ENDPOINT_SERVICES: &str = "no-endpoint-services";
+    pub(crate) const NO_ENDPOINT_NODEPORTS: &str = "no-endpoint-nodeports";
+    pub(crate) const NODEPORT_IPS: &str = "nodeport-ips";
+    pub(crate) const HAIRPIN_CONNECTIONS: &str = "hairpin-connections";
+    // Ours alone.
+    pub(crate) const ENDPOINTS: &str = "endpoints";
+    pub(crate) const NODEPORT_ENDPOINTS: &str = "nodeport-endpoints";
+    pub(crate) const LOCAL_SERVICE_IPS: &str = "local-service-ips";
+    pub(crate) const LOCAL_SERVICE_NODEPORTS: &str = "local-service-nodeports";
+    pub(crate) const LOCAL_ENDPOINTS: &str = "local-endpoints";
+    pub(crate) const LOCAL_NODEPORT_ENDPOINTS: &str = "local-nodeport-endpoints";
+}
+
+/// The longest name that upstream makes, without its prefix.
+const LONGEST_BASE: usize = 240;
+
+/// What identifies a Service port in names: `HASH-namespace/name/protocol/port`.
+pub(crate) fn service_port_base(name: &ServicePortName) -> String {
+    hashed(format!(
+        "{}/{}/{}/{}",
+        name.service.namespace,
+        name.service.name,
+        name.protocol.as_lower(),
+        name.port
+    ))
+}
+
+/// What identifies an endpoint of a Service port in names: `HASH-...__address/port`.
+pub(crate) fn endpoint_base(name: &ServicePortName, endpoint: &SocketAddr) -> String {
+    // nft's identifiers have no colons.
+    let address = endpoint.ip().to_string().replace(':', ".");
+    hashed(format!(
+        "{}/{}/{}/{}__{address}/{}",
+        name.service.namespace,
+        name.service.name,
+        name.protocol.as_lower(),
+        name.port,
+        endpoint.port()
+    ))
+}
+
+/// Puts eight characters of a hash before `text`, so that names stay different when they are cut,
+/// as upstream does.
+fn hashed(text: String) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    let mut name = String::with_capacity(LONGEST_BASE);
+    name.push_str(&Base32(&digest[..5]).to_string());
+    name.push('-');
+    name.push_str(&text);
+    if name.len() > LONGEST_BASE {
+        name.truncate(LONGEST_BASE - 3);
+        name.push_str("...");
+    }
+    name
+}
+
+/// Five bytes as eight characters (RFC 4648, no padding needed).
+struct Base32<'a>(&'a [u8]);
+
+impl fmt::Display for Base32<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+        let bits = self.0.iter().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
+        (0..8).rev().try_for_each(|i| {
+            let digit = ALPHABET[(bits >> (5 * i) & 31) as usize];
+            write!(f, "{}", char::from(digit))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_core::model::{Protocol, ServiceName};
+
+    use super::*;
+
+    fn port(name: &str, port: &str) -> ServicePortName {
+        ServicePortName {
+            service: ServiceName::new("ns1", name),
+            port: port.into(),
+            protocol: Protocol::Tcp,
+        }
+    }
+
+    /// The example in upstream's own documentation of its chains.
+    #[test]
+    fn names_are_upstreams() {
+        assert_eq!(service_port_base(&port("svc1", "p80")), "ULMVA6XW-ns1/svc1/tcp/p80");
+        assert_eq!(
+            endpoint_base(&port("svc1", "p80"), &"10.180.0.1:80".parse().unwrap()),
+            "5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
+        );
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_different() {
+        let a = service_port_base(&port(&"x".repeat(253), "a"));
+        let b = service_port_base(&port(&"x".repeat(253), "b"));
+        assert_eq!(a.len(), 240);
+        assert!(a.ends_with("..."));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn ipv6_has_no_colons() {
+        let name = endpoint_base(&port("svc1", "p80"), &"[fd00::1]:80".parse().unwrap());
+        assert!(name.ends_with("__fd00..1/80"), "{name}");
+    }
+}

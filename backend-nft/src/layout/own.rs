@@ -1,0 +1,172 @@
+//! Chains and sets of single Service ports: for those with ClientIP affinity, which must remember
+//! clients for each endpoint, and for those with source ranges. Names and shapes are upstream's,
+//! so that a take-over in either direction keeps clients at their endpoints.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use proxy_core::{
+    model::ServicePortName,
+    state::{Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
+};
+
+use super::{ChainRules, Context, names};
+use crate::ruleset::{ChainName, Rule, Selector, SetDef, SetName, Side, Statement, Verdict};
+
+/// How names of sets that remember clients begin.
+pub(crate) const AFFINITY_PREFIX: &str = "affinity-";
+
+/// The chains and sets that a Service port has for itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct OwnObjects {
+    pub(crate) chains: Vec<ChainRules>,
+    pub(crate) sets: Vec<Arc<SetDef>>,
+}
+
+/// The chain that drops what source ranges do not allow.
+pub(crate) fn firewall_chain(name: &ServicePortName) -> ChainName {
+    format!("firewall-{}", names::service_port_base(name)).into()
+}
+
+/// The chain that a frontend of a Service port with affinity leads to; `None` for frontends that
+/// serve nothing.
+pub(crate) fn entry_chain(name: &ServicePortName, route: Route) -> Option<ChainName> {
+    let base = names::service_port_base(name);
+    Some(match route {
+        Route::Pool { pool, masquerade: Masquerade::Never } => pool_chain(&base, pool),
+        // Only cluster IPs lead there, and all of them with the same masquerading.
+        Route::Pool { pool: PoolKind::Local, .. } => format!("internal-local-{base}").into(),
+        Route::Pool { masquerade: Masquerade::Always, .. } => format!("external-{base}").into(),
+        Route::Pool { .. } => format!("internal-{base}").into(),
+        Route::ExternalLocal => format!("external-local-{base}").into(),
+        Route::Reject | Route::Drop => return None,
+    })
+}
+
+fn pool_chain(base: &str, pool: PoolKind) -> ChainName {
+    match pool {
+        PoolKind::Cluster => format!("service-{base}").into(),
+        PoolKind::Local => format!("local-{base}").into(),
+    }
+}
+
+/// Everything that `port` has for itself.
+pub(crate) fn objects(port: &ResolvedServicePort, context: &Context<'_>) -> OwnObjects {
+    let mut own = OwnObjects::default();
+    if let Some(ranges) = port.frontends.iter().find_map(|f| f.allowed_sources.as_ref()) {
+        let allow = |&net| {
+            Rule::new([
+                Statement::Address { side: Side::Source, negated: false, net },
+                Statement::Verdict(Verdict::Return),
+            ])
+        };
+        let deny = Rule::new([Statement::Verdict(Verdict::Drop)]);
+        own.chains.push(ChainRules::new(
+            firewall_chain(&port.id.name),
+            ranges.iter().map(allow).chain([deny]).collect(),
+        ));
+    }
+    if let Some(timeout) = port.affinity {
+        affinity_objects(port, timeout, context, &mut own);
+    }
+    own
+}
+
+fn affinity_objects(
+    port: &ResolvedServicePort,
+    timeout: Duration,
+    context: &Context<'_>,
+    own: &mut OwnObjects,
+) {
+    let name = &port.id.name;
+    let base = names::service_port_base(name);
+    for endpoint in port.reachable() {
+        let remembered = affinity_set(name, &endpoint.address);
+        own.sets.push(Arc::new(SetDef::dynamic_set(
+            remembered.clone(),
+            [context.family.address_field()],
+            timeout,
+        )));
+        own.chains.push(ChainRules::new(
+            endpoint_chain(name, &endpoint.address),
+            vec![
+                Rule::new([Statement::UpdateSet { side: Side::Source, set: remembered }]),
+                Rule::new([
+                    Statement::Protocol(name.protocol),
+                    Statement::Dnat {
+                        address: endpoint.address.ip(),
+                        port: endpoint.address.port(),
+                    },
+                ]),
+            ],
+        ));
+    }
+    for kind in [PoolKind::Cluster, PoolKind::Local] {
+        let pool = port.pool(kind);
+        if !pool.is_empty() {
+            own.chains.push(ChainRules::new(pool_chain(&base, kind), balance(name, pool)));
+        }
+    }
+    let mut routes: Vec<&Frontend> = port.frontends.iter().collect();
+    routes.sort_unstable_by_key(|frontend| frontend.route);
+    routes.dedup_by_key(|frontend| frontend.route);
+    for frontend in routes {
+        if let Some(entry) = entry_chain(name, frontend.route)
+            && let Some(rules) = entry_rules(port, frontend.route, &base, context)
+        {
+            own.chains.push(ChainRules::new(entry, rules));
+        }
+    }
+}
+
+/// First back to the endpoint that a client was at, else to any.
+fn balance(name: &ServicePortName, pool: &Pool) -> Vec<Rule> {
+    let chain = |address: &SocketAddr| Verdict::Goto(endpoint_chain(name, address));
+    let remembered = |endpoint: &proxy_core::state::Endpoint| {
+        Rule::new([
+            Statement::Lookup {
+                key: vec![Selector::SourceAddress],
+                set: affinity_set(name, &endpoint.address),
+            },
+            Statement::Verdict(chain(&endpoint.address)),
+        ])
+    };
+    let any = pool.iter().map(|endpoint| chain(&endpoint.address)).collect();
+    pool.iter().map(remembered).chain([Rule::new([Statement::RandomVerdict(any)])]).collect()
+}
+
+/// The rules of an entry chain; `None` if the entry is a pool's chain itself.
+fn entry_rules(
+    port: &ResolvedServicePort,
+    route: Route,
+    base: &str,
+    context: &Context<'_>,
+) -> Option<Vec<Rule>> {
+    let go = |pool| Statement::Verdict(Verdict::Goto(pool_chain(base, pool)));
+    let mark = Statement::MarkOr(context.mark);
+    match route {
+        Route::Pool { masquerade: Masquerade::Never, .. } | Route::Reject | Route::Drop => None,
+        Route::Pool { pool, masquerade: Masquerade::Always } => {
+            Some(vec![Rule::new([mark, go(pool)])])
+        }
+        Route::Pool { pool, masquerade: Masquerade::ExceptLocalPods } => {
+            let non_local = context.local_pod_match(false);
+            let marking = non_local.map(|non_local| Rule::new([non_local, mark]));
+            Some(marking.into_iter().chain([Rule::new([go(pool)])]).collect())
+        }
+        Route::ExternalLocal => {
+            let local_pods = context.local_pod_match(true);
+            let local = local_pods.map(|local| Rule::new([local, go(PoolKind::Cluster)]));
+            let node = Rule::new([Statement::FibLocal(Side::Source), mark, go(PoolKind::Cluster)]);
+            let outside = (!port.local.is_empty()).then(|| Rule::new([go(PoolKind::Local)]));
+            Some(local.into_iter().chain([node]).chain(outside).collect())
+        }
+    }
+}
+
+fn affinity_set(name: &ServicePortName, endpoint: &SocketAddr) -> SetName {
+    format!("{AFFINITY_PREFIX}{}", names::endpoint_base(name, endpoint)).into()
+}
+
+fn endpoint_chain(name: &ServicePortName, endpoint: &SocketAddr) -> ChainName {
+    format!("endpoint-{}", names::endpoint_base(name, endpoint)).into()
+}

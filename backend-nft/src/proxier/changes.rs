@@ -1,0 +1,119 @@
+//! What one sync changes, collected by kind, and put into an order that the kernel takes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    layout::{ChainRules, fixed::FixedSet},
+    ruleset::{BaseChain, ChainName, Element, Family, Key, SetDef, SetName, Transaction},
+};
+
+/// What happens to the table itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TableChange {
+    /// It is there, and stays.
+    #[default]
+    Keep,
+    /// It is made.
+    Add,
+    /// It is deleted with all that is in it, and made anew.
+    Replace,
+}
+
+/// The changes to the table of one family.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) table: TableChange,
+    /// Base chains that are none of ours.
+    pub(crate) delete_base_chains: Vec<ChainName>,
+    pub(crate) add_base_chains: Vec<BaseChain>,
+    pub(crate) add_chains: Vec<ChainName>,
+    /// Chains that exist and lose their rules.
+    pub(crate) flush_chains: Vec<ChainName>,
+    pub(crate) delete_sets: Vec<SetName>,
+    pub(crate) add_sets: Vec<Arc<SetDef>>,
+    /// Rules of chains that are new or flushed.
+    pub(crate) rules: Vec<ChainRules>,
+    pub(crate) delete_elements: BTreeMap<FixedSet, Vec<Key>>,
+    pub(crate) add_elements: BTreeMap<FixedSet, Vec<Element>>,
+}
+
+impl Changes {
+    /// Adds an element.
+    pub(crate) fn add_element(&mut self, set: FixedSet, element: Element) {
+        self.add_elements.entry(set).or_default().push(element);
+    }
+
+    /// Deletes an element.
+    pub(crate) fn delete_element(&mut self, set: FixedSet, key: Key) {
+        self.delete_elements.entry(set).or_default().push(key);
+    }
+
+    /// Makes a chain that does not exist.
+    pub(crate) fn new_chain(&mut self, chain: ChainRules) {
+        self.add_chains.push(chain.name.clone());
+        self.rules.push(chain);
+    }
+
+    /// Gives a chain that exists other rules.
+    pub(crate) fn rewrite_chain(&mut self, chain: ChainRules) {
+        self.flush_chains.push(chain.name.clone());
+        self.rules.push(chain);
+    }
+
+    /// How many objects are added, and how many are removed.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let added = self.add_base_chains.len()
+            + self.add_chains.len()
+            + self.add_sets.len()
+            + self.rules.iter().map(|chain| chain.rules.len()).sum::<usize>()
+            + self.add_elements.values().map(Vec::len).sum::<usize>();
+        let removed = self.delete_base_chains.len()
+            + self.flush_chains.len()
+            + self.delete_sets.len()
+            + self.delete_elements.values().map(Vec::len).sum::<usize>();
+        (added, removed)
+    }
+
+    /// Appends everything to a transaction. What is referred to comes before what refers to it:
+    /// chains are made before elements and rules lead to them, rules go before the sets they use.
+    pub(crate) fn append_to(self, family: Family, transaction: &mut Transaction) {
+        match self.table {
+            TableChange::Keep => {}
+            TableChange::Add => transaction.add_table(family),
+            TableChange::Replace => {
+                transaction.delete_table(family);
+                transaction.add_table(family);
+            }
+        }
+        for chain in self.delete_base_chains {
+            transaction.flush_chain(family, chain.clone());
+            transaction.delete_chain(family, chain);
+        }
+        for chain in self.add_base_chains {
+            transaction.add_base_chain(family, chain);
+        }
+        for chain in self.add_chains {
+            transaction.add_chain(family, chain);
+        }
+        for (set, keys) in self.delete_elements {
+            transaction.delete_elements(family, set.definition(family), keys);
+        }
+        for chain in self.flush_chains {
+            transaction.flush_chain(family, chain);
+        }
+        for set in self.delete_sets {
+            transaction.delete_set(family, set);
+        }
+        for set in self.add_sets {
+            transaction.add_set(family, set);
+        }
+        for chain in self.rules {
+            for rule in chain.rules {
+                transaction.add_rule(family, chain.name.clone(), rule);
+            }
+        }
+        for (set, elements) in self.add_elements {
+            transaction.add_elements(family, set.definition(family), elements);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A sync of everything: reads what the kernel holds, whoever put it there, and changes what
+//! differs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
+
+use proxy_core::{
+    model::{PerFamily, ServicePortId},
+    state::{PoolKind, State},
+};
+
+use super::{
+    changes::{Changes, TableChange},
+    incremental::context,
+    memory::{Memory, Programmed, TableMemory},
+};
+use crate::{
+    layout::{
+        ChainRules, Context, NftConfig,
+        fixed::{self, FixedSet},
+        own,
+        service_port::{Entries, SlotRun},
+        shared::SharedChain,
+    },
+    ruleset::{
+        ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef, SetName,
+        TableDump, Value,
+    },
+};
+
+/// Everything a table should hold.
+struct Desired {
+    base_chains: Vec<crate::ruleset::BaseChain>,
+    /// With base chains.
+    chains: BTreeMap<ChainName, ChainRules>,
+    sets: BTreeMap<SetName, Arc<SetDef>>,
+    elements: BTreeMap<FixedSet, HashMap<Key, Element>>,
+    memory: TableMemory,
+    ports: Vec<(ServicePortId, Programmed)>,
+}
+
+/// What makes the kernel hold `state`, given what it holds now; and what is to be remembered then.
+pub(crate) fn plan(
+    config: &NftConfig,
+    state: &State,
+    dumps: &PerFamily<Option<TableDump>>,
+) -> (PerFamily<Changes>, Memory) {
+    let mut memory = Memory { node: state.node.clone(), ..Memory::default() };
+    let mut changes = PerFamily::default();
+    for family in config.families() {
+        let dump = dumps.of(family.into()).as_ref();
+        let context = context(config, family, &state.node);
+        let mut desired = Desired::of(state, &context, &KernelSlots::of(dump));
+        *changes.of_mut(family.into()) = compare(family, &mut desired, dump);
+        memory.ports.extend(desired.ports);
+        *memory.tables.of_mut(family.into()) = desired.memory;
+    }
+    (changes, memory)
+}
+
+impl Desired {
+    fn of(state: &State, context: &Context<'_>, kernel: &KernelSlots) -> Self {
+        let mut desired = Self {
+            base_chains: fixed::base_chains().collect(),
+            chains: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            elements: BTreeMap::new(),
+            memory: TableMemory::default(),
+            ports: Vec::new(),
+        };
+        desired.add_chains(fixed::chains(context));
+        for set in FixedSet::ALL {
+            desired.add_set(set.definition(context.family).clone());
+        }
+        for (set, element) in fixed::elements(context) {
+            desired.add_element(set, element);
+        }
+        let mut shared: BTreeSet<SharedChain> = BTreeSet::new();
+        let ports =
+            state.service_ports.iter().filter(|(id, _)| Family::from(id.family) == context.family);
+        for (id, port) in ports {
+            let entries = Entries::of(port);
+            let programmed =
+                Programmed::following(port.clone(), |kind| kernel.of_pool(&entries.runs, kind));
+            for run in &entries.runs {
+                for (slot, address) in programmed.addresses(run.pool).enumerate() {
+                    desired.add_element(run.map, run.element(slot, address));
+                }
+            }
+            for (set, element) in entries.elements {
+                desired.add_element(set, element);
+            }
+            for (set, key) in entries.common {
+                *desired.memory.common.entry((set, key)).or_default() += 1;
+                desired.add_element(set, Element::new(key));
+            }
+            shared.extend(entries.chains);
+            let own = own::objects(port, context);
+            desired.add_chains(own.chains);
+            own.sets.into_iter().for_each(|set| desired.add_set(set));
+            desired.ports.push((id.clone(), programmed));
+        }
+        desired.add_chains(shared.iter().map(|chain| chain.rules(context)).collect());
+        desired.memory.shared_chains = shared;
+        desired
+    }
+
+    fn add_chains(&mut self, chains: Vec<ChainRules>) {
+        self.chains.extend(chains.into_iter().map(|chain| (chain.name.clone(), chain)));
+    }
+
+    fn add_set(&mut self, set: Arc<SetDef>) {
+        self.sets.insert(set.name.clone(), set);
+    }
+
+    fn add_element(&mut self, set: FixedSet, element: Element) {
+        self.elements.entry(set).or_default().insert(element.key, element);
+    }
+}
+
+/// Compares a table with what it should hold.
+fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> Changes {
+    let mut changes = Changes::default();
+    let empty =
+        TableDump { family, generation: None, chains: BTreeMap::new(), sets: BTreeMap::new() };
+    let dump = match dump {
+        Some(dump) if is_repairable(desired, dump) => dump,
+        Some(_) => {
+            changes.table = TableChange::Replace;
+            &empty
+        }
+        None => {
+            changes.table = TableChange::Add;
+            &empty
+        }
+    };
+    let is_set_replaced = compare_sets(&mut changes, desired, dump);
+    compare_chains(&mut changes, family, desired, dump, is_set_replaced);
+    compare_elements(&mut changes, desired, dump);
+    changes
+}
+
+/// Whether everything with one of our names is what we would make: if not, it is quicker, and as
+/// atomic, to make the table anew. Sets that remember clients are ours to replace one by one.
+fn is_repairable(desired: &Desired, dump: &TableDump) -> bool {
+    let bases: HashMap<_, _> =
+        desired.base_chains.iter().map(|chain| (&chain.name, chain)).collect();
+    let chains_fit = dump.chains.iter().all(|(name, chain)| match bases.get(name) {
+        Some(base) => matches!(&chain.base, ChainBase::Base(known) if known == *base),
+        None => !desired.chains.contains_key(name) || chain.base == ChainBase::Regular,
+    });
+    let sets_fit = FixedSet::ALL.iter().all(|set| {
+        let definition = set.definition(dump.family);
+        match dump.sets.get(&definition.name).map(|set| &set.definition) {
+            Some(Ok(known)) => known.same_shape(definition),
+            Some(Err(_)) => false,
+            None => true,
+        }
+    });
+    chains_fit && sets_fit
+}
+
+/// Returns whether a set is made anew, so that every rule that uses it must be.
+fn compare_sets(changes: &mut Changes, desired: &Desired, dump: &TableDump) -> bool {
+    let mut is_set_replaced = false;
+    for (name, set) in &desired.sets {
+        match dump.sets.get(name) {
+            Some(known) if known.definition.as_ref().is_ok_and(|known| known.same_shape(set)) => {
+                continue;
+            }
+            Some(_) => {
+                is_set_replaced = true;
+                changes.delete_sets.push(name.clone());
+            }
+            None => {}
+        }
+        changes.add_sets.push(set.clone());
+    }
+    changes
+        .delete_sets
+        .extend(dump.sets.keys().filter(|name| !desired.sets.contains_key(*name)).cloned());
+    is_set_replaced
+}
+
+fn compare_chains(
+    changes: &mut Changes,
+    family: Family,
+    desired: &mut Desired,
+    dump: &TableDump,
+    rewrite_all: bool,
+) {
+    let bases: HashSet<ChainName> =
+        desired.base_chains.iter().map(|chain| chain.name.clone()).collect();
+    for base in &desired.base_chains {
+        if !dump.chains.contains_key(&base.name) {
+            changes.add_base_chains.push(base.clone());
+        }
+    }
+    for (name, chain) in &desired.chains {
+        match dump.chains.get(name) {
+            Some(known) => {
+                let fits =
+                    known.rules.len() == chain.rules.len()
+                        && known.rules.iter().zip(&chain.rules).all(|(known, rule)| {
+                            known.fingerprint == Some(rule.fingerprint(family))
+                        });
+                if !fits || rewrite_all {
+                    changes.rewrite_chain(chain.clone());
+                }
+            }
+            None if bases.contains(name) => changes.rules.push(chain.clone()),
+            None => changes.new_chain(chain.clone()),
+        }
+    }
+    let now = Instant::now();
+    for (name, known) in &dump.chains {
+        if desired.chains.contains_key(name) {
+            continue;
+        }
+        match &known.base {
+            ChainBase::Regular => {
+                if !known.rules.is_empty() {
+                    changes.flush_chains.push(name.clone());
+                }
+                desired.memory.stale_chains.insert(name.clone(), now);
+            }
+            ChainBase::Base(_) | ChainBase::Foreign(_) => {
+                changes.delete_base_chains.push(name.clone());
+            }
+        }
+    }
+}
+
+fn compare_elements(changes: &mut Changes, desired: &mut Desired, dump: &TableDump) {
+    for set in FixedSet::ALL {
+        let mut wanted = desired.elements.remove(&set).unwrap_or_default();
+        let name = &set.definition(dump.family).name;
+        let known = dump.sets.get(name).and_then(|set| set.elements.as_ref());
+        for known in known.into_iter().flatten() {
+            let key = known.element.key;
+            match wanted.get(&key) {
+                Some(same) if *same == known.element => {
+                    wanted.remove(&key);
+                }
+                Some(_) | None => changes.delete_element(set, key),
+            }
+        }
+        for element in wanted.into_values() {
+            changes.add_element(set, element);
+        }
+    }
+}
+
+/// The endpoints as the kernel has them in slots.
+#[derive(Default)]
+struct KernelSlots(HashMap<(FixedSet, Key), BTreeMap<u32, SocketAddr>>);
+
+impl KernelSlots {
+    fn of(dump: Option<&TableDump>) -> Self {
+        let mut slots = Self::default();
+        let Some(dump) = dump else { return slots };
+        for set in FixedSet::ALL {
+            let definition = set.definition(dump.family);
+            if !matches!(definition.data, SetData::Value(_)) {
+                continue;
+            }
+            let elements = dump.sets.get(&definition.name).and_then(|set| set.elements.as_ref());
+            for known in elements.into_iter().flatten() {
+                if let ElementData::Value(value) = &known.element.data
+                    && let Some((key, slot)) = split_slot(&known.element.key)
+                    && let Some(address) = endpoint_of(value, dump.family)
+                {
+                    slots.0.entry((set, key)).or_default().insert(slot, address);
+                }
+            }
+        }
+        slots
+    }
+
+    /// The slots of a pool: as they stand in the first of its runs that the kernel has.
+    fn of_pool(&self, runs: &[SlotRun], kind: PoolKind) -> Vec<SocketAddr> {
+        runs.iter()
+            .filter(|run| run.pool == kind)
+            .find_map(|run| self.0.get(&(run.map, run.key)))
+            .map(|slots| slots.values().copied().collect())
+            .unwrap_or_default()
+    }
+}
+
+/// A key without its last field, and the slot number in that.
+fn split_slot(key: &Key) -> Option<(Key, u32)> {
+    let (rest, slot) = key.as_slice().split_last_chunk::<4>()?;
+    Some((Key::from_bytes(rest)?, u32::from_ne_bytes(*slot)))
+}
+
+fn endpoint_of(value: &Value, family: Family) -> Option<SocketAddr> {
+    let bytes = value.as_slice();
+    let (ip, port): (IpAddr, &[u8]) = match family {
+        Family::Ip => {
+            let (ip, port) = bytes.split_first_chunk::<4>()?;
+            ((*ip).into(), port)
+        }
+        Family::Ip6 => {
+            let (ip, port) = bytes.split_first_chunk::<16>()?;
+            ((*ip).into(), port)
+        }
+    };
+    Some(SocketAddr::new(ip, u16::from_be_bytes(*port.first_chunk::<2>()?)))
+}

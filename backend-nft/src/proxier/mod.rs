@@ -1,0 +1,193 @@
+//! The backend: a [`Proxier`] on a [`Transport`].
+//!
+//! A sync is [`incremental`] as long as we know what the kernel holds, and [`full`] otherwise: at
+//! the start, after a failure, and when asked for. Either makes [`changes`], which become one
+//! transaction for both families. [`memory`] is what is kept between syncs.
+
+mod changes;
+mod full;
+mod incremental;
+mod memory;
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use proxy_core::{
+    model::PerFamily,
+    proxier::{Proxier, ProxierError, SyncReport},
+    state::{Delta, State},
+};
+
+use self::{changes::Changes, incremental::Update, memory::Memory};
+use crate::{
+    layout::{NftConfig, fixed::FixedSet},
+    ruleset::{Family, SetName, TableDump, Transaction},
+    transport::{CommitStats, Transport, TransportError},
+};
+
+/// The mode that selects this backend.
+const MODE: &str = "nftables";
+/// How often a full sync is tried again if somebody else changes rulesets at the same time.
+const ATTEMPTS: usize = 5;
+/// Kernels before 6.2 keep references from elements of maps for a moment after a commit, and
+/// refuse to delete the chains they led to; upstream waits as long.
+const STALE_FOR: Duration = Duration::from_secs(1);
+
+/// Programs Services with nftables. See the [crate's documentation](crate).
+pub struct NftProxier {
+    config: NftConfig,
+    transport: Box<dyn Transport>,
+    /// What the kernel holds; `None` if we cannot tell.
+    memory: Option<Memory>,
+}
+
+impl NftProxier {
+    /// A backend that programs through `transport`. Does not touch the kernel.
+    pub fn new(config: NftConfig, transport: Box<dyn Transport>) -> Self {
+        Self { config, transport, memory: None }
+    }
+
+    fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, TransportError> {
+        let Some(memory) = &self.memory else { return self.sync_full(state) };
+        let mut update = Update::plan(&self.config, memory, state, delta);
+        let (transaction, mut report) = into_transaction(std::mem::take(&mut update.changes));
+        commit(self.transport.as_mut(), &transaction, &mut report)?;
+        if let Some(memory) = &mut self.memory {
+            update.remember(memory);
+        }
+        Ok(report)
+    }
+
+    fn sync_full(&mut self, state: &State) -> Result<SyncReport, TransportError> {
+        let mut attempt = 1;
+        loop {
+            match self.try_sync_full(state) {
+                Err(error) if error.is_stale_generation() && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn try_sync_full(&mut self, state: &State) -> Result<SyncReport, TransportError> {
+        let mut dumps = PerFamily::default();
+        for family in self.config.families() {
+            *dumps.of_mut(family.into()) = self.transport.read(family, &all_sets(family))?;
+        }
+        let (changes, memory) = full::plan(&self.config, state, &dumps);
+        let (mut transaction, mut report) = into_transaction(changes);
+        let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
+        if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
+            transaction.expect_generation(generation);
+        }
+        commit(self.transport.as_mut(), &transaction, &mut report)?;
+        self.memory = Some(memory);
+        Ok(report)
+    }
+
+    /// Deletes chains that nothing has led to for a while. They do no harm, so that a failure is
+    /// no reason to repeat the sync.
+    fn delete_stale_chains(&mut self) {
+        let Some(memory) = &mut self.memory else { return };
+        let mut transaction = Transaction::new();
+        for family in self.config.families() {
+            let stale = &mut memory.tables.of_mut(family.into()).stale_chains;
+            stale.retain(|chain, since| {
+                let is_due = since.elapsed() >= STALE_FOR;
+                if is_due {
+                    transaction.delete_chain(family, chain.clone());
+                }
+                !is_due
+            });
+        }
+        if !transaction.is_empty()
+            && let Err(error) = self.transport.commit(&transaction)
+        {
+            tracing::warn!(%error, "cannot delete unused chains; comparing everything at the next sync");
+            self.memory = None;
+        }
+    }
+
+    fn delete_table(&mut self, family: Family) -> Result<(), TransportError> {
+        if self.transport.read(family, &[])?.is_some() {
+            let mut transaction = Transaction::new();
+            transaction.delete_table(family);
+            self.transport.commit(&transaction)?;
+        }
+        Ok(())
+    }
+
+    fn error(message: &str, error: TransportError) -> ProxierError {
+        ProxierError::Backend {
+            mode: MODE,
+            message: message.to_owned(),
+            source: Some(Box::new(error)),
+        }
+    }
+}
+
+#[async_trait]
+impl Proxier for NftProxier {
+    fn mode(&self) -> &'static str {
+        MODE
+    }
+
+    /// Blocks for as long as the kernel takes to commit.
+    async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
+        self.delete_stale_chains();
+        let result = match delta.full {
+            true => self.sync_full(state),
+            false => self.sync_changes(state, delta),
+        };
+        result.map_err(|error| {
+            self.memory = None;
+            Self::error("cannot program the tables", error)
+        })
+    }
+
+    async fn cleanup(&mut self) -> Result<(), ProxierError> {
+        self.memory = None;
+        for family in Family::ALL {
+            self.delete_table(family)
+                .map_err(|error| Self::error("cannot delete the tables", error))?;
+        }
+        Ok(())
+    }
+}
+
+/// The transaction that makes a kernel without our tables hold `state`.
+pub fn render(config: &NftConfig, state: &State) -> Transaction {
+    let (changes, _) = full::plan(config, state, &PerFamily::default());
+    into_transaction(changes).0
+}
+
+fn all_sets(family: Family) -> Vec<SetName> {
+    FixedSet::ALL.iter().map(|set| set.definition(family).name.clone()).collect()
+}
+
+fn into_transaction(changes: PerFamily<Changes>) -> (Transaction, SyncReport) {
+    let mut transaction = Transaction::new();
+    let mut report = SyncReport::default();
+    for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
+        let (added, removed) = changes.counts();
+        report.added += added;
+        report.removed += removed;
+        changes.append_to(family, &mut transaction);
+    }
+    (transaction, report)
+}
+
+fn commit(
+    transport: &mut dyn Transport,
+    transaction: &Transaction,
+    report: &mut SyncReport,
+) -> Result<(), TransportError> {
+    if transaction.is_empty() {
+        return Ok(());
+    }
+    let start = Instant::now();
+    let CommitStats { bytes, messages, .. } = transport.commit(transaction)?;
+    report.commit = start.elapsed();
+    report.bytes = bytes;
+    report.messages = messages;
+    Ok(())
+}
