@@ -1,0 +1,167 @@
+//! Whether this proxy keeps up, as load balancers and the kubelet ask.
+//!
+//! A family is healthy unless a sync that was asked for has not succeeded for too long. The node
+//! as a whole may be ineligible for traffic, though the proxy works, because it is going away.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use proxy_core::model::IpFamily;
+
+/// What is known about the health of this proxy. Shared between the engine, which tells it, and
+/// the HTTP servers, which ask.
+#[derive(Debug)]
+pub struct ProxyHealth {
+    timeout: Duration,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    families: BTreeMap<IpFamily, Family>,
+    node_eligible: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    last_updated: Timestamp,
+    oldest_pending: Option<Instant>,
+}
+
+/// The health of one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthReport {
+    /// Each family that has started.
+    pub families: BTreeMap<IpFamily, FamilyReport>,
+    /// Whether the node may have traffic at all.
+    pub node_eligible: bool,
+}
+
+/// The health of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyReport {
+    /// When it was synced last, or else when it started.
+    pub last_updated: Timestamp,
+    /// Whether it keeps up.
+    pub healthy: bool,
+}
+
+impl HealthReport {
+    /// Whether all families keep up.
+    pub fn healthy(&self) -> bool {
+        self.families.values().all(|family| family.healthy)
+    }
+
+    /// When the family that was synced last was.
+    pub fn newest_update(&self) -> Option<Timestamp> {
+        self.families.values().map(|family| family.last_updated).max()
+    }
+}
+
+impl ProxyHealth {
+    /// Nothing has started yet. A family will be unhealthy when a request has waited for `timeout`.
+    pub fn new(timeout: Duration) -> Self {
+        Self { timeout, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is a single assignment, so a panic elsewhere left nothing half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine has started to serve these families.
+    pub fn started(&self, families: &[IpFamily], now: Timestamp) {
+        let mut inner = self.lock();
+        for family in families {
+            let started = Family { last_updated: now, oldest_pending: None };
+            inner.families.entry(*family).or_insert(started);
+        }
+    }
+
+    /// A sync was asked for.
+    pub fn sync_requested(&self, now: Instant) {
+        for family in self.lock().families.values_mut() {
+            family.oldest_pending.get_or_insert(now);
+        }
+    }
+
+    /// A sync succeeded.
+    pub fn synced(&self, now: Timestamp) {
+        for family in self.lock().families.values_mut() {
+            *family = Family { last_updated: now, oldest_pending: None };
+        }
+    }
+
+    /// Whether the node may have traffic: its Node is known, and is there to stay.
+    pub fn set_node_eligible(&self, eligible: bool) {
+        self.lock().node_eligible = eligible;
+    }
+
+    /// The health at `now`.
+    pub fn report(&self, now: Instant) -> HealthReport {
+        let inner = self.lock();
+        let families = inner.families.iter().map(|(family, state)| {
+            let waiting = state.oldest_pending.map(|since| now.saturating_duration_since(since));
+            let healthy = waiting.is_none_or(|waiting| waiting < self.timeout);
+            (*family, FamilyReport { last_updated: state.last_updated, healthy })
+        });
+        HealthReport { families: families.collect(), node_eligible: inner.node_eligible }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_family_is_unhealthy_when_a_request_waits_too_long() {
+        let health = ProxyHealth::new(TIMEOUT);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        health.sync_requested(at(0));
+        assert!(health.report(at(600)).healthy(), "nothing has started");
+        assert_eq!(health.report(at(600)).newest_update(), None);
+
+        health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        assert!(health.report(at(600)).healthy(), "nothing was asked for");
+        health.sync_requested(at(600));
+        health.sync_requested(at(650));
+        assert!(health.report(at(659)).healthy());
+        assert!(!health.report(at(660)).healthy(), "the oldest request counts");
+        assert_eq!(health.report(at(660)).newest_update(), Some(Timestamp::UNIX_EPOCH));
+
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        health.synced(now);
+        let report = health.report(at(9999));
+        assert!(report.healthy());
+        assert_eq!(report.newest_update(), Some(now));
+        assert_eq!(report.families.len(), 2);
+    }
+
+    #[test]
+    fn starting_again_keeps_what_is_known() {
+        let health = ProxyHealth::new(TIMEOUT);
+        let start = Instant::now();
+        health.started(&[IpFamily::V4], Timestamp::UNIX_EPOCH);
+        health.sync_requested(start);
+        health.started(&[IpFamily::V4], Timestamp::now());
+        assert!(!health.report(start + TIMEOUT).healthy());
+    }
+
+    #[test]
+    fn a_node_is_not_eligible_until_it_is_known() {
+        let health = ProxyHealth::new(TIMEOUT);
+        let eligible = || health.report(Instant::now()).node_eligible;
+        assert!(!eligible());
+        health.set_node_eligible(true);
+        assert!(eligible());
+        health.set_node_eligible(false);
+        assert!(!eligible());
+    }
+}

@@ -1,0 +1,196 @@
+//! The health server: `/healthz` for load balancers, `/livez` for the kubelet.
+
+use std::{sync::Arc, time::Instant};
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer, ser::SerializeMap};
+
+use super::{Answer, Handler, JSON, answer, not_found};
+use crate::{
+    health::{HealthReport, ProxyHealth},
+    metrics::Metrics,
+};
+
+/// What Go prints for a time that was never set.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// Answers for [`ProxyHealth`].
+pub struct HealthzHandler {
+    health: Arc<ProxyHealth>,
+    metrics: Arc<Metrics>,
+}
+
+impl HealthzHandler {
+    /// Answers are counted in `metrics`.
+    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>) -> Self {
+        Self { health, metrics }
+    }
+}
+
+impl Handler for HealthzHandler {
+    fn answer(&self, path: &str) -> Answer {
+        let report = self.health.report(Instant::now());
+        let (good, eligible, counter) = match path {
+            "/healthz" => (
+                report.healthy() && report.node_eligible,
+                Some(report.node_eligible),
+                &self.metrics.healthz,
+            ),
+            "/livez" => (report.healthy(), None, &self.metrics.livez),
+            _ => return not_found(),
+        };
+        let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        counter.with_label_values(&[status.as_str()]).inc();
+        answer(status, JSON, body(&report, eligible, good, Timestamp::now()))
+    }
+}
+
+/// The body. Its fields come in this order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "Status::is_empty")]
+    status: Status<'a>,
+}
+
+struct Status<'a>(&'a HealthReport);
+
+impl Status<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.families.is_empty()
+    }
+}
+
+impl Serialize for Status<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Family {
+            last_updated: String,
+            healthy: bool,
+        }
+        let mut map = serializer.serialize_map(Some(self.0.families.len()))?;
+        for (family, report) in &self.0.families {
+            let last_updated = report.last_updated.to_string();
+            map.serialize_entry(
+                family.as_str(),
+                &Family { last_updated, healthy: report.healthy },
+            )?;
+        }
+        map.end()
+    }
+}
+
+/// A good answer is up to date by definition; a bad one says since when it is not.
+fn body(report: &HealthReport, eligible: Option<bool>, good: bool, now: Timestamp) -> String {
+    let last_updated = if good { Some(now) } else { report.newest_update() };
+    let body = Body {
+        last_updated: last_updated.map_or_else(|| NEVER.to_owned(), |time| time.to_string()),
+        current_time: now.to_string(),
+        node_eligible: eligible,
+        healthy: report.healthy(),
+        status: Status(report),
+    };
+    // Nothing in it can fail to be JSON.
+    serde_json::to_string(&body).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use proxy_core::model::IpFamily;
+
+    use super::*;
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    /// A health whose families were synced at a given time, and have waited for `waiting` since.
+    fn health(waiting: Option<Duration>) -> ProxyHealth {
+        let health = ProxyHealth::new(Duration::from_secs(60));
+        health.started(&IpFamily::ALL, time("2024-05-01T00:00:00Z"));
+        health.synced(time("2024-05-01T10:00:00.25Z"));
+        if let Some(waiting) = waiting {
+            health.sync_requested(Instant::now() - waiting);
+        }
+        health
+    }
+
+    #[test]
+    fn bodies_are_kube_proxys() {
+        let now = time("2024-05-01T10:00:30.123456789Z");
+        let good = health(None).report(Instant::now());
+        assert_eq!(
+            body(&good, Some(false), false, now),
+            r#"{"lastUpdated":"2024-05-01T10:00:00.25Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
+        );
+        assert_eq!(
+            body(&good, None, true, now),
+            r#"{"lastUpdated":"2024-05-01T10:00:30.123456789Z","currentTime":"2024-05-01T10:00:30.123456789Z","healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
+        );
+        let nothing = ProxyHealth::new(Duration::from_secs(60)).report(Instant::now());
+        assert_eq!(
+            body(&nothing, Some(false), false, now),
+            r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true}"#
+        );
+    }
+
+    async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let handler = HealthzHandler::new(Arc::new(health), Arc::clone(&metrics));
+        let answer = handler.answer(path);
+        assert_eq!(answer.status().as_u16(), expected, "{path}");
+        assert_eq!(answer.headers()["content-type"], "application/json");
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+        let name = path.trim_start_matches('/');
+        let counted = format!("kubeproxy_proxy_{name}_total{{code=\"{expected}\"}} 1\n");
+        assert!(metrics.text().contains(&counted), "{counted} in {}", metrics.text());
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn eligibility_concerns_healthz_only() {
+        let body = check(health(None), "/healthz", 503).await;
+        assert_eq!((&body["nodeEligible"], &body["healthy"]), (&false.into(), &true.into()));
+        assert_eq!(body["lastUpdated"], "2024-05-01T10:00:00.25Z");
+        let body = check(health(None), "/livez", 200).await;
+        assert_eq!(body.get("nodeEligible"), None);
+        assert_eq!(body["lastUpdated"], body["currentTime"]);
+
+        let eligible = health(None);
+        eligible.set_node_eligible(true);
+        check(eligible, "/healthz", 200).await;
+    }
+
+    #[tokio::test]
+    async fn a_sync_that_does_not_come_is_unhealthy() {
+        let late = || {
+            let health = health(Some(Duration::from_secs(60)));
+            health.set_node_eligible(true);
+            health
+        };
+        let body = check(late(), "/healthz", 503).await;
+        assert_eq!(body["status"]["IPv6"]["healthy"], false);
+        check(late(), "/livez", 503).await;
+        check(health(Some(Duration::from_secs(50))), "/livez", 200).await;
+    }
+
+    #[test]
+    fn other_paths_are_not_there() {
+        let handler =
+            HealthzHandler::new(Arc::new(health(None)), Arc::new(Metrics::new().unwrap()));
+        for path in ["/", "/healthz/", "/readyz", "/metrics"] {
+            assert_eq!(handler.answer(path).status(), StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! klog's JSON: `{"ts":1700000000000.1,"caller":"file.rs:12","msg":"Message","v":0,"key":"value"}`
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::{
+    fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
+    registry::LookupSpan,
+};
+
+use super::fields::{Fields, place, verbosity};
+
+/// Formats events as klog's JSON back end does.
+pub(super) struct Json;
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        let milliseconds = Timestamp::now().as_nanosecond() as f64 / 1e6;
+        let fields = Fields::of(event);
+        write!(line, "{{\"ts\":{milliseconds}")?;
+        pair(&mut line, "caller", &place(metadata).into())?;
+        pair(&mut line, "msg", &fields.message.into())?;
+        // klog tells errors from the rest by that.
+        if *metadata.level() != Level::ERROR {
+            pair(&mut line, "v", &verbosity(metadata.level()).into())?;
+        }
+        for (key, value) in &fields.rest {
+            pair(&mut line, key, value)?;
+        }
+        writeln!(line, "}}")
+    }
+}
+
+fn pair(line: &mut Writer<'_>, key: &str, value: &Value) -> fmt::Result {
+    write!(line, ",{}:{value}", Value::from(key))
+}

@@ -1,0 +1,182 @@
+//! Logging: `tracing` in klog's clothes, so that what reads kube-proxy's logs reads ours.
+
+mod fields;
+mod json;
+mod klog;
+
+use std::io;
+
+use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{
+    Layer, filter::Targets, fmt::MakeWriter, layer::SubscriberExt, registry::Registry,
+};
+
+use crate::config::settings::{LogFormat, LogSettings};
+
+/// The crates of this workspace, whose messages follow `-v`.
+const OURS: [&str; 8] = [
+    "switchyard",
+    "proxy_core",
+    "backend_nft",
+    "backend_iptables",
+    "backend_ipvs",
+    "backend_userspace",
+    "netlink",
+    "switchyard_netlink",
+];
+
+/// Sends this process's log to standard error. Only the program itself may call it, once.
+pub fn start(settings: &LogSettings) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
+    tracing::subscriber::set_global_default(subscriber(settings, io::stderr))
+}
+
+/// A subscriber that writes to `writer`.
+pub fn subscriber<W>(settings: &LogSettings, writer: W) -> impl Subscriber + Send + Sync + use<W>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let base = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match settings.format {
+        LogFormat::Text => base.event_format(klog::Klog::default()).boxed(),
+        LogFormat::Json => base.event_format(json::Json).boxed(),
+    };
+    Registry::default().with(layer.with_filter(filter(settings.verbosity)))
+}
+
+/// What `-v` lets through. Our levels are klog's verbosities: informational messages are 0,
+/// debugging messages 2 and traces 4. Libraries are quiet until much more is asked for.
+fn filter(verbosity: u32) -> Targets {
+    let ours = match verbosity {
+        0..=1 => LevelFilter::INFO,
+        2..=3 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let theirs = match verbosity {
+        0..=5 => LevelFilter::WARN,
+        6..=8 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    OURS.iter()
+        .fold(Targets::new().with_default(theirs), |filter, name| filter.with_target(*name, ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fmt,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, verbosity: u32, log: impl FnOnce()) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let settings = LogSettings { format, verbosity };
+        tracing::subscriber::with_default(subscriber(&settings, move || writer.clone()), log);
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    struct Shown;
+
+    impl fmt::Display for Shown {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("two \"words\"")
+        }
+    }
+
+    /// Splits a line of klog's text into severity, time, thread, place and the rest.
+    fn parts(line: &str) -> (char, String, u32, String, String) {
+        let (head, rest) = line.split_once("] ").expect(line);
+        let mut words = head[1..].split_whitespace();
+        let mut word = || words.next().expect(line).to_owned();
+        let time = format!("{} {}", word(), word());
+        let thread = word().parse().expect(line);
+        (line.chars().next().unwrap(), time, thread, word(), rest.to_owned())
+    }
+
+    #[test]
+    fn text_is_klogs() {
+        let line = line!() + 2;
+        let text = logged(LogFormat::Text, 0, || {
+            tracing::info!(name = "a\nb", count = 3, done = true, shown = %Shown, "Waiting for it");
+        });
+        assert!(text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
+        let (severity, time, thread, place, rest) = parts(text.trim_end());
+        assert_eq!(severity, 'I');
+        let digits: String = time.chars().filter(|c| !c.is_ascii_digit()).collect();
+        assert_eq!(digits, " ::.", "{time:?}");
+        assert_eq!(time.len(), "1121 09:08:59.667744".len(), "{time:?}");
+        assert_eq!(thread, std::process::id());
+        assert_eq!(place, format!("mod.rs:{line}"));
+        assert_eq!(rest, r#""Waiting for it" name="a\nb" count=3 done=true shown="two \"words\"""#);
+        // The process id is right-aligned in seven columns.
+        let expected = format!("{time} {:>7} ", std::process::id());
+        assert!(text[1..].starts_with(&expected), "{text:?}");
+    }
+
+    #[test]
+    fn severities_are_klogs() {
+        let text = logged(LogFormat::Text, 4, || {
+            tracing::error!("e");
+            tracing::warn!("w");
+            tracing::info!("i");
+            tracing::debug!("d");
+            tracing::trace!("t");
+        });
+        let severities: String = text.lines().map(|line| parts(line).0).collect();
+        assert_eq!(severities, "EWIII");
+    }
+
+    #[test]
+    fn verbosity_chooses() {
+        let count = |verbosity| {
+            logged(LogFormat::Text, verbosity, || {
+                tracing::info!("0");
+                tracing::debug!("2");
+                tracing::trace!("4");
+                tracing::info!(target: "hyper::proto", "a library");
+                tracing::debug!(target: "hyper::proto", "a library");
+            })
+            .lines()
+            .count()
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5, 6].map(count), [1, 1, 2, 2, 3, 3, 5]);
+    }
+
+    #[test]
+    fn json_is_klogs() {
+        let text = logged(LogFormat::Json, 2, || {
+            tracing::debug!(count = 3, name = "x", ratio = 0.5, "Synced");
+            tracing::error!(err = %Shown, "Failed");
+        });
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["msg"], "Synced");
+        assert_eq!(lines[0]["v"], 2);
+        assert_eq!(lines[0]["count"], 3);
+        assert_eq!(lines[0]["name"], "x");
+        assert_eq!(lines[0]["ratio"], 0.5);
+        assert!(lines[0]["caller"].as_str().unwrap().starts_with("mod.rs:"), "{text}");
+        let milliseconds = lines[0]["ts"].as_f64().unwrap();
+        assert!(milliseconds > 1.6e12, "{milliseconds}");
+        assert_eq!(lines[1]["err"], "two \"words\"");
+        assert_eq!(lines[1].get("v"), None, "errors have no verbosity");
+    }
+}

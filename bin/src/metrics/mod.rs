@@ -1,0 +1,572 @@
+//! What Prometheus is told: kube-proxy's metrics under their names, and ours.
+//!
+//! The registry is this value's own; nothing is global. kube-proxy's metrics of other modes, and of
+//! work that is not done here yet, are absent, as labelled metrics that were never used are.
+
+mod process;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use prometheus::{
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder, core::Collector, exponential_buckets,
+};
+use proxy_core::{
+    model::IpFamily,
+    objects::Kind,
+    runner::SyncOutcome,
+    state::{Delta, State},
+};
+
+use self::process::ProcessMetrics;
+
+/// All metrics of the process.
+pub struct Metrics {
+    registry: Registry,
+    process: ProcessMetrics,
+    /// `kubeproxy_proxy_healthz_total`
+    pub healthz: IntCounterVec,
+    /// `kubeproxy_proxy_livez_total`
+    pub livez: IntCounterVec,
+    sync: SyncMetrics,
+    changes: ChangeMetrics,
+    ours: OurMetrics,
+}
+
+/// kube-proxy's, about syncs.
+struct SyncMetrics {
+    duration: HistogramVec,
+    full_duration: HistogramVec,
+    partial_duration: HistogramVec,
+    last: GaugeVec,
+    last_queued: GaugeVec,
+    network_programming: HistogramVec,
+    no_local_endpoints: IntGaugeVec,
+    nftables_failures: IntCounterVec,
+}
+
+/// kube-proxy's, about changes of objects.
+struct ChangeMetrics {
+    endpoints: Changes,
+    services: Changes,
+}
+
+/// The changes of one kind of object.
+struct Changes {
+    total: IntCounter,
+    pending: IntGauge,
+    /// Changes of which it is not known yet whether they make a difference.
+    arrived: AtomicU64,
+}
+
+/// Ours.
+struct OurMetrics {
+    commit: Histogram,
+    latency: Histogram,
+    bytes: Histogram,
+    messages: Histogram,
+    rejected: IntCounterVec,
+    service_ports: IntGaugeVec,
+}
+
+const FAMILY: &[&str] = &["ip_family"];
+
+/// Makes metrics and registers them.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn register<C: Collector + Clone + 'static>(&self, metric: C) -> prometheus::Result<C> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.register(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, by: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.register(IntCounterVec::new(Opts::new(name, help), by)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.register(IntGauge::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, by: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.register(IntGaugeVec::new(Opts::new(name, help), by)?)
+    }
+
+    fn times(&self, name: &str, help: &str) -> prometheus::Result<GaugeVec> {
+        self.register(GaugeVec::new(Opts::new(name, help), FAMILY)?)
+    }
+
+    fn histogram(
+        &self,
+        name: &str,
+        help: &str,
+        buckets: Vec<f64>,
+    ) -> prometheus::Result<Histogram> {
+        self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?)
+    }
+
+    fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        buckets: Vec<f64>,
+    ) -> prometheus::Result<HistogramVec> {
+        let options = HistogramOpts::new(name, help).buckets(buckets);
+        self.register(HistogramVec::new(options, FAMILY)?)
+    }
+}
+
+/// 0.25 and 0.5 s, every second to a minute, every 5 s to two minutes, every 30 s to five.
+fn network_programming_buckets() -> Vec<f64> {
+    let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
+}
+
+impl SyncMetrics {
+    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        let sync_buckets = exponential_buckets(0.001, 2.0, 15)?;
+        let of_syncs = |name: &str, help: &str| make.histograms(name, help, sync_buckets.clone());
+        Ok(Self {
+            duration: of_syncs(
+                "kubeproxy_sync_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds",
+            )?,
+            full_duration: of_syncs(
+                "kubeproxy_sync_full_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds for full resyncs",
+            )?,
+            partial_duration: of_syncs(
+                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds for partial resyncs",
+            )?,
+            last: make.times(
+                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+                "The last time proxy rules were successfully synced",
+            )?,
+            last_queued: make.times(
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+                "The last time a sync of proxy rules was queued",
+            )?,
+            network_programming: make.histograms(
+                "kubeproxy_network_programming_duration_seconds",
+                "In Cluster Network Programming Latency in seconds",
+                network_programming_buckets(),
+            )?,
+            no_local_endpoints: make.gauges(
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                "Number of services with a Local traffic policy and no endpoints",
+                &["ip_family", "traffic_policy"],
+            )?,
+            nftables_failures: make.counters(
+                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+                "Cumulative proxy nftables sync failures",
+                FAMILY,
+            )?,
+        })
+    }
+}
+
+impl Changes {
+    fn new(make: &Maker<'_>, of: &str, what: &str) -> prometheus::Result<Self> {
+        Ok(Self {
+            total: make.counter(
+                &format!("kubeproxy_sync_proxy_rules_{of}_changes_total"),
+                &format!("Cumulative proxy rules {what} changes"),
+            )?,
+            pending: make.gauge(
+                &format!("kubeproxy_sync_proxy_rules_{of}_changes_pending"),
+                &format!("Pending proxy rules {what} changes"),
+            )?,
+            arrived: AtomicU64::new(0),
+        })
+    }
+
+    fn changed(&self) {
+        self.total.inc();
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn requested(&self) {
+        let arrived = self.arrived.swap(0, Ordering::Relaxed);
+        self.pending.add(arrived.try_into().unwrap_or(i64::MAX));
+    }
+}
+
+impl OurMetrics {
+    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        let sub_seconds = exponential_buckets(0.000_1, 2.0, 18)?;
+        Ok(Self {
+            commit: make.histogram(
+                "switchyard_kernel_commit_duration_seconds",
+                "Time that the kernel took to commit a transaction",
+                sub_seconds.clone(),
+            )?,
+            latency: make.histogram(
+                "switchyard_change_latency_seconds",
+                "Time from the arrival of a change to its commit",
+                sub_seconds,
+            )?,
+            bytes: make.histogram(
+                "switchyard_transaction_bytes",
+                "Size of the transactions that were committed",
+                exponential_buckets(256.0, 4.0, 10)?,
+            )?,
+            messages: make.histogram(
+                "switchyard_transaction_messages",
+                "Messages in the transactions that were committed",
+                exponential_buckets(1.0, 4.0, 10)?,
+            )?,
+            rejected: make.counters(
+                "switchyard_objects_rejected_total",
+                "Objects, or parts of objects, that could not be used",
+                &["kind"],
+            )?,
+            service_ports: make.gauges(
+                "switchyard_service_ports",
+                "Service ports that are programmed",
+                FAMILY,
+            )?,
+        })
+    }
+}
+
+impl Metrics {
+    /// Metrics in a registry of their own. It fails if two have the same name.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        let build = make.gauges(
+            "switchyard_build_info",
+            "The running program; its value is always 1",
+            &["version"],
+        )?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(Self {
+            healthz: make.counters(
+                "kubeproxy_proxy_healthz_total",
+                "Cumulative proxy healthz HTTP status",
+                &["code"],
+            )?,
+            livez: make.counters(
+                "kubeproxy_proxy_livez_total",
+                "Cumulative proxy livez HTTP status",
+                &["code"],
+            )?,
+            sync: SyncMetrics::new(&make)?,
+            changes: ChangeMetrics {
+                endpoints: Changes::new(&make, "endpoint", "Endpoint")?,
+                services: Changes::new(&make, "service", "Service")?,
+            },
+            ours: OurMetrics::new(&make)?,
+            process: ProcessMetrics::new(&make)?,
+            registry,
+        })
+    }
+
+    /// All of them in Prometheus' text format, as of now.
+    pub fn text(&self) -> String {
+        self.process.refresh();
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(err = %error, "Failed to print the metrics");
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// When the process started, in seconds since 1970.
+    pub fn process_start(&self) -> Option<u64> {
+        self.process.start()
+    }
+
+    /// The engine has started.
+    pub fn started(&self) {
+        self.set_times(&self.sync.last_queued);
+    }
+
+    /// An object was added, changed or removed.
+    pub fn changed(&self, kind: Kind) {
+        match kind {
+            Kind::Service => self.changes.services.changed(),
+            Kind::EndpointSlice => self.changes.endpoints.changed(),
+            Kind::Node | Kind::ServiceCidr => {}
+        }
+    }
+
+    /// An object, or a part of it, could not be used.
+    pub fn rejected(&self, kind: Kind) {
+        self.ours.rejected.with_label_values(&[kind.as_str()]).inc();
+    }
+
+    /// There is something to sync.
+    pub fn sync_requested(&self) {
+        self.changes.services.requested();
+        self.changes.endpoints.requested();
+        self.set_times(&self.sync.last_queued);
+    }
+
+    /// A sync succeeded.
+    pub fn synced(&self, outcome: &SyncOutcome<'_>) {
+        self.observe_duration(outcome.delta, outcome.duration.as_secs_f64());
+        self.set_times(&self.sync.last);
+        self.changes.services.pending.set(0);
+        self.changes.endpoints.pending.set(0);
+        self.observe_trigger_times(outcome.delta, outcome.trigger_times, Timestamp::now());
+        for family in IpFamily::ALL {
+            let counts = outcome.no_local_endpoints.of(family);
+            let set = |policy: &str, count: usize| {
+                let gauge =
+                    self.sync.no_local_endpoints.with_label_values(&[family.as_str(), policy]);
+                gauge.set(clamped(count));
+            };
+            set("internal", counts.internal);
+            set("external", counts.external);
+        }
+        self.observe_report(outcome);
+    }
+
+    fn observe_report(&self, outcome: &SyncOutcome<'_>) {
+        if let Some(latency) = outcome.latency {
+            self.ours.latency.observe(latency.as_secs_f64());
+        }
+        if outcome.report.bytes > 0 {
+            self.ours.commit.observe(outcome.report.commit.as_secs_f64());
+            self.ours.bytes.observe(outcome.report.bytes as f64);
+            self.ours.messages.observe(outcome.report.messages as f64);
+        }
+        for (family, count) in IpFamily::ALL.into_iter().zip(ports_by_family(outcome.state)) {
+            let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
+            gauge.set(clamped(count));
+        }
+    }
+
+    /// A sync failed.
+    pub fn sync_failed(&self, mode: &str, delta: &Delta, seconds: f64) {
+        self.observe_duration(delta, seconds);
+        if mode == "nftables" {
+            // A transaction holds both families.
+            for family in IpFamily::ALL {
+                self.sync.nftables_failures.with_label_values(&[family.as_str()]).inc();
+            }
+        }
+    }
+
+    fn observe_duration(&self, delta: &Delta, seconds: f64) {
+        let by_extent =
+            if delta.full { &self.sync.full_duration } else { &self.sync.partial_duration };
+        for family in families_of(delta) {
+            let labels = [family.as_str()];
+            self.sync.duration.with_label_values(&labels).observe(seconds);
+            by_extent.with_label_values(&labels).observe(seconds);
+        }
+    }
+
+    /// How long ago the changes were made that are programmed now. Changes from before this process
+    /// do not count: they waited for it to start.
+    fn observe_trigger_times(&self, delta: &Delta, times: &[String], now: Timestamp) {
+        let start = self.process.start().and_then(|start| i64::try_from(start).ok()).unwrap_or(0);
+        for time in times.iter().filter_map(|text| text.parse::<Timestamp>().ok()) {
+            if time.as_second() < start {
+                continue;
+            }
+            let seconds = now.duration_since(time).as_secs_f64().max(0.0);
+            for family in families_of(delta) {
+                let labels = [family.as_str()];
+                self.sync.network_programming.with_label_values(&labels).observe(seconds);
+            }
+        }
+    }
+
+    fn set_times(&self, gauges: &GaugeVec) {
+        let now = Timestamp::now().as_nanosecond() as f64 / 1e9;
+        for family in IpFamily::ALL {
+            let gauge: Gauge = gauges.with_label_values(&[family.as_str()]);
+            gauge.set(now);
+        }
+    }
+}
+
+/// The families that a sync concerns.
+fn families_of(delta: &Delta) -> impl Iterator<Item = IpFamily> {
+    let all = delta.full || delta.node;
+    IpFamily::ALL
+        .into_iter()
+        .filter(move |family| all || delta.service_ports.iter().any(|id| id.family == *family))
+}
+
+fn ports_by_family(state: &State) -> [usize; 2] {
+    let v4 = state.service_ports.keys().filter(|id| id.family == IpFamily::V4).count();
+    [v4, state.service_ports.len() - v4]
+}
+
+fn clamped(count: usize) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proxy_core::{
+        model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+        proxier::SyncReport,
+        track::NoLocalEndpoints,
+    };
+
+    use super::*;
+
+    fn value(text: &str, series: &str) -> f64 {
+        let line = text
+            .lines()
+            .find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
+        let line = line.unwrap_or_else(|| panic!("{series} is not in\n{text}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    }
+
+    fn partial(family: IpFamily) -> Delta {
+        let name = ServicePortName {
+            service: ServiceName::new("ns", "web"),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        Delta { service_ports: [ServicePortId { name, family }].into(), ..Delta::default() }
+    }
+
+    fn outcome<'a>(
+        state: &'a State,
+        delta: &'a Delta,
+        report: &'a SyncReport,
+        trigger_times: &'a [String],
+    ) -> SyncOutcome<'a> {
+        let here = NoLocalEndpoints { internal: 2, external: 3 };
+        SyncOutcome {
+            state,
+            delta,
+            report,
+            duration: Duration::from_millis(3),
+            latency: Some(Duration::from_millis(5)),
+            trigger_times,
+            no_local_endpoints: PerFamily { v4: here, v6: NoLocalEndpoints::default() },
+        }
+    }
+
+    #[test]
+    fn a_sync_is_told_as_kube_proxy_tells_it() {
+        let metrics = Metrics::new().unwrap();
+        metrics.changed(Kind::Service);
+        metrics.changed(Kind::EndpointSlice);
+        metrics.changed(Kind::EndpointSlice);
+        metrics.changed(Kind::Node);
+        let pending = "kubeproxy_sync_proxy_rules_endpoint_changes_pending";
+        assert_eq!(value(&metrics.text(), pending), 0.0, "nothing was asked for yet");
+        metrics.sync_requested();
+        let text = metrics.text();
+        assert_eq!(value(&text, pending), 2.0);
+        assert_eq!(value(&text, "kubeproxy_sync_proxy_rules_endpoint_changes_total"), 2.0);
+        assert_eq!(value(&text, "kubeproxy_sync_proxy_rules_service_changes_total"), 1.0);
+        assert!(!text.contains("kubeproxy_sync_proxy_rules_duration_seconds"), "{text}");
+
+        let report = SyncReport {
+            bytes: 1000,
+            messages: 7,
+            commit: Duration::from_millis(1),
+            ..SyncReport::default()
+        };
+        let trigger = [
+            (Timestamp::now() - Duration::from_secs(0)).to_string(),
+            "2001-01-01T00:00:00Z".into(),
+        ];
+        let (state, delta) = (State::default(), partial(IpFamily::V4));
+        metrics.synced(&outcome(&state, &delta, &report, &trigger));
+        let text = metrics.text();
+        assert_eq!(value(&text, pending), 0.0);
+        let name = "kubeproxy_sync_proxy_rules_duration_seconds";
+        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv4\",le=\"0.002\"}}")), 0.0);
+        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv4\",le=\"0.004\"}}")), 1.0);
+        assert_eq!(
+            value(&text, &format!("{name}_bucket{{ip_family=\"IPv4\",le=\"16.384\"}}")),
+            1.0
+        );
+        assert_eq!(
+            value(
+                &text,
+                "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"
+            ),
+            1.0
+        );
+        assert!(!text.contains("full_proxy_rules"), "{text}");
+        assert!(!text.contains("duration_seconds_count{ip_family=\"IPv6\"}"), "{text}");
+        let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+        assert_eq!(
+            value(&text, &format!("{local}{{ip_family=\"IPv4\",traffic_policy=\"external\"}}")),
+            3.0
+        );
+        assert_eq!(
+            value(&text, &format!("{local}{{ip_family=\"IPv6\",traffic_policy=\"internal\"}}")),
+            0.0
+        );
+        let since =
+            value(&text, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv6\"}");
+        assert!(since > 1.6e9, "{since}");
+        assert_eq!(value(&text, "switchyard_transaction_bytes_sum"), 1000.0);
+        assert_eq!(value(&text, "switchyard_transaction_messages_sum"), 7.0);
+        assert_eq!(value(&text, "switchyard_kernel_commit_duration_seconds_sum"), 0.001);
+        assert_eq!(value(&text, "switchyard_change_latency_seconds_sum"), 0.005);
+    }
+
+    #[test]
+    fn old_trigger_times_do_not_count() {
+        let metrics = Metrics::new().unwrap();
+        let delta = partial(IpFamily::V6);
+        let now = Timestamp::now() + Duration::from_secs(3);
+        let start = metrics.process_start().unwrap();
+        let before = Timestamp::from_second(start as i64 - 5).unwrap();
+        let times = [(now - Duration::from_secs(2)).to_string(), before.to_string(), "x".into()];
+        metrics.observe_trigger_times(&delta, &times, now);
+        let text = metrics.text();
+        let name = "kubeproxy_network_programming_duration_seconds";
+        assert_eq!(value(&text, &format!("{name}_count{{ip_family=\"IPv6\"}}")), 1.0);
+        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"1\"}}")), 0.0);
+        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"3\"}}")), 1.0);
+        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"300\"}}")), 1.0);
+    }
+
+    #[test]
+    fn buckets_are_kube_proxys() {
+        let buckets = network_programming_buckets();
+        assert_eq!(buckets.len(), 2 + 59 + 12 + 7);
+        assert_eq!(buckets[..4], [0.25, 0.5, 1.0, 2.0]);
+        assert_eq!(buckets[60..64], [59.0, 60.0, 65.0, 70.0]);
+        assert_eq!(buckets[72..], [115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
+    }
+
+    #[test]
+    fn failures_and_rejections_are_counted() {
+        let metrics = Metrics::new().unwrap();
+        metrics.sync_failed("nftables", &Delta { full: true, ..Delta::default() }, 0.1);
+        metrics.rejected(Kind::EndpointSlice);
+        let text = metrics.text();
+        let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";
+        assert_eq!(value(&text, &format!("{failures}{{ip_family=\"IPv6\"}}")), 1.0);
+        assert_eq!(
+            value(
+                &text,
+                "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"
+            ),
+            1.0
+        );
+        assert_eq!(value(&text, "switchyard_objects_rejected_total{kind=\"EndpointSlice\"}"), 1.0);
+        assert_eq!(value(&text, "switchyard_build_info{version=\"0.1.0\"}"), 1.0);
+    }
+
+    #[test]
+    fn two_of_them_do_not_collide() {
+        let (one, two) = (Metrics::new().unwrap(), Metrics::new().unwrap());
+        one.changed(Kind::Service);
+        assert_eq!(value(&two.text(), "kubeproxy_sync_proxy_rules_service_changes_total"), 0.0);
+    }
+}

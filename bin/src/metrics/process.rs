@@ -1,0 +1,153 @@
+//! The `process_*` metrics that every exporter has, read from `/proc`.
+
+use std::{fs, sync::Mutex};
+
+use prometheus::{Counter, IntGauge};
+
+use super::Maker;
+
+/// CPU time, memory, file descriptors and start of this process.
+pub(super) struct ProcessMetrics {
+    cpu: Counter,
+    resident: IntGauge,
+    virtual_size: IntGauge,
+    open_files: IntGauge,
+    start: Option<u64>,
+    /// One refresh at a time, since the counter can only be added to.
+    refreshing: Mutex<()>,
+}
+
+/// What `/proc/self/stat` says, in its own units.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    /// User and system time in clock ticks.
+    cpu: u64,
+    /// Clock ticks from the start of the system to that of the process.
+    start: u64,
+    /// In bytes.
+    virtual_size: u64,
+    /// In pages.
+    resident: u64,
+}
+
+impl Stat {
+    /// Reads the line. The second field is the program's name, which may hold anything.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, after_name) = line.rsplit_once(')')?;
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
+        // proc(5) counts from 1; the first field here is the third.
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self {
+            cpu: field(14)? + field(15)?,
+            start: field(22)?,
+            virtual_size: field(23)?,
+            resident: field(24)?,
+        })
+    }
+
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+}
+
+impl ProcessMetrics {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        let metrics = Self {
+            cpu: make.register(Counter::new(
+                "process_cpu_seconds_total",
+                "Total user and system CPU time spent in seconds.",
+            )?)?,
+            resident: make
+                .gauge("process_resident_memory_bytes", "Resident memory size in bytes.")?,
+            virtual_size: make
+                .gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")?,
+            open_files: make.gauge("process_open_fds", "Number of open file descriptors.")?,
+            start: Stat::read().and_then(|stat| start_time(&stat)),
+            refreshing: Mutex::new(()),
+        };
+        let start = make.gauge(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+        )?;
+        start.set(metrics.start.and_then(|start| start.try_into().ok()).unwrap_or(0));
+        Ok(metrics)
+    }
+
+    pub(super) fn start(&self) -> Option<u64> {
+        self.start
+    }
+
+    pub(super) fn refresh(&self) {
+        let _one_at_a_time = self.refreshing.lock();
+        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+            self.open_files.set(super::clamped(entries.count()));
+        }
+        let Some(stat) = Stat::read() else { return };
+        let seconds = stat.cpu as f64 / ticks_per_second() as f64;
+        self.cpu.inc_by((seconds - self.cpu.get()).max(0.0));
+        let bytes = stat.resident.saturating_mul(page_size());
+        self.resident.set(bytes.try_into().unwrap_or(i64::MAX));
+        self.virtual_size.set(stat.virtual_size.try_into().unwrap_or(i64::MAX));
+    }
+}
+
+/// When the process started, in seconds since 1970.
+fn start_time(stat: &Stat) -> Option<u64> {
+    let system = fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 =
+        system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(boot + stat.start / ticks_per_second())
+}
+
+fn ticks_per_second() -> u64 {
+    sysconf(libc::_SC_CLK_TCK).unwrap_or(100)
+}
+
+fn page_size() -> u64 {
+    sysconf(libc::_SC_PAGESIZE).unwrap_or(4096)
+}
+
+fn sysconf(name: libc::c_int) -> Option<u64> {
+    // SAFETY: the call takes a number and returns a number.
+    let value = unsafe { libc::sysconf(name) };
+    u64::try_from(value).ok().filter(|value| *value > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_program_does_not_matter() {
+        let line = "42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 100 23 11 12 13 14 15 16 5000 4096 77 1 2";
+        let stat = Stat { cpu: 123, start: 5000, virtual_size: 4096, resident: 77 };
+        assert_eq!(Stat::parse(line), Some(stat));
+        assert_eq!(Stat::parse("42 (a) S 1 2"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn this_process_is_described() {
+        let metrics = ProcessMetrics::new(&Maker(&Registry::new())).unwrap();
+        let memory = vec![1u8; 8 << 20];
+        metrics.refresh();
+        assert!(metrics.resident.get() > 1 << 20, "{}", metrics.resident.get());
+        assert!(metrics.virtual_size.get() > metrics.resident.get());
+        assert!(metrics.open_files.get() > 2);
+        // The process is young, and its clock is that of the system.
+        let now = jiff::Timestamp::now().as_second() as u64;
+        let start = metrics.start().unwrap();
+        assert!(start <= now + 1 && now - start < 3600, "{start} {now}");
+        let before = metrics.cpu.get();
+        let mut sum = 0u64;
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < std::time::Duration::from_millis(60) {
+            sum = memory.iter().map(|byte| u64::from(*byte)).sum();
+        }
+        assert_eq!(sum, 8 << 20);
+        metrics.refresh();
+        assert!(metrics.cpu.get() > before, "{before}");
+    }
+}
