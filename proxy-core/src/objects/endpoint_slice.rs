@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Metadata, null_default};
+use super::{Metadata, null_default, null_list};
 
 /// An EndpointSlice, as far as a proxy reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -15,10 +15,10 @@ pub struct EndpointSlice {
     #[serde(deserialize_with = "null_default")]
     pub address_type: String,
     /// `endpoints`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub endpoints: Vec<SliceEndpoint>,
     /// `ports`, which every endpoint of the slice has.
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub ports: Vec<EndpointPort>,
 }
 
@@ -27,7 +27,7 @@ pub struct EndpointSlice {
 #[serde(rename_all = "camelCase", default)]
 pub struct SliceEndpoint {
     /// `addresses`, of which only the first counts.
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub addresses: Vec<String>,
     /// `conditions`
     #[serde(deserialize_with = "null_default")]
@@ -56,10 +56,10 @@ pub struct ConditionSet {
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointHints {
     /// `forZones`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub for_zones: Vec<NamedHint>,
     /// `forNodes`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub for_nodes: Vec<NamedHint>,
 }
 

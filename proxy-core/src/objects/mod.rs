@@ -38,6 +38,25 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Reads `null` as an empty list, and each `null` in a list as the type's default.
+fn null_list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    let list: Option<Vec<Option<T>>> = Option::deserialize(deserializer)?;
+    Ok(list.unwrap_or_default().into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// Reads `null` as an empty map, and each `null` in a map as the empty string.
+fn null_map<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let map: Option<BTreeMap<String, Option<String>>> = Option::deserialize(deserializer)?;
+    Ok(map.unwrap_or_default().into_iter().map(|(k, v)| (k, v.unwrap_or_default())).collect())
+}
+
 /// The part of `metadata` that a proxy reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -49,10 +68,10 @@ pub struct Metadata {
     #[serde(deserialize_with = "null_default")]
     pub namespace: String,
     /// `metadata.labels`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_map")]
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_map")]
     pub annotations: BTreeMap<String, String>,
     /// `metadata.creationTimestamp`, RFC 3339 in UTC (so that it sorts as text), or empty.
     #[serde(deserialize_with = "null_default")]
@@ -127,9 +146,11 @@ impl ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Names are unchecked: what could upset a log or a terminal is escaped.
+        let (namespace, name) = (self.namespace.escape_debug(), self.name.escape_debug());
         match self.kind.is_namespaced() {
-            true => write!(f, "{} {}/{}", self.kind, self.namespace, self.name),
-            false => write!(f, "{} {}", self.kind, self.name),
+            true => write!(f, "{} {namespace}/{name}", self.kind),
+            false => write!(f, "{} {name}", self.kind),
         }
     }
 }

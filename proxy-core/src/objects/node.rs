@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Metadata, null_default};
+use super::{Metadata, null_default, null_list};
 
 /// A Node, as far as a proxy reads it. Only the node that the proxy runs on concerns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,10 +24,10 @@ pub struct Node {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
     /// `podCIDRs`
-    #[serde(rename = "podCIDRs", deserialize_with = "null_default")]
+    #[serde(rename = "podCIDRs", deserialize_with = "null_list")]
     pub pod_cidrs: Vec<String>,
     /// `taints`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub taints: Vec<Taint>,
 }
 
@@ -45,7 +45,7 @@ pub struct Taint {
 #[serde(default)]
 pub struct NodeStatus {
     /// `addresses`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub addresses: Vec<NodeAddress>,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Metadata, null_default};
+use super::{Metadata, null_default, null_list};
 
 /// A Service, as far as a proxy reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -30,16 +30,16 @@ pub struct ServiceSpec {
     #[serde(rename = "clusterIP", deserialize_with = "null_default")]
     pub cluster_ip: String,
     /// `clusterIPs`, in the order of `ipFamilies`.
-    #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
+    #[serde(rename = "clusterIPs", deserialize_with = "null_list")]
     pub cluster_ips: Vec<String>,
     /// `ipFamilies`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub ip_families: Vec<String>,
     /// `externalIPs`
-    #[serde(rename = "externalIPs", deserialize_with = "null_default")]
+    #[serde(rename = "externalIPs", deserialize_with = "null_list")]
     pub external_ips: Vec<String>,
     /// `ports`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub ports: Vec<ServiceSpecPort>,
     /// `sessionAffinity`: empty, `None` or `ClientIP`.
     #[serde(deserialize_with = "null_default")]
@@ -54,7 +54,7 @@ pub struct ServiceSpec {
     #[serde(deserialize_with = "null_default")]
     pub internal_traffic_policy: String,
     /// `loadBalancerSourceRanges`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub load_balancer_source_ranges: Vec<String>,
     /// `healthCheckNodePort`, 0 for none.
     #[serde(deserialize_with = "null_default")]
@@ -110,7 +110,7 @@ pub struct ServiceStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerStatus {
     /// `ingress`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Metadata, null_default};
+use super::{Metadata, null_default, null_list};
 
 /// A range that cluster IPs are allocated from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -21,6 +21,6 @@ pub struct ServiceCidr {
 #[serde(default)]
 pub struct ServiceCidrSpec {
     /// `cidrs`
-    #[serde(deserialize_with = "null_default")]
+    #[serde(deserialize_with = "null_list")]
     pub cidrs: Vec<String>,
 }
