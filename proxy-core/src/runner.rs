@@ -164,6 +164,11 @@ impl Runner {
     /// Runs until `inputs` ends, and gives the backend back. The kernel is left as it is.
     pub async fn run(mut self, mut inputs: Receiver<Input>) -> Box<dyn Proxier> {
         let mut batch = Vec::new();
+        // The tracker may know a cluster already.
+        self.look_for_changes(Instant::now());
+        if self.is_due() {
+            self.sync().await;
+        }
         loop {
             tokio::select! {
                 biased;
@@ -175,7 +180,7 @@ impl Runner {
                 }
                 () = wait_until(self.due()) => {}
             }
-            if self.due().is_some_and(|due| due <= Instant::now()) {
+            if self.is_due() {
                 self.sync().await;
             }
         }
@@ -206,6 +211,11 @@ impl Runner {
             self.node_eligible = Some(eligible);
             self.observer.node_eligible(eligible);
         }
+        self.look_for_changes(arrived);
+    }
+
+    /// Resolves what came in at `arrived`.
+    fn look_for_changes(&mut self, arrived: Instant) {
         if !self.tracker.is_synced() {
             return;
         }
@@ -222,29 +232,32 @@ impl Runner {
         if !self.tracker.is_synced() {
             return None;
         }
-        let periodic = self.last_full.map(|last| last + self.config.full_period);
-        let wanted = match (self.retry_at, self.oldest_change) {
-            // A change may be what a failed sync was waiting for, but must not make the runner
-            // fail faster.
-            (Some(retry), _) => Some(retry),
-            (None, Some(_)) => Some(self.not_before),
-            (None, None) => None,
-        };
-        match (wanted, periodic) {
-            (Some(a), Some(b)) => Some(a.min(b.max(self.not_before))),
-            (a, b) => a.or(b),
+        // A change may be what a failed sync was waiting for, and the period may be over, but
+        // neither must make the runner fail faster.
+        if let Some(retry) = self.retry_at {
+            return Some(retry.max(self.not_before));
         }
+        let periodic = self.last_full.map(|last| after(last, self.config.full_period));
+        let due = match (self.oldest_change, periodic) {
+            (Some(_), _) => self.not_before,
+            (None, periodic) => periodic?.max(self.not_before),
+        };
+        Some(due)
+    }
+
+    fn is_due(&self) -> bool {
+        self.due().is_some_and(|due| due <= Instant::now())
     }
 
     async fn sync(&mut self) {
         let start = Instant::now();
-        if self.last_full.is_none_or(|last| start >= last + self.config.full_period) {
+        if self.last_full.is_none_or(|last| start >= after(last, self.config.full_period)) {
             self.tracker.request_full();
         }
         let delta = self.tracker.delta().clone();
         let result = self.proxier.sync(self.tracker.state(), &delta).await;
         let duration = start.elapsed();
-        self.not_before = Instant::now() + self.config.pace.wait_after(duration);
+        self.not_before = after(Instant::now(), self.config.pace.wait_after(duration));
         match result {
             Ok(report) => {
                 let trigger_times = self.tracker.mark_synced();
@@ -268,8 +281,8 @@ impl Runner {
                 let delay = FIRST_RETRY
                     .saturating_mul(2u32.saturating_pow(self.failures))
                     .min(self.config.longest_retry);
-                self.failures += 1;
-                self.retry_at = Some(Instant::now() + delay);
+                self.failures = self.failures.saturating_add(1);
+                self.retry_at = Some(after(Instant::now(), delay));
                 self.observer.sync_failed(&error, &delta, duration);
             }
         }
@@ -293,6 +306,12 @@ impl Runner {
             Event::Malformed { .. } => {}
         }
     }
+}
+
+/// `start + wait`; waits that the clock cannot express, such as [`Duration::MAX`], end far off.
+fn after(start: Instant, wait: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+    start.checked_add(wait.min(FAR)).unwrap_or(start)
 }
 
 async fn wait_until(due: Option<Instant>) {
