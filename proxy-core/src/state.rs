@@ -18,7 +18,7 @@ use crate::model::{PerFamily, ServicePortId};
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// The Service ports that have at least one frontend or whose Service does.
+    /// The Service ports that have at least one frontend.
     pub service_ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
     /// What holds for the whole node.
     pub node: NodeState,
@@ -31,8 +31,8 @@ pub struct NodeState {
     pub local_pods: PerFamily<Option<LocalPods>>,
     /// On which of the node's addresses node ports are served.
     pub node_ports: PerFamily<NodePortAddresses>,
-    /// Ranges that cluster IPs are allocated from, without duplicates, sorted. Traffic to an
-    /// address in them that no Service has is dropped.
+    /// Ranges that cluster IPs are allocated from: sorted, without overlaps, adjacent ones merged.
+    /// Traffic to an address in them that no Service has is dropped.
     pub service_cidrs: PerFamily<Vec<IpNet>>,
 }
 

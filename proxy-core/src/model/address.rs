@@ -12,10 +12,10 @@ use ipnet::{IpNet, Ipv4Net};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not an IP address.
-    #[error("`{0}` is not an IP address")]
+    #[error("`{}` is not an IP address", .0.escape_debug())]
     Address(String),
     /// Not a network in CIDR notation.
-    #[error("`{0}` is not a network in CIDR notation")]
+    #[error("`{}` is not a network in CIDR notation", .0.escape_debug())]
     Cidr(String),
 }
 
@@ -48,6 +48,13 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, AddressError> {
         }
     };
     Ok(net.trunc())
+}
+
+/// The same addresses in as few networks as possible: sorted, without overlaps.
+pub(crate) fn aggregated(nets: &[IpNet]) -> Vec<IpNet> {
+    let mut merged = IpNet::aggregate(&nets.to_vec());
+    merged.sort_unstable();
+    merged
 }
 
 fn parse_v4(text: &str) -> Option<Ipv4Addr> {

@@ -4,6 +4,7 @@ mod address;
 mod family;
 mod names;
 
+pub(crate) use self::address::aggregated;
 pub use self::{
     address::{AddressError, parse_cidr, parse_ip},
     family::{IpFamily, PerFamily},

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::{Surroundings, pools::Pools};
 use crate::{
+    model::aggregated,
     state::{Frontend, FrontendAddress, Masquerade, PoolKind, Route},
     track::service::{Addresses, Service, ServicePort},
 };
@@ -30,7 +31,7 @@ pub(crate) fn frontends(
     port: &ServicePort,
     addresses: &Addresses,
     pools: &Pools,
-    around: &Surroundings<'_>,
+    around: &Surroundings,
 ) -> Vec<Frontend> {
     let internal = internal_route(service, pools, around);
     let external = external_route(service, pools);
@@ -51,7 +52,7 @@ pub(crate) fn frontends(
         .collect()
 }
 
-fn internal_route(service: &Service, pools: &Pools, around: &Surroundings<'_>) -> Route {
+fn internal_route(service: &Service, pools: &Pools, around: &Surroundings) -> Route {
     let kind = match service.internal_local {
         true => PoolKind::Local,
         false => PoolKind::Cluster,
@@ -92,8 +93,7 @@ fn allowed_sources(addresses: &Addresses, node_ip: Option<IpAddr>) -> Option<Arc
     let mut ranges = addresses.source_ranges.clone();
     if node_ip.is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip))) {
         ranges.extend(addresses.load_balancer_ips.iter().copied().map(IpNet::from));
-        ranges = IpNet::aggregate(&ranges);
-        ranges.sort_unstable();
+        ranges = aggregated(&ranges);
     }
     Some(ranges.into())
 }

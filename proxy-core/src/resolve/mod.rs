@@ -6,7 +6,7 @@
 pub(crate) mod frontends;
 pub(crate) mod pools;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use self::pools::Pools;
 use crate::{
@@ -18,12 +18,13 @@ use crate::{
     },
 };
 
-/// What decisions about a Service depend on besides itself and its endpoints.
-pub(crate) struct Surroundings<'a> {
+/// What decisions about a Service depend on besides itself and its endpoints, in one family.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Surroundings {
     /// This node's zone.
-    pub(crate) zone: Option<&'a str>,
+    pub(crate) zone: Option<String>,
     /// This node's address in the family.
-    pub(crate) node_ip: Option<std::net::IpAddr>,
+    pub(crate) node_ip: Option<IpAddr>,
     /// Whether pods of this node can be told from others in the family.
     pub(crate) knows_local_pods: bool,
     /// Whether all traffic to cluster IPs is masqueraded.
@@ -45,19 +46,19 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
 /// Resolves one port of a Service in one family. `owns` says whether a frontend is this port's, or
 /// another Service port has an older claim to it.
 pub(crate) fn resolve<'s>(
-    id: ServicePortId,
+    id: &ServicePortId,
     service: &Service,
     port: &ServicePort,
     addresses: &Addresses,
     slices: impl Iterator<Item = &'s Slice> + Clone,
-    around: &Surroundings<'_>,
+    around: &Surroundings,
     owns: impl Fn(&Frontend) -> bool,
 ) -> ResolvedServicePort {
     let external = service.is_externally_accessible(port, addresses);
     let pools = Pools::choose(
-        &id,
+        id,
         slices,
-        around.zone,
+        around.zone.as_deref(),
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
     );
@@ -79,6 +80,6 @@ pub(crate) fn resolve<'s>(
         local: if uses(PoolKind::Local) { pools.local } else { empty() },
         affinity: service.affinity,
         frontends,
-        id,
+        id: id.clone(),
     }
 }

@@ -6,10 +6,14 @@
 //! Service's cluster IP, CVE-2020-8554), then load balancer addresses, external IPs, and among
 //! equals the Service that was created first.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use crate::{
-    model::{IpFamily, Protocol, ServicePortId},
+    model::{IpFamily, Protocol, ServiceName, ServicePortId},
     state::FrontendAddress,
 };
 
@@ -40,55 +44,116 @@ pub(crate) struct Claim {
 
 impl Claim {
     pub(crate) fn new(id: &ServicePortId, at: FrontendAddress, created: &Arc<str>) -> Self {
-        let rank = match at {
-            FrontendAddress::ClusterIp(_) => 0,
-            FrontendAddress::LoadBalancerIp(_) => 1,
-            FrontendAddress::ExternalIp(_) => 2,
-            FrontendAddress::NodePort => 3,
-        };
-        Self { rank, age_unknown: created.is_empty(), created: created.clone(), id: id.clone() }
+        Self {
+            rank: rank(at),
+            age_unknown: created.is_empty(),
+            created: created.clone(),
+            id: id.clone(),
+        }
     }
 
     /// Who claims.
     pub(crate) fn id(&self) -> &ServicePortId {
         &self.id
     }
+
+    /// Whether it is the claim that `id` has because it listens at `at`.
+    pub(crate) fn is_of(&self, id: &ServicePortId, at: FrontendAddress) -> bool {
+        self.rank == rank(at) && self.id == *id
+    }
+}
+
+fn rank(at: FrontendAddress) -> u8 {
+    match at {
+        FrontendAddress::ClusterIp(_) => 0,
+        FrontendAddress::LoadBalancerIp(_) => 1,
+        FrontendAddress::ExternalIp(_) => 2,
+        FrontendAddress::NodePort => 3,
+    }
+}
+
+/// The claims to one listener, in order; the first wins. Hardly any listener has two, so one is
+/// kept without an allocation of its own.
+#[derive(Debug)]
+enum Claimants {
+    One(Claim),
+    Several(Vec<Claim>),
+}
+
+impl Claimants {
+    fn as_slice(&self) -> &[Claim] {
+        match self {
+            Self::One(claim) => std::slice::from_ref(claim),
+            Self::Several(claims) => claims,
+        }
+    }
 }
 
 /// All claims, by listener.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    by_listener: HashMap<ListenerKey, Vec<Claim>>,
+    by_listener: HashMap<ListenerKey, Claimants>,
 }
 
 impl Claims {
-    /// Adds a claim. Returns the winner before, if that changed it.
-    pub(crate) fn add(&mut self, key: ListenerKey, claim: Claim) -> Option<ServicePortId> {
-        let claims = self.by_listener.entry(key).or_default();
-        let before = claims.first().cloned();
-        if let Err(place) = claims.binary_search(&claim) {
-            claims.insert(place, claim);
+    /// Adds a claim. If that changes the winner, all who claim the listener besides are added to
+    /// `displaced`: one loses it, the others lose it to another now.
+    pub(crate) fn add(
+        &mut self,
+        key: ListenerKey,
+        claim: Claim,
+        displaced: &mut HashSet<ServiceName>,
+    ) {
+        let claimants = match self.by_listener.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Claimants::One(claim));
+                return;
+            }
+            Entry::Occupied(known) => known.into_mut(),
+        };
+        let Err(place) = claimants.as_slice().binary_search(&claim) else { return };
+        if place == 0 {
+            displaced.extend(services(claimants.as_slice()));
         }
-        before.filter(|before| *before != claims[0]).map(|before| before.id)
+        match claimants {
+            Claimants::One(first) => {
+                let mut claims = vec![first.clone()];
+                claims.insert(place, claim);
+                *claimants = Claimants::Several(claims);
+            }
+            Claimants::Several(claims) => claims.insert(place, claim),
+        }
     }
 
-    /// Takes a claim back. Returns the winner after, if that changed it.
-    pub(crate) fn remove(&mut self, key: &ListenerKey, claim: &Claim) -> Option<ServicePortId> {
-        let claims = self.by_listener.get_mut(key)?;
-        let place = claims.binary_search(claim).ok()?;
+    /// Takes a claim back. If that changes the winner, all who still claim the listener are added
+    /// to `displaced`.
+    pub(crate) fn remove(
+        &mut self,
+        key: &ListenerKey,
+        claim: &Claim,
+        displaced: &mut HashSet<ServiceName>,
+    ) {
+        let Some(claimants) = self.by_listener.get_mut(key) else { return };
+        let Ok(place) = claimants.as_slice().binary_search(claim) else { return };
+        let Claimants::Several(claims) = claimants else {
+            self.by_listener.remove(key);
+            return;
+        };
         claims.remove(place);
-        match claims.first() {
-            Some(first) if place == 0 => Some(first.id.clone()),
-            Some(_) => None,
-            None => {
-                self.by_listener.remove(key);
-                None
-            }
+        if place == 0 {
+            displaced.extend(services(claims));
+        }
+        if let [last] = claims.as_slice() {
+            *claimants = Claimants::One(last.clone());
         }
     }
 
     /// Who has the listener.
     pub(crate) fn winner(&self, key: &ListenerKey) -> Option<&Claim> {
-        self.by_listener.get(key)?.first()
+        self.by_listener.get(key)?.as_slice().first()
     }
+}
+
+fn services(claims: &[Claim]) -> impl Iterator<Item = ServiceName> {
+    claims.iter().map(|claim| claim.id.name.service.clone())
 }

@@ -2,8 +2,9 @@
 //! [`Delta`] since the last successful sync.
 //!
 //! [`Tracker::apply`] parses ([`service`], [`slice`], [`node`]) and notes which Services are
-//! touched; [`Tracker::resolve`] resolves those again ([`crate::resolve`]), settles who has an
-//! address that several Services claim ([`claims`]), and compares with what there was.
+//! touched; [`Tracker::resolve`] settles who has an address that several Services claim
+//! ([`claims`]), resolves the Services again ([`crate::resolve`]), and compares with what there was
+//! ([`update`]).
 
 mod claims;
 mod names;
@@ -11,32 +12,35 @@ pub(crate) mod node;
 mod problem;
 pub(crate) mod service;
 pub(crate) mod slice;
+mod update;
 
 use std::{
     collections::{HashMap, HashSet},
     mem,
     net::IpAddr,
-    sync::Arc,
 };
 
 pub use self::problem::Problem;
 use self::{
-    claims::{Claim, Claims, ListenerKey},
+    claims::Claims,
     node::{Node, NodeInputs},
     problem::{KnownProblems, Problems},
     service::Service,
     slice::Slices,
+    update::{AllSurroundings, Programmed},
 };
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
+    model::{PerFamily, ServiceName},
     objects::{self, Event, Kind, Object, ObjectKey},
-    resolve::{self, Surroundings, frontends::listeners},
-    state::{Delta, FrontendAddress, ResolvedServicePort, Route, State},
+    state::{Delta, State},
 };
 
 /// The annotation with the time of the change that a slice reflects.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Trigger times kept for one sync at most: they only feed a histogram, and must not pile up while
+/// a backend fails.
+const MOST_TRIGGER_TIMES: usize = 10_000;
 
 /// Service ports whose policy is `Local`, that have endpoints elsewhere, and none here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,22 +68,20 @@ pub struct Tracker {
 
     /// Services to resolve again.
     touched: HashSet<ServiceName>,
-    /// Whether something changed that every Service depends on.
+    /// Whether something changed that every Service may depend on.
     touched_node: bool,
+    /// What the Services in `state` were resolved against.
+    around: Option<AllSurroundings>,
     /// The claims and resolved ports that each Service has in `claims` and `state`.
     resolved: HashMap<ServiceName, Vec<Programmed>>,
 
     state: State,
     delta: Delta,
     no_local: PerFamily<NoLocalEndpoints>,
+    /// Trigger times of slices that changed since the last resolve.
+    pending_triggers: HashMap<ServiceName, Vec<String>>,
+    /// Those of them that changed something to be programmed.
     trigger_times: Vec<String>,
-}
-
-/// One Service port in one family, as it stands in the claims.
-#[derive(Debug)]
-struct Programmed {
-    id: ServicePortId,
-    claims: Vec<(ListenerKey, Claim)>,
 }
 
 impl Tracker {
@@ -96,10 +98,12 @@ impl Tracker {
             synced: HashSet::new(),
             touched: HashSet::new(),
             touched_node: true,
+            around: None,
             resolved: HashMap::new(),
             state: State::default(),
             delta: Delta { full: true, ..Delta::default() },
             no_local: PerFamily::default(),
+            pending_triggers: HashMap::new(),
             trigger_times: Vec::new(),
         }
     }
@@ -154,11 +158,11 @@ impl Tracker {
                 self.state.node = node;
                 self.delta.node = true;
             }
-            // Zone, node address and local detection decide every Service's routes.
-            self.touched.extend(self.services.keys().cloned());
         }
-        if self.touched.is_empty() {
-            return Vec::new();
+        // Zone, node address and local detection decide every Service's routes.
+        let around = self.surroundings();
+        if self.around.as_ref() != Some(&around) {
+            self.touched.extend(self.services.keys().cloned());
         }
         let mut to_resolve = mem::take(&mut self.touched);
         let mut displaced = HashSet::new();
@@ -168,8 +172,11 @@ impl Tracker {
         to_resolve.extend(displaced);
         let mut problems = Vec::new();
         for name in &to_resolve {
-            self.resolve_service(name, &mut problems);
+            self.resolve_service(name, &around, &mut problems);
         }
+        self.around = Some(around);
+        // What changed nothing here was not programmed late.
+        self.pending_triggers.clear();
         problems
     }
 
@@ -209,10 +216,13 @@ impl Tracker {
                 let changed = self.slices.apply(object, &self.config.node_name, &mut problems);
                 // What the first list brings happened before we were there.
                 if self.is_synced()
-                    && !changed.is_empty()
+                    && let Some(service) = changed.first()
                     && let Some(time) = object.metadata.annotations.get(TRIGGER_TIME)
                 {
-                    self.trigger_times.push(time.clone());
+                    let pending = self.pending_triggers.entry(service.clone()).or_default();
+                    if pending.len() < MOST_TRIGGER_TIMES {
+                        pending.push(time.clone());
+                    }
                 }
                 self.touched.extend(changed);
             }
@@ -291,14 +301,28 @@ impl Tracker {
         malformed: Vec<ObjectKey>,
     ) -> Vec<Problem> {
         let mut gone: HashSet<ObjectKey> = self.keys(kind).collect();
+        // Objects of which nothing could be used may still have problems to be forgotten.
+        gone.extend(self.problems.objects(kind).cloned());
         for key in objects.iter().map(Object::key).chain(malformed) {
             gone.remove(&key);
         }
         for key in &gone {
             self.remove(key);
         }
+        let mut problems = Vec::new();
+        for object in objects {
+            problems.extend(self.apply_object(&object));
+        }
         self.synced.insert(kind);
-        objects.iter().flat_map(|object| self.apply_object(object)).collect()
+        problems
+    }
+
+    /// Those of a Service's pending trigger times count: its ports changed.
+    fn confirm_triggers(&mut self, service: &ServiceName) {
+        if let Some(times) = self.pending_triggers.remove(service) {
+            let room = MOST_TRIGGER_TIMES.saturating_sub(self.trigger_times.len());
+            self.trigger_times.extend(times.into_iter().take(room));
+        }
     }
 
     fn keys(&self, kind: Kind) -> Box<dyn Iterator<Item = ObjectKey> + '_> {
@@ -319,147 +343,6 @@ impl Tracker {
             }
         }
     }
-
-    /// Puts the claims of a Service as it is now in the place of those it had. Adds the Services
-    /// that won or lost a listener thereby to `displaced`.
-    fn renew_claims(&mut self, name: &ServiceName, displaced: &mut HashSet<ServiceName>) {
-        let mut wanted = Vec::new();
-        if let Some(service) = self.services.get(name) {
-            for (family, addresses) in families(service) {
-                for port in &service.ports {
-                    let id = resolve::id(service, port, family);
-                    let claims = listeners(port, addresses)
-                        .map(|(at, port)| {
-                            (ListenerKey::new(&id, at, port), Claim::new(&id, at, &service.created))
-                        })
-                        .collect();
-                    wanted.push(Programmed { id, claims });
-                }
-            }
-        }
-        let before = self.resolved.remove(name).unwrap_or_default();
-        let unchanged =
-            |a: &Programmed| wanted.iter().any(|b| a.id == b.id && a.claims == b.claims);
-        for programmed in before.iter().filter(|programmed| !unchanged(programmed)) {
-            for (key, claim) in &programmed.claims {
-                displaced.extend(self.claims.remove(key, claim).map(|id| id.name.service));
-            }
-        }
-        for programmed in &wanted {
-            for (key, claim) in &programmed.claims {
-                displaced.extend(self.claims.add(*key, claim.clone()).map(|id| id.name.service));
-            }
-        }
-        // Ports that are gone leave the state here; those that stay are compared when resolved.
-        for programmed in before {
-            if !wanted.iter().any(|w| w.id == programmed.id) {
-                self.set_resolved(programmed.id, None);
-            }
-        }
-        if !wanted.is_empty() {
-            self.resolved.insert(name.clone(), wanted);
-        }
-    }
-
-    fn resolve_service(&mut self, name: &ServiceName, problems: &mut Vec<Problem>) {
-        let key = service_key(name);
-        let mut conflicts = Problems::of(key.clone());
-        let Some(service) = self.services.get(name) else {
-            self.conflicts.replace(&key, Vec::new());
-            return;
-        };
-        let mut resolved = Vec::new();
-        for (family, addresses) in families(service) {
-            let around = Surroundings {
-                zone: self.node_inputs.node.as_ref().and_then(|node| node.zone.as_deref()),
-                node_ip: self.node_inputs.node_ip(&self.config, family),
-                knows_local_pods: self.state.node.local_pods.of(family).is_some(),
-                masquerade_all: self.config.masquerade_all,
-            };
-            for port in &service.ports {
-                let id = resolve::id(service, port, family);
-                for (at, port) in listeners(port, addresses) {
-                    if let Some(winner) = self.claims.winner(&ListenerKey::new(&id, at, port))
-                        && *winner.id() != id
-                    {
-                        conflicts.add(field_of(at), format_args!(
-                            "{} port {port} ({}) belongs to Service {}; it is not served for this one",
-                            at.ip().map_or("node".to_owned(), |ip| ip.to_string()),
-                            id.name.protocol,
-                            winner.id().name,
-                        ));
-                    }
-                }
-                let owns = |frontend: &crate::state::Frontend| {
-                    let key = ListenerKey::new(&id, frontend.at, frontend.port);
-                    // An address that the Service itself names twice is served as its best kind.
-                    self.claims.winner(&key)
-                        == Some(&Claim::new(&id, frontend.at, &service.created))
-                };
-                let slices = self.slices.of(name);
-                resolved.push(resolve::resolve(
-                    id.clone(),
-                    service,
-                    port,
-                    addresses,
-                    slices,
-                    &around,
-                    owns,
-                ));
-            }
-        }
-        for port in resolved {
-            let id = port.id.clone();
-            self.set_resolved(id, Some(port));
-        }
-        problems.extend(self.conflicts.replace(&key, conflicts.into_vec()));
-    }
-
-    fn set_resolved(&mut self, id: ServicePortId, port: Option<ResolvedServicePort>) {
-        let port = port.filter(|port| !port.frontends.is_empty());
-        let before = self.state.service_ports.get(&id);
-        if before.map(Arc::as_ref) == port.as_ref() {
-            return;
-        }
-        let counts = self.no_local.of_mut(id.family);
-        let (internal, external) = before.map_or((false, false), |port| lacks_local(port));
-        counts.internal -= usize::from(internal);
-        counts.external -= usize::from(external);
-        match port {
-            Some(port) => {
-                let (internal, external) = lacks_local(&port);
-                counts.internal += usize::from(internal);
-                counts.external += usize::from(external);
-                self.state.service_ports.insert(id.clone(), Arc::new(port));
-            }
-            None => {
-                self.state.service_ports.remove(&id);
-            }
-        }
-        self.delta.service_ports.insert(id);
-    }
-}
-
-/// The families that a Service has addresses in.
-fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &service::Addresses)> {
-    IpFamily::ALL
-        .into_iter()
-        .filter_map(|family| Some((family, service.addresses.of(family).as_ref()?)))
-}
-
-/// Whether a port lacks local endpoints for its internal and for its external traffic.
-fn lacks_local(port: &ResolvedServicePort) -> (bool, bool) {
-    let lacks = |is_internal: bool| {
-        port.frontends.iter().any(|frontend| {
-            matches!(frontend.at, FrontendAddress::ClusterIp(_)) == is_internal
-                && match frontend.route {
-                    Route::Drop => true,
-                    Route::ExternalLocal => port.local.is_empty(),
-                    Route::Pool { .. } | Route::Reject => false,
-                }
-        })
-    };
-    (lacks(true), lacks(false))
 }
 
 fn service_key(name: &ServiceName) -> ObjectKey {
@@ -467,14 +350,5 @@ fn service_key(name: &ServiceName) -> ObjectKey {
         kind: Kind::Service,
         namespace: name.namespace.to_string(),
         name: name.name.to_string(),
-    }
-}
-
-fn field_of(at: FrontendAddress) -> &'static str {
-    match at {
-        FrontendAddress::ClusterIp(_) => "spec.clusterIPs",
-        FrontendAddress::LoadBalancerIp(_) => "status.loadBalancer.ingress",
-        FrontendAddress::ExternalIp(_) => "spec.externalIPs",
-        FrontendAddress::NodePort => "spec.ports",
     }
 }

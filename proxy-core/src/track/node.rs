@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::problem::Problems;
 use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    model::{IpFamily, PerFamily, parse_cidr, parse_ip},
+    model::{IpFamily, PerFamily, aggregated, parse_cidr, parse_ip},
     objects,
     state::{LocalPods, NodePortAddresses, NodeState},
 };
@@ -98,14 +98,10 @@ impl NodeInputs {
             local_pods: PerFamily::from_fn(|family| self.local_pods(config, family)),
             node_ports: PerFamily::from_fn(|family| self.node_ports(config, family)),
             service_cidrs: PerFamily::from_fn(|family| {
-                let of_family: BTreeSet<IpNet> = self
-                    .service_cidrs
-                    .values()
-                    .flatten()
-                    .filter(|net| IpFamily::of_net(net) == family)
-                    .copied()
-                    .collect();
-                of_family.into_iter().collect()
+                let nets = self.service_cidrs.values().flatten().copied();
+                let of_family: Vec<IpNet> =
+                    nets.filter(|net| IpFamily::of_net(net) == family).collect();
+                aggregated(&of_family)
             }),
         }
     }
@@ -131,7 +127,9 @@ impl NodeInputs {
         let mut nets = Vec::new();
         for entry in &config.node_port_addresses {
             let net = match entry {
-                NodePortAddressConfig::Primary => self.node_ip(config, family).map(IpNet::from),
+                NodePortAddressConfig::Primary => {
+                    self.node_ip(config, family).filter(|ip| !ip.is_loopback()).map(IpNet::from)
+                }
                 NodePortAddressConfig::Cidr(net) => Some(*net),
             };
             nets.extend(net.filter(|net| IpFamily::of_net(net) == family));

@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use crate::objects::ObjectKey;
+use crate::objects::{Kind, ObjectKey};
 
 /// Something in an object that cannot be used. The rest of the object is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +53,10 @@ impl Problems {
         }
     }
 
+    pub(crate) fn object(&self) -> &ObjectKey {
+        &self.object
+    }
+
     pub(crate) fn into_vec(self) -> Vec<Problem> {
         self.found
     }
@@ -66,6 +70,11 @@ pub(crate) struct KnownProblems {
 }
 
 impl KnownProblems {
+    /// The objects of a kind that have problems.
+    pub(crate) fn objects(&self, kind: Kind) -> impl Iterator<Item = &ObjectKey> {
+        self.known.keys().filter(move |object| object.kind == kind)
+    }
+
     /// Replaces the problems of `object`, and returns those that are new.
     pub(crate) fn replace(&mut self, object: &ObjectKey, problems: Vec<Problem>) -> Vec<Problem> {
         if problems.is_empty() {

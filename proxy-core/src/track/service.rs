@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::{names, problem::Problems};
 use crate::{
-    model::{IpFamily, PerFamily, Protocol, ServiceName, parse_cidr, parse_ip},
+    model::{IpFamily, PerFamily, Protocol, ServiceName, aggregated, parse_cidr, parse_ip},
     objects,
 };
 
@@ -68,6 +68,7 @@ impl Service {
         let spec = &object.spec;
         if spec.kind == "ExternalName"
             || spec.cluster_ip == "None"
+            || spec.cluster_ips.first().is_some_and(|ip| ip == "None")
             || object.metadata.labels.contains_key(SERVICE_PROXY_NAME)
             || (spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty())
         {
@@ -178,9 +179,12 @@ fn parse_addresses(
                 continue;
             }
         }
-        if let Some(ip) = parse_ip_field(&ingress.ip, field, problems)
-            && let Some(of_family) = addresses.of_mut(IpFamily::of(&ip))
-        {
+        let Some(ip) = parse_ip_field(&ingress.ip, field, problems) else { continue };
+        // The API takes these from whoever may write the status.
+        if is_never_shared(&ip) {
+            problems
+                .add(field(), format_args!("{ip} cannot be a load balancer's address; ignored"));
+        } else if let Some(of_family) = addresses.of_mut(IpFamily::of(&ip)) {
             push_new(&mut of_family.load_balancer_ips, ip);
         }
     }
@@ -219,9 +223,14 @@ fn parse_cluster_ips(
                     clip(&spec.ip_families[i])
                 ),
             );
-        } else if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
+        } else if is_never_shared(&ip) {
             problems.add(field(), format_args!("{ip} cannot be a cluster IP; ignored"));
-        } else if found.of(family).is_none() {
+        } else if let Some(first) = found.of(family) {
+            problems.add(
+                field(),
+                format_args!("{first} is the cluster IP for {family} already; {ip} is ignored"),
+            );
+        } else {
             *found.of_mut(family) = Some(ip);
         }
     }
@@ -244,9 +253,9 @@ fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<V
     PerFamily::from_fn(|family| match open.of(family) {
         true => Vec::new(),
         false => {
-            let mut merged = IpNet::aggregate(ranges.of(family));
-            merged.sort_unstable();
-            merged
+            let merged = aggregated(ranges.of(family));
+            // Two halves are the whole, too.
+            if merged.iter().any(|net| net.prefix_len() == 0) { Vec::new() } else { merged }
         }
     })
 }
@@ -316,7 +325,12 @@ pub(super) fn is_special(ip: &IpAddr) -> bool {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
-    ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || link_local
+    is_never_shared(ip) || link_local
+}
+
+/// Addresses that mean the host itself, or a group: no Service can be reached at one.
+fn is_never_shared(ip: &IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback() || ip.is_multicast()
 }
 
 /// An address, `None` if the field is empty or (said in `problems`) no address.
@@ -337,7 +351,7 @@ fn push_new(ips: &mut Vec<IpAddr>, ip: IpAddr) {
     }
 }
 
-/// At most 64 characters of a value, for messages.
-fn clip(text: &str) -> String {
-    text.chars().take(64).collect()
+/// At most 64 characters of a value, for messages; what could upset a terminal is escaped.
+pub(super) fn clip(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
 }

@@ -1,7 +1,8 @@
 //! EndpointSlices: parsed, kept compactly, several per Service.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
+    hash::Hash,
     net::IpAddr,
     sync::Arc,
 };
@@ -9,7 +10,7 @@ use std::{
 use super::{
     names,
     problem::Problems,
-    service::{is_special, port_number},
+    service::{clip, is_special, port_number},
 };
 use crate::{
     model::{IpFamily, Protocol, ServiceName, parse_ip},
@@ -18,6 +19,8 @@ use crate::{
 
 /// The label that says whose endpoints a slice has.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label of slices that no proxy needs.
+const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// A slice, parsed.
 #[derive(Debug, PartialEq)]
@@ -46,8 +49,11 @@ pub(crate) struct SliceEndpoint {
     pub(crate) is_local: bool,
     pub(crate) node_hint: NodeHint,
     /// `hints.forZones`
-    pub(crate) zones: Box<[Arc<str>]>,
+    pub(crate) zones: Zones,
 }
+
+/// Names of zones: sorted, each once. The same few sets are shared by all endpoints.
+pub(crate) type Zones = Arc<[Arc<str>]>;
 
 /// What `hints.forNodes` says about this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,23 +66,25 @@ pub(crate) enum NodeHint {
     Others,
 }
 
-/// All slices, by Service.
+/// All slices, by Service. Sized for hundreds of thousands of endpoints: names are kept once.
 #[derive(Debug, Default)]
 pub(crate) struct Slices {
-    by_service: HashMap<ServiceName, BTreeMap<Arc<str>, Slice>>,
+    /// In the order of the slices' names.
+    by_service: HashMap<ServiceName, Vec<(Arc<str>, Slice)>>,
     /// Whose endpoints each slice (by namespace and name) has.
     owners: HashMap<(Arc<str>, Arc<str>), ServiceName>,
-    /// Zone and port names, each kept once.
-    interned: HashSet<Arc<str>>,
+    /// Names of ports, zones and namespaces.
+    names: Interned<str>,
+    zones: Interned<[Arc<str>]>,
 }
 
 impl Slices {
     /// The slices of a Service, in the order of their names.
     pub(crate) fn of(&self, service: &ServiceName) -> impl Iterator<Item = &Slice> + Clone {
-        self.by_service.get(service).into_iter().flat_map(BTreeMap::values)
+        self.by_service.get(service).into_iter().flatten().map(|(_, slice)| slice)
     }
 
-    /// Takes a slice in; returns the Services whose endpoints changed.
+    /// Takes a slice in; returns the Services whose endpoints changed, its own first.
     pub(crate) fn apply(
         &mut self,
         object: &objects::EndpointSlice,
@@ -87,18 +95,27 @@ impl Slices {
         let Some((service, slice)) = self.parse(object, &key, node_name, problems) else {
             return self.remove(&key.namespace, &key.name);
         };
-        let owner_key: (Arc<str>, Arc<str>) = (key.namespace.into(), key.name.into());
-        let mut changed = match self.owners.get(&owner_key) {
+        let owner_key = (self.names.get(&key.namespace), Arc::from(key.name));
+        let before = match self.owners.get(&owner_key) {
             Some(owner) if *owner != service => self.remove(&owner_key.0, &owner_key.1),
             _ => Vec::new(),
         };
+        let service = match self.by_service.get_key_value(&service) {
+            Some((known, _)) => known.clone(),
+            None => service,
+        };
         let slices = self.by_service.entry(service.clone()).or_default();
-        if slices.get(&owner_key.1) != Some(&slice) {
-            slices.insert(owner_key.1.clone(), slice);
-            changed.push(service.clone());
+        match slices.binary_search_by(|(name, _)| name.cmp(&owner_key.1)) {
+            Ok(place) if slices[place].1 == slice => return before,
+            Ok(place) => slices[place].1 = slice,
+            Err(place) => {
+                // Most Services have one or two.
+                slices.reserve_exact(if slices.len() < 4 { 1 } else { slices.len() / 2 });
+                slices.insert(place, (owner_key.1.clone(), slice));
+                self.owners.insert(owner_key, service.clone());
+            }
         }
-        self.owners.insert(owner_key, service);
-        changed
+        [vec![service], before].concat()
     }
 
     /// Removes a slice; returns the Services whose endpoints changed.
@@ -107,7 +124,9 @@ impl Slices {
             return Vec::new();
         };
         if let Some(slices) = self.by_service.get_mut(&service) {
-            slices.remove(name);
+            if let Ok(place) = slices.binary_search_by(|(known, _)| (**known).cmp(name)) {
+                slices.remove(place);
+            }
             if slices.is_empty() {
                 self.by_service.remove(&service);
             }
@@ -131,7 +150,11 @@ impl Slices {
         node_name: &str,
         problems: &mut Problems,
     ) -> Option<(ServiceName, Slice)> {
-        let service = object.metadata.labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
+        let labels = &object.metadata.labels;
+        let service = labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
+        if labels.contains_key(HEADLESS) {
+            return None;
+        }
         if !names::is_dns_name(service) || !names::is_dns_name(&key.namespace) {
             problems.add(
                 format!("metadata.labels[{SERVICE_NAME}]"),
@@ -148,7 +171,7 @@ impl Slices {
                     "addressType",
                     format_args!(
                         "`{}` is not IPv4, IPv6 or FQDN; the object is ignored",
-                        other.chars().take(64).collect::<String>()
+                        clip(other)
                     ),
                 );
                 return None;
@@ -184,7 +207,7 @@ impl Slices {
                 format!("ports[{i}].protocol"),
                 format_args!(
                     "`{}` is not TCP, UDP or SCTP; the port is ignored",
-                    port.protocol.chars().take(64).collect::<String>()
+                    clip(&port.protocol)
                 ),
             );
             return None;
@@ -196,7 +219,7 @@ impl Slices {
             );
             return None;
         };
-        Some(SlicePort { name: self.intern(name), protocol, port: number })
+        Some(SlicePort { name: self.names.get(name), protocol, port: number })
     }
 
     fn parse_endpoint(
@@ -244,18 +267,47 @@ impl Slices {
                 false if nodes.is_empty() => NodeHint::None,
                 false => NodeHint::Others,
             },
-            zones: endpoint.hints.for_zones.iter().map(|hint| self.intern(&hint.name)).collect(),
+            zones: self.zones_of(endpoint),
         })
     }
 
-    fn intern(&mut self, text: &str) -> Arc<str> {
-        match self.interned.get(text) {
-            Some(known) => known.clone(),
-            None => {
-                let new: Arc<str> = text.into();
-                self.interned.insert(new.clone());
-                new
-            }
+    fn zones_of(&mut self, endpoint: &objects::SliceEndpoint) -> Zones {
+        let hints = endpoint.hints.for_zones.iter();
+        let mut zones: Vec<Arc<str>> = hints.map(|hint| self.names.get(&hint.name)).collect();
+        zones.sort_unstable();
+        zones.dedup();
+        self.zones.get(&zones)
+    }
+}
+
+/// Values that are kept once, however many have them.
+#[derive(Debug)]
+struct Interned<T: ?Sized> {
+    known: HashSet<Arc<T>>,
+    /// When there are so many, those that nobody has any more are dropped.
+    sweep_at: usize,
+}
+
+impl<T: ?Sized> Default for Interned<T> {
+    fn default() -> Self {
+        Self { known: HashSet::new(), sweep_at: 1024 }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Interned<T> {
+    fn get<'t>(&mut self, value: &'t T) -> Arc<T>
+    where
+        Arc<T>: From<&'t T>,
+    {
+        if let Some(known) = self.known.get(value) {
+            return known.clone();
         }
+        if self.known.len() >= self.sweep_at {
+            self.known.retain(|known| Arc::strong_count(known) > 1);
+            self.sweep_at = 1024.max(2 * self.known.len());
+        }
+        let new = Arc::from(value);
+        self.known.insert(Arc::clone(&new));
+        new
     }
 }

@@ -1,0 +1,207 @@
+//! Resolving the Services that are touched: their claims, then their ports, then what changed.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map},
+    sync::Arc,
+};
+
+use super::{
+    NoLocalEndpoints, Tracker,
+    claims::{Claim, ListenerKey},
+    problem::{Problem, Problems},
+    service::{self, Service},
+    service_key,
+};
+use crate::{
+    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
+    resolve::{self, Surroundings, frontends::listeners},
+    state::{Frontend, FrontendAddress, ResolvedServicePort, Route},
+};
+
+/// One Service port in one family, as it stands in the claims.
+#[derive(Debug, PartialEq)]
+pub(super) struct Programmed {
+    id: ServicePortId,
+    claims: Box<[(ListenerKey, Claim)]>,
+}
+
+/// What routes depend on besides Services and endpoints, in each family.
+pub(super) type AllSurroundings = PerFamily<Surroundings>;
+
+impl Tracker {
+    /// What Services are resolved against now.
+    pub(super) fn surroundings(&self) -> AllSurroundings {
+        PerFamily::from_fn(|family| Surroundings {
+            zone: self.node_inputs.node.as_ref().and_then(|node| node.zone.clone()),
+            node_ip: self.node_inputs.node_ip(&self.config, family),
+            knows_local_pods: self.state.node.local_pods.of(family).is_some(),
+            masquerade_all: self.config.masquerade_all,
+        })
+    }
+
+    /// Puts the claims of a Service as it is now in the place of those it had. Adds the Services
+    /// whose listeners, or the winners of them, are others thereby to `displaced`.
+    pub(super) fn renew_claims(
+        &mut self,
+        name: &ServiceName,
+        displaced: &mut HashSet<ServiceName>,
+    ) {
+        let wanted = self.services.get(name).map(wanted_claims).unwrap_or_default();
+        let before = match self.resolved.entry(name.clone()) {
+            hash_map::Entry::Occupied(known) if *known.get() == wanted => return,
+            hash_map::Entry::Occupied(known) => known.remove(),
+            hash_map::Entry::Vacant(_) => Vec::new(),
+        };
+        let stays: HashMap<&ServicePortId, &Programmed> =
+            wanted.iter().map(|programmed| (&programmed.id, programmed)).collect();
+        let mut changed: HashSet<&ServicePortId> = stays.keys().copied().collect();
+        for programmed in &before {
+            if stays.get(&programmed.id) == Some(&programmed) {
+                changed.remove(&programmed.id);
+                continue;
+            }
+            for (key, claim) in &programmed.claims {
+                self.claims.remove(key, claim, displaced);
+            }
+        }
+        for programmed in wanted.iter().filter(|programmed| changed.contains(&programmed.id)) {
+            for (key, claim) in &programmed.claims {
+                self.claims.add(*key, claim.clone(), displaced);
+            }
+        }
+        // Ports that are gone leave the state here; those that stay are compared when resolved.
+        let gone: Vec<ServicePortId> = before
+            .iter()
+            .filter(|programmed| !stays.contains_key(&programmed.id))
+            .map(|programmed| programmed.id.clone())
+            .collect();
+        for id in gone {
+            self.set_resolved(id, None);
+        }
+        if !wanted.is_empty() {
+            self.resolved.insert(name.clone(), wanted);
+        }
+    }
+
+    /// Resolves a Service, and adds what is new about its conflicts to `problems`.
+    pub(super) fn resolve_service(
+        &mut self,
+        name: &ServiceName,
+        around: &AllSurroundings,
+        problems: &mut Vec<Problem>,
+    ) {
+        let Some(service) = self.services.get(name) else {
+            self.conflicts.replace(&service_key(name), Vec::new());
+            return;
+        };
+        let mut conflicts = Problems::of(service_key(name));
+        let mut resolved = Vec::new();
+        for (family, addresses) in families(service) {
+            for port in &service.ports {
+                let id = resolve::id(service, port, family);
+                for (at, port) in listeners(port, addresses) {
+                    if let Some(winner) = self.claims.winner(&ListenerKey::new(&id, at, port))
+                        && *winner.id() != id
+                    {
+                        conflicts.add(field_of(at), format_args!(
+                            "{} port {port} ({}) belongs to Service {}; it is not served for this one",
+                            at.ip().map_or("node".to_owned(), |ip| ip.to_string()),
+                            id.name.protocol,
+                            winner.id().name,
+                        ));
+                    }
+                }
+                let owns = |frontend: &Frontend| {
+                    let key = ListenerKey::new(&id, frontend.at, frontend.port);
+                    // An address that the Service itself names twice is served as its best kind.
+                    self.claims.winner(&key).is_some_and(|claim| claim.is_of(&id, frontend.at))
+                };
+                let slices = self.slices.of(name);
+                let around = around.of(family);
+                resolved
+                    .push(resolve::resolve(&id, service, port, addresses, slices, around, owns));
+            }
+        }
+        let new = self.conflicts.replace(&conflicts.object().clone(), conflicts.into_vec());
+        problems.extend(new);
+        for port in resolved {
+            self.set_resolved(port.id.clone(), Some(port));
+        }
+    }
+
+    fn set_resolved(&mut self, id: ServicePortId, port: Option<ResolvedServicePort>) {
+        let port = port.filter(|port| !port.frontends.is_empty());
+        let before = self.state.service_ports.get(&id);
+        if before.map(Arc::as_ref) == port.as_ref() {
+            return;
+        }
+        let counts = self.no_local.of_mut(id.family);
+        if let Some(before) = before {
+            let lacking = lacks_local(before);
+            counts.internal -= lacking.internal;
+            counts.external -= lacking.external;
+        }
+        match port {
+            Some(port) => {
+                let lacking = lacks_local(&port);
+                counts.internal += lacking.internal;
+                counts.external += lacking.external;
+                self.state.service_ports.insert(id.clone(), Arc::new(port));
+            }
+            None => {
+                self.state.service_ports.remove(&id);
+            }
+        }
+        self.confirm_triggers(&id.name.service);
+        self.delta.service_ports.insert(id);
+    }
+}
+
+/// The families that a Service has addresses in.
+fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &service::Addresses)> {
+    IpFamily::ALL
+        .into_iter()
+        .filter_map(|family| Some((family, service.addresses.of(family).as_ref()?)))
+}
+
+/// What a Service claims, port by port.
+fn wanted_claims(service: &Service) -> Vec<Programmed> {
+    let mut wanted = Vec::new();
+    for (family, addresses) in families(service) {
+        for port in &service.ports {
+            let id = resolve::id(service, port, family);
+            let claims = listeners(port, addresses)
+                .map(|(at, port)| {
+                    (ListenerKey::new(&id, at, port), Claim::new(&id, at, &service.created))
+                })
+                .collect();
+            wanted.push(Programmed { id, claims });
+        }
+    }
+    wanted
+}
+
+/// Whether (0 or 1) a port lacks local endpoints for its internal and for its external traffic.
+fn lacks_local(port: &ResolvedServicePort) -> NoLocalEndpoints {
+    let lacks = |is_internal: bool| {
+        let lacks = port.frontends.iter().any(|frontend| {
+            matches!(frontend.at, FrontendAddress::ClusterIp(_)) == is_internal
+                && match frontend.route {
+                    Route::Drop => true,
+                    Route::ExternalLocal => port.local.is_empty(),
+                    Route::Pool { .. } | Route::Reject => false,
+                }
+        });
+        usize::from(lacks)
+    };
+    NoLocalEndpoints { internal: lacks(true), external: lacks(false) }
+}
+
+fn field_of(at: FrontendAddress) -> &'static str {
+    match at {
+        FrontendAddress::ClusterIp(_) => "spec.clusterIPs",
+        FrontendAddress::LoadBalancerIp(_) => "status.loadBalancer.ingress",
+        FrontendAddress::ExternalIp(_) => "spec.externalIPs",
+        FrontendAddress::NodePort => "spec.ports",
+    }
+}
