@@ -22,4 +22,6 @@ pub mod proxier;
 mod resolve;
 pub mod runner;
 pub mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod track;

@@ -1,0 +1,51 @@
+//! Objects and event sequences for tests, of this crate and of backends (feature `testing`).
+//!
+//! Objects are written as the API's JSON and decoded as a source would decode them, so that a test
+//! exercises decoding too. Three things are here:
+//!
+//! - builders: [`service`], [`slice`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON of
+//!   an ordinary object; [`Builder::set`] changes any field of it;
+//! - strategies: [`arbitrary_events`] makes sequences of events about a small, crowded cluster,
+//!   [`arbitrary_config`] a node to see it from;
+//! - an oracle: [`final_objects`] says what a sequence of events leaves, [`resolve_afresh`] what a
+//!   new tracker makes of it, and [`assert_invariants`] checks what [`crate::state`] promises.
+//!
+//! A backend's property test feeds the events to a [`crate::track::Tracker`], syncs with its
+//! deltas, and compares what the kernel holds with a sync from nothing of the same state:
+//!
+//! ```
+//! use proptest::{strategy::{Strategy, ValueTree}, test_runner::TestRunner};
+//! use proxy_core::{config::NodeConfig, testing, track::Tracker};
+//!
+//! let mut runner = TestRunner::deterministic();
+//! let events = testing::arbitrary_events(20).new_tree(&mut runner).unwrap().current();
+//! let mut tracker = Tracker::new(NodeConfig::new(testing::NODE));
+//! for event in events.clone() {
+//!     tracker.apply(event);
+//!     tracker.resolve();
+//!     // Here, sync with tracker.state() and tracker.delta().
+//!     tracker.mark_synced();
+//! }
+//! testing::assert_invariants(tracker.state());
+//! let objects = testing::final_objects(&events);
+//! let afresh = testing::resolve_afresh(NodeConfig::new(testing::NODE), objects);
+//! assert_eq!(*tracker.state(), afresh);
+//! ```
+
+mod builders;
+mod oracle;
+mod strategies;
+
+pub use self::{
+    builders::{Builder, endpoint, node, service, service_cidr, slice},
+    oracle::{assert_invariants, final_objects, resolve_afresh},
+    strategies::{
+        arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node, arbitrary_object,
+        arbitrary_service, arbitrary_service_cidr, arbitrary_slice,
+    },
+};
+
+/// The name of the node that builders and strategies call this one.
+pub const NODE: &str = "node-1";
+/// The namespace of objects that builders and strategies make.
+pub const NAMESPACE: &str = "ns";

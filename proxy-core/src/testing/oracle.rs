@@ -1,0 +1,126 @@
+//! What must be true, whatever happened.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::{
+    config::NodeConfig,
+    model::{IpFamily, PerFamily},
+    objects::{Event, Kind, Object, ObjectKey},
+    state::{Masquerade, Pool, PoolKind, ResolvedServicePort, Route, State},
+    track::Tracker,
+};
+
+/// The objects that exist after `events`, in the order of their keys. A Node that was deleted is
+/// among them as it last was: the tracker keeps what it knew about the node it runs on.
+pub fn final_objects(events: &[Event]) -> Vec<Object> {
+    let mut objects: BTreeMap<ObjectKey, Object> = BTreeMap::new();
+    for event in events {
+        match event {
+            Event::Apply(object) => {
+                objects.insert(object.key(), object.clone());
+            }
+            Event::Delete(key) if key.kind == Kind::Node => {}
+            Event::Delete(key) => {
+                objects.remove(key);
+            }
+            Event::Replace { kind, objects: listed, malformed } => {
+                let stays = |key: &ObjectKey| key.kind == Kind::Node || malformed.contains(key);
+                objects.retain(|key, _| key.kind != *kind || stays(key));
+                objects.extend(listed.iter().map(|object| (object.key(), object.clone())));
+            }
+            Event::Malformed { .. } => {}
+        }
+    }
+    objects.into_values().collect()
+}
+
+/// What a new tracker resolves from `objects`, in this order.
+pub fn resolve_afresh(config: NodeConfig, objects: Vec<Object>) -> State {
+    let mut tracker = Tracker::new(config);
+    for object in objects {
+        tracker.apply(Event::Apply(object));
+    }
+    tracker.resolve();
+    tracker.state().clone()
+}
+
+/// Checks what [`crate::state`] says about every state. Panics if something does not hold.
+#[track_caller]
+pub fn assert_invariants(state: &State) {
+    let mut listeners = HashSet::new();
+    for (id, port) in &state.service_ports {
+        assert_eq!(*id, port.id);
+        assert!(!port.frontends.is_empty(), "{id} has no frontend");
+        assert!(is_sorted_set(&port.frontends), "frontends of {id}: {:?}", port.frontends);
+        for frontend in &port.frontends {
+            assert_ne!(frontend.port, 0, "{id}");
+            let at = (frontend.at.ip(), id.family, id.name.protocol, frontend.port);
+            assert!(listeners.insert(at), "{at:?} belongs to two, one is {id}");
+            assert!(
+                frontend.at.ip().is_none_or(|ip| IpFamily::of(&ip) == id.family),
+                "{id}: {frontend:?}"
+            );
+            if let Some(sources) = &frontend.allowed_sources {
+                assert!(!sources.is_empty(), "{id}: {frontend:?}");
+                assert!(is_without_overlaps(sources, id.family), "{id}: {sources:?}");
+                assert!(sources.iter().all(|net| net.prefix_len() > 0), "{id}: {sources:?}");
+            }
+            assert_route(port, frontend.route, state);
+        }
+        assert_pool(port, PoolKind::Cluster);
+        assert_pool(port, PoolKind::Local);
+        assert!(port.local.iter().all(|endpoint| endpoint.is_local), "{id}: {:?}", port.local);
+    }
+    for family in IpFamily::ALL {
+        let ranges = state.node.service_cidrs.of(family);
+        assert!(is_without_overlaps(ranges, family), "{ranges:?}");
+    }
+}
+
+#[track_caller]
+fn assert_route(port: &ResolvedServicePort, route: Route, state: &State) {
+    let id = &port.id;
+    match route {
+        Route::Pool { pool, masquerade } => {
+            assert!(!port.pool(pool).is_empty(), "{id} routes to the empty pool {pool:?}");
+            let knows = |local_pods: &PerFamily<_>| Option::is_some(local_pods.of(id.family));
+            assert!(
+                masquerade != Masquerade::ExceptLocalPods || knows(&state.node.local_pods),
+                "{id} excepts local pods, which are unknown"
+            );
+        }
+        Route::ExternalLocal => {
+            assert!(!port.cluster.is_empty(), "{id} is ExternalLocal with an empty cluster pool");
+        }
+        Route::Reject | Route::Drop => {}
+    }
+}
+
+#[track_caller]
+fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
+    let pool: &Pool = port.pool(kind);
+    assert!(is_sorted_set(pool), "{kind:?} of {}: {pool:?}", port.id);
+    let addresses: HashSet<_> = pool.iter().map(|endpoint| endpoint.address).collect();
+    assert_eq!(addresses.len(), pool.len(), "{kind:?} of {}: {pool:?}", port.id);
+    assert!(
+        pool.iter().all(|e| IpFamily::of(&e.address.ip()) == port.id.family),
+        "{kind:?} of {}: {pool:?}",
+        port.id
+    );
+    let is_used = port.frontends.iter().any(|frontend| match frontend.route {
+        Route::Pool { pool, .. } => pool == kind,
+        Route::ExternalLocal => true,
+        Route::Reject | Route::Drop => false,
+    });
+    assert!(is_used || pool.is_empty(), "nothing uses {kind:?} of {}: {pool:?}", port.id);
+}
+
+/// Whether `items` are sorted, and each is there once.
+fn is_sorted_set<T: Ord>(items: &[T]) -> bool {
+    items.is_sorted_by(|a, b| a < b)
+}
+
+fn is_without_overlaps(nets: &[ipnet::IpNet], family: IpFamily) -> bool {
+    nets.is_sorted_by(|a, b| a < b && !a.contains(b) && !b.contains(a))
+        && nets.iter().all(|net| IpFamily::of_net(net) == family && *net == net.trunc())
+}

@@ -1,0 +1,254 @@
+//! Random clusters: small and crowded, so that objects get into each other's way.
+
+use std::net::IpAddr;
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use serde_json::{Value, json};
+
+use super::{NODE, builders, endpoint, node, service, service_cidr, slice};
+use crate::{
+    config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    objects::{Event, Kind, Object, ObjectKey},
+};
+
+/// Names of Services; slices belong to one of them, or to none.
+const SERVICES: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// Cluster IPs of Services; several may name the same one.
+const CLUSTER_IPS: [&str; 7] = [
+    "10.0.0.1",
+    "10.0.0.2",
+    "010.0.0.003",
+    "fd00::1",
+    "10.0.0.4,fd00::4",
+    "fd00::2,10.0.0.2",
+    "10.0.0.6",
+];
+/// External and load balancer addresses; some are Services' cluster IPs.
+const EXTERNAL_IPS: [&str; 6] =
+    ["192.0.2.1", "192.0.2.2", "10.0.0.1", "2001:db8::1", "fd00::1", "127.0.0.1"];
+const PORT_NAMES: [&str; 3] = ["", "http", "dns"];
+const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+const ZONES: [&str; 2] = ["east", "west"];
+const NODES: [&str; 2] = [NODE, "node-2"];
+const SOURCE_RANGES: [&str; 8] = [
+    "198.51.100.0/24",
+    "198.51.100.128/25",
+    "198.51.101.0/24",
+    "10.1.0.0/16",
+    "0.0.0.0/0",
+    "2001:db8:1::/64",
+    "::/0",
+    "nonsense",
+];
+const SERVICE_CIDRS: [&str; 5] =
+    ["10.0.0.0/24", "10.0.0.0/16", "10.0.1.0/24", "fd00::/112", "nonsense"];
+
+/// Sequences of one to `most` events, of all kinds, about a few objects.
+pub fn arbitrary_events(most: usize) -> impl Strategy<Value = Vec<Event>> {
+    vec(arbitrary_event(), 1..=most.max(1))
+}
+
+/// An event.
+pub fn arbitrary_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => arbitrary_object().prop_map(Event::Apply),
+        3 => arbitrary_object().prop_map(|object| Event::Delete(object.key())),
+        1 => arbitrary_object().prop_map(|object| Event::Malformed {
+            object: object.key(),
+            field: "spec".to_owned(),
+            message: "cannot be read".to_owned(),
+        }),
+        1 => arbitrary_replace(),
+    ]
+}
+
+/// A list of all objects of one kind.
+fn arbitrary_replace() -> impl Strategy<Value = Event> {
+    let of_one_kind = prop_oneof![
+        (Just(Kind::Service), vec(arbitrary_service().boxed(), 0..5)),
+        (Just(Kind::EndpointSlice), vec(arbitrary_slice().boxed(), 0..8)),
+        (Just(Kind::Node), vec(arbitrary_node().boxed(), 0..2)),
+        (Just(Kind::ServiceCidr), vec(arbitrary_service_cidr().boxed(), 0..2)),
+    ];
+    (of_one_kind, 0..3usize).prop_map(|((kind, mut objects), unreadable)| {
+        // A list has each object once, and the unreadable ones apart.
+        let mut seen = std::collections::HashSet::new();
+        objects.retain(|object| seen.insert(object.key()));
+        let rest = objects.split_off(unreadable.min(objects.len()));
+        let malformed: Vec<ObjectKey> = objects.iter().map(Object::key).collect();
+        Event::Replace { kind, objects: rest, malformed }
+    })
+}
+
+/// An object of any kind.
+pub fn arbitrary_object() -> impl Strategy<Value = Object> {
+    prop_oneof![
+        5 => arbitrary_service(),
+        6 => arbitrary_slice(),
+        1 => arbitrary_node(),
+        1 => arbitrary_service_cidr(),
+    ]
+}
+
+/// A Service.
+pub fn arbitrary_service() -> impl Strategy<Value = Object> {
+    let port = (select(&PORT_NAMES), select(&PROTOCOLS), 80..83i64, option::of(30000..30003i64));
+    let identity = (select(&SERVICES), select(&CLUSTER_IPS), 1..4u8, select(&KINDS));
+    let policies = (any::<bool>(), any::<bool>(), option::weighted(0.3, 1..5i64));
+    let addresses = (
+        vec(select(&EXTERNAL_IPS), 0..3),
+        vec((select(&EXTERNAL_IPS), select(&["VIP", "VIP", "Proxy"])), 0..3),
+        vec(select(&SOURCE_RANGES), 0..4),
+    );
+    (identity, vec(port, 0..4), policies, addresses).prop_map(
+        |((name, ip, day, kind), ports, (external, internal, affinity), (ips, ingress, ranges))| {
+            let mut made = service(name, ip)
+                .set("spec.type", kind)
+                .set("metadata.creationTimestamp", format!("2026-01-0{day}T00:00:00Z"))
+                .set("spec.externalIPs", json!(ips))
+                .set("spec.loadBalancerSourceRanges", json!(ranges))
+                .set("spec.externalTrafficPolicy", policy(external))
+                .set("spec.internalTrafficPolicy", policy(internal));
+            for (name, protocol, port, node_port) in ports {
+                made = made.port(name, protocol, port);
+                if let Some(number) = node_port {
+                    made = made.node_port(number);
+                }
+            }
+            let ingress: Vec<Value> =
+                ingress.iter().map(|(ip, mode)| json!({"ip": ip, "ipMode": mode})).collect();
+            made = made.set("status.loadBalancer.ingress", json!(ingress));
+            if let Some(seconds) = affinity {
+                made = made
+                    .set("spec.sessionAffinity", "ClientIP")
+                    .set("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds);
+            }
+            made.object()
+        },
+    )
+}
+
+/// Some Services of the kinds that proxies leave alone are among them.
+const KINDS: [&str; 6] =
+    ["ClusterIP", "NodePort", "LoadBalancer", "LoadBalancer", "ClusterIP", "ExternalName"];
+
+fn policy(is_local: bool) -> &'static str {
+    if is_local { "Local" } else { "Cluster" }
+}
+
+/// An EndpointSlice of one of the Services that [`arbitrary_service`] makes; which one may change
+/// while the slice keeps its name.
+pub fn arbitrary_slice() -> impl Strategy<Value = Object> {
+    let port = (option::weighted(0.9, select(&PORT_NAMES)), select(&PROTOCOLS), 8080..8082i64);
+    let identity = (select(&SERVICES), select(&SERVICES), 0..2u8, any::<bool>());
+    (identity, any::<bool>(), vec(port, 1..5), vec(arbitrary_endpoint(), 0..6)).prop_map(
+        |((file, owner, suffix, moves), is_v6, ports, endpoints)| {
+            let owner = if moves { owner } else { file };
+            let mut made = slice(file, &suffix.to_string())
+                .label("kubernetes.io/service-name", owner)
+                .set("addressType", if is_v6 { "IPv6" } else { "IPv4" });
+            let ports: Vec<Value> = ports
+                .iter()
+                .map(|(name, protocol, port)| {
+                    json!({"name": name, "protocol": protocol, "port": port})
+                })
+                .collect();
+            made = made.set("ports", json!(ports));
+            for (number, mut endpoint) in endpoints {
+                let ip = if is_v6 { format!("fd01::{number}") } else { format!("10.1.0.{number}") };
+                endpoint["addresses"] = json!([ip]);
+                made = made.endpoint(endpoint);
+            }
+            made.object()
+        },
+    )
+}
+
+/// The last part of an endpoint's address, and the endpoint.
+fn arbitrary_endpoint() -> impl Strategy<Value = (u8, Value)> {
+    let conditions = (
+        option::of(prop::bool::weighted(0.7)),
+        option::of(any::<bool>()),
+        option::weighted(0.4, any::<bool>()),
+    );
+    let hints = (
+        option::weighted(0.6, vec(select(&ZONES), 0..3)),
+        option::weighted(0.4, vec(select(&NODES), 0..3)),
+    );
+    (1..7u8, select(&NODES), conditions, hints).prop_map(
+        |(number, node, (ready, serving, terminating), (zones, nodes))| {
+            let named = |names: Option<Vec<&str>>| {
+                json!(names.map(|names| {
+                    names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()
+                }))
+            };
+            let mut made = endpoint("", node);
+            made["conditions"] =
+                json!({"ready": ready, "serving": serving, "terminating": terminating});
+            made["hints"] = json!({"forZones": named(zones), "forNodes": named(nodes)});
+            (number, made)
+        },
+    )
+}
+
+/// This node's Node, now and then another's.
+pub fn arbitrary_node() -> impl Strategy<Value = Object> {
+    let zone = option::of(select(&["", "east", "west"]));
+    let ips = select(&["10.1.2.3", "192.0.2.9", "fd02::1", "127.0.0.1", "nonsense"]);
+    let pod_cidrs = vec(select(&["10.1.0.0/24", "fd01::/64", "nonsense"]), 0..3);
+    (select(&[NODE, NODE, NODE, "node-2"]), zone, ips, pod_cidrs, any::<bool>()).prop_map(
+        |(name, zone, ip, pod_cidrs, is_leaving)| {
+            let mut made = node(name, ip).set("spec.podCIDRs", json!(pod_cidrs));
+            if let Some(zone) = zone {
+                made = made.label("topology.kubernetes.io/zone", zone);
+            }
+            if is_leaving {
+                let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler"}]);
+                made = made.set("spec.taints", taint);
+            }
+            made.object()
+        },
+    )
+}
+
+/// A ServiceCIDR.
+pub fn arbitrary_service_cidr() -> impl Strategy<Value = Object> {
+    (select(&["kubernetes", "more"]), vec(select(&SERVICE_CIDRS), 0..3))
+        .prop_map(|(name, cidrs)| service_cidr(name, &cidrs).object())
+}
+
+/// A configuration of the node called [`NODE`].
+pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
+    let net = |text: &str| builders::net(text);
+    let local_pods = prop_oneof![
+        Just(LocalPodsConfig::default()),
+        Just(LocalPodsConfig::ClusterCidr(vec![net("10.1.0.0/16"), net("10.2.0.0/16")])),
+        Just(LocalPodsConfig::ClusterCidr(vec![net("fd01::/64"), net("10.1.0.0/16")])),
+        Just(LocalPodsConfig::NodeCidr),
+        Just(LocalPodsConfig::BridgeInterface("cni0".to_owned())),
+        Just(LocalPodsConfig::InterfaceNamePrefix("veth".to_owned())),
+    ];
+    let node_ports = vec(
+        prop_oneof![
+            Just(NodePortAddressConfig::Primary),
+            Just(NodePortAddressConfig::Cidr(net("192.0.2.0/24"))),
+            Just(NodePortAddressConfig::Cidr(net("10.1.2.3/32"))),
+            Just(NodePortAddressConfig::Cidr(net("fd02::/64"))),
+            Just(NodePortAddressConfig::Cidr(net("::/0"))),
+        ],
+        0..3,
+    );
+    let bind = option::weighted(
+        0.3,
+        select(vec![IpAddr::from([192, 0, 2, 9]), IpAddr::from([0, 0, 0, 0])]),
+    );
+    (any::<bool>(), local_pods, node_ports, bind).prop_map(
+        |(masquerade_all, local_pods, node_port_addresses, bind_address)| NodeConfig {
+            masquerade_all,
+            local_pods,
+            node_port_addresses,
+            bind_address,
+            ..NodeConfig::new(NODE)
+        },
+    )
+}
