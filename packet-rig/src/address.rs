@@ -71,7 +71,7 @@ pub fn pod(node: u8, index: u8) -> Addresses {
 /// Reads the decimal digits of `number` as hexadecimal ones, so that 100 looks like 100.
 fn digits_as_hex(number: u8) -> u16 {
     let number = u16::from(number);
-    (number / 100) << 8 | (number / 10 % 10) << 4 | number % 10
+    ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
 }
 
 #[cfg(test)]

@@ -22,19 +22,31 @@
 
 pub mod address;
 pub mod capability;
+pub mod case;
 mod echo;
 mod error;
+mod expect;
+pub mod http;
+mod load;
 mod netns;
 mod probe;
 mod protocol;
+pub mod proxy;
+mod run;
 pub mod spawn;
 mod topology;
+mod workdir;
 
 pub use self::{
+    case::Case,
     echo::{Answer, EchoServer},
     error::{Result, RigError},
+    load::{LoadGenerator, LoadPlan, LoadReport, Tally},
     netns::NetNs,
     probe::{Conversation, Outcome, Probe},
     protocol::{BadTarget, Protocol, Target},
+    proxy::{Proxy, ProxyOptions},
+    run::{KEEP, run_case},
     topology::{Place, Topology},
+    workdir::WorkDir,
 };

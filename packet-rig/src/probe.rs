@@ -111,7 +111,8 @@ impl Probe {
         namespace.run(|| (0..count).map(|_| self.attempt()).collect())
     }
 
-    fn attempt(&self) -> Outcome {
+    /// Makes the request once, from the namespace the thread is in.
+    pub(crate) fn attempt(&self) -> Outcome {
         let answer = self.socket().and_then(|socket| match self.target.protocol {
             Protocol::Tcp => self.ask_tcp(socket),
             Protocol::Udp => self.ask_udp(&socket.into()),

@@ -3,8 +3,10 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     net::{IpAddr, SocketAddr},
+    os::unix::process::ExitStatusExt,
+    panic,
+    process::Child,
     thread,
     time::{Duration, Instant},
 };
@@ -91,28 +93,37 @@ fn every_outcome_is_seen_from_every_place() {
     let _server = EchoServer::start(&topology.place("a").unwrap().namespace, "a", 8080, &BOTH);
     topology.node().namespace.nft(RULES).unwrap();
 
-    for from in ["a", "b", "node-1", "node-2", "c", "client"] {
-        let place = topology.place(from).unwrap();
-        for target in targets(80) {
-            let outcome = probe(place, target);
-            let Outcome::Reached { endpoint, seen } = &outcome else {
-                panic!("{from} to {target}: {outcome}");
-            };
-            assert_eq!(endpoint, "a");
-            // Pods keep their address, except in the hairpin; everything else is masqueraded.
-            let expected = if ["b", "c"].contains(&from) { place } else { topology.node() };
-            assert_eq!(
-                seen.ip(),
-                expected.addresses[0].of_family(target.address.ip()),
-                "{from} to {target}"
-            );
+    // At the same time, because waiting for nothing takes long.
+    thread::scope(|scope| {
+        for from in ["a", "b", "node-1", "node-2", "c", "client"] {
+            let topology = &topology;
+            scope.spawn(move || check_outcomes(topology, topology.place(from).unwrap()));
         }
-        for target in targets(81) {
-            assert_eq!(probe(place, target), Outcome::Refused, "{from} to {target}");
-        }
-        for target in targets(82) {
-            assert_eq!(probe(place, target), Outcome::TimedOut, "{from} to {target}");
-        }
+    });
+}
+
+fn check_outcomes(topology: &Topology, from: &Place) {
+    for target in targets(80) {
+        let outcome = probe(from, target);
+        let Outcome::Reached { endpoint, seen } = &outcome else {
+            panic!("{} to {target}: {outcome}", from.name);
+        };
+        assert_eq!(endpoint, "a");
+        // Pods keep their address, except in the hairpin; everything else is masqueraded.
+        let is_kept = ["b", "c"].contains(&from.name.as_str());
+        let expected = if is_kept { from } else { topology.node() };
+        assert_eq!(
+            seen.ip(),
+            expected.addresses[0].of_family(target.address.ip()),
+            "{} to {target}",
+            from.name
+        );
+    }
+    for target in targets(81) {
+        assert_eq!(probe(from, target), Outcome::Refused, "{} to {target}", from.name);
+    }
+    for target in targets(82) {
+        assert_eq!(probe(from, target), Outcome::TimedOut, "{} to {target}", from.name);
     }
 }
 
@@ -144,9 +155,10 @@ fn without_rules_pods_and_nodes_reach_each_other_and_nobody_reaches_a_service() 
                 }
             }
         }
-        for target in targets(82) {
-            assert_eq!(probe(from, target), Outcome::TimedOut, "{} to {target}", from.name);
-        }
+    }
+    for target in targets(82) {
+        assert_eq!(probe(topology.client(), target), Outcome::TimedOut, "{target}");
+        assert_eq!(probe(topology.node(), target), Outcome::TimedOut, "{target}");
     }
     drop(servers);
     // Nobody listens any more: the pod's own kernel refuses.
@@ -192,18 +204,17 @@ fn nothing_is_left_after_a_drop_even_by_panic() {
             let child = topology.client().namespace.command("sleep").arg("600").spawn().unwrap();
             assert_eq!(links(&observer).len(), topology.places().len());
             // Ends the thread without running the rest of the test.
-            std::panic::resume_unwind(Box::new(child.id()));
+            panic::resume_unwind(Box::new(child));
         })
     };
-    let child: u32 = *spawned.join().unwrap_err().downcast().unwrap();
+    let mut child: Child = *spawned.join().unwrap_err().downcast().unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     while !links(&observer).is_empty() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(links(&observer), BTreeSet::new(), "namespaces are still there");
-    let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    assert!(matches!(state, None | Some('Z')), "process {child} still runs: {stat}");
+    let killed = child.wait().unwrap();
+    assert_eq!(killed.signal(), Some(libc::SIGKILL), "it was to end with its thread");
 }
 
 /// The veth links of the namespace.

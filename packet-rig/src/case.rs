@@ -1,0 +1,289 @@
+//! Cases as data: what the cluster says, who asks where, and what must come of it.
+//!
+//! A file of cases is a YAML list of [`Case`]s; see `cases/*.yaml`. Everything not named there is
+//! the same in all cases: the [`Topology`](crate::Topology), the address plan
+//! ([`crate::address`]), a server on port 8080 (TCP and UDP) in every pod, and the Node `node-1`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+use crate::{
+    capability,
+    error::{Result, RigError},
+    protocol::{Protocol, Target},
+};
+
+/// The file that `manifests` is written to.
+pub const MANIFESTS: &str = "manifests.yaml";
+
+/// The file that the Node is written to; a case may replace it.
+pub const NODE_FILE: &str = "node.yaml";
+
+/// The Node that the proxy runs on, if the case does not say otherwise.
+pub const NODE_MANIFEST: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+spec: {podCIDRs: [10.244.1.0/24, \"fd00:10:244:1::/64\"]}
+status:
+  addresses:
+  - {type: InternalIP, address: 192.168.10.1}
+  - {type: InternalIP, address: \"fd00:192:168:10::1\"}
+";
+
+/// A case.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Case {
+    /// A short name, unique in its file.
+    pub name: String,
+    /// What is shown, in a sentence.
+    pub title: String,
+    /// The backends it applies to; all if empty.
+    #[serde(default)]
+    pub backends: Vec<String>,
+    /// What the machine must have for it to be run.
+    #[serde(default)]
+    pub needs: Vec<Need>,
+    /// Whether the proxy is told the cluster CIDRs.
+    #[serde(default = "yes")]
+    pub cluster_cidr: bool,
+    /// More arguments of the proxy.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// More fields of the KubeProxyConfiguration, which is then used instead of flags.
+    #[serde(default)]
+    pub config: Option<String>,
+    /// Servers besides those on port 8080 of every pod.
+    #[serde(default)]
+    pub servers: Vec<ServerPlan>,
+    /// What the cluster says at first, as documents of one YAML file.
+    pub manifests: String,
+    /// More files of manifests.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+    /// What must hold at first.
+    pub probes: Vec<ProbePlan>,
+    /// What happens then, one after the other.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+}
+
+/// Something a machine may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Need {
+    /// SCTP sockets.
+    Sctp,
+}
+
+/// Servers to be started.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ServerPlan {
+    /// The places.
+    pub at: Vec<String>,
+    /// The port.
+    pub port: u16,
+    /// What is added to a place's name to make the server's.
+    #[serde(default)]
+    pub suffix: String,
+    /// The protocols.
+    #[serde(default = "both_protocols")]
+    pub protocols: Vec<Protocol>,
+}
+
+/// A change, and what must hold after it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Step {
+    /// What happens, in a few words.
+    pub title: String,
+    /// The new content of the first file.
+    #[serde(default)]
+    pub manifests: Option<String>,
+    /// New contents of files, or null for those that are removed.
+    #[serde(default)]
+    pub files: BTreeMap<String, Option<String>>,
+    /// Whether the proxy is ended and started again.
+    #[serde(default)]
+    pub restart: Option<Restart>,
+    /// How long to wait before the probes, in milliseconds. Only needed where something must *not*
+    /// happen, or a timeout must pass: probes are repeated until they show what is expected.
+    #[serde(default)]
+    pub wait: u64,
+    /// What must hold then.
+    pub probes: Vec<ProbePlan>,
+}
+
+impl Step {
+    /// How long to wait before the probes.
+    pub fn pause(&self) -> Duration {
+        Duration::from_millis(self.wait)
+    }
+}
+
+/// How the proxy is ended before it is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    /// `SIGTERM`
+    Term,
+    /// `SIGKILL`
+    Kill,
+}
+
+/// Requests from every place of a list to every target of another, and what must come of them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ProbePlan {
+    /// The places.
+    #[serde(deserialize_with = "one_or_many")]
+    pub from: Vec<String>,
+    /// The targets.
+    #[serde(deserialize_with = "one_or_many")]
+    pub to: Vec<Target>,
+    /// How many requests from each place to each target (and from each source address).
+    #[serde(default)]
+    pub count: Option<usize>,
+    /// From how many of the place's addresses; 0 leaves the choice to the kernel.
+    #[serde(default)]
+    pub sources: usize,
+    /// The port to send from; 0 for any.
+    #[serde(default)]
+    pub source_port: u16,
+    /// What must come of them.
+    pub expect: Expectation,
+}
+
+/// What must come of requests.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Expectation {
+    /// Every one fails in this way.
+    Fails(Failure),
+    /// Every one is answered.
+    Reaches(Reaches),
+}
+
+/// How requests fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// Somebody says no.
+    Refused,
+    /// Nobody says anything.
+    TimedOut,
+}
+
+/// Who answers.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Reaches {
+    /// The servers that may answer.
+    #[serde(deserialize_with = "one_or_many")]
+    pub reaches: Vec<String>,
+    /// Whether each of them must answer at least once. Not asked where a client is expected to
+    /// stay with one endpoint.
+    #[serde(default = "yes")]
+    pub all: bool,
+    /// Whom the server must see: `own` for the place that asks, or the name of a place.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// Whether each client (place and source address) must get one endpoint, whatever the target.
+    #[serde(default)]
+    pub same_endpoint: bool,
+    /// Remembers under this name who answered each client.
+    #[serde(default)]
+    pub remember: Option<String>,
+    /// Every client must be answered by whom it was answered when this was remembered.
+    #[serde(default)]
+    pub same_as: Option<String>,
+    /// At least one client must be answered by somebody else than when this was remembered.
+    #[serde(default)]
+    pub changed_since: Option<String>,
+}
+
+impl Case {
+    /// Reads the cases of a file.
+    pub fn load(path: &Path) -> Result<Vec<Self>> {
+        let text = fs::read_to_string(path).map_err(|source| RigError::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        })?;
+        let bad = |message| RigError::BadCase { case: path.display().to_string(), message };
+        let cases: Vec<Self> =
+            serde_saphyr::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let mut names = BTreeSet::new();
+        for case in &cases {
+            case.check().map_err(|message| bad(format!("{}: {message}", case.name)))?;
+            if !names.insert(&case.name) {
+                return Err(bad(format!("{} is there twice", case.name)));
+            }
+        }
+        Ok(cases)
+    }
+
+    /// Why it cannot be run here, if it cannot.
+    pub fn not_runnable(&self) -> Option<&'static str> {
+        self.needs.iter().find_map(|need| match need {
+            Need::Sctp if !capability::has_sctp() => Some("no SCTP sockets in this kernel"),
+            Need::Sctp => None,
+        })
+    }
+
+    /// Whether it applies to a backend.
+    pub fn applies_to(&self, backend: &str) -> bool {
+        self.backends.is_empty() || self.backends.iter().any(|name| name == backend)
+    }
+
+    /// A case that asks nothing would pass whatever happens.
+    fn check(&self) -> Result<(), String> {
+        let lists = || self.steps.iter().map(|step| &step.probes).chain([&self.probes]);
+        if lists().any(Vec::is_empty) {
+            return Err("a list of probes is empty".to_owned());
+        }
+        for plan in lists().flatten() {
+            if plan.from.is_empty() || plan.to.is_empty() || plan.count == Some(0) {
+                return Err("a probe asks nothing".to_owned());
+            }
+            if matches!(&plan.expect, Expectation::Reaches(r) if r.reaches.is_empty()) {
+                return Err("a probe expects an answer of nobody".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn both_protocols() -> Vec<Protocol> {
+    vec![Protocol::Tcp, Protocol::Udp]
+}
+
+/// Reads one value as a list of one.
+fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany<T> {
+        Many(Vec<T>),
+        One(T),
+    }
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::Many(many) => many,
+        OneOrMany::One(one) => vec![one],
+    })
+}
