@@ -1,0 +1,47 @@
+#!/bin/sh
+# Installs the programs that the make targets call and that are missing: Debian packages by
+# apt-get (which needs root), cargo tools into target/tools. Says what is missing where it cannot.
+#
+#   scripts/install-tools.sh PROGRAM ...
+set -eu
+cd "$(dirname "$0")/.."
+
+# Which Debian package has a program.
+package_of() {
+    case "$1" in
+        nft) echo nftables ;;
+        ip) echo iproute2 ;;
+        cc) echo gcc libc6-dev ;;
+        *) echo "$1" ;;
+    esac
+}
+
+packages=""
+for program in "$@"; do
+    case "$program" in
+        cargo-deny)
+            if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; then
+                echo "installing cargo-deny (once; it takes some minutes)"
+                cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
+            fi
+            ;;
+        *)
+            command -v "$program" >/dev/null || packages="$packages $(package_of "$program")"
+            ;;
+    esac
+done
+
+if [ -n "$packages" ]; then
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        echo "missing: install$packages, or run this as root on Debian or Ubuntu" >&2
+        exit 1
+    fi
+    echo "installing$packages"
+    export DEBIAN_FRONTEND=noninteractive
+    # A list of packages may be there already, or be too old.
+    # shellcheck disable=SC2086
+    apt-get install -y -qq --no-install-recommends $packages >/dev/null 2>&1 || {
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends $packages >/dev/null
+    }
+fi
