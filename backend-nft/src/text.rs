@@ -17,6 +17,10 @@ use crate::ruleset::{
 /// The longest comment that nft takes, in bytes.
 const COMMENT_MAX: usize = 128;
 
+/// The longest comment of a set: what `typeof` needs leaves no more of the 256 bytes that the
+/// kernel keeps.
+const SET_COMMENT_MAX: usize = 64;
+
 impl Display for Transaction {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.operations().iter().try_for_each(|operation| writeln!(f, "{operation}"))
@@ -84,7 +88,7 @@ fn add_set(f: &mut Formatter<'_>, family: Family, set: &SetDef) -> fmt::Result {
         write!(f, " flags dynamic,timeout; timeout {}s;", timeout.as_secs())?;
     }
     if let Some(comment) = &set.comment {
-        write!(f, " comment \"{}\";", comment_text(comment))?;
+        write!(f, " comment \"{}\";", set_comment_text(comment))?;
     }
     f.write_str(" }")
 }
@@ -142,8 +146,8 @@ pub fn key_text(set: &SetDef, key: &[u8]) -> String {
 /// Prints the fields of a concatenation.
 fn fields(f: &mut Formatter<'_>, types: &[Field], mut bytes: &[u8]) -> fmt::Result {
     list(f, " . ", types, |f, field| {
-        let (value, rest) = bytes.split_at(field.len().min(bytes.len()));
-        let padding = field.padded_len() - field.len();
+        let (value, rest) = bytes.split_at(field.width().min(bytes.len()));
+        let padding = field.padded_width() - field.width();
         bytes = &rest[padding.min(rest.len())..];
         write_field(f, *field, value)
     })
@@ -304,7 +308,16 @@ impl Hook {
 /// A comment as it is written: at most as long as nft takes, and without what its syntax cannot
 /// quote.
 pub(crate) fn comment_text(comment: &str) -> Cow<'_, str> {
-    let mut end = comment.len().min(COMMENT_MAX);
+    cut_comment(comment, COMMENT_MAX)
+}
+
+/// The same for a set's comment.
+pub(crate) fn set_comment_text(comment: &str) -> Cow<'_, str> {
+    cut_comment(comment, SET_COMMENT_MAX)
+}
+
+fn cut_comment(comment: &str, max: usize) -> Cow<'_, str> {
+    let mut end = comment.len().min(max);
     while !comment.is_char_boundary(end) {
         end -= 1;
     }

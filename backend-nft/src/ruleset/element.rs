@@ -26,11 +26,12 @@ impl<const N: usize> Bytes<N> {
         Self { bytes: [0; N], len: 0 }
     }
 
-    /// What was read from the kernel; `None` if it is longer than any of ours.
+    /// What was read from the kernel; `None` if it is longer than any of ours. The padding that a
+    /// single field does not have there is added.
     pub fn from_bytes(read: &[u8]) -> Option<Self> {
         let mut bytes = [0; N];
         bytes.get_mut(..read.len())?.copy_from_slice(read);
-        Some(Self { bytes, len: u8::try_from(read.len()).ok()? })
+        Some(Self { bytes, len: u8::try_from(read.len().next_multiple_of(4)).ok()? })
     }
 
     /// With an address appended.

@@ -22,7 +22,7 @@ pub enum Field {
 
 impl Field {
     /// The length of a value in bytes, without padding.
-    pub fn len(self) -> usize {
+    pub fn width(self) -> usize {
         match self {
             Self::Ipv4Addr | Self::Slot => 4,
             Self::Ipv6Addr => 16,
@@ -32,8 +32,8 @@ impl Field {
     }
 
     /// The length in a concatenation: a multiple of four bytes.
-    pub fn padded_len(self) -> usize {
-        self.len().next_multiple_of(4)
+    pub fn padded_width(self) -> usize {
+        self.width().next_multiple_of(4)
     }
 }
 
@@ -60,7 +60,7 @@ pub struct SetDef {
     /// If given, rules may add elements (`flags dynamic,timeout`), which disappear after this
     /// time without an update.
     pub timeout: Option<Duration>,
-    /// A comment for people.
+    /// A comment for people, cut to 64 bytes when written.
     pub comment: Option<Cow<'static, str>>,
 }
 
@@ -141,7 +141,7 @@ impl SetDef {
 /// The length of a value of these fields: one alone is not padded.
 pub(crate) fn concat_len(fields: &[Field]) -> usize {
     match fields {
-        [one] => one.len(),
-        many => many.iter().map(|field| field.padded_len()).sum(),
+        [one] => one.width(),
+        many => many.iter().map(|field| field.padded_width()).sum(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ChainName, Element, Family, Key, Rule, SetDef, SetName};
+use super::{ChainName, Element, Family, Key, Rule, SetDef, SetName, TABLE};
 
 /// The hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +19,12 @@ pub enum Hook {
     Postrouting,
 }
 
+impl Hook {
+    /// All hooks.
+    pub const ALL: [Self; 5] =
+        [Self::Prerouting, Self::Input, Self::Forward, Self::Output, Self::Postrouting];
+}
+
 /// The type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainKind {
@@ -26,6 +32,11 @@ pub enum ChainKind {
     Filter,
     /// `nat`: sees only the first packet of a connection.
     Nat,
+}
+
+impl ChainKind {
+    /// All types.
+    pub const ALL: [Self; 2] = [Self::Filter, Self::Nat];
 }
 
 /// A chain that packets enter from a hook. Its policy is to accept.
@@ -77,6 +88,45 @@ pub struct Operation {
     pub family: Family,
     /// What is done.
     pub kind: OperationKind,
+}
+
+impl Operation {
+    /// How many elements it adds or deletes.
+    pub fn elements(&self) -> usize {
+        match &self.kind {
+            OperationKind::AddElements(_, elements) => elements.len(),
+            OperationKind::DeleteElements(_, keys) => keys.len(),
+            _ => 0,
+        }
+    }
+
+    /// What it does to which object, in words: `add chain ip kube-proxy services`. Elements are
+    /// left out.
+    pub fn subject(&self) -> String {
+        let set = |set: &SetDef| if set.is_map() { "map" } else { "set" };
+        let (verb, object, name) = match &self.kind {
+            OperationKind::AddTable => ("add", "table", ""),
+            OperationKind::DeleteTable => ("delete", "table", ""),
+            OperationKind::AddBaseChain(chain) => ("add", "chain", chain.name.as_str()),
+            OperationKind::AddChain(chain) => ("add", "chain", chain.as_str()),
+            OperationKind::FlushChain(chain) => ("flush", "chain", chain.as_str()),
+            OperationKind::DeleteChain(chain) => ("delete", "chain", chain.as_str()),
+            OperationKind::AddSet(def) => ("add", set(def), def.name.as_str()),
+            OperationKind::FlushSet(name) => ("flush", "set", name.as_str()),
+            OperationKind::DeleteSet(name) => ("delete", "set", name.as_str()),
+            OperationKind::AddRule(chain, _) => ("add", "rule to chain", chain.as_str()),
+            OperationKind::AddElements(def, _) => match def.is_map() {
+                true => ("add", "element to map", def.name.as_str()),
+                false => ("add", "element to set", def.name.as_str()),
+            },
+            OperationKind::DeleteElements(def, _) => match def.is_map() {
+                true => ("delete", "element from map", def.name.as_str()),
+                false => ("delete", "element from set", def.name.as_str()),
+            },
+        };
+        let space = if name.is_empty() { "" } else { " " };
+        format!("{verb} {object} {} {TABLE}{space}{name}", self.family)
+    }
 }
 
 /// Operations that the kernel commits together, or not at all, in this order; for both families.

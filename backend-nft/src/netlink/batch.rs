@@ -1,0 +1,419 @@
+//! Transactions as batches of messages.
+
+use std::ops::Range;
+
+use ::netlink::{
+    Writer, flags,
+    nfnetlink::{self, subsystem::NFTABLES},
+};
+
+use super::{
+    abi::{LIST_ELEMENT, chain, data, element, message, rule, set, table, userdata as udata},
+    expression::{self, AnonymousSet},
+    userdata::{self, UserData},
+};
+use crate::{
+    ruleset::{
+        BaseChain, Element, ElementData, Family, Field, Hook, Key, OperationKind, Rule, SetData,
+        SetDef, Statement, TABLE, TABLE_COMMENT, Transaction, Verdict,
+    },
+    text,
+};
+
+/// How many elements one message carries. The list is one attribute, of at most 64 KiB; an element
+/// with the longest key, chain name and comment has some 500 bytes.
+const ELEMENTS_PER_MESSAGE: usize = 1000;
+/// Where a list of elements ends, so that one more cannot make it too long.
+const ELEMENTS_BYTES: usize = 60_000;
+
+/// Names with which the kernel numbers the sets inside rules.
+const ANONYMOUS_SET: &str = "__set%d";
+const ANONYMOUS_MAP: &str = "__map%d";
+
+/// nft's numbers of types, packed six bits each into the type of a key.
+const TYPE_BITS: u32 = 6;
+
+/// A transaction, ready to be sent.
+pub(super) struct Batch {
+    /// All messages.
+    pub writer: Writer,
+    /// The sequence number of the first message (which begins the batch).
+    pub first_sequence: u32,
+    /// The sequence number of the message that the kernel acknowledges.
+    pub acked: u32,
+    /// For each message after the first: which operation it is of, and its bytes.
+    pub sources: Vec<(usize, Range<usize>)>,
+}
+
+/// Writes a transaction as a batch. `sequence` numbers the messages from there on.
+pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -> Batch {
+    let mut encoder = Encoder {
+        batch: Batch { writer, first_sequence: sequence, acked: sequence, sources: Vec::new() },
+        next_set: 1,
+        operation: 0,
+    };
+    let w = &mut encoder.batch.writer;
+    w.clear();
+    nfnetlink::batch_begin(w, NFTABLES, sequence, transaction.generation());
+    for (index, operation) in transaction.operations().iter().enumerate() {
+        encoder.operation = index;
+        encoder.operation(operation.family, &operation.kind);
+    }
+    let Encoder { mut batch, .. } = encoder;
+    // Older kernels acknowledge no batch end, so the last message before it is to be.
+    if let Some((_, range)) = batch.sources.last() {
+        batch.writer.add_flags(range.start, flags::ACK);
+        batch.acked = sequence.wrapping_add(batch.sources.len() as u32);
+    }
+    let end = batch.acked.wrapping_add(1);
+    nfnetlink::batch_end(&mut batch.writer, NFTABLES, end);
+    batch
+}
+
+/// How many messages a transaction will at most be, so that sequence numbers can be set aside.
+pub(super) fn message_bound(transaction: &Transaction) -> u32 {
+    let of = |kind: &OperationKind| match kind {
+        OperationKind::AddElements(_, elements) => elements.len(),
+        OperationKind::DeleteElements(_, keys) => keys.len(),
+        // A set and its elements for each statement.
+        OperationKind::AddRule(_, rule) => 1 + 2 * rule.statements.len(),
+        _ => 1,
+    };
+    let all: usize = transaction.operations().iter().map(|operation| of(&operation.kind)).sum();
+    u32::try_from(all + 2).unwrap_or(u32::MAX)
+}
+
+struct Encoder {
+    batch: Batch,
+    next_set: u32,
+    operation: usize,
+}
+
+impl Encoder {
+    fn operation(&mut self, family: Family, kind: &OperationKind) {
+        match kind {
+            OperationKind::AddTable => {
+                self.message(family, message::NEW_TABLE, flags::CREATE, |w| {
+                    w.string(table::NAME, TABLE);
+                    let mut user_data = UserData::new();
+                    user_data.comment(udata::COMMENT, TABLE_COMMENT);
+                    w.attribute(table::USERDATA, user_data.as_slice());
+                });
+            }
+            OperationKind::DeleteTable => {
+                self.message(family, message::DEL_TABLE, 0, |w| w.string(table::NAME, TABLE));
+            }
+            OperationKind::AddBaseChain(base) => {
+                self.message(family, message::NEW_CHAIN, flags::CREATE, |w| base_chain(w, base));
+            }
+            OperationKind::AddChain(name) => {
+                self.message(family, message::NEW_CHAIN, flags::CREATE, |w| {
+                    w.string(chain::TABLE, TABLE);
+                    w.string(chain::NAME, name.as_str());
+                });
+            }
+            OperationKind::FlushChain(name) => {
+                self.message(family, message::DEL_RULE, 0, |w| {
+                    w.string(rule::TABLE, TABLE);
+                    w.string(rule::CHAIN, name.as_str());
+                });
+            }
+            OperationKind::DeleteChain(name) => {
+                self.message(family, message::DEL_CHAIN, 0, |w| {
+                    w.string(chain::TABLE, TABLE);
+                    w.string(chain::NAME, name.as_str());
+                });
+            }
+            OperationKind::AddSet(definition) => {
+                let id = self.set_id();
+                self.message(family, message::NEW_SET, flags::CREATE, |w| {
+                    named_set(w, definition, id);
+                });
+            }
+            OperationKind::FlushSet(name) => {
+                self.message(family, message::DEL_ELEMENT, 0, |w| {
+                    w.string(element::TABLE, TABLE);
+                    w.string(element::SET, name.as_str());
+                });
+            }
+            OperationKind::DeleteSet(name) => {
+                self.message(family, message::DEL_SET, 0, |w| {
+                    w.string(set::TABLE, TABLE);
+                    w.string(set::NAME, name.as_str());
+                });
+            }
+            OperationKind::AddRule(chain, rule) => self.rule(family, chain.as_str(), rule),
+            OperationKind::AddElements(definition, elements) => {
+                self.elements(family, message::NEW_ELEMENT, definition, elements, |w, element| {
+                    write_element(w, definition, element)
+                })
+            }
+            OperationKind::DeleteElements(definition, keys) => {
+                self.elements(family, message::DEL_ELEMENT, definition, keys, |w, key| {
+                    write_key(w, definition, key);
+                });
+            }
+        }
+    }
+
+    fn message(&mut self, family: Family, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
+        let Batch { writer, first_sequence, sources, .. } = &mut self.batch;
+        let start = writer.len();
+        let sequence = first_sequence.wrapping_add(sources.len() as u32 + 1);
+        writer.message(nfnetlink::kind(NFTABLES, kind), flags, sequence, |w| {
+            nfnetlink::header(w, family.number(), 0);
+            fill(w);
+        });
+        sources.push((self.operation, start..writer.len()));
+    }
+
+    fn set_id(&mut self) -> u32 {
+        let id = self.next_set;
+        self.next_set += 1;
+        id
+    }
+
+    fn rule(&mut self, family: Family, chain: &str, rule: &Rule) {
+        // The sets inside the rule come before it.
+        let anonymous: Vec<_> =
+            rule.statements.iter().map(|statement| self.anonymous(family, statement)).collect();
+        self.message(family, message::NEW_RULE, flags::CREATE | flags::APPEND, |w| {
+            w.string(rule::TABLE, TABLE);
+            w.string(rule::CHAIN, chain);
+            w.nest(rule::EXPRESSIONS, |w| {
+                for (statement, set) in rule.statements.iter().zip(anonymous) {
+                    expression::write(w, family, statement, set);
+                }
+            });
+            let mut user_data = UserData::new();
+            if let Some(comment) = &rule.comment {
+                user_data.comment(udata::COMMENT, &text::comment_text(comment));
+            }
+            user_data.item(udata::RULE_FINGERPRINT, &rule.fingerprint(family).to_be_bytes());
+            w.attribute(rule::USERDATA, user_data.as_slice());
+        });
+    }
+
+    /// Makes the set inside a statement, if it has one.
+    fn anonymous(
+        &mut self,
+        family: Family,
+        statement: &Statement,
+    ) -> Option<AnonymousSet<'static>> {
+        match statement {
+            Statement::ServiceProtocols => Some(self.protocol_set(family)),
+            Statement::RandomVerdict(verdicts) => Some(self.random_map(family, verdicts)),
+            _ => None,
+        }
+    }
+
+    fn protocol_set(&mut self, family: Family) -> AnonymousSet<'static> {
+        let made = AnonymousSet { name: ANONYMOUS_SET, id: self.set_id() };
+        let keys = expression::service_protocols();
+        self.message(family, message::NEW_SET, flags::CREATE, |w| {
+            set_head(w, made.name, set::FLAG_ANONYMOUS | set::FLAG_CONSTANT);
+            w.be32(set::KEY_TYPE, type_number(Field::InetProto));
+            w.be32(set::KEY_LEN, 1);
+            set_tail(w, made.id, Some(keys.len()), &userdata::of_protocols());
+        });
+        self.message(family, message::NEW_ELEMENT, flags::CREATE, |w| {
+            list_of(w, made.name, Some(made.id), &keys, |w, key| {
+                w.nest(element::KEY, |w| w.attribute(data::VALUE, key));
+            });
+        });
+        made
+    }
+
+    fn random_map(&mut self, family: Family, verdicts: &[Verdict]) -> AnonymousSet<'static> {
+        let made = AnonymousSet { name: ANONYMOUS_MAP, id: self.set_id() };
+        self.message(family, message::NEW_SET, flags::CREATE, |w| {
+            let map = set::FLAG_ANONYMOUS | set::FLAG_CONSTANT | set::FLAG_MAP;
+            set_head(w, made.name, map);
+            w.be32(set::KEY_TYPE, type_number(Field::Slot));
+            w.be32(set::KEY_LEN, 4);
+            w.be32(set::DATA_TYPE, expression::VERDICT_TYPE);
+            w.be32(set::DATA_LEN, 0);
+            set_tail(w, made.id, Some(verdicts.len()), &userdata::of_random_verdicts());
+        });
+        let numbered: Vec<_> = (0u32..).zip(verdicts).collect();
+        for chunk in numbered.chunks(ELEMENTS_BYTES / 400) {
+            self.message(family, message::NEW_ELEMENT, flags::CREATE, |w| {
+                list_of(w, made.name, Some(made.id), chunk, |w, (slot, verdict)| {
+                    w.nest(element::KEY, |w| w.attribute(data::VALUE, &slot.to_ne_bytes()));
+                    w.nest(element::DATA, |w| expression::write_verdict(w, verdict));
+                });
+            });
+        }
+        made
+    }
+
+    /// Writes elements, as many in a message as fit.
+    fn elements<T>(
+        &mut self,
+        family: Family,
+        kind: u8,
+        set: &SetDef,
+        mut items: &[T],
+        mut write: impl FnMut(&mut Writer, &T),
+    ) {
+        while !items.is_empty() {
+            let mut taken = 0;
+            let flags = if kind == message::NEW_ELEMENT { flags::CREATE } else { 0 };
+            self.message(family, kind, flags, |w| {
+                w.string(element::TABLE, TABLE);
+                w.string(element::SET, set.name.as_str());
+                let start = w.len();
+                w.nest(element::ELEMENTS, |w| {
+                    for item in items.iter().take(ELEMENTS_PER_MESSAGE) {
+                        if w.len() - start > ELEMENTS_BYTES {
+                            break;
+                        }
+                        w.nest(LIST_ELEMENT, |w| write(w, item));
+                        taken += 1;
+                    }
+                });
+            });
+            items = &items[taken..];
+        }
+    }
+}
+
+fn base_chain(w: &mut Writer, base: &BaseChain) {
+    w.string(chain::TABLE, TABLE);
+    w.string(chain::NAME, base.name.as_str());
+    w.string(chain::TYPE, base.kind.as_str());
+    w.be32(chain::POLICY, chain::POLICY_ACCEPT);
+    w.nest(chain::HOOK, |w| {
+        w.be32(chain::HOOK_NUMBER, hook_number(base.hook));
+        w.be32(chain::HOOK_PRIORITY, base.priority.cast_unsigned());
+    });
+}
+
+/// `NF_INET_*`
+pub(super) fn hook_number(hook: Hook) -> u32 {
+    match hook {
+        Hook::Prerouting => 0,
+        Hook::Input => 1,
+        Hook::Forward => 2,
+        Hook::Output => 3,
+        Hook::Postrouting => 4,
+    }
+}
+
+fn named_set(w: &mut Writer, definition: &SetDef, id: u32) {
+    set_head(w, definition.name.as_str(), set_flags(definition));
+    w.be32(set::KEY_TYPE, packed_type(&definition.key));
+    w.be32(set::KEY_LEN, definition.key_len() as u32);
+    match &definition.data {
+        SetData::None => {}
+        SetData::Verdict => {
+            w.be32(set::DATA_TYPE, set::DATA_VERDICT);
+            w.be32(set::DATA_LEN, 0);
+        }
+        SetData::Value(fields) => {
+            w.be32(set::DATA_TYPE, packed_type(fields));
+            w.be32(set::DATA_LEN, definition.value_len() as u32);
+        }
+    }
+    if let Some(timeout) = definition.timeout {
+        w.be64(set::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    }
+    set_tail(w, id, None, &userdata::of_set(definition));
+}
+
+/// The flags of a set of ours.
+pub(super) fn set_flags(definition: &SetDef) -> u32 {
+    let map = if definition.is_map() { set::FLAG_MAP } else { 0 };
+    let dynamic = match definition.timeout {
+        Some(_) => set::FLAG_DYNAMIC | set::FLAG_TIMEOUT,
+        None => 0,
+    };
+    map | dynamic
+}
+
+fn set_head(w: &mut Writer, name: &str, flags: u32) {
+    w.string(set::TABLE, TABLE);
+    w.string(set::NAME, name);
+    w.be32(set::FLAGS, flags);
+}
+
+fn set_tail(w: &mut Writer, id: u32, size: Option<usize>, user_data: &UserData) {
+    w.be32(set::ID, id);
+    if let Some(size) = size {
+        w.nest(set::DESC, |w| w.be32(set::DESC_SIZE, size as u32));
+    }
+    w.attribute(set::USERDATA, user_data.as_slice());
+}
+
+/// nft's number of a type (`enum datatypes`).
+pub(super) fn type_number(field: Field) -> u32 {
+    match field {
+        Field::Slot => 4,
+        Field::Ipv4Addr => 7,
+        Field::Ipv6Addr => 8,
+        Field::InetProto => 12,
+        Field::InetService => 13,
+    }
+}
+
+fn packed_type(fields: &[Field]) -> u32 {
+    fields.iter().fold(0, |packed, field| (packed << TYPE_BITS) | type_number(*field))
+}
+
+/// The fields of a packed type, if all are ours.
+pub(super) fn unpacked_type(mut packed: u32) -> Option<Vec<Field>> {
+    const FIELDS: [Field; 5] =
+        [Field::Slot, Field::Ipv4Addr, Field::Ipv6Addr, Field::InetProto, Field::InetService];
+    let mut fields = Vec::new();
+    while packed != 0 {
+        let number = packed & ((1 << TYPE_BITS) - 1);
+        fields.push(FIELDS.into_iter().find(|field| type_number(*field) == number)?);
+        packed >>= TYPE_BITS;
+    }
+    fields.reverse();
+    (!fields.is_empty()).then_some(fields)
+}
+
+fn list_of<T>(
+    w: &mut Writer,
+    set: &str,
+    id: Option<u32>,
+    items: &[T],
+    mut write: impl FnMut(&mut Writer, &T),
+) {
+    w.string(element::TABLE, TABLE);
+    w.string(element::SET, set);
+    if let Some(id) = id {
+        w.be32(element::SET_ID, id);
+    }
+    w.nest(element::ELEMENTS, |w| {
+        items.iter().for_each(|item| w.nest(LIST_ELEMENT, |w| write(w, item)));
+    });
+}
+
+fn write_key(w: &mut Writer, definition: &SetDef, key: &Key) {
+    w.nest(element::KEY, |w| w.attribute(data::VALUE, cut(key.as_slice(), definition.key_len())));
+}
+
+fn write_element(w: &mut Writer, definition: &SetDef, element: &Element) {
+    write_key(w, definition, &element.key);
+    match &element.data {
+        ElementData::None => {}
+        ElementData::Verdict(verdict) => {
+            w.nest(element::DATA, |w| expression::write_verdict(w, verdict));
+        }
+        ElementData::Value(value) => w.nest(element::DATA, |w| {
+            w.attribute(data::VALUE, cut(value.as_slice(), definition.value_len()));
+        }),
+    }
+    if let Some(comment) = &element.comment {
+        let mut user_data = UserData::new();
+        user_data.comment(udata::COMMENT, &text::comment_text(comment));
+        w.attribute(element::USERDATA, user_data.as_slice());
+    }
+}
+
+/// A key of one field has no padding in the kernel.
+fn cut(bytes: &[u8], length: usize) -> &[u8] {
+    &bytes[..bytes.len().min(length)]
+}

@@ -1,0 +1,311 @@
+//! Reading a table.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use ::netlink::{
+    Attribute, Attributes, Error, Message, Socket, Writer, flags,
+    nfnetlink::{self, subsystem::NFTABLES},
+};
+
+use super::{
+    abi::{GENERATION_ID, chain, data, element, message, rule, set, table, userdata as udata},
+    batch, userdata,
+};
+use crate::ruleset::{
+    BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData, ElementDump,
+    Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, TABLE, TableDump, Value,
+    Verdict,
+};
+
+/// How often a set that is being resized is read, and the wait between: two seconds in all.
+const RESIZE_ATTEMPTS: usize = 100;
+const RESIZE_WAIT: Duration = Duration::from_millis(20);
+
+/// The generation of the ruleset.
+pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
+    let sequence = socket.sequences(1);
+    let mut request = Writer::new();
+    let kind = nfnetlink::kind(NFTABLES, message::GET_GENERATION);
+    request.message(kind, flags::ACK, sequence, |w| nfnetlink::header(w, 0, 0));
+    let mut generation = None;
+    socket.request(request.as_slice(), sequence, |message| {
+        generation = attributes(message).find_kind(GENERATION_ID).and_then(|id| id.be32());
+        Ok(())
+    })?;
+    generation.ok_or(Error::Malformed("no generation"))
+}
+
+/// The table of a family; `None` if there is none.
+pub(super) fn table(
+    socket: &mut Socket,
+    family: Family,
+    elements_of: &[SetName],
+    generation: u32,
+) -> Result<Option<TableDump>, Error> {
+    if !exists(socket, family)? {
+        return Ok(None);
+    }
+    let mut chains: BTreeMap<_, _> = dump(
+        socket,
+        family,
+        message::GET_CHAIN,
+        |_| {},
+        |chains: &mut BTreeMap<ChainName, ChainDump>, read| {
+            chains.extend(read_chain(read));
+        },
+    )?;
+    let rules: Vec<(ChainName, RuleDump)> = dump(
+        socket,
+        family,
+        message::GET_RULE,
+        |w| w.string(rule::TABLE, TABLE),
+        |rules: &mut Vec<_>, read| rules.extend(read_rule(read)),
+    )?;
+    for (name, rule) in rules {
+        if let Some(chain) = chains.get_mut(&name) {
+            chain.rules.push(rule);
+        }
+    }
+    let mut sets: BTreeMap<_, _> = dump(
+        socket,
+        family,
+        message::GET_SET,
+        |w| w.string(set::TABLE, TABLE),
+        |sets: &mut BTreeMap<SetName, SetDump>, read| sets.extend(read_set(read)),
+    )?;
+    for name in elements_of {
+        if let Some(SetDump { definition: Ok(definition), elements, .. }) = sets.get_mut(name) {
+            *elements = Some(read_elements(socket, family, definition)?);
+        }
+    }
+    Ok(Some(TableDump { family, generation: Some(generation), chains, sets }))
+}
+
+fn exists(socket: &mut Socket, family: Family) -> Result<bool, Error> {
+    let sequence = socket.sequences(1);
+    let mut request = Writer::new();
+    let kind = nfnetlink::kind(NFTABLES, message::GET_TABLE);
+    request.message(kind, flags::ACK, sequence, |w| {
+        nfnetlink::header(w, family.number(), 0);
+        w.string(table::NAME, TABLE);
+    });
+    match socket.request(request.as_slice(), sequence, |_| Ok(())) {
+        Ok(()) => Ok(true),
+        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Dumps objects. `read` gets the attributes of each and leaves out what is not of our table:
+/// kernels differ in what they narrow a dump to.
+fn dump<T: Default>(
+    socket: &mut Socket,
+    family: Family,
+    kind: u8,
+    mut narrow: impl FnMut(&mut Writer),
+    mut read: impl FnMut(&mut T, Attributes<'_>),
+) -> Result<T, Error> {
+    socket.dump(
+        |sequence| {
+            let mut writer = Writer::new();
+            let kind = nfnetlink::kind(NFTABLES, kind);
+            nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
+            writer.as_slice().to_vec()
+        },
+        |all, message| {
+            read(all, attributes(message));
+            Ok(())
+        },
+    )
+}
+
+fn attributes(message: Message<'_>) -> Attributes<'_> {
+    message.attributes(nfnetlink::HEADER)
+}
+
+fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
+    attributes.find_kind(kind).and_then(|attribute| attribute.str())
+}
+
+fn be32(attributes: Attributes<'_>, kind: u16) -> Option<u32> {
+    attributes.find_kind(kind).and_then(|attribute| attribute.be32())
+}
+
+fn be64(attributes: Attributes<'_>, kind: u16) -> Option<u64> {
+    attributes.find_kind(kind).and_then(|attribute| attribute.be64())
+}
+
+fn read_chain(read: Attributes<'_>) -> Option<(ChainName, ChainDump)> {
+    if text(read, chain::TABLE)? != TABLE {
+        return None;
+    }
+    let name = ChainName::from(text(read, chain::NAME)?);
+    let base = match read.find_kind(chain::HOOK) {
+        None => ChainBase::Regular,
+        Some(hook) => match base_chain(&name, read, hook) {
+            Some(base) => ChainBase::Base(base),
+            None => ChainBase::Foreign("its type, hook or policy is none of ours".into()),
+        },
+    };
+    let handle = be64(read, chain::HANDLE)?;
+    Some((name, ChainDump { handle, base, rules: Vec::new() }))
+}
+
+fn base_chain(name: &ChainName, read: Attributes<'_>, hook: Attribute<'_>) -> Option<BaseChain> {
+    if be32(read, chain::POLICY)? != chain::POLICY_ACCEPT {
+        return None;
+    }
+    let number = be32(hook.nested(), chain::HOOK_NUMBER)?;
+    Some(BaseChain {
+        name: name.clone(),
+        kind: ChainKind::ALL
+            .into_iter()
+            .find(|kind| text(read, chain::TYPE) == Some(kind.as_str()))?,
+        hook: Hook::ALL.into_iter().find(|hook| batch::hook_number(*hook) == number)?,
+        priority: be32(hook.nested(), chain::HOOK_PRIORITY)?.cast_signed(),
+    })
+}
+
+fn read_rule(read: Attributes<'_>) -> Option<(ChainName, RuleDump)> {
+    if text(read, rule::TABLE)? != TABLE {
+        return None;
+    }
+    let fingerprint = read.find_kind(rule::USERDATA).and_then(|user_data| {
+        let (_, hash) = userdata::items(user_data.payload)
+            .find(|(kind, _)| *kind == udata::RULE_FINGERPRINT)?;
+        Some(u64::from_be_bytes(hash.try_into().ok()?))
+    });
+    let handle = be64(read, rule::HANDLE)?;
+    Some((text(read, rule::CHAIN)?.into(), RuleDump { handle, fingerprint }))
+}
+
+fn read_set(read: Attributes<'_>) -> Option<(SetName, SetDump)> {
+    if text(read, set::TABLE)? != TABLE {
+        return None;
+    }
+    let flags = be32(read, set::FLAGS).unwrap_or(0);
+    if flags & set::FLAG_ANONYMOUS != 0 {
+        return None;
+    }
+    let name = SetName::from(text(read, set::NAME)?);
+    let definition = definition(&name, flags, read).map_err(str::to_owned);
+    Some((name, SetDump { handle: be64(read, set::HANDLE)?, definition, elements: None }))
+}
+
+/// The definition of a set, if it is one that we could have written.
+fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef, &'static str> {
+    let fields = |packed| batch::unpacked_type(packed).ok_or("it has fields of other types");
+    let key = fields(be32(read, set::KEY_TYPE).unwrap_or(0))?;
+    let data = match be32(read, set::DATA_TYPE) {
+        _ if flags & set::FLAG_MAP == 0 => SetData::None,
+        None => return Err("it maps to something else"),
+        Some(set::DATA_VERDICT) => SetData::Verdict,
+        Some(packed) => SetData::Value(fields(packed)?),
+    };
+    let timeout = match flags & set::FLAG_TIMEOUT {
+        0 => None,
+        _ => Some(Duration::from_millis(be64(read, set::TIMEOUT).unwrap_or(0))),
+    };
+    if [set::EXPRESSION, set::EXPRESSIONS].into_iter().any(|kind| read.find_kind(kind).is_some()) {
+        return Err("its elements have statements");
+    }
+    let comment = read
+        .find_kind(set::USERDATA)
+        .and_then(|data| userdata::comment(data.payload, udata::SET_COMMENT))
+        .map(|comment| comment.to_owned().into());
+    let definition = SetDef { name: name.clone(), key, data, timeout, comment };
+    if flags != batch::set_flags(&definition) {
+        return Err("it has other flags");
+    }
+    if be32(read, set::KEY_LEN) != Some(definition.key_len() as u32) {
+        return Err("its key has another length");
+    }
+    let value_len = be32(read, set::DATA_LEN).unwrap_or(0);
+    if matches!(definition.data, SetData::Value(_)) && value_len != definition.value_len() as u32 {
+        return Err("its data has another length");
+    }
+    Ok(definition)
+}
+
+/// All elements of a set, by key.
+///
+/// While the kernel resizes a hash table, which it does for a while after many elements came, a
+/// dump gives some elements twice and leaves as many others out. So it is complete if none came
+/// twice.
+fn read_elements(
+    socket: &mut Socket,
+    family: Family,
+    definition: &SetDef,
+) -> Result<Vec<ElementDump>, Error> {
+    for _ in 0..RESIZE_ATTEMPTS {
+        let mut elements = dump_elements(socket, family, definition)?;
+        elements.sort_unstable_by_key(|found| found.element.key);
+        if elements.windows(2).all(|pair| pair[0].element.key != pair[1].element.key) {
+            return Ok(elements);
+        }
+        thread::sleep(RESIZE_WAIT);
+    }
+    Err(Error::Interrupted)
+}
+
+fn dump_elements(
+    socket: &mut Socket,
+    family: Family,
+    definition: &SetDef,
+) -> Result<Vec<ElementDump>, Error> {
+    let name = definition.name.as_str();
+    let (elements, missed): (Vec<ElementDump>, usize) = dump(
+        socket,
+        family,
+        message::GET_ELEMENT,
+        |w| {
+            w.string(element::TABLE, TABLE);
+            w.string(element::SET, name);
+        },
+        |(elements, missed): &mut (Vec<_>, usize), read| {
+            let Some(list) = read.find_kind(element::ELEMENTS) else { return };
+            for one in list.nested() {
+                match read_element(one.nested()) {
+                    Some(element) => elements.push(element),
+                    None => *missed += 1,
+                }
+            }
+        },
+    )?;
+    if missed > 0 {
+        return Err(Error::Malformed("an element has an unknown form"));
+    }
+    Ok(elements)
+}
+
+fn read_element(read: Attributes<'_>) -> Option<ElementDump> {
+    let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
+    let data = match read.find_kind(element::DATA) {
+        None => ElementData::None,
+        Some(found) => match found.nested().next()? {
+            Attribute { kind: data::VALUE, payload } => {
+                ElementData::Value(Value::from_bytes(payload)?)
+            }
+            verdict => ElementData::Verdict(read_verdict(verdict)?),
+        },
+    };
+    let comment = read
+        .find_kind(element::USERDATA)
+        .and_then(|data| userdata::comment(data.payload, udata::COMMENT));
+    let element =
+        Element { key: Key::from_bytes(key.payload)?, data, comment: comment.map(Into::into) };
+    let expires = be64(read, element::EXPIRATION).map(Duration::from_millis);
+    Some(ElementDump { element, expires })
+}
+
+fn read_verdict(read: Attribute<'_>) -> Option<Verdict> {
+    let chain = || text(read.nested(), data::VERDICT_CHAIN).map(ChainName::from);
+    Some(match be32(read.nested(), data::VERDICT_CODE)?.cast_signed() {
+        data::ACCEPT => Verdict::Accept,
+        data::DROP => Verdict::Drop,
+        data::RETURN => Verdict::Return,
+        data::JUMP => Verdict::Jump(chain()?),
+        data::GOTO => Verdict::Goto(chain()?),
+        _ => return None,
+    })
+}

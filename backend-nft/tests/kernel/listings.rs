@@ -1,0 +1,143 @@
+//! What netlink commits is what nft makes of the same transaction as text, and nft can print it,
+//! load what it printed, and print the same.
+
+use backend_nft::{
+    ruleset::{Family, Transaction},
+    transport::Transport,
+};
+
+use crate::support::{self, Nft, in_namespace};
+
+/// The bytecode of all rules, without user data, in which the fingerprints are.
+fn bytecode(nft: &Nft) -> String {
+    let listed = nft.run(&["--debug=netlink", "list", "ruleset"], "");
+    let code = |line: &&str| !line.is_empty() && !line.contains("userdata =");
+    let mut lines: Vec<_> = listed.lines().filter(code).collect();
+    // The elements of a set come in any order.
+    lines.chunk_by_mut(|a, b| is_element(a) && is_element(b)).for_each(|run| run.sort_unstable());
+    lines.join("\n")
+}
+
+fn is_element(line: &str) -> bool {
+    line.starts_with("\telement ")
+}
+
+#[test]
+fn each_statement_is_listed_as_its_text_is() {
+    let nft = Nft::installed();
+    for family in Family::ALL {
+        in_namespace(|| {
+            for (chain, rule) in support::rules(family) {
+                let mut transaction = Transaction::new();
+                support::add_table(&mut transaction, family);
+                transaction.add_rule(family, chain, rule.clone());
+                support::netlink().commit(&transaction).unwrap();
+                let by_netlink = (nft.list(), bytecode(&nft));
+                nft.flush();
+                nft.load(&transaction.to_string());
+                let by_text = (nft.list(), bytecode(&nft));
+                nft.flush();
+                let shown = rule.display(family).to_string();
+                assert_eq!(by_netlink.0, by_text.0, "{shown}");
+                assert_eq!(by_netlink.1, by_text.1, "{shown}");
+            }
+        });
+    }
+}
+
+#[test]
+fn everything_is_listed_as_its_text_is_by_every_nft() {
+    let transaction = support::everything();
+    for nft in Nft::all() {
+        in_namespace(|| {
+            nft.load(&transaction.to_string());
+            let by_text = nft.list();
+            nft.flush();
+            support::netlink().commit(&transaction).unwrap();
+            let listed = nft.list();
+            assert_eq!(listed, by_text, "{nft:?}");
+            // Nothing was lost on the way.
+            for line in ["comment \"rules for kube-proxy\"", "comment \"slots of services\"", "258"]
+            {
+                assert!(listed.contains(line), "{line}: {listed}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_was_listed_can_be_restored_by_every_nft() {
+    let transaction = support::everything();
+    let all = Nft::all();
+    for (index, saved_by) in all.iter().enumerate() {
+        // Older ones do not load all that newer ones print.
+        for restored_by in &all[index..] {
+            in_namespace(|| {
+                support::netlink().commit(&transaction).unwrap();
+                let saved = saved_by.list();
+                let expected = restored_by.list();
+                restored_by.flush();
+                restored_by.load(&saved);
+                assert_eq!(restored_by.list(), expected, "{saved_by:?} {restored_by:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn the_same_again_changes_nothing() {
+    let nft = Nft::installed();
+    in_namespace(|| {
+        let mut transaction = Transaction::new();
+        for family in Family::ALL {
+            let sets = support::add_table(&mut transaction, family);
+            support::add_elements(&mut transaction, family, &sets);
+        }
+        let mut netlink = support::netlink();
+        netlink.commit(&transaction).unwrap();
+        let before = nft.list();
+        netlink.commit(&transaction).unwrap();
+        assert_eq!(nft.list(), before);
+    });
+}
+
+#[test]
+fn what_was_added_can_be_deleted() {
+    let nft = Nft::installed();
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        netlink.commit(&support::everything()).unwrap();
+        let mut transaction = Transaction::new();
+        for family in Family::ALL {
+            let mut elements = Transaction::new();
+            let sets = support::Sets::new(family);
+            support::add_elements(&mut elements, family, &sets);
+            for operation in elements.operations() {
+                use backend_nft::ruleset::OperationKind::AddElements;
+                let AddElements(set, elements) = &operation.kind else { panic!("{operation}") };
+                let keys = elements.iter().map(|element| element.key).collect();
+                transaction.delete_elements(family, set, keys);
+            }
+            let chains = ["services", "lb-1", "lb-2", "dropped"];
+            for chain in chains.into_iter().chain(["nat-prerouting", "filter-forward"]) {
+                transaction.flush_chain(family, chain);
+            }
+            for chain in chains {
+                transaction.delete_chain(family, chain);
+            }
+            for set in sets.all() {
+                transaction.flush_set(family, set.name.clone());
+                transaction.delete_set(family, set.name.clone());
+            }
+        }
+        netlink.commit(&transaction).unwrap();
+        let listed = nft.list();
+        for gone in ["services", "lb-1", "endpoints", "10.0.0.1", "map "] {
+            assert!(!listed.contains(gone), "{gone}: {listed}");
+        }
+        let mut transaction = Transaction::new();
+        Family::ALL.into_iter().for_each(|family| transaction.delete_table(family));
+        netlink.commit(&transaction).unwrap();
+        assert_eq!(nft.list(), "");
+    });
+}

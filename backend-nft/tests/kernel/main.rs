@@ -1,0 +1,7 @@
+//! Rulesets in real kernels: every test makes a network namespace of its own, which needs root.
+
+mod dumps;
+mod errors;
+mod listings;
+mod sizes;
+mod support;

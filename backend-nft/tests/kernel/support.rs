@@ -1,0 +1,369 @@
+//! Namespaces, the program `nft` in two versions, and a ruleset with everything in it.
+
+use std::{
+    io::Write,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
+
+use backend_nft::{
+    netlink::NetlinkTransport,
+    ruleset::{
+        BaseChain, ChainKind, Element, Family, Field, Hook, InterfaceMatch, Key, Rule, Selector,
+        SetDef, Side, Statement, Transaction, Value, Verdict,
+    },
+};
+use proxy_core::model::Protocol;
+
+/// Runs `test` in a thread with a network namespace of its own, which ends with the thread.
+pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                // SAFETY: no pointers are passed; only this thread changes its namespace.
+                let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+                assert_eq!(result, 0, "cannot make a network namespace: these tests need root");
+                test()
+            })
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A program `nft`. It runs in the namespace of the thread that starts it.
+#[derive(Clone, Debug)]
+pub struct Nft(pub PathBuf);
+
+impl Nft {
+    /// The one that is installed.
+    pub fn installed() -> Self {
+        Self("nft".into())
+    }
+
+    /// Debian trixie's 1.1.3. Without it there is nothing to test; that is an error in CI, and
+    /// elsewhere it is said aloud.
+    pub fn trixie() -> Option<Self> {
+        static FETCHED: OnceLock<Option<Nft>> = OnceLock::new();
+        FETCHED
+            .get_or_init(|| {
+                let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nft-trixie");
+                let script =
+                    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fetch-nft-trixie.sh");
+                let output = Command::new(script).arg(&directory).output().unwrap();
+                if output.status.success() {
+                    return Some(Self(directory.join("nft")));
+                }
+                let why = String::from_utf8_lossy(&output.stderr);
+                assert!(std::env::var_os("CI").is_none(), "cannot fetch nft 1.1.3: {why}");
+                let mut tty = std::io::stderr();
+                let _ = writeln!(tty, "NOT TESTED with nft 1.1.3, as it cannot be fetched: {why}");
+                None
+            })
+            .clone()
+    }
+
+    /// All that there are.
+    pub fn all() -> Vec<Self> {
+        [Some(Self::installed()), Self::trixie()].into_iter().flatten().collect()
+    }
+
+    /// Runs it and returns what it prints; its errors are a panic.
+    pub fn run(&self, arguments: &[&str], input: &str) -> String {
+        self.try_run(arguments, input).unwrap_or_else(|why| {
+            panic!("{self:?} {arguments:?}: {why}\n{}", &input[..input.len().min(4000)])
+        })
+    }
+
+    pub fn try_run(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut child = Command::new(&self.0)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let mut stdin = child.stdin.take().unwrap();
+        let output = thread::scope(|scope| {
+            // It may end without reading all.
+            scope.spawn(move || stdin.write_all(input.as_bytes()));
+            child.wait_with_output().unwrap()
+        });
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).unwrap()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// The ruleset without counters.
+    pub fn list(&self) -> String {
+        self.run(&["-s", "list", "ruleset"], "")
+    }
+
+    pub fn load(&self, ruleset: &str) {
+        self.run(&["-f", "-"], ruleset);
+    }
+
+    pub fn flush(&self) {
+        self.run(&["flush", "ruleset"], "");
+    }
+}
+
+pub fn netlink() -> NetlinkTransport {
+    NetlinkTransport::open().unwrap()
+}
+
+/// The number `last` in a network of tests.
+pub fn address(family: Family, last: u16) -> IpAddr {
+    match family {
+        Family::Ip => Ipv4Addr::from(0x0a00_0000 + u32::from(last)).into(),
+        Family::Ip6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).into(),
+    }
+}
+
+/// Sets and maps of all the kinds that there are.
+pub struct Sets {
+    pub addresses: Arc<SetDef>,
+    pub hairpins: Arc<SetDef>,
+    pub affinity: Arc<SetDef>,
+    pub services: Arc<SetDef>,
+    pub nodeports: Arc<SetDef>,
+    pub endpoints: Arc<SetDef>,
+    pub nodeport_endpoints: Arc<SetDef>,
+}
+
+impl Sets {
+    pub fn new(family: Family) -> Self {
+        use Field::{InetProto, InetService, Slot};
+        let ip = family.address_field();
+        Self {
+            addresses: SetDef::set("cluster-ips", [ip]).with_comment("all of them").into(),
+            hairpins: SetDef::set("hairpins", [ip, ip, InetProto, InetService]).into(),
+            affinity: SetDef::dynamic_set("affinity", [ip], Duration::from_secs(10_800)).into(),
+            services: SetDef::verdict_map("service-ips", [ip, InetProto, InetService]).into(),
+            nodeports: SetDef::verdict_map("nodeports", [InetProto, InetService]).into(),
+            endpoints: SetDef::map(
+                "endpoints",
+                [ip, InetProto, InetService, Slot],
+                [ip, InetService],
+            )
+            .with_comment("slots of services")
+            .into(),
+            nodeport_endpoints: SetDef::map(
+                "nodeport-endpoints",
+                [InetProto, InetService, Slot],
+                [ip, InetService],
+            )
+            .into(),
+        }
+    }
+
+    pub fn all(&self) -> [&Arc<SetDef>; 7] {
+        [
+            &self.addresses,
+            &self.hairpins,
+            &self.affinity,
+            &self.services,
+            &self.nodeports,
+            &self.endpoints,
+            &self.nodeport_endpoints,
+        ]
+    }
+}
+
+/// A table with sets and chains and without rules.
+pub fn add_table(transaction: &mut Transaction, family: Family) -> Sets {
+    let sets = Sets::new(family);
+    transaction.add_table(family);
+    for set in sets.all() {
+        transaction.add_set(family, set.clone());
+    }
+    for (name, kind, hook, priority) in [
+        ("nat-prerouting", ChainKind::Nat, Hook::Prerouting, -100),
+        ("nat-output", ChainKind::Nat, Hook::Output, -100),
+        ("nat-postrouting", ChainKind::Nat, Hook::Postrouting, 100),
+        ("filter-prerouting-pre-dnat", ChainKind::Filter, Hook::Prerouting, -110),
+        ("filter-input", ChainKind::Filter, Hook::Input, 0),
+        ("filter-forward", ChainKind::Filter, Hook::Forward, 0),
+        ("filter-output", ChainKind::Filter, Hook::Output, 0),
+    ] {
+        let name = name.into();
+        transaction.add_base_chain(family, BaseChain { name, kind, hook, priority });
+    }
+    for name in ["services", "lb-1", "lb-2", "dropped"] {
+        transaction.add_chain(family, name);
+    }
+    sets
+}
+
+/// An element for each set that holds some.
+pub fn add_elements(transaction: &mut Transaction, family: Family, sets: &Sets) {
+    let [vip, endpoint] = [address(family, 1), address(family, 0x101)];
+    let goto = || Verdict::Goto("lb-1".into());
+    let key = |protocol| Key::new().address(vip).protocol(protocol).port(80);
+    transaction.add_elements(
+        family,
+        &sets.addresses,
+        vec![
+            Element::new(Key::new().address(vip)),
+            Element::new(Key::new().address(endpoint)).with_comment("with a comment"),
+        ],
+    );
+    transaction.add_elements(
+        family,
+        &sets.hairpins,
+        vec![Element::new(
+            Key::new().address(endpoint).address(endpoint).protocol(Protocol::Sctp).port(8080),
+        )],
+    );
+    transaction.add_elements(
+        family,
+        &sets.services,
+        vec![
+            Element::verdict(key(Protocol::Tcp), goto()).with_comment("default/web:http"),
+            Element::verdict(key(Protocol::Udp), Verdict::Drop),
+            Element::verdict(key(Protocol::Sctp), Verdict::Jump("lb-2".into())),
+        ],
+    );
+    let port = Key::new().protocol(Protocol::Tcp).port(30_080);
+    transaction.add_elements(family, &sets.nodeports, vec![Element::verdict(port, goto())]);
+    let value = Value::new().address(endpoint).port(8080);
+    transaction.add_elements(
+        family,
+        &sets.endpoints,
+        vec![
+            Element::value(key(Protocol::Tcp).slot(0), value),
+            Element::value(key(Protocol::Tcp).slot(258), value).with_comment("the 258th"),
+        ],
+    );
+    transaction.add_elements(
+        family,
+        &sets.nodeport_endpoints,
+        vec![Element::value(port.slot(1), value)],
+    );
+}
+
+/// Every statement, by the chain in which it may stand.
+pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
+    use Selector::{DestinationAddress, DestinationPort, Protocol as L4, SourceAddress};
+    let other = match family {
+        Family::Ip => ["10.0.0.0/8", "10.128.0.0/9", "10.1.2.3/32", "0.0.0.0/0", "10.1.2.0/23"],
+        Family::Ip6 => ["fd00::/8", "fd80::/9", "fd00::1/128", "::/0", "fd00:1:2::/47"],
+    };
+    let vip = || vec![DestinationAddress, L4, DestinationPort];
+    let port = || vec![L4, DestinationPort];
+    let net = |side, negated, index: usize| Statement::Address {
+        side,
+        negated,
+        net: other[index].parse().unwrap(),
+    };
+    let exact = |name: &str| InterfaceMatch::Exact(name.into());
+    let prefix = |name: &str| InterfaceMatch::Prefix(name.into());
+    let interface = |negated, name| Statement::InputInterface { negated, name };
+    let goto = |chain: &str| Verdict::Goto(chain.into());
+    let mut rules: Vec<(&'static str, Rule)> = Vec::new();
+    let mut rule = |chain, statements: Vec<Statement>| rules.push((chain, Rule::new(statements)));
+    rule("services", vec![Statement::CtStateNew]);
+    rule("services", vec![Statement::CtStatusDnat]);
+    for (side, negated) in [
+        (Side::Source, false),
+        (Side::Source, true),
+        (Side::Destination, false),
+        (Side::Destination, true),
+    ] {
+        for index in 0..other.len() {
+            rule("services", vec![net(side, negated, index)]);
+        }
+        rule("services", vec![Statement::FibLocal(side)]);
+    }
+    for negated in [false, true] {
+        rule("services", vec![interface(negated, exact("eth0"))]);
+        rule("services", vec![interface(negated, exact("fifteen-letters"))]);
+        rule("services", vec![interface(negated, prefix("cali"))]);
+        rule("services", vec![interface(negated, prefix("v"))]);
+    }
+    for protocol in Protocol::ALL {
+        rule("services", vec![Statement::Protocol(protocol)]);
+    }
+    rule("services", vec![Statement::ServiceProtocols]);
+    rule("services", vec![Statement::MarkSet(0x4000)]);
+    rule("services", vec![Statement::MarkOr(0x4000)]);
+    rule("services", vec![Statement::MarkXor(0x4000)]);
+    rule("services", vec![Statement::MarkOr(0x8000_0000)]);
+    for (key, set) in [
+        (vec![DestinationAddress], "cluster-ips"),
+        (vec![SourceAddress], "cluster-ips"),
+        (vec![SourceAddress], "affinity"),
+        (vec![SourceAddress, DestinationAddress, L4, DestinationPort], "hairpins"),
+    ] {
+        rule("services", vec![Statement::Lookup { key, set: set.into() }]);
+    }
+    rule("services", vec![Statement::VerdictMap { key: vip(), map: "service-ips".into() }]);
+    rule("services", vec![Statement::VerdictMap { key: port(), map: "nodeports".into() }]);
+    rule("services", vec![Statement::RandomVerdict(vec![goto("lb-1")])]);
+    rule(
+        "services",
+        vec![Statement::RandomVerdict(vec![
+            goto("lb-1"),
+            goto("lb-2"),
+            Verdict::Jump("dropped".into()),
+            Verdict::Drop,
+        ])],
+    );
+    rule(
+        "lb-1",
+        vec![
+            Statement::ServiceProtocols,
+            Statement::DnatRandom { key: vip(), slots: 1, map: "endpoints".into() },
+        ],
+    );
+    rule(
+        "lb-2",
+        vec![
+            Statement::ServiceProtocols,
+            Statement::DnatRandom { key: port(), slots: 65_536, map: "nodeport-endpoints".into() },
+        ],
+    );
+    for protocol in Protocol::ALL {
+        let dnat = Statement::Dnat { address: address(family, 9), port: 8080 };
+        rule("lb-2", vec![Statement::Protocol(protocol), dnat]);
+    }
+    rule("nat-postrouting", vec![Statement::Masquerade]);
+    rule("filter-input", vec![Statement::Reject]);
+    rule("lb-1", vec![Statement::UpdateSet { side: Side::Source, set: "affinity".into() }]);
+    rule("lb-1", vec![Statement::UpdateSet { side: Side::Destination, set: "affinity".into() }]);
+    rule("services", vec![Statement::Counter]);
+    for verdict in [Verdict::Accept, Verdict::Drop, Verdict::Return, goto("dropped")] {
+        rule("filter-forward", vec![Statement::CtStateNew, Statement::Verdict(verdict)]);
+    }
+    rule("nat-prerouting", vec![Statement::Verdict(Verdict::Jump("services".into()))]);
+    rule(
+        "services",
+        vec![
+            net(Side::Source, true, 0),
+            Statement::Lookup { key: vec![DestinationAddress], set: "cluster-ips".into() },
+            Statement::MarkOr(0x4000),
+            Statement::Counter,
+            Statement::Verdict(Verdict::Jump("dropped".into())),
+        ],
+    );
+    let commented = Rule::new([Statement::Verdict(Verdict::Drop)]);
+    rules.push(("dropped", commented.with_comment("the quick brown fox ".repeat(10))));
+    rules
+}
+
+/// All of it, in both families.
+pub fn everything() -> Transaction {
+    let mut transaction = Transaction::new();
+    for family in Family::ALL {
+        let sets = add_table(&mut transaction, family);
+        for (chain, rule) in rules(family) {
+            transaction.add_rule(family, chain, rule);
+        }
+        add_elements(&mut transaction, family, &sets);
+    }
+    transaction
+}
