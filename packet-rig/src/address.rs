@@ -6,7 +6,7 @@
 //! | `node-1`, second address | .1, .11 | ::1, ::11 |
 //! | `node-2` | .2 | ::2 |
 //! | `client`, more addresses | .100, .101 to .116 | ::100, ::101 to ::116 |
-//! | gateway to nowhere | .254 | ::fe |
+//! | gateway that refuses | .254 | ::fe |
 //! | pods of node N | 10.244.N.0/24 | fd00:10:244:N::/64 |
 //! | pods `a`, `b` on `node-1`; `c`, `d` on `node-2` | .10, .11 | ::10, ::11 |
 //! | cluster IPs | 10.96.0.0/16 | fd00:10:96::/112 |

@@ -111,9 +111,9 @@ pub struct Step {
     /// New contents of files, or null for those that are removed.
     #[serde(default)]
     pub files: BTreeMap<String, Option<String>>,
-    /// Whether the proxy is ended and started again.
+    /// What is done to the proxy, in this order, after the files were changed.
     #[serde(default)]
-    pub restart: Option<Restart>,
+    pub proxy: Vec<ProxyAction>,
     /// How long to wait before the probes, in milliseconds. Only needed where something must *not*
     /// happen, or a timeout must pass: probes are repeated until they show what is expected.
     #[serde(default)]
@@ -129,14 +129,16 @@ impl Step {
     }
 }
 
-/// How the proxy is ended before it is started again.
+/// Something that is done to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Restart {
-    /// `SIGTERM`
-    Term,
-    /// `SIGKILL`
+pub enum ProxyAction {
+    /// It gets `SIGTERM`.
+    Stop,
+    /// It gets `SIGKILL`.
     Kill,
+    /// It is started, and waited for until it has programmed something.
+    Start,
 }
 
 /// Requests from every place of a list to every target of another, and what must come of them.
@@ -180,6 +182,8 @@ pub enum Failure {
     Refused,
     /// Nobody says anything.
     TimedOut,
+    /// Packets leave the node as they came, and end at the gateway.
+    Unrouted,
 }
 
 /// Who answers.

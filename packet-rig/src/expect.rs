@@ -67,6 +67,7 @@ fn check_failures(
     let (expected, count) = match failure {
         Failure::Refused => (Outcome::Refused, REFUSALS),
         Failure::TimedOut => (Outcome::TimedOut, 1),
+        Failure::Unrouted => (Outcome::Unrouted, REFUSALS),
     };
     let count = plan.count.unwrap_or(count);
     let outcomes: Vec<(&Place, Target, Result<Vec<Outcome>>)> = thread::scope(|scope| {
@@ -75,7 +76,7 @@ fn check_failures(
             .flat_map(|place| plan.to.iter().map(|target| (*place, *target)))
             .map(|(place, target)| {
                 let probe = match failure {
-                    Failure::Refused => Probe::new(target),
+                    Failure::Refused | Failure::Unrouted => Probe::new(target),
                     Failure::TimedOut => Probe::expecting_silence(target),
                 };
                 let probe = Probe { source_port: plan.source_port, ..probe };

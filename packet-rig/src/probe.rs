@@ -28,8 +28,11 @@ pub enum Outcome {
     },
     /// Refused: a reset, or ICMP port unreachable.
     Refused,
-    /// No answer of any kind in time.
+    /// No answer of any kind in time: somebody dropped it.
     TimedOut,
+    /// The packet left the node, its destination unchanged, for the gateway of the
+    /// [`Topology`](crate::Topology), which says that it has no such host.
+    Unrouted,
     /// Anything else, in words.
     Other(String),
 }
@@ -47,6 +50,9 @@ impl Outcome {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
+            // The gateway's "administratively prohibited": the first in IPv4, the second in IPv6.
+            io::ErrorKind::HostUnreachable => Self::Unrouted,
+            _ if error.raw_os_error() == Some(libc::EACCES) => Self::Unrouted,
             _ => Self::Other(error.to_string()),
         }
     }
@@ -58,6 +64,7 @@ impl fmt::Display for Outcome {
             Self::Reached { endpoint, seen } => write!(f, "{endpoint} (which saw {})", seen.ip()),
             Self::Refused => f.write_str("refused"),
             Self::TimedOut => f.write_str("timed out"),
+            Self::Unrouted => f.write_str("unrouted"),
             Self::Other(what) => f.write_str(what),
         }
     }
@@ -156,7 +163,7 @@ impl Probe {
         match socket.send(b"who\n") {
             // A packet dropped in the output hook fails like this. Whether it was also rejected
             // (ICMP) is learnt by reading.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
             sent => drop(sent?),
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    case::{Case, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, Restart, ServerPlan, Step},
+    case::{Case, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ProxyAction, ServerPlan, Step},
     echo::EchoServer,
     error::{Result, RigError},
     expect::{self, Memory},
@@ -101,13 +101,15 @@ impl Running {
                 None => self.files.remove(FILES, name)?,
             }
         }
-        if let Some(restart) = step.restart {
-            match restart {
-                Restart::Term => drop(self.proxy.stop()),
-                Restart::Kill => self.proxy.kill(),
+        for action in &step.proxy {
+            match action {
+                ProxyAction::Stop => drop(self.proxy.stop()),
+                ProxyAction::Kill => self.proxy.kill(),
+                ProxyAction::Start => {
+                    self.proxy.start_again()?;
+                    self.proxy.wait_ready(READY)?;
+                }
             }
-            self.proxy.start_again()?;
-            self.proxy.wait_ready(READY)?;
         }
         thread::sleep(step.pause());
         Ok(())

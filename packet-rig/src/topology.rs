@@ -11,7 +11,8 @@
 //! Pods hang on routed veth pairs: a /32 (or /128) route on the node for each, and no address on
 //! the node's end, so that masqueraded traffic shows the node's own address. Service addresses are
 //! routed to `node-1` from everywhere, because no proxy runs on `node-2`. What nobody knows goes
-//! to a gateway that drops it in silence, so "left the node" shows as a timeout.
+//! to a gateway that refuses it with an ICMP error of its own, so that a packet which left the
+//! node untouched ([`Outcome::Unrouted`](crate::Outcome::Unrouted)) differs from a dropped one.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -47,9 +48,23 @@ const COMMON_SYSCTLS: [(&str, &str); 15] = [
     ("ipv6/conf/default/accept_ra", "0"),
 ];
 
-/// Sysctls of the nodes, after the common ones.
-const NODE_SYSCTLS: [(&str, &str); 2] =
+/// Sysctls of what forwards, after the common ones.
+const FORWARDING_SYSCTLS: [(&str, &str); 2] =
     [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
+
+/// Sysctls of the bridge's namespace.
+const BRIDGE_SYSCTLS: [(&str, &str); 2] =
+    [("bridge/bridge-nf-call-iptables", "0"), ("bridge/bridge-nf-call-ip6tables", "0")];
+
+/// What the gateway does with whatever it should forward.
+const GATEWAY_RULES: &str = "\
+table inet gateway {
+    chain forward {
+        type filter hook forward priority 0
+        reject with icmpx type admin-prohibited
+    }
+}
+";
 
 /// A host of the network: a node, a pod or the client.
 #[derive(Clone, Debug)]
@@ -86,13 +101,17 @@ impl Topology {
 
     /// Builds the network, with pods `a` and `b` on `node-1`, `c` and `d` on `node-2`.
     pub fn new() -> Result<Self> {
-        let underlay = make_namespace(&[])?;
+        let underlay = make_namespace(&FORWARDING_SYSCTLS)?;
+        // Where the kernel shows bridged packets to the rules of routed ones, the gateway would
+        // refuse them too. The settings exist only where it does that.
+        let _ = underlay.sysctl(&BRIDGE_SYSCTLS);
         let mut places = vec![
-            host(Self::NODE, &[1, 11], &NODE_SYSCTLS)?,
-            host(Self::OTHER_NODE, &[2], &NODE_SYSCTLS)?,
+            host(Self::NODE, &[1, 11], &FORWARDING_SYSCTLS)?,
+            host(Self::OTHER_NODE, &[2], &FORWARDING_SYSCTLS)?,
             host(Self::CLIENT, &client_hosts(), &[])?,
         ];
         underlay.ip(&underlay_commands(&places))?;
+        underlay.nft(GATEWAY_RULES)?;
         for (name, node, index) in PODS {
             let addresses = vec![address::pod(node, index)];
             places.push(Place {
@@ -168,13 +187,13 @@ impl Topology {
                 .collect()
         };
         let to_services = routes_to(&SERVICE_NETWORKS, via_node);
+        let to_pods_1 = routes_to(&["10.244.1.0/24", "fd00:10:244:1::/64"], via_node);
+        let to_pods_2 = routes_to(&["10.244.2.0/24", "fd00:10:244:2::/64"], via_other);
+        self.underlay.ip(&(to_pods_1.clone() + &to_pods_2))?;
         for (place, routes) in [
-            (self.node(), routes_to(&["10.244.2.0/24", "fd00:10:244:2::/64"], via_other)),
-            (
-                self.other_node(),
-                routes_to(&["10.244.1.0/24", "fd00:10:244:1::/64"], via_node) + &to_services,
-            ),
-            (self.client(), to_services.clone()),
+            (self.node(), to_pods_2),
+            (self.other_node(), to_pods_1 + &to_services),
+            (self.client(), to_services),
         ] {
             place.namespace.ip(&(host_commands(place) + &routes))?;
         }
@@ -225,8 +244,8 @@ fn underlay_commands(hosts: &[Place]) -> String {
          link set br0 up\n\
          addr add {}/24 dev br0\n\
          addr add {}/64 dev br0 nodad\n\
-         route add blackhole 0.0.0.0/0\n\
-         route add blackhole ::/0\n",
+         route add default dev br0\n\
+         route add ::/0 dev br0\n",
         gateway.v4, gateway.v6
     );
     for host in hosts {
