@@ -1,1 +1,42 @@
-//! api-standin
+//! A stand-in for the Kubernetes API server.
+//!
+//! It speaks the list and watch protocol that a Service proxy depends on, over TLS and HTTP/1.1,
+//! for Nodes, Services, EndpointSlices and ServiceCIDRs: resource versions, pages, selectors,
+//! bookmarks, streamed lists, an event log of bounded length and the errors of a server whose log
+//! does not reach back far enough. It accepts Events and keeps them.
+//!
+//! What it is for is trouble on command ([`Faults`]): connections that are cut or go silent, slow
+//! answers, errors, missing permissions, an expired log, objects that no client can decode. It
+//! validates and defaults nothing, and keeps everything in memory.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), api_standin::StandinError> {
+//! let server = api_standin::Standin::start(api_standin::Options::default()).await?;
+//! server.write_kubeconfig("/tmp/kubeconfig".as_ref())?;
+//! server.store().apply(serde_json::json!({
+//!     "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+//! }))?;
+//! server.faults().cut_connections();
+//! # Ok(())
+//! # }
+//! ```
+
+mod answer;
+mod faults;
+mod list;
+pub mod load;
+mod log;
+mod resource;
+mod route;
+mod selector;
+mod server;
+mod store;
+mod tls;
+mod watch;
+
+pub use self::{
+    faults::Faults,
+    resource::Resource,
+    server::{Options, Standin, StandinError},
+    store::{Store, StoreError},
+};

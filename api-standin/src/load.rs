@@ -1,0 +1,150 @@
+//! Clusters of any size, the same at every run.
+//!
+//! Service `n` has the cluster IP `10.96.0.1 + n`, its endpoints follow each other from
+//! `100.64.0.1` on. There is room for a million Services and four million endpoints.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+use crate::store::{Store, StoreError};
+
+/// The most endpoints of one slice, as the cluster's own controller has it.
+const SLICE_SIZE: usize = 100;
+/// How many nodes the endpoints are spread over: `node-0`, `node-1`, ...
+const NODES: usize = 100;
+
+/// The namespace of all objects.
+pub const NAMESPACE: &str = "load";
+
+/// The cluster IP of Service `index`.
+pub fn cluster_ip(index: usize) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + index as u32)
+}
+
+/// The address of the endpoint with this number, counted through all Services.
+pub fn endpoint_ip(number: usize) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(100, 64, 0, 1)) + number as u32)
+}
+
+/// Service `index`: TCP port 80, named `http`.
+pub fn service(index: usize) -> Value {
+    let ip = cluster_ip(index).to_string();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": format!("svc-{index}"),
+            "namespace": NAMESPACE,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"app": format!("app-{index}")},
+            "managedFields": [{
+                "manager": "kubectl", "operation": "Update", "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:ports": {}, "f:type": {}}},
+            }],
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": ip,
+            "clusterIPs": [ip],
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
+            "selector": {"app": format!("app-{index}")},
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}],
+        },
+        "status": {"loadBalancer": {}},
+    })
+}
+
+/// The EndpointSlices of Service `index` if each Service has `endpoints` of them.
+pub fn slices(index: usize, endpoints: usize) -> Vec<Value> {
+    let numbers: Vec<_> = (index * endpoints..(index + 1) * endpoints).collect();
+    let chunks = numbers.chunks(SLICE_SIZE).enumerate();
+    chunks.map(|(part, numbers)| slice(index, part, numbers)).collect()
+}
+
+/// One EndpointSlice with the endpoints of these numbers.
+pub fn slice(index: usize, part: usize, numbers: &[usize]) -> Value {
+    let endpoint = |number: &usize| {
+        json!({
+            "addresses": [endpoint_ip(*number).to_string()],
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": format!("node-{}", number % NODES),
+            "targetRef": {
+                "kind": "Pod", "namespace": NAMESPACE, "name": format!("pod-{number}"),
+                "uid": format!("00000000-0000-0000-0000-{number:012}"),
+            },
+            "zone": format!("zone-{}", number % 3),
+        })
+    };
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("svc-{index}-{part}"),
+            "namespace": NAMESPACE,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {
+                "kubernetes.io/service-name": format!("svc-{index}"),
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+            },
+        },
+        "addressType": "IPv4",
+        "endpoints": numbers.iter().map(endpoint).collect::<Vec<_>>(),
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+    })
+}
+
+/// A Node with this name.
+pub fn node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": "zone-0"},
+        },
+        "spec": {"podCIDRs": ["100.64.0.0/10"]},
+        "status": {"addresses": [
+            {"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": name},
+        ]},
+    })
+}
+
+/// Puts `services` Services with `endpoints` endpoints each into the store, and the default
+/// ServiceCIDR.
+///
+/// # Errors
+/// Does not happen with a store of this crate.
+pub fn fill(store: &Store, services: usize, endpoints: usize) -> Result<(), StoreError> {
+    store.apply(json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": ["10.96.0.0/12"]},
+    }))?;
+    for index in 0..services {
+        store.apply(service(index))?;
+        for slice in slices(index, endpoints) {
+            store.apply(slice)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_hold_a_hundred_at_most() {
+        let slices = slices(3, 250);
+        let sizes: Vec<_> =
+            slices.iter().map(|slice| slice["endpoints"].as_array().unwrap().len()).collect();
+        assert_eq!(sizes, [100, 100, 50]);
+        assert_eq!(slices[2]["endpoints"][49]["addresses"][0], endpoint_ip(999).to_string());
+        assert_eq!(cluster_ip(65_536).to_string(), "10.97.0.1");
+    }
+}
