@@ -60,6 +60,13 @@ impl Changes {
         self.rules.push(chain);
     }
 
+    /// Puts added elements in the order of their keys, for people.
+    pub(crate) fn sort_elements(&mut self) {
+        for elements in self.add_elements.values_mut() {
+            elements.sort_unstable_by_key(|element| element.key);
+        }
+    }
+
     /// How many objects are added, and how many are removed.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let added = self.add_base_chains.len()

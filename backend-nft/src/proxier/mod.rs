@@ -9,7 +9,7 @@ mod full;
 mod incremental;
 mod memory;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use proxy_core::{
@@ -22,7 +22,7 @@ use self::{changes::Changes, incremental::Update, memory::Memory};
 use crate::{
     layout::{NftConfig, fixed::FixedSet},
     ruleset::{Family, SetName, TableDump, Transaction},
-    transport::{CommitStats, Transport, TransportError},
+    transport::{Transport, TransportError},
 };
 
 /// The mode that selects this backend.
@@ -62,7 +62,7 @@ impl NftProxier {
         let mut attempt = 1;
         loop {
             match self.try_sync_full(state) {
-                Err(error) if error.is_stale_generation() && attempt < ATTEMPTS => attempt += 1,
+                Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
                 result => return result,
             }
         }
@@ -154,9 +154,12 @@ impl Proxier for NftProxier {
     }
 }
 
-/// The transaction that makes a kernel without our tables hold `state`.
+/// The transaction that makes a kernel without our tables hold `state`, always in the same order.
 pub fn render(config: &NftConfig, state: &State) -> Transaction {
-    let (changes, _) = full::plan(config, state, &PerFamily::default());
+    let (mut changes, _) = full::plan(config, state, &PerFamily::default());
+    for changes in [&mut changes.v4, &mut changes.v6] {
+        changes.sort_elements();
+    }
     into_transaction(changes).0
 }
 
@@ -184,10 +187,9 @@ fn commit(
     if transaction.is_empty() {
         return Ok(());
     }
-    let start = Instant::now();
-    let CommitStats { bytes, messages, .. } = transport.commit(transaction)?;
-    report.commit = start.elapsed();
-    report.bytes = bytes;
-    report.messages = messages;
+    let stats = transport.commit(transaction)?;
+    report.commit = stats.commit;
+    report.bytes = stats.bytes;
+    report.messages = stats.operations;
     Ok(())
 }

@@ -1,0 +1,325 @@
+//! How long Services take to get into the kernel, beside the floor: the same elements sent
+//! straight to the kernel, in the same run. Also how long `nft -f` takes for the same ruleset.
+//!
+//! `cargo bench -p backend-nft --bench sync [-- SERVICES ENDPOINTS]`, as root: everything happens
+//! in network namespaces of its own threads. Times are medians.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use backend_nft::{
+    NftConfig, NftProxier, render,
+    ruleset::{Element, Family, Key, OperationKind, SetDef, Transaction, Value},
+    transport::{Transport, TransportKind},
+};
+use proxy_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    model::Protocol,
+    objects::{EndpointSlice, Event, Kind, Object, Service},
+    runner::{Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
+    track::Tracker,
+};
+use serde_json::json;
+
+/// Repetitions of a first programming.
+const FIRST_ROUNDS: usize = 5;
+/// Repetitions of a change.
+const CHANGE_ROUNDS: usize = 300;
+/// What the project promises for 10,000 Services with 5 endpoints each.
+const FIRST_TARGET: Duration = Duration::from_millis(500);
+const CHANGE_TARGET: Duration = Duration::from_millis(2);
+
+fn main() {
+    // Cargo passes flags such as `--bench`.
+    let numbers: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let cluster = Cluster {
+        services: numbers.first().copied().unwrap_or(10_000),
+        endpoints: numbers.get(1).copied().unwrap_or(5),
+    };
+    println!(
+        "{} Services x {} endpoints, nftables by netlink",
+        cluster.services, cluster.endpoints
+    );
+
+    let (first, floor): (Vec<_>, Vec<_>) =
+        (0..FIRST_ROUNDS).map(|_| (cluster.first_programming(), cluster.first_floor())).unzip();
+    report("first programming", first, floor, FIRST_TARGET);
+
+    let (changes, floor) = cluster.changes();
+    report("one EndpointSlice change", changes, floor, CHANGE_TARGET);
+
+    if let Some(nft) = cluster.nft_program() {
+        println!("{:<28}{:>12}", "the same by `nft -f`", show(nft));
+    }
+    let small = Cluster { services: 10, ..cluster };
+    println!(
+        "{:<28}{:>12} with 10 Services, {} with {}",
+        "chains",
+        small.chains(),
+        cluster.chains(),
+        cluster.services
+    );
+}
+
+fn report(what: &str, mut times: Vec<Duration>, mut floor: Vec<Duration>, target: Duration) {
+    times.sort_unstable();
+    floor.sort_unstable();
+    let (time, floor) = (times[times.len() / 2], floor[floor.len() / 2]);
+    println!(
+        "{what:<28}{:>12}   floor {:>10}   {:.1} x floor   worst {:>10}   target {} {}",
+        show(time),
+        show(floor),
+        time.as_secs_f64() / floor.as_secs_f64(),
+        show(times[times.len() - 1]),
+        show(target),
+        if time <= target { "met" } else { "MISSED" },
+    );
+}
+
+fn show(time: Duration) -> String {
+    format!("{:.3} ms", time.as_secs_f64() * 1e3)
+}
+
+/// Runs `work` in a network namespace of its own, which goes when the thread does.
+fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(move || {
+        // SAFETY: unshare takes no pointers; the new namespace is this thread's alone.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(
+            result,
+            0,
+            "cannot make a network namespace: {}",
+            std::io::Error::last_os_error()
+        );
+        work()
+    });
+    thread.join().expect("the work does not panic")
+}
+
+#[derive(Clone, Copy)]
+struct Cluster {
+    services: usize,
+    endpoints: usize,
+}
+
+impl Cluster {
+    fn service(&self, i: usize) -> Object {
+        let object = json!({
+            "metadata": {"namespace": "bench", "name": format!("svc-{i}")},
+            "spec": {"clusterIP": format!("10.{}.{}.{}", 96 + i / 65_000, i % 65_000 / 250, i % 250 + 1),
+                     "ports": [{"name": "http", "port": 80}]},
+        });
+        Object::Service(serde_json::from_value::<Service>(object).expect("a Service"))
+    }
+
+    /// The slice of Service `i`; each `version` has another last endpoint.
+    fn slice(&self, i: usize, version: usize) -> Object {
+        let address =
+            |n: usize| format!("10.{}.{}.{}", 128 + n / 62_500, n % 62_500 / 250, n % 250 + 1);
+        let endpoints: Vec<_> = (0..self.endpoints)
+            .map(|e| match e + 1 == self.endpoints && version > 0 {
+                true => address(7_000_000 + version % 200_000),
+                false => address(i * self.endpoints + e),
+            })
+            .map(|ip| json!({"addresses": [ip], "nodeName": "elsewhere"}))
+            .collect();
+        let object = json!({
+            "metadata": {"namespace": "bench", "name": format!("svc-{i}-x"),
+                         "labels": {"kubernetes.io/service-name": format!("svc-{i}")}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": 8080}],
+            "endpoints": endpoints,
+        });
+        Object::EndpointSlice(serde_json::from_value::<EndpointSlice>(object).expect("a slice"))
+    }
+
+    fn inputs(&self) -> [Event; 2] {
+        let replace = |kind, objects| Event::Replace { kind, objects, malformed: Vec::new() };
+        [
+            replace(Kind::Service, (0..self.services).map(|i| self.service(i)).collect()),
+            replace(Kind::EndpointSlice, (0..self.services).map(|i| self.slice(i, 0)).collect()),
+        ]
+    }
+
+    /// The transaction that a kernel without tables is sent.
+    fn transaction(&self) -> Transaction {
+        let mut tracker = Tracker::new(node());
+        for event in self.inputs() {
+            tracker.apply(event);
+        }
+        tracker.resolve();
+        render(&NftConfig::default(), tracker.state())
+    }
+
+    /// From the last input to the commit.
+    fn first_programming(self) -> Duration {
+        in_namespace(move || {
+            let engine = Engine::start();
+            let [services, slices] = self.inputs();
+            engine.send(services);
+            engine.time(slices)
+        })
+    }
+
+    fn first_floor(self) -> Duration {
+        in_namespace(move || {
+            let (mut skeleton, mut elements) = (Transaction::new(), Transaction::new());
+            for operation in self.transaction().operations() {
+                let part = match operation.kind {
+                    OperationKind::AddElements(..) => &mut elements,
+                    _ => &mut skeleton,
+                };
+                part.push(operation.family, operation.kind.clone());
+            }
+            let mut transport = open();
+            transport.commit(&skeleton).expect("the skeleton is committed");
+            time(|| transport.commit(&elements).expect("elements are committed"))
+        })
+    }
+
+    /// Changes of one endpoint, each of another Service; and the same by hand.
+    fn changes(self) -> (Vec<Duration>, Vec<Duration>) {
+        in_namespace(move || {
+            let engine = Engine::start();
+            let [services, slices] = self.inputs();
+            engine.send(services);
+            engine.time(slices);
+            let change = |round: usize| {
+                engine.time(Event::Apply(self.slice(round * 31 % self.services, round + 1)))
+            };
+            let times = (0..CHANGE_ROUNDS).map(change).collect();
+
+            let mut transport = open();
+            let map = endpoints_map();
+            let element = |version: u16| {
+                let vip = [10, 250, 0, 1].into();
+                let key = Key::new().address(vip).protocol(Protocol::Tcp).port(80).slot(0);
+                Element::value(key, Value::new().address([10, 9, 9, 9].into()).port(version))
+            };
+            let mut add = Transaction::new();
+            add.add_elements(Family::Ip, &map, vec![element(1)]);
+            transport.commit(&add).expect("an element is added");
+            let floor = (1..=CHANGE_ROUNDS as u16).map(|version| {
+                time(|| {
+                    let mut change = Transaction::new();
+                    change.delete_elements(Family::Ip, &map, vec![element(version).key]);
+                    change.add_elements(Family::Ip, &map, vec![element(version + 1)]);
+                    transport.commit(&change).expect("an element is changed");
+                })
+            });
+            (times, floor.collect())
+        })
+    }
+
+    fn chains(self) -> usize {
+        in_namespace(move || {
+            let mut transport = open();
+            transport.commit(&self.transaction()).expect("the ruleset is committed");
+            let table = transport.read(Family::Ip, &[]).expect("the table can be read");
+            table.expect("the table exists").chains.len()
+        })
+    }
+
+    /// How long the program `nft` takes, if there is one.
+    fn nft_program(self) -> Option<Duration> {
+        Command::new("nft").arg("--version").stdout(Stdio::null()).status().ok()?;
+        let text = self.transaction().to_string();
+        Some(in_namespace(move || {
+            time(|| {
+                let mut nft = Command::new("nft")
+                    .args(["-f", "-"])
+                    .stdin(Stdio::piped())
+                    .spawn()
+                    .expect("nft starts");
+                let mut stdin = nft.stdin.take().expect("stdin is a pipe");
+                stdin.write_all(text.as_bytes()).expect("nft reads");
+                drop(stdin);
+                assert!(nft.wait().expect("nft ends").success());
+            })
+        }))
+    }
+}
+
+fn node() -> NodeConfig {
+    NodeConfig {
+        local_pods: LocalPodsConfig::ClusterCidr(vec!["10.128.0.0/9".parse().expect("a network")]),
+        ..NodeConfig::new("node-1")
+    }
+}
+
+fn open() -> Box<dyn Transport> {
+    TransportKind::Netlink.open().expect("netlink is there")
+}
+
+fn endpoints_map() -> Arc<SetDef> {
+    let transaction = Cluster { services: 1, endpoints: 1 }.transaction();
+    let of_map = |kind: &OperationKind| match kind {
+        OperationKind::AddSet(set) if set.name.as_str() == "endpoints" => Some(set.clone()),
+        _ => None,
+    };
+    transaction.operations().iter().find_map(|o| of_map(&o.kind)).expect("the map is declared")
+}
+
+fn time<T>(work: impl FnOnce() -> T) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// A runner in a thread, in the namespace of the one that starts it.
+struct Engine {
+    inputs: tokio::sync::mpsc::Sender<Input>,
+    synced: mpsc::Receiver<()>,
+}
+
+struct Tell(Mutex<mpsc::Sender<()>>);
+
+impl Observer for Tell {
+    fn synced(&self, _: &SyncOutcome<'_>) {
+        // The bench may have all it wants.
+        let _ = self.0.lock().expect("nobody panics").send(());
+    }
+
+    fn sync_failed(
+        &self,
+        error: &proxy_core::proxier::ProxierError,
+        _: &proxy_core::state::Delta,
+        _: Duration,
+    ) {
+        panic!("{error}: {:?}", std::error::Error::source(error));
+    }
+}
+
+impl Engine {
+    fn start() -> Self {
+        let (inputs, receiver) = tokio::sync::mpsc::channel(16);
+        let (told, synced) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let proxier = NftProxier::new(NftConfig::default(), open());
+            let config =
+                RunnerConfig { pace: Pace::Fixed(Duration::ZERO), ..RunnerConfig::default() };
+            let observer = Arc::new(Tell(Mutex::new(told)));
+            let runner = Runner::new(Tracker::new(node()), Box::new(proxier), config, observer);
+            runtime.expect("a runtime").block_on(runner.run(receiver));
+        });
+        Self { inputs, synced }
+    }
+
+    fn send(&self, event: Event) {
+        self.inputs.blocking_send(Input::Event(event)).expect("the runner runs");
+    }
+
+    /// Sends an event; returns the time until the kernel has it.
+    fn time(&self, event: Event) -> Duration {
+        let start = Instant::now();
+        self.send(event);
+        self.synced.recv().expect("the runner syncs");
+        start.elapsed()
+    }
+}

@@ -1,0 +1,307 @@
+//! What single syncs do to a real kernel: how much they send, what they repair, what they leave
+//! alone. Each test works in a network namespace of its own thread.
+
+use std::{
+    io::Write,
+    net::IpAddr,
+    process::{Command, Stdio},
+    thread,
+};
+
+use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
+use proxy_core::{
+    config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    objects::Event,
+    proxier::{Proxier, ProxierError, SyncReport},
+    testing::{NODE, endpoint, node, service, service_cidr, slice},
+    track::Tracker,
+};
+
+/// A node with a backend, in a namespace.
+struct Node {
+    tracker: Tracker,
+    proxier: NftProxier,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Node {
+    fn new(config: NodeConfig) -> Self {
+        Self {
+            tracker: Tracker::new(config),
+            proxier: open(),
+            runtime: tokio::runtime::Builder::new_current_thread().build().expect("a runtime"),
+        }
+    }
+
+    fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            assert_eq!(self.tracker.apply(event), []);
+        }
+        assert_eq!(self.tracker.resolve(), []);
+    }
+
+    fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
+        let sync = self.proxier.sync(self.tracker.state(), self.tracker.delta());
+        let result = self.runtime.block_on(sync);
+        match result {
+            Ok(_) => drop(self.tracker.mark_synced()),
+            Err(_) => self.tracker.request_full(),
+        }
+        result
+    }
+
+    fn sync(&mut self, events: impl IntoIterator<Item = Event>) -> SyncReport {
+        self.apply(events);
+        self.try_sync().expect("a sync")
+    }
+
+    /// The proxy is killed, and another one started that knows the same.
+    fn restart(&mut self) -> SyncReport {
+        self.proxier = open();
+        self.tracker.request_full();
+        self.try_sync().expect("a take-over")
+    }
+
+    fn cleanup(&mut self) {
+        self.runtime.block_on(self.proxier.cleanup()).expect("a clean-up");
+    }
+}
+
+fn open() -> NftProxier {
+    let transport = TransportKind::Netlink.open().expect("netlink is there");
+    NftProxier::new(NftConfig::default(), transport)
+}
+
+fn in_namespace(work: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(|| {
+        // SAFETY: unshare takes no pointers; the namespace is this thread's alone.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "needs root: {}", std::io::Error::last_os_error());
+        work();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs nft on `script`; returns what it prints.
+fn nft(script: &str) -> String {
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("nft is installed");
+    child.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("nft reads");
+    let output = child.wait_with_output().expect("nft ends");
+    assert!(output.status.success(), "nft refuses {script}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Both tables, in this order whichever was made first.
+fn ruleset() -> String {
+    nft("list table ip kube-proxy") + &nft("list table ip6 kube-proxy")
+}
+
+fn config() -> NodeConfig {
+    NodeConfig { local_pods: LocalPodsConfig::NodeCidr, ..NodeConfig::new(NODE) }
+}
+
+/// A Service `web` with three endpoints, one of them here.
+fn web() -> Vec<Event> {
+    vec![service("web", "10.96.0.1").port("http", "TCP", 80).apply(), web_slice(&[1, 2, 3])]
+}
+
+fn web_slice(last: &[u8]) -> Event {
+    let mut made =
+        slice("web", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
+    for number in last {
+        let on = if *number == 1 { NODE } else { "elsewhere" };
+        made = made.endpoint(endpoint(&format!("10.244.0.{number}"), on));
+    }
+    made.apply()
+}
+
+#[test]
+fn a_sync_sends_what_changed_and_no_more() {
+    in_namespace(|| {
+        let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+        let mut proxy = Node::new(NodeConfig { local_pods: pods, ..config() });
+        assert!(proxy.sync(web()).added > 40);
+        assert_eq!(proxy.sync([]).bytes, 0);
+
+        // The last slot leads elsewhere.
+        let report = proxy.sync([web_slice(&[1, 2, 4])]);
+        assert_eq!((report.added, report.removed), (1, 1));
+
+        // A hole is filled with the last: one element moves, one goes, and the Service's verdict
+        // leads to another number of slots, for which chains are made.
+        let report = proxy.sync([web_slice(&[1, 4])]);
+        assert_eq!(report.removed, 3, "two slots and a verdict");
+        assert_eq!(report.added, 2 + 2 + 3, "a slot, a verdict, two chains with three rules");
+
+        // Back again: the chains are still there.
+        let report = proxy.sync([web_slice(&[1, 4, 7])]);
+        assert_eq!((report.added, report.removed), (2, 1));
+
+        // The local endpoint goes, and with it its hairpin element.
+        let report = proxy.sync([web_slice(&[4, 7, 8])]);
+        assert_eq!((report.added, report.removed), (1, 2));
+        let listed = ruleset();
+        assert!(!listed.contains("10.244.0.1 "), "{listed}");
+    });
+}
+
+#[test]
+fn a_restart_sends_nothing() {
+    in_namespace(|| {
+        let mut proxy = Node::new(config());
+        proxy.sync(web());
+        // Slots in another order than a sync from nothing would choose.
+        proxy.sync([web_slice(&[2, 3])]);
+        proxy.sync([web_slice(&[1, 2, 3])]);
+        proxy.sync([service("web", "10.96.0.1")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP")
+            .apply()]);
+        nft(&format!("add element ip kube-proxy {} {{ 10.0.0.1 }}", affinity_set()));
+        let before = ruleset();
+        assert!(before.contains("10.0.0.1 expires"), "{before}");
+        let report = proxy.restart();
+        assert_eq!(report.added, 0);
+        let _ = proxy.restart();
+        let report = proxy.restart();
+        assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0));
+        assert!(ruleset().contains("10.0.0.1 expires"), "clients keep their endpoint");
+    });
+}
+
+/// The name of one set that remembers clients.
+fn affinity_set() -> String {
+    let listed = ruleset();
+    let line = listed.lines().find(|line| line.contains("set affinity-")).expect("a set");
+    line.trim().trim_start_matches("set ").trim_end_matches(" {").to_owned()
+}
+
+#[test]
+fn what_others_did_to_the_table_is_undone() {
+    in_namespace(|| {
+        let mut proxy = Node::new(config());
+        proxy.sync(web());
+        let good = ruleset();
+        for damage in [
+            "flush ruleset",
+            "delete table ip kube-proxy",
+            "flush chain ip kube-proxy services",
+            "flush map ip kube-proxy endpoints",
+            "add rule ip kube-proxy services drop",
+            "insert rule ip kube-proxy filter-input accept",
+            "delete element ip kube-proxy service-ips { 10.96.0.1 . tcp . 80 }",
+            "add element ip kube-proxy cluster-ips { 10.96.9.9 }",
+            "add set ip kube-proxy theirs { type ipv4_addr; }",
+            "add chain ip kube-proxy theirs { type filter hook input priority 5; }; \
+             add rule ip kube-proxy theirs drop",
+        ] {
+            nft(damage);
+            proxy.tracker.request_full();
+            let report = proxy.try_sync().unwrap_or_else(|error| panic!("{damage}: {error:?}"));
+            assert!(report.added + report.removed > 0, "{damage}");
+            assert!(ruleset() == good, "{damage}: {}", ruleset());
+        }
+    });
+}
+
+#[test]
+fn a_sync_that_trusts_a_damaged_table_fails_and_the_next_repairs_it() {
+    in_namespace(|| {
+        let mut proxy = Node::new(config());
+        proxy.sync(web());
+        nft("flush ruleset");
+        proxy.apply([web_slice(&[1, 2, 9])]);
+        let error = proxy.try_sync().expect_err("the table is gone");
+        let source = std::error::Error::source(&error).expect("the kernel's answer").to_string();
+        assert!(source.contains("endpoints"), "names what it could not do: {source}");
+        proxy.try_sync().expect("a full sync");
+        let listed = ruleset();
+        assert!(listed.contains("10.244.0.9 . 80") && !listed.contains("10.244.0.3 "), "{listed}");
+    });
+}
+
+#[test]
+fn a_table_that_is_not_ours_to_repair_is_replaced() {
+    in_namespace(|| {
+        nft("add table ip kube-proxy; \
+             add set ip kube-proxy service-ips { type inet_service; }; \
+             add chain ip kube-proxy services { type filter hook input priority 3; policy drop; }; \
+             add table ip6 kube-proxy; \
+             add chain ip6 kube-proxy nat-output { type nat hook output priority 7; }; \
+             add table ip theirs; add set ip theirs kept { type ipv4_addr; }");
+        let mut proxy = Node::new(config());
+        proxy.sync(web());
+        let listed = ruleset();
+        assert!(listed.contains("10.96.0.1 . tcp . 80"), "{listed}");
+        assert!(!listed.contains("policy drop"), "{listed}");
+        assert!(listed.contains("hook output priority -100"), "{listed}");
+        assert!(nft("list table ip theirs").contains("set kept"));
+    });
+}
+
+#[test]
+fn settings_of_the_node_apply_at_once() {
+    in_namespace(|| {
+        let config = NodeConfig {
+            node_port_addresses: vec![NodePortAddressConfig::Cidr(
+                "192.168.0.0/16".parse().unwrap(),
+            )],
+            ..config()
+        };
+        let mut proxy = Node::new(config);
+        let sticky = service("sticky", "10.96.0.2")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP");
+        let its_slice = slice("sticky", "a")
+            .set("ports", serde_json::json!([{"name": "http", "port": 80}]))
+            .endpoint(endpoint("10.244.0.5", "elsewhere"));
+        let with_pods =
+            |cidr: &str| node(NODE, "192.168.0.1").set("spec.podCIDRs", vec![cidr]).apply();
+        proxy.sync(web());
+        proxy.sync([sticky.apply(), its_slice.apply(), with_pods("10.244.0.0/24")]);
+        let listed = ruleset();
+        assert_eq!(listed.matches("ip saddr != 10.244.0.0/24").count(), 2, "{listed}");
+
+        proxy.sync([with_pods("10.244.7.0/24")]);
+        let listed = ruleset();
+        assert_eq!(listed.matches("ip saddr != 10.244.7.0/24").count(), 2, "{listed}");
+        assert!(!listed.contains("10.244.0.0/24"), "{listed}");
+
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        proxy.tracker.set_interface_addresses(["192.168.0.1", "10.0.0.1"].map(address));
+        proxy.sync([service_cidr("kubernetes", &["10.96.0.0/16"]).apply()]);
+        let listed = ruleset();
+        assert!(listed.contains("elements = { 192.168.0.1 }"), "{listed}");
+        assert!(listed.contains("ip daddr 10.96.0.0/16 drop"), "{listed}");
+
+        proxy.tracker.set_interface_addresses(["192.168.0.2"].map(address));
+        proxy.sync([service_cidr("kubernetes", &["10.97.0.0/16"]).apply()]);
+        let listed = ruleset();
+        assert!(listed.contains("elements = { 192.168.0.2 }"), "{listed}");
+        assert!(listed.contains("ip daddr 10.97.0.0/16 drop") && !listed.contains("10.96.0.0/16"));
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_nothing_and_can_be_repeated() {
+    in_namespace(|| {
+        nft("add table ip theirs");
+        let mut proxy = Node::new(config());
+        proxy.cleanup();
+        proxy.sync(web());
+        proxy.cleanup();
+        assert_eq!(nft("list ruleset").trim(), "table ip theirs {\n}");
+        proxy.cleanup();
+        // And it can go on.
+        proxy.tracker.request_full();
+        proxy.try_sync().expect("a sync");
+        assert!(ruleset().contains("10.96.0.1 . tcp . 80"));
+    });
+}
