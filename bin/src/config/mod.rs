@@ -37,8 +37,8 @@ pub enum ConfigError {
     #[error("failed complete")]
     File(#[from] FileError),
     /// A flag has a value that its field cannot have.
-    #[error("failed complete: flags: {0}")]
-    Flags(String),
+    #[error("failed complete: flags")]
+    Flags(#[source] Box<figment::Error>),
     /// The host's name could not be read.
     #[error("cannot read the host's name")]
     Hostname(#[source] io::Error),
@@ -46,7 +46,7 @@ pub enum ConfigError {
     #[error("failed complete: empty hostname-override is invalid")]
     EmptyHostname,
     /// Fields have values that make no sense.
-    #[error("failed validate: {0}")]
+    #[error("failed validate")]
     Invalid(#[from] Invalid),
     /// An address that passed validation could not be read after all.
     #[error("failed validate: {text:?}: {why}")]
@@ -106,7 +106,7 @@ fn layered(flags: &Flags) -> Result<(KubeProxyConfiguration, Vec<String>), Confi
     let mut config: KubeProxyConfiguration = Figment::from(Serialized::defaults(config))
         .merge(FlagLayer(counting))
         .extract()
-        .map_err(|error| ConfigError::Flags(error.to_string()))?;
+        .map_err(|error| ConfigError::Flags(Box::new(error)))?;
     // A flag may hold a bare address too.
     config.complete_listen_addresses();
     Ok((config, warnings))
@@ -131,3 +131,6 @@ impl Provider for FlagLayer {
         layers.fold(Figment::new(), Figment::merge).data()
     }
 }
+
+#[cfg(test)]
+mod tests;

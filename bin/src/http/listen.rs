@@ -98,6 +98,7 @@ async fn accept(name: &'static str, listener: TcpListener, handler: Arc<dyn Hand
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
+                .title_case_headers(true)
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
             if let Err(error) = connection.await {

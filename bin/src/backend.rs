@@ -1,0 +1,86 @@
+//! The one place that knows all four backends.
+
+use std::fs;
+
+use backend_iptables::IptablesProxier;
+use backend_ipvs::IpvsProxier;
+use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
+use backend_userspace::UserspaceProxier;
+use proxy_core::{
+    model::{IpFamily, PerFamily},
+    proxier::{Proxier, ProxierError},
+};
+
+use crate::config::settings::{BackendSettings, Mode, NftTransport};
+
+/// Makes the backend that the configuration selects. It does not program anything yet.
+pub fn build(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
+    Ok(match settings.mode {
+        Mode::Nftables => Box::new(nftables(settings)?),
+        Mode::Iptables => Box::new(IptablesProxier::new()?),
+        Mode::Ipvs => Box::new(IpvsProxier::new()?),
+        Mode::Userspace => Box::new(UserspaceProxier::new()?),
+    })
+}
+
+fn nftables(settings: &BackendSettings) -> Result<NftProxier, ProxierError> {
+    let kind = match settings.nft_transport {
+        NftTransport::Netlink => TransportKind::Netlink,
+        NftTransport::Json => {
+            let reason = "the json transport is not built yet; use netlink".into();
+            return Err(ProxierError::Unsupported { mode: Mode::Nftables.as_str(), reason });
+        }
+    };
+    let transport = kind.open().map_err(|error| ProxierError::Backend {
+        mode: Mode::Nftables.as_str(),
+        message: format!("cannot open the {} transport", transport_name(settings.nft_transport)),
+        source: Some(Box::new(error)),
+    })?;
+    Ok(NftProxier::new(nft_config(settings), transport))
+}
+
+fn transport_name(transport: NftTransport) -> &'static str {
+    match transport {
+        NftTransport::Netlink => "netlink",
+        NftTransport::Json => "json",
+    }
+}
+
+/// What the nftables backend is configured with on this node.
+pub fn nft_config(settings: &BackendSettings) -> NftConfig {
+    NftConfig { masquerade_bit: settings.masquerade_bit, families: families() }
+}
+
+/// The families that this kernel has: IPv4 always, IPv6 unless it is switched off.
+pub fn families() -> PerFamily<bool> {
+    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    let v6 = fs::exists("/proc/net/if_inet6").unwrap_or(false)
+        && disabled.map_or(true, |text| text.trim() != "1");
+    PerFamily { v4: true, v6 }
+}
+
+/// The families that are switched on.
+pub fn enabled(families: &PerFamily<bool>) -> Vec<IpFamily> {
+    IpFamily::ALL.into_iter().filter(|family| *families.of(*family)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_that_are_not_built_say_so() {
+        for mode in [Mode::Iptables, Mode::Ipvs, Mode::Userspace] {
+            let settings =
+                BackendSettings { mode, masquerade_bit: 14, nft_transport: NftTransport::Netlink };
+            let error = build(&settings).err().unwrap().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "{mode} cannot be used on this node: \
+                     the {mode} backend is not built yet; use nftables"
+                )
+            );
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What the engine does, told to logs, metrics and health.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use proxy_core::{
+    model::IpFamily,
+    objects::Kind,
+    proxier::ProxierError,
+    runner::{Observer, SyncOutcome},
+    state::Delta,
+    track::Problem,
+};
+
+use crate::{health::ProxyHealth, metrics::Metrics};
+
+/// The engine's [`Observer`].
+pub struct EngineObserver {
+    health: Arc<ProxyHealth>,
+    metrics: Arc<Metrics>,
+    mode: &'static str,
+}
+
+impl EngineObserver {
+    /// The engine starts now, with a backend of this mode, and serves these families.
+    pub fn new(
+        health: Arc<ProxyHealth>,
+        metrics: Arc<Metrics>,
+        mode: &'static str,
+        families: &[IpFamily],
+    ) -> Self {
+        health.started(families, Timestamp::now());
+        metrics.started();
+        Self { health, metrics, mode }
+    }
+}
+
+impl Observer for EngineObserver {
+    fn rejected(&self, problem: &Problem) {
+        self.metrics.rejected(problem.object.kind);
+        tracing::warn!(
+            object = %problem.object,
+            field = problem.field.as_str(),
+            reason = problem.message.as_str(),
+            "Part of an object cannot be used"
+        );
+    }
+
+    fn changed(&self, kind: Kind) {
+        self.metrics.changed(kind);
+    }
+
+    fn sync_requested(&self) {
+        self.health.sync_requested(Instant::now());
+        self.metrics.sync_requested();
+    }
+
+    fn synced(&self, outcome: &SyncOutcome<'_>) {
+        self.health.synced(Timestamp::now());
+        self.metrics.synced(outcome);
+        for (service_port, reason) in &outcome.report.skipped {
+            tracing::warn!(
+                service_port = service_port.as_str(),
+                reason = reason.as_str(),
+                "A Service port is not programmed"
+            );
+        }
+        tracing::debug!(
+            full = outcome.delta.full,
+            changed = outcome.delta.service_ports.len(),
+            service_ports = outcome.state.service_ports.len(),
+            added = outcome.report.added,
+            removed = outcome.report.removed,
+            bytes = outcome.report.bytes,
+            elapsed = ?outcome.duration,
+            commit = ?outcome.report.commit,
+            "Synced"
+        );
+    }
+
+    fn sync_failed(&self, error: &ProxierError, delta: &Delta, duration: Duration) {
+        self.metrics.sync_failed(self.mode, delta, duration.as_secs_f64());
+        tracing::error!(
+            err = crate::error_chain(error),
+            full = delta.full,
+            elapsed = ?duration,
+            "Failed to sync; it will be repeated"
+        );
+    }
+
+    fn node_eligible(&self, is_eligible: bool) {
+        self.health.set_node_eligible(is_eligible);
+        tracing::debug!(is_eligible, "Whether the Node may have traffic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use proxy_core::{
+        config::NodeConfig,
+        objects::{Event, Metadata, Node, Object, Service},
+        proxier::{Proxier, SyncReport},
+        runner::{Input, Runner, RunnerConfig},
+        state::State,
+        track::Tracker,
+    };
+    use tokio::{sync::mpsc, time::sleep};
+
+    use super::*;
+
+    /// Fails the first time.
+    struct Flaky(bool);
+
+    #[async_trait]
+    impl Proxier for Flaky {
+        fn mode(&self) -> &'static str {
+            "nftables"
+        }
+
+        async fn sync(&mut self, _: &State, _: &Delta) -> Result<SyncReport, ProxierError> {
+            if std::mem::replace(&mut self.0, false) {
+                let reason = "it is asleep".into();
+                return Err(ProxierError::Unsupported { mode: "nftables", reason });
+            }
+            Ok(SyncReport { bytes: 100, messages: 3, ..SyncReport::default() })
+        }
+
+        async fn cleanup(&mut self) -> Result<(), ProxierError> {
+            Ok(())
+        }
+    }
+
+    fn replace(kind: Kind, objects: Vec<Object>) -> Input {
+        Input::Event(Event::Replace { kind, objects, malformed: Vec::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runner_is_observed() {
+        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let observer = EngineObserver::new(
+            Arc::clone(&health),
+            Arc::clone(&metrics),
+            "nftables",
+            &IpFamily::ALL,
+        );
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let runner = Runner::new(
+            tracker,
+            Box::new(Flaky(true)),
+            RunnerConfig::default(),
+            Arc::new(observer),
+        );
+        let (sender, receiver) = mpsc::channel(16);
+        let running = tokio::spawn(runner.run(receiver));
+        assert_eq!(health.report(Instant::now()).families.len(), 2, "both have started");
+
+        let named = |name: &str| Metadata { name: name.into(), ..Metadata::default() };
+        let mut service = Service { metadata: named("web"), ..Service::default() };
+        service.spec.cluster_ips = vec!["nonsense".into()];
+        service.spec.cluster_ip = "nonsense".into();
+        let node = Node { metadata: named("node-1"), ..Node::default() };
+        for (kind, objects) in [
+            (Kind::Node, vec![Object::Node(node)]),
+            (Kind::Service, vec![Object::Service(service)]),
+            (Kind::EndpointSlice, vec![]),
+        ] {
+            sender.send(replace(kind, objects)).await.unwrap();
+        }
+        sleep(Duration::from_secs(30)).await;
+
+        let report = health.report(Instant::now());
+        assert!(report.node_eligible && report.healthy());
+        let text = metrics.text();
+        for line in [
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 2\n",
+            "kubeproxy_sync_proxy_rules_service_changes_total 1\n",
+            "kubeproxy_sync_proxy_rules_service_changes_pending 0\n",
+            "switchyard_objects_rejected_total{kind=\"Service\"} 1\n",
+            "switchyard_transaction_bytes_sum 100\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        drop(sender);
+        running.await.unwrap();
+    }
+}

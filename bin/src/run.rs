@@ -1,0 +1,169 @@
+//! Proxying: sources and servers around an engine.
+//!
+//! ```text
+//! source -> events \                                      / logs
+//!                   inputs -> engine (its own thread) -> -- metrics -> HTTP servers
+//! interfaces ------/            |                         \ health --/
+//!                             kernel
+//! ```
+//!
+//! The engine has a thread of its own because a commit blocks it. Nothing here ends on its own;
+//! signals keep their default dispositions, so that the program just stops and what it programmed
+//! stays.
+
+use std::{convert::Infallible, io, sync::Arc, thread};
+
+use proxy_core::{
+    proxier::{Proxier, ProxierError},
+    runner::{Input, Observer, Pace, Runner, RunnerConfig},
+    track::Tracker,
+};
+use tokio::{
+    runtime,
+    sync::{
+        mpsc::{self, Receiver, Sender},
+        oneshot,
+    },
+};
+
+use crate::{
+    backend,
+    config::settings::{PeriodSettings, ServerSettings, Settings},
+    feed::{self, FeedError},
+    health::ProxyHealth,
+    http::{Handler, healthz::HealthzHandler, listen, metrics::MetricsHandler},
+    metrics::Metrics,
+    node_addresses,
+    observe::EngineObserver,
+};
+
+/// Inputs that may wait for the engine while it commits.
+const QUEUE: usize = 4096;
+/// Threads for sources and servers.
+const WORKERS: usize = 2;
+
+/// Why the program ends.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The backend cannot be used.
+    #[error(transparent)]
+    Backend(#[from] ProxierError),
+    /// The metrics cannot be registered.
+    #[error("cannot register the metrics")]
+    Metrics(#[from] prometheus::Error),
+    /// A thread or a runtime could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// Objects cannot be had.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// An address could not be bound, and the configuration says that this is fatal.
+    #[error("cannot serve {0}")]
+    Server(&'static str, #[source] io::Error),
+    /// The engine ended, which only a panic makes it do.
+    #[error("the engine ended unexpectedly")]
+    Engine,
+}
+
+/// Proxies for ever.
+pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
+    let backend = backend::build(&settings.backend)?;
+    let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
+    let metrics = Arc::new(Metrics::new()?);
+    let observer = EngineObserver::new(
+        Arc::clone(&health),
+        Arc::clone(&metrics),
+        backend.mode(),
+        &backend::enabled(&backend::families()),
+    );
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .map_err(RunError::Thread)?;
+    let healthz = Arc::new(HealthzHandler::new(health, Arc::clone(&metrics)));
+    let exposition = Arc::new(MetricsHandler::new(metrics, settings.backend.mode));
+    runtime.block_on(async {
+        let (inputs, received) = mpsc::channel(QUEUE);
+        let engine = start_engine(settings, backend, Arc::new(observer), received)?;
+        tokio::select! {
+            _ = engine => Err(RunError::Engine),
+            error = provide(settings, inputs) => Err(error.into()),
+            error = serve(&settings.servers, healthz, exposition) => Err(error),
+        }
+    })
+}
+
+/// Removes what the backend programs. Needs no cluster.
+pub fn cleanup(settings: &Settings) -> Result<(), RunError> {
+    let mut backend = backend::build(&settings.backend)?;
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Thread)?;
+    Ok(runtime.block_on(backend.cleanup())?)
+}
+
+/// When the engine syncs, by kube-proxy's periods.
+fn runner_config(periods: &PeriodSettings) -> RunnerConfig {
+    RunnerConfig {
+        pace: Pace::Adaptive { longest: periods.min_sync },
+        longest_retry: periods.sync,
+        ..RunnerConfig::default()
+    }
+}
+
+/// Starts the engine. What is returned is ready when it has ended.
+fn start_engine(
+    settings: &Settings,
+    backend: Box<dyn Proxier>,
+    observer: Arc<dyn Observer>,
+    inputs: Receiver<Input>,
+) -> Result<oneshot::Receiver<Infallible>, RunError> {
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Thread)?;
+    let tracker = Tracker::new(settings.node.clone());
+    let runner = Runner::new(tracker, backend, runner_config(&settings.periods), observer);
+    let (alive, ended) = oneshot::channel();
+    let body = move || {
+        // Dropped when the thread ends, however it does.
+        let _alive: oneshot::Sender<Infallible> = alive;
+        runtime.block_on(runner.run(inputs));
+    };
+    thread::Builder::new().name("engine".into()).spawn(body).map_err(RunError::Thread)?;
+    Ok(ended)
+}
+
+/// Feeds the engine. Ends only if that is impossible.
+async fn provide(settings: &Settings, inputs: Sender<Input>) -> FeedError {
+    // Which addresses node ports are served on should be known at the first sync.
+    match node_addresses::list().await {
+        Ok(addresses) => {
+            // If nobody listens, that is noticed elsewhere.
+            let _ = inputs.send(Input::InterfaceAddresses(addresses)).await;
+        }
+        Err(error) => {
+            tracing::error!(
+                err = crate::error_chain(&error),
+                "Failed to list the node's addresses; going on without"
+            );
+        }
+    }
+    tokio::spawn(node_addresses::follow(inputs.clone()));
+    feed::run(&settings.source, inputs).await
+}
+
+/// Serves health and metrics. Ends only if the configuration says that a failure is fatal.
+async fn serve(
+    servers: &ServerSettings,
+    healthz: Arc<dyn Handler>,
+    metrics: Arc<dyn Handler>,
+) -> RunError {
+    let hard_fail = servers.bind_hard_fail;
+    tokio::select! {
+        error = listen::serve("healthz", servers.healthz, hard_fail, healthz) => {
+            RunError::Server("healthz", error)
+        }
+        error = listen::serve("metrics", servers.metrics, hard_fail, metrics) => {
+            RunError::Server("metrics", error)
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The program as its users start it: what it prints, and how it ends.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use tempfile::TempDir;
+
+fn switchyard(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_switchyard")).args(arguments).output().unwrap()
+}
+
+/// Runs it, and expects it to end with this status. Returns what it printed on either stream.
+#[track_caller]
+fn expect(status: i32, arguments: &[&str]) -> (String, String) {
+    let output = switchyard(arguments);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}\n{out}\n{err}");
+    (out, err)
+}
+
+/// The last line, without the parts that differ from run to run.
+fn last_message(log: &str) -> &str {
+    log.lines().last().and_then(|line| line.split_once("] ")).expect(log).1
+}
+
+const MANIFESTS: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10]
+  ports: [{port: 80, nodePort: 30080, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: \"\", port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.0.0.5]}, {addresses: [10.0.0.6]}]
+";
+
+fn directory(manifests: &str) -> TempDir {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("all.yaml"), manifests).unwrap();
+    directory
+}
+
+fn render(directory: &Path, more: &[&str]) -> (String, String) {
+    let directory = directory.to_str().unwrap();
+    let mut arguments = vec!["render", "--manifests", directory, "--hostname-override=node-1"];
+    arguments.extend(more);
+    expect(0, &arguments)
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let (help, errors) = expect(0, &["--help"]);
+    assert_eq!(errors, "");
+    for word in ["--config", "--manifests", "--proxy-mode", "--cleanup", "--v <LEVEL>", "render"] {
+        assert!(help.contains(word), "{word} is not in\n{help}");
+    }
+    assert_eq!(expect(0, &["--version"]).0, format!("switchyard {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(expect(0, &["render", "--help"]).0.contains("--format <FORMAT>"));
+}
+
+#[test]
+fn what_is_not_a_flag_is_an_error() {
+    for (arguments, word) in [
+        (&["--no-such-flag"][..], "--no-such-flag"),
+        (&["--v=many"], "many"),
+        (&["--iptables-sync-period=1d"], "time: unknown unit \"d\" in duration \"1d\""),
+        (&["--masquerade-all=yes"], "neither true nor false"),
+        (&["--nft-transport=pigeon"], "pigeon"),
+        (&["nonsense"], "nonsense"),
+    ] {
+        let (out, err) = expect(1, arguments);
+        assert_eq!(out, "");
+        assert!(err.contains(word), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_no_good_is_logged() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("config.conf");
+    let config = format!("--config={}", path.display());
+    fs::write(
+        &path,
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+         oomScoreAdj: 2000\nclusterCIDR: x\n",
+    )
+    .unwrap();
+    let (_, log) = expect(1, &[&config]);
+    assert!(log.starts_with('E'), "{log}");
+    assert_eq!(
+        last_message(&log),
+        "\"command failed\" err=\"failed validate: [\
+         KubeProxyConfiguration.OOMScoreAdj: Invalid value: 2000: \
+         must be within the range [-1000, 1000], \
+         KubeProxyConfiguration.ClusterCIDR: Invalid value: \\\"x\\\": must be a valid CIDR block \
+         (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)]\""
+    );
+    fs::write(&path, "kind: Deployment\napiVersion: apps/v1\n").unwrap();
+    let (_, log) = expect(1, &[&config, "--logging-format=json"]);
+    let line: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        line["err"],
+        format!(
+            "failed complete: cannot use the configuration file {}: failed to decode: \
+             no kind \"Deployment\" is registered for version \"apps/v1\"",
+            path.display()
+        )
+    );
+}
+
+#[test]
+fn a_mode_that_is_not_built_is_one_sentence() {
+    let directory = directory(MANIFESTS);
+    let manifests = directory.path().to_str().unwrap();
+    for mode in ["iptables", "ipvs", "userspace"] {
+        let (_, log) = expect(1, &["--manifests", manifests, "--proxy-mode", mode]);
+        assert_eq!(
+            last_message(&log),
+            format!(
+                "\"command failed\" err=\"{mode} cannot be used on this node: \
+                 the {mode} backend is not built yet; use nftables\""
+            )
+        );
+    }
+}
+
+#[test]
+fn manifests_are_rendered_in_nfts_syntax() {
+    let directory = directory(MANIFESTS);
+    let (out, err) = render(directory.path(), &["--cluster-cidr=10.0.0.0/16"]);
+    assert_eq!(err, "");
+    assert!(out.contains("table ip kube-proxy"), "{out}");
+    for text in ["10.96.0.10", "10.0.0.5", "10.0.0.6", "30080", "192.0.2.1", "10.0.0.0/16"] {
+        assert!(out.contains(text), "{text} is not in\n{out}");
+    }
+    assert_eq!(render(directory.path(), &["--cluster-cidr=10.0.0.0/16"]).0, out, "it is the same");
+    let other_bit = render(directory.path(), &["--masquerade-all"]).0;
+    assert_ne!(other_bit, out);
+}
+
+#[test]
+fn what_cannot_be_rendered_is_said() {
+    let manifests = MANIFESTS.replace("clusterIPs: [10.96.0.10]", "externalIPs: [1.2.3.4.5]");
+    let directory = directory(&format!("{manifests}---\nkind: [Service\n"));
+    let (out, err) = render(directory.path(), &[]);
+    assert!(out.contains("table ip kube-proxy"), "the rest is there: {out}");
+    assert!(err.contains("Service shop/web: spec.externalIPs[0]: "), "{err}");
+    assert!(err.contains("all.yaml"), "the broken document: {err}");
+
+    assert_eq!(
+        last_message(&expect(1, &["render"]).1),
+        "\"command failed\" err=\"render needs --manifests DIR\""
+    );
+    let (_, log) = expect(1, &["render", "--manifests", "/does/not/exist"]);
+    assert!(log.contains("/does/not/exist"), "{log}");
+}
