@@ -1,0 +1,14 @@
+//! Tests of the public API, on objects decoded from JSON. One program, so that it is linked once.
+
+mod conflicts;
+mod decoding;
+mod deltas;
+mod node;
+mod properties;
+mod routes;
+mod runner;
+mod scale;
+mod services;
+mod slices;
+mod support;
+mod topology;

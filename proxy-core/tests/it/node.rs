@@ -1,0 +1,240 @@
+//! What holds for the whole node: local detection, node port addresses, ranges of cluster IPs.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proxy_core::{
+    config::{LocalPodsConfig, NodePortAddressConfig},
+    model::{IpFamily, parse_cidr},
+    objects::Kind,
+    state::{LocalPods, Masquerade, NodePortAddresses, Route},
+    testing::{Builder, endpoint, node, service, service_cidr, slice},
+};
+use serde_json::json;
+
+use crate::support::{Cluster, fields};
+
+fn net(text: &str) -> IpNet {
+    parse_cidr(text).unwrap()
+}
+
+fn this(ips: &[&str]) -> Builder {
+    let addresses: Vec<_> =
+        ips.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
+    node("node-1", "").set("status.addresses", addresses)
+}
+
+fn local_pods(cluster: &Cluster) -> [Option<LocalPods>; 2] {
+    let of = &cluster.tracker.state().node.local_pods;
+    [of.v4.clone(), of.v6.clone()]
+}
+
+#[test]
+fn local_pods_are_told_by_the_first_network_of_each_family() {
+    let of = |nets: &[&str]| {
+        let nets = nets.iter().map(|text| net(text)).collect();
+        let mut cluster =
+            Cluster::with(|config| config.local_pods = LocalPodsConfig::ClusterCidr(nets));
+        cluster.events([]);
+        local_pods(&cluster)
+    };
+    let source = |text: &str| Some(LocalPods::Source(net(text)));
+    assert_eq!(of(&[]), [None, None]);
+    assert_eq!(of(&["10.1.0.0/16", "10.2.0.0/16"]), [source("10.1.0.0/16"), None]);
+    let mixed = ["fd01::/64", "10.1.0.0/16", "fd02::/64"];
+    assert_eq!(of(&mixed), [source("10.1.0.0/16"), source("fd01::/64")]);
+}
+
+#[test]
+fn local_pods_are_told_by_interfaces_in_both_families() {
+    for (config, expected) in [
+        (LocalPodsConfig::BridgeInterface("cni0".into()), LocalPods::Interface("cni0".into())),
+        (
+            LocalPodsConfig::InterfaceNamePrefix("veth".into()),
+            LocalPods::InterfacePrefix("veth".into()),
+        ),
+    ] {
+        let mut cluster = Cluster::with(|node| node.local_pods = config);
+        cluster.events([]);
+        assert_eq!(local_pods(&cluster), [Some(expected.clone()), Some(expected)]);
+    }
+}
+
+#[test]
+fn the_nodes_pod_networks_come_and_change_with_the_node() {
+    let mut cluster = Cluster::with(|config| config.local_pods = LocalPodsConfig::NodeCidr);
+    let web = service("web", "10.0.0.1").port("", "TCP", 80);
+    let of_web = slice("web", "1").port("", "TCP", 80).endpoint(endpoint("10.1.0.1", "node-2"));
+    cluster.apply(&[web, of_web]);
+    let masquerade = |cluster: &Cluster| match cluster.port("web", "").frontends[0].route {
+        Route::Pool { masquerade, .. } => masquerade,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(local_pods(&cluster), [None, None]);
+    assert_eq!(masquerade(&cluster), Masquerade::Never);
+    cluster.tracker.mark_synced();
+    let with = |cidrs: &[&str]| this(&["192.0.2.1"]).set("spec.podCIDRs", json!(cidrs));
+    let problems = cluster.apply(&[with(&["x", "010.1.2.3/24", "10.1.1.0/24", "fd01::/64"])]);
+    assert_eq!(fields(&problems), ["Node node-1: spec.podCIDRs[0]"]);
+    let source = |text: &str| Some(LocalPods::Source(net(text)));
+    assert_eq!(local_pods(&cluster), [source("10.1.2.0/24"), source("fd01::/64")]);
+    assert_eq!(masquerade(&cluster), Masquerade::ExceptLocalPods);
+    assert!(cluster.tracker.delta().node);
+    assert_eq!(cluster.take_delta(), ["ns/web (TCP, IPv4)"]);
+    // Other pod networks: the node changes, no Service does.
+    cluster.apply(&[with(&["10.1.9.0/24"])]);
+    assert!(cluster.tracker.delta().node);
+    assert_eq!(cluster.take_delta(), [""; 0]);
+    cluster.delete(&[with(&[])]);
+    assert_eq!(local_pods(&cluster), [source("10.1.9.0/24"), None]);
+}
+
+const INTERFACES: [&str; 6] =
+    ["127.0.0.1", "::1", "192.0.2.1", "192.0.2.200", "10.9.0.1", "2001:db8::1"];
+
+/// Where node ports are served in each family, on a node with [`INTERFACES`].
+fn served(configured: &[&str], node_ips: &[&str]) -> [Option<Vec<String>>; 2] {
+    let mut cluster = Cluster::with(|config| configure(config, configured));
+    cluster.apply(&[this(node_ips)]);
+    cluster.tracker.set_interface_addresses(INTERFACES.iter().map(|ip| ip.parse().unwrap()));
+    cluster.events([]);
+    addresses(&cluster)
+}
+
+fn configure(config: &mut proxy_core::config::NodeConfig, configured: &[&str]) {
+    config.node_port_addresses = configured
+        .iter()
+        .map(|text| match *text {
+            "primary" => NodePortAddressConfig::Primary,
+            cidr => NodePortAddressConfig::Cidr(net(cidr)),
+        })
+        .collect();
+}
+
+/// `None` for all local addresses.
+fn addresses(cluster: &Cluster) -> [Option<Vec<String>>; 2] {
+    IpFamily::ALL.map(|family| match cluster.tracker.state().node.node_ports.of(family) {
+        NodePortAddresses::AllLocal => None,
+        NodePortAddresses::Only(ips) => Some(ips.iter().map(IpAddr::to_string).collect()),
+    })
+}
+
+fn only(ips: &[&str]) -> Option<Vec<String>> {
+    Some(ips.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn node_ports_are_served_where_configured() {
+    let dual = ["192.0.2.1", "2001:db8::1"];
+    assert_eq!(served(&[], &dual), [None, None]);
+    assert_eq!(served(&["primary"], &dual), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    // A family that nothing is left for serves everywhere, as upstream does.
+    assert_eq!(served(&["primary"], &["192.0.2.1"]), [only(&["192.0.2.1"]), None]);
+    assert_eq!(served(&["primary"], &[]), [None, None]);
+    assert_eq!(served(&["primary"], &["127.0.0.1", "::1"]), [None, None]);
+    assert_eq!(served(&["192.0.2.0/24"], &dual), [only(&["192.0.2.1", "192.0.2.200"]), None]);
+    assert_eq!(served(&["192.0.2.0/24", "::/0"], &dual)[1], None);
+    assert_eq!(served(&["192.0.2.0/24", "0.0.0.0/0"], &dual), [None, None]);
+    assert_eq!(served(&["2001:db8::/64", "0.0.0.0/0"], &dual), [None, only(&["2001:db8::1"])]);
+    // Loopback never, and addresses the node does not have neither.
+    assert_eq!(served(&["127.0.0.0/8"], &dual), [only(&[]), None]);
+    assert_eq!(served(&["198.51.100.0/24"], &dual), [only(&[]), None]);
+    assert_eq!(
+        served(&["primary", "10.9.0.0/16"], &["192.0.2.1"]),
+        [only(&["10.9.0.1", "192.0.2.1"]), None]
+    );
+}
+
+#[test]
+fn internal_addresses_come_before_external_ones() {
+    let mut cluster = Cluster::with(|config| configure(config, &["primary"]));
+    let node = node("node-1", "x").set(
+        "status.addresses",
+        json!([
+            {"type": "Hostname", "address": "node-1"},
+            {"type": "ExternalIP", "address": "192.0.2.200"},
+            {"type": "ExternalIP", "address": "2001:db8::1"},
+            {"type": "InternalIP", "address": "x"},
+            {"type": "InternalIP", "address": "192.000.002.001"},
+            {"type": "InternalIP", "address": "10.9.0.1"},
+        ]),
+    );
+    assert_eq!(fields(&cluster.apply(&[node])), ["Node node-1: status.addresses[3].address"]);
+    // Nobody says what is on the interfaces: single addresses are taken at their word.
+    assert_eq!(addresses(&cluster), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    // bindAddress replaces the address of its family.
+    for (bind, v4) in [("10.9.0.1", &["10.9.0.1"][..]), ("0.0.0.0", &["192.0.2.1"])] {
+        let mut cluster = Cluster::with(|config| {
+            configure(config, &["primary"]);
+            config.bind_address = bind.parse().ok();
+        });
+        cluster.apply(&[this(&["192.0.2.1", "2001:db8::1"])]);
+        assert_eq!(addresses(&cluster), [only(v4), only(&["2001:db8::1"])]);
+    }
+}
+
+#[test]
+fn interface_addresses_change_the_node_and_no_service() {
+    let mut cluster = Cluster::with(|config| configure(config, &["192.0.2.0/24"]));
+    cluster.apply(&[service("web", "10.0.0.1").port("", "TCP", 80).node_port(30080)]);
+    cluster.tracker.mark_synced();
+    cluster.tracker.set_interface_addresses(["192.0.2.5".parse().unwrap()]);
+    cluster.events([]);
+    assert_eq!(addresses(&cluster)[0], only(&["192.0.2.5"]));
+    assert!(cluster.tracker.delta().node);
+    assert_eq!(cluster.take_delta(), [""; 0]);
+    // The same again, in another order, and one outside.
+    let same = ["10.0.0.7".parse().unwrap(), "192.0.2.5".parse().unwrap()];
+    cluster.tracker.set_interface_addresses(same);
+    cluster.events([]);
+    assert!(cluster.tracker.delta().is_empty());
+}
+
+#[test]
+fn ranges_of_cluster_ips_are_a_union() {
+    let mut cluster = Cluster::new();
+    let ranges = |cluster: &Cluster| {
+        let of = &cluster.tracker.state().node.service_cidrs;
+        let all: Vec<String> = of.v4.iter().chain(&of.v6).map(ToString::to_string).collect();
+        all.join(" ")
+    };
+    let one = service_cidr("kubernetes", &["010.96.1.0/12", "fd00::/108"]);
+    assert_eq!(cluster.apply([&one]), []);
+    assert_eq!(ranges(&cluster), "10.96.0.0/12 fd00::/108");
+    assert!(cluster.tracker.delta().node);
+    cluster.tracker.mark_synced();
+    // The same one, one within, a neighbour, and nonsense.
+    let two = service_cidr("more", &["10.96.0.0/12", "10.97.0.0/16", "10.112.0.0/12", "x"]);
+    assert_eq!(fields(&cluster.apply([&two])), ["ServiceCIDR more: spec.cidrs[3]"]);
+    assert_eq!(ranges(&cluster), "10.96.0.0/11 fd00::/108");
+    cluster.tracker.mark_synced();
+    cluster.apply([&two]);
+    assert!(cluster.tracker.delta().is_empty());
+    // What another object lists too stays when one goes.
+    cluster.delete(&[one]);
+    assert_eq!(ranges(&cluster), "10.96.0.0/11");
+    cluster.replace(Kind::ServiceCidr, &[&service_cidr("other", &["10.4.0.0/16"])]);
+    assert_eq!(ranges(&cluster), "10.4.0.0/16");
+}
+
+#[test]
+fn the_node_is_eligible_until_it_is_about_to_go() {
+    let mut cluster = Cluster::new();
+    let eligible = |cluster: &mut Cluster, node: Builder| {
+        cluster.apply(&[node]);
+        cluster.tracker.is_node_eligible()
+    };
+    assert!(!cluster.tracker.is_node_eligible(), "unknown");
+    assert!(eligible(&mut cluster, this(&[])));
+    let taint = |key: &str| this(&[]).set("spec.taints", json!([{"key": key}]));
+    assert!(eligible(&mut cluster, taint("node.kubernetes.io/not-ready")));
+    assert!(!eligible(&mut cluster, taint("ToBeDeletedByClusterAutoscaler")));
+    assert!(eligible(&mut cluster, this(&[])));
+    let leaving = this(&[]).set("metadata.deletionTimestamp", "2026-01-01T00:00:00Z");
+    assert!(!eligible(&mut cluster, leaving));
+    assert!(eligible(&mut cluster, this(&[])));
+    cluster.replace(Kind::Node, &[&node("node-2", "192.0.2.2")]);
+    assert!(!cluster.tracker.is_node_eligible());
+    cluster.replace(Kind::Node, &[&this(&[])]);
+    assert!(cluster.tracker.is_node_eligible());
+}

@@ -1,0 +1,336 @@
+//! Service objects: what is served, what is left alone, and what is said about the rest.
+
+use std::{sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use proxy_core::{
+    model::{IpFamily, Protocol},
+    state::{FrontendAddress, Route},
+    testing::{Builder, endpoint, node, service, slice},
+};
+use serde_json::json;
+
+use crate::support::{Cluster, fields, frontends, id, id_of};
+
+fn web() -> Builder {
+    service("web", "10.0.0.1").port("http", "TCP", 80)
+}
+
+#[test]
+fn every_way_in_is_a_frontend() {
+    let mut cluster = Cluster::new();
+    let problems = cluster.apply(&[web()
+        .node_port(30080)
+        .set("spec.type", "LoadBalancer")
+        .set("spec.externalIPs", json!(["192.0.2.1", "192.0.2.1", "", "2001:db8::1"]))
+        .ingress("192.0.2.7")
+        .ingress("2001:db8::7")]);
+    assert_eq!(problems, []);
+    let port = cluster.port("web", "http");
+    assert_eq!(
+        frontends(&port),
+        [
+            "clusterIP 10.0.0.1:80",
+            "loadBalancer 192.0.2.7:80",
+            "externalIP 192.0.2.1:80",
+            "nodePort 30080"
+        ]
+    );
+    assert!(port.frontends.iter().all(|frontend| frontend.route == Route::Reject));
+    assert_eq!(cluster.programmed(), ["ns/web:http (TCP, IPv4)"]);
+}
+
+#[test]
+fn leading_zeros_are_read_as_decimal() {
+    let mut cluster = Cluster::new();
+    let problems = cluster.apply(&[web()
+        .set("spec.clusterIP", "010.0.000.01")
+        .set("spec.clusterIPs", json!(["010.0.000.01"]))
+        .set("spec.externalIPs", json!(["192.000.02.010"]))
+        .set("spec.loadBalancerSourceRanges", json!(["  010.1.2.3/16 "]))
+        .ingress("::ffff:192.0.2.011")]);
+    assert_eq!(problems, []);
+    let port = cluster.port("web", "http");
+    assert_eq!(
+        frontends(&port),
+        ["clusterIP 10.0.0.1:80", "loadBalancer 192.0.2.11:80", "externalIP 192.0.2.10:80"]
+    );
+    let range: IpNet = "10.1.0.0/16".parse().unwrap();
+    assert_eq!(port.frontends[1].allowed_sources.as_deref(), Some(&[range][..]));
+}
+
+#[test]
+fn families_are_served_apart() {
+    let mut cluster = Cluster::new();
+    let dual = service("dual", "10.0.0.1,fd00::1").port("", "TCP", 80);
+    assert_eq!(cluster.apply(&[dual]), []);
+    assert_eq!(cluster.programmed(), ["ns/dual (TCP, IPv4)", "ns/dual (TCP, IPv6)"]);
+    let v6 = cluster.find(&id_of("dual", "", Protocol::Tcp, IpFamily::V6)).unwrap();
+    assert_eq!(frontends(&v6), ["clusterIP [fd00::1]:80"]);
+    // One family goes away.
+    cluster.take_delta();
+    assert_eq!(cluster.apply(&[service("dual", "10.0.0.1").port("", "TCP", 80)]), []);
+    assert_eq!(cluster.take_delta(), ["ns/dual (TCP, IPv6)"]);
+}
+
+#[test]
+fn cluster_ips_must_fit_their_families() {
+    let mut cluster = Cluster::new();
+    let odd = service("odd", "10.0.0.1,fd00::1")
+        .set("spec.ipFamilies", json!(["IPv6", "IPv6"]))
+        .port("", "TCP", 80);
+    assert_eq!(fields(&cluster.apply(&[odd])), ["Service ns/odd: spec.clusterIPs[0]"]);
+    assert_eq!(cluster.programmed(), ["ns/odd (TCP, IPv6)"]);
+    let twice = service("twice", "10.0.0.2,10.0.0.3").port("", "TCP", 80);
+    assert_eq!(fields(&cluster.apply(&[twice])), ["Service ns/twice: spec.clusterIPs[1]"]);
+    assert_eq!(frontends(&cluster.port("twice", "")), ["clusterIP 10.0.0.2:80"]);
+}
+
+#[test]
+fn hand_written_services_may_be_short() {
+    let mut cluster = Cluster::new();
+    // As someone writes it for --manifests: no clusterIPs, no ipFamilies, no namespace, no type.
+    let short = Builder::from_json(
+        proxy_core::objects::Kind::Service,
+        json!({
+            "metadata": {"name": "short", "labels": {"empty": null}},
+            "spec": {"clusterIP": "10.0.0.9", "ports": [{"port": 53, "protocol": "UDP"}]},
+        }),
+    );
+    assert_eq!(cluster.apply(&[short]), []);
+    assert_eq!(cluster.programmed(), ["default/short (UDP, IPv4)"]);
+    // clusterIPs without ipFamilies, and without clusterIP.
+    let listed = web().set("spec.clusterIP", json!(null)).set("spec.ipFamilies", json!(null));
+    assert_eq!(cluster.apply(&[listed]), []);
+    assert_eq!(frontends(&cluster.port("web", "http")), ["clusterIP 10.0.0.1:80"]);
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    for (what, other) in [
+        ("headless", web().set("spec.clusterIP", "None")),
+        (
+            "headless, by list",
+            web().set("spec.clusterIP", "").set("spec.clusterIPs", json!(["None"])),
+        ),
+        ("ExternalName", web().set("spec.type", "ExternalName")),
+        ("no address yet", web().set("spec.clusterIP", "").set("spec.clusterIPs", json!([]))),
+        ("another proxy's", web().label("service.kubernetes.io/service-proxy-name", "cilium")),
+        ("another proxy's, unnamed", web().label("service.kubernetes.io/service-proxy-name", "")),
+    ] {
+        let mut cluster = Cluster::new();
+        assert_eq!(cluster.apply([&other]), [], "{what}");
+        assert_eq!(cluster.programmed(), [""; 0], "{what}");
+        // Also when it was ours before, and when it becomes ours again.
+        cluster.apply(&[web()]);
+        cluster.take_delta();
+        assert_eq!(cluster.apply(&[other]), [], "{what}");
+        assert_eq!(cluster.take_delta(), ["ns/web:http (TCP, IPv4)"], "{what}");
+        assert_eq!(cluster.programmed(), [""; 0], "{what}");
+        cluster.apply(&[web()]);
+        assert_eq!(cluster.programmed(), ["ns/web:http (TCP, IPv4)"], "{what}");
+    }
+}
+
+#[test]
+fn problems_name_object_and_field() {
+    for (field, broken, still_served) in [
+        ("spec.clusterIPs[0]", web().set("spec.clusterIPs", json!(["10.0.0.256"])), false),
+        ("spec.clusterIPs[0]", web().set("spec.clusterIPs", json!(["127.0.0.1"])), false),
+        ("spec.clusterIPs[0]", web().set("spec.clusterIPs", json!(["0.0.0.0"])), false),
+        (
+            "spec.clusterIP",
+            web().set("spec.clusterIPs", json!([])).set("spec.clusterIP", "x"),
+            false,
+        ),
+        ("spec.type", web().set("spec.type", "Magic"), true),
+        ("spec.externalIPs[1]", web().set("spec.externalIPs", json!(["192.0.2.1", "x"])), true),
+        ("spec.externalIPs[0]", web().set("spec.externalIPs", json!(["169.254.1.1"])), true),
+        ("spec.externalIPs[0]", web().set("spec.externalIPs", json!(["fe80::1%eth0"])), true),
+        ("status.loadBalancer.ingress[0].ip", web().ingress("x"), true),
+        ("status.loadBalancer.ingress[0].ip", web().ingress("127.0.0.1"), true),
+        (
+            "status.loadBalancer.ingress[0].ipMode",
+            web().ingress("192.0.2.7").set("status.loadBalancer.ingress.0.ipMode", "Odd"),
+            true,
+        ),
+        (
+            "spec.loadBalancerSourceRanges[1]",
+            web().set("spec.loadBalancerSourceRanges", json!(["10.0.0.0/8", "10.0.0.0"])),
+            true,
+        ),
+        (
+            "spec.externalTrafficPolicy",
+            {
+                let policy = web().set("spec.externalTrafficPolicy", "Nearest");
+                policy.set("spec.externalIPs", json!(["192.0.2.1"]))
+            },
+            true,
+        ),
+        ("spec.internalTrafficPolicy", web().set("spec.internalTrafficPolicy", "Nearest"), true),
+        ("spec.sessionAffinity", web().set("spec.sessionAffinity", "Cookie"), true),
+        ("spec.sessionAffinityConfig.clientIP.timeoutSeconds", affine(json!(0)), true),
+        ("spec.sessionAffinityConfig.clientIP.timeoutSeconds", affine(json!(86_401)), true),
+        ("spec.ports[1].name", web().port("b\"; drop", "TCP", 81), true),
+        ("spec.ports[1].name", web().port(&"x".repeat(64), "TCP", 81), true),
+        ("spec.ports[1].name", web().port("http", "TCP", 81), true),
+        ("spec.ports[1].protocol", web().port("b", "tcp", 81), true),
+        ("spec.ports[1].port", web().port("b", "TCP", 0), true),
+        ("spec.ports[1].port", web().port("b", "TCP", 65_536), true),
+        ("spec.ports[1].port", web().port("b", "TCP", -1), true),
+        ("spec.ports[0].nodePort", web().node_port(65_536), true),
+        ("metadata.name", web().set("metadata.name", "a b"), false),
+        ("metadata.name", web().set("metadata.name", "a\n\u{1b}[31m"), false),
+        ("metadata.name", web().set("metadata.name", "x".repeat(254)), false),
+        ("metadata.namespace", web().set("metadata.namespace", "ns\""), false),
+    ] {
+        let mut cluster = Cluster::new();
+        let problems = cluster.apply([&broken]);
+        let [problem] = problems.as_slice() else { panic!("{field}: {problems:?}") };
+        assert_eq!((problem.field.as_str(), &problem.object), (field, &broken.key()));
+        let text = problem.to_string();
+        assert!(text.starts_with(&format!("Service {}", &broken.key().to_string()[8..])), "{text}");
+        assert!(!text.contains(char::is_control), "{text}");
+        assert_eq!(cluster.programmed().is_empty(), !still_served, "{text}");
+        // Said once, and again only after it was right in between.
+        assert_eq!(cluster.apply([&broken]), [], "{text}");
+        cluster.delete([&broken]);
+        assert_eq!(cluster.apply(&[broken]), problems, "{text}");
+    }
+}
+
+fn affine(seconds: serde_json::Value) -> Builder {
+    web()
+        .set("spec.sessionAffinity", "ClientIP")
+        .set("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds)
+}
+
+#[test]
+fn affinity_has_the_apis_default_and_limits() {
+    for (seconds, expected) in [(json!(null), 10_800), (json!(7), 7), (json!(99_999_999), 86_400)] {
+        let mut cluster = Cluster::new();
+        cluster.apply(&[affine(seconds)]);
+        assert_eq!(cluster.port("web", "http").affinity, Some(Duration::from_secs(expected)));
+    }
+}
+
+#[test]
+fn a_bad_port_leaves_the_others() {
+    let mut cluster = Cluster::new();
+    let mixed = service("mixed", "10.0.0.1")
+        .port("a", "TCP", 80)
+        .port("b", "QUIC", 443)
+        .port("c", "", 81)
+        .port("a", "UDP", 80);
+    assert_eq!(fields(&cluster.apply(&[mixed])), ["Service ns/mixed: spec.ports[1].protocol"]);
+    assert_eq!(
+        cluster.programmed(),
+        ["ns/mixed:a (TCP, IPv4)", "ns/mixed:a (UDP, IPv4)", "ns/mixed:c (TCP, IPv4)"]
+    );
+}
+
+#[test]
+fn many_mistakes_in_an_object_are_a_few_problems() {
+    let mut cluster = Cluster::new();
+    let texts: Vec<String> = (0..1000).map(|i| format!("bad-{i}")).collect();
+    assert_eq!(cluster.apply(&[web().set("spec.externalIPs", json!(texts))]).len(), 8);
+}
+
+#[test]
+fn a_proxying_load_balancers_address_is_not_intercepted() {
+    let mut cluster = Cluster::new();
+    let by_name = json!([
+        {"hostname": "lb.example"},
+        {"ip": "192.0.2.7", "ipMode": "Proxy"},
+        {"ip": "192.0.2.8"},
+    ]);
+    assert_eq!(cluster.apply(&[web().set("status.loadBalancer.ingress", by_name)]), []);
+    assert_eq!(
+        frontends(&cluster.port("web", "http")),
+        ["clusterIP 10.0.0.1:80", "loadBalancer 192.0.2.8:80"]
+    );
+}
+
+#[test]
+fn source_ranges_guard_load_balancer_addresses_only() {
+    let node = node("node-1", "10.9.0.1");
+    let ranges = |texts: &[&str]| {
+        web()
+            .node_port(30080)
+            .ingress("192.0.2.7")
+            .set("spec.externalIPs", json!(["192.0.2.9"]))
+            .set("spec.loadBalancerSourceRanges", json!(texts))
+    };
+    for (texts, expected) in [
+        (&[][..], None),
+        (&["10.0.0.0/16"][..], Some(vec!["10.0.0.0/16"])),
+        // Sorted, without overlaps, neighbours merged.
+        (
+            &["10.2.0.0/16", "10.0.0.0/24", "10.0.0.9/32", "10.0.1.0/24"][..],
+            Some(vec!["10.0.0.0/23", "10.2.0.0/16"]),
+        ),
+        // Open to all: no filter at all.
+        (&["10.0.0.0/16", "0.0.0.0/0"][..], None),
+        (&["0.0.0.0/1", "128.0.0.0/1"][..], None),
+        // Ranges of the other family only: open.
+        (&["2001:db8::/32"][..], None),
+        (&["::/0", "10.0.0.0/16"][..], Some(vec!["10.0.0.0/16"])),
+        // The node is within: so is what it sends from the address itself.
+        (&["10.9.0.0/24"][..], Some(vec!["10.9.0.0/24", "192.0.2.7/32"])),
+    ] {
+        let mut cluster = Cluster::new();
+        cluster.apply(&[ranges(texts), node.clone()]);
+        let expected = expected
+            .map(|nets| nets.iter().map(|net| net.parse().unwrap()).collect::<Arc<[IpNet]>>());
+        for frontend in &cluster.port("web", "http").frontends {
+            let wanted = match frontend.at {
+                FrontendAddress::LoadBalancerIp(_) => expected.clone(),
+                _ => None,
+            };
+            assert_eq!(frontend.allowed_sources, wanted, "{texts:?}: {frontend:?}");
+        }
+    }
+}
+
+#[test]
+fn the_nodes_address_decides_about_source_ranges_as_it_changes() {
+    let mut cluster = Cluster::new();
+    let guarded =
+        web().ingress("192.0.2.7").set("spec.loadBalancerSourceRanges", json!(["10.9.0.0/24"]));
+    cluster.apply(&[guarded]);
+    let count = |cluster: &Cluster| {
+        let port = cluster.port("web", "http");
+        port.frontends[1].allowed_sources.as_ref().map(|sources| sources.len())
+    };
+    assert_eq!(count(&cluster), Some(1));
+    cluster.take_delta();
+    cluster.apply(&[node("node-1", "10.9.0.1")]);
+    assert_eq!(count(&cluster), Some(2));
+    assert_eq!(cluster.take_delta(), ["ns/web:http (TCP, IPv4)"]);
+    cluster.apply(&[node("node-2", "10.8.0.1")]);
+    assert_eq!(cluster.take_delta(), [""; 0]);
+    cluster.apply(&[node("node-1", "10.8.0.1")]);
+    assert_eq!(count(&cluster), Some(1));
+    // bindAddress wins over what the Node says.
+    let mut bound = Cluster::with(|config| config.bind_address = "10.9.0.7".parse().ok());
+    bound.apply(&[
+        node("node-1", "10.8.0.1"),
+        web().ingress("192.0.2.7").set("spec.loadBalancerSourceRanges", json!(["10.9.0.0/24"])),
+    ]);
+    assert_eq!(count(&bound), Some(2));
+}
+
+#[test]
+fn ports_are_found_by_name_and_protocol() {
+    let mut cluster = Cluster::new();
+    let dns = service("dns", "10.0.0.1").port("dns", "UDP", 53).port("dns", "TCP", 53);
+    let of = slice("dns", "1")
+        .port("dns", "UDP", 5353)
+        .port("dns", "TCP", 5300)
+        .endpoint(endpoint("10.1.0.1", "node-1"));
+    cluster.apply(&[dns, of]);
+    let udp = cluster.find(&id_of("dns", "dns", Protocol::Udp, IpFamily::V4)).unwrap();
+    assert_eq!(udp.cluster[0].address.to_string(), "10.1.0.1:5353");
+    assert_eq!(cluster.port("dns", "dns").cluster[0].address.to_string(), "10.1.0.1:5300");
+    assert_eq!(cluster.find(&id("dns", "")), None);
+}

@@ -1,0 +1,132 @@
+//! A cluster in a test: a tracker, fed with builders.
+
+use std::sync::Arc;
+
+use proxy_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    objects::{Event, Kind},
+    state::{Frontend, FrontendAddress, Pool, ResolvedServicePort},
+    testing::{Builder, NAMESPACE, NODE, assert_invariants},
+    track::{Problem, Tracker},
+};
+
+/// A cluster as this node sees it.
+pub struct Cluster {
+    pub tracker: Tracker,
+}
+
+impl Cluster {
+    /// With a local detector for both families.
+    pub fn new() -> Self {
+        let nets = vec!["10.1.0.0/16".parse().unwrap(), "fd01::/64".parse().unwrap()];
+        Self::with(|config| config.local_pods = LocalPodsConfig::ClusterCidr(nets))
+    }
+
+    /// With a node configured otherwise, and no local detector unless that says so.
+    pub fn with(configure: impl FnOnce(&mut NodeConfig)) -> Self {
+        let mut config = NodeConfig::new(NODE);
+        configure(&mut config);
+        Self { tracker: Tracker::new(config) }
+    }
+
+    /// Applies objects, resolves, and returns all problems.
+    pub fn apply<'b>(&mut self, builders: impl IntoIterator<Item = &'b Builder>) -> Vec<Problem> {
+        self.events(builders.into_iter().map(Builder::apply))
+    }
+
+    /// Deletes objects and resolves.
+    pub fn delete<'b>(&mut self, builders: impl IntoIterator<Item = &'b Builder>) -> Vec<Problem> {
+        self.events(builders.into_iter().map(Builder::delete))
+    }
+
+    /// Lists all objects of a kind, and resolves.
+    pub fn replace(&mut self, kind: Kind, builders: &[&Builder]) -> Vec<Problem> {
+        let objects = builders.iter().map(|builder| builder.object()).collect();
+        self.events([Event::Replace { kind, objects, malformed: Vec::new() }])
+    }
+
+    pub fn events(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for event in events {
+            problems.extend(self.tracker.apply(event));
+        }
+        problems.extend(self.tracker.resolve());
+        assert_invariants(self.tracker.state());
+        problems
+    }
+
+    /// The service ports in the delta, which is taken as synced.
+    pub fn take_delta(&mut self) -> Vec<String> {
+        let delta = self.tracker.delta().service_ports.iter().map(ToString::to_string).collect();
+        self.tracker.mark_synced();
+        delta
+    }
+
+    /// The IPv4 TCP port `port` of the Service.
+    #[track_caller]
+    pub fn port(&self, service: &str, port: &str) -> Arc<ResolvedServicePort> {
+        self.find(&id(service, port))
+            .unwrap_or_else(|| panic!("{service}:{port} is not programmed"))
+    }
+
+    pub fn find(&self, id: &ServicePortId) -> Option<Arc<ResolvedServicePort>> {
+        self.tracker.state().service_ports.get(id).cloned()
+    }
+
+    /// What is programmed, by name, sorted.
+    pub fn programmed(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.tracker.state().service_ports.keys().map(ToString::to_string).collect();
+        names.sort();
+        names
+    }
+}
+
+/// The id of an IPv4 TCP port.
+pub fn id(service: &str, port: &str) -> ServicePortId {
+    id_of(service, port, Protocol::Tcp, IpFamily::V4)
+}
+
+pub fn id_of(service: &str, port: &str, protocol: Protocol, family: IpFamily) -> ServicePortId {
+    ServicePortId {
+        name: ServicePortName {
+            service: ServiceName::new(NAMESPACE, service),
+            port: port.into(),
+            protocol,
+        },
+        family,
+    }
+}
+
+/// A pool as text: `address` of each endpoint, with a `*` if it is local.
+pub fn pool(pool: &Pool) -> String {
+    let endpoints: Vec<String> = pool
+        .iter()
+        .map(|e| format!("{}{}", e.address, if e.is_local { "*" } else { "" }))
+        .collect();
+    endpoints.join(" ")
+}
+
+/// Frontends as text: `clusterIP 10.0.0.1:80`, ...
+pub fn frontends(port: &ResolvedServicePort) -> Vec<String> {
+    port.frontends.iter().map(at).collect()
+}
+
+fn at(frontend: &Frontend) -> String {
+    let kind = match frontend.at {
+        FrontendAddress::ClusterIp(_) => "clusterIP",
+        FrontendAddress::LoadBalancerIp(_) => "loadBalancer",
+        FrontendAddress::ExternalIp(_) => "externalIP",
+        FrontendAddress::NodePort => "nodePort",
+    };
+    match frontend.at.ip() {
+        Some(ip) => format!("{kind} {}", std::net::SocketAddr::new(ip, frontend.port)),
+        None => format!("{kind} {}", frontend.port),
+    }
+}
+
+/// Problems as texts `object: field`.
+pub fn fields(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(|problem| format!("{}: {}", problem.object, problem.field)).collect()
+}
