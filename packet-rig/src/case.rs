@@ -203,6 +203,9 @@ pub struct Reaches {
     /// Whether each client (place and source address) must get one endpoint, whatever the target.
     #[serde(default)]
     pub same_endpoint: bool,
+    /// Whether the clients together must see more than one endpoint.
+    #[serde(default)]
+    pub clients_differ: bool,
     /// Remembers under this name who answered each client.
     #[serde(default)]
     pub remember: Option<String>,

@@ -216,6 +216,10 @@ impl Answers<'_> {
         {
             return Err(format!("{client:?} should stay with one endpoint, but got {seen:?}"));
         }
+        let all: BTreeSet<&String> = self.clients.values().flatten().collect();
+        if self.reaches.clients_differ && all.len() < 2 {
+            return Err(format!("all clients got {all:?}"));
+        }
         if let Some(name) = &self.reaches.same_as {
             let before = recall(name)?;
             for (client, seen) in &self.clients {
