@@ -7,8 +7,10 @@
 //! - `proxier`: compares that with what the kernel holds: [`NftProxier`], the backend.
 //! - [`ruleset`]: typed chains, rules, sets and elements, and transactions of them.
 //! - [`text`]: the same in nft's syntax.
-//! - [`transport`]: how it gets to the kernel and back; [`netlink`] is the usual way.
+//! - [`transport`]: how it gets to the kernel and back; [`netlink`] is the usual way, [`json`] the
+//!   other.
 
+pub mod json;
 mod layout;
 pub mod netlink;
 mod proxier;

@@ -44,7 +44,10 @@ impl Display for Operation {
             OperationKind::FlushChain(chain) => write!(f, "flush chain {family} {TABLE} {chain}"),
             OperationKind::DeleteChain(chain) => write!(f, "delete chain {family} {TABLE} {chain}"),
             OperationKind::AddSet(set) => add_set(f, *family, set),
-            OperationKind::FlushSet(set) => write!(f, "flush set {family} {TABLE} {set}"),
+            OperationKind::FlushSet(set) => {
+                let kind = if set.is_map() { "map" } else { "set" };
+                write!(f, "flush {kind} {family} {TABLE} {}", set.name)
+            }
             OperationKind::DeleteSet(set) => write!(f, "delete set {family} {TABLE} {set}"),
             OperationKind::AddRule(chain, rule) => {
                 write!(f, "add rule {family} {TABLE} {chain} {}", rule.display(*family))
@@ -144,13 +147,31 @@ pub fn key_text(set: &SetDef, key: &[u8]) -> String {
 }
 
 /// Prints the fields of a concatenation.
-fn fields(f: &mut Formatter<'_>, types: &[Field], mut bytes: &[u8]) -> fmt::Result {
-    list(f, " . ", types, |f, field| {
+fn fields(f: &mut Formatter<'_>, types: &[Field], bytes: &[u8]) -> fmt::Result {
+    split_fields(types, bytes).enumerate().try_for_each(|(index, (field, value))| {
+        if index > 0 {
+            f.write_str(" . ")?;
+        }
+        write_field(f, field, value)
+    })
+}
+
+/// The fields of a concatenation without their padding. Bytes that are missing are missing.
+pub(crate) fn split_fields<'a>(
+    types: &[Field],
+    mut bytes: &'a [u8],
+) -> impl Iterator<Item = (Field, &'a [u8])> {
+    types.iter().map(move |field| {
         let (value, rest) = bytes.split_at(field.width().min(bytes.len()));
         let padding = field.padded_width() - field.width();
         bytes = &rest[padding.min(rest.len())..];
-        write_field(f, *field, value)
+        (*field, value)
     })
+}
+
+/// The value of one field.
+pub(crate) fn field_text(field: Field, value: &[u8]) -> String {
+    Printed(|f: &mut Formatter<'_>| write_field(f, field, value)).to_string()
 }
 
 fn write_field(f: &mut Formatter<'_>, field: Field, value: &[u8]) -> fmt::Result {

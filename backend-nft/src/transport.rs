@@ -3,6 +3,7 @@
 use std::{io, time::Duration};
 
 use crate::{
+    json::JsonTransport,
     netlink::NetlinkTransport,
     ruleset::{Family, SetName, TableDump, Transaction},
 };
@@ -49,6 +50,8 @@ pub enum TransportKind {
     /// The kernel's own interface.
     #[default]
     Netlink,
+    /// The program `nft`, with JSON.
+    Json,
 }
 
 impl TransportKind {
@@ -56,6 +59,7 @@ impl TransportKind {
     pub fn open(self) -> Result<Box<dyn Transport>, TransportError> {
         Ok(match self {
             Self::Netlink => Box::new(NetlinkTransport::open()?),
+            Self::Json => Box::new(JsonTransport::open()?),
         })
     }
 }

@@ -130,10 +130,10 @@ impl Encoder {
                     named_set(w, definition, id);
                 });
             }
-            OperationKind::FlushSet(name) => {
+            OperationKind::FlushSet(definition) => {
                 self.message(family, message::DEL_ELEMENT, 0, |w| {
                     w.string(element::TABLE, TABLE);
-                    w.string(element::SET, name.as_str());
+                    w.string(element::SET, definition.name.as_str());
                 });
             }
             OperationKind::DeleteSet(name) => {
@@ -362,12 +362,10 @@ fn packed_type(fields: &[Field]) -> u32 {
 
 /// The fields of a packed type, if all are ours.
 pub(super) fn unpacked_type(mut packed: u32) -> Option<Vec<Field>> {
-    const FIELDS: [Field; 5] =
-        [Field::Slot, Field::Ipv4Addr, Field::Ipv6Addr, Field::InetProto, Field::InetService];
     let mut fields = Vec::new();
     while packed != 0 {
         let number = packed & ((1 << TYPE_BITS) - 1);
-        fields.push(FIELDS.into_iter().find(|field| type_number(*field) == number)?);
+        fields.push(Field::ALL.into_iter().find(|field| type_number(*field) == number)?);
         packed >>= TYPE_BITS;
     }
     fields.reverse();

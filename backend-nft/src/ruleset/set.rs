@@ -21,6 +21,10 @@ pub enum Field {
 }
 
 impl Field {
+    /// All types.
+    pub const ALL: [Self; 5] =
+        [Self::Ipv4Addr, Self::Ipv6Addr, Self::InetProto, Self::InetService, Self::Slot];
+
     /// The length of a value in bytes, without padding.
     pub fn width(self) -> usize {
         match self {

@@ -70,7 +70,7 @@ pub enum OperationKind {
     /// Makes a set or map; nothing if it exists with the same shape.
     AddSet(Arc<SetDef>),
     /// Removes all elements.
-    FlushSet(SetName),
+    FlushSet(Arc<SetDef>),
     /// Deletes a set or map that no rule uses.
     DeleteSet(SetName),
     /// Appends a rule to a chain.
@@ -112,7 +112,7 @@ impl Operation {
             OperationKind::FlushChain(chain) => ("flush", "chain", chain.as_str()),
             OperationKind::DeleteChain(chain) => ("delete", "chain", chain.as_str()),
             OperationKind::AddSet(def) => ("add", set(def), def.name.as_str()),
-            OperationKind::FlushSet(name) => ("flush", "set", name.as_str()),
+            OperationKind::FlushSet(def) => ("flush", set(def), def.name.as_str()),
             OperationKind::DeleteSet(name) => ("delete", "set", name.as_str()),
             OperationKind::AddRule(chain, _) => ("add", "rule to chain", chain.as_str()),
             OperationKind::AddElements(def, _) => match def.is_map() {
@@ -204,8 +204,8 @@ impl Transaction {
     }
 
     /// Appends [`OperationKind::FlushSet`].
-    pub fn flush_set(&mut self, family: Family, set: impl Into<SetName>) {
-        self.push(family, OperationKind::FlushSet(set.into()));
+    pub fn flush_set(&mut self, family: Family, set: &Arc<SetDef>) {
+        self.push(family, OperationKind::FlushSet(set.clone()));
     }
 
     /// Appends [`OperationKind::DeleteSet`].

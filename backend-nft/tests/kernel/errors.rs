@@ -78,7 +78,7 @@ fn every_operation_without_its_object_is_refused() {
             ("delete table ip6 kube-proxy", &|t| t.delete_table(Family::Ip6)),
             ("flush chain ip kube-proxy nowhere", &|t| t.flush_chain(Family::Ip, "nowhere")),
             ("delete chain ip kube-proxy nowhere", &|t| t.delete_chain(Family::Ip, "nowhere")),
-            ("flush set ip kube-proxy nowhere", &|t| t.flush_set(Family::Ip, "nowhere")),
+            ("flush map ip kube-proxy endpoints", &|t| t.flush_set(Family::Ip, &sets.endpoints)),
             ("delete set ip kube-proxy nowhere", &|t| t.delete_set(Family::Ip, "nowhere")),
             ("add rule to chain ip kube-proxy nowhere", &|t| {
                 t.add_rule(Family::Ip, "nowhere", Rule::new([]));

@@ -104,40 +104,23 @@ fn the_same_again_changes_nothing() {
 #[test]
 fn what_was_added_can_be_deleted() {
     let nft = Nft::installed();
-    in_namespace(|| {
-        let mut netlink = support::netlink();
-        netlink.commit(&support::everything()).unwrap();
-        let mut transaction = Transaction::new();
-        for family in Family::ALL {
-            let mut elements = Transaction::new();
-            let sets = support::Sets::new(family);
-            support::add_elements(&mut elements, family, &sets);
-            for operation in elements.operations() {
-                use backend_nft::ruleset::OperationKind::AddElements;
-                let AddElements(set, elements) = &operation.kind else { panic!("{operation}") };
-                let keys = elements.iter().map(|element| element.key).collect();
-                transaction.delete_elements(family, set, keys);
+    let mut tables = Transaction::new();
+    Family::ALL.into_iter().for_each(|family| tables.delete_table(family));
+    for by_text in [false, true] {
+        in_namespace(|| {
+            let mut netlink = support::netlink();
+            netlink.commit(&support::everything()).unwrap();
+            let mut commit = |transaction: &Transaction| match by_text {
+                true => nft.load(&transaction.to_string()),
+                false => drop(netlink.commit(transaction).unwrap()),
+            };
+            commit(&support::undo_everything());
+            let listed = nft.list();
+            for gone in ["services", "lb-1", "endpoints", "10.0.0.1", "map "] {
+                assert!(!listed.contains(gone), "{gone}: {listed}");
             }
-            let chains = ["services", "lb-1", "lb-2", "dropped"];
-            for chain in chains.into_iter().chain(["nat-prerouting", "filter-forward"]) {
-                transaction.flush_chain(family, chain);
-            }
-            for chain in chains {
-                transaction.delete_chain(family, chain);
-            }
-            for set in sets.all() {
-                transaction.flush_set(family, set.name.clone());
-                transaction.delete_set(family, set.name.clone());
-            }
-        }
-        netlink.commit(&transaction).unwrap();
-        let listed = nft.list();
-        for gone in ["services", "lb-1", "endpoints", "10.0.0.1", "map "] {
-            assert!(!listed.contains(gone), "{gone}: {listed}");
-        }
-        let mut transaction = Transaction::new();
-        Family::ALL.into_iter().for_each(|family| transaction.delete_table(family));
-        netlink.commit(&transaction).unwrap();
-        assert_eq!(nft.list(), "");
-    });
+            commit(&tables);
+            assert_eq!(nft.list(), "");
+        });
+    }
 }

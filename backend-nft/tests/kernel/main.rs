@@ -2,6 +2,7 @@
 
 mod dumps;
 mod errors;
+mod json;
 mod listings;
 mod sizes;
 mod support;

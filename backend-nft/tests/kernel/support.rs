@@ -13,8 +13,8 @@ use std::{
 use backend_nft::{
     netlink::NetlinkTransport,
     ruleset::{
-        BaseChain, ChainKind, Element, Family, Field, Hook, InterfaceMatch, Key, Rule, Selector,
-        SetDef, Side, Statement, Transaction, Value, Verdict,
+        BaseChain, ChainKind, Element, Family, Field, Hook, InterfaceMatch, Key, OperationKind,
+        Rule, Selector, SetDef, Side, Statement, Transaction, Value, Verdict,
     },
 };
 use proxy_core::model::Protocol;
@@ -364,6 +364,35 @@ pub fn everything() -> Transaction {
             transaction.add_rule(family, chain, rule);
         }
         add_elements(&mut transaction, family, &sets);
+    }
+    transaction
+}
+
+/// Deletes elements, rules, chains and sets of [`everything`], one by one.
+pub fn undo_everything() -> Transaction {
+    let mut transaction = Transaction::new();
+    for family in Family::ALL {
+        let mut elements = Transaction::new();
+        let sets = Sets::new(family);
+        add_elements(&mut elements, family, &sets);
+        for operation in elements.operations() {
+            let OperationKind::AddElements(set, elements) = &operation.kind else {
+                panic!("{operation}")
+            };
+            let keys = elements.iter().map(|element| element.key).collect();
+            transaction.delete_elements(family, set, keys);
+        }
+        let chains = ["services", "lb-1", "lb-2", "dropped"];
+        for chain in chains.into_iter().chain(["nat-prerouting", "filter-forward"]) {
+            transaction.flush_chain(family, chain);
+        }
+        for chain in chains {
+            transaction.delete_chain(family, chain);
+        }
+        for set in sets.all() {
+            transaction.flush_set(family, set);
+            transaction.delete_set(family, set.name.clone());
+        }
     }
     transaction
 }
