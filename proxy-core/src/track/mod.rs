@@ -72,8 +72,8 @@ pub struct Tracker {
     touched_node: bool,
     /// What the Services in `state` were resolved against.
     around: Option<AllSurroundings>,
-    /// The claims and resolved ports that each Service has in `claims` and `state`.
-    resolved: HashMap<ServiceName, Vec<Programmed>>,
+    /// The ports of each Service, as they are in `claims` and `state`.
+    resolved: HashMap<ServiceName, Box<[Programmed]>>,
 
     state: State,
     delta: Delta,

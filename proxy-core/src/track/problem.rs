@@ -53,10 +53,6 @@ impl Problems {
         }
     }
 
-    pub(crate) fn object(&self) -> &ObjectKey {
-        &self.object
-    }
-
     pub(crate) fn into_vec(self) -> Vec<Problem> {
         self.found
     }
@@ -70,6 +66,10 @@ pub(crate) struct KnownProblems {
 }
 
 impl KnownProblems {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// The objects of a kind that have problems.
     pub(crate) fn objects(&self, kind: Kind) -> impl Iterator<Item = &ObjectKey> {
         self.known.keys().filter(move |object| object.kind == kind)

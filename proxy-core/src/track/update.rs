@@ -22,7 +22,16 @@ use crate::{
 #[derive(Debug, PartialEq)]
 pub(super) struct Programmed {
     id: ServicePortId,
-    claims: Box<[(ListenerKey, Claim)]>,
+    created: Arc<str>,
+    listeners: Box<[(FrontendAddress, u16)]>,
+}
+
+impl Programmed {
+    fn claims(&self) -> impl Iterator<Item = (ListenerKey, Claim)> {
+        self.listeners.iter().map(|&(at, port)| {
+            (ListenerKey::new(&self.id, at, port), Claim::new(&self.id, at, &self.created))
+        })
+    }
 }
 
 /// What routes depend on besides Services and endpoints, in each family.
@@ -50,7 +59,7 @@ impl Tracker {
         let before = match self.resolved.entry(name.clone()) {
             hash_map::Entry::Occupied(known) if *known.get() == wanted => return,
             hash_map::Entry::Occupied(known) => known.remove(),
-            hash_map::Entry::Vacant(_) => Vec::new(),
+            hash_map::Entry::Vacant(_) => Box::default(),
         };
         let stays: HashMap<&ServicePortId, &Programmed> =
             wanted.iter().map(|programmed| (&programmed.id, programmed)).collect();
@@ -60,13 +69,13 @@ impl Tracker {
                 changed.remove(&programmed.id);
                 continue;
             }
-            for (key, claim) in &programmed.claims {
-                self.claims.remove(key, claim, displaced);
+            for (key, claim) in programmed.claims() {
+                self.claims.remove(&key, &claim, displaced);
             }
         }
         for programmed in wanted.iter().filter(|programmed| changed.contains(&programmed.id)) {
-            for (key, claim) in &programmed.claims {
-                self.claims.add(*key, claim.clone(), displaced);
+            for (key, claim) in programmed.claims() {
+                self.claims.add(key, claim, displaced);
             }
         }
         // Ports that are gone leave the state here; those that stay are compared when resolved.
@@ -90,40 +99,50 @@ impl Tracker {
         around: &AllSurroundings,
         problems: &mut Vec<Problem>,
     ) {
-        let Some(service) = self.services.get(name) else {
-            self.conflicts.replace(&service_key(name), Vec::new());
-            return;
-        };
-        let mut conflicts = Problems::of(service_key(name));
         let mut resolved = Vec::new();
-        for (family, addresses) in families(service) {
-            for port in &service.ports {
-                let id = resolve::id(service, port, family);
-                for (at, port) in listeners(port, addresses) {
-                    if let Some(winner) = self.claims.winner(&ListenerKey::new(&id, at, port))
-                        && *winner.id() != id
-                    {
-                        conflicts.add(field_of(at), format_args!(
-                            "{} port {port} ({}) belongs to Service {}; it is not served for this one",
-                            at.ip().map_or("node".to_owned(), |ip| ip.to_string()),
-                            id.name.protocol,
-                            winner.id().name,
-                        ));
+        let mut lost = Vec::new();
+        if let Some(service) = self.services.get(name) {
+            for (family, addresses) in families(service) {
+                for port in &service.ports {
+                    let id = resolve::id(service, port, family);
+                    let mut owned = Vec::new();
+                    for (at, port) in listeners(port, addresses) {
+                        match self.claims.winner(&ListenerKey::new(&id, at, port)) {
+                            Some(claim) if claim.is_of(&id, at) => owned.push(at),
+                            // An address that the Service itself names twice is served as its
+                            // best kind.
+                            Some(claim) if *claim.id() == id => {}
+                            Some(claim) => lost.push((at, port, claim.id().clone())),
+                            None => {}
+                        }
                     }
+                    owned.sort_unstable();
+                    let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
+                    let slices = self.slices.of(name);
+                    let around = around.of(family);
+                    resolved.push(resolve::resolve(
+                        &id, service, port, addresses, slices, around, owns,
+                    ));
                 }
-                let owns = |frontend: &Frontend| {
-                    let key = ListenerKey::new(&id, frontend.at, frontend.port);
-                    // An address that the Service itself names twice is served as its best kind.
-                    self.claims.winner(&key).is_some_and(|claim| claim.is_of(&id, frontend.at))
-                };
-                let slices = self.slices.of(name);
-                let around = around.of(family);
-                resolved
-                    .push(resolve::resolve(&id, service, port, addresses, slices, around, owns));
             }
         }
-        let new = self.conflicts.replace(&conflicts.object().clone(), conflicts.into_vec());
-        problems.extend(new);
+        // Hardly any Service has conflicts.
+        if !lost.is_empty() || !self.conflicts.is_empty() {
+            let key = service_key(name);
+            let mut conflicts = Problems::of(key.clone());
+            for (at, port, winner) in lost {
+                conflicts.add(
+                    field_of(at),
+                    format_args!(
+                        "{} port {port} ({}) belongs to Service {}; it is not served for this one",
+                        at.ip().map_or("node".to_owned(), |ip| ip.to_string()),
+                        winner.name.protocol,
+                        winner.name,
+                    ),
+                );
+            }
+            problems.extend(self.conflicts.replace(&key, conflicts.into_vec()));
+        }
         for port in resolved {
             self.set_resolved(port.id.clone(), Some(port));
         }
@@ -165,20 +184,20 @@ fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &service::Addr
 }
 
 /// What a Service claims, port by port.
-fn wanted_claims(service: &Service) -> Vec<Programmed> {
+fn wanted_claims(service: &Service) -> Box<[Programmed]> {
     let mut wanted = Vec::new();
     for (family, addresses) in families(service) {
         for port in &service.ports {
             let id = resolve::id(service, port, family);
-            let claims = listeners(port, addresses)
-                .map(|(at, port)| {
-                    (ListenerKey::new(&id, at, port), Claim::new(&id, at, &service.created))
-                })
-                .collect();
-            wanted.push(Programmed { id, claims });
+            let created = service.created.clone();
+            wanted.push(Programmed {
+                id,
+                created,
+                listeners: listeners(port, addresses).collect(),
+            });
         }
     }
-    wanted
+    wanted.into()
 }
 
 /// Whether (0 or 1) a port lacks local endpoints for its internal and for its external traffic.
