@@ -78,7 +78,7 @@ impl Faults {
     }
 
     /// Answers the next `times` requests for `resource`, or for any, with an error such as 500 or
-    /// 429.
+    /// 429. 504 says that the client's version is too large, as from a server that is behind.
     pub fn fail_next(&self, resource: Option<Resource>, code: u16, times: usize) {
         self.lock().errors.extend(std::iter::repeat_n((resource, code), times));
     }
@@ -127,6 +127,7 @@ impl Faults {
         if let Some((_, code)) = next.and_then(|next| state.errors.remove(next)) {
             return Some(match code {
                 429 => Status::new(429, "TooManyRequests", "Too many requests, please try again"),
+                504 => Status::too_large(2, 1),
                 code => Status::new(code, "InternalError", "Internal error occurred: on command"),
             });
         }

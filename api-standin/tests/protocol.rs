@@ -106,14 +106,13 @@ async fn a_watch_tells_changes_from_its_version_on() {
     let params = WatchParams::default().labels("!hidden");
     let events = api.watch(&params, &version.unwrap()).await.unwrap();
     pin_mut!(events);
-    let mut next = async || loop {
-        match timeout(PATIENCE, events.try_next()).await.unwrap().unwrap().unwrap() {
-            WatchEvent::Added(s) => break format!("+{}", s.metadata.name.unwrap()),
-            WatchEvent::Modified(s) => break format!("~{}", s.metadata.name.unwrap()),
-            WatchEvent::Deleted(s) => break format!("-{}", s.metadata.name.unwrap()),
-            WatchEvent::Bookmark(b) => break format!("={}", b.metadata.resource_version),
-            WatchEvent::Error(e) => break format!("!{}", e.code),
-        }
+    let mut next = async || match timeout(PATIENCE, events.try_next()).await.unwrap() {
+        Ok(Some(WatchEvent::Added(s))) => format!("+{}", s.metadata.name.unwrap()),
+        Ok(Some(WatchEvent::Modified(s))) => format!("~{}", s.metadata.name.unwrap()),
+        Ok(Some(WatchEvent::Deleted(s))) => format!("-{}", s.metadata.name.unwrap()),
+        Ok(Some(WatchEvent::Bookmark(b))) => format!("={}", b.metadata.resource_version),
+        Ok(Some(WatchEvent::Error(e))) => format!("!{}", e.code),
+        other => panic!("{other:?}"),
     };
     server.store().apply(load::service(2)).unwrap();
     server.store().apply(load::service(0)).unwrap();

@@ -8,4 +8,5 @@
 //! Every source sends one [`Replace`](proxy_core::objects::Event::Replace) per kind when it knows
 //! all objects of that kind, and single changes after it.
 
+pub mod kube;
 pub mod manifests;
