@@ -23,6 +23,26 @@ pub fn build(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierErro
     })
 }
 
+/// Removes what any backend programs, whichever the configuration selects: nobody should have to
+/// know which one ran here. A backend that cannot run here has nothing to remove. The others are
+/// tried even if one fails; the first error is returned.
+pub async fn cleanup(settings: &BackendSettings) -> Result<(), ProxierError> {
+    let mut result = Ok(());
+    for mode in Mode::ALL {
+        let one = match build(&BackendSettings { mode, ..settings.clone() }) {
+            Ok(mut backend) => backend.cleanup().await,
+            Err(error) => Err(error),
+        };
+        match one {
+            Err(ProxierError::Unsupported { mode, reason }) => {
+                tracing::debug!(mode, reason = reason.as_str(), "Nothing to clean up");
+            }
+            other => result = result.and(other),
+        }
+    }
+    result
+}
+
 fn nftables(settings: &BackendSettings) -> Result<NftProxier, ProxierError> {
     let kind = match settings.nft_transport {
         NftTransport::Netlink => TransportKind::Netlink,

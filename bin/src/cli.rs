@@ -150,6 +150,15 @@ pub struct FlagValue {
     pub beside_file: bool,
 }
 
+/// When a flag counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    /// Also if there is a configuration file.
+    Always,
+    /// Only if there is none.
+    WithoutFile,
+}
+
 impl Flags {
     /// Every flag that was given and has a field in KubeProxyConfiguration, with that field. An
     /// empty text is as good as no flag, as it is for kube-proxy.
@@ -157,83 +166,42 @@ impl Flags {
         let mode = self.proxy_mode.as_deref().unwrap_or_default();
         // Without a mode the iptables section counts; see `Settings`.
         let section = if mode == "nftables" { "nftables" } else { "iptables" };
-        let active = |field: &str| format!("{section}.{field}");
         // These two have no meaning in ipvs mode, which has flags of its own for them.
         let period = |value: Option<GoDuration>| {
-            value.filter(|_| mode != "ipvs").map(|period| period.to_string().into())
+            value.filter(|_| mode != "ipvs").map(|period| Value::from(period.to_string()))
         };
         let text = |text: &Option<String>| text.clone().filter(|t| !t.is_empty()).map(Value::from);
+        let truth = |truth: Option<bool>| truth.map(Value::from);
 
-        let given: Vec<(&'static str, String, Option<Value>, bool)> = vec![
-            ("--kubeconfig", "clientConnection.kubeconfig".into(), text(&self.kubeconfig), false),
-            ("--hostname-override", "hostnameOverride".into(), text(&self.hostname_override), true),
-            ("--proxy-mode", "mode".into(), text(&self.proxy_mode), false),
-            ("--cluster-cidr", "clusterCIDR".into(), text(&self.cluster_cidr), false),
-            (
-                "--nodeport-addresses",
-                "nodePortAddresses".into(),
-                self.nodeport_addresses.clone().map(Value::from),
-                false,
-            ),
-            ("--bind-address", "bindAddress".into(), text(&self.bind_address), false),
-            (
-                "--healthz-bind-address",
-                "healthzBindAddress".into(),
-                text(&self.healthz_bind_address),
-                false,
-            ),
-            (
-                "--metrics-bind-address",
-                "metricsBindAddress".into(),
-                text(&self.metrics_bind_address),
-                false,
-            ),
-            (
-                "--bind-address-hard-fail",
-                "bindAddressHardFail".into(),
-                self.bind_address_hard_fail.map(Value::from),
-                false,
-            ),
-            (
-                "--masquerade-all",
-                active("masqueradeAll"),
-                self.masquerade_all.map(Value::from),
-                false,
-            ),
-            ("--detect-local-mode", "detectLocalMode".into(), text(&self.detect_local_mode), false),
-            (
-                "--pod-bridge-interface",
-                "detectLocal.bridgeInterface".into(),
-                text(&self.pod_bridge_interface),
-                false,
-            ),
-            (
-                "--pod-interface-name-prefix",
-                "detectLocal.interfaceNamePrefix".into(),
-                text(&self.pod_interface_name_prefix),
-                false,
-            ),
-            (
-                "--iptables-sync-period",
-                active("syncPeriod"),
-                period(self.iptables_sync_period),
-                false,
-            ),
-            (
-                "--iptables-min-sync-period",
-                active("minSyncPeriod"),
-                period(self.iptables_min_sync_period),
-                false,
-            ),
-            ("--v", "logging.verbosity".into(), self.verbosity.map(Value::from), true),
-            ("--logging-format", "logging.format".into(), text(&self.logging_format), true),
-        ];
+        use Counts::{Always, WithoutFile};
+        let mut given = Vec::new();
+        let mut add = |flag, section: &str, field: &str, value: Option<Value>, counts| {
+            let path = if section.is_empty() { field.into() } else { format!("{section}.{field}") };
+            let beside_file = counts == Always;
+            given.extend(value.map(|value| FlagValue { flag, path, value, beside_file }));
+        };
+        // One line a flag.
+        #[rustfmt::skip]
+        {
+            add("--kubeconfig", "clientConnection", "kubeconfig", text(&self.kubeconfig), WithoutFile);
+            add("--hostname-override", "", "hostnameOverride", text(&self.hostname_override), Always);
+            add("--proxy-mode", "", "mode", text(&self.proxy_mode), WithoutFile);
+            add("--cluster-cidr", "", "clusterCIDR", text(&self.cluster_cidr), WithoutFile);
+            add("--nodeport-addresses", "", "nodePortAddresses", self.nodeport_addresses.clone().map(Value::from), WithoutFile);
+            add("--bind-address", "", "bindAddress", text(&self.bind_address), WithoutFile);
+            add("--healthz-bind-address", "", "healthzBindAddress", text(&self.healthz_bind_address), WithoutFile);
+            add("--metrics-bind-address", "", "metricsBindAddress", text(&self.metrics_bind_address), WithoutFile);
+            add("--bind-address-hard-fail", "", "bindAddressHardFail", truth(self.bind_address_hard_fail), WithoutFile);
+            add("--masquerade-all", section, "masqueradeAll", truth(self.masquerade_all), WithoutFile);
+            add("--detect-local-mode", "", "detectLocalMode", text(&self.detect_local_mode), WithoutFile);
+            add("--pod-bridge-interface", "detectLocal", "bridgeInterface", text(&self.pod_bridge_interface), WithoutFile);
+            add("--pod-interface-name-prefix", "detectLocal", "interfaceNamePrefix", text(&self.pod_interface_name_prefix), WithoutFile);
+            add("--iptables-sync-period", section, "syncPeriod", period(self.iptables_sync_period), WithoutFile);
+            add("--iptables-min-sync-period", section, "minSyncPeriod", period(self.iptables_min_sync_period), WithoutFile);
+            add("--v", "logging", "verbosity", self.verbosity.map(Value::from), Always);
+            add("--logging-format", "logging", "format", text(&self.logging_format), Always);
+        };
         given
-            .into_iter()
-            .filter_map(|(flag, path, value, beside_file)| {
-                Some(FlagValue { flag, path, value: value?, beside_file })
-            })
-            .collect()
     }
 
     /// What the flags say that a KubeProxyConfiguration has no field for.

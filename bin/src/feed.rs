@@ -7,7 +7,10 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::{
     config::settings::SourceSettings,
-    source::manifests::{self, ManifestsError},
+    source::{
+        kube::{self, KubeConfig, KubeSourceError},
+        manifests::{self, ManifestsError},
+    },
 };
 
 /// Events that may wait for their way to the engine.
@@ -19,19 +22,19 @@ pub enum FeedError {
     /// The manifests cannot be followed.
     #[error(transparent)]
     Manifests(#[from] ManifestsError),
-    /// There is no source for clusters.
-    #[error("API servers cannot be watched yet; use --manifests DIR")]
-    NoCluster,
+    /// The API server cannot be watched.
+    #[error(transparent)]
+    Cluster(#[from] KubeSourceError),
     /// The source ended though it was listened to.
     #[error("the source of objects ended unexpectedly")]
     Ended,
 }
 
 /// Sends what the source says, for ever.
-pub async fn run(source: &SourceSettings, inputs: Sender<Input>) -> FeedError {
+pub async fn run(source: &SourceSettings, node_name: &str, inputs: Sender<Input>) -> FeedError {
     let (sender, events) = mpsc::channel(QUEUE);
     tokio::select! {
-        result = from_source(source, sender) => match result {
+        result = from_source(source, node_name, sender) => match result {
             Ok(never) => match never {},
             Err(error) => error,
         },
@@ -41,13 +44,21 @@ pub async fn run(source: &SourceSettings, inputs: Sender<Input>) -> FeedError {
 
 async fn from_source(
     source: &SourceSettings,
+    node_name: &str,
     sender: Sender<Event>,
 ) -> Result<Infallible, FeedError> {
     match source {
         SourceSettings::Manifests(directory) => {
             manifests::run(directory.clone(), sender).await?;
         }
-        SourceSettings::Cluster(_) => return Err(FeedError::NoCluster),
+        SourceSettings::Cluster(client) => {
+            let config = KubeConfig {
+                kubeconfig: client.kubeconfig.clone(),
+                master: client.master.clone(),
+                ..KubeConfig::default()
+            };
+            kube::run(config, node_name, sender).await?;
+        }
     }
     Err(FeedError::Ended)
 }

@@ -24,6 +24,7 @@ use tokio::{
         mpsc::{self, Receiver, Sender},
         oneshot,
     },
+    task::JoinError,
 };
 
 use crate::{
@@ -60,6 +61,9 @@ pub enum RunError {
     /// An address could not be bound, and the configuration says that this is fatal.
     #[error("cannot serve {0}")]
     Server(&'static str, #[source] io::Error),
+    /// A task panicked.
+    #[error("a task ended unexpectedly")]
+    Task(#[source] JoinError),
     /// The engine ended, which only a panic makes it do.
     #[error("the engine ended unexpectedly")]
     Engine,
@@ -83,23 +87,28 @@ pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
         .map_err(RunError::Thread)?;
     let healthz = Arc::new(HealthzHandler::new(health, Arc::clone(&metrics)));
     let exposition = Arc::new(MetricsHandler::new(metrics, settings.backend.mode));
-    runtime.block_on(async {
+    let settings = settings.clone();
+    let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);
-        let engine = start_engine(settings, backend, Arc::new(observer), received)?;
-        tokio::select! {
-            _ = engine => Err(RunError::Engine),
-            error = provide(settings, inputs) => Err(error.into()),
-            error = serve(&settings.servers, healthz, exposition) => Err(error),
-        }
-    })
+        let engine = start_engine(&settings, backend, Arc::new(observer), received)?;
+        let serving = tokio::spawn(serve(settings.servers.clone(), healthz, exposition));
+        let feeding = tokio::spawn(provide(settings, inputs));
+        Err(tokio::select! {
+            _ = engine => RunError::Engine,
+            error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
+            error = serving => error.unwrap_or_else(RunError::Task),
+        })
+    });
+    // Whatever still runs need not be waited for.
+    runtime.shutdown_background();
+    result
 }
 
-/// Removes what the backend programs. Needs no cluster.
+/// Removes what any backend programs. Needs no cluster.
 pub fn cleanup(settings: &Settings) -> Result<(), RunError> {
-    let mut backend = backend::build(&settings.backend)?;
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Thread)?;
-    Ok(runtime.block_on(backend.cleanup())?)
+    Ok(runtime.block_on(backend::cleanup(&settings.backend))?)
 }
 
 /// When the engine syncs, by kube-proxy's periods.
@@ -133,7 +142,7 @@ fn start_engine(
 }
 
 /// Feeds the engine. Ends only if that is impossible.
-async fn provide(settings: &Settings, inputs: Sender<Input>) -> FeedError {
+async fn provide(settings: Settings, inputs: Sender<Input>) -> FeedError {
     // Which addresses node ports are served on should be known at the first sync.
     match node_addresses::list().await {
         Ok(addresses) => {
@@ -147,13 +156,15 @@ async fn provide(settings: &Settings, inputs: Sender<Input>) -> FeedError {
             );
         }
     }
-    tokio::spawn(node_addresses::follow(inputs.clone()));
-    feed::run(&settings.source, inputs).await
+    tokio::select! {
+        () = node_addresses::follow(inputs.clone()) => FeedError::Ended,
+        error = feed::run(&settings.source, &settings.node.node_name, inputs) => error,
+    }
 }
 
 /// Serves health and metrics. Ends only if the configuration says that a failure is fatal.
 async fn serve(
-    servers: &ServerSettings,
+    servers: ServerSettings,
     healthz: Arc<dyn Handler>,
     metrics: Arc<dyn Handler>,
 ) -> RunError {

@@ -109,6 +109,10 @@ fn layered(flags: &Flags) -> Result<(KubeProxyConfiguration, Vec<String>), Confi
         .map_err(|error| ConfigError::Flags(Box::new(error)))?;
     // A flag may hold a bare address too.
     config.complete_listen_addresses();
+    if config.feature_gates.get("AllowServiceExternalIPs") == Some(&false) {
+        let gate = "featureGates.AllowServiceExternalIPs";
+        warnings.push(format!("{gate}: false has no effect yet: externalIPs are programmed"));
+    }
     Ok((config, warnings))
 }
 

@@ -28,6 +28,9 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Nftables, Self::Iptables, Self::Ipvs, Self::Userspace];
+
     /// The mode that `text` selects: nftables if it is empty, none if there is no such mode.
     pub fn selected_by(text: &str) -> Option<Self> {
         match text {
@@ -72,10 +75,6 @@ pub struct ClientSettings {
     pub kubeconfig: Option<PathBuf>,
     /// The server's URL; it counts more than the kubeconfig's.
     pub master: Option<String>,
-    /// Requests per second; negative means no limit.
-    pub qps: f32,
-    /// Requests that may exceed it for a moment.
-    pub burst: u32,
 }
 
 /// How transactions reach nftables.
@@ -255,8 +254,6 @@ fn source(config: &KubeProxyConfiguration, beside: &Beside) -> SourceSettings {
     SourceSettings::Cluster(ClientSettings {
         kubeconfig: (!client.kubeconfig.is_empty()).then(|| PathBuf::from(&client.kubeconfig)),
         master: beside.master.clone(),
-        qps: client.qps,
-        burst: client.burst.try_into().unwrap_or(0),
     })
 }
 

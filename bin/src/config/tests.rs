@@ -75,8 +75,6 @@ fn kubeadms_configuration_is_defaulted() {
         SourceSettings::Cluster(ClientSettings {
             kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
             master: None,
-            qps: 5.0,
-            burst: 10,
         })
     );
 }
@@ -319,6 +317,21 @@ fn all_errors_come_at_once() {
         "failed validate: [\
          KubeProxyConfiguration.OOMScoreAdj: Invalid value: 2000: must be within the range [-1000, 1000], \
          KubeProxyConfiguration.BindAddress: Invalid value: \"x\": not a valid textual representation of an IP address]"
+    );
+}
+
+#[test]
+fn what_has_no_effect_is_said() {
+    let gate = |value: bool| {
+        let body = format!("featureGates: {{AllowServiceExternalIPs: {value}}}\n");
+        with_file(&format!("{HEAD}{body}"), &[]).unwrap().warnings
+    };
+    assert_eq!(gate(true), [""; 0]);
+    assert_eq!(
+        gate(false),
+        [
+            "featureGates.AllowServiceExternalIPs: false has no effect yet: externalIPs are programmed"
+        ]
     );
 }
 

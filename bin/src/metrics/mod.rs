@@ -3,14 +3,15 @@
 //! The registry is this value's own; nothing is global. kube-proxy's metrics of other modes, and of
 //! work that is not done here yet, are absent, as labelled metrics that were never used are.
 
+mod maker;
 mod process;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use prometheus::{
-    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder, core::Collector, exponential_buckets,
+    Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Registry, TextEncoder, exponential_buckets,
 };
 use proxy_core::{
     model::IpFamily,
@@ -19,7 +20,10 @@ use proxy_core::{
     state::{Delta, State},
 };
 
-use self::process::ProcessMetrics;
+use self::{
+    maker::{FAMILY, Maker},
+    process::ProcessMetrics,
+};
 
 /// All metrics of the process.
 pub struct Metrics {
@@ -68,57 +72,6 @@ struct OurMetrics {
     messages: Histogram,
     rejected: IntCounterVec,
     service_ports: IntGaugeVec,
-}
-
-const FAMILY: &[&str] = &["ip_family"];
-
-/// Makes metrics and registers them.
-struct Maker<'a>(&'a Registry);
-
-impl Maker<'_> {
-    fn register<C: Collector + Clone + 'static>(&self, metric: C) -> prometheus::Result<C> {
-        self.0.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.register(IntCounter::new(name, help)?)
-    }
-
-    fn counters(&self, name: &str, help: &str, by: &[&str]) -> prometheus::Result<IntCounterVec> {
-        self.register(IntCounterVec::new(Opts::new(name, help), by)?)
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.register(IntGauge::new(name, help)?)
-    }
-
-    fn gauges(&self, name: &str, help: &str, by: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), by)?)
-    }
-
-    fn times(&self, name: &str, help: &str) -> prometheus::Result<GaugeVec> {
-        self.register(GaugeVec::new(Opts::new(name, help), FAMILY)?)
-    }
-
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        buckets: Vec<f64>,
-    ) -> prometheus::Result<Histogram> {
-        self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?)
-    }
-
-    fn histograms(
-        &self,
-        name: &str,
-        help: &str,
-        buckets: Vec<f64>,
-    ) -> prometheus::Result<HistogramVec> {
-        let options = HistogramOpts::new(name, help).buckets(buckets);
-        self.register(HistogramVec::new(options, FAMILY)?)
-    }
 }
 
 /// 0.25 and 0.5 s, every second to a minute, every 5 s to two minutes, every 30 s to five.
@@ -408,165 +361,4 @@ fn clamped(count: usize) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use proxy_core::{
-        model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
-        proxier::SyncReport,
-        track::NoLocalEndpoints,
-    };
-
-    use super::*;
-
-    fn value(text: &str, series: &str) -> f64 {
-        let line = text
-            .lines()
-            .find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
-        let line = line.unwrap_or_else(|| panic!("{series} is not in\n{text}"));
-        line.rsplit_once(' ').unwrap().1.parse().unwrap()
-    }
-
-    fn partial(family: IpFamily) -> Delta {
-        let name = ServicePortName {
-            service: ServiceName::new("ns", "web"),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        };
-        Delta { service_ports: [ServicePortId { name, family }].into(), ..Delta::default() }
-    }
-
-    fn outcome<'a>(
-        state: &'a State,
-        delta: &'a Delta,
-        report: &'a SyncReport,
-        trigger_times: &'a [String],
-    ) -> SyncOutcome<'a> {
-        let here = NoLocalEndpoints { internal: 2, external: 3 };
-        SyncOutcome {
-            state,
-            delta,
-            report,
-            duration: Duration::from_millis(3),
-            latency: Some(Duration::from_millis(5)),
-            trigger_times,
-            no_local_endpoints: PerFamily { v4: here, v6: NoLocalEndpoints::default() },
-        }
-    }
-
-    #[test]
-    fn a_sync_is_told_as_kube_proxy_tells_it() {
-        let metrics = Metrics::new().unwrap();
-        metrics.changed(Kind::Service);
-        metrics.changed(Kind::EndpointSlice);
-        metrics.changed(Kind::EndpointSlice);
-        metrics.changed(Kind::Node);
-        let pending = "kubeproxy_sync_proxy_rules_endpoint_changes_pending";
-        assert_eq!(value(&metrics.text(), pending), 0.0, "nothing was asked for yet");
-        metrics.sync_requested();
-        let text = metrics.text();
-        assert_eq!(value(&text, pending), 2.0);
-        assert_eq!(value(&text, "kubeproxy_sync_proxy_rules_endpoint_changes_total"), 2.0);
-        assert_eq!(value(&text, "kubeproxy_sync_proxy_rules_service_changes_total"), 1.0);
-        assert!(!text.contains("kubeproxy_sync_proxy_rules_duration_seconds"), "{text}");
-
-        let report = SyncReport {
-            bytes: 1000,
-            messages: 7,
-            commit: Duration::from_millis(1),
-            ..SyncReport::default()
-        };
-        let trigger = [
-            (Timestamp::now() - Duration::from_secs(0)).to_string(),
-            "2001-01-01T00:00:00Z".into(),
-        ];
-        let (state, delta) = (State::default(), partial(IpFamily::V4));
-        metrics.synced(&outcome(&state, &delta, &report, &trigger));
-        let text = metrics.text();
-        assert_eq!(value(&text, pending), 0.0);
-        let name = "kubeproxy_sync_proxy_rules_duration_seconds";
-        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv4\",le=\"0.002\"}}")), 0.0);
-        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv4\",le=\"0.004\"}}")), 1.0);
-        assert_eq!(
-            value(&text, &format!("{name}_bucket{{ip_family=\"IPv4\",le=\"16.384\"}}")),
-            1.0
-        );
-        assert_eq!(
-            value(
-                &text,
-                "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"
-            ),
-            1.0
-        );
-        assert!(!text.contains("full_proxy_rules"), "{text}");
-        assert!(!text.contains("duration_seconds_count{ip_family=\"IPv6\"}"), "{text}");
-        let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
-        assert_eq!(
-            value(&text, &format!("{local}{{ip_family=\"IPv4\",traffic_policy=\"external\"}}")),
-            3.0
-        );
-        assert_eq!(
-            value(&text, &format!("{local}{{ip_family=\"IPv6\",traffic_policy=\"internal\"}}")),
-            0.0
-        );
-        let since =
-            value(&text, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv6\"}");
-        assert!(since > 1.6e9, "{since}");
-        assert_eq!(value(&text, "switchyard_transaction_bytes_sum"), 1000.0);
-        assert_eq!(value(&text, "switchyard_transaction_messages_sum"), 7.0);
-        assert_eq!(value(&text, "switchyard_kernel_commit_duration_seconds_sum"), 0.001);
-        assert_eq!(value(&text, "switchyard_change_latency_seconds_sum"), 0.005);
-    }
-
-    #[test]
-    fn old_trigger_times_do_not_count() {
-        let metrics = Metrics::new().unwrap();
-        let delta = partial(IpFamily::V6);
-        let now = Timestamp::now() + Duration::from_secs(3);
-        let start = metrics.process_start().unwrap();
-        let before = Timestamp::from_second(start as i64 - 5).unwrap();
-        let times = [(now - Duration::from_secs(2)).to_string(), before.to_string(), "x".into()];
-        metrics.observe_trigger_times(&delta, &times, now);
-        let text = metrics.text();
-        let name = "kubeproxy_network_programming_duration_seconds";
-        assert_eq!(value(&text, &format!("{name}_count{{ip_family=\"IPv6\"}}")), 1.0);
-        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"1\"}}")), 0.0);
-        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"3\"}}")), 1.0);
-        assert_eq!(value(&text, &format!("{name}_bucket{{ip_family=\"IPv6\",le=\"300\"}}")), 1.0);
-    }
-
-    #[test]
-    fn buckets_are_kube_proxys() {
-        let buckets = network_programming_buckets();
-        assert_eq!(buckets.len(), 2 + 59 + 12 + 7);
-        assert_eq!(buckets[..4], [0.25, 0.5, 1.0, 2.0]);
-        assert_eq!(buckets[60..64], [59.0, 60.0, 65.0, 70.0]);
-        assert_eq!(buckets[72..], [115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
-    }
-
-    #[test]
-    fn failures_and_rejections_are_counted() {
-        let metrics = Metrics::new().unwrap();
-        metrics.sync_failed("nftables", &Delta { full: true, ..Delta::default() }, 0.1);
-        metrics.rejected(Kind::EndpointSlice);
-        let text = metrics.text();
-        let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";
-        assert_eq!(value(&text, &format!("{failures}{{ip_family=\"IPv6\"}}")), 1.0);
-        assert_eq!(
-            value(
-                &text,
-                "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"
-            ),
-            1.0
-        );
-        assert_eq!(value(&text, "switchyard_objects_rejected_total{kind=\"EndpointSlice\"}"), 1.0);
-        assert_eq!(value(&text, "switchyard_build_info{version=\"0.1.0\"}"), 1.0);
-    }
-
-    #[test]
-    fn two_of_them_do_not_collide() {
-        let (one, two) = (Metrics::new().unwrap(), Metrics::new().unwrap());
-        one.changed(Kind::Service);
-        assert_eq!(value(&two.text(), "kubeproxy_sync_proxy_rules_service_changes_total"), 0.0);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::{fs, sync::Mutex};
 
 use prometheus::{Counter, IntGauge};
 
-use super::Maker;
+use super::maker::Maker;
 
 /// CPU time, memory, file descriptors and start of this process.
 pub(super) struct ProcessMetrics {

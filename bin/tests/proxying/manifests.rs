@@ -1,115 +1,10 @@
-//! The program at work, in a network namespace of its own: health, metrics, the kernel, and what
-//! is left when it ends.
+//! From manifests: health, metrics, the kernel, and what is left when the program ends.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read},
-    net::TcpStream,
-    path::Path,
-    process::{Child, Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs, net::TcpStream, path::Path, thread::sleep, time::Duration};
 
 use tempfile::TempDir;
 
-/// A namespace that is gone when this process is, or this value.
-struct Namespace {
-    /// Holds the namespace open.
-    keeper: Child,
-}
-
-impl Namespace {
-    fn new() -> Self {
-        let script =
-            "ip link set lo up && ip addr add 192.0.2.1/32 dev lo && echo up && exec sleep 300";
-        let mut keeper = Command::new("unshare")
-            .args(["--net", "--kill-child", "--fork", "sh", "-c", script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "up\n", "these tests need root, and the programs unshare and ip");
-        Self { keeper }
-    }
-
-    /// A command in the namespace.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        // The keeper is `unshare`, whose child is in the namespace too, as it is itself.
-        command.arg(format!("--net=/proc/{}/ns/net", self.keeper.id())).arg("--").arg(program);
-        command
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.command(program).args(arguments).output().unwrap();
-        assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn get(&self, url: &str) -> Option<(u16, String)> {
-        let write = "\n%{http_code}";
-        let output =
-            self.command("curl").args(["-s", "-m", "5", "-w", write, url]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let (body, status) = text.rsplit_once('\n')?;
-        Some((status.parse().ok().filter(|status| *status != 0)?, body.to_owned()))
-    }
-
-    /// Waits until an answer satisfies `good`.
-    #[track_caller]
-    fn wait(&self, url: &str, good: impl Fn(u16, &str) -> bool) -> String {
-        let start = Instant::now();
-        loop {
-            let answer = self.get(url);
-            match answer {
-                Some((status, body)) if good(status, &body) => return body,
-                other if start.elapsed() > Duration::from_secs(20) => panic!("{url}: {other:?}"),
-                _ => sleep(Duration::from_millis(50)),
-            }
-        }
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-    }
-}
-
-/// The program, ended with this value.
-struct Program {
-    child: Child,
-}
-
-impl Program {
-    fn start(namespace: &Namespace, arguments: &[&str]) -> Self {
-        let mut command = namespace.command(env!("CARGO_BIN_EXE_switchyard"));
-        let child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-        Self { child }
-    }
-
-    /// Sends SIGTERM; the number of the signal that ended it, and its log.
-    fn terminate(mut self) -> (Option<i32>, String) {
-        use std::os::unix::process::ExitStatusExt;
-
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let status = self.child.wait().unwrap();
-        let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        (status.signal(), log)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::namespace::{HEALTHZ, METRICS, Namespace, Program, service_ports};
 
 const NODE: &str = "\
 apiVersion: v1
@@ -145,16 +40,6 @@ fn write(directory: &Path, name: &str, text: &str) {
     let hidden = directory.join(".writing");
     fs::write(&hidden, text).unwrap();
     fs::rename(hidden, directory.join(name)).unwrap();
-}
-
-const HEALTHZ: &str = "http://127.0.0.1:10256/healthz";
-const METRICS: &str = "http://127.0.0.1:10249/metrics";
-
-fn service_ports(metrics: &str) -> Option<u32> {
-    let line = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("switchyard_service_ports{ip_family=\"IPv4\"} "))?;
-    line.parse().ok()
 }
 
 #[test]

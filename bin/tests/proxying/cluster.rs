@@ -1,0 +1,77 @@
+//! From an API server, as a pod of kubeadm's DaemonSet would be started.
+
+use std::{fs, thread};
+
+use api_standin::{Options, Resource, Standin, load};
+use tempfile::TempDir;
+use tokio::runtime;
+
+use crate::namespace::{HEALTHZ, METRICS, Namespace, Program, service_ports};
+
+const NODE: &str = "node-1";
+
+async fn follows_the_server(namespace: &Namespace) {
+    let server = Standin::start(Options::default()).await.unwrap();
+    server.store().apply(load::node(NODE)).unwrap();
+    load::fill(server.store(), 3, 2).unwrap();
+
+    let directory = TempDir::new().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig.conf");
+    server.write_kubeconfig(&kubeconfig).unwrap();
+    let config = include_str!("../fixtures/kubeadm.yaml")
+        .replace("/var/lib/kube-proxy/kubeconfig.conf", kubeconfig.to_str().unwrap());
+    let path = directory.path().join("config.conf");
+    fs::write(&path, config).unwrap();
+    let config = format!("--config={}", path.display());
+    let program = Program::start(namespace, &[&config, &format!("--hostname-override={NODE}")]);
+
+    namespace.wait(HEALTHZ, |status, _| status == 200);
+    namespace.wait(METRICS, |_, text| service_ports(text) == Some(3));
+    let first = load::cluster_ip(0).to_string();
+    let rules = || namespace.run("nft", &["list", "table", "ip", "kube-proxy"]);
+    assert!(rules().contains(&first), "{}", rules());
+    assert!(server.user_agent().is_some_and(|agent| agent.starts_with("switchyard/")));
+
+    server.store().apply(load::service(3)).unwrap();
+    namespace.wait(METRICS, |_, text| service_ports(text) == Some(4));
+    let name = load::service(0)["metadata"]["name"].as_str().unwrap().to_owned();
+    let spaces = load::service(0)["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+    assert!(server.store().delete(Resource::Services, &spaces, &name));
+    namespace.wait(METRICS, |_, text| service_ports(text) == Some(3));
+    assert!(!rules().contains(&format!("{first} ")), "{}", rules());
+
+    let mut node = load::node(NODE);
+    node["spec"]["taints"] = serde_json::json!([{
+        "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule",
+    }]);
+    server.store().apply(node).unwrap();
+    let body = namespace.wait(HEALTHZ, |status, _| status == 503);
+    assert!(body.contains("\"nodeEligible\":false,\"healthy\":true"), "{body}");
+
+    let (signal, log) = program.terminate();
+    assert_eq!(signal, Some(15), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn an_api_server_is_followed() {
+    let namespace = Namespace::new();
+    let test = || {
+        // Before the runtime, so that all its threads, and so the server, are in the namespace.
+        namespace.enter();
+        let runtime =
+            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(follows_the_server(&namespace));
+    };
+    thread::scope(|scope| scope.spawn(test).join()).unwrap();
+}
+
+#[test]
+fn no_way_to_a_server_is_an_error() {
+    let namespace = Namespace::new();
+    let output = namespace.command(env!("CARGO_BIN_EXE_switchyard")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(log.contains("neither a kubeconfig nor a server is given"), "{log}");
+    assert_eq!(namespace.run("nft", &["list", "tables"]), "", "nothing was touched");
+}

@@ -1,0 +1,6 @@
+//! The program at work, in network namespaces of its own. These tests need root, and the programs
+//! `ip`, `nft`, `curl`, `unshare` and `nsenter`.
+
+mod cluster;
+mod manifests;
+mod namespace;
