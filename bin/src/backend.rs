@@ -46,10 +46,7 @@ pub async fn cleanup(settings: &BackendSettings) -> Result<(), ProxierError> {
 fn nftables(settings: &BackendSettings) -> Result<NftProxier, ProxierError> {
     let kind = match settings.nft_transport {
         NftTransport::Netlink => TransportKind::Netlink,
-        NftTransport::Json => {
-            let reason = "the json transport is not built yet; use netlink".into();
-            return Err(ProxierError::Unsupported { mode: Mode::Nftables.as_str(), reason });
-        }
+        NftTransport::Json => TransportKind::Json,
     };
     let transport = kind.open().map_err(|error| ProxierError::Backend {
         mode: Mode::Nftables.as_str(),

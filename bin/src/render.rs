@@ -5,6 +5,7 @@ use std::{
     path::PathBuf,
 };
 
+use backend_nft::json::Document;
 use proxy_core::{objects::Event, track::Tracker};
 
 use crate::{
@@ -27,8 +28,8 @@ pub enum RenderError {
     #[error("cannot read the manifests")]
     Manifests(#[from] ManifestsError),
     /// The transaction has no JSON form.
-    #[error("the JSON form is not built yet; use --format nft")]
-    NoJson,
+    #[error("cannot print the transaction as JSON")]
+    Json(#[source] serde_json::Error),
     /// The output went wrong.
     #[error("cannot write")]
     Output(#[from] io::Error),
@@ -54,10 +55,17 @@ pub fn render(
     match format {
         RenderFormat::Nft => write!(output, "{transaction}")?,
         RenderFormat::Json => {
-            return Err(RenderError::NoJson);
+            let document = Document(&transaction);
+            serde_json::to_writer_pretty(&mut *output, &document).map_err(json_error)?;
+            writeln!(output)?;
         }
     }
     Ok(output.flush()?)
+}
+
+/// The output's error, if it was that.
+fn json_error(error: serde_json::Error) -> RenderError {
+    if error.is_io() { RenderError::Output(error.into()) } else { RenderError::Json(error) }
 }
 
 /// A tracker that knows all the manifests.

@@ -92,12 +92,16 @@ pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
         let (inputs, received) = mpsc::channel(QUEUE);
         let engine = start_engine(&settings, backend, Arc::new(observer), received)?;
         let serving = tokio::spawn(serve(settings.servers.clone(), healthz, exposition));
-        let feeding = tokio::spawn(provide(settings, inputs));
-        Err(tokio::select! {
+        // One sender stays here: the engine must not end because its feed did, or the reason would
+        // be lost.
+        let feeding = tokio::spawn(provide(settings, inputs.clone()));
+        let error = tokio::select! {
             _ = engine => RunError::Engine,
             error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
             error = serving => error.unwrap_or_else(RunError::Task),
-        })
+        };
+        drop(inputs);
+        Err(error)
     });
     // Whatever still runs need not be waited for.
     runtime.shutdown_background();

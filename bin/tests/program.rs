@@ -155,6 +155,22 @@ fn manifests_are_rendered_in_nfts_syntax() {
 }
 
 #[test]
+fn manifests_are_rendered_as_json() {
+    let directory = directory(MANIFESTS);
+    let (out, err) = render(directory.path(), &["--format=json"]);
+    assert_eq!(err, "");
+    let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let commands = document["nftables"].as_array().unwrap();
+    let added =
+        |kind: &'static str| commands.iter().filter(move |command| !command["add"][kind].is_null());
+    assert!(added("table").any(|command| command["add"]["table"]["name"] == "kube-proxy"), "{out}");
+    let elements: Vec<String> = added("element").map(ToString::to_string).collect();
+    for text in ["10.96.0.10", "10.0.0.5", "10.0.0.6", "30080"] {
+        assert!(elements.iter().any(|element| element.contains(text)), "{text} is not in\n{out}");
+    }
+}
+
+#[test]
 fn what_cannot_be_rendered_is_said() {
     let manifests = MANIFESTS.replace("clusterIPs: [10.96.0.10]", "externalIPs: [1.2.3.4.5]");
     let directory = directory(&format!("{manifests}---\nkind: [Service\n"));
