@@ -70,6 +70,10 @@ pub struct ResolvedServicePort {
     pub cluster: Pool,
     /// Endpoints of the `Local` policy, all on this node; empty if no frontend uses them.
     pub local: Pool,
+    /// Endpoints outside both pools that still serve: terminating, or left out by a policy. They
+    /// get no new flows, and the flows they have stay. Known for UDP and SCTP, whose flows have to
+    /// be ended by us; empty for TCP, whose connections end themselves.
+    pub draining: Pool,
     /// For how long after its last new connection a client goes back to the same endpoint
     /// (`sessionAffinity: ClientIP`), whatever frontend it comes through.
     pub affinity: Option<Duration>,
@@ -84,6 +88,11 @@ impl ResolvedServicePort {
         }
     }
 
+    /// Whether the endpoint at `address` still serves flows that it has. Not to be asked of TCP.
+    pub fn serves(&self, address: SocketAddr) -> bool {
+        [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
+    }
+
     /// The endpoints of both pools, each once, in order.
     pub fn reachable(&self) -> impl Iterator<Item = &Endpoint> {
         let both: BTreeSet<&Endpoint> = self.cluster.iter().chain(self.local.iter()).collect();
@@ -93,6 +102,11 @@ impl ResolvedServicePort {
 
 /// Endpoints that traffic is spread over evenly: sorted by address, each once.
 pub type Pool = Arc<[Endpoint]>;
+
+/// Whether there is an endpoint at `address` in the pool.
+pub(crate) fn is_in(pool: &Pool, address: SocketAddr) -> bool {
+    pool.binary_search_by_key(&address, |endpoint| endpoint.address).is_ok()
+}
 
 /// An endpoint of a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

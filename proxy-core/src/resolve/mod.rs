@@ -11,7 +11,7 @@ use std::{net::IpAddr, sync::Arc};
 use self::pools::Pools;
 use crate::{
     model::{IpFamily, ServicePortId, ServicePortName},
-    state::{Frontend, PoolKind, ResolvedServicePort, Route},
+    state::{Frontend, Pool, PoolKind, ResolvedServicePort, Route},
     track::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
@@ -74,10 +74,16 @@ pub(crate) fn resolve<'s>(
             Route::Reject | Route::Drop => false,
         })
     };
-    let empty = || Arc::from([]);
+    let kept = |kind: PoolKind, pool: &Pool| match uses(kind) {
+        true => Arc::clone(pool),
+        false => Pool::default(),
+    };
+    let cluster = kept(PoolKind::Cluster, &pools.cluster);
+    let local = kept(PoolKind::Local, &pools.local);
     ResolvedServicePort {
-        cluster: if uses(PoolKind::Cluster) { pools.cluster } else { empty() },
-        local: if uses(PoolKind::Local) { pools.local } else { empty() },
+        draining: pools.draining(&cluster, &local),
+        cluster,
+        local,
         affinity: service.affinity,
         frontends,
         id: id.clone(),

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    model::ServicePortId,
-    state::{Endpoint, Pool},
+    model::{Protocol, ServicePortId},
+    state::{Endpoint, Pool, is_in},
     track::slice::{NodeHint, Slice, SliceEndpoint},
 };
 
@@ -20,6 +20,8 @@ pub(crate) struct Pools {
     pub(crate) local: Pool,
     /// Whether anything, anywhere, could serve it.
     pub(crate) has_any: bool,
+    /// All that serve, whether or not they get new flows; empty for TCP, where nobody asks.
+    serving: Pool,
 }
 
 impl Pools {
@@ -41,7 +43,20 @@ impl Pools {
         };
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.ready || is_serving_terminating(e));
-        Self { cluster, local, has_any }
+        let serving = match id.name.protocol {
+            Protocol::Tcp => Pool::default(),
+            Protocol::Udp | Protocol::Sctp => pool(&endpoints, |e| e.ready || e.serving),
+        };
+        Self { cluster, local, has_any, serving }
+    }
+
+    /// What serves, and is in neither of the pools that are used.
+    pub(crate) fn draining(&self, cluster: &Pool, local: &Pool) -> Pool {
+        if self.serving.is_empty() {
+            return Pool::default();
+        }
+        let is_outside = |e: &&Endpoint| !is_in(cluster, e.address) && !is_in(local, e.address);
+        self.serving.iter().filter(is_outside).copied().collect()
     }
 }
 
