@@ -1,0 +1,1 @@
+//! Removal of conntrack entries that contradict the resolved state.
