@@ -145,27 +145,13 @@ fn address_of(message: &AddressMessage) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
+    use packet_rig::NetNs;
     use tokio::{
         runtime,
         sync::mpsc::{self, Receiver},
     };
 
     use super::*;
-
-    /// Puts this thread, and what it starts, into a network namespace of its own. It is gone when
-    /// the thread is.
-    fn enter_new_namespace() {
-        // SAFETY: the call changes only which namespace this thread is in.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(result, 0, "this test needs root: {}", io::Error::last_os_error());
-    }
-
-    fn ip(arguments: &str) {
-        let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-        assert!(output.status.success(), "ip {arguments}: {output:?}");
-    }
 
     async fn next(receiver: &mut Receiver<Input>) -> Vec<String> {
         let input = timeout(Duration::from_secs(10), receiver.recv()).await.unwrap().unwrap();
@@ -187,8 +173,9 @@ mod tests {
 
     #[test]
     fn changes_are_followed() {
+        let namespace = NetNs::new_bare().unwrap();
+        let ip = |line: &str| namespace.ip(line).unwrap();
         let test = || {
-            enter_new_namespace();
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let (sender, mut receiver) = mpsc::channel(4);
@@ -219,6 +206,6 @@ mod tests {
                 timeout(Duration::from_secs(10), following).await.unwrap().unwrap();
             });
         };
-        std::thread::spawn(test).join().unwrap();
+        namespace.run(test).unwrap();
     }
 }

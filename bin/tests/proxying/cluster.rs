@@ -1,12 +1,12 @@
 //! From an API server, as a pod of kubeadm's DaemonSet would be started.
 
-use std::{fs, thread};
+use std::fs;
 
 use api_standin::{Options, Resource, Standin, load};
 use tempfile::TempDir;
 use tokio::runtime;
 
-use crate::namespace::{HEALTHZ, METRICS, Namespace, Program, service_ports};
+use crate::namespace::{HEALTH, Namespace, Program};
 
 const NODE: &str = "node-1";
 
@@ -25,19 +25,19 @@ async fn follows_the_server(namespace: &Namespace) {
     let config = format!("--config={}", path.display());
     let program = Program::start(namespace, &[&config, &format!("--hostname-override={NODE}")]);
 
-    namespace.wait(HEALTHZ, |status, _| status == 200);
-    namespace.wait(METRICS, |_, text| service_ports(text) == Some(3));
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait_for_service_ports(3);
     let first = load::cluster_ip(0).to_string();
-    let rules = || namespace.run("nft", &["list", "table", "ip", "kube-proxy"]);
+    let rules = || namespace.list("table ip kube-proxy");
     assert!(rules().contains(&first), "{}", rules());
     assert!(server.user_agent().is_some_and(|agent| agent.starts_with("switchyard/")));
 
     server.store().apply(load::service(3)).unwrap();
-    namespace.wait(METRICS, |_, text| service_ports(text) == Some(4));
+    namespace.wait_for_service_ports(4);
     let name = load::service(0)["metadata"]["name"].as_str().unwrap().to_owned();
     let spaces = load::service(0)["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
     assert!(server.store().delete(Resource::Services, &spaces, &name));
-    namespace.wait(METRICS, |_, text| service_ports(text) == Some(3));
+    namespace.wait_for_service_ports(3);
     assert!(!rules().contains(&format!("{first} ")), "{}", rules());
 
     let mut node = load::node(NODE);
@@ -45,7 +45,7 @@ async fn follows_the_server(namespace: &Namespace) {
         "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule",
     }]);
     server.store().apply(node).unwrap();
-    let body = namespace.wait(HEALTHZ, |status, _| status == 503);
+    let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
     assert!(body.contains("\"nodeEligible\":false,\"healthy\":true"), "{body}");
 
     let (signal, log) = program.terminate();
@@ -57,21 +57,20 @@ async fn follows_the_server(namespace: &Namespace) {
 fn an_api_server_is_followed() {
     let namespace = Namespace::new();
     let test = || {
-        // Before the runtime, so that all its threads, and so the server, are in the namespace.
-        namespace.enter();
+        // All its threads, and so the server, are in the namespace.
         let runtime =
             runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(follows_the_server(&namespace));
     };
-    thread::scope(|scope| scope.spawn(test).join()).unwrap();
+    namespace.0.run(test).unwrap();
 }
 
 #[test]
 fn no_way_to_a_server_is_an_error() {
     let namespace = Namespace::new();
-    let output = namespace.command(env!("CARGO_BIN_EXE_switchyard")).output().unwrap();
+    let output = namespace.switchyard(&[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(log.contains("neither a kubeconfig nor a server is given"), "{log}");
-    assert_eq!(namespace.run("nft", &["list", "tables"]), "", "nothing was touched");
+    assert_eq!(namespace.list("tables"), "", "nothing was touched");
 }

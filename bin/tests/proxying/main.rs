@@ -1,5 +1,5 @@
 //! The program at work, in network namespaces of its own. These tests need root, and the programs
-//! `ip`, `nft`, `curl`, `unshare` and `nsenter`.
+//! `ip` and `nft`.
 
 mod cluster;
 mod manifests;
