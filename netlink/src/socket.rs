@@ -91,10 +91,11 @@ impl Socket {
         Ok(Some(Messages::new(&self.received[..length])))
     }
 
-    /// Sends a batch and collects the answers, all of which are there when the kernel has taken it.
-    /// Done when the message with sequence number `acked` was acknowledged and none was refused.
+    /// Sends a batch and collects the answers, all of which are there when `send` returns.
     ///
-    /// The first list of errors is everything that the kernel refused.
+    /// Returns what the kernel refused: nothing if all was done, which the kernel says by
+    /// acknowledging the message with sequence number `acked`. That message must ask for it
+    /// ([`flags::ACK`]).
     pub fn batch(&mut self, messages: &[u8], acked: u32) -> Result<Vec<KernelError>, Error> {
         self.discard()?;
         self.send(messages)?;

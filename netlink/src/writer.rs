@@ -63,6 +63,11 @@ impl Writer {
         self.buffer.is_empty()
     }
 
+    /// Makes room for `additional` bytes.
+    pub fn reserve(&mut self, additional: usize) {
+        self.buffer.reserve(additional);
+    }
+
     /// Whether some attribute was too long, so that the buffer is not what was meant.
     pub fn overflowed(&self) -> bool {
         self.overflowed
@@ -105,13 +110,9 @@ impl Writer {
     }
 
     /// Appends an attribute.
+    #[inline]
     pub fn attribute(&mut self, kind: u16, payload: &[u8]) {
-        let Ok(length) = u16::try_from(4 + payload.len()) else {
-            self.overflowed = true;
-            return;
-        };
-        self.buffer.extend_from_slice(&length.to_ne_bytes());
-        self.buffer.extend_from_slice(&kind.to_ne_bytes());
+        self.attribute_header(kind, payload.len());
         self.buffer.extend_from_slice(payload);
         self.pad();
     }
@@ -148,22 +149,17 @@ impl Writer {
 
     /// Appends an attribute: text with a NUL at its end.
     pub fn string(&mut self, kind: u16, text: &str) {
-        let Ok(length) = u16::try_from(4 + text.len() + 1) else {
-            self.overflowed = true;
-            return;
-        };
-        self.buffer.extend_from_slice(&length.to_ne_bytes());
-        self.buffer.extend_from_slice(&kind.to_ne_bytes());
+        self.attribute_header(kind, text.len() + 1);
         self.buffer.extend_from_slice(text.as_bytes());
         self.buffer.push(0);
         self.pad();
     }
 
     /// Appends an attribute that contains the attributes which `fill` appends.
+    #[inline]
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.buffer.len();
-        self.buffer.extend_from_slice(&[0; 2]);
-        self.buffer.extend_from_slice(&(kind | NESTED).to_ne_bytes());
+        self.attribute_header(kind | NESTED, 0);
         fill(self);
         match u16::try_from(self.buffer.len() - start) {
             Ok(length) => self.buffer[start..start + 2].copy_from_slice(&length.to_ne_bytes()),
@@ -171,8 +167,21 @@ impl Writer {
         }
     }
 
+    #[inline]
+    fn attribute_header(&mut self, kind: u16, payload: usize) {
+        let length = u16::try_from(4 + payload).unwrap_or_else(|_| {
+            self.overflowed = true;
+            u16::MAX
+        });
+        let [l0, l1] = length.to_ne_bytes();
+        let [k0, k1] = kind.to_ne_bytes();
+        self.buffer.extend_from_slice(&[l0, l1, k0, k1]);
+    }
+
+    #[inline]
     fn pad(&mut self) {
-        self.buffer.resize(self.buffer.len().next_multiple_of(4), 0);
+        let missing = self.buffer.len().wrapping_neg() % 4;
+        self.buffer.extend_from_slice(&[0; 3][..missing]);
     }
 }
 

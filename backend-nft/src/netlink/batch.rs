@@ -26,6 +26,9 @@ const ELEMENTS_PER_MESSAGE: usize = 1000;
 /// Where a list of elements ends, so that one more cannot make it too long.
 const ELEMENTS_BYTES: usize = 60_000;
 
+/// About as long is an element without a comment.
+const ELEMENT_BYTES: usize = 64;
+
 /// Names with which the kernel numbers the sets inside rules.
 const ANONYMOUS_SET: &str = "__set%d";
 const ANONYMOUS_MAP: &str = "__map%d";
@@ -54,6 +57,9 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
     };
     let w = &mut encoder.batch.writer;
     w.clear();
+    let elements: usize =
+        transaction.operations().iter().map(|operation| operation.elements()).sum();
+    w.reserve(elements * ELEMENT_BYTES);
     nfnetlink::batch_begin(w, NFTABLES, sequence, transaction.generation());
     for (index, operation) in transaction.operations().iter().enumerate() {
         encoder.operation = index;

@@ -143,7 +143,7 @@ pub enum Statement {
 /// A rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// The statements, in order.
+    /// The statements, in order; at least one, as nft's syntax has no empty rule.
     pub statements: Vec<Statement>,
     /// A comment for people, cut to 128 bytes when written.
     pub comment: Option<Cow<'static, str>>,
