@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily},
+    model::{IpFamily, PerFamily, Protocol},
     objects::{Event, Kind, Object, ObjectKey},
     state::{Masquerade, Pool, PoolKind, ResolvedServicePort, Route, State},
     track::Tracker,
@@ -70,6 +70,7 @@ pub fn assert_invariants(state: &State) {
         assert_pool(port, PoolKind::Cluster);
         assert_pool(port, PoolKind::Local);
         assert!(port.local.iter().all(|endpoint| endpoint.is_local), "{id}: {:?}", port.local);
+        assert_draining(port);
     }
     for family in IpFamily::ALL {
         let ranges = state.node.service_cidrs.of(family);
@@ -113,6 +114,16 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
         Route::Reject | Route::Drop => false,
     });
     assert!(is_used || pool.is_empty(), "nothing uses {kind:?} of {}: {pool:?}", port.id);
+}
+
+#[track_caller]
+fn assert_draining(port: &ResolvedServicePort) {
+    let (id, draining) = (&port.id, &port.draining);
+    assert!(is_sorted_set(draining), "{id}: {draining:?}");
+    assert!(draining.is_empty() || id.name.protocol != Protocol::Tcp, "{id}: {draining:?}");
+    let pooled: HashSet<_> = port.reachable().map(|endpoint| endpoint.address).collect();
+    assert!(draining.iter().all(|e| !pooled.contains(&e.address)), "{id}: {draining:?}");
+    assert!(port.reachable().chain(&**draining).all(|e| port.serves(e.address)), "{id}");
 }
 
 /// Whether `items` are sorted, and each is there once.

@@ -108,14 +108,17 @@ fn the_better_of_duplicates_counts() {
     let ready = with("10.1.0.1", [yes, yes, no]);
     let leaving = with("10.1.0.1", [no, yes, yes]);
     let dead = with("10.1.0.1", [no, no, no]);
+    // publishNotReadyAddresses
+    let undying = with("10.1.0.1", [yes, yes, yes]);
     let leaving_elsewhere = with("10.1.0.2", [no, yes, yes]);
     for (one, two, expected) in [
         // A new pod took over the address of one that is going.
         (&ready, &leaving, "10.1.0.1:8080"),
         (&dead, &ready, "10.1.0.1:8080"),
         (&ready, &ready, "10.1.0.1:8080"),
-        // It is there but not ready: the old one does not come back.
+        // It is there but not ready: the old one does not come back, whatever it says.
         (&dead, &leaving, "10.1.0.2:8080"),
+        (&dead, &undying, "10.1.0.2:8080"),
     ] {
         for (one, two) in [(one, two), (two, one)] {
             let elsewhere = of_web("z").endpoint(leaving_elsewhere.clone());

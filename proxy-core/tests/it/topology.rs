@@ -1,9 +1,12 @@
 //! Which endpoints a node uses: hints, and what is done when nothing is ready.
 
-use proxy_core::testing::{Builder, endpoint, node, service, slice};
+use proxy_core::{
+    model::{IpFamily, Protocol},
+    testing::{Builder, endpoint, node, service, slice},
+};
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, pool};
+use crate::support::{Cluster, id_of, pool};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -171,4 +174,42 @@ fn the_zone_may_change_while_running() {
     // Another node's zone is nothing to us.
     cluster.apply(&[node("node-2", "192.0.2.2").label(ZONE, "east")]);
     assert_eq!(last_parts(&cluster), [2]);
+}
+
+#[test]
+fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
+    let endpoints = vec![
+        hinted(1, "node-1", &["east"], &[]),
+        // Left out by hints.
+        hinted(2, "node-2", &["west"], &[]),
+        leaving(hinted(3, "node-1", &["east"], &[])),
+        in_state(hinted(4, "node-1", &["east"], &[]), false, true, false),
+        not_ready(hinted(5, "node-1", &["east"], &[])),
+        in_state(hinted(6, "node-1", &["east"], &[]), false, false, true),
+    ];
+    for (protocol, draining) in [
+        (Protocol::Udp, "10.1.0.2:8080 10.1.0.3:8080* 10.1.0.4:8080*"),
+        (Protocol::Sctp, "10.1.0.2:8080 10.1.0.3:8080* 10.1.0.4:8080*"),
+        (Protocol::Tcp, ""),
+    ] {
+        let mut cluster = Cluster::new();
+        let web = service("web", "10.0.0.1").port("", protocol.as_str(), 80);
+        let of_web =
+            slice("web", "1").port("", protocol.as_str(), 8080).set("endpoints", endpoints.clone());
+        let this = node("node-1", "192.0.2.1").label(ZONE, "east");
+        cluster.apply(&[web.clone(), this, of_web]);
+        let id = id_of("web", "", protocol, IpFamily::V4);
+        let port = cluster.find(&id).unwrap();
+        assert_eq!(pool(&port.cluster), "10.1.0.1:8080*");
+        assert_eq!(pool(&port.draining), draining, "{protocol}");
+        let serves = |text: &str| port.serves(text.parse().unwrap());
+        assert!(serves("10.1.0.1:8080"));
+        assert_eq!(serves("10.1.0.3:8080"), protocol != Protocol::Tcp);
+        assert!(!serves("10.1.0.5:8080") && !serves("10.1.0.6:8080") && !serves("10.1.0.1:80"));
+        // With iTP Local the cluster pool is not used: its endpoints drain.
+        cluster.apply(&[web.set("spec.internalTrafficPolicy", "Local")]);
+        let port = cluster.find(&id).unwrap();
+        assert_eq!((pool(&port.cluster), pool(&port.local)), ("".into(), "10.1.0.1:8080*".into()));
+        assert_eq!(pool(&port.draining), draining, "{protocol}");
+    }
 }
