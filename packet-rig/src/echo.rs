@@ -10,11 +10,16 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use socket2::Domain;
+
 use crate::{
     error::{Result, RigError},
     netns::NetNs,
     protocol::Protocol,
 };
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// An answer of an echo server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +81,7 @@ impl Drop for EchoServer {
 
 /// What one server listens on.
 struct Sockets {
-    tcp: Option<TcpListener>,
+    listeners: Vec<TcpListener>,
     udp: Option<UdpSocket>,
     connections: Vec<Connection>,
 }
@@ -88,25 +93,36 @@ struct Connection {
 
 impl Sockets {
     fn open(port: u16, protocols: &[Protocol]) -> io::Result<Self> {
-        let any = (Ipv6Addr::UNSPECIFIED, port);
-        let tcp = match protocols.contains(&Protocol::Tcp) {
-            true => Some(TcpListener::bind(any)?),
-            false => None,
-        };
-        let udp = match protocols.contains(&Protocol::Udp) {
-            true => Some(UdpSocket::bind(any)?),
-            false => None,
-        };
-        tcp.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
-        udp.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
-        Ok(Self { tcp, udp, connections: Vec::new() })
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into();
+        let mut sockets = Self { listeners: Vec::new(), udp: None, connections: Vec::new() };
+        for protocol in protocols {
+            let socket = protocol.socket(Domain::IPV6)?;
+            socket.set_only_v6(false)?;
+            socket.set_nonblocking(true)?;
+            if *protocol != Protocol::Udp {
+                socket.set_reuse_address(true)?;
+            }
+            socket.bind(&any)?;
+            match protocol {
+                Protocol::Udp => sockets.udp = Some(socket.into()),
+                Protocol::Tcp | Protocol::Sctp => {
+                    socket.listen(BACKLOG)?;
+                    sockets.listeners.push(socket.into());
+                }
+            }
+        }
+        Ok(sockets)
     }
 
     fn accept(&mut self, name: &str) {
-        let Some(listener) = &self.tcp else { return };
-        while let Ok((stream, peer)) = listener.accept() {
-            if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
-                self.connections.push(Connection { stream, answer: Answer::line(name, peer) });
+        for listener in &self.listeners {
+            while let Ok((stream, peer)) = listener.accept() {
+                // Only a matter of speed, and not an option of SCTP's.
+                let _ = stream.set_nodelay(true);
+                if stream.set_nonblocking(true).is_ok() {
+                    let answer = Answer::line(name, peer);
+                    self.connections.push(Connection { stream, answer });
+                }
             }
         }
     }
@@ -149,14 +165,14 @@ impl Connection {
 fn serve(name: &str, mut sockets: Sockets, stopped: &PipeReader) {
     loop {
         let mut descriptors = vec![stopped.as_raw_fd()];
-        descriptors.push(sockets.tcp.as_ref().map_or(-1, AsRawFd::as_raw_fd));
-        descriptors.push(sockets.udp.as_ref().map_or(-1, AsRawFd::as_raw_fd));
         descriptors.extend(sockets.connections.iter().map(|one| one.stream.as_raw_fd()));
+        descriptors.extend(sockets.listeners.iter().map(AsRawFd::as_raw_fd));
+        descriptors.extend(sockets.udp.iter().map(AsRawFd::as_raw_fd));
         let Ok(ready) = wait_readable(&descriptors) else { return };
         if ready[0] {
             return;
         }
-        let mut readable = ready[3..].iter();
+        let mut readable = ready[1..].iter();
         sockets
             .connections
             .retain_mut(|connection| readable.next() != Some(&true) || connection.answer_lines());
@@ -165,7 +181,7 @@ fn serve(name: &str, mut sockets: Sockets, stopped: &PipeReader) {
     }
 }
 
-/// Waits until one of the descriptors (negative ones are ignored) can be read, has failed or was
+/// Waits until one of the descriptors can be read, has failed or was
 /// closed, and says which.
 fn wait_readable(descriptors: &[RawFd]) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = descriptors

@@ -156,18 +156,17 @@ impl Answers<'_> {
             let probe = Probe { source, source_port, ..Probe::new(target) };
             let mut asked = 0;
             while asked < count || (!missing.is_empty() && asked < PATIENCE) {
-                for outcome in probe.run_many(&place.namespace, count)? {
-                    let endpoint = match self.check_answer(place, source, &outcome) {
-                        Ok(endpoint) => endpoint,
-                        Err(mismatch) => return Ok(Err(mismatch)),
-                    };
-                    missing.remove(endpoint.as_str());
-                    let seen = self.clients.entry((place.name.clone(), source)).or_default();
-                    if !seen.contains(&endpoint) {
-                        seen.push(endpoint);
-                    }
+                let outcome = probe.run(&place.namespace)?;
+                let endpoint = match self.check_answer(place, source, &outcome) {
+                    Ok(endpoint) => endpoint,
+                    Err(mismatch) => return Ok(Err(mismatch)),
+                };
+                missing.remove(endpoint.as_str());
+                let seen = self.clients.entry((place.name.clone(), source)).or_default();
+                if !seen.contains(&endpoint) {
+                    seen.push(endpoint);
                 }
-                asked += count;
+                asked += 1;
             }
         }
         Ok(match missing.is_empty() {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Socket};
 
 use crate::{
     echo::Answer,
@@ -102,7 +102,7 @@ impl Probe {
     /// for the reason given at [`Self::new`].
     pub fn expecting_silence(target: Target) -> Self {
         let timeout = match target.protocol {
-            Protocol::Tcp => Duration::from_millis(1500),
+            Protocol::Tcp | Protocol::Sctp => Duration::from_millis(1500),
             Protocol::Udp => Duration::from_millis(600),
         };
         Self { timeout, ..Self::new(target) }
@@ -121,7 +121,7 @@ impl Probe {
     /// Makes the request once, from the namespace the thread is in.
     pub(crate) fn attempt(&self) -> Outcome {
         let answer = self.socket().and_then(|socket| match self.target.protocol {
-            Protocol::Tcp => self.ask_tcp(socket),
+            Protocol::Tcp | Protocol::Sctp => self.ask_stream(socket),
             Protocol::Udp => self.ask_udp(&socket.into()),
         });
         match answer {
@@ -136,11 +136,7 @@ impl Probe {
     /// A socket of the right kind, bound if a source was asked for.
     fn socket(&self) -> io::Result<Socket> {
         let address = self.target.address;
-        let kind = match self.target.protocol {
-            Protocol::Tcp => Type::STREAM,
-            Protocol::Udp => Type::DGRAM,
-        };
-        let socket = Socket::new(Domain::for_address(address), kind, None)?;
+        let socket = self.target.protocol.socket(Domain::for_address(address))?;
         if self.source.is_some() || self.source_port != 0 {
             let any = match address {
                 SocketAddr::V4(_) => IpAddr::from([0; 4]),
@@ -152,7 +148,7 @@ impl Probe {
         Ok(socket)
     }
 
-    fn ask_tcp(&self, socket: Socket) -> io::Result<String> {
+    fn ask_stream(&self, socket: Socket) -> io::Result<String> {
         socket.connect_timeout(&self.target.address.into(), self.timeout)?;
         Conversation::new(socket.into(), self.timeout)?.ask()
     }
@@ -174,7 +170,7 @@ impl Probe {
     }
 }
 
-/// A TCP connection to an echo server that stays open between questions.
+/// A TCP (or SCTP) connection to an echo server that stays open between questions.
 #[derive(Debug)]
 pub struct Conversation {
     stream: BufReader<TcpStream>,
@@ -187,7 +183,8 @@ impl Conversation {
     }
 
     fn new(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
+        // Only a matter of speed, and not an option of SCTP's.
+        let _ = stream.set_nodelay(true);
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         Ok(Self { stream: BufReader::new(stream) })

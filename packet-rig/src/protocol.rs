@@ -1,8 +1,9 @@
 //! Transport protocols, and the `tcp://10.96.0.1:80` form in which cases write targets.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{fmt, io, net::SocketAddr, str::FromStr};
 
 use serde::Deserialize;
+use socket2::{Domain, Socket, Type};
 
 /// A transport protocol the rig can speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -12,6 +13,20 @@ pub enum Protocol {
     Tcp,
     /// UDP
     Udp,
+    /// SCTP, as a stream (one-to-one style). Many kernels have no such sockets; see
+    /// [`capability::has_sctp`](crate::capability::has_sctp).
+    Sctp,
+}
+
+impl Protocol {
+    /// A socket of this protocol, in the namespace the thread is in.
+    pub(crate) fn socket(self, domain: Domain) -> io::Result<Socket> {
+        match self {
+            Self::Tcp => Socket::new(domain, Type::STREAM, None),
+            Self::Udp => Socket::new(domain, Type::DGRAM, None),
+            Self::Sctp => Socket::new(domain, Type::STREAM, Some(libc::IPPROTO_SCTP.into())),
+        }
+    }
 }
 
 impl fmt::Display for Protocol {
@@ -19,6 +34,7 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Sctp => "sctp",
         })
     }
 }
@@ -53,7 +69,7 @@ impl fmt::Display for Target {
 
 /// A target that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not tcp://ADDRESS:PORT or udp://ADDRESS:PORT")]
+#[error("{0:?} is not PROTOCOL://ADDRESS:PORT with tcp, udp or sctp")]
 pub struct BadTarget(String);
 
 impl FromStr for Target {
@@ -65,6 +81,7 @@ impl FromStr for Target {
         let protocol = match protocol {
             "tcp" => Protocol::Tcp,
             "udp" => Protocol::Udp,
+            "sctp" => Protocol::Sctp,
             _ => return Err(bad()),
         };
         Ok(Self { protocol, address: address.parse().map_err(|_| bad())? })
@@ -85,10 +102,10 @@ mod tests {
 
     #[test]
     fn targets_read_and_print_alike() {
-        for text in ["tcp://10.96.0.1:80", "udp://[fd00:10:96::1]:53"] {
+        for text in ["tcp://10.96.0.1:80", "udp://[fd00:10:96::1]:53", "sctp://10.96.0.1:9"] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
-        for text in ["10.96.0.1:80", "sctp://10.96.0.1:80", "tcp://name:80", "tcp://10.96.0.1"] {
+        for text in ["10.96.0.1:80", "icmp://10.96.0.1:80", "tcp://name:80", "tcp://10.96.0.1"] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }
