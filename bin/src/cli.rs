@@ -69,7 +69,7 @@ pub enum RenderFormat {
 /// kube-proxy's flags, and a few of our own.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Flags {
-    /// The KubeProxyConfiguration file; most other flags are ignored if there is one
+    /// The KubeProxyConfiguration file; flags that are given count more than what it says
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Proxy for the Services and EndpointSlices in this directory instead of a cluster's
@@ -140,30 +140,18 @@ pub struct Flags {
 /// What a flag that was given says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlagValue {
-    /// The flag.
-    pub flag: &'static str,
     /// The path of the field it sets.
     pub path: String,
     /// The value.
     pub value: Value,
-    /// Whether it counts if there is a configuration file.
-    pub beside_file: bool,
-}
-
-/// When a flag counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Counts {
-    /// Also if there is a configuration file.
-    Always,
-    /// Only if there is none.
-    WithoutFile,
 }
 
 impl Flags {
     /// Every flag that was given and has a field in KubeProxyConfiguration, with that field. An
-    /// empty text is as good as no flag, as it is for kube-proxy.
-    pub fn values(&self) -> Vec<FlagValue> {
-        let mode = self.proxy_mode.as_deref().unwrap_or_default();
+    /// empty text is as good as no flag, as it is for kube-proxy. `mode` is that of the
+    /// configuration file: some flags belong to the section of the mode.
+    pub fn values(&self, mode: &str) -> Vec<FlagValue> {
+        let mode = self.proxy_mode.as_deref().filter(|mode| !mode.is_empty()).unwrap_or(mode);
         // Without a mode the iptables section counts; see `Settings`.
         let section = if mode == "nftables" { "nftables" } else { "iptables" };
         // These two have no meaning in ipvs mode, which has flags of its own for them.
@@ -173,33 +161,31 @@ impl Flags {
         let text = |text: &Option<String>| text.clone().filter(|t| !t.is_empty()).map(Value::from);
         let truth = |truth: Option<bool>| truth.map(Value::from);
 
-        use Counts::{Always, WithoutFile};
         let mut given = Vec::new();
-        let mut add = |flag, section: &str, field: &str, value: Option<Value>, counts| {
+        let mut add = |section: &str, field: &str, value: Option<Value>| {
             let path = if section.is_empty() { field.into() } else { format!("{section}.{field}") };
-            let beside_file = counts == Always;
-            given.extend(value.map(|value| FlagValue { flag, path, value, beside_file }));
+            given.extend(value.map(|value| FlagValue { path, value }));
         };
         // One line a flag.
         #[rustfmt::skip]
         {
-            add("--kubeconfig", "clientConnection", "kubeconfig", text(&self.kubeconfig), WithoutFile);
-            add("--hostname-override", "", "hostnameOverride", text(&self.hostname_override), Always);
-            add("--proxy-mode", "", "mode", text(&self.proxy_mode), WithoutFile);
-            add("--cluster-cidr", "", "clusterCIDR", text(&self.cluster_cidr), WithoutFile);
-            add("--nodeport-addresses", "", "nodePortAddresses", self.nodeport_addresses.clone().map(Value::from), WithoutFile);
-            add("--bind-address", "", "bindAddress", text(&self.bind_address), WithoutFile);
-            add("--healthz-bind-address", "", "healthzBindAddress", text(&self.healthz_bind_address), WithoutFile);
-            add("--metrics-bind-address", "", "metricsBindAddress", text(&self.metrics_bind_address), WithoutFile);
-            add("--bind-address-hard-fail", "", "bindAddressHardFail", truth(self.bind_address_hard_fail), WithoutFile);
-            add("--masquerade-all", section, "masqueradeAll", truth(self.masquerade_all), WithoutFile);
-            add("--detect-local-mode", "", "detectLocalMode", text(&self.detect_local_mode), WithoutFile);
-            add("--pod-bridge-interface", "detectLocal", "bridgeInterface", text(&self.pod_bridge_interface), WithoutFile);
-            add("--pod-interface-name-prefix", "detectLocal", "interfaceNamePrefix", text(&self.pod_interface_name_prefix), WithoutFile);
-            add("--iptables-sync-period", section, "syncPeriod", period(self.iptables_sync_period), WithoutFile);
-            add("--iptables-min-sync-period", section, "minSyncPeriod", period(self.iptables_min_sync_period), WithoutFile);
-            add("--v", "logging", "verbosity", self.verbosity.map(Value::from), Always);
-            add("--logging-format", "logging", "format", text(&self.logging_format), Always);
+            add("clientConnection", "kubeconfig", text(&self.kubeconfig));
+            add("", "hostnameOverride", text(&self.hostname_override));
+            add("", "mode", text(&self.proxy_mode));
+            add("", "clusterCIDR", text(&self.cluster_cidr));
+            add("", "nodePortAddresses", self.nodeport_addresses.clone().map(Value::from));
+            add("", "bindAddress", text(&self.bind_address));
+            add("", "healthzBindAddress", text(&self.healthz_bind_address));
+            add("", "metricsBindAddress", text(&self.metrics_bind_address));
+            add("", "bindAddressHardFail", truth(self.bind_address_hard_fail));
+            add(section, "masqueradeAll", truth(self.masquerade_all));
+            add("", "detectLocalMode", text(&self.detect_local_mode));
+            add("detectLocal", "bridgeInterface", text(&self.pod_bridge_interface));
+            add("detectLocal", "interfaceNamePrefix", text(&self.pod_interface_name_prefix));
+            add(section, "syncPeriod", period(self.iptables_sync_period));
+            add(section, "minSyncPeriod", period(self.iptables_min_sync_period));
+            add("logging", "verbosity", self.verbosity.map(Value::from));
+            add("logging", "format", text(&self.logging_format));
         };
         given
     }

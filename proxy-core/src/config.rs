@@ -17,6 +17,9 @@ pub struct NodeConfig {
     pub node_port_addresses: Vec<NodePortAddressConfig>,
     /// `bindAddress`, if it names one address: it stands for the node's own in its family.
     pub bind_address: Option<IpAddr>,
+    /// Whether a node that has no Node object may have traffic from load balancers. In a cluster
+    /// it may not, since it is not known whether it is being removed; without one it may.
+    pub eligible_without_node: bool,
 }
 
 impl NodeConfig {
@@ -28,6 +31,7 @@ impl NodeConfig {
             local_pods: LocalPodsConfig::default(),
             node_port_addresses: Vec::new(),
             bind_address: None,
+            eligible_without_node: false,
         }
     }
 }

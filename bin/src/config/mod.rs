@@ -98,13 +98,9 @@ fn layered(flags: &Flags) -> Result<(KubeProxyConfiguration, Vec<String>), Confi
         None => Default::default(),
     };
     config.apply_defaults();
-    let (counting, ignored): (Vec<_>, Vec<_>) =
-        flags.values().into_iter().partition(|value| value.beside_file || flags.config.is_none());
-    warnings.extend(ignored.iter().map(|FlagValue { flag, .. }| {
-        format!("{flag} is ignored because there is a configuration file")
-    }));
+    let given = flags.values(&config.mode);
     let mut config: KubeProxyConfiguration = Figment::from(Serialized::defaults(config))
-        .merge(FlagLayer(counting))
+        .merge(FlagLayer(given))
         .extract()
         .map_err(|error| ConfigError::Flags(Box::new(error)))?;
     // A flag may hold a bare address too.

@@ -219,6 +219,7 @@ impl Settings {
                 local_pods: local_pods(config)?,
                 node_port_addresses: node_port_addresses(config, mode),
                 bind_address: parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified()),
+                eligible_without_node: beside.manifests.is_some(),
                 ..NodeConfig::new(node_name(config)?)
             },
             backend: BackendSettings {

@@ -142,17 +142,17 @@ fn nothing_at_all_is_enough() {
 }
 
 #[test]
-fn with_a_file_most_flags_do_not_count() {
-    let body = "hostnameOverride: from-file\nclusterCIDR: 10.1.0.0/16\nlogging: {verbosity: 3}\n";
+fn flags_count_more_than_the_file() {
+    let body = "hostnameOverride: from-file\nclusterCIDR: 10.1.0.0/16\nmode: nftables\n\
+                logging: {verbosity: 3}\nnftables: {masqueradeAll: false}\n";
     let text = format!("{HEAD}{body}");
     let loaded = with_file(
         &text,
         &[
             "--hostname-override=from-flag",
             "--cluster-cidr=10.2.0.0/16",
-            "--proxy-mode=ipvs",
-            "--kubeconfig=/ignored",
-            "--master=https://x",
+            "--masquerade-all",
+            "--proxy-mode=",
             "--manifests=/some/where",
             "-v",
             "1",
@@ -161,17 +161,15 @@ fn with_a_file_most_flags_do_not_count() {
     .unwrap();
     let settings = loaded.settings;
     assert_eq!(settings.node.node_name, "from-flag");
-    assert_eq!(cidrs(&settings), "ClusterCidr([10.1.0.0/16])");
+    assert_eq!(cidrs(&settings), "ClusterCidr([10.2.0.0/16])");
     assert_eq!(settings.backend.mode, Mode::Nftables);
+    assert!(settings.node.masquerade_all, "in the section of the file's mode");
     assert_eq!(settings.log.verbosity, 1);
     assert_eq!(settings.source, SourceSettings::Manifests("/some/where".into()));
-    assert_eq!(
-        loaded.warnings,
-        ["--kubeconfig", "--proxy-mode", "--cluster-cidr"]
-            .map(|flag| format!("{flag} is ignored because there is a configuration file"))
-    );
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let without = with_file(&text, &[]).unwrap().settings;
     assert_eq!((without.node.node_name.as_str(), without.log.verbosity), ("from-file", 3));
+    assert_eq!(cidrs(&without), "ClusterCidr([10.1.0.0/16])");
 }
 
 #[test]

@@ -144,9 +144,11 @@ impl Tracker {
         [Kind::Service, Kind::EndpointSlice].iter().all(|kind| self.synced.contains(kind))
     }
 
-    /// Whether this node's Node is known and neither being deleted nor about to be.
+    /// Whether this node's Node is neither being deleted nor about to be. A node that is not known
+    /// is eligible only if it need not be.
     pub fn is_node_eligible(&self) -> bool {
-        self.node_inputs.node.as_ref().is_some_and(|node| node.is_eligible)
+        let node = self.node_inputs.node.as_ref();
+        node.map_or(self.config.eligible_without_node, |node| node.is_eligible)
     }
 
     /// Brings [`Tracker::state`] and [`Tracker::delta`] up to date. Returns problems that show
