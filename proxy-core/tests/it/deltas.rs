@@ -2,11 +2,12 @@
 
 use proxy_core::{
     objects::{Event, Kind},
+    state::Delta,
     testing::{Builder, endpoint, service, service_cidr, slice},
 };
 use serde_json::json;
 
-use crate::support::{Cluster, fields, pool};
+use crate::support::{Cluster, fields, id, pool};
 
 fn named(name: &str, n: u8) -> Builder {
     service(name, &format!("10.0.0.{n}")).port("", "TCP", 80)
@@ -179,4 +180,16 @@ fn trigger_times_are_those_of_changes_to_be_programmed() {
     cluster.events([]);
     cluster.events([]);
     assert_eq!(cluster.tracker.mark_synced(), ["t8"]);
+}
+
+#[test]
+fn merged_deltas_have_both() {
+    let delta =
+        |service: &str, node, full| Delta { service_ports: [id(service, "")].into(), node, full };
+    let mut merged = Delta::default();
+    merged.merge(delta("a", true, false));
+    merged.merge(delta("b", false, true));
+    merged.merge(Delta::default());
+    let both = Delta { service_ports: [id("a", ""), id("b", "")].into(), node: true, full: true };
+    assert_eq!(merged, both);
 }
