@@ -3,7 +3,7 @@
 //! Objects are written as the API's JSON and decoded as a source would decode them, so that a test
 //! exercises decoding too. Three things are here:
 //!
-//! - builders: [`service`], [`slice`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON of
+//! - builders: [`service`], [`slice()`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON of
 //!   an ordinary object; [`Builder::set`] changes any field of it;
 //! - strategies: [`arbitrary_events`] makes sequences of events about a small, crowded cluster,
 //!   [`arbitrary_config`] a node to see it from;

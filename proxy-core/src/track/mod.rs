@@ -1,10 +1,10 @@
 //! Takes objects in, in any order and repeatedly, and keeps the resolved [`State`] and the
 //! [`Delta`] since the last successful sync.
 //!
-//! [`Tracker::apply`] parses ([`service`], [`slice`], [`node`]) and notes which Services are
+//! [`Tracker::apply`] parses (`service`, `slice`, `node`) and notes which Services are
 //! touched; [`Tracker::resolve`] settles who has an address that several Services claim
-//! ([`claims`]), resolves the Services again ([`crate::resolve`]), and compares with what there was
-//! ([`update`]).
+//! (`claims`), resolves the Services again (`crate::resolve`), and compares with what there was
+//! (`update`).
 
 mod claims;
 mod names;
