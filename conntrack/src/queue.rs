@@ -1,0 +1,190 @@
+//! Jobs that wait for the worker, one for each listener: the newest is what counts.
+
+use std::{
+    array,
+    collections::HashSet,
+    mem,
+    net::SocketAddr,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use proxy_core::{
+    model::PerFamily,
+    state::{NodePortAddresses, ResolvedServicePort},
+};
+
+use crate::{
+    Group,
+    job::{Jobs, Listener, Stale},
+};
+
+/// The delay after the first of several failures; it doubles with each.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// The longest delay.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Jobs for listeners that are gone would pile up while the kernel refuses: with this many waiting
+/// they are not taken. Listeners that are there are at most as many as the state has.
+const MOST_WAITING: usize = 100_000;
+
+/// See the [module's documentation](self).
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+/// What the two sides share.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    lanes: [Lane; Group::COUNT],
+    /// On which addresses node ports are served.
+    pub(crate) node_ports: PerFamily<NodePortAddresses>,
+    is_stopped: bool,
+}
+
+/// One group's part of the queue.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    jobs: Jobs,
+    /// Every listener that some Service port has.
+    listeners: HashSet<Listener>,
+    /// Whether the worker has jobs of this group in hand.
+    is_running: bool,
+    failures: u32,
+    retry_at: Option<Instant>,
+    /// Whether jobs were not taken, which is said once.
+    is_full: bool,
+}
+
+/// Jobs by group, taken by the worker.
+pub(crate) type Batch = [Jobs; Group::COUNT];
+
+impl Queue {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the worker that there may be something to do.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Makes [`Queue::take`] end.
+    pub(crate) fn stop(&self) {
+        self.lock().is_stopped = true;
+        self.wake();
+    }
+
+    /// Waits for jobs that may be done now, and takes them. `None` when it is time to stop.
+    pub(crate) fn take(&self) -> Option<Batch> {
+        let mut waiting = self.lock();
+        loop {
+            if waiting.is_stopped {
+                return None;
+            }
+            let now = Instant::now();
+            if waiting.lanes.iter().any(|lane| lane.is_due(now)) {
+                return Some(array::from_fn(|i| waiting.lanes[i].take(now)));
+            }
+            let retries = waiting.lanes.iter().filter(|lane| !lane.jobs.is_empty());
+            waiting = match retries.filter_map(|lane| lane.retry_at).min() {
+                Some(at) => {
+                    let result =
+                        self.changed.wait_timeout(waiting, at.saturating_duration_since(now));
+                    result.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// The worker is done with a group, or gives back jobs that it could not do.
+    pub(crate) fn done(&self, group: Group, failed: Option<Jobs>) {
+        let mut waiting = self.lock();
+        let lane = waiting.lane(group);
+        lane.is_running = false;
+        match failed {
+            None => {
+                lane.failures = 0;
+                lane.retry_at = None;
+                lane.is_full = false;
+            }
+            Some(older) => {
+                let delay = FIRST_RETRY.saturating_mul(2u32.saturating_pow(lane.failures));
+                lane.failures = lane.failures.saturating_add(1);
+                lane.retry_at = Some(Instant::now() + delay.min(LONGEST_RETRY));
+                // What came meanwhile is newer, and takes account of what was running.
+                let newer = mem::replace(&mut lane.jobs, older);
+                lane.jobs.extend(newer);
+            }
+        }
+        self.wake();
+    }
+
+    pub(crate) fn wait_idle(&self, timeout: Duration) -> bool {
+        let is_busy = |waiting: &mut Waiting| {
+            waiting.lanes.iter().any(|l| l.is_running || !l.jobs.is_empty())
+        };
+        let (_guard, result) = self
+            .changed
+            .wait_timeout_while(self.lock(), timeout, is_busy)
+            .unwrap_or_else(PoisonError::into_inner);
+        !result.timed_out()
+    }
+}
+
+impl Waiting {
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    pub(crate) fn lane(&mut self, group: Group) -> &mut Lane {
+        &mut self.lanes[group.index()]
+    }
+}
+
+impl Lane {
+    /// A Service port has the listener. A job is only made if one is `needed`, or if one is under
+    /// way that knows an older version of the Service port.
+    pub(crate) fn has(&mut self, at: Listener, port: &Arc<ResolvedServicePort>, needed: bool) {
+        self.listeners.insert(at);
+        if needed || self.is_running || self.jobs.contains_key(&at) {
+            self.jobs.insert(at, Stale::Unserved(Arc::clone(port)));
+        }
+    }
+
+    /// A Service port has the listener no more.
+    pub(crate) fn lost(&mut self, at: Listener, port: &Arc<ResolvedServicePort>) {
+        self.listeners.remove(&at);
+        if self.jobs.len() >= MOST_WAITING && !self.jobs.contains_key(&at) {
+            if !mem::replace(&mut self.is_full, true) {
+                tracing::warn!("Too many conntrack jobs wait; stale flows of old frontends stay");
+            }
+            return;
+        }
+        // The job under way may leave flows to endpoints that `port` has forgotten.
+        let stale = match self.is_running || self.jobs.contains_key(&at) {
+            true => Stale::Redirected,
+            false => Stale::Former(Arc::clone(port)),
+        };
+        self.jobs.insert(at, stale);
+    }
+
+    /// Whether a verdict of a job that the worker has in hand still holds: there is no newer job,
+    /// and a node port's flow is not to an address that some Service port has for itself.
+    pub(crate) fn is_current(&self, job: Listener, destination: SocketAddr) -> bool {
+        let is_shadowed = || self.listeners.contains(&Listener::at(destination));
+        !self.jobs.contains_key(&job) && (job.ip.is_some() || !is_shadowed())
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        !self.jobs.is_empty() && self.retry_at.is_none_or(|at| at <= now)
+    }
+
+    fn take(&mut self, now: Instant) -> Jobs {
+        self.is_running = self.is_due(now);
+        if self.is_running { mem::take(&mut self.jobs) } else { Jobs::new() }
+    }
+}

@@ -1,0 +1,192 @@
+//! The kernel's table: asks for flows, and deletes the stale ones.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+};
+
+use netlink::{Error, Socket, Writer, flags};
+use proxy_core::{model::Protocol, state::NodePortAddresses};
+
+use crate::{
+    Group, addresses,
+    flow::{Flow, Question},
+    job::{Jobs, Listener},
+    queue::Queue,
+    worker::Tally,
+};
+
+/// Up to this many ports are asked for one by one; more, and the whole protocol is. The kernel
+/// walks its table each time, which costs it as much as copying some ten thousand flows.
+const MOST_QUESTIONS: usize = 4;
+/// Flows that are deleted with one system call.
+const BATCH: usize = 256;
+
+/// Sockets in the namespace whose table it is.
+#[derive(Debug)]
+pub(crate) struct Table {
+    asking: Socket,
+    deleting: Socket,
+    route: Socket,
+}
+
+impl Table {
+    /// Opens the table of the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Self, Error> {
+        Ok(Self {
+            asking: Socket::open(libc::NETLINK_NETFILTER)?,
+            deleting: Socket::open(libc::NETLINK_NETFILTER)?,
+            route: Socket::open(libc::NETLINK_ROUTE)?,
+        })
+    }
+
+    /// Deletes the stale flows of all jobs of a group.
+    pub(crate) fn sweep(
+        &mut self,
+        group: Group,
+        jobs: &Jobs,
+        queue: &Queue,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        let node = Node::look(&mut self.route, group, jobs, queue)?;
+        let mut writer = Writer::new();
+        for question in questions(group, jobs) {
+            let mut broom = Broom {
+                group,
+                queue,
+                socket: &mut self.deleting,
+                flows: Vec::with_capacity(BATCH),
+            };
+            let sequence = self.asking.sequences(1);
+            writer.clear();
+            question.write(&mut writer, sequence);
+            self.asking.request(writer.as_slice(), sequence, |message| {
+                tally.scanned += 1;
+                let Some(flow) = Flow::read(&message, group) else { return Ok(()) };
+                match find(&flow, jobs, &node) {
+                    Some(job) => broom.add(job, flow, tally),
+                    None => Ok(()),
+                }
+            })?;
+            broom.sweep(tally)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where node ports are.
+#[derive(Debug, Default)]
+struct Node {
+    /// The node's addresses; empty if they do not matter.
+    addresses: HashSet<IpAddr>,
+    served: NodePortAddresses,
+}
+
+impl Node {
+    fn look(route: &mut Socket, group: Group, jobs: &Jobs, queue: &Queue) -> Result<Self, Error> {
+        if jobs.keys().all(|job| job.ip.is_some()) {
+            return Ok(Self::default());
+        }
+        let served = queue.lock().node_ports.of(group.family).clone();
+        Ok(Self { addresses: addresses::list(route)?, served })
+    }
+
+    fn is_served(&self, ip: IpAddr) -> bool {
+        match &self.served {
+            NodePortAddresses::AllLocal => !ip.is_loopback(),
+            NodePortAddresses::Only(ips) => ips.contains(&ip),
+        }
+    }
+}
+
+/// The job by which a flow is stale.
+fn find(flow: &Flow, jobs: &Jobs, node: &Node) -> Option<Listener> {
+    let to = flow.original.destination;
+    let exact = Listener::at(to);
+    let job = if jobs.contains_key(&exact) {
+        exact
+    } else if node.addresses.contains(&to.ip())
+        // Where node ports are not served, the port is anybody's.
+        && (flow.is_redirected() || node.is_served(to.ip()))
+    {
+        Listener::node_port(to.port())
+    } else {
+        return None;
+    };
+    jobs.get(&job).is_some_and(|stale| stale.is_stale(flow)).then_some(job)
+}
+
+/// What to ask the kernel, so that all flows of these jobs are among the answers.
+fn questions(group: Group, jobs: &Jobs) -> Vec<Question> {
+    let all = Question { group, destination: None, port: None };
+    // Listeners by port: their address, if there is but one.
+    let mut ports: BTreeMap<u16, Option<IpAddr>> = BTreeMap::new();
+    for job in jobs.keys() {
+        ports.entry(job.port).and_modify(|ip| *ip = None).or_insert(job.ip);
+        if ports.len() > MOST_QUESTIONS {
+            return vec![all];
+        }
+    }
+    // SCTP flows cannot be asked for by port.
+    if group.protocol == Protocol::Sctp && ports.len() > 1 {
+        return vec![all];
+    }
+    let question = |(port, ip)| Question {
+        port: Some(port),
+        destination: match ip {
+            Some(IpAddr::V4(ip)) => Some(ip),
+            Some(IpAddr::V6(_)) | None => None,
+        },
+        ..all
+    };
+    ports.into_iter().map(question).collect()
+}
+
+/// Collects stale flows and deletes them in batches.
+struct Broom<'a> {
+    group: Group,
+    queue: &'a Queue,
+    socket: &'a mut Socket,
+    /// Flows, and by which jobs they are stale.
+    flows: Vec<(Listener, Flow)>,
+}
+
+impl Broom<'_> {
+    fn add(&mut self, job: Listener, flow: Flow, tally: &mut Tally) -> Result<(), Error> {
+        self.flows.push((job, flow));
+        if self.flows.len() < BATCH { Ok(()) } else { self.sweep(tally) }
+    }
+
+    fn sweep(&mut self, tally: &mut Tally) -> Result<(), Error> {
+        self.keep_current()?;
+        let Some(last) = u32::try_from(self.flows.len()).ok().and_then(|n| n.checked_sub(1)) else {
+            return Ok(());
+        };
+        let first = self.socket.sequences(last + 1);
+        let mut writer = Writer::with_capacity(self.flows.len() * 128);
+        for (i, (_, flow)) in (0..).zip(&self.flows) {
+            // Errors come in any case; that all is done is only said of the last.
+            let flags = if i == last { flags::ACK } else { 0 };
+            flow.delete(&mut writer, self.group, flags, first.wrapping_add(i));
+        }
+        let refused = self.socket.batch(writer.as_slice(), first.wrapping_add(last))?;
+        tally.deleted += self.flows.len().saturating_sub(refused.len());
+        self.flows.clear();
+        // What is gone need not be deleted.
+        match refused.into_iter().find(|error| error.errno != libc::ENOENT) {
+            Some(error) => Err(Error::Kernel(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops flows that a later sync may have made good: a newer job decides about them.
+    fn keep_current(&mut self) -> Result<(), Error> {
+        let mut waiting = self.queue.lock();
+        if waiting.is_stopped() {
+            return Err(Error::Interrupted);
+        }
+        let lane = waiting.lane(self.group);
+        self.flows.retain(|(job, flow)| lane.is_current(*job, flow.original.destination));
+        Ok(())
+    }
+}
