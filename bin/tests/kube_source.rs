@@ -490,7 +490,8 @@ async fn a_list_that_is_forgotten_between_pages_is_read_whole() {
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service).len(), 600);
     assert_eq!(rig.requests("services", "continue=").len(), 1);
-    assert_eq!(rig.requests("services", "limit=500").len(), 2);
+    let whole = rig.requests("services", "").into_iter().filter(|r| !r.contains("watch="));
+    assert_eq!(whole.filter(|request| !request.contains("limit=")).count(), 1);
 }
 
 #[tokio::test]

@@ -128,6 +128,8 @@ async fn the_tree_is_read_without_hidden_and_foreign_files() {
     })
     .await;
     assert_eq!(services, ["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3", "d "]);
+    // Through the loop, files would be there more than once.
+    assert_eq!(manifests::read_dir(&source.path("")).unwrap().1, []);
     assert!(!source.task.is_finished());
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each document is read twice: first only the kind and name of it and of its list items, then the
 //! objects as typed by their kind. So an object that cannot be decoded is known by name, and an
-//! object of another kind cannot fail.
+//! object of another kind cannot fail. A document that plainly says its kind, and is sound, is read
+//! once.
 
 mod header;
 mod typed;
@@ -14,7 +15,7 @@ use tracing::debug;
 
 use self::{
     header::{Header, Meaning},
-    typed::{Slot, TypedDocument},
+    typed::{ObjectSeed, Slot, TypedDocument},
 };
 use super::{
     problem::{Problem, Severity},
@@ -59,6 +60,10 @@ impl Content {
     }
 
     fn add_document(&mut self, file: &Path, document: &Document<'_>) {
+        if let Some(object) = decode_plain(document) {
+            self.objects.extend(Some(object).filter(is_for_this_proxy));
+            return;
+        }
         let header = match Header::decode(document) {
             Ok(header) => header,
             Err(error) => return self.add_unknown(problem(file, document.number, error)),
@@ -176,6 +181,13 @@ impl Content {
     fn add_malformed(&mut self, key: ObjectKey, problem: Problem) {
         self.problems.push(Problem { object: Some(key), ..problem });
     }
+}
+
+/// Decodes a document whose kind can be seen without parsing it; `None` if it needs a closer look.
+fn decode_plain(document: &Document<'_>) -> Option<Object> {
+    let kind = header::plain_kind(document.yaml()?)?;
+    let object = document.decode_untracked(ObjectSeed(kind))?;
+    (!object.key().name.is_empty()).then_some(object)
 }
 
 fn problem(file: &Path, number: usize, error: DecodeError) -> Problem {

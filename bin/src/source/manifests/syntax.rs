@@ -71,6 +71,25 @@ pub(super) fn print_path(path: &[Step]) -> String {
 }
 
 impl<'t> Document<'t> {
+    /// The text, if it is YAML.
+    pub(super) fn yaml(&self) -> Option<&'t str> {
+        (self.syntax == Syntax::Yaml).then_some(self.text)
+    }
+
+    /// Decodes a YAML document without keeping track of where it is, which takes half the time;
+    /// `None` if it cannot be decoded, or is JSON.
+    pub(super) fn decode_untracked<S>(&self, seed: S) -> Option<S::Value>
+    where
+        S: DeserializeSeed<'t>,
+    {
+        serde_saphyr::with_deserializer_from_str_with_options(
+            self.yaml()?,
+            yaml_options(),
+            |yaml| seed.deserialize(yaml),
+        )
+        .ok()
+    }
+
     /// Decodes the document; null reads as what the seed makes of null.
     pub(super) fn decode<S>(&self, seed: S) -> Result<S::Value, DecodeError>
     where

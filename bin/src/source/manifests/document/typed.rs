@@ -40,7 +40,7 @@ impl TypedDocument {
 }
 
 /// An object of the kind.
-struct ObjectSeed(Kind);
+pub(super) struct ObjectSeed(pub(super) Kind);
 
 impl<'de> DeserializeSeed<'de> for ObjectSeed {
     type Value = Object;
