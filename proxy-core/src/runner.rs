@@ -25,6 +25,8 @@ use crate::{
 const BATCH: usize = 4096;
 /// The delay after the first of several failures; it doubles with each.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// How long a failed sync waits at most once something new has come, which may be its remedy.
+const HASTENED_RETRY: Duration = Duration::from_secs(1);
 
 /// What a runner is told.
 #[derive(Debug)]
@@ -189,6 +191,9 @@ impl Runner {
 
     fn take_in(&mut self, batch: &mut Vec<Input>) {
         let arrived = Instant::now();
+        if let Some(retry) = &mut self.retry_at {
+            *retry = (*retry).min(after(arrived, HASTENED_RETRY));
+        }
         for input in batch.drain(..) {
             let problems = match input {
                 Input::Event(event) => {
@@ -232,8 +237,7 @@ impl Runner {
         if !self.tracker.is_synced() {
             return None;
         }
-        // A change may be what a failed sync was waiting for, and the period may be over, but
-        // neither must make the runner fail faster.
+        // The period may be over, but that must not make the runner fail faster.
         if let Some(retry) = self.retry_at {
             return Some(retry.max(self.not_before));
         }

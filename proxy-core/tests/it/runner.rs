@@ -291,7 +291,7 @@ async fn a_failure_is_repeated_in_full_with_growing_delays_and_loses_nothing() {
     running.log.lock().unwrap().outcomes = vec![false; 10].into();
     running.apply(&[web(2)]).await;
     pass(100).await;
-    // Comes while a retry is due: goes along, and does not hasten it.
+    // Comes while a retry is due soon: goes along.
     running.apply(&[web(3)]).await;
     running.send(web(1).delete()).await;
     pass(200_000).await;
@@ -311,6 +311,25 @@ async fn a_failure_is_repeated_in_full_with_growing_delays_and_loses_nothing() {
     // From the arrival of the oldest change to the success, failures included.
     let since: u128 = waits.iter().sum();
     assert_eq!(log.told[1].latency.map(|latency| latency.as_millis()), Some(since));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_the_remedy_is_tried_within_a_second() {
+    let running = start_with(Pace::Fixed(Duration::ZERO), |_, _| {});
+    running.list(&[web(1)]).await;
+    pass(1_000).await;
+    running.log.lock().unwrap().outcomes = vec![false; 10].into();
+    running.apply(&[web(2)]).await;
+    // Failed at 0, 200, 600, 1,400, 3,000, 6,200 and 12,600 ms: the next is due at 25,400.
+    pass(13_000).await;
+    assert_eq!(running.times().last(), Some(&13_600));
+    running.apply(&[web(3)]).await;
+    pass(500).await;
+    running.apply(&[web(4)]).await;
+    pass(400).await;
+    assert_eq!(running.times().last(), Some(&13_600), "not faster either");
+    pass(200).await;
+    assert_eq!(running.times().last(), Some(&15_000));
 }
 
 #[tokio::test(start_paused = true)]
