@@ -51,7 +51,7 @@ pub(crate) struct Flow {
     /// Who answers: the endpoint, if the flow was redirected, else its original destination.
     pub(crate) answered_by: SocketAddr,
     /// What tells it from a later flow with the same addresses.
-    id: [u8; 4],
+    pub(crate) id: [u8; 4],
 }
 
 impl Flow {
@@ -198,5 +198,79 @@ pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
         4 => <[u8; 4]>::try_from(bytes).ok().map(|b| Ipv4Addr::from(b).into()),
         16 => <[u8; 16]>::try_from(bytes).ok().map(|b| Ipv6Addr::from(b).into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink::{Messages, Reply};
+
+    use super::*;
+    use crate::testing::flow;
+
+    const GROUP: Group = Group::ALL[0];
+
+    fn entry(group: Group, flow: &Flow, more: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let reply = Tuple { source: flow.answered_by, destination: flow.original.source };
+        let mut writer = Writer::new();
+        writer.message(CT_GET, 0, 1, |w| {
+            nfnetlink::header(w, family_number(group.family), 0);
+            w.nest(TUPLE_ORIGINAL, |w| flow.original.write(w, group));
+            w.nest(TUPLE_REPLY, |w| reply.write(w, group));
+            w.attribute(ID, &flow.id);
+            more(w);
+        });
+        writer.as_slice().to_vec()
+    }
+
+    fn read(bytes: &[u8], group: Group) -> Option<Flow> {
+        let message = Messages::new(bytes).next()?;
+        let Some(Reply::Object(message)) = message.reply() else { return None };
+        Flow::read(&message, group)
+    }
+
+    #[test]
+    fn entries_of_the_group_and_of_no_zone_are_read() {
+        let v4 = flow("10.1.9.9:4000", "10.0.0.10:53", "10.1.0.1:5353");
+        let v6 = flow("[fd01::9]:4000", "[fd00::10]:53", "[fd00::10]:53");
+        assert!(v4.is_redirected() && !v6.is_redirected());
+        for group in Group::ALL {
+            let flow = if group.family == IpFamily::V4 { v4 } else { v6 };
+            let bytes = entry(group, &flow, |_| {});
+            for asked in Group::ALL {
+                assert_eq!(read(&bytes, asked), (asked == group).then_some(flow));
+            }
+            assert_eq!(read(&entry(group, &flow, |w| w.be16(ZONE, 1)), group), None);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let v4 = flow("10.1.9.9:4000", "10.0.0.10:53", "10.1.0.1:5353");
+        let valid = entry(GROUP, &v4, |_| {});
+        let mut read_anyway = 0;
+        for position in 0..valid.len() {
+            for value in 0..=255 {
+                let mut changed = valid.clone();
+                changed[position] = value;
+                read_anyway += usize::from(read(&changed, GROUP).is_some());
+            }
+        }
+        // Addresses, ports and the id may be anything.
+        assert!(read_anyway > 28 * 256, "{read_anyway}");
+    }
+
+    #[test]
+    fn a_request_to_delete_always_names_a_flow() {
+        // One that does not means the whole table.
+        let v4 = flow("10.1.9.9:4000", "10.0.0.10:53", "10.1.0.1:5353");
+        let mut writer = Writer::new();
+        v4.delete(&mut writer, GROUP, 0, 1);
+        assert!(!writer.overflowed());
+        let message = Messages::new(writer.as_slice()).next().unwrap();
+        let attributes = message.attributes(nfnetlink::HEADER);
+        let original = attributes.find_kind(TUPLE_ORIGINAL).unwrap();
+        assert_eq!(Tuple::read(original, GROUP), Some(v4.original));
+        assert_eq!(attributes.find_kind(ID).unwrap().payload, v4.id);
     }
 }

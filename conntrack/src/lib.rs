@@ -36,6 +36,8 @@ mod job;
 mod ledger;
 mod queue;
 mod table;
+#[cfg(test)]
+mod testing;
 mod worker;
 
 use std::{

@@ -179,6 +179,11 @@ impl Lane {
         !self.jobs.contains_key(&job) && (job.ip.is_some() || !is_shadowed())
     }
 
+    #[cfg(test)]
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         !self.jobs.is_empty() && self.retry_at.is_none_or(|at| at <= now)
     }
@@ -186,5 +191,127 @@ impl Lane {
     fn take(&mut self, now: Instant) -> Jobs {
         self.is_running = self.is_due(now);
         if self.is_running { mem::take(&mut self.jobs) } else { Jobs::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{flow, resolved};
+
+    const GROUP: Group = Group::ALL[0];
+    const TO: &str = "10.0.0.10:53";
+
+    fn at() -> Listener {
+        Listener::at(TO.parse().unwrap())
+    }
+
+    /// Whether the waiting job would delete the flow that `by` answers; `None` if there is none.
+    fn verdict(queue: &Queue, by: &str) -> Option<bool> {
+        let mut waiting = queue.lock();
+        let job = waiting.lane(GROUP).jobs.get(&at())?;
+        Some(job.is_stale(&flow("10.1.9.9:4000", TO, by)))
+    }
+
+    fn take(queue: &Queue) -> Jobs {
+        mem::take(&mut queue.take().unwrap()[GROUP.index()])
+    }
+
+    #[test]
+    fn a_job_is_made_if_needed_or_if_an_older_one_would_be_wrong() {
+        let queue = Queue::default();
+        let has = |endpoints: &[&str], needed| {
+            queue.lock().lane(GROUP).has(at(), &resolved("a", endpoints), needed);
+        };
+        has(&["10.1.0.1:53"], false);
+        assert_eq!(verdict(&queue, "10.1.0.1:53"), None);
+        has(&["10.1.0.1:53"], true);
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(true));
+        assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(false));
+        // One waits.
+        has(&["10.1.0.1:53", "10.1.0.2:53"], false);
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false));
+        // One is under way.
+        take(&queue);
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), None);
+        let is_current = || queue.lock().lane(GROUP).is_current(at(), TO.parse().unwrap());
+        assert!(is_current());
+        has(&["10.1.0.3:53"], false);
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(true));
+        assert!(!is_current());
+        queue.done(GROUP, None);
+        take(&queue);
+        queue.done(GROUP, None);
+        has(&["10.1.0.4:53"], false);
+        assert_eq!(verdict(&queue, "10.1.0.4:53"), None);
+    }
+
+    #[test]
+    fn a_listener_that_goes_takes_the_flows_of_its_endpoints_and_of_those_before() {
+        let queue = Queue::default();
+        let old = resolved("a", &["10.1.0.1:53"]);
+        let lost = || queue.lock().lane(GROUP).lost(at(), &old);
+        lost();
+        assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false));
+        // Another Service port has it instead.
+        queue.lock().lane(GROUP).has(at(), &resolved("b", &["10.1.0.2:53"]), false);
+        assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
+        assert_eq!(verdict(&queue, "10.1.0.2:53"), Some(false));
+        // And loses it before anything was deleted.
+        lost();
+        for _ in 0..2 {
+            assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(true));
+            assert_eq!(verdict(&queue, "10.1.0.9:53"), Some(true));
+            assert_eq!(verdict(&queue, TO), Some(false), "nobody redirected it");
+            // The same while the deletion is under way.
+            take(&queue);
+            lost();
+        }
+    }
+
+    #[test]
+    fn what_failed_comes_back_beside_what_is_newer() {
+        let queue = Queue::default();
+        let other = Listener::node_port(1);
+        for listener in [at(), other] {
+            queue.lock().lane(GROUP).has(listener, &resolved("a", &[]), true);
+        }
+        let jobs = take(&queue);
+        assert_eq!(jobs.len(), 2);
+        queue.lock().lane(GROUP).has(at(), &resolved("a", &["10.1.0.1:53"]), false);
+        queue.done(GROUP, Some(jobs));
+        assert_eq!(verdict(&queue, "10.1.0.1:53"), Some(false), "the newer one counts");
+        assert!(queue.lock().lane(GROUP).jobs.contains_key(&other));
+        assert!(!queue.wait_idle(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_failure_holds_up_nothing_but_its_group() {
+        let (queue, other) = (Queue::default(), Group::ALL[3]);
+        queue.lock().lane(GROUP).has(at(), &resolved("a", &[]), true);
+        let jobs = take(&queue);
+        queue.done(GROUP, Some(jobs));
+        queue.lock().lane(GROUP).retry_at = Some(Instant::now() + LONGEST_RETRY);
+        queue.lock().lane(other).has(at(), &resolved("a", &[]), true);
+        let batch = queue.take().unwrap();
+        assert_eq!(batch.map(|jobs| jobs.len()), [0, 0, 0, 1]);
+        assert!(!queue.lock().lane(GROUP).is_running);
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let queue = Queue::default();
+        let port = resolved("a", &[]);
+        let mut waiting = queue.lock();
+        let lane = waiting.lane(GROUP);
+        for i in 0..150_000u32 {
+            let ip = std::net::Ipv4Addr::from(0x0a00_0000 + i).into();
+            lane.lost(Listener { ip: Some(ip), port: 53 }, &port);
+        }
+        assert_eq!(lane.jobs.len(), MOST_WAITING);
+        // What is there is looked at in any case.
+        lane.has(Listener::node_port(1), &port, true);
+        assert_eq!(lane.jobs.len(), MOST_WAITING + 1);
     }
 }

@@ -190,3 +190,54 @@ impl Broom<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{job::Stale, testing::resolved};
+
+    const V4: Group = Group::ALL[0];
+    const V4_SCTP: Group = Group::ALL[1];
+    const V6: Group = Group::ALL[2];
+
+    /// The questions for these listeners, as destinations and ports.
+    fn asked(group: Group, listeners: &[&str]) -> Vec<(String, String)> {
+        let job = |text: &&str| {
+            let listener = match text.strip_prefix("node:") {
+                Some(port) => Listener::node_port(port.parse().unwrap()),
+                None => Listener::at(text.parse().unwrap()),
+            };
+            (listener, Stale::Unserved(resolved("a", &[])))
+        };
+        let jobs = listeners.iter().map(job).collect();
+        let any = || "any".to_owned();
+        let question = |question: Question| {
+            assert_eq!(question.group, group);
+            let Question { destination, port, .. } = question;
+            let destination = destination.map_or_else(any, |ip| ip.to_string());
+            (destination, port.map_or_else(any, |port| port.to_string()))
+        };
+        questions(group, &jobs).into_iter().map(question).collect()
+    }
+
+    fn expected(questions: &[(&str, &str)]) -> Vec<(String, String)> {
+        questions.iter().map(|(ip, port)| ((*ip).to_owned(), (*port).to_owned())).collect()
+    }
+
+    #[test]
+    fn few_listeners_are_asked_for_by_port_and_many_at_once() {
+        let check = |group, listeners: &[&str], questions: &[(&str, &str)]| {
+            assert_eq!(asked(group, listeners), expected(questions), "{listeners:?}");
+        };
+        check(V4, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
+        check(V4, &["10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53"], &[("any", "53")]);
+        check(V4, &["10.0.0.1:53", "10.0.0.2:54"], &[("10.0.0.1", "53"), ("10.0.0.2", "54")]);
+        check(V4, &["node:30053"], &[("any", "30053")]);
+        check(V4, &["node:53", "10.0.0.1:53"], &[("any", "53")]);
+        check(V4, &["node:1", "node:2", "node:3", "node:4", "node:5"], &[("any", "any")]);
+        // The kernel cannot compare IPv6 addresses, nor SCTP ports.
+        check(V6, &["[fd00::1]:53"], &[("any", "53")]);
+        check(V4_SCTP, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
+        check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
+    }
+}

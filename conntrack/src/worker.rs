@@ -80,3 +80,61 @@ fn attempt<E: Display>(
         queue.done(group, failed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    use super::*;
+    use crate::{
+        job::{Listener, Stale},
+        testing::resolved,
+    };
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const GOOD: Group = Group::ALL[0];
+    const BAD: Group = Group::ALL[3];
+
+    #[test]
+    fn what_fails_is_repeated_until_it_succeeds() {
+        let queue = Queue::default();
+        let (sender, reports) = mpsc::channel();
+        let mut attempts = Vec::new();
+        let sweep = |group: Group, jobs: &Jobs, tally: &mut Tally| {
+            attempts.push((group, jobs.len()));
+            tally.deleted += 1;
+            if group == BAD && attempts.len() < 4 { Err("no") } else { Ok(()) }
+        };
+        for group in [GOOD, BAD] {
+            queue.lock().lane(group).has(Listener::node_port(1), &resolved("a", &[]), true);
+        }
+        thread::scope(|scope| {
+            let queue = &queue;
+            scope.spawn(move || run(queue, sweep, |report| sender.send(report).unwrap()));
+            assert!(queue.wait_idle(PATIENCE));
+            queue.stop();
+        });
+        let reported = reports.iter().map(|report| (report.family, report.complete));
+        let (v4, v6) = (IpFamily::V4, IpFamily::V6);
+        let expected = [(v4, true), (v6, false), (v6, false), (v6, true)];
+        assert_eq!(reported.collect::<Vec<_>>(), expected);
+        assert_eq!(attempts, [(GOOD, 1), (BAD, 1), (BAD, 1), (BAD, 1)]);
+    }
+
+    #[test]
+    fn delays_end_at_once_when_it_stops() {
+        let queue = Queue::default();
+        queue.lock().lane(BAD).has(Listener::node_port(1), &resolved("a", &[]), true);
+        let (sender, reports) = mpsc::channel();
+        thread::scope(|scope| {
+            let queue = &queue;
+            scope.spawn(move || run(queue, |_, _, _| Err("no"), |r| sender.send(r).unwrap()));
+            for _ in 0..3 {
+                assert!(!reports.recv_timeout(PATIENCE).unwrap().complete);
+            }
+            queue.stop();
+        });
+        let kept = queue.lock().lane(BAD).jobs().clone();
+        assert!(matches!(kept[&Listener::node_port(1)], Stale::Unserved(_)));
+    }
+}

@@ -1,6 +1,6 @@
 //! Starting, restarting, ending, and not being waited for.
 
-use std::{sync::mpsc, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 
 use conntrack::Reconciler;
 use proxy_core::{
@@ -142,5 +142,34 @@ fn dropping_it_ends_the_worker() {
         drop(reconciler);
         // The worker's end of the channel is gone, so the worker is.
         assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    });
+}
+
+#[test]
+fn what_the_kernel_refuses_is_repeated_and_kept() {
+    in_namespace(|| {
+        let stale = udp("10.1.9.9:4000", "10.0.0.10:53", "10.1.0.1:5353");
+        add(&[stale]);
+        let mut cluster = thread::scope(|scope| {
+            // The worker has the privileges of the thread that starts it.
+            let start = || {
+                // SAFETY: no pointers are passed; the bare system call changes only this thread.
+                let result = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+                assert_eq!(result, 0);
+                Cluster::new()
+            };
+            scope.spawn(start).join().unwrap()
+        });
+        cluster.change(&[dns(), pod("10.1.0.2")], []);
+        for _ in 0..3 {
+            let report = cluster.report();
+            assert_eq!((report.complete, report.deleted), (false, 0));
+        }
+        assert!(!cluster.is_idle());
+        assert_entries(&[stale]);
+        // A delay is no reason to wait when it is to end.
+        cluster.restart();
+        assert_eq!(deleted(&cluster.apply([])), 1);
+        assert_entries(&[]);
     });
 }

@@ -90,13 +90,35 @@ impl Cluster {
         applied: impl IntoIterator<Item = &'b Builder>,
         deleted: impl IntoIterator<Item = &'b Builder>,
     ) {
-        let applied = applied.into_iter().map(Builder::apply);
-        for event in applied.chain(deleted.into_iter().map(Builder::delete)) {
+        for event in deleted.into_iter().map(Builder::delete) {
+            self.tracker.apply(event);
+        }
+        self.resolve(applied);
+        self.sync();
+    }
+
+    /// Changes objects.
+    pub fn resolve<'b>(&mut self, applied: impl IntoIterator<Item = &'b Builder>) {
+        for event in applied.into_iter().map(Builder::apply) {
             assert_eq!(self.tracker.apply(event), []);
         }
         self.tracker.resolve();
+    }
+
+    /// Says that what was resolved is synced.
+    pub fn sync(&mut self) {
         self.reconciler.synced(self.tracker.state(), self.tracker.delta());
         self.tracker.mark_synced();
+    }
+
+    /// Waits for the reconciler's next report.
+    pub fn report(&self) -> Report {
+        self.reports.recv_timeout(PATIENCE).expect("there is no report")
+    }
+
+    /// Whether the reconciler has nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.reconciler.wait_idle(Duration::ZERO)
     }
 
     /// Waits for the reconciler. Returns its reports since the last time.

@@ -1,0 +1,31 @@
+//! What unit tests need.
+
+use std::sync::Arc;
+
+use proxy_core::{
+    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    state::{Endpoint, Pool, ResolvedServicePort},
+};
+
+use crate::flow::{Flow, Tuple};
+
+/// A UDP port of the Service `name`, with these endpoints and no frontends.
+pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePort> {
+    let service = ServiceName::new("ns", name);
+    let name = ServicePortName { service, port: "".into(), protocol: Protocol::Udp };
+    let endpoint = |address: &&str| Endpoint { address: address.parse().unwrap(), is_local: false };
+    Arc::new(ResolvedServicePort {
+        id: ServicePortId { name, family: IpFamily::V4 },
+        frontends: Vec::new(),
+        cluster: endpoints.iter().map(endpoint).collect(),
+        local: Pool::default(),
+        draining: Pool::default(),
+        affinity: None,
+    })
+}
+
+/// A flow.
+pub(crate) fn flow(client: &str, to: &str, by: &str) -> Flow {
+    let [source, destination, answered_by] = [client, to, by].map(|text| text.parse().unwrap());
+    Flow { original: Tuple { source, destination }, answered_by, id: [1, 2, 3, 4] }
+}
