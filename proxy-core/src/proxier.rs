@@ -40,7 +40,8 @@ pub struct SyncReport {
     pub messages: usize,
     /// Time spent waiting for the kernel or the tool to commit.
     pub commit: Duration,
-    /// Service ports, by name, that this backend cannot program, and why. Everything else was.
+    /// Service ports, by name, that this backend cannot program as they ask, and what it did
+    /// instead. Everything else was programmed.
     pub skipped: Vec<(String, String)>,
 }
 

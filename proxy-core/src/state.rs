@@ -13,7 +13,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::model::{PerFamily, ServicePortId};
+use crate::model::{PerFamily, ServiceName, ServicePortId};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +22,20 @@ pub struct State {
     pub service_ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
     /// What holds for the whole node.
     pub node: NodeState,
+    /// The Services whose health load balancers ask this node for.
+    pub health_checks: HashMap<ServiceName, HealthCheck>,
+}
+
+/// How a load balancer asks whether this node has endpoints of a Service (`healthCheckNodePort`):
+/// for type `LoadBalancer` with `externalTrafficPolicy: Local`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The port where it asks, 1 to 65535, on the addresses that [`NodeState::node_ports`] says.
+    pub port: u16,
+    /// Endpoints of the Service on this node that are ready, by their addresses: one that has
+    /// several ports counts once, and one that terminates does not count even if it serves. `None`
+    /// in a family that the Service has no address in.
+    pub local_endpoints: PerFamily<Option<usize>>,
 }
 
 /// What holds for the whole node, in each family.
@@ -205,6 +219,8 @@ pub struct Delta {
     pub service_ports: BTreeSet<ServicePortId>,
     /// Whether [`State::node`] changed.
     pub node: bool,
+    /// Whether [`State::health_checks`] changed. That alone is nothing to the kernel.
+    pub health_checks: bool,
     /// Whether the backend should compare everything with the kernel, instead of trusting what it
     /// remembers: at the first sync, after a failure, and on a period.
     pub full: bool,
@@ -213,13 +229,14 @@ pub struct Delta {
 impl Delta {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.service_ports.is_empty() && !self.node && !self.full
+        self.service_ports.is_empty() && !self.node && !self.health_checks && !self.full
     }
 
     /// Adds what `later` says.
     pub fn merge(&mut self, later: Delta) {
         self.service_ports.extend(later.service_ports);
         self.node |= later.node;
+        self.health_checks |= later.health_checks;
         self.full |= later.full;
     }
 }

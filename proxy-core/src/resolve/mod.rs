@@ -6,12 +6,12 @@
 pub(crate) mod frontends;
 pub(crate) mod pools;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use self::pools::Pools;
 use crate::{
-    model::{IpFamily, ServicePortId, ServicePortName},
-    state::{Frontend, Pool, PoolKind, ResolvedServicePort, Route},
+    model::{IpFamily, PerFamily, ServicePortId, ServicePortName},
+    state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
     track::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
@@ -88,4 +88,22 @@ pub(crate) fn resolve<'s>(
         frontends,
         id: id.clone(),
     }
+}
+
+/// What load balancers are told about a Service, if they ask.
+pub(crate) fn health_check<'s>(
+    service: &Service,
+    slices: impl Iterator<Item = &'s Slice> + Clone,
+) -> Option<HealthCheck> {
+    let port = service.health_check?;
+    let count = |family| {
+        let mut ready = BTreeSet::new();
+        for port in &service.ports {
+            ready.extend(pools::local_ready(&id(service, port, family), slices.clone()));
+        }
+        ready.len()
+    };
+    let local_endpoints =
+        PerFamily::from_fn(|family| service.addresses.of(family).is_some().then(|| count(family)));
+    Some(HealthCheck { port, local_endpoints })
 }

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use crate::{
@@ -58,6 +58,16 @@ impl Pools {
         let is_outside = |e: &&Endpoint| !is_in(cluster, e.address) && !is_in(local, e.address);
         self.serving.iter().filter(is_outside).copied().collect()
     }
+}
+
+/// Addresses of the port's endpoints on this node that are ready.
+pub(crate) fn local_ready<'s>(
+    id: &ServicePortId,
+    slices: impl Iterator<Item = &'s Slice>,
+) -> Vec<IpAddr> {
+    let endpoints = candidates(id, slices);
+    let wanted = endpoints.iter().filter(|(_, e)| e.is_local && e.ready);
+    wanted.map(|(address, _)| address.ip()).collect()
 }
 
 /// Every endpoint of the port, one per address.

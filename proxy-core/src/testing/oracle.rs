@@ -72,6 +72,10 @@ pub fn assert_invariants(state: &State) {
         assert!(port.local.iter().all(|endpoint| endpoint.is_local), "{id}: {:?}", port.local);
         assert_draining(port);
     }
+    for (name, check) in &state.health_checks {
+        assert_ne!(check.port, 0, "{name}");
+        assert_ne!(check.local_endpoints, PerFamily::default(), "{name} has no family");
+    }
     for family in IpFamily::ALL {
         let ranges = state.node.service_cidrs.of(family);
         assert!(is_without_overlaps(ranges, family), "{ranges:?}");

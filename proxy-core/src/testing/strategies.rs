@@ -100,15 +100,19 @@ pub fn arbitrary_service() -> impl Strategy<Value = Object> {
         vec((select(&EXTERNAL_IPS), select(&["VIP", "VIP", "Proxy"])), 0..3),
         vec(select(&SOURCE_RANGES), 0..4),
     );
-    (identity, vec(port, 0..4), policies, addresses).prop_map(
-        |((name, ip, day, kind), ports, (external, internal, affinity), (ips, ingress, ranges))| {
+    let health_check = select(&[0, 31000, 31001, 70000]);
+    (identity, vec(port, 0..4), policies, addresses, health_check).prop_map(
+        |(identity, ports, policies, (ips, ingress, ranges), health_check)| {
+            let (name, ip, day, kind) = identity;
+            let (external, internal, affinity) = policies;
             let mut made = service(name, ip)
                 .set("spec.type", kind)
                 .set("metadata.creationTimestamp", format!("2026-01-0{day}T00:00:00Z"))
                 .set("spec.externalIPs", json!(ips))
                 .set("spec.loadBalancerSourceRanges", json!(ranges))
                 .set("spec.externalTrafficPolicy", policy(external))
-                .set("spec.internalTrafficPolicy", policy(internal));
+                .set("spec.internalTrafficPolicy", policy(internal))
+                .set("spec.healthCheckNodePort", health_check);
             for (name, protocol, port, node_port) in ports {
                 made = made.port(name, protocol, port);
                 if let Some(number) = node_port {

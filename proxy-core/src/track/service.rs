@@ -28,6 +28,8 @@ pub(crate) struct Service {
     pub(crate) affinity: Option<Duration>,
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
+    /// Where load balancers ask for its health.
+    pub(crate) health_check: Option<u16>,
 }
 
 /// The addresses of a Service in one family.
@@ -87,21 +89,39 @@ impl Service {
                 format_args!("`{}` is unknown; read as ClusterIP", clip(&spec.kind)),
             );
         }
+        let external_local = takes_external
+            && is_local("spec.externalTrafficPolicy", &spec.external_traffic_policy, problems);
         Some(Self {
             name,
             created: object.metadata.creation_timestamp.as_str().into(),
             addresses,
             ports: parse_ports(&spec.ports, problems),
             affinity: parse_affinity(spec, problems),
-            external_local: takes_external
-                && is_local("spec.externalTrafficPolicy", &spec.external_traffic_policy, problems),
+            external_local,
             internal_local: is_local(
                 "spec.internalTrafficPolicy",
                 &spec.internal_traffic_policy,
                 problems,
             ),
+            health_check: match external_local && spec.kind == "LoadBalancer" {
+                true => parse_health_check(spec.health_check_node_port, problems),
+                false => None,
+            },
         })
     }
+}
+
+fn parse_health_check(number: i64, problems: &mut Problems) -> Option<u16> {
+    let port = port_number(number);
+    if port.is_none() {
+        problems.add(
+            "spec.healthCheckNodePort",
+            format_args!(
+                "{number} is not within 1 and 65535; load balancers cannot ask for its health"
+            ),
+        );
+    }
+    port
 }
 
 fn is_local(field: &str, policy: &str, problems: &mut Problems) -> bool {

@@ -146,6 +146,21 @@ impl Tracker {
         for port in resolved {
             self.set_resolved(port.id.clone(), Some(port));
         }
+        self.renew_health_check(name);
+    }
+
+    fn renew_health_check(&mut self, name: &ServiceName) {
+        let service = self.services.get(name);
+        let wanted = service.and_then(|s| resolve::health_check(s, self.slices.of(name)));
+        let known = &mut self.state.health_checks;
+        if known.get(name) == wanted.as_ref() {
+            return;
+        }
+        self.delta.health_checks = true;
+        match wanted {
+            Some(wanted) => known.insert(name.clone(), wanted),
+            None => known.remove(name),
+        };
     }
 
     fn set_resolved(&mut self, id: ServicePortId, port: Option<ResolvedServicePort>) {

@@ -184,12 +184,21 @@ fn trigger_times_are_those_of_changes_to_be_programmed() {
 
 #[test]
 fn merged_deltas_have_both() {
-    let delta =
-        |service: &str, node, full| Delta { service_ports: [id(service, "")].into(), node, full };
+    let delta = |service: &str, node, full| Delta {
+        service_ports: [id(service, "")].into(),
+        node,
+        health_checks: node,
+        full,
+    };
     let mut merged = Delta::default();
     merged.merge(delta("a", true, false));
     merged.merge(delta("b", false, true));
     merged.merge(Delta::default());
-    let both = Delta { service_ports: [id("a", ""), id("b", "")].into(), node: true, full: true };
+    let both = Delta {
+        service_ports: [id("a", ""), id("b", "")].into(),
+        node: true,
+        health_checks: true,
+        full: true,
+    };
     assert_eq!(merged, both);
 }

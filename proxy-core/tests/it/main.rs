@@ -3,6 +3,7 @@
 mod conflicts;
 mod decoding;
 mod deltas;
+mod health_checks;
 mod node;
 mod properties;
 mod routes;

@@ -109,6 +109,8 @@ proptest! {
                 differences(&synced, tracker.state()).is_subset(&tracker.delta().service_ports)
             );
             prop_assert!(synced.node == tracker.state().node || tracker.delta().node);
+            let checks = &tracker.state().health_checks;
+            prop_assert!(synced.health_checks == *checks || tracker.delta().health_checks);
             if sync {
                 tracker.mark_synced();
                 prop_assert!(tracker.delta().is_empty());

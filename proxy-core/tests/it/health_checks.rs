@@ -1,0 +1,124 @@
+//! What load balancers are told about a Service (`healthCheckNodePort`).
+
+use proxy_core::{
+    model::{PerFamily, ServiceName},
+    state::HealthCheck,
+    testing::{Builder, NAMESPACE, endpoint, service, slice},
+};
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, fields};
+
+fn balanced(ips: &str) -> Builder {
+    service("web", ips)
+        .port("http", "TCP", 80)
+        .port("dns", "UDP", 53)
+        .set("spec.type", "LoadBalancer")
+        .set("spec.externalTrafficPolicy", "Local")
+        .set("spec.healthCheckNodePort", 31000)
+}
+
+fn of_web(suffix: &str, port: &str, protocol: &str, endpoints: &[Value]) -> Builder {
+    let slice = slice("web", suffix).port(port, protocol, 8080);
+    endpoints.iter().fold(slice, |slice, endpoint| slice.endpoint(endpoint.clone()))
+}
+
+fn conditions(mut endpoint: Value, ready: bool, terminating: bool) -> Value {
+    endpoint["conditions"] = json!({"ready": ready, "serving": true, "terminating": terminating});
+    endpoint
+}
+
+/// Port and counts.
+fn check(cluster: &Cluster) -> Option<(u16, Option<usize>, Option<usize>)> {
+    let checks = &cluster.tracker.state().health_checks;
+    let HealthCheck { port, local_endpoints: PerFamily { v4, v6 } } =
+        checks.get(&ServiceName::new(NAMESPACE, "web"))?;
+    Some((*port, *v4, *v6))
+}
+
+#[test]
+fn ready_local_endpoints_count_once_over_all_ports() {
+    let mut cluster = Cluster::new();
+    assert_eq!(cluster.apply(&[balanced("10.0.0.1")]), []);
+    assert_eq!(check(&cluster), Some((31000, Some(0), None)), "its one family");
+    let here = |ip: &str| endpoint(ip, "node-1");
+    cluster.apply(&[
+        of_web("1", "http", "TCP", &[here("10.1.0.1"), here("10.1.0.2")]),
+        of_web("2", "dns", "UDP", &[here("10.1.0.2"), here("10.1.0.3")]),
+        // Of no port that the Service has.
+        of_web("3", "other", "TCP", &[here("10.1.0.9")]),
+    ]);
+    assert_eq!(check(&cluster), Some((31000, Some(3), None)));
+    cluster.apply(&[of_web(
+        "1",
+        "http",
+        "TCP",
+        &[
+            conditions(here("10.1.0.1"), false, true),
+            conditions(here("10.1.0.4"), false, false),
+            endpoint("10.1.2.1", "node-2"),
+        ],
+    )]);
+    assert_eq!(check(&cluster), Some((31000, Some(2), None)), "those of the other port are left");
+    cluster.delete(&[balanced("10.0.0.1")]);
+    assert_eq!(check(&cluster), None);
+}
+
+#[test]
+fn families_count_apart() {
+    let mut cluster = Cluster::new();
+    let v6 = slice("web", "v6")
+        .set("addressType", "IPv6")
+        .port("http", "TCP", 8080)
+        .endpoint(endpoint("fd01::1", "node-1"))
+        .endpoint(endpoint("fd01::2", "node-1"));
+    cluster.apply(&[balanced("10.0.0.1,fd00::1"), v6]);
+    assert_eq!(check(&cluster), Some((31000, Some(0), Some(2))));
+}
+
+#[test]
+fn only_load_balancers_with_the_local_policy_ask() {
+    let mut cluster = Cluster::new();
+    for (field, value) in [
+        ("spec.type", "NodePort"),
+        ("spec.type", "ClusterIP"),
+        ("spec.externalTrafficPolicy", "Cluster"),
+    ] {
+        assert_eq!(cluster.apply(&[balanced("10.0.0.1").set(field, value)]), []);
+        assert_eq!(check(&cluster), None, "{field}: {value}");
+    }
+    for number in [0, -1, 65536] {
+        let mut cluster = Cluster::new();
+        let broken = balanced("10.0.0.1").set("spec.healthCheckNodePort", number);
+        let problems = cluster.apply(&[broken]);
+        assert_eq!(fields(&problems), ["Service ns/web: spec.healthCheckNodePort"], "{number}");
+        assert_eq!(check(&cluster), None);
+        assert_eq!(cluster.programmed().len(), 2, "the rest is used");
+    }
+}
+
+#[test]
+fn a_count_that_changes_alone_is_news() {
+    let mut cluster = Cluster::new();
+    let local = of_web("1", "http", "TCP", &[endpoint("10.1.0.1", "node-1")]);
+    // Nothing but cluster IPs, and no local pool: what is programmed stays the same.
+    let not_ready =
+        of_web("1", "http", "TCP", &[conditions(endpoint("10.1.0.1", "node-1"), false, true)]);
+    let only_cluster_ip = balanced("10.0.0.1").set(
+        "spec.ports",
+        json!([
+            {"name": "http", "protocol": "TCP", "port": 80},
+        ]),
+    );
+    cluster.apply(&[only_cluster_ip, local.clone()]);
+    cluster.take_delta();
+    cluster.apply(&[not_ready]);
+    let delta = cluster.tracker.delta().clone();
+    assert!(delta.service_ports.is_empty(), "{delta:?}");
+    assert!(delta.health_checks && !delta.is_empty());
+    assert_eq!(check(&cluster), Some((31000, Some(0), None)));
+    cluster.take_delta();
+    assert!(cluster.tracker.delta().is_empty());
+    cluster.apply(&[local]);
+    assert!(cluster.tracker.delta().health_checks);
+}
