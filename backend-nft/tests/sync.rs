@@ -289,6 +289,29 @@ fn settings_of_the_node_apply_at_once() {
     });
 }
 
+/// A pool that clients cannot be remembered for is served all the same, and that is said.
+#[test]
+fn a_huge_pool_has_no_affinity() {
+    in_namespace(|| {
+        let mut proxy = Node::new(config());
+        let sticky = service("huge", "10.96.0.3")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP");
+        let mut huge =
+            slice("huge", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
+        for i in 0..2001 {
+            huge = huge.endpoint(endpoint(&format!("10.244.{}.{}", i / 250, i % 250 + 1), "there"));
+        }
+        let report = proxy.sync([sticky.apply(), huge.apply()]);
+        let [(port, reason)] = report.skipped.as_slice() else { panic!("{report:?}") };
+        assert!(port.starts_with("ns/huge:http") && reason.contains("2000 endpoints"), "{reason}");
+        let listed = ruleset();
+        assert!(listed.contains("10.96.0.3 . tcp . 80 . 2000 : "), "all are in slots");
+        assert!(!listed.contains("affinity-"));
+        assert_eq!(proxy.sync(web()).skipped, [], "said once");
+    });
+}
+
 #[test]
 fn a_clean_up_leaves_nothing_and_can_be_repeated() {
     in_namespace(|| {

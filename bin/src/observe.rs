@@ -65,7 +65,7 @@ impl Observer for EngineObserver {
             tracing::warn!(
                 service_port = service_port.as_str(),
                 reason = reason.as_str(),
-                "A Service port is not programmed"
+                "A Service port is not served as it asks"
             );
         }
         tracing::debug!(

@@ -116,7 +116,7 @@ impl Entries {
                 self.serve(port, frontend, &place, Role::ExternalLocal, cluster, comment);
                 if port.local.is_empty() {
                     self.add(place.no_endpoints(), &place, Verdict::Drop, comment);
-                } else if port.affinity.is_none() {
+                } else if own::affinity(port).is_none() {
                     let chain = self.shared(place.scope, Role::BalanceLocal, &port.local);
                     self.add(place.local_services(), &place, Verdict::Goto(chain), comment);
                     self.runs.push(SlotRun {
@@ -145,7 +145,8 @@ impl Entries {
         pool: PoolKind,
         comment: &str,
     ) {
-        let own_chain = port.affinity.and_then(|_| own::entry_chain(&port.id.name, frontend.route));
+        let own_chain =
+            own::affinity(port).and_then(|_| own::entry_chain(&port.id.name, frontend.route));
         let chain = match own_chain {
             Some(chain) => chain,
             None => {

@@ -61,7 +61,8 @@ impl Update {
                 update.compare_fixed(memory, &before, &after);
             }
             // Chains of their own hold what the node's settings say.
-            let with_own_chains = memory.ports.iter().filter(|(_, p)| p.port.affinity.is_some());
+            let with_own_chains =
+                memory.ports.iter().filter(|(_, p)| own::affinity(&p.port).is_some());
             to_compare.extend(with_own_chains.map(|(id, _)| id.clone()));
         }
         let enabled = |id: &&ServicePortId| *config.families.of(id.family);

@@ -9,18 +9,18 @@ mod full;
 mod incremental;
 mod memory;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use proxy_core::{
     model::PerFamily,
     proxier::{Proxier, ProxierError, SyncReport},
-    state::{Delta, State},
+    state::{Delta, ResolvedServicePort, State},
 };
 
 use self::{changes::Changes, incremental::Update, memory::Memory};
 use crate::{
-    layout::{NftConfig, fixed::FixedSet},
+    layout::{NftConfig, fixed::FixedSet, own},
     ruleset::{Family, SetName, TableDump, Transaction},
     transport::{Transport, TransportError},
 };
@@ -55,6 +55,8 @@ impl NftProxier {
         if let Some(memory) = &mut self.memory {
             update.remember(memory);
         }
+        let changed = delta.service_ports.iter().filter_map(|id| state.service_ports.get(id));
+        report.skipped = skipped(changed);
         Ok(report)
     }
 
@@ -81,6 +83,7 @@ impl NftProxier {
         }
         commit(self.transport.as_mut(), &transaction, &mut report)?;
         self.memory = Some(memory);
+        report.skipped = skipped(state.service_ports.values());
         Ok(report)
     }
 
@@ -161,6 +164,11 @@ pub fn render(config: &NftConfig, state: &State) -> Transaction {
         changes.sort_elements();
     }
     into_transaction(changes).0
+}
+
+/// The Service ports that are not served exactly as they ask, and why.
+fn skipped<'a>(ports: impl Iterator<Item = &'a Arc<ResolvedServicePort>>) -> Vec<(String, String)> {
+    ports.filter_map(|port| Some((port.id.to_string(), own::affinity_problem(port)?))).collect()
 }
 
 fn all_sets(family: Family) -> Vec<SetName> {
