@@ -1,0 +1,83 @@
+//! What was measured.
+
+use std::time::Duration;
+
+use crate::{kernel::RuleCount, view::thousands};
+
+/// Everything the script measures.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// From the rename of the file to the first connection that reached the new endpoint.
+    pub added: Duration,
+    /// From the rename to the last connection that reached the removed endpoint. None if there was
+    /// none after it.
+    pub removed: Option<Duration>,
+    /// How many connections its Service had after that one, until the endpoint came back.
+    pub since_removed: u64,
+    /// From the rename to the first refusal.
+    pub refused: Duration,
+    /// From the rename to the first answer.
+    pub restored: Duration,
+    /// How long there was no ready proxy after `SIGKILL`.
+    pub outage: Duration,
+    /// How many connections were made in that time.
+    pub during_outage: u64,
+    /// How many of these went wrong.
+    pub failed_in_outage: u64,
+    /// Messages, and bytes of them, that the new process sent to the kernel.
+    pub sent: (u64, u64),
+    /// How many chains were gone then.
+    pub removed_chains: usize,
+    /// From the rename to the first connection that reached an endpoint again, by the new process.
+    pub added_again: Duration,
+    /// What the kernel holds.
+    pub rules: RuleCount,
+    /// Answers over the connections that were open all the time.
+    pub held_answers: u64,
+    /// How many connections were open all the time, and how many of them broke.
+    pub held: (u64, u64),
+}
+
+impl Findings {
+    /// What the new process sent to the kernel, in words.
+    pub fn sent(&self) -> String {
+        let (messages, bytes) = self.sent;
+        let chains = self.removed_chains;
+        match messages {
+            0 => "nothing differed".to_owned(),
+            // Shared chains that no Service needs any more go at a restart.
+            _ if messages == chains as u64 => format!("{chains} unused chains removed, no more"),
+            _ => format!("{} bytes", thousands(bytes)),
+        }
+    }
+}
+
+/// A duration in milliseconds, for people.
+pub fn ms(duration: Duration) -> String {
+    let milliseconds = duration.as_secs_f64() * 1000.0;
+    match milliseconds {
+        100.0.. => format!("{milliseconds:.0} ms"),
+        _ => format!("{milliseconds:.1} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_seen_is_said_of_what_was_sent() {
+        let said = |messages, removed_chains| {
+            Findings { sent: (messages, 1640), removed_chains, ..Findings::default() }.sent()
+        };
+        assert_eq!(said(0, 0), "nothing differed");
+        assert_eq!(said(2, 2), "2 unused chains removed, no more");
+        assert_eq!(said(3, 2), "1,640 bytes");
+    }
+
+    #[test]
+    fn milliseconds_are_as_exact_as_they_need_to_be() {
+        assert_eq!(ms(Duration::from_micros(4_560)), "4.6 ms");
+        assert_eq!(ms(Duration::from_micros(123_456)), "123 ms");
+    }
+}

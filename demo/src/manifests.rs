@@ -1,0 +1,154 @@
+//! The manifests the proxy follows: a copy of `examples/`, whose endpoints the script changes.
+
+use std::{fs, path::PathBuf, time::Instant};
+
+use packet_rig::WorkDir;
+
+use crate::error::{DemoError, Result};
+
+/// The files of `examples/`.
+pub const EXAMPLES: [(&str, &str); 8] = [
+    ("node.yaml", include_str!("../../examples/node.yaml")),
+    ("service-cidr.yaml", include_str!("../../examples/service-cidr.yaml")),
+    ("web.yaml", include_str!("../../examples/web.yaml")),
+    ("api.yaml", include_str!("../../examples/api.yaml")),
+    ("dns.yaml", include_str!("../../examples/dns.yaml")),
+    ("shop.yaml", include_str!("../../examples/shop.yaml")),
+    ("cart.yaml", include_str!("../../examples/cart.yaml")),
+    ("idle.yaml", include_str!("../../examples/idle.yaml")),
+];
+
+/// The directory of manifests inside the working directory.
+const DIRECTORY: &str = "manifests";
+
+/// How the line of an endpoint begins.
+const ENDPOINT: &str = "- {addresses: [";
+
+/// A copy of `examples/`. Removed when dropped, or by the next run.
+pub struct Manifests {
+    files: WorkDir,
+    directory: PathBuf,
+}
+
+impl Manifests {
+    /// Copies them.
+    pub fn new() -> Result<Self> {
+        let files = WorkDir::new("demo")?;
+        let directory = files.directory(DIRECTORY)?;
+        for (name, text) in EXAMPLES {
+            files.replace(DIRECTORY, name, text)?;
+        }
+        Ok(Self { files, directory })
+    }
+
+    /// The directory the proxy follows.
+    pub fn directory(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
+    /// Where the proxy's log goes.
+    pub fn log(&self) -> PathBuf {
+        self.files.path().join("proxy.log")
+    }
+
+    /// Adds an endpoint to the last slice of a file. Returns when the file was put in place.
+    pub fn add(&self, file: &'static str, address: &str, node: u8) -> Result<Instant> {
+        let text = self.read(file)?;
+        self.put(file, &with_endpoint(&text, address, node))
+    }
+
+    /// Removes an endpoint from a file.
+    pub fn remove(&self, file: &'static str, address: &str) -> Result<Instant> {
+        let text = self.read(file)?;
+        let left = without_endpoint(&text, address)
+            .ok_or_else(|| DemoError::NoEndpoint { file, address: address.to_owned() })?;
+        self.put(file, &left)
+    }
+
+    /// Removes all endpoints from a file.
+    pub fn remove_all(&self, file: &'static str) -> Result<Instant> {
+        let text = self.read(file)?;
+        let left: String =
+            text.split_inclusive('\n').filter(|line| !line.starts_with(ENDPOINT)).collect();
+        self.put(file, &left)
+    }
+
+    /// Puts a file back as it is in `examples/`.
+    pub fn restore(&self, file: &'static str) -> Result<Instant> {
+        let original = EXAMPLES.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| text);
+        self.put(file, original)
+    }
+
+    fn read(&self, file: &str) -> Result<String> {
+        let path = self.directory.join(file);
+        fs::read_to_string(&path).map_err(DemoError::io(format!("read {}", path.display())))
+    }
+
+    /// Writes the new content elsewhere and renames it into place. The time is taken before the
+    /// rename, so that nothing that it sets off can be earlier.
+    fn put(&self, file: &str, text: &str) -> Result<Instant> {
+        let fresh = self.files.path().join("fresh");
+        let path = self.directory.join(file);
+        fs::write(&fresh, text)
+            .and_then(|()| {
+                let now = Instant::now();
+                fs::rename(&fresh, &path)?;
+                Ok(now)
+            })
+            .map_err(DemoError::io(format!("write {}", path.display())))
+    }
+}
+
+fn with_endpoint(text: &str, address: &str, node: u8) -> String {
+    format!(
+        "{}\n{ENDPOINT}{address}], nodeName: node-{node}, conditions: {{ready: true}}}}\n",
+        text.trim_end()
+    )
+}
+
+fn without_endpoint(text: &str, address: &str) -> Option<String> {
+    let start = format!("{ENDPOINT}{address}]");
+    let left: String =
+        text.split_inclusive('\n').filter(|line| !line.starts_with(&start)).collect();
+    (left != text).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_come_and_go_and_nothing_else_changes() {
+        let (_, web) = EXAMPLES[2];
+        let more = with_endpoint(web, "10.244.2.13", 2);
+        let added = "- {addresses: [10.244.2.13], nodeName: node-2, conditions: {ready: true}}\n";
+        assert_eq!(more, format!("{web}{added}"));
+        assert_eq!(without_endpoint(&more, "10.244.2.13").as_deref(), Some(web));
+        assert_eq!(without_endpoint(web, "10.244.1.1"), None, "a prefix of another address");
+    }
+
+    #[test]
+    fn files_are_changed_in_place() {
+        let manifests = Manifests::new().unwrap();
+        assert_eq!(fs::read_dir(manifests.directory()).unwrap().count(), EXAMPLES.len());
+        let before = Instant::now();
+        assert!(manifests.remove_all("dns.yaml").unwrap() >= before);
+        assert!(manifests.read("dns.yaml").unwrap().ends_with("\nendpoints:\n"));
+        assert!(manifests.remove("dns.yaml", "10.244.1.15").is_err());
+        manifests.restore("dns.yaml").unwrap();
+        assert_eq!(manifests.read("dns.yaml").unwrap(), EXAMPLES[4].1);
+    }
+
+    #[test]
+    fn no_file_of_examples_is_forgotten() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let mut ours: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+        ours.sort_unstable();
+        assert_eq!(names, ours);
+    }
+}

@@ -1,0 +1,103 @@
+//! The proxy's process.
+
+use std::{
+    env,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use packet_rig::{NetNs, Proxy, ProxyOptions, RigError};
+
+use crate::{
+    error::{DemoError, Result},
+    manifests::Manifests,
+    stop::Stop,
+};
+
+/// How long the proxy may take to be ready.
+const READY: Duration = Duration::from_secs(10);
+
+/// Set, for each family, when something has been programmed.
+const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+
+/// A running `switchyard`. Dropping it ends it; if the demo is killed, the kernel does.
+pub struct Switchyard {
+    proxy: Proxy,
+}
+
+impl Switchyard {
+    /// Where the program is: beside this one, or where `SWITCHYARD_BIN` says.
+    pub fn find() -> Result<PathBuf> {
+        let beside = || Some(env::current_exe().ok()?.with_file_name("switchyard"));
+        let path = env::var_os("SWITCHYARD_BIN").map(PathBuf::from).or_else(beside);
+        let path = path.unwrap_or_else(|| PathBuf::from("switchyard"));
+        match path.is_file() {
+            true => Ok(path),
+            false => Err(DemoError::NoProxy(path)),
+        }
+    }
+
+    /// Starts it on a node, and says after how long it was ready.
+    pub fn start(
+        node: &NetNs,
+        binary: PathBuf,
+        manifests: &Manifests,
+        stop: &Stop,
+    ) -> Result<(Self, Duration)> {
+        let options = ProxyOptions::new(binary, "nftables", manifests.directory(), manifests.log());
+        let started = Instant::now();
+        let mut switchyard = Self { proxy: Proxy::start(node, options)? };
+        switchyard.wait_ready(stop)?;
+        Ok((switchyard, started.elapsed()))
+    }
+
+    /// Starts it again after [`Self::kill`], and says after how long it was ready.
+    pub fn start_again(&mut self, stop: &Stop) -> Result<Duration> {
+        let started = Instant::now();
+        self.proxy.start_again()?;
+        self.wait_ready(stop)?;
+        Ok(started.elapsed())
+    }
+
+    /// Ends it with `SIGKILL`.
+    pub fn kill(&mut self) {
+        self.proxy.kill();
+    }
+
+    /// The number of its process, or 0.
+    pub fn pid(&self) -> u32 {
+        self.proxy.pid().unwrap_or_default()
+    }
+
+    /// What it serves at `/metrics`.
+    pub fn metrics(&self) -> Result<String> {
+        self.proxy.metrics().map_err(|source| self.failed(source))
+    }
+
+    /// Waits until it has programmed both families.
+    fn wait_ready(&mut self, stop: &Stop) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let times = self.proxy.metric(LAST_SYNC);
+            if times.is_ok_and(|times| !times.is_empty() && times.iter().all(|time| *time > 0.0)) {
+                return Ok(());
+            }
+            if let Some(status) = self.proxy.ended() {
+                stop.check()?;
+                return Err(self.failed(RigError::ProxyEnded { status }));
+            }
+            if started.elapsed() > READY {
+                let last = format!("its metric {LAST_SYNC} is not set");
+                return Err(self.failed(RigError::ProxyNotReady { waited: READY, last }));
+            }
+            stop.sleep(Duration::from_millis(2))?;
+        }
+    }
+
+    fn failed(&self, source: RigError) -> DemoError {
+        let log = self.proxy.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(5)..].join("\n");
+        DemoError::Proxy { source, log: last }
+    }
+}
