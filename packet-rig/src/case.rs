@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    net::{IpAddr, SocketAddr},
     path::Path,
     time::Duration,
 };
@@ -17,7 +18,11 @@ use crate::{
     capability,
     error::{Result, RigError},
     protocol::{Protocol, Target},
+    topology::Layout,
 };
+
+/// The backends, by their `--proxy-mode`.
+pub const BACKENDS: [&str; 4] = ["nftables", "iptables", "ipvs", "userspace"];
 
 /// The file that `manifests` is written to.
 pub const MANIFESTS: &str = "manifests.yaml";
@@ -38,19 +43,22 @@ status:
 ";
 
 /// A case.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Case {
     /// A short name, unique in its file.
     pub name: String,
     /// What is shown, in a sentence.
     pub title: String,
-    /// The backends it applies to; all if empty.
+    /// The backends that cannot satisfy it, and why.
     #[serde(default)]
-    pub backends: Vec<String>,
+    pub not: BTreeMap<String, String>,
     /// What the machine must have for it to be run.
     #[serde(default)]
     pub needs: Vec<Need>,
+    /// How the pods of `node-1` are connected to it.
+    #[serde(default)]
+    pub layout: Layout,
     /// Whether the proxy is told the cluster CIDRs.
     #[serde(default = "yes")]
     pub cluster_cidr: bool,
@@ -69,7 +77,14 @@ pub struct Case {
     #[serde(default)]
     pub files: BTreeMap<String, String>,
     /// What must hold at first.
+    #[serde(default)]
     pub probes: Vec<ProbePlan>,
+    /// What health checks must get at first.
+    #[serde(default)]
+    pub http: Vec<HttpPlan>,
+    /// Connections to be opened then, and kept.
+    #[serde(default)]
+    pub open: Vec<OpenPlan>,
     /// What happens then, one after the other.
     #[serde(default)]
     pub steps: Vec<Step>,
@@ -111,6 +126,12 @@ pub struct Step {
     /// New contents of files, or null for those that are removed.
     #[serde(default)]
     pub files: BTreeMap<String, Option<String>>,
+    /// Lines of `ip` commands (without the word) that are run on `node-1` before the files change.
+    #[serde(default)]
+    pub node_ip: String,
+    /// Rules in nft's language that are loaded on `node-1` before the files change.
+    #[serde(default)]
+    pub node_nft: String,
     /// What is done to the proxy, in this order, after the files were changed.
     #[serde(default)]
     pub proxy: Vec<ProxyAction>,
@@ -119,7 +140,17 @@ pub struct Step {
     #[serde(default)]
     pub wait: u64,
     /// What must hold then.
+    #[serde(default)]
     pub probes: Vec<ProbePlan>,
+    /// What health checks must get then.
+    #[serde(default)]
+    pub http: Vec<HttpPlan>,
+    /// What must come of questions over connections that were opened before.
+    #[serde(default)]
+    pub still: Vec<StillPlan>,
+    /// More connections to be opened then.
+    #[serde(default)]
+    pub open: Vec<OpenPlan>,
 }
 
 impl Step {
@@ -164,6 +195,61 @@ pub struct ProbePlan {
     pub expect: Expectation,
 }
 
+/// A connection (UDP: a flow from one source port) to be opened and kept.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct OpenPlan {
+    /// The name it is asked by later.
+    pub name: String,
+    /// The place.
+    pub from: String,
+    /// The target.
+    pub to: Target,
+    /// The port to send from; 0 for any.
+    #[serde(default)]
+    pub source_port: u16,
+    /// Who answers the first question.
+    pub reaches: String,
+    /// The address that it sees, if that matters.
+    #[serde(default)]
+    pub seen: Option<IpAddr>,
+}
+
+/// A question over a connection that is open.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StillPlan {
+    /// The name of the connection.
+    pub name: String,
+    /// Who answers.
+    pub reaches: String,
+    /// The address that it sees, if that matters.
+    #[serde(default)]
+    pub seen: Option<IpAddr>,
+}
+
+/// A health check over HTTP.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HttpPlan {
+    /// The place.
+    pub from: String,
+    /// The addresses and ports.
+    #[serde(deserialize_with = "one_or_many")]
+    pub to: Vec<SocketAddr>,
+    /// The path.
+    #[serde(default = "root_path")]
+    pub path: String,
+    /// The status code; none if nobody must listen there.
+    pub status: Option<u16>,
+    /// Lines that the header must have, as they are sent (the case of names does not matter).
+    #[serde(default)]
+    pub headers: Vec<String>,
+    /// The whole body, if it matters.
+    #[serde(default)]
+    pub body: Option<String>,
+}
+
 /// What must come of requests.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
@@ -200,6 +286,9 @@ pub struct Reaches {
     /// Whom the server must see: `own` for the place that asks, or the name of a place.
     #[serde(default)]
     pub source: Option<String>,
+    /// The same for a server at the place that asks itself, if that differs.
+    #[serde(default)]
+    pub hairpin: Option<String>,
     /// Whether each client (place and source address) must get one endpoint, whatever the target.
     #[serde(default)]
     pub same_endpoint: bool,
@@ -246,18 +335,28 @@ impl Case {
         })
     }
 
-    /// Whether it applies to a backend.
-    pub fn applies_to(&self, backend: &str) -> bool {
-        self.backends.is_empty() || self.backends.iter().any(|name| name == backend)
+    /// Why a backend cannot satisfy it, if it cannot.
+    pub fn not_for(&self, backend: &str) -> Option<&str> {
+        self.not.get(backend).map(String::as_str)
     }
 
     /// A case that asks nothing would pass whatever happens.
     fn check(&self) -> Result<(), String> {
-        let lists = || self.steps.iter().map(|step| &step.probes).chain([&self.probes]);
-        if lists().any(Vec::is_empty) {
-            return Err("a list of probes is empty".to_owned());
+        if self.probes.is_empty() && self.http.is_empty() {
+            return Err("it begins without a probe".to_owned());
         }
-        for plan in lists().flatten() {
+        let is_idle =
+            |step: &Step| step.probes.is_empty() && step.http.is_empty() && step.still.is_empty();
+        if let Some(step) = self.steps.iter().find(|step| is_idle(step)) {
+            return Err(format!("the step {:?} checks nothing", step.title));
+        }
+        if let Some(name) = self.not.keys().find(|name| !BACKENDS.contains(&name.as_str())) {
+            return Err(format!("there is no backend {name}"));
+        }
+        if self.not.values().any(|reason| reason.trim().is_empty()) {
+            return Err("a backend is excepted without a reason".to_owned());
+        }
+        for plan in self.steps.iter().flat_map(|step| &step.probes).chain(&self.probes) {
             if plan.from.is_empty() || plan.to.is_empty() || plan.count == Some(0) {
                 return Err("a probe asks nothing".to_owned());
             }
@@ -271,6 +370,10 @@ impl Case {
 
 fn yes() -> bool {
     true
+}
+
+fn root_path() -> String {
+    "/".to_owned()
 }
 
 fn both_protocols() -> Vec<Protocol> {

@@ -188,7 +188,11 @@ impl Answers<'_> {
         if !self.reaches.reaches.contains(endpoint) {
             return Err(format!("expected one of {:?}, got {outcome}", self.reaches.reaches));
         }
-        let seen_as_expected = match self.reaches.source.as_deref() {
+        let expected = match &self.reaches.hairpin {
+            Some(hairpin) if *endpoint == place.name => Some(hairpin),
+            _ => self.reaches.source.as_ref(),
+        };
+        let seen_as_expected = match expected.map(String::as_str) {
             None => true,
             Some("own") => match source {
                 Some(source) => source == seen.ip(),
@@ -200,7 +204,7 @@ impl Answers<'_> {
             true => Ok(endpoint.clone()),
             false => Err(format!(
                 "expected the source {}, got {outcome}",
-                self.reaches.source.as_deref().unwrap_or_default()
+                expected.map(String::as_str).unwrap_or_default()
             )),
         }
     }

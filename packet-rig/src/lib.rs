@@ -23,6 +23,7 @@
 pub mod address;
 pub mod capability;
 pub mod case;
+mod conversation;
 mod echo;
 mod error;
 mod expect;
@@ -32,6 +33,7 @@ mod netns;
 mod probe;
 mod protocol;
 pub mod proxy;
+mod rig;
 mod run;
 pub mod spawn;
 mod topology;
@@ -39,14 +41,16 @@ mod workdir;
 
 pub use self::{
     case::Case,
+    conversation::Conversation,
     echo::{Answer, EchoServer},
     error::{Result, RigError},
     load::{LoadGenerator, LoadPlan, LoadReport, Tally},
     netns::NetNs,
-    probe::{Conversation, Outcome, Probe},
+    probe::{Outcome, Probe},
     protocol::{BadTarget, Protocol, Target},
     proxy::{Proxy, ProxyOptions},
+    rig::Rig,
     run::{KEEP, run_case},
-    topology::{Place, Topology},
+    topology::{Layout, Place, Topology},
     workdir::WorkDir,
 };

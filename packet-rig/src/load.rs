@@ -1,11 +1,10 @@
 //! Steady traffic, to see whether anything is lost while something happens.
 //!
-//! Two kinds at once: workers that open a new connection for every request, and connections that
-//! stay open and send a request now and then. Bounded by a duration.
+//! Two kinds at once: workers that open a new connection for every request, and connections (UDP:
+//! flows) that stay open and send a request now and then. Bounded by a duration.
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,10 +14,11 @@ use std::{
 };
 
 use crate::{
+    conversation::Conversation,
     echo::Answer,
     error::{Result, RigError},
     netns::NetNs,
-    probe::{Conversation, Outcome, Probe},
+    probe::{Outcome, Probe},
     protocol::Target,
 };
 
@@ -27,7 +27,7 @@ use crate::{
 pub struct LoadPlan {
     /// Where the clients are.
     pub namespace: NetNs,
-    /// Where they go; persistent connections are TCP and only made to TCP targets.
+    /// Where they go. A persistent connection to a UDP target is a flow from one source port.
     pub target: Target,
     /// How many workers open new connections.
     pub workers: usize,
@@ -205,13 +205,12 @@ fn make_connections(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
 /// Keeps one connection open and asks over it, until it breaks.
 fn keep_connection(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
     let mut tally = Tally::default();
-    let address: SocketAddr = plan.target.address;
     let mut conversation = None;
     while go_on() {
         let asked = Instant::now();
         let answer = match &mut conversation {
             Some(open) => Conversation::ask(open),
-            None => Conversation::open(address, plan.timeout)
+            None => Conversation::open(plan.target, plan.timeout)
                 .and_then(|open| conversation.insert(open).ask()),
         };
         let outcome = match answer {

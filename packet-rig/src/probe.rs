@@ -2,14 +2,15 @@
 
 use std::{
     fmt,
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
 use socket2::{Domain, Socket};
 
 use crate::{
+    conversation::Conversation,
     echo::Answer,
     error::Result,
     netns::NetNs,
@@ -46,7 +47,7 @@ impl Outcome {
         }
     }
 
-    fn of_error(error: &io::Error) -> Self {
+    pub(crate) fn of_error(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
@@ -133,6 +134,23 @@ impl Probe {
         }
     }
 
+    /// Opens a connection (or chooses a port to send from) without asking yet. Call inside a
+    /// namespace.
+    pub(crate) fn converse(&self) -> io::Result<Conversation> {
+        let socket = self.socket()?;
+        let address = self.target.address.into();
+        match self.target.protocol {
+            Protocol::Tcp | Protocol::Sctp => {
+                socket.connect_timeout(&address, self.timeout)?;
+                Conversation::of_stream(socket.into(), self.timeout)
+            }
+            Protocol::Udp => {
+                socket.connect(&address)?;
+                Conversation::of_datagrams(socket.into(), self.timeout)
+            }
+        }
+    }
+
     /// A socket of the right kind, bound if a source was asked for.
     fn socket(&self) -> io::Result<Socket> {
         let address = self.target.address;
@@ -150,7 +168,7 @@ impl Probe {
 
     fn ask_stream(&self, socket: Socket) -> io::Result<String> {
         socket.connect_timeout(&self.target.address.into(), self.timeout)?;
-        Conversation::new(socket.into(), self.timeout)?.ask()
+        Conversation::of_stream(socket.into(), self.timeout)?.ask()
     }
 
     fn ask_udp(&self, socket: &UdpSocket) -> io::Result<String> {
@@ -167,37 +185,5 @@ impl Probe {
         let mut buffer = [0; 512];
         let length = socket.recv(&mut buffer)?;
         Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
-    }
-}
-
-/// A TCP (or SCTP) connection to an echo server that stays open between questions.
-#[derive(Debug)]
-pub struct Conversation {
-    stream: BufReader<TcpStream>,
-}
-
-impl Conversation {
-    /// Opens a connection; call inside a namespace.
-    pub fn open(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
-        Self::new(TcpStream::connect_timeout(&address, timeout)?, timeout)
-    }
-
-    fn new(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
-        // Only a matter of speed, and not an option of SCTP's.
-        let _ = stream.set_nodelay(true);
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
-        Ok(Self { stream: BufReader::new(stream) })
-    }
-
-    /// Asks once, and returns the line that came back.
-    pub fn ask(&mut self) -> io::Result<String> {
-        self.stream.get_mut().write_all(b"who\n")?;
-        let mut line = String::new();
-        self.stream.by_ref().take(512).read_line(&mut line)?;
-        match line.ends_with('\n') {
-            true => Ok(line),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
     }
 }

@@ -1,164 +1,159 @@
-//! Runs a case: builds the network, starts servers and the proxy, and checks step by step.
+//! Runs a case: starts what it asks for, and checks step by step.
 
 use std::{
     collections::BTreeMap,
     env,
+    net::IpAddr,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use crate::{
-    case::{Case, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ProxyAction, ServerPlan, Step},
-    echo::EchoServer,
+    case::{Case, MANIFESTS, OpenPlan, ProxyAction, Step, StillPlan},
+    conversation::Conversation,
     error::{Result, RigError},
-    expect::{self, Memory},
-    protocol::Protocol,
-    proxy::{Proxy, ProxyOptions},
-    topology::Topology,
-    workdir::WorkDir,
+    probe::{Outcome, Probe},
+    rig::Rig,
 };
 
-/// How long the proxy has to program its first state.
-const READY: Duration = Duration::from_secs(20);
+/// How long a kept connection may take to answer.
+const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long after a change the probes are repeated until they show what is expected.
+/// How long after a change a kept flow is asked until its answer is the expected one.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Set to a number of seconds: when a case fails, its network stays for so long, and commands
 /// that look into it are printed.
 pub const KEEP: &str = "PACKET_RIG_KEEP";
 
-/// The directory of manifests in a case's working directory.
-const FILES: &str = "manifests";
-
 /// Runs `case` with the proxy `binary` and one of its backends. The error is a report for people.
 pub fn run_case(case: &Case, backend: &str, binary: &Path) -> Result<(), String> {
-    let mut running = Running::start(case, backend, binary).map_err(|error| error.to_string())?;
-    let result = running.proxy.wait_ready(READY).map_err(|error| error.to_string());
+    let rig = Rig::start(case, backend, binary).map_err(|error| error.to_string())?;
+    let mut running = Running { rig, open: BTreeMap::new() };
+    let result = running.rig.wait_ready().map_err(|error| error.to_string());
     let result = result.and_then(|()| running.follow(case));
     result.map_err(|message| {
-        let report = format!("{}\n{message}\n{}", case.title, running.proxy.diagnostics());
+        let report = format!("{}\n{message}\n{}", case.title, running.rig.proxy.diagnostics());
         running.keep_open(&report);
         report
     })
 }
 
-/// What a running case consists of. Fields are dropped in order: the proxy ends before its network.
+/// A running case.
 struct Running {
-    proxy: Proxy,
-    _servers: Vec<EchoServer>,
-    topology: Topology,
-    files: WorkDir,
-    memory: Memory,
+    rig: Rig,
+    /// Connections that are kept, by their names.
+    open: BTreeMap<String, Conversation>,
 }
 
 impl Running {
-    fn start(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
-        let topology = Topology::new()?;
-        let servers = start_servers(&topology, &case.servers)?;
-        let files = WorkDir::new(&case.name)?;
-        let mut contents = BTreeMap::from([(NODE_FILE, NODE_MANIFEST)]);
-        contents.insert(MANIFESTS, &case.manifests);
-        contents.extend(case.files.iter().map(|(name, text)| (name.as_str(), text.as_str())));
-        for (name, text) in contents {
-            files.replace(FILES, name, text)?;
-        }
-
-        let directory = files.directory(FILES)?;
-        let log = files.path().join("proxy.log");
-        let mut options = ProxyOptions::new(binary.to_owned(), backend, directory, log);
-        if !case.cluster_cidr {
-            options.cluster_cidr = None;
-        }
-        if let Some(more) = &case.config {
-            let text = options.configuration(more);
-            options.config = Some(files.replace("config", "config.yaml", &text)?);
-        }
-        options.args.clone_from(&case.args);
-        let proxy = Proxy::start(&topology.node().namespace, options)?;
-        Ok(Self { proxy, _servers: servers, topology, files, memory: Memory::default() })
-    }
-
     fn follow(&mut self, case: &Case) -> Result<(), String> {
-        self.check(&case.probes).map_err(|message| format!("at first: {message}"))?;
+        let at_first = |message| format!("at first: {message}");
+        self.rig.check(&case.probes).map_err(at_first)?;
+        self.rig.check_http(&case.http).map_err(at_first)?;
+        self.open_all(&case.open).map_err(at_first)?;
         for step in &case.steps {
             self.change(step)
                 .map_err(|error| error.to_string())
-                .and_then(|()| self.check(&step.probes))
+                .and_then(|()| self.check(step))
                 .map_err(|message| format!("after \"{}\": {message}", step.title))?;
         }
         Ok(())
     }
 
     fn change(&mut self, step: &Step) -> Result<()> {
+        let node = &self.rig.topology.node().namespace;
+        if !step.node_ip.is_empty() {
+            node.ip(&step.node_ip)?;
+        }
+        if !step.node_nft.is_empty() {
+            node.nft(&step.node_nft)?;
+        }
         if let Some(text) = &step.manifests {
-            self.files.replace(FILES, MANIFESTS, text)?;
+            self.rig.write(MANIFESTS, text)?;
         }
         for (name, text) in &step.files {
             match text {
-                Some(text) => drop(self.files.replace(FILES, name, text)?),
-                None => self.files.remove(FILES, name)?,
+                Some(text) => self.rig.write(name, text)?,
+                None => self.rig.remove(name)?,
             }
         }
         for action in &step.proxy {
             match action {
-                ProxyAction::Stop => drop(self.proxy.stop()),
-                ProxyAction::Kill => self.proxy.kill(),
-                ProxyAction::Start => {
-                    self.proxy.start_again()?;
-                    self.proxy.wait_ready(READY)?;
-                }
+                ProxyAction::Stop => drop(self.rig.proxy.stop()),
+                ProxyAction::Kill => self.rig.proxy.kill(),
+                ProxyAction::Start => self.rig.start_again()?,
             }
         }
         thread::sleep(step.pause());
         Ok(())
     }
 
-    /// Repeats each probe until it shows what is expected, or the time to settle is over.
-    fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
-        let deadline = Instant::now() + SETTLE;
+    fn check(&mut self, step: &Step) -> Result<(), String> {
+        self.rig.check(&step.probes)?;
+        self.rig.check_http(&step.http)?;
+        for plan in &step.still {
+            self.ask_again(plan)?;
+        }
+        self.open_all(&step.open)
+    }
+
+    fn open_all(&mut self, plans: &[OpenPlan]) -> Result<(), String> {
         for plan in plans {
-            loop {
-                let checked = expect::check(&self.topology, plan, &mut self.memory);
-                let Err(mismatch) = checked.map_err(|error| error.to_string())? else { break };
-                if let Some(status) = self.proxy.ended() {
-                    return Err(format!("{mismatch}; {}", RigError::ProxyEnded { status }));
-                }
-                if Instant::now() >= deadline {
-                    return Err(mismatch);
-                }
-                thread::sleep(Duration::from_millis(50));
-            }
+            let opened = self.open(plan).map_err(|error| error.to_string())?;
+            self.open.insert(plan.name.clone(), opened);
+            let OpenPlan { name, reaches, seen, .. } = plan.clone();
+            self.ask_again(&StillPlan { name, reaches, seen })?;
         }
         Ok(())
+    }
+
+    fn open(&self, plan: &OpenPlan) -> Result<Conversation> {
+        let place = self.rig.place(&plan.from)?;
+        let source_port = plan.source_port;
+        let probe = Probe { source_port, timeout: ANSWER, ..Probe::new(plan.to) };
+        place.namespace.run(|| probe.converse())?.map_err(|source| RigError::Socket {
+            what: format!("connection {} from {} to {}", plan.name, plan.from, plan.to),
+            source,
+        })
+    }
+
+    /// Asks over a connection that is kept, until the answer is the expected one: a flow of UDP
+    /// may move a little after a change.
+    fn ask_again(&mut self, plan: &StillPlan) -> Result<(), String> {
+        let StillPlan { name, reaches, seen } = plan;
+        let open = self.open.get_mut(name).ok_or_else(|| format!("nothing is open as {name}"))?;
+        let deadline = Instant::now() + SETTLE;
+        loop {
+            let outcome = open.outcome();
+            if is_expected(&outcome, reaches, *seen) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let seen = seen.map(|seen| format!(", which sees {seen}")).unwrap_or_default();
+                return Err(format!("{name}: expected {reaches}{seen}, got {outcome}"));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Leaves the network open for people to look at, if they asked for it.
     fn keep_open(&self, report: &str) {
         let seconds = env::var(KEEP).ok().and_then(|text| text.parse().ok());
         if let Some(seconds) = seconds {
-            eprintln!("{report}\nkept for {seconds} s:\n{}", self.topology.nsenter_commands());
+            let commands = self.rig.topology.nsenter_commands();
+            eprintln!("{report}\nkept for {seconds} s:\n{commands}");
             thread::sleep(Duration::from_secs(seconds));
         }
     }
 }
 
-/// A server on port 8080 of every pod, and those the case asks for.
-fn start_servers(topology: &Topology, plans: &[ServerPlan]) -> Result<Vec<EchoServer>> {
-    let usual = topology.pods().map(|pod| {
-        EchoServer::start(&pod.namespace, &pod.name, 8080, &[Protocol::Tcp, Protocol::Udp])
-    });
-    let mut servers = usual.collect::<Result<Vec<_>>>()?;
-    for plan in plans {
-        for name in &plan.at {
-            let place = topology.place(name).ok_or_else(|| RigError::BadCase {
-                case: format!("a server at {name}"),
-                message: "there is no such place".to_owned(),
-            })?;
-            let name = format!("{name}{}", plan.suffix);
-            servers.push(EchoServer::start(&place.namespace, &name, plan.port, &plan.protocols)?);
+fn is_expected(outcome: &Outcome, by: &str, seen_as: Option<IpAddr>) -> bool {
+    match outcome {
+        Outcome::Reached { endpoint, seen } => {
+            endpoint == by && seen_as.is_none_or(|address| seen.ip() == address)
         }
+        _ => false,
     }
-    Ok(servers)
 }

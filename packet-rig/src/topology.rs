@@ -9,12 +9,15 @@
 //! ```
 //!
 //! Pods hang on routed veth pairs: a /32 (or /128) route on the node for each, and no address on
-//! the node's end, so that masqueraded traffic shows the node's own address. Service addresses are
+//! the node's end, so that masqueraded traffic shows the node's own address. In the layout
+//! [`Layout::Bridged`] the pods of `node-1` hang on a bridge `cni0` instead. Service addresses are
 //! routed to `node-1` from everywhere, because no proxy runs on `node-2`. What nobody knows goes
 //! to a gateway that refuses it with an ICMP error of its own, so that a packet which left the
 //! node untouched ([`Outcome::Unrouted`](crate::Outcome::Unrouted)) differs from a dropped one.
 
 use std::net::{IpAddr, SocketAddr};
+
+use serde::Deserialize;
 
 use crate::{
     address::{self, Addresses, MORE_CLIENT_ADDRESSES, SERVICE_NETWORKS},
@@ -24,6 +27,9 @@ use crate::{
 
 /// The hardware address of the node's end of every pod's link, as neighbours of pods never change.
 const GATEWAY_MAC: &str = "ee:ee:ee:ee:ee:ee";
+
+/// The bridge of [`Layout::Bridged`].
+const BRIDGE: &str = "cni0";
 
 /// The pods: name, node, index on it.
 const PODS: [(&str, u8, u8); 4] = [("a", 1, 0), ("b", 1, 1), ("c", 2, 0), ("d", 2, 1)];
@@ -66,6 +72,17 @@ table inet gateway {
 }
 ";
 
+/// How the pods of `node-1` are connected to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// Each by a link of its own, `veth-a` and so on, which the node routes to.
+    #[default]
+    Routed,
+    /// All on the bridge `cni0`, which has the node's end of their network.
+    Bridged,
+}
+
 /// A host of the network: a node, a pod or the client.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -101,6 +118,11 @@ impl Topology {
 
     /// Builds the network, with pods `a` and `b` on `node-1`, `c` and `d` on `node-2`.
     pub fn new() -> Result<Self> {
+        Self::with_layout(Layout::Routed)
+    }
+
+    /// Builds the same network with the pods of `node-1` connected in this way.
+    pub fn with_layout(layout: Layout) -> Result<Self> {
         let underlay = make_namespace(&FORWARDING_SYSCTLS)?;
         // Where the kernel shows bridged packets to the rules of routed ones, the gateway would
         // refuse them too. The settings exist only where it does that.
@@ -122,7 +144,7 @@ impl Topology {
         }
         let topology = Self { places, underlay };
         topology.configure_hosts()?;
-        topology.configure_pods()?;
+        topology.configure_pods(layout)?;
         Ok(topology)
     }
 
@@ -200,15 +222,28 @@ impl Topology {
         Ok(())
     }
 
-    fn configure_pods(&self) -> Result<()> {
-        for (number, node) in [(1, self.node()), (2, self.other_node())] {
+    fn configure_pods(&self, layout: Layout) -> Result<()> {
+        for (number, node, layout) in
+            [(1, self.node(), layout), (2, self.other_node(), Layout::Routed)]
+        {
             let pods: Vec<&Place> = PODS
                 .iter()
                 .filter(|(_, on, _)| *on == number)
                 .filter_map(|(name, ..)| self.place(name))
                 .collect();
-            node.namespace
-                .ip(&pods.iter().map(|pod| node_side_commands(pod)).collect::<String>())?;
+            let mut commands = String::new();
+            if layout == Layout::Bridged {
+                // Bridged packets are none of the proxy's business here. The settings exist only
+                // where the kernel would make them so.
+                let _ = node.namespace.sysctl(&BRIDGE_SYSCTLS);
+                commands += &format!(
+                    "link add {BRIDGE} address {GATEWAY_MAC} type bridge \
+                         forward_delay 0 mcast_snooping 0\n\
+                     link set {BRIDGE} up\n"
+                );
+            }
+            commands.extend(pods.iter().map(|pod| node_side_commands(pod, layout)));
+            node.namespace.ip(&commands)?;
             for pod in pods {
                 pod.namespace.ip(&pod_side_commands(pod))?;
             }
@@ -282,18 +317,23 @@ fn pod_mac(pod: &Place) -> String {
     format!("02:00:00:{second:02x}:{node:02x}:{host:02x}")
 }
 
-fn node_side_commands(pod: &Place) -> String {
+fn node_side_commands(pod: &Place, layout: Layout) -> String {
     let Addresses { v4, v6 } = pod.addresses[0];
     let mac = pod_mac(pod);
+    let link = format!("veth-{}", pod.name);
+    // A bridge has the address that pods send to; its ports must not have it, too.
+    let (device, own_mac, enslave) = match layout {
+        Layout::Routed => (link.as_str(), format!("address {GATEWAY_MAC}"), String::new()),
+        Layout::Bridged => (BRIDGE, String::new(), format!("link set {link} master {BRIDGE}\n")),
+    };
     format!(
-        "link add {link} address {GATEWAY_MAC} type veth \
-             peer name eth0 address {mac} netns {path}\n\
+        "link add {link} {own_mac} type veth peer name eth0 address {mac} netns {path}\n\
+         {enslave}\
          link set {link} up\n\
-         route add {v4}/32 dev {link}\n\
-         route add {v6}/128 dev {link}\n\
-         neigh add {v4} lladdr {mac} dev {link} nud permanent\n\
-         neigh add {v6} lladdr {mac} dev {link} nud permanent\n",
-        link = format_args!("veth-{}", pod.name),
+         route add {v4}/32 dev {device}\n\
+         route add {v6}/128 dev {device}\n\
+         neigh add {v4} lladdr {mac} dev {device} nud permanent\n\
+         neigh add {v6} lladdr {mac} dev {device} nud permanent\n",
         path = pod.namespace.path().display(),
     )
 }

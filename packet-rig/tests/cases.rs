@@ -40,7 +40,7 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
         let subject = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for case in Case::load(&file)? {
             let case = Arc::new(case);
-            for backend in backends.split(',').filter(|backend| case.applies_to(backend)) {
+            for backend in backends.split(',') {
                 let name = format!("{backend}::{subject}::{}", case.name);
                 trials.push(trial(name, Arc::clone(&case), backend.to_owned(), binary.clone()));
             }
@@ -51,6 +51,9 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
 
 fn trial(name: String, case: Arc<Case>, backend: String, binary: PathBuf) -> Trial {
     Trial::ignorable_test(name, move || {
+        if let Some(reason) = case.not_for(&backend) {
+            return Ok(Completion::ignored_with(format!("not with {backend}: {reason}")));
+        }
         if let Some(reason) = case.not_runnable() {
             return Ok(Completion::ignored_with(format!("not runnable: {reason}")));
         }
