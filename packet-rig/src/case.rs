@@ -195,6 +195,14 @@ pub struct ProbePlan {
     pub expect: Expectation,
 }
 
+impl ProbePlan {
+    /// The usual number of requests from each of the places to each of the targets.
+    pub fn new(from: &[&str], to: &[Target], expect: Expectation) -> Self {
+        let from = from.iter().map(|&name| name.to_owned()).collect();
+        Self { from, to: to.to_vec(), count: None, sources: 0, source_port: 0, expect }
+    }
+}
+
 /// A connection (UDP: a flow from one source port) to be opened and kept.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -304,6 +312,23 @@ pub struct Reaches {
     /// At least one client must be answered by somebody else than when this was remembered.
     #[serde(default)]
     pub changed_since: Option<String>,
+}
+
+impl Reaches {
+    /// All of these servers, whomever they see.
+    pub fn all_of(servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            reaches: servers.into_iter().map(Into::into).collect(),
+            all: true,
+            source: None,
+            hairpin: None,
+            same_endpoint: false,
+            clients_differ: false,
+            remember: None,
+            same_as: None,
+            changed_since: None,
+        }
+    }
 }
 
 impl Case {

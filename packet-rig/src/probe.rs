@@ -1,8 +1,7 @@
 //! Single requests with real sockets, and what came of them.
 
 use std::{
-    fmt,
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };

@@ -114,10 +114,7 @@ impl Rig {
 }
 
 fn no_such_place(name: &str) -> RigError {
-    RigError::BadCase {
-        case: format!("at {name}"),
-        message: "there is no such place".to_owned(),
-    }
+    RigError::BadCase { case: format!("at {name}"), message: "there is no such place".to_owned() }
 }
 
 /// Repeats `check` until it finds nothing wrong, or the deadline has passed.
