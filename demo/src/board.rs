@@ -13,6 +13,9 @@ use crate::cast::{PODS, Pod, ROLES};
 /// Connections of a Service whose latency is remembered.
 pub const REMEMBERED: usize = 4000;
 
+/// Failures that are said one by one.
+const FAILURES_SAID: u64 = 5;
+
 /// One connection that somebody made, or tried to.
 #[derive(Debug)]
 pub struct Attempt {
@@ -149,21 +152,27 @@ impl Tally {
         Some((at(50), at(99)))
     }
 
-    fn count(&mut self, attempt: &Attempt) {
-        match &attempt.outcome {
+    /// Counts an attempt, and says what is wrong with it.
+    fn count(&mut self, attempt: &Attempt) -> Option<String> {
+        let failure = match &attempt.outcome {
             Outcome::Reached { endpoint, .. } => self.count_reached(endpoint, attempt),
             Outcome::Refused if self.is_refusal_fine(attempt.opened) => {
                 self.refused += 1;
                 self.first_refused.get_or_insert(attempt.established);
+                None
             }
-            failure => self.fail(failure.to_string()),
+            failure => Some(failure.to_string()),
+        };
+        if let Some(failure) = &failure {
+            *self.failures.entry(failure.clone()).or_default() += 1;
         }
+        failure
     }
 
-    fn count_reached(&mut self, name: &str, attempt: &Attempt) {
+    fn count_reached(&mut self, name: &str, attempt: &Attempt) -> Option<String> {
         let found = self.endpoints.iter().position(|endpoint| endpoint.pod.name == name);
         let Some(index) = found else {
-            return self.fail(format!("reached {name}, which is no endpoint of it"));
+            return Some(format!("reached {name}, which is no endpoint of it"));
         };
         let reached = self.reached() + 1;
         let endpoint = &mut self.endpoints[index];
@@ -179,6 +188,7 @@ impl Tally {
         }
         self.latencies.push_back(u32::try_from(attempt.took.as_micros()).unwrap_or(u32::MAX));
         self.homes.entry(attempt.client).or_default().insert(index);
+        None
     }
 
     fn is_refusal_fine(&self, opened: Instant) -> bool {
@@ -186,10 +196,6 @@ impl Tally {
             Refusals::OnlyBefore(time) => time.is_some_and(|time| opened <= time),
             Refusals::Fine | Refusals::Always => true,
         }
-    }
-
-    fn fail(&mut self, what: String) {
-        *self.failures.entry(what).or_default() += 1;
     }
 }
 
@@ -256,9 +262,19 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an attempt.
+    /// Counts an attempt. The first ones that fail are said.
     pub fn count(&self, attempt: &Attempt) {
-        self.state().tallies[attempt.role].count(attempt);
+        let mut state = self.state();
+        if let Some(failure) = state.tallies[attempt.role].count(attempt)
+            && state.failed() <= FAILURES_SAID
+        {
+            let opened = attempt.opened.saturating_duration_since(self.started);
+            let name = ROLES[attempt.role].name;
+            state.said.push((
+                self.elapsed(),
+                format!("{name}: FAILED: {failure} (begun at {:.3} s)", opened.as_secs_f64()),
+            ));
+        }
     }
 
     /// Sets how an endpoint stands. What is first from now on counts as its first connection.
@@ -323,7 +339,8 @@ mod tests {
         board.count(&attempt(reached("dns-1")));
         board.count(&attempt(Outcome::TimedOut));
         board.count(&attempt(Outcome::Refused));
-        assert_eq!(board.state().failed(), 3);
+        let state = board.state();
+        assert_eq!((state.failed(), state.said.len()), (3, 3));
     }
 
     #[test]

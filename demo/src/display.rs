@@ -15,7 +15,7 @@ use crate::{
     error::{DemoError, Result},
     screen::{self, Screen},
     stop::Stop,
-    view::{self, Glyphs, Line, Motion},
+    view::{self, Glyphs, Line, Motion, Style},
 };
 
 /// How long a frame stands.
@@ -30,7 +30,14 @@ pub struct Display {
 
 enum Mode {
     Picture(Picture),
-    Lines(Motion),
+    Lines(Lines),
+}
+
+/// Lines that are printed.
+struct Lines {
+    motion: Motion,
+    /// How many of the things said are printed.
+    printed: usize,
 }
 
 /// A thread that draws.
@@ -46,19 +53,16 @@ impl Display {
             true => Mode::Picture(
                 Picture::start(board, stop).map_err(DemoError::io("draw on the terminal"))?,
             ),
-            false => Mode::Lines(Motion::exact()),
+            false => Mode::Lines(Lines { motion: Motion::exact(), printed: 0 }),
         };
         Ok(Self { board: Arc::clone(board), stop: stop.clone(), mode })
     }
 
     /// Says what happens.
     pub fn say(&mut self, text: impl Into<String>) {
-        let (when, text) = (self.board.elapsed(), text.into());
-        if let Mode::Lines(_) = self.mode {
-            self.print(&[Line::new()
-                .with(view::Style::Plain, format!("{:6.2} s  {text}", when.as_secs_f64()))]);
-        }
-        self.board.state().said.push((when, text));
+        let when = self.board.elapsed();
+        self.board.state().said.push((when, text.into()));
+        self.print_said();
     }
 
     /// Prints how all Services are doing, where there is no picture.
@@ -73,8 +77,8 @@ impl Display {
 
     /// Lets the next table, where there is no picture, begin to count from now.
     pub fn restart_table(&mut self) {
-        if let Mode::Lines(motion) = &mut self.mode {
-            motion.advance(&self.board.state());
+        if let Mode::Lines(lines) = &mut self.mode {
+            lines.motion.advance(&self.board.state());
         }
     }
 
@@ -98,8 +102,21 @@ impl Display {
         output.flush()
     }
 
+    /// Prints what was said, by the script or of failures, and is not printed yet.
+    fn print_said(&mut self) {
+        let Mode::Lines(lines) = &mut self.mode else { return };
+        let said = self.board.state().said.clone();
+        let new = said.get(lines.printed..).unwrap_or_default();
+        lines.printed = said.len();
+        let line = |(when, text): &(Duration, String)| {
+            Line::new().with(Style::Plain, format!("{:6.2} s  {text}", when.as_secs_f64()))
+        };
+        self.print(&new.iter().map(line).collect::<Vec<_>>());
+    }
+
     fn print_services(&mut self, wanted: impl Fn(usize) -> bool) {
-        let Mode::Lines(motion) = &mut self.mode else { return };
+        self.print_said();
+        let Mode::Lines(Lines { motion, .. }) = &mut self.mode else { return };
         let state = self.board.state().clone();
         motion.advance(&state);
         let lines = view::services(&state, motion, Glyphs::ASCII, false);

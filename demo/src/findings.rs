@@ -26,8 +26,8 @@ pub struct Findings {
     pub failed_in_outage: u64,
     /// Messages, and bytes of them, that the new process sent to the kernel.
     pub sent: (u64, u64),
-    /// How many chains were gone then.
-    pub removed_chains: usize,
+    /// How many rules were gone then.
+    pub removed_rules: usize,
     /// From the rename to the first connection that reached an endpoint again, by the new process.
     pub added_again: Duration,
     /// What the kernel holds.
@@ -42,12 +42,11 @@ impl Findings {
     /// What the new process sent to the kernel, in words.
     pub fn sent(&self) -> String {
         let (messages, bytes) = self.sent;
-        let chains = self.removed_chains;
-        match messages {
-            0 => "nothing differed".to_owned(),
-            // Shared chains that no Service needs any more go at a restart.
-            _ if messages == chains as u64 => format!("{chains} unused chains removed, no more"),
-            _ => format!("{} bytes", thousands(bytes)),
+        match (messages, self.removed_rules) {
+            (0, _) => "nothing differed".to_owned(),
+            (_, 0) => format!("{} bytes", thousands(bytes)),
+            // Rules of chains that no Service uses any more go at a restart.
+            (_, removed) => format!("{} bytes, {removed} unused rules removed", thousands(bytes)),
         }
     }
 }
@@ -67,12 +66,12 @@ mod tests {
 
     #[test]
     fn only_what_was_seen_is_said_of_what_was_sent() {
-        let said = |messages, removed_chains| {
-            Findings { sent: (messages, 1640), removed_chains, ..Findings::default() }.sent()
+        let said = |messages, removed_rules| {
+            Findings { sent: (messages, 1640), removed_rules, ..Findings::default() }.sent()
         };
         assert_eq!(said(0, 0), "nothing differed");
-        assert_eq!(said(2, 2), "2 unused chains removed, no more");
-        assert_eq!(said(3, 2), "1,640 bytes");
+        assert_eq!(said(2, 0), "1,640 bytes");
+        assert_eq!(said(2, 3), "1,640 bytes, 3 unused rules removed");
     }
 
     #[test]

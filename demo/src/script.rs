@@ -139,8 +139,10 @@ impl Stage<'_> {
 
         self.board.set_all_standing(DNS, Standing::Present);
         let renamed = self.manifests.restore("dns.yaml")?;
-        let answered =
-            |state: &State| state.tallies[DNS].endpoints.iter().filter_map(|one| one.first).min();
+        let answered = |state: &State| {
+            let endpoints = state.tallies[DNS].endpoints.iter();
+            endpoints.filter_map(|one| one.first).filter(|first| *first > renamed).min()
+        };
         let first = self.wait("an answer", answered)?;
         self.board.state().tallies[DNS].refusals = Refusals::OnlyBefore(Some(first));
         findings.restored = first.saturating_duration_since(renamed);
@@ -178,7 +180,7 @@ impl Stage<'_> {
             thousands(findings.during_outage),
             findings.failed_in_outage
         ));
-        findings.removed_chains = rules.chains.saturating_sub(self.count_rules()?.chains);
+        findings.removed_rules = rules.rules.saturating_sub(self.count_rules()?.rules);
         self.say(format!("a new one (pid {pid}) is ready in {}", ms(ready)));
         let messages = findings.sent.0;
         self.say(format!("its messages to the kernel: {messages} ({})", findings.sent()));

@@ -134,7 +134,7 @@ mod tests {
             removed: Some(Duration::from_secs(100)),
             since_removed: 12_345_678,
             sent: (1234, 1_234_567),
-            removed_chains: 1234,
+            removed_rules: 123,
             ..Findings::default()
         };
         let lines = summary(&state, &findings);
