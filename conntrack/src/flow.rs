@@ -202,6 +202,24 @@ pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
+impl Flow {
+    /// Appends the request to make an entry that lasts an hour.
+    pub(crate) fn create(&self, writer: &mut Writer, group: Group, sequence: u32) {
+        use netlink::flags;
+
+        const CT_NEW: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 0);
+        const TIMEOUT: u16 = 7;
+        let reply = Tuple { source: self.answered_by, destination: self.original.source };
+        writer.message(CT_NEW, flags::CREATE | flags::EXCLUSIVE | flags::ACK, sequence, |w| {
+            nfnetlink::header(w, family_number(group.family), 0);
+            w.nest(TUPLE_ORIGINAL, |w| self.original.write(w, group));
+            w.nest(TUPLE_REPLY, |w| reply.write(w, group));
+            w.be32(TIMEOUT, 3600);
+        });
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use netlink::{Messages, Reply};
 

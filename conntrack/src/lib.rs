@@ -24,6 +24,11 @@
 //! chains. The iptables, IPVS and nftables backends need this crate; under the userspace backend
 //! the proxy answers instead of endpoints, so that every flow would look stale.
 //!
+//! What comes while the worker is busy is not lost: before it deletes, it asks whether a newer sync
+//! has a say, and leaves such flows to the next round. Only a flow to a new endpoint that begins
+//! between the commit of a ruleset and [`Reconciler::synced`], while the worker is at that very
+//! frontend, may have to begin again.
+//!
 //! # Cost
 //!
 //! The kernel walks its whole table for every question, and copies only what the question is

@@ -194,7 +194,10 @@ impl Broom<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{job::Stale, testing::resolved};
+    use crate::{
+        job::Stale,
+        testing::{create, enter_new_namespace, flow, resolved},
+    };
 
     const V4: Group = Group::ALL[0];
     const V4_SCTP: Group = Group::ALL[1];
@@ -239,5 +242,35 @@ mod tests {
         check(V6, &["[fd00::1]:53"], &[("any", "53")]);
         check(V4_SCTP, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
         check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
+    }
+
+    #[test]
+    fn a_flow_is_deleted_once_and_never_in_place_of_another() {
+        let test = || {
+            enter_new_namespace();
+            let (queue, mut tally) = (Queue::default(), Tally::default());
+            let mut table = Table::open().unwrap();
+            let to = "10.0.0.10:53";
+            let jobs: Jobs =
+                [(Listener::at(to.parse().unwrap()), Stale::Unserved(resolved("a", &[])))].into();
+            let flow = flow("10.1.9.9:4000", to, "10.1.0.1:5353");
+            let mut delete = |flows: &[Flow], tally: &mut Tally| {
+                let socket = &mut table.deleting;
+                let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
+                Broom { group: V4, queue: &queue, socket, flows }.sweep(tally)
+            };
+            // Nothing is there.
+            delete(&[flow], &mut tally).unwrap();
+            assert_eq!(tally.deleted, 0);
+            // Something is, with the same addresses, but it is not what was seen.
+            create(&flow, V4);
+            delete(&[flow, flow], &mut tally).unwrap();
+            assert_eq!(tally.deleted, 0);
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 1));
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 1));
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 }

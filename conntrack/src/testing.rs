@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use netlink::{Socket, Writer};
 use proxy_core::{
     model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     state::{Endpoint, Pool, ResolvedServicePort},
 };
 
-use crate::flow::{Flow, Tuple};
+use crate::{
+    Group,
+    flow::{Flow, Tuple},
+};
 
 /// A UDP port of the Service `name`, with these endpoints and no frontends.
 pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePort> {
@@ -28,4 +32,20 @@ pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePor
 pub(crate) fn flow(client: &str, to: &str, by: &str) -> Flow {
     let [source, destination, answered_by] = [client, to, by].map(|text| text.parse().unwrap());
     Flow { original: Tuple { source, destination }, answered_by, id: [1, 2, 3, 4] }
+}
+
+/// Puts this thread into a network namespace of its own, which is gone when the thread is.
+pub(crate) fn enter_new_namespace() {
+    // SAFETY: no pointers are passed; only this thread changes its namespace.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(result, 0, "this test needs root: {}", std::io::Error::last_os_error());
+}
+
+/// Makes an entry for a flow in this thread's namespace. The kernel gives it an id.
+pub(crate) fn create(flow: &Flow, group: Group) {
+    let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
+    let sequence = socket.sequences(1);
+    let mut writer = Writer::new();
+    flow.create(&mut writer, group, sequence);
+    assert_eq!(socket.batch(writer.as_slice(), sequence).unwrap(), []);
 }

@@ -240,6 +240,7 @@ fn flows_to_endpoints_of_both_pools_stay() {
         let lb = dns()
             .set("spec.type", "LoadBalancer")
             .set("spec.externalTrafficPolicy", "Local")
+            .set("spec.healthCheckNodePort", 32000)
             .ingress("203.0.113.1");
         let two = [endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2", "node-2")];
         let mut cluster =
