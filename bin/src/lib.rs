@@ -15,6 +15,7 @@ pub mod backend;
 pub mod cli;
 pub mod config;
 pub mod feed;
+pub mod flows;
 pub mod health;
 pub mod http;
 pub mod logging;

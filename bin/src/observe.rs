@@ -5,23 +5,27 @@ use std::{
     time::{Duration, Instant},
 };
 
+use conntrack::Reconciler;
 use jiff::Timestamp;
 use proxy_core::{
     model::IpFamily,
     objects::Kind,
     proxier::ProxierError,
     runner::{Observer, SyncOutcome},
-    state::Delta,
+    state::{Delta, State},
     track::Problem,
 };
+use tokio::sync::watch;
 
-use crate::{health::ProxyHealth, metrics::Metrics};
+use crate::{health::ProxyHealth, http::service_health::Wanted, metrics::Metrics};
 
 /// The engine's [`Observer`].
 pub struct EngineObserver {
     health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
     mode: &'static str,
+    flows: Option<Reconciler>,
+    health_checks: watch::Sender<Arc<Wanted>>,
 }
 
 impl EngineObserver {
@@ -34,7 +38,30 @@ impl EngineObserver {
     ) -> Self {
         health.started(families, Timestamp::now());
         metrics.started();
-        Self { health, metrics, mode }
+        let health_checks = watch::Sender::new(Arc::default());
+        Self { health, metrics, mode, flows: None, health_checks }
+    }
+
+    /// Has stale flows removed after each sync.
+    pub fn with_flows(mut self, flows: Option<Reconciler>) -> Self {
+        self.flows = flows;
+        self
+    }
+
+    /// The Services whose health is to be served: told after each sync, changed or not.
+    pub fn health_checks(&self) -> watch::Receiver<Arc<Wanted>> {
+        self.health_checks.subscribe()
+    }
+
+    fn tell_health_checks(&self, state: &State, delta: &Delta) {
+        self.health_checks.send_modify(|wanted| {
+            if delta.health_checks || delta.node || delta.full {
+                *wanted = Arc::new(Wanted {
+                    checks: state.health_checks.clone(),
+                    node_ports: state.node.node_ports.clone(),
+                });
+            }
+        });
     }
 }
 
@@ -61,6 +88,10 @@ impl Observer for EngineObserver {
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.health.synced(Timestamp::now());
         self.metrics.synced(outcome);
+        self.tell_health_checks(outcome.state, outcome.delta);
+        if let Some(flows) = &self.flows {
+            flows.synced(outcome.state, outcome.delta);
+        }
         for (service_port, reason) in &outcome.report.skipped {
             tracing::warn!(
                 service_port = service_port.as_str(),
@@ -105,7 +136,6 @@ mod tests {
         objects::{Event, Metadata, Node, Object, Service},
         proxier::{Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
-        state::State,
         track::Tracker,
     };
     use tokio::{sync::mpsc, time::sleep};
@@ -148,6 +178,7 @@ mod tests {
             "nftables",
             &IpFamily::ALL,
         );
+        let mut health_checks = observer.health_checks();
         let tracker = Tracker::new(NodeConfig::new("node-1"));
         let runner = Runner::new(
             tracker,
@@ -186,6 +217,20 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+
+        assert!(health_checks.has_changed().unwrap(), "every sync is told");
+        assert!(health_checks.borrow_and_update().checks.is_empty());
+        let mut balanced = Service { metadata: named("web"), ..Service::default() };
+        balanced.spec.kind = "LoadBalancer".into();
+        balanced.spec.external_traffic_policy = "Local".into();
+        balanced.spec.cluster_ip = "10.0.0.1".into();
+        balanced.spec.health_check_node_port = 31000;
+        let event = Event::Apply(Object::Service(balanced));
+        sender.send(Input::Event(event)).await.unwrap();
+        health_checks.changed().await.unwrap();
+        let port = health_checks.borrow().checks.values().map(|check| check.port).next();
+        assert_eq!(port, Some(31000), "though nothing had to be programmed");
+
         drop(sender);
         running.await.unwrap();
     }

@@ -31,8 +31,15 @@ use crate::{
     backend,
     config::settings::{PeriodSettings, ServerSettings, Settings},
     feed::{self, FeedError},
+    flows,
     health::ProxyHealth,
-    http::{Handler, healthz::HealthzHandler, listen, metrics::MetricsHandler},
+    http::{
+        Handler,
+        healthz::HealthzHandler,
+        listen,
+        metrics::MetricsHandler,
+        service_health::{NotServed, ServiceHealthServers},
+    },
     metrics::Metrics,
     node_addresses,
     observe::EngineObserver,
@@ -74,12 +81,12 @@ pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
     let backend = backend::build(&settings.backend)?;
     let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
     let metrics = Arc::new(Metrics::new()?);
-    let observer = EngineObserver::new(
-        Arc::clone(&health),
-        Arc::clone(&metrics),
-        backend.mode(),
-        &backend::enabled(&backend::families()),
-    );
+    let families = backend::enabled(&backend::families());
+    let observer =
+        EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), backend.mode(), &families)
+            .with_flows(flows::start(settings.backend.mode, Arc::clone(&metrics)));
+    let service_health = ServiceHealthServers::new(Arc::clone(&health), families, not_served);
+    let health_checks = observer.health_checks();
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
@@ -91,7 +98,13 @@ pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
     let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);
         let engine = start_engine(&settings, backend, Arc::new(observer), received)?;
-        let serving = tokio::spawn(serve(settings.servers.clone(), healthz, exposition));
+        let servers = serve(settings.servers.clone(), healthz, exposition);
+        let serving = tokio::spawn(async move {
+            tokio::select! {
+                error = servers => error,
+                never = service_health.run(health_checks) => match never {},
+            }
+        });
         // One sender stays here: the engine must not end because its feed did, or the reason would
         // be lost.
         let feeding = tokio::spawn(provide(settings, inputs.clone()));
@@ -181,4 +194,13 @@ async fn serve(
             RunError::Server("metrics", error)
         }
     }
+}
+
+fn not_served(what: NotServed<'_>) {
+    tracing::error!(
+        service = %what.service,
+        address = %what.address,
+        err = %what.error,
+        "Failed to start healthcheck"
+    );
 }

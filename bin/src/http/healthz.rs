@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
-use hyper::StatusCode;
+use bytes::Bytes;
+use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
@@ -29,9 +30,9 @@ impl HealthzHandler {
 }
 
 impl Handler for HealthzHandler {
-    fn answer(&self, path: &str) -> Answer {
+    fn answer(&self, request: &Request<Bytes>) -> Answer {
         let report = self.health.report(Instant::now());
-        let (good, eligible, counter) = match path {
+        let (good, eligible, counter) = match request.uri().path() {
             "/healthz" => (
                 report.healthy() && report.node_eligible,
                 Some(report.node_eligible),
@@ -109,6 +110,7 @@ mod tests {
     use proxy_core::model::IpFamily;
 
     use super::*;
+    use crate::http::get;
 
     fn time(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -147,7 +149,7 @@ mod tests {
     async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {
         let metrics = Arc::new(Metrics::new().unwrap());
         let handler = HealthzHandler::new(Arc::new(health), Arc::clone(&metrics));
-        let answer = handler.answer(path);
+        let answer = handler.answer(&get(path));
         assert_eq!(answer.status().as_u16(), expected, "{path}");
         assert_eq!(answer.headers()["content-type"], "application/json");
         assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
@@ -190,7 +192,7 @@ mod tests {
         let handler =
             HealthzHandler::new(Arc::new(health(None)), Arc::new(Metrics::new().unwrap()));
         for path in ["/", "/healthz/", "/readyz", "/metrics"] {
-            assert_eq!(handler.answer(path).status(), StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(handler.answer(&get(path)).status(), StatusCode::NOT_FOUND, "{path}");
         }
     }
 }

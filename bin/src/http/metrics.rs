@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::{
-    StatusCode,
+    Request, StatusCode,
     header::{HeaderName, HeaderValue},
 };
 
@@ -36,8 +37,8 @@ impl MetricsHandler {
 }
 
 impl Handler for MetricsHandler {
-    fn answer(&self, path: &str) -> Answer {
-        match path {
+    fn answer(&self, request: &Request<Bytes>) -> Answer {
+        match request.uri().path() {
             "/metrics" => self.exposition(),
             "/healthz" | "/healthz/ping" => answer(StatusCode::OK, PLAIN_TEXT, "ok"),
             "/proxyMode" => answer(StatusCode::OK, PLAIN_TEXT, self.mode.as_str()),
@@ -54,7 +55,7 @@ mod tests {
 
     async fn get(path: &str) -> (u16, String, String) {
         let handler = MetricsHandler::new(Arc::new(Metrics::new().unwrap()), Mode::Nftables);
-        let answer = handler.answer(path);
+        let answer = handler.answer(&crate::http::get(path));
         let content_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
         if path == "/metrics" {
             let start: u64 =

@@ -3,11 +3,12 @@
 pub mod healthz;
 pub mod listen;
 pub mod metrics;
+pub mod service_health;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
-    Response, StatusCode,
+    Request, Response, StatusCode,
     header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 
@@ -17,10 +18,10 @@ pub type Answer = Response<Full<Bytes>>;
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Something that answers requests, by their path.
+/// Something that answers requests.
 pub trait Handler: Send + Sync + 'static {
-    /// The answer to a request for `path`.
-    fn answer(&self, path: &str) -> Answer;
+    /// The answer to a request. Its body, which most requests have none of, is short.
+    fn answer(&self, request: &Request<Bytes>) -> Answer;
 }
 
 /// An answer that browsers must take for what it says it is.
@@ -38,4 +39,10 @@ fn with_header(answer: &mut Answer, name: HeaderName, value: HeaderValue) {
 
 fn not_found() -> Answer {
     answer(StatusCode::NOT_FOUND, PLAIN_TEXT, "404 page not found\n")
+}
+
+/// A request for `path`.
+#[cfg(test)]
+fn get(path: &str) -> Request<Bytes> {
+    Request::get(path).body(Bytes::new()).unwrap()
 }

@@ -14,7 +14,7 @@ use tracing_subscriber::{
 use crate::config::settings::{LogFormat, LogSettings};
 
 /// The crates of this workspace, whose messages follow `-v`.
-const OURS: [&str; 8] = [
+const OURS: [&str; 9] = [
     "switchyard",
     "proxy_core",
     "backend_nft",
@@ -23,6 +23,7 @@ const OURS: [&str; 8] = [
     "backend_userspace",
     "netlink",
     "switchyard_netlink",
+    "switchyard_conntrack",
 ];
 
 /// Sends this process's log to standard error. Only the program itself may call it, once.

@@ -35,6 +35,7 @@ pub struct Metrics {
     pub livez: IntCounterVec,
     sync: SyncMetrics,
     changes: ChangeMetrics,
+    conntrack: ConntrackMetrics,
     ours: OurMetrics,
 }
 
@@ -62,6 +63,12 @@ struct Changes {
     pending: IntGauge,
     /// Changes of which it is not known yet whether they make a difference.
     arrived: AtomicU64,
+}
+
+/// kube-proxy's, about flows that were ended.
+struct ConntrackMetrics {
+    duration: HistogramVec,
+    deleted: IntCounterVec,
 }
 
 /// Ours.
@@ -150,6 +157,23 @@ impl Changes {
     }
 }
 
+impl ConntrackMetrics {
+    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            duration: make.histograms(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "ReconcileConntrackFlowsLatency latency in seconds",
+                exponential_buckets(0.001, 2.0, 15)?,
+            )?,
+            deleted: make.counters(
+                "kubeproxy_conntrack_reconciler_deleted_entries_total",
+                "Cumulative conntrack flows deleted by conntrack reconciler",
+                FAMILY,
+            )?,
+        })
+    }
+}
+
 impl OurMetrics {
     fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
         let sub_seconds = exponential_buckets(0.000_1, 2.0, 18)?;
@@ -215,6 +239,7 @@ impl Metrics {
                 endpoints: Changes::new(&make, "endpoint", "Endpoint")?,
                 services: Changes::new(&make, "service", "Service")?,
             },
+            conntrack: ConntrackMetrics::new(&make)?,
             ours: OurMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
             registry,
@@ -306,6 +331,14 @@ impl Metrics {
                 self.sync.nftables_failures.with_label_values(&[family.as_str()]).inc();
             }
         }
+    }
+
+    /// Stale flows were looked for.
+    pub fn flows_reconciled(&self, report: conntrack::Report) {
+        let labels = [report.family.as_str()];
+        self.conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());
+        let deleted = report.deleted.try_into().unwrap_or(u64::MAX);
+        self.conntrack.deleted.with_label_values(&labels).inc_by(deleted);
     }
 
     fn observe_duration(&self, delta: &Delta, seconds: f64) {

@@ -152,3 +152,27 @@ fn two_of_them_do_not_collide() {
     one.changed(Kind::Service);
     assert_eq!(value(&two.text(), "kubeproxy_sync_proxy_rules_service_changes_total"), 0.0);
 }
+
+#[test]
+fn ended_flows_are_told_of_each_family() {
+    let metrics = Metrics::new().unwrap();
+    let report = |family, deleted| conntrack::Report {
+        family,
+        duration: Duration::from_millis(3),
+        scanned: 10,
+        deleted,
+        complete: true,
+    };
+    metrics.flows_reconciled(report(IpFamily::V4, 2));
+    metrics.flows_reconciled(report(IpFamily::V4, 3));
+    metrics.flows_reconciled(report(IpFamily::V6, 0));
+    let text = metrics.text();
+    let prefix = "kubeproxy_conntrack_reconciler_";
+    let of = |name: &str, family: &str| {
+        value(&text, &format!("{prefix}{name}{{ip_family=\"{family}\"}}"))
+    };
+    assert_eq!(of("deleted_entries_total", "IPv4"), 5.0);
+    assert_eq!(of("deleted_entries_total", "IPv6"), 0.0);
+    assert_eq!(of("sync_duration_seconds_count", "IPv4"), 2.0);
+    assert_eq!(of("sync_duration_seconds_sum", "IPv6"), 0.003);
+}

@@ -2,5 +2,7 @@
 //! `ip` and `nft`.
 
 mod cluster;
+mod flows;
 mod manifests;
 mod namespace;
+mod service_health;

@@ -1,0 +1,81 @@
+//! UDP flows whose endpoint goes: they must not be stuck to it.
+
+use std::{
+    fs,
+    net::{SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use packet_rig::http::metric_values;
+use tempfile::TempDir;
+
+use crate::namespace::{METRICS, Namespace, Program};
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: dns, namespace: shop}
+spec:
+  clusterIP: 10.96.0.53
+  clusterIPs: [10.96.0.53]
+  ports: [{port: 53, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: dns-1, namespace: shop, labels: {kubernetes.io/service-name: dns}}
+addressType: IPv4
+ports: [{name: '', port: 5353, protocol: UDP}]
+endpoints: [{addresses: [ENDPOINT]}]
+";
+
+/// A socket in the namespace that does not wait for long.
+fn socket(namespace: &Namespace, at: &str) -> UdpSocket {
+    let at: SocketAddr = at.parse().unwrap();
+    let socket = namespace.0.run(|| UdpSocket::bind(at)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    socket
+}
+
+/// Sends on one flow until the server has it.
+fn reach(client: &UdpSocket, server: &UdpSocket) {
+    let start = Instant::now();
+    loop {
+        client.send_to(b"?", "10.96.0.53:53").unwrap();
+        if server.recv(&mut [0; 1]).is_ok() {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "the flow does not arrive");
+    }
+}
+
+#[test]
+fn a_flow_goes_where_an_endpoint_is() {
+    let namespace = Namespace::new();
+    namespace.0.ip("addr add 192.0.2.2/32 dev lo\nroute add 10.96.0.0/16 dev lo").unwrap();
+    let manifests = TempDir::new().unwrap();
+    let write = |endpoint: &str| {
+        let hidden = manifests.path().join(".writing");
+        fs::write(&hidden, OBJECTS.replace("ENDPOINT", endpoint)).unwrap();
+        fs::rename(hidden, manifests.path().join("dns.yaml")).unwrap();
+    };
+    let [one, two] = ["192.0.2.1:5353", "192.0.2.2:5353"].map(|at| socket(&namespace, at));
+    let client = socket(&namespace, "192.0.2.1:40000");
+
+    write("192.0.2.1");
+    let path = manifests.path().to_str().unwrap();
+    let program = Program::start(&namespace, &["--manifests", path, "--hostname-override=node-1"]);
+    namespace.wait_for_service_ports(1);
+    reach(&client, &one);
+    write("192.0.2.2");
+    // The same source port all the time: without help from us the flow would live for ever.
+    reach(&client, &two);
+
+    let deleted = "kubeproxy_conntrack_reconciler_deleted_entries_total";
+    let duration = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
+    namespace.wait(METRICS, "/metrics", |_, text| {
+        metric_values(text, deleted).iter().sum::<f64>() >= 1.0
+            && metric_values(text, duration).iter().sum::<f64>() >= 2.0
+    });
+    let (_, log) = program.terminate();
+    assert!(!log.contains("conntrack"), "nothing to complain about: {log}");
+}
