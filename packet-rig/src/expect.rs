@@ -58,6 +58,11 @@ fn find<'a>(topology: &'a Topology, name: &str) -> Result<&'a Place> {
     })
 }
 
+/// Whether a server (its name is its place's, perhaps with a suffix) is at this place.
+fn is_at(server: &str, place: &Place) -> bool {
+    server.strip_prefix(&place.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
 /// All at the same time, because waiting for nothing takes long.
 fn check_failures(
     places: &[&Place],
@@ -189,7 +194,7 @@ impl Answers<'_> {
             return Err(format!("expected one of {:?}, got {outcome}", self.reaches.reaches));
         }
         let expected = match &self.reaches.hairpin {
-            Some(hairpin) if *endpoint == place.name => Some(hairpin),
+            Some(hairpin) if is_at(endpoint, place) => Some(hairpin),
             _ => self.reaches.source.as_ref(),
         };
         let seen_as_expected = match expected.map(String::as_str) {

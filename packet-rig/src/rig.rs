@@ -1,9 +1,17 @@
 //! A network with servers, the proxy under test and its manifests: everything a test needs.
 
-use std::{collections::BTreeMap, path::Path, thread, time::Duration, time::Instant};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
-    case::{Case, HttpPlan, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ServerPlan},
+    case::{
+        Case, Expectation, HttpPlan, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ServerPlan,
+    },
     echo::EchoServer,
     error::{Result, RigError},
     expect::{self, Memory},
@@ -86,15 +94,30 @@ impl Rig {
         self.files.remove(FILES, name)
     }
 
-    /// Repeats each probe until it shows what is expected, or the time to settle is over.
+    /// Repeats each probe until it shows what is expected, or the time to settle is over. Those
+    /// that expect no answer are made at the same time, as most of them wait.
     pub fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
         let deadline = Instant::now() + SETTLE;
-        for plan in plans {
-            let Self { topology, memory, .. } = self;
-            let mut check = || expect::check(topology, plan, memory);
-            until_it_holds(&mut self.proxy, deadline, &mut check)?;
-        }
-        Ok(())
+        let Self { topology, memory, proxy, .. } = self;
+        let proxy = Mutex::new(proxy);
+        let until_it_holds = |check: &mut dyn FnMut() -> Result<Result<(), String>>| {
+            until_it_holds(&proxy, deadline, check)
+        };
+        let (failing, answered): (Vec<_>, Vec<_>) =
+            plans.iter().partition(|plan| matches!(plan.expect, Expectation::Fails(_)));
+        thread::scope(|scope| {
+            let check = |plan| expect::check(topology, plan, &mut Memory::default());
+            let running: Vec<_> = failing
+                .into_iter()
+                .map(|plan| scope.spawn(move || until_it_holds(&mut || check(plan))))
+                .collect();
+            running.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err("a probe's thread panicked".to_owned()))
+            })
+        })?;
+        answered
+            .into_iter()
+            .try_for_each(|plan| until_it_holds(&mut || expect::check(topology, plan, memory)))
     }
 
     /// Repeats each health check until it gets what is expected, or the time to settle is over.
@@ -102,7 +125,8 @@ impl Rig {
         let deadline = Instant::now() + SETTLE;
         for plan in plans {
             let place = self.place(&plan.from).map_err(|error| error.to_string())?.clone();
-            until_it_holds(&mut self.proxy, deadline, &mut || Ok(ask_health(&place, plan)))?;
+            let proxy = Mutex::new(&mut self.proxy);
+            until_it_holds(&proxy, deadline, &mut || Ok(ask_health(&place, plan)))?;
         }
         Ok(())
     }
@@ -119,14 +143,14 @@ fn no_such_place(name: &str) -> RigError {
 
 /// Repeats `check` until it finds nothing wrong, or the deadline has passed.
 fn until_it_holds(
-    proxy: &mut Proxy,
+    proxy: &Mutex<&mut Proxy>,
     deadline: Instant,
     check: &mut dyn FnMut() -> Result<Result<(), String>>,
 ) -> Result<(), String> {
     loop {
         let checked = check().map_err(|error| error.to_string())?;
         let Err(mismatch) = checked else { return Ok(()) };
-        if let Some(status) = proxy.ended() {
+        if let Some(status) = proxy.lock().unwrap_or_else(PoisonError::into_inner).ended() {
             return Err(format!("{mismatch}; {}", RigError::ProxyEnded { status }));
         }
         if Instant::now() >= deadline {

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use packet_rig::{EchoServer, LoadGenerator, LoadPlan, Protocol, Target, Topology};
+use packet_rig::{EchoServer, LoadGenerator, LoadPlan, Probe, Protocol, Target, Topology};
 
 const BOTH: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
@@ -33,6 +33,8 @@ fn what_is_lost_is_counted() {
     let server = EchoServer::start(&pod.namespace, "a", 8080, &BOTH).unwrap();
     let target = "tcp://10.244.1.10:8080".parse().unwrap();
     let plan = LoadPlan::new(&topology.node().namespace, target);
+    // A link that has just been made may lose a first packet, which is sent again a second later.
+    assert_eq!(Probe::new(target).run(&plan.namespace).unwrap().endpoint(), Some("a"));
     let load = LoadGenerator::start(&plan);
     thread::sleep(Duration::from_millis(400));
     drop(server);

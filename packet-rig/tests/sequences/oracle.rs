@@ -1,0 +1,166 @@
+//! What a resolved state means for a packet, in the words of probes.
+//!
+//! Nothing here is known about backends: it follows from the documentation of
+//! [`proxy_core::state`] and from the network.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use packet_rig::{
+    Place, Protocol, Target, Topology,
+    case::{Expectation, Failure, ProbePlan, Reaches},
+};
+use proxy_core::{
+    model::IpFamily,
+    state::{
+        Endpoint, Frontend, FrontendAddress, LocalPods, Masquerade, NodePortAddresses,
+        ResolvedServicePort, Route, State,
+    },
+};
+
+use crate::world::OTHER_PORT;
+
+/// What the names of the servers on the second port end with.
+pub const OTHER_SUFFIX: &str = "-other";
+
+/// Who asks. Not the pods of the other node: the answers of their neighbours would not come back
+/// through this one.
+const PLACES: [&str; 5] = ["a", "b", "node-1", "node-2", "client"];
+
+/// Addresses of the node.
+const NODE: &str = Topology::NODE;
+
+/// The probes that show whether packets go where `state` says: from every place to every target.
+pub fn probes(state: &State, topology: &Topology, targets: &[Target]) -> Vec<ProbePlan> {
+    let mut failing: BTreeMap<(u8, Vec<&str>), (Failure, Vec<Target>)> = BTreeMap::new();
+    let mut plans = Vec::new();
+    for target in targets {
+        let mut failures: BTreeMap<u8, (Failure, Vec<&str>)> = BTreeMap::new();
+        for place in PLACES.map(|name| topology.place(name).unwrap()) {
+            match expected(state, topology, place, *target) {
+                Expectation::Fails(failure) => {
+                    let entry = failures.entry(failure as u8).or_insert((failure, Vec::new()));
+                    entry.1.push(&place.name);
+                }
+                reaches => {
+                    let plan = ProbePlan::new(&[&place.name], &[*target], reaches);
+                    plans.push(ProbePlan { count: Some(6), ..plan });
+                }
+            }
+        }
+        for (key, (failure, places)) in failures {
+            failing.entry((key, places)).or_insert((failure, Vec::new())).1.push(*target);
+        }
+    }
+    plans.extend(failing.into_iter().map(|((_, places), (failure, targets))| ProbePlan {
+        count: Some(1),
+        ..ProbePlan::new(&places, &targets, Expectation::Fails(failure))
+    }));
+    plans
+}
+
+/// What must come of a request from `place` to `target`.
+fn expected(state: &State, topology: &Topology, place: &Place, target: Target) -> Expectation {
+    let ip = target.address.ip();
+    let family = IpFamily::of(&ip);
+    let from = place.addresses[0].of_family(ip);
+    let Some((port, frontend)) = find(state, topology, target) else {
+        return Expectation::Fails(unserved(state, topology, ip));
+    };
+    if let Some(allowed) = &frontend.allowed_sources
+        && !allowed.iter().any(|net| net.contains(&from))
+    {
+        return Expectation::Fails(Failure::TimedOut);
+    }
+    let is_local_pod = match state.node.local_pods.of(family) {
+        Some(LocalPods::Source(net)) => net.contains(&from),
+        other => panic!("the proxy was not told so: {other:?}"),
+    };
+    let (pool, masqueraded) = match frontend.route {
+        Route::Reject => return Expectation::Fails(Failure::Refused),
+        Route::Drop => return Expectation::Fails(Failure::TimedOut),
+        Route::Pool { pool, masquerade } => {
+            let masqueraded = match masquerade {
+                Masquerade::Never => false,
+                Masquerade::ExceptLocalPods => !is_local_pod,
+                Masquerade::Always => true,
+            };
+            (port.pool(pool), masqueraded)
+        }
+        Route::ExternalLocal if is_local_pod => (&port.cluster, false),
+        Route::ExternalLocal if place.name == NODE => (&port.cluster, true),
+        Route::ExternalLocal if port.local.is_empty() => {
+            return Expectation::Fails(Failure::TimedOut);
+        }
+        Route::ExternalLocal => (&port.local, false),
+    };
+    let mut reaches = Reaches::all_of(pool.iter().map(|endpoint| server(topology, endpoint)));
+    reaches.all = port.affinity.is_none();
+    reaches.source = Some(if masqueraded { NODE } else { "own" }.to_owned());
+    reaches.hairpin = Some(NODE.to_owned());
+    Expectation::Reaches(reaches)
+}
+
+/// The frontend that a packet to `target` meets.
+fn find<'a>(
+    state: &'a State,
+    topology: &Topology,
+    target: Target,
+) -> Option<(&'a ResolvedServicePort, &'a Frontend)> {
+    let ip = target.address.ip();
+    let family = IpFamily::of(&ip);
+    let is_node_port_address = match state.node.node_ports.of(family) {
+        NodePortAddresses::AllLocal => topology.node().has(ip),
+        NodePortAddresses::Only(addresses) => addresses.contains(&ip),
+    };
+    let listens = |frontend: &Frontend| {
+        let here = match frontend.at {
+            FrontendAddress::NodePort => is_node_port_address,
+            other => other.ip() == Some(ip),
+        };
+        here && frontend.port == target.address.port()
+    };
+    state
+        .service_ports
+        .values()
+        .filter(|port| port.id.family == family && protocol(port) == target.protocol)
+        .find_map(|port| {
+            let frontend = port.frontends.iter().find(|frontend| listens(frontend))?;
+            Some((&**port, frontend))
+        })
+}
+
+/// What becomes of a packet that no frontend is for.
+fn unserved(state: &State, topology: &Topology, ip: IpAddr) -> Failure {
+    let is_cluster_ip = state
+        .service_ports
+        .values()
+        .flat_map(|port| &port.frontends)
+        .any(|frontend| frontend.at == FrontendAddress::ClusterIp(ip));
+    if is_cluster_ip || topology.node().has(ip) {
+        return Failure::Refused;
+    }
+    let ranges = state.node.service_cidrs.of(IpFamily::of(&ip));
+    match ranges.iter().any(|net| net.contains(&ip)) {
+        true => Failure::TimedOut,
+        false => Failure::Unrouted,
+    }
+}
+
+fn protocol(port: &ResolvedServicePort) -> Protocol {
+    match port.id.name.protocol {
+        proxy_core::model::Protocol::Tcp => Protocol::Tcp,
+        proxy_core::model::Protocol::Udp => Protocol::Udp,
+        proxy_core::model::Protocol::Sctp => Protocol::Sctp,
+    }
+}
+
+/// The name of the server at an endpoint.
+fn server(topology: &Topology, endpoint: &Endpoint) -> String {
+    let address: SocketAddr = endpoint.address;
+    let place = topology.owner(address).expect("an endpoint of the network");
+    let suffix = if address.port() == OTHER_PORT { OTHER_SUFFIX } else { "" };
+    format!("{}{suffix}", place.name)
+}
