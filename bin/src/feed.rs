@@ -2,13 +2,15 @@
 
 use std::convert::Infallible;
 
+use futures::{FutureExt, future};
 use proxy_core::{objects::Event, runner::Input};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::{
     config::settings::SourceSettings,
+    events::{self, Recorded},
     source::{
-        kube::{self, KubeConfig, KubeSourceError},
+        kube::{self, KubeConfig, KubeSourceError, WatchHealth},
         manifests::{self, ManifestsError},
     },
 };
@@ -30,11 +32,25 @@ pub enum FeedError {
     Ended,
 }
 
+/// What else there is between us and an API server.
+#[derive(Debug)]
+pub struct Link {
+    /// Told when the watches are heard from.
+    pub watches: WatchHealth,
+    /// Events to be sent there.
+    pub recorded: Recorded,
+}
+
 /// Sends what the source says, for ever.
-pub async fn run(source: &SourceSettings, node_name: &str, inputs: Sender<Input>) -> FeedError {
+pub async fn run(
+    source: &SourceSettings,
+    node_name: &str,
+    inputs: Sender<Input>,
+    link: Link,
+) -> FeedError {
     let (sender, events) = mpsc::channel(QUEUE);
     tokio::select! {
-        result = from_source(source, node_name, sender) => match result {
+        result = from_source(source, node_name, sender, link) => match result {
             Ok(never) => match never {},
             Err(error) => error,
         },
@@ -46,9 +62,12 @@ async fn from_source(
     source: &SourceSettings,
     node_name: &str,
     sender: Sender<Event>,
+    link: Link,
 ) -> Result<Infallible, FeedError> {
     match source {
         SourceSettings::Manifests(directory) => {
+            // Nobody is told of Events.
+            drop(link);
             manifests::run(directory.clone(), sender).await?;
         }
         SourceSettings::Cluster(client) => {
@@ -57,7 +76,15 @@ async fn from_source(
                 master: client.master.clone(),
                 ..KubeConfig::default()
             };
-            kube::run(config, node_name, sender).await?;
+            let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
+            let publishing = events::publish(client.clone(), node_name, link.recorded);
+            let watching = kube::watch_all(client, config.timing, node_name, sender, link.watches);
+            // The watches go on even if there is nothing to publish any more.
+            let publishing = publishing.then(|()| future::pending());
+            tokio::select! {
+                result = watching => result?,
+                never = publishing => match never {},
+            }
         }
     }
     Err(FeedError::Ended)

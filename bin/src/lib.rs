@@ -14,6 +14,7 @@ use crate::{
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod events;
 pub mod feed;
 pub mod flows;
 pub mod health;

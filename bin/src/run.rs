@@ -11,7 +11,7 @@
 //! signals keep their default dispositions, so that the program just stops and what it programmed
 //! stays.
 
-use std::{convert::Infallible, io, sync::Arc, thread};
+use std::{convert::Infallible, io, sync::Arc, thread, time::Duration};
 
 use proxy_core::{
     proxier::{Proxier, ProxierError},
@@ -30,7 +30,8 @@ use tokio::{
 use crate::{
     backend,
     config::settings::{PeriodSettings, ServerSettings, Settings},
-    feed::{self, FeedError},
+    events::{self, Event, Recorder},
+    feed::{self, FeedError, Link},
     flows,
     health::ProxyHealth,
     http::{
@@ -43,10 +44,13 @@ use crate::{
     metrics::Metrics,
     node_addresses,
     observe::EngineObserver,
+    source::kube::WatchHealth,
 };
 
 /// Inputs that may wait for the engine while it commits.
 const QUEUE: usize = 4096;
+/// How long to wait for the Event that says why the program ends.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Threads for sources and servers.
 const WORKERS: usize = 2;
 
@@ -85,29 +89,39 @@ pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
     let observer =
         EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), backend.mode(), &families)
             .with_flows(flows::start(settings.backend.mode, Arc::clone(&metrics)));
-    let service_health = ServiceHealthServers::new(Arc::clone(&health), families, not_served);
+    let (recorder, recorded) = events::recorder();
+    recorder.record(Event::starting());
+    let report = not_served(recorder.clone(), settings.node.node_name.clone());
+    let service_health = ServiceHealthServers::new(Arc::clone(&health), families, report);
     let health_checks = observer.health_checks();
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(RunError::Thread)?;
-    let healthz = Arc::new(HealthzHandler::new(health, Arc::clone(&metrics)));
-    let exposition = Arc::new(MetricsHandler::new(metrics, settings.backend.mode));
+    let link = Link { watches: WatchHealth::new(), recorded };
+    let watches = link.watches.clone();
+    let healthz = HealthzHandler::new(health, Arc::clone(&metrics), watches.clone());
+    let exposition = MetricsHandler::new(metrics, settings.backend.mode, watches);
     let settings = settings.clone();
     let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);
         let engine = start_engine(&settings, backend, Arc::new(observer), received)?;
-        let servers = serve(settings.servers.clone(), healthz, exposition);
+        let servers = serve(settings.servers.clone(), Arc::new(healthz), Arc::new(exposition));
         let serving = tokio::spawn(async move {
-            tokio::select! {
+            let error = tokio::select! {
                 error = servers => error,
                 never = service_health.run(health_checks) => match never {},
+            };
+            if let RunError::Server(server, _) = &error {
+                recorder.record(Event::server_failed(server, crate::error_chain(&error)));
+                recorder.flush(LAST_WORDS).await;
             }
+            error
         });
         // One sender stays here: the engine must not end because its feed did, or the reason would
         // be lost.
-        let feeding = tokio::spawn(provide(settings, inputs.clone()));
+        let feeding = tokio::spawn(provide(settings, inputs.clone(), link));
         let error = tokio::select! {
             _ = engine => RunError::Engine,
             error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
@@ -159,7 +173,7 @@ fn start_engine(
 }
 
 /// Feeds the engine. Ends only if that is impossible.
-async fn provide(settings: Settings, inputs: Sender<Input>) -> FeedError {
+async fn provide(settings: Settings, inputs: Sender<Input>, link: Link) -> FeedError {
     // Which addresses node ports are served on should be known at the first sync.
     match node_addresses::list().await {
         Ok(addresses) => {
@@ -175,7 +189,7 @@ async fn provide(settings: Settings, inputs: Sender<Input>) -> FeedError {
     }
     tokio::select! {
         () = node_addresses::follow(inputs.clone()) => FeedError::Ended,
-        error = feed::run(&settings.source, &settings.node.node_name, inputs) => error,
+        error = feed::run(&settings.source, &settings.node.node_name, inputs, link) => error,
     }
 }
 
@@ -196,11 +210,12 @@ async fn serve(
     }
 }
 
-fn not_served(what: NotServed<'_>) {
-    tracing::error!(
-        service = %what.service,
-        address = %what.address,
-        err = %what.error,
-        "Failed to start healthcheck"
-    );
+/// Logs that a Service's health is not served, and makes an Event of it.
+fn not_served(recorder: Recorder, node: String) -> impl Fn(NotServed<'_>) + Send + 'static {
+    move |NotServed { service, address, error }| {
+        tracing::error!(%service, %address, err = %error, "Failed to start healthcheck");
+        let note =
+            format!("node {node} failed to start healthcheck \"{service}\" on {address}: {error}");
+        recorder.record(Event::service_health_failed(service, note));
+    }
 }

@@ -1,31 +1,43 @@
 //! The health server: `/healthz` for load balancers, `/livez` for the kubelet.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
+use proxy_core::objects::Kind;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::{Answer, Handler, JSON, answer, not_found};
 use crate::{
     health::{HealthReport, ProxyHealth},
     metrics::Metrics,
+    source::kube::WatchHealth,
 };
 
 /// What Go prints for a time that was never set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
+/// A watch that was established and has not been heard from for so long is reported. A good one is
+/// heard from every 75 s.
+const SILENT_AFTER: Duration = Duration::from_secs(180);
+
 /// Answers for [`ProxyHealth`].
 pub struct HealthzHandler {
     health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
+    watches: WatchHealth,
 }
 
 impl HealthzHandler {
-    /// Answers are counted in `metrics`.
-    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>) -> Self {
-        Self { health, metrics }
+    /// Answers are counted in `metrics`. Silence of `watches` is said, and changes nothing else: a
+    /// node must not lose its traffic because the API server is away.
+    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: WatchHealth) -> Self {
+        Self { health, metrics, watches }
     }
 }
 
@@ -43,7 +55,8 @@ impl Handler for HealthzHandler {
         };
         let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         counter.with_label_values(&[status.as_str()]).inc();
-        answer(status, JSON, body(&report, eligible, good, Timestamp::now()))
+        let silent = silent(|kind| self.watches.heard(kind));
+        answer(status, JSON, body(&report, eligible, good, silent, Timestamp::now()))
     }
 }
 
@@ -58,6 +71,16 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "Status::is_empty")]
     status: Status<'a>,
+    /// Ours: by kind of object, for how many seconds its watch has been silent.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    silent_watches: BTreeMap<&'static str, u64>,
+}
+
+/// The watches to be reported.
+fn silent(heard: impl Fn(Kind) -> Option<Duration>) -> BTreeMap<&'static str, u64> {
+    let silent = |kind: &Kind| heard(*kind).filter(|age| *age > SILENT_AFTER);
+    let of_kind = |kind: Kind| Some((kind.as_str(), silent(&kind)?.as_secs()));
+    Kind::ALL.into_iter().filter_map(of_kind).collect()
 }
 
 struct Status<'a>(&'a HealthReport);
@@ -89,7 +112,13 @@ impl Serialize for Status<'_> {
 }
 
 /// A good answer is up to date by definition; a bad one says since when it is not.
-fn body(report: &HealthReport, eligible: Option<bool>, good: bool, now: Timestamp) -> String {
+fn body(
+    report: &HealthReport,
+    eligible: Option<bool>,
+    good: bool,
+    silent_watches: BTreeMap<&'static str, u64>,
+    now: Timestamp,
+) -> String {
     let last_updated = if good { Some(now) } else { report.newest_update() };
     let body = Body {
         last_updated: last_updated.map_or_else(|| NEVER.to_owned(), |time| time.to_string()),
@@ -97,6 +126,7 @@ fn body(report: &HealthReport, eligible: Option<bool>, good: bool, now: Timestam
         node_eligible: eligible,
         healthy: report.healthy(),
         status: Status(report),
+        silent_watches,
     };
     // Nothing in it can fail to be JSON.
     serde_json::to_string(&body).unwrap_or_default()
@@ -104,8 +134,6 @@ fn body(report: &HealthReport, eligible: Option<bool>, good: bool, now: Timestam
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use http_body_util::BodyExt;
     use proxy_core::model::IpFamily;
 
@@ -132,23 +160,37 @@ mod tests {
         let now = time("2024-05-01T10:00:30.123456789Z");
         let good = health(None).report(Instant::now());
         assert_eq!(
-            body(&good, Some(false), false, now),
+            body(&good, Some(false), false, BTreeMap::new(), now),
             r#"{"lastUpdated":"2024-05-01T10:00:00.25Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
         );
         assert_eq!(
-            body(&good, None, true, now),
+            body(&good, None, true, BTreeMap::new(), now),
             r#"{"lastUpdated":"2024-05-01T10:00:30.123456789Z","currentTime":"2024-05-01T10:00:30.123456789Z","healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
         );
         let nothing = ProxyHealth::new(Duration::from_secs(60)).report(Instant::now());
         assert_eq!(
-            body(&nothing, Some(false), false, now),
+            body(&nothing, Some(false), false, BTreeMap::new(), now),
             r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true}"#
         );
     }
 
+    #[test]
+    fn watches_that_are_silent_are_told_beside_the_rest() {
+        let silent = silent(|kind| match kind {
+            Kind::Service => Some(Duration::from_secs(181)),
+            Kind::EndpointSlice => Some(Duration::from_secs(180)),
+            Kind::Node => Some(Duration::from_secs(7200)),
+            Kind::ServiceCidr => None,
+        });
+        let good = health(None).report(Instant::now());
+        let body = body(&good, Some(true), true, silent, Timestamp::now());
+        assert!(body.ends_with(r#"}},"silentWatches":{"Node":7200,"Service":181}}"#), "{body}");
+    }
+
     async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let handler = HealthzHandler::new(Arc::new(health), Arc::clone(&metrics));
+        let handler =
+            HealthzHandler::new(Arc::new(health), Arc::clone(&metrics), WatchHealth::new());
         let answer = handler.answer(&get(path));
         assert_eq!(answer.status().as_u16(), expected, "{path}");
         assert_eq!(answer.headers()["content-type"], "application/json");
@@ -189,8 +231,11 @@ mod tests {
 
     #[test]
     fn other_paths_are_not_there() {
-        let handler =
-            HealthzHandler::new(Arc::new(health(None)), Arc::new(Metrics::new().unwrap()));
+        let handler = HealthzHandler::new(
+            Arc::new(health(None)),
+            Arc::new(Metrics::new().unwrap()),
+            WatchHealth::new(),
+        );
         for path in ["/", "/healthz/", "/readyz", "/metrics"] {
             assert_eq!(handler.answer(&get(path)).status(), StatusCode::NOT_FOUND, "{path}");
         }

@@ -99,7 +99,7 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections for ever. They end when it does.
-pub(super) async fn accept(
+pub(crate) async fn accept(
     name: &'static str,
     listener: TcpListener,
     handler: Arc<dyn Handler>,

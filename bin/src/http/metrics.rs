@@ -9,7 +9,7 @@ use hyper::{
 };
 
 use super::{Answer, Handler, PLAIN_TEXT, answer, not_found, with_header};
-use crate::{config::settings::Mode, metrics::Metrics};
+use crate::{config::settings::Mode, metrics::Metrics, source::kube::WatchHealth};
 
 const EXPOSITION: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -19,15 +19,17 @@ const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-un
 pub struct MetricsHandler {
     metrics: Arc<Metrics>,
     mode: Mode,
+    watches: WatchHealth,
 }
 
 impl MetricsHandler {
     /// `mode` is the active backend's.
-    pub fn new(metrics: Arc<Metrics>, mode: Mode) -> Self {
-        Self { metrics, mode }
+    pub fn new(metrics: Arc<Metrics>, mode: Mode, watches: WatchHealth) -> Self {
+        Self { metrics, mode, watches }
     }
 
     fn exposition(&self) -> Answer {
+        self.metrics.watches_heard(|kind| self.watches.heard(kind));
         let mut answer = answer(StatusCode::OK, EXPOSITION, self.metrics.text());
         if let Some(start) = self.metrics.process_start() {
             with_header(&mut answer, PROCESS_START, HeaderValue::from(start));
@@ -54,7 +56,11 @@ mod tests {
     use super::*;
 
     async fn get(path: &str) -> (u16, String, String) {
-        let handler = MetricsHandler::new(Arc::new(Metrics::new().unwrap()), Mode::Nftables);
+        let handler = MetricsHandler::new(
+            Arc::new(Metrics::new().unwrap()),
+            Mode::Nftables,
+            WatchHealth::new(),
+        );
         let answer = handler.answer(&crate::http::get(path));
         let content_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
         if path == "/metrics" {

@@ -6,12 +6,15 @@
 mod maker;
 mod process;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Registry, TextEncoder, exponential_buckets,
+    IntGaugeVec, Opts, Registry, TextEncoder, exponential_buckets,
 };
 use proxy_core::{
     model::IpFamily,
@@ -79,6 +82,7 @@ struct OurMetrics {
     messages: Histogram,
     rejected: IntCounterVec,
     service_ports: IntGaugeVec,
+    watch_silence: GaugeVec,
 }
 
 /// 0.25 and 0.5 s, every second to a minute, every 5 s to two minutes, every 30 s to five.
@@ -208,6 +212,13 @@ impl OurMetrics {
                 "Service ports that are programmed",
                 FAMILY,
             )?,
+            watch_silence: make.register(GaugeVec::new(
+                Opts::new(
+                    "switchyard_watch_silence_seconds",
+                    "Time since the API server last said something on a watch",
+                ),
+                &["kind"],
+            )?)?,
         })
     }
 }
@@ -329,6 +340,16 @@ impl Metrics {
             // A transaction holds both families.
             for family in IpFamily::ALL {
                 self.sync.nftables_failures.with_label_values(&[family.as_str()]).inc();
+            }
+        }
+    }
+
+    /// How long ago the watches were heard from, those that were.
+    pub fn watches_heard(&self, heard: impl Fn(Kind) -> Option<Duration>) {
+        for kind in Kind::ALL {
+            if let Some(age) = heard(kind) {
+                let gauge = self.ours.watch_silence.with_label_values(&[kind.as_str()]);
+                gauge.set(age.as_secs_f64());
             }
         }
     }

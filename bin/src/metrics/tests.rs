@@ -1,7 +1,5 @@
 //! What is told of syncs and changes, as Prometheus reads it.
 
-use std::time::Duration;
-
 use proxy_core::{
     model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     proxier::SyncReport,
@@ -175,4 +173,13 @@ fn ended_flows_are_told_of_each_family() {
     assert_eq!(of("deleted_entries_total", "IPv6"), 0.0);
     assert_eq!(of("sync_duration_seconds_count", "IPv4"), 2.0);
     assert_eq!(of("sync_duration_seconds_sum", "IPv6"), 0.003);
+}
+
+#[test]
+fn only_watches_that_were_heard_from_are_told() {
+    let metrics = Metrics::new().unwrap();
+    metrics.watches_heard(|kind| (kind == Kind::Node).then_some(Duration::from_millis(1500)));
+    let text = metrics.text();
+    assert_eq!(value(&text, "switchyard_watch_silence_seconds{kind=\"Node\"}"), 1.5);
+    assert!(!text.contains("{kind=\"Service\"}"), "{text}");
 }

@@ -2,6 +2,7 @@
 //! `ip` and `nft`.
 
 mod cluster;
+mod events;
 mod flows;
 mod manifests;
 mod namespace;

@@ -1,0 +1,137 @@
+//! Kubernetes Events, as an API server gets them.
+
+use std::{
+    fs,
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use api_standin::{Options, Standin, load};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{runtime, time::sleep};
+
+use crate::namespace::{HEALTH, METRICS, Namespace, Program};
+
+const NODE: &str = "node-1";
+
+/// A server in the namespace, and a kubeconfig for it.
+struct Cluster {
+    server: Standin,
+    directory: TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let server = Standin::start(Options::default()).await.unwrap();
+        let mut node = load::node(NODE);
+        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
+        server.store().apply(node).unwrap();
+        let directory = TempDir::new().unwrap();
+        server.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
+        Self { server, directory }
+    }
+
+    fn arguments(&self) -> [String; 2] {
+        let kubeconfig = self.directory.path().join("kubeconfig");
+        [format!("--kubeconfig={}", kubeconfig.display()), format!("--hostname-override={NODE}")]
+    }
+
+    /// Waits for an Event with this reason, whose note has this in it.
+    async fn event(&self, reason: &str, part: &str) -> Value {
+        let is_wanted = |event: &&Value| {
+            event["reason"] == reason && event["note"].as_str().unwrap_or_default().contains(part)
+        };
+        let start = Instant::now();
+        loop {
+            let events = self.server.events();
+            if let Some(event) = events.iter().find(is_wanted) {
+                return event.clone();
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{reason} is not in {events:#?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Runs a test whose server is in the namespace.
+fn run<F: Future<Output = ()>>(test: impl FnOnce(Namespace) -> F + Send) {
+    let namespace = Namespace::new();
+    let inside = namespace.0.clone();
+    let on_thread = || {
+        let runtime =
+            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(test(namespace));
+    };
+    inside.run(on_thread).unwrap();
+}
+
+#[test]
+fn starts_and_ports_in_use_are_events() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        let mut service = load::service(1);
+        service["spec"]["type"] = "LoadBalancer".into();
+        service["spec"]["externalTrafficPolicy"] = "Local".into();
+        service["spec"]["healthCheckNodePort"] = 31000.into();
+        let name = service["metadata"]["name"].as_str().unwrap().to_owned();
+        cluster.server.store().apply(service).unwrap();
+        let _blocker = TcpListener::bind("192.0.2.1:31000").unwrap();
+
+        let arguments = cluster.arguments();
+        let program = Program::start(&namespace, &[&arguments[0], &arguments[1]]);
+        let starting = cluster.event("Starting", "").await;
+        assert_eq!(starting["type"], "Normal");
+        assert_eq!(starting["reportingController"], "kube-proxy");
+        assert_eq!(starting["metadata"]["namespace"], "default");
+        assert_eq!(starting["regarding"]["kind"], "Node");
+        assert_eq!(starting["regarding"]["name"], NODE);
+
+        // Before the Node was known, it may have been tried on all addresses.
+        let failed = cluster.event("FailedToStartServiceHealthcheck", "192.0.2.1").await;
+        assert_eq!(failed["type"], "Warning");
+        assert_eq!(failed["metadata"]["namespace"], load::NAMESPACE);
+        assert_eq!(failed["regarding"]["name"], name.as_str());
+        let note = failed["note"].as_str().unwrap();
+        let expected = format!(
+            "node {NODE} failed to start healthcheck \"{}/{name}\" on 192.0.2.1:31000: \
+             Address already in use (os error 98)",
+            load::NAMESPACE
+        );
+        assert_eq!(note, expected);
+
+        // The watches live, and the health server knows.
+        let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        assert!(!body.contains("silentWatches"), "{body}");
+        namespace.wait(METRICS, "/metrics", |_, text| {
+            text.contains("switchyard_watch_silence_seconds{kind=\"EndpointSlice\"} ")
+        });
+        let (_, log) = program.terminate();
+        assert!(log.contains("Failed to start healthcheck"), "{log}");
+    });
+}
+
+#[test]
+fn why_it_ends_is_an_event() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        let _blocker = TcpListener::bind(METRICS).unwrap();
+        let config = cluster.directory.path().join("config");
+        let kubeconfig = cluster.directory.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+             bindAddressHardFail: true\nhostnameOverride: {NODE}\n\
+             clientConnection: {{kubeconfig: {}}}\n",
+            kubeconfig.display()
+        );
+        fs::write(&config, text).unwrap();
+        let config = format!("--config={}", config.display());
+        let output = namespace.switchyard(&[&config]).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        let event = cluster.event("FailedToStartMetricServer", "").await;
+        assert_eq!(event["regarding"]["kind"], "Node");
+        let note = event["note"].as_str().unwrap();
+        assert!(note.starts_with("cannot serve metrics: Address already in use"), "{note}");
+    });
+}
