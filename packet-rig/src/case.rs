@@ -370,8 +370,9 @@ impl Case {
         if self.probes.is_empty() && self.http.is_empty() {
             return Err("it begins without a probe".to_owned());
         }
-        let is_idle =
-            |step: &Step| step.probes.is_empty() && step.http.is_empty() && step.still.is_empty();
+        let is_idle = |Step { probes, http, still, open, .. }: &Step| {
+            probes.is_empty() && http.is_empty() && still.is_empty() && open.is_empty()
+        };
         if let Some(step) = self.steps.iter().find(|step| is_idle(step)) {
             return Err(format!("the step {:?} checks nothing", step.title));
         }

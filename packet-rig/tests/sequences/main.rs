@@ -134,7 +134,9 @@ fn follow(rig: &mut Rig, world: &mut World, random: &mut Random) -> Result<(), S
         }
     }
     let state = world.resolve();
-    rig.check(&oracle::probes(&state, &rig.topology, &world::targets()))
+    let probes = oracle::probes(&state, &rig.topology, &world::targets());
+    println!("{}", oracle::summary(&probes));
+    rig.check(&probes)
 }
 
 fn start_load(rig: &Rig, routes: &[(&str, &str)]) -> Vec<LoadGenerator> {

@@ -61,6 +61,22 @@ pub fn probes(state: &State, topology: &Topology, targets: &[Target]) -> Vec<Pro
     plans
 }
 
+/// How many requests must come to what.
+pub fn summary(plans: &[ProbePlan]) -> String {
+    let count = |is_meant: &dyn Fn(&Expectation) -> bool| -> usize {
+        let meant = plans.iter().filter(|plan| is_meant(&plan.expect));
+        meant.map(|plan| plan.from.len() * plan.to.len()).sum()
+    };
+    let fails = |failure| count(&|expect| *expect == Expectation::Fails(failure));
+    format!(
+        "routes probed: {} answered, {} refused, {} dropped, {} left alone",
+        count(&|expect| matches!(expect, Expectation::Reaches(_))),
+        fails(Failure::Refused),
+        fails(Failure::TimedOut),
+        fails(Failure::Unrouted)
+    )
+}
+
 /// What must come of a request from `place` to `target`.
 fn expected(state: &State, topology: &Topology, place: &Place, target: Target) -> Expectation {
     let ip = target.address.ip();
