@@ -33,7 +33,7 @@ pub fn summary(state: &State, findings: &Findings) -> Vec<Line> {
     let rules = findings.rules;
     lines.push(figure(&rules.chains.to_string(), &format!("chains, {} rules", rules.rules)));
     lines.push(Line::new().with(Style::Bold, "Look next at"));
-    lines.push(hint("switchyard render --manifests examples --format nft", "the rules"));
+    lines.push(hint("target/release/switchyard render --manifests examples", "the rules"));
     lines.push(hint("docs/nftables.md, docs/architecture.md, examples/", "how to read them"));
     lines
 }
@@ -106,7 +106,7 @@ fn figure(figure: &str, what: &str) -> Line {
 }
 
 fn hint(where_to: &str, what: &str) -> Line {
-    Line::new().with(Style::Plain, format!("  {where_to:<52} ")).with(Style::Dim, what)
+    Line::new().with(Style::Plain, format!("  {where_to:<55} ")).with(Style::Dim, what)
 }
 
 fn verdict(failures: u64) -> Style {
