@@ -1,66 +1,67 @@
-//! The iptables backend, for nodes whose kernel or policies rule nftables out.
+//! Kubernetes Services programmed with iptables, for nodes whose kernel or policies rule nftables
+//! out.
 //!
-//! It will program the chains that kube-proxy's iptables mode uses (`KUBE-SERVICES`,
-//! `KUBE-NODEPORTS`, one `KUBE-SVC-*` for each Service port ...), under the same names, through
-//! `iptables-restore --noflush`, so that either proxy can take over from the other. None of that
-//! is built: until it is, this crate says so to whoever selects the mode.
+//! Chains, marks and jumps have kube-proxy's names, so that either proxy can take over from the
+//! other; but endpoints elsewhere have no chains of their own, and a sync tells
+//! `iptables-restore --noflush` what changed and nothing else.
+//!
+//! - `layout`: how Services become chains and rules.
+//! - `tool`: the programs, of either [`Flavour`].
+//! - `proxier`: compares what should be with what is: [`IptablesProxier`], the backend.
+//! - [`monitor`]: notices when somebody flushes our chains.
 
-use async_trait::async_trait;
-use proxy_core::{
-    proxier::{Proxier, ProxierError, SyncReport},
-    state::{Delta, State},
+mod layout;
+pub mod monitor;
+mod proxier;
+mod tool;
+
+use std::path::PathBuf;
+
+use proxy_core::model::{IpFamily, PerFamily};
+
+pub use self::{
+    monitor::Monitor,
+    proxier::{IptablesProxier, probe, render},
+    tool::{Flavour, ToolError},
 };
 
 /// The `mode` that selects this backend.
 pub const MODE: &str = "iptables";
 
-/// Whether this node can run the backend; it changes nothing.
-pub fn probe() -> Result<(), ProxierError> {
-    Err(not_built())
+/// What is fixed for the lifetime of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IptablesConfig {
+    /// Which bit of the packet mark says that a packet is to be masqueraded, 0 to 31. It must
+    /// differ from those that the CNI and the kubelet use.
+    pub masquerade_bit: u8,
+    /// Which families are programmed.
+    pub families: PerFamily<bool>,
+    /// Whether node ports are served on IPv4's loopback addresses as well, if `nodePortAddresses`
+    /// allows all addresses. The kernel is then told to route those (`route_localnet`).
+    pub localhost_node_ports: bool,
+    /// The flavour to use; `None` for the one that the host uses.
+    pub flavour: Option<Flavour>,
+    /// The directory of the programs; `None` for those of `PATH`.
+    pub programs: Option<PathBuf>,
 }
 
-fn not_built() -> ProxierError {
-    ProxierError::Unsupported {
-        mode: MODE,
-        reason: "the iptables backend is not built yet; use nftables".into(),
-    }
-}
-
-/// The iptables backend. There is no value of it yet: [`IptablesProxier::new`] always fails.
-#[derive(Debug)]
-pub enum IptablesProxier {}
-
-impl IptablesProxier {
-    /// Makes the backend, if the node can run it.
-    pub fn new() -> Result<Self, ProxierError> {
-        Err(not_built())
-    }
-}
-
-#[async_trait]
-impl Proxier for IptablesProxier {
-    fn mode(&self) -> &'static str {
-        match *self {}
-    }
-
-    async fn sync(&mut self, _: &State, _: &Delta) -> Result<SyncReport, ProxierError> {
-        match *self {}
-    }
-
-    async fn cleanup(&mut self) -> Result<(), ProxierError> {
-        match *self {}
+impl Default for IptablesConfig {
+    /// kube-proxy's.
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            families: PerFamily { v4: true, v6: true },
+            localhost_node_ports: true,
+            flavour: None,
+            programs: None,
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn says_that_it_is_not_built() {
-        let sentence = "iptables cannot be used on this node: \
-                        the iptables backend is not built yet; use nftables";
-        assert_eq!(probe().unwrap_err().to_string(), sentence);
-        assert_eq!(IptablesProxier::new().unwrap_err().to_string(), sentence);
+impl IptablesConfig {
+    /// The families that are programmed.
+    fn families(&self) -> impl Iterator<Item = IpFamily> + use<> {
+        let families = self.families;
+        IpFamily::ALL.into_iter().filter(move |family| *families.of(*family))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use backend_iptables::IptablesProxier;
+use backend_iptables::{IptablesConfig, IptablesProxier};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
@@ -17,7 +17,7 @@ use crate::config::settings::{BackendSettings, Mode, NftTransport};
 pub fn build(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
     Ok(match settings.mode {
         Mode::Nftables => Box::new(nftables(settings)?),
-        Mode::Iptables => Box::new(IptablesProxier::new()?),
+        Mode::Iptables => Box::new(IptablesProxier::new(iptables_config(settings))?),
         Mode::Ipvs => Box::new(IpvsProxier::new()?),
         Mode::Userspace => Box::new(UserspaceProxier::new()?),
     })
@@ -68,6 +68,15 @@ pub fn nft_config(settings: &BackendSettings) -> NftConfig {
     NftConfig { masquerade_bit: settings.masquerade_bit, families: families() }
 }
 
+/// What the iptables backend is configured with on this node.
+pub fn iptables_config(settings: &BackendSettings) -> IptablesConfig {
+    IptablesConfig {
+        masquerade_bit: settings.masquerade_bit,
+        families: families(),
+        ..IptablesConfig::default()
+    }
+}
+
 /// The families that this kernel has: IPv4 always, IPv6 unless it is switched off.
 pub fn families() -> PerFamily<bool> {
     let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
@@ -87,7 +96,7 @@ mod tests {
 
     #[test]
     fn modes_that_are_not_built_say_so() {
-        for mode in [Mode::Iptables, Mode::Ipvs, Mode::Userspace] {
+        for mode in [Mode::Ipvs, Mode::Userspace] {
             let settings =
                 BackendSettings { mode, masquerade_bit: 14, nft_transport: NftTransport::Netlink };
             let error = build(&settings).err().unwrap().to_string();

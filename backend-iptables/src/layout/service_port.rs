@@ -1,0 +1,349 @@
+//! What a Service port adds.
+//!
+//! A packet goes from a shared chain to the Service port's `KUBE-SVC-` (endpoints of the `Cluster`
+//! policy) or `KUBE-SVL-` chain (`Local`), directly from cluster IPs, through `KUBE-EXT-` from
+//! everywhere else, and before that through `KUBE-FW-` if there are source ranges. The chain draws
+//! an endpoint, and translates.
+//!
+//! kube-proxy has a chain `KUBE-SEP-` for each endpoint. Here only endpoints on this node have
+//! one: their own connections may come back to them, and must then be masqueraded, which has to be
+//! said in the same breath as the translation. All others are translated where they are drawn.
+
+use std::collections::BTreeMap;
+
+use proxy_core::{
+    model::IpFamily,
+    state::{
+        Endpoint, Frontend, FrontendAddress, Masquerade, NodePortAddresses, PoolKind,
+        ResolvedServicePort, Route,
+    },
+};
+
+use super::{
+    Chain, Context, SharedChain,
+    names::{PortNames, chain},
+    text::{Recent, RuleText},
+};
+
+/// What a Service port adds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortRules {
+    /// Chains of its own, in the nat table.
+    pub(crate) chains: Vec<Chain>,
+    /// Rules in shared chains. Those in the same chain stand in this order.
+    pub(crate) shared: Vec<(SharedChain, String)>,
+}
+
+impl PortRules {
+    /// What `port` adds.
+    pub(crate) fn of(port: &ResolvedServicePort, context: &Context<'_>) -> Self {
+        let mut rendering = Rendering {
+            port,
+            context,
+            names: PortNames::of(&port.id.name),
+            rules: Self::default(),
+            cluster: None,
+            local: None,
+            external: None,
+            firewall: None,
+        };
+        for frontend in &port.frontends {
+            rendering.add_frontend(frontend);
+        }
+        rendering.finish()
+    }
+}
+
+struct Rendering<'a> {
+    port: &'a ResolvedServicePort,
+    context: &'a Context<'a>,
+    names: PortNames,
+    rules: PortRules,
+    /// The rules before the draw in `KUBE-SVC-`, if that is needed.
+    cluster: Option<Vec<String>>,
+    /// The same of `KUBE-SVL-`.
+    local: Option<Vec<String>>,
+    external: Option<Chain>,
+    firewall: Option<Chain>,
+}
+
+impl Rendering<'_> {
+    fn add_frontend(&mut self, frontend: &Frontend) {
+        match (frontend.route, frontend.at) {
+            (Route::Pool { pool, masquerade }, FrontendAddress::ClusterIp(_)) => {
+                let mark = self.mark_rule(frontend, masquerade);
+                self.pool(pool).extend(mark);
+                let to = self.pool_name(pool);
+                self.dispatch(frontend, &to);
+            }
+            (route @ (Route::Pool { .. } | Route::ExternalLocal), _) => {
+                self.add_external(route);
+                let to = match &frontend.allowed_sources {
+                    Some(sources) => self.add_firewall(sources),
+                    None => self.names.external(),
+                };
+                self.dispatch(frontend, &to);
+                if route == Route::ExternalLocal && self.port.local.is_empty() {
+                    self.refuse(frontend, Refusal::Drop);
+                }
+            }
+            (Route::Reject, _) => self.refuse(frontend, Refusal::Reject),
+            (Route::Drop, _) => self.refuse(frontend, Refusal::Drop),
+        }
+        if let Some(sources) = &frontend.allowed_sources {
+            self.deny(frontend, sources);
+        }
+    }
+
+    /// The rules before the draw of a pool's chain, which is noted as needed.
+    fn pool(&mut self, kind: PoolKind) -> &mut Vec<String> {
+        match kind {
+            PoolKind::Cluster => self.cluster.get_or_insert_default(),
+            PoolKind::Local => self.local.get_or_insert_default(),
+        }
+    }
+
+    fn pool_name(&self, kind: PoolKind) -> String {
+        match kind {
+            PoolKind::Cluster => self.names.cluster(),
+            PoolKind::Local => self.names.local(),
+        }
+    }
+
+    /// Has connections to a cluster IP masqueraded.
+    fn mark_rule(&self, frontend: &Frontend, masquerade: Masquerade) -> Option<String> {
+        let ip = frontend.at.ip()?;
+        let rule = match masquerade {
+            Masquerade::Never => return None,
+            Masquerade::Always => RuleText::new().destination(ip),
+            Masquerade::ExceptLocalPods => {
+                let pods = self.context.node.local_pods.of(self.context.family).as_ref()?;
+                RuleText::new().not_from_local_pod_to(pods, ip)
+            }
+        };
+        let protocol = self.port.id.name.protocol;
+        Some(rule.protocol(protocol).port(protocol, frontend.port).jump(chain::MARK_MASQ))
+    }
+
+    /// Leads a frontend to a chain of the Service port.
+    fn dispatch(&mut self, frontend: &Frontend, to: &str) {
+        let (shared, what) = match frontend.at {
+            FrontendAddress::ClusterIp(_) => (SharedChain::NatServices, " cluster IP"),
+            FrontendAddress::LoadBalancerIp(_) => (SharedChain::NatServices, " loadbalancer IP"),
+            FrontendAddress::ExternalIp(_) => (SharedChain::NatServices, " external IP"),
+            FrontendAddress::NodePort => (SharedChain::NatNodePorts, ""),
+        };
+        let rule = self.at(RuleText::new(), frontend, what).jump(to);
+        self.rules.shared.push((shared, rule));
+    }
+
+    /// Matches what goes to a frontend's address (node ports: to any) and port.
+    fn at(&self, rule: RuleText, frontend: &Frontend, what: &str) -> RuleText {
+        let protocol = self.port.id.name.protocol;
+        let rule = match frontend.at.ip() {
+            Some(ip) => rule.destination(ip),
+            None => rule,
+        };
+        rule.protocol(protocol).comment(&self.says(what)).port(protocol, frontend.port)
+    }
+
+    fn says(&self, what: &str) -> String {
+        format!("{}{what}", self.port.id.name)
+    }
+
+    /// The chain that takes traffic from outside the cluster. It is the same for all frontends.
+    fn add_external(&mut self, route: Route) {
+        if self.external.is_some() {
+            return;
+        }
+        let name = &self.port.id.name;
+        let cluster = self.names.cluster();
+        let mut rules = Vec::new();
+        match route {
+            Route::Pool { pool, masquerade } => {
+                self.pool(pool);
+                if masquerade != Masquerade::Never {
+                    let comment = format!("masquerade traffic for {name} external destinations");
+                    rules.push(RuleText::new().comment(&comment).jump(chain::MARK_MASQ));
+                }
+                rules.push(RuleText::new().jump(&self.pool_name(pool)));
+            }
+            Route::ExternalLocal => {
+                self.pool(PoolKind::Cluster);
+                if let Some(pods) = self.context.node.local_pods.of(self.context.family) {
+                    let comment = format!("pod traffic for {name} external destinations");
+                    rules.push(
+                        RuleText::new().from_local_pod(pods).comment(&comment).jump(&cluster),
+                    );
+                }
+                let says = |does| format!("{does} LOCAL traffic for {name} external destinations");
+                let from_node =
+                    |does, to: &str| RuleText::new().comment(&says(does)).from_node().jump(to);
+                rules.push(from_node("masquerade", chain::MARK_MASQ));
+                rules.push(from_node("route", &cluster));
+                if !self.port.local.is_empty() {
+                    self.pool(PoolKind::Local);
+                    rules.push(RuleText::new().jump(&self.names.local()));
+                }
+            }
+            Route::Reject | Route::Drop => {}
+        }
+        self.external = Some(Chain { name: self.names.external(), rules });
+    }
+
+    /// The chain that lets allowed sources through, and the rest fall through. Returns its name.
+    fn add_firewall(&mut self, sources: &[ipnet::IpNet]) -> String {
+        let (name, to) = (self.names.firewall(), self.names.external());
+        let rules = || sources.iter().map(|net| RuleText::new().source(*net).jump(&to)).collect();
+        self.firewall.get_or_insert_with(|| Chain { name: name.clone(), rules: rules() });
+        name
+    }
+
+    /// Drops what is still addressed to the frontend when it comes to the filter table.
+    fn deny(&mut self, frontend: &Frontend, sources: &[ipnet::IpNet]) {
+        let shared = SharedChain::FilterFirewall;
+        if frontend.route == Route::Reject {
+            // Allowed sources are told that nothing is there; nobody else is told anything.
+            for net in sources {
+                let rule = RuleText::new().source(*net);
+                let rule = self.at(rule, frontend, " has no endpoints").jump("RETURN");
+                self.rules.shared.push((shared, rule));
+            }
+        }
+        let what = format!(" traffic not accepted by {}", self.names.firewall());
+        let rule = self.at(RuleText::new(), frontend, &what).jump("DROP");
+        self.rules.shared.push((shared, rule));
+    }
+
+    /// Refuses what is not translated.
+    fn refuse(&mut self, frontend: &Frontend, refusal: Refusal) {
+        let (what, target) = match (refusal, self.context.family) {
+            (Refusal::Drop, _) => (" has no local endpoints", "DROP"),
+            (Refusal::Reject, IpFamily::V4) => {
+                (" has no endpoints", "REJECT --reject-with icmp-port-unreachable")
+            }
+            (Refusal::Reject, IpFamily::V6) => {
+                (" has no endpoints", "REJECT --reject-with icmp6-port-unreachable")
+            }
+        };
+        let rules: Vec<RuleText> = match frontend.at {
+            FrontendAddress::NodePort => self.at_node_port(frontend, what),
+            _ => vec![self.at(RuleText::new(), frontend, what)],
+        };
+        for rule in rules {
+            let rule = rule.jump(target);
+            // Cluster IPs are on no interface. Addresses from outside may be on the node's, and
+            // the node itself may ask for them, which only the other chain sees.
+            if !matches!(frontend.at, FrontendAddress::ClusterIp(_)) {
+                self.rules.shared.push((SharedChain::FilterExternal, rule.clone()));
+            }
+            if frontend.at != FrontendAddress::NodePort {
+                self.rules.shared.push((SharedChain::FilterServices, rule));
+            }
+        }
+    }
+
+    fn at_node_port(&self, frontend: &Frontend, what: &str) -> Vec<RuleText> {
+        let protocol = self.port.id.name.protocol;
+        let comment = self.says(what);
+        match self.context.node.node_ports.of(self.context.family) {
+            NodePortAddresses::AllLocal => {
+                let rule = match self.context.serves_localhost() {
+                    true => RuleText::new(),
+                    false => RuleText::new().destination_not(self.context.loopback()),
+                };
+                let rule = rule.protocol(protocol).comment(&comment).to_node();
+                vec![rule.port(protocol, frontend.port)]
+            }
+            NodePortAddresses::Only(ips) => ips
+                .iter()
+                .filter(|ip| IpFamily::of(ip) == self.context.family)
+                .map(|ip| {
+                    let rule = RuleText::new().destination(*ip).protocol(protocol);
+                    rule.comment(&comment).port(protocol, frontend.port)
+                })
+                .collect(),
+        }
+    }
+
+    fn finish(mut self) -> PortRules {
+        let mut endpoints = BTreeMap::new();
+        for kind in [PoolKind::Cluster, PoolKind::Local] {
+            let before = match kind {
+                PoolKind::Cluster => self.cluster.take(),
+                PoolKind::Local => self.local.take(),
+            };
+            let Some(mut rules) = before else { continue };
+            let pool = self.port.pool(kind);
+            rules.extend(self.returning(pool));
+            rules.extend(self.draw(pool));
+            self.rules.chains.push(Chain { name: self.pool_name(kind), rules });
+            for endpoint in pool.iter().filter(|endpoint| endpoint.is_local) {
+                endpoints.entry(endpoint.address).or_insert_with(|| self.endpoint_chain(endpoint));
+            }
+        }
+        self.rules.chains.extend(self.external.take());
+        self.rules.chains.extend(self.firewall.take());
+        self.rules.chains.extend(endpoints.into_values());
+        self.rules
+    }
+
+    /// Leads clients back to the endpoint that remembers them.
+    fn returning(&self, pool: &[Endpoint]) -> Vec<String> {
+        let Some(timeout) = self.port.affinity else { return Vec::new() };
+        let (family, protocol) = (self.context.family, self.port.id.name.protocol);
+        let back_to = |endpoint: &Endpoint| {
+            let list = self.names.endpoint(endpoint.address);
+            match endpoint.is_local {
+                true => RuleText::new().recent(family, &list, Recent::Check(timeout)).jump(&list),
+                false => RuleText::new()
+                    .protocol(protocol)
+                    .recent(family, &list, Recent::CheckAndRemember(timeout))
+                    .translate(endpoint.address),
+            }
+        };
+        pool.iter().map(back_to).collect()
+    }
+
+    /// Draws one of the endpoints. Of N rules the first matches one time in N, the second one time
+    /// in N - 1 of the rest, and so on: each has the same chance.
+    fn draw(&self, pool: &[Endpoint]) -> Vec<String> {
+        let (family, protocol) = (self.context.family, self.port.id.name.protocol);
+        let draw = |(i, endpoint): (usize, &Endpoint)| {
+            let one_in = |rule: RuleText| match pool.len() - i {
+                1 => rule,
+                left => rule.one_in(left),
+            };
+            let list = || self.names.endpoint(endpoint.address);
+            match (endpoint.is_local, self.port.affinity) {
+                (true, _) => one_in(RuleText::new()).jump(&list()),
+                (false, None) => {
+                    one_in(RuleText::new().protocol(protocol)).translate(endpoint.address)
+                }
+                (false, Some(_)) => one_in(RuleText::new().protocol(protocol))
+                    .recent(family, &list(), Recent::Remember)
+                    .translate(endpoint.address),
+            }
+        };
+        pool.iter().enumerate().map(draw).collect()
+    }
+
+    /// Translates to an endpoint on this node.
+    fn endpoint_chain(&self, endpoint: &Endpoint) -> Chain {
+        let name = self.names.endpoint(endpoint.address);
+        let hairpin = RuleText::new().source(endpoint.address.ip()).jump(chain::MARK_MASQ);
+        let rule = RuleText::new().protocol(self.port.id.name.protocol);
+        let rule = match self.port.affinity {
+            Some(_) => rule.recent(self.context.family, &name, Recent::Remember),
+            None => rule,
+        };
+        Chain { rules: vec![hairpin, rule.translate(endpoint.address)], name }
+    }
+}
+
+/// How traffic is refused that nothing on this node may serve.
+#[derive(Clone, Copy)]
+enum Refusal {
+    Reject,
+    Drop,
+}

@@ -1,0 +1,195 @@
+//! Rules as text, in exactly the words and the order of `iptables-save`: addresses, interface,
+//! protocol, matches in the order in which they were given, target.
+
+use std::{fmt::Write, net::IpAddr, net::SocketAddr, time::Duration};
+
+use ipnet::IpNet;
+use proxy_core::{
+    model::{IpFamily, Protocol},
+    state::LocalPods,
+};
+
+/// The longest comment that the kernel keeps (`XT_MAX_COMMENT_LEN`, without the zero).
+const LONGEST_COMMENT: usize = 255;
+
+/// A rule in the making. The parts must be given in the order of the methods.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RuleText(String);
+
+impl RuleText {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(mut self, part: std::fmt::Arguments<'_>) -> Self {
+        if !self.0.is_empty() {
+            self.0.push(' ');
+        }
+        // Writing to a String does not fail.
+        let _ = self.0.write_fmt(part);
+        self
+    }
+
+    pub(crate) fn source(self, net: impl Into<IpNet>) -> Self {
+        self.push(format_args!("-s {}", net.into().trunc()))
+    }
+
+    pub(crate) fn destination(self, ip: IpAddr) -> Self {
+        self.push(format_args!("-d {}", IpNet::from(ip)))
+    }
+
+    /// Matches any destination but these.
+    pub(crate) fn destination_not(self, net: &str) -> Self {
+        self.push(format_args!("! -d {net}"))
+    }
+
+    /// Matches what a pod of this node sends.
+    pub(crate) fn from_local_pod(self, pods: &LocalPods) -> Self {
+        match pods {
+            LocalPods::Source(net) => self.source(*net),
+            LocalPods::Interface(name) => self.push(format_args!("-i {name}")),
+            LocalPods::InterfacePrefix(prefix) => self.push(format_args!("-i {prefix}+")),
+        }
+    }
+
+    /// Matches what goes to `ip` and what no pod of this node sends.
+    pub(crate) fn not_from_local_pod_to(self, pods: &LocalPods, ip: IpAddr) -> Self {
+        match pods {
+            LocalPods::Source(net) => {
+                self.push(format_args!("! -s {}", net.trunc())).destination(ip)
+            }
+            LocalPods::Interface(name) => self.destination(ip).push(format_args!("! -i {name}")),
+            LocalPods::InterfacePrefix(prefix) => {
+                self.destination(ip).push(format_args!("! -i {prefix}+"))
+            }
+        }
+    }
+
+    pub(crate) fn protocol(self, protocol: Protocol) -> Self {
+        self.push(format_args!("-p {}", protocol.as_lower()))
+    }
+
+    /// A comment; what could end its quotes, or the line, is replaced.
+    pub(crate) fn comment(self, comment: &str) -> Self {
+        let plain = |c: char| match c {
+            '"' | '\'' | '\\' => '_',
+            c if c.is_ascii_graphic() || c == ' ' => c,
+            _ => '_',
+        };
+        let text: String = comment.chars().map(plain).take(LONGEST_COMMENT).collect();
+        self.push(format_args!("-m comment --comment \"{text}\""))
+    }
+
+    /// Any address of the node.
+    pub(crate) fn to_node(self) -> Self {
+        self.push(format_args!("-m addrtype --dst-type LOCAL"))
+    }
+
+    /// Sent by the node itself.
+    pub(crate) fn from_node(self) -> Self {
+        self.push(format_args!("-m addrtype --src-type LOCAL"))
+    }
+
+    pub(crate) fn port(self, protocol: Protocol, port: u16) -> Self {
+        self.push(format_args!("-m {} --dport {port}", protocol.as_lower()))
+    }
+
+    pub(crate) fn ct_state(self, state: &str) -> Self {
+        self.push(format_args!("-m conntrack --ctstate {state}"))
+    }
+
+    /// Matches one time in `of`. The kernel counts in units of 2^-31, and shows them rounded.
+    pub(crate) fn one_in(self, of: usize) -> Self {
+        const UNITS: f64 = 2_147_483_648.0;
+        let probability = (UNITS / of as f64).round() / UNITS;
+        self.push(format_args!("-m statistic --mode random --probability {probability:.11}"))
+    }
+
+    /// Uses the list of clients `list`.
+    pub(crate) fn recent(self, family: IpFamily, list: &str, use_: Recent) -> Self {
+        let mask = match family {
+            IpFamily::V4 => "255.255.255.255",
+            IpFamily::V6 => "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+        };
+        let this =
+            match use_ {
+                Recent::Remember => self.push(format_args!("-m recent --set")),
+                Recent::Check(timeout) => self
+                    .push(format_args!("-m recent --rcheck --seconds {} --reap", seconds(timeout))),
+                Recent::CheckAndRemember(timeout) => self
+                    .push(format_args!("-m recent --update --seconds {} --reap", seconds(timeout))),
+            };
+        this.push(format_args!("--name {list} --mask {mask} --rsource"))
+    }
+
+    /// Any other match.
+    pub(crate) fn matching(self, text: &str) -> Self {
+        self.push(format_args!("{text}"))
+    }
+
+    /// Ends the rule with a jump to a chain, or to a target, perhaps with options.
+    pub(crate) fn jump(self, target: &str) -> String {
+        self.push(format_args!("-j {target}")).0
+    }
+
+    /// Ends the rule with a translation to an endpoint.
+    pub(crate) fn translate(self, endpoint: SocketAddr) -> String {
+        self.push(format_args!("-j DNAT --to-destination {endpoint}")).0
+    }
+}
+
+/// What a list of clients is used for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Recent {
+    /// Remembers the sender.
+    Remember,
+    /// Matches senders that were remembered not longer than this ago.
+    Check(Duration),
+    /// The same, and remembers them again.
+    CheckAndRemember(Duration),
+}
+
+/// The kernel refuses to forget after no time at all.
+fn seconds(timeout: Duration) -> u64 {
+    timeout.as_secs().max(1)
+}
+
+/// The chain or target that a rule, in this form, ends in.
+pub(crate) fn target(rule: &str) -> Option<&str> {
+    let mut words = rule.split(' ');
+    // A comment may contain anything, but what follows `-j` outside of one comes later.
+    let mut target = None;
+    while let Some(word) = words.next() {
+        if word == "-j" || word == "-g" {
+            target = words.next();
+        }
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_cannot_end_the_rule() {
+        let rule = RuleText::new().comment("a\"b\n-A INPUT -j DROP\\").jump("RETURN");
+        assert_eq!(rule, "-m comment --comment \"a_b_-A INPUT -j DROP_\" -j RETURN");
+        assert_eq!(target(&rule), Some("RETURN"));
+        let long = RuleText::new().comment(&"x".repeat(400)).jump("RETURN");
+        assert_eq!(long.matches('x').count(), 255);
+    }
+
+    #[test]
+    fn probabilities_are_those_that_the_kernel_can_hold() {
+        let of = |n| RuleText::new().one_in(n).jump("X");
+        assert_eq!(of(2), "-m statistic --mode random --probability 0.50000000000 -j X");
+        assert_eq!(of(3), "-m statistic --mode random --probability 0.33333333349 -j X");
+    }
+
+    #[test]
+    fn a_rule_without_a_target_has_none() {
+        assert_eq!(target("-m comment --comment \"KUBE-FW-X has nothing\""), None);
+        assert_eq!(target("-s 10.0.0.0/8 -j DNAT --to-destination 10.0.0.1:80"), Some("DNAT"));
+    }
+}

@@ -1,0 +1,274 @@
+//! The backend: a [`Proxier`] on the programs.
+//!
+//! A sync is [`incremental`] as long as we know what the kernel holds, and [`full`] otherwise: at
+//! the start, after a failure, and when asked for. Either makes changes for each family, and each
+//! family's changes go to one run of `iptables-restore`. The kernel takes each table's changes as a
+//! whole.
+
+mod cleanup;
+mod full;
+mod incremental;
+
+use std::{collections::HashMap, fs, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use proxy_core::{
+    model::{IpFamily, ServicePortId},
+    proxier::{Proxier, ProxierError, SyncReport},
+    state::{Delta, NodeState, ResolvedServicePort, State},
+};
+
+use crate::{
+    Flavour, IptablesConfig, MODE, Monitor, ToolError,
+    layout::{Context, Settings, names::chain},
+    monitor::{Fingerprint, Seen},
+    tool::{
+        Programs,
+        dump::Dump,
+        find::{self, Installed},
+        input::Changes,
+        run,
+    },
+};
+
+const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+
+/// What the kernel holds, as we remember it between syncs: the Service ports as they were resolved
+/// (shared with whoever resolved them). All rules are a function of these ([`crate::layout`]).
+#[derive(Debug, Default)]
+struct Memory {
+    ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
+    node: NodeState,
+}
+
+/// Programs Services with iptables. See the [crate's documentation](crate).
+#[derive(Debug)]
+pub struct IptablesProxier {
+    config: IptablesConfig,
+    installed: Installed,
+    flavour: Flavour,
+    settings: Settings,
+    /// What the kernel holds; `None` if we cannot tell.
+    memory: Option<Memory>,
+    /// How long we have waited for others' locks.
+    waited: Duration,
+    /// What the tables looked like when we left them.
+    seen: Arc<Seen>,
+}
+
+/// Whether this node can run the backend, and if not, what is missing. It changes nothing.
+pub fn probe(config: &IptablesConfig) -> Result<(), ProxierError> {
+    let proxier = IptablesProxier::new(config.clone())?;
+    for programs in proxier.programs() {
+        // The one table that is small on any host.
+        run::check(programs, &["-t", "nat", "-n", "-L", chain::CANARY])
+            .map_err(|error| unsupported(error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// What `iptables-restore` is told to make empty tables of a family hold `state`.
+pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> String {
+    let settings = settings(config);
+    let context = Context { family, settings: &settings, node: &state.node };
+    full::plan(state, &context, &Dump::default()).to_text()
+}
+
+fn settings(config: &IptablesConfig) -> Settings {
+    let be_liberal = fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0");
+    Settings {
+        mark: 1 << config.masquerade_bit,
+        localhost_node_ports: config.localhost_node_ports,
+        drops_invalid: !be_liberal,
+    }
+}
+
+fn unsupported(reason: String) -> ProxierError {
+    ProxierError::Unsupported { mode: MODE, reason }
+}
+
+fn error(message: &str, error: ToolError) -> ProxierError {
+    ProxierError::Backend { mode: MODE, message: message.to_owned(), source: Some(Box::new(error)) }
+}
+
+impl IptablesProxier {
+    /// Makes the backend, if the node has the programs. Finds out which flavour the host uses;
+    /// changes nothing.
+    pub fn new(config: IptablesConfig) -> Result<Self, ProxierError> {
+        let installed = Installed::look(config.programs.as_deref());
+        let flavour = installed.choose(config.flavour, config.families).map_err(unsupported)?;
+        let settings = settings(&config);
+        let seen = Arc::default();
+        Ok(Self {
+            config,
+            installed,
+            flavour,
+            settings,
+            memory: None,
+            waited: Duration::ZERO,
+            seen,
+        })
+    }
+
+    /// The flavour in use.
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    /// For how long syncs have waited, in total, because another program held the xtables lock.
+    pub fn time_waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// What notices that somebody else has flushed our chains.
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.programs().cloned().collect(), self.seen.clone())
+    }
+
+    fn programs(&self) -> impl Iterator<Item = &Programs> {
+        self.config.families().filter_map(|family| self.installed.of(self.flavour, family))
+    }
+
+    fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ToolError> {
+        let Some(memory) = &self.memory else { return self.sync_full(state) };
+        let mut report = SyncReport::default();
+        let mut waited = Duration::ZERO;
+        let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
+            let changes = incremental::plan(&self.settings, programs.family, memory, state, delta);
+            let before = Fingerprint::read(programs);
+            waited += self.commit(programs, &changes, &mut report)?;
+            self.seen.follow(programs.family, before, Fingerprint::read(programs));
+            Ok(())
+        });
+        self.waited += waited;
+        match result {
+            Ok(()) => {
+                self.remember(state, delta);
+                Ok(report)
+            }
+            // Somebody has changed what we rely on; or the host has a problem, which will show.
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "Comparing everything, as a change was refused");
+                self.sync_full(state)
+            }
+        }
+    }
+
+    fn sync_full(&mut self, state: &State) -> Result<SyncReport, ToolError> {
+        self.memory = None;
+        let mut report = SyncReport::default();
+        let mut waited = Duration::ZERO;
+        let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
+            let context =
+                Context { family: programs.family, settings: &self.settings, node: &state.node };
+            if context.serves_localhost() {
+                route_localnet();
+            }
+            let dump = run::save(programs)?;
+            let changes = full::plan(state, &context, &dump);
+            waited += self.commit(programs, &changes, &mut report)?;
+            self.seen.set(programs.family, Fingerprint::read(programs));
+            Ok(())
+        });
+        self.waited += waited;
+        result?;
+        let ports = state.service_ports.clone();
+        self.memory = Some(Memory { ports, node: state.node.clone() });
+        Ok(report)
+    }
+
+    /// Makes the changes; returns how long that waited for the lock.
+    fn commit(
+        &self,
+        programs: &Programs,
+        changes: &Changes,
+        report: &mut SyncReport,
+    ) -> Result<Duration, ToolError> {
+        let text = changes.to_text();
+        if text.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let restored = run::restore(programs, &text)?;
+        let (added, removed) = changes.counts();
+        report.added += added;
+        report.removed += removed;
+        report.bytes += text.len();
+        report.messages += text.lines().count();
+        report.commit += restored.commit;
+        if !restored.waited.is_zero() {
+            tracing::info!(waited = ?restored.waited, "Waited for the xtables lock");
+        }
+        Ok(restored.waited)
+    }
+
+    fn remember(&mut self, state: &State, delta: &Delta) {
+        let Some(memory) = &mut self.memory else { return };
+        for id in &delta.service_ports {
+            match state.service_ports.get(id) {
+                Some(port) => memory.ports.insert(id.clone(), port.clone()),
+                None => memory.ports.remove(id),
+            };
+        }
+        if delta.node {
+            memory.node = state.node.clone();
+        }
+    }
+
+    /// Removes everything of one flavour and family.
+    fn remove_all(programs: &Programs) -> Result<(), ToolError> {
+        if !find::may_have_rules(programs.flavour, programs.family) {
+            return Ok(());
+        }
+        let text = cleanup::plan(&run::save(programs)?).to_text();
+        if !text.is_empty() {
+            run::restore(programs, &text)?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Proxier for IptablesProxier {
+    fn mode(&self) -> &'static str {
+        MODE
+    }
+
+    /// Blocks for as long as the programs take. After an error, tables that were programmed
+    /// before the one that was refused have been changed: iptables cannot change several at once.
+    async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
+        let result = match delta.full {
+            true => self.sync_full(state),
+            false => self.sync_changes(state, delta),
+        };
+        result.map_err(|refusal| error("cannot program the tables", refusal))
+    }
+
+    /// Removes the rules of both flavours and both families, whichever are configured.
+    async fn cleanup(&mut self) -> Result<(), ProxierError> {
+        self.memory = None;
+        self.seen.clear();
+        let mut result = Ok(());
+        for flavour in Flavour::ALL {
+            for family in IpFamily::ALL {
+                let Some(programs) = self.installed.of(flavour, family) else { continue };
+                let one = Self::remove_all(programs);
+                result = result.and(one);
+            }
+        }
+        result.map_err(|refusal| error("cannot remove all rules", refusal))
+    }
+}
+
+/// Lets the kernel route what comes from loopback addresses and is translated.
+fn route_localnet() {
+    let is_on = fs::read_to_string(ROUTE_LOCALNET).is_ok_and(|text| text.trim() == "1");
+    if !is_on && let Err(error) = fs::write(ROUTE_LOCALNET, "1") {
+        let error: &dyn std::error::Error = &error;
+        tracing::error!(
+            error,
+            "Node ports cannot be reached at loopback addresses: {ROUTE_LOCALNET} cannot be set"
+        );
+    }
+}

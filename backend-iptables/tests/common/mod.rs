@@ -1,0 +1,186 @@
+//! What the tests share: network namespaces, the programs, and a node with a backend.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+};
+
+use backend_iptables::{Flavour, IptablesConfig, IptablesProxier};
+use proxy_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    objects::Event,
+    proxier::{Proxier, ProxierError, SyncReport},
+    state::{Delta, State},
+    testing::{NODE, endpoint, service, slice},
+    track::Tracker,
+};
+
+/// Runs `work` in a thread with a network namespace of its own.
+pub fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(|| {
+        new_namespace();
+        work()
+    });
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Moves this thread to a new network namespace.
+pub fn new_namespace() {
+    // SAFETY: unshare takes no pointers; the namespace is this thread's alone.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(result, 0, "needs root: {}", std::io::Error::last_os_error());
+}
+
+/// The backend with one flavour.
+pub fn proxier(flavour: Flavour) -> IptablesProxier {
+    let config = IptablesConfig { flavour: Some(flavour), ..IptablesConfig::default() };
+    IptablesProxier::new(config).expect("iptables is installed")
+}
+
+pub fn sync(
+    proxier: &mut IptablesProxier,
+    state: &State,
+    delta: &Delta,
+) -> Result<SyncReport, ProxierError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(proxier.sync(state, delta))
+}
+
+pub fn cleanup(proxier: &mut IptablesProxier) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(proxier.cleanup()).expect("a clean-up");
+}
+
+pub fn full() -> Delta {
+    Delta { full: true, ..Delta::default() }
+}
+
+/// The iptables programs: 4 or 6, of one flavour.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables {
+    pub flavour: Flavour,
+    pub base: &'static str,
+}
+
+impl Tables {
+    pub fn both(flavour: Flavour) -> [Self; 2] {
+        ["iptables", "ip6tables"].map(|base| Self { flavour, base })
+    }
+
+    pub fn v4(flavour: Flavour) -> Self {
+        Self { flavour, base: "iptables" }
+    }
+
+    fn program(&self, suffix: &str) -> Command {
+        Command::new(format!("{}-{}{suffix}", self.base, self.flavour))
+    }
+
+    /// Runs the main program; panics if it fails.
+    pub fn run(&self, arguments: &str) {
+        let status = self.program("").arg("-w").args(arguments.split(' ')).status();
+        assert!(status.expect("it is installed").success(), "{arguments} is refused");
+    }
+
+    /// Restores `input`, without flushing.
+    pub fn restore(&self, input: &str) {
+        let mut child = self
+            .program("-restore")
+            .args(["-w", "5", "--noflush"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("it is installed");
+        child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+        assert!(child.wait().expect("it ends").success(), "refused: {input}");
+    }
+
+    /// What is there: tables, chains and rules, in order, without counters and comments.
+    pub fn save(&self) -> String {
+        let output = self.program("-save").stderr(Stdio::null()).output().expect("it is installed");
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).expect("text");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let without_counters = |line: &str| match line.strip_prefix(':') {
+            Some(_) => line.split(" [").next().unwrap_or(line).to_owned() + "\n",
+            None => line.to_owned() + "\n",
+        };
+        lines.map(without_counters).collect()
+    }
+
+    /// The rules of a chain.
+    pub fn chain(&self, table: &str, chain: &str) -> Vec<String> {
+        let text = self.save();
+        let rules = text.lines().skip_while(|line| *line != format!("*{table}"));
+        let rules = rules.take_while(|line| *line != "COMMIT");
+        let prefix = format!("-A {chain} ");
+        rules.filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect()
+    }
+}
+
+/// A node with a backend, in a namespace.
+pub struct Node {
+    pub tracker: Tracker,
+    pub proxier: IptablesProxier,
+    flavour: Flavour,
+}
+
+impl Node {
+    pub fn new(flavour: Flavour, config: NodeConfig) -> Self {
+        Self { tracker: Tracker::new(config), proxier: proxier(flavour), flavour }
+    }
+
+    pub fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            assert_eq!(self.tracker.apply(event), []);
+        }
+        assert_eq!(self.tracker.resolve(), []);
+    }
+
+    pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
+        let result = sync(&mut self.proxier, self.tracker.state(), self.tracker.delta());
+        match result {
+            Ok(_) => drop(self.tracker.mark_synced()),
+            Err(_) => self.tracker.request_full(),
+        }
+        result
+    }
+
+    pub fn sync(&mut self, events: impl IntoIterator<Item = Event>) -> SyncReport {
+        self.apply(events);
+        self.try_sync().expect("a sync")
+    }
+
+    /// A full sync of what is known.
+    pub fn full(&mut self) -> SyncReport {
+        self.tracker.request_full();
+        self.try_sync().expect("a full sync")
+    }
+
+    /// The proxy is killed, and another one started that knows the same.
+    pub fn restart(&mut self) -> SyncReport {
+        self.proxier = proxier(self.flavour);
+        self.full()
+    }
+}
+
+pub fn config() -> NodeConfig {
+    let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a network")]);
+    NodeConfig { local_pods: pods, ..NodeConfig::new(NODE) }
+}
+
+/// A Service `web` with three endpoints, one of them here.
+pub fn web() -> Vec<Event> {
+    vec![service("web", "10.96.0.1").port("http", "TCP", 80).apply(), web_slice(&[1, 2, 3])]
+}
+
+pub fn web_slice(last: &[u8]) -> Event {
+    let mut made =
+        slice("web", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
+    for number in last {
+        let on = if *number == 1 { NODE } else { "elsewhere" };
+        made = made.endpoint(endpoint(&format!("10.244.0.{number}"), on));
+    }
+    made.apply()
+}

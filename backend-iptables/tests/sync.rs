@@ -1,0 +1,285 @@
+//! What single syncs do to a real kernel: how much they send, what they repair, what they leave
+//! alone. Each test works in network namespaces of its own threads, once with each flavour.
+
+mod common;
+
+use std::{error::Error, net::IpAddr};
+
+use backend_iptables::Flavour;
+use common::{Node, Tables, config, in_namespace, new_namespace, web, web_slice};
+use proxy_core::{
+    config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    testing::{endpoint, service, slice},
+};
+use serde_json::json;
+
+/// Runs `work` with each flavour.
+fn with_each(work: fn(Flavour)) {
+    for flavour in Flavour::ALL {
+        in_namespace(move || work(flavour));
+    }
+}
+
+/// The chain of the Service port `ns/web:http`.
+fn web_chain(tables: Tables) -> String {
+    let dispatch = tables.chain("nat", "KUBE-SERVICES");
+    let rule = dispatch.iter().find(|rule| rule.contains("10.96.0.1/32")).expect("a rule");
+    rule.rsplit(' ').next().expect("a target").to_owned()
+}
+
+#[test]
+fn a_sync_sends_what_changed_and_no_more() {
+    with_each(|flavour| {
+        let mut proxy = Node::new(flavour, config());
+        proxy.sync(web());
+        assert_eq!(proxy.sync([]).bytes, 0);
+
+        // `*nat`, a chain, the masquerading rule, three endpoints, `COMMIT`.
+        let report = proxy.sync([web_slice(&[1, 2, 4])]);
+        assert_eq!(report.messages, 7);
+        let tables = Tables::v4(flavour);
+        let rules = tables.chain("nat", &web_chain(tables));
+        assert_eq!(rules.len(), 4, "{rules:?}");
+        assert!(rules[3].ends_with("-j DNAT --to-destination 10.244.0.4:80"), "{rules:?}");
+
+        // The endpoint on this node goes, and its chain with it.
+        proxy.sync([web_slice(&[2, 4])]);
+        assert!(!tables.save().contains("KUBE-SEP-"));
+
+        // None is left: one rule of each kind moves from table to table.
+        proxy.sync([web_slice(&[])]);
+        let refused = tables.chain("filter", "KUBE-SERVICES");
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(!tables.save().contains("KUBE-SVC-"));
+        assert_eq!(tables.chain("nat", "KUBE-SERVICES").len(), 1);
+    });
+}
+
+#[test]
+fn a_restart_sends_nothing() {
+    with_each(|flavour| {
+        let mut proxy = Node::new(flavour, config());
+        proxy.sync(web());
+        proxy.sync([web_slice(&[2, 3])]);
+        proxy.sync([service("b", "10.96.0.2").port("http", "UDP", 80).apply()]);
+        assert_eq!(proxy.restart().bytes, 0);
+    });
+}
+
+#[test]
+fn many_changes_at_once_are_as_good_as_one_by_one() {
+    with_each(|flavour| {
+        let mut proxy = Node::new(flavour, config());
+        let services = |port: i64| {
+            (0..200u8).map(move |i| {
+                service(&format!("s{i}"), &format!("10.96.1.{i}"))
+                    .port("http", "TCP", port)
+                    .apply()
+            })
+        };
+        proxy.sync(services(80));
+        let refused = || Tables::v4(flavour).chain("filter", "KUBE-SERVICES");
+        assert_eq!(refused().len(), 200);
+        // Deleting them one by one would take longer.
+        let report = proxy.sync(services(81));
+        assert_eq!(report.messages, 203, "the chain is written anew");
+        assert!(refused().iter().all(|rule| rule.contains("--dport 81")));
+        assert_eq!(proxy.restart().bytes, 0);
+    });
+}
+
+#[test]
+fn rules_of_kube_proxy_are_taken_over() {
+    with_each(|flavour| {
+        let api = || {
+            let service = service("kubernetes", "10.96.0.1").port("https", "TCP", 443);
+            let slice = slice("kubernetes", "a")
+                .set("ports", json!([{"name": "https", "port": 6443}]))
+                .endpoint(endpoint("192.168.0.1", "elsewhere"));
+            let service = service.set("metadata.namespace", "default");
+            let slice = slice.set("metadata.namespace", "default");
+            [service.apply(), slice.apply()]
+        };
+        let tables = Tables::v4(flavour);
+        let sorted = |text: String| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.retain(|line| !line.contains("KUBELET") && !line.contains("HINT"));
+            lines.sort();
+            lines
+        };
+        tables.restore(include_str!("fixtures/kube-proxy.rules"));
+        Node::new(flavour, config()).sync(api());
+        let taken_over = tables.save();
+        assert!(!taken_over.contains("GONE"), "{taken_over}");
+        assert!(taken_over.contains(":KUBE-SVC-NPX46M4PTMTKRN6Y "), "{taken_over}");
+        assert_eq!(taken_over.matches("KUBE-KUBELET-CANARY").count(), 3);
+
+        new_namespace();
+        Node::new(flavour, config()).sync(api());
+        assert_eq!(sorted(taken_over), sorted(tables.save()));
+    });
+}
+
+#[test]
+fn damage_is_repaired() {
+    with_each(|flavour| {
+        let mut proxy = Node::new(flavour, config());
+        proxy.sync(web());
+        let whole = [4, 6].map(|_| Tables::both(flavour).map(|tables| tables.save()));
+        let tables = Tables::v4(flavour);
+        for damage in [
+            "-t nat -F",
+            "-F",
+            "-t nat -F KUBE-SERVICES",
+            "-t nat -D POSTROUTING -m comment --comment X -j KUBE-POSTROUTING",
+            "-t filter -F KUBE-FORWARD",
+            "-t mangle -X KUBE-PROXY-CANARY",
+            "-t nat -A KUBE-SERVICES -j ACCEPT",
+            "-t nat -I POSTROUTING -j KUBE-POSTROUTING",
+        ] {
+            match damage.contains("comment X") {
+                true => tables.run("-t nat -F POSTROUTING"),
+                false => tables.run(damage),
+            }
+            assert_ne!(Tables::both(flavour).map(|tables| tables.save()), whole[0], "{damage}");
+            proxy.full();
+            assert_eq!(Tables::both(flavour).map(|tables| tables.save()), whole[0], "{damage}");
+        }
+    });
+}
+
+/// What we remember does not hold any more, and a change shows it: everything is compared then.
+#[test]
+fn a_change_that_is_refused_is_followed_by_a_comparison() {
+    with_each(|flavour| {
+        let mut proxy = Node::new(flavour, config());
+        proxy.sync(web());
+        let tables = Tables::v4(flavour);
+        tables.run("-t nat -F");
+        tables.run("-t filter -F KUBE-FORWARD");
+        // The rule that leads to it cannot be deleted.
+        proxy.sync([service("web", "10.96.0.1").port("http", "TCP", 81).apply()]);
+        assert_eq!(tables.chain("nat", "POSTROUTING").len(), 1);
+        assert_eq!(tables.chain("filter", "KUBE-FORWARD").len(), 3);
+        assert_eq!(proxy.full().bytes, 0);
+    });
+}
+
+#[test]
+fn a_refused_line_is_named_and_the_rest_is_not_lost() {
+    with_each(|flavour| {
+        // Longer than names of interfaces can be.
+        let pods = LocalPodsConfig::BridgeInterface("a-bridge-with-a-long-name".to_owned());
+        let mut proxy = Node::new(flavour, NodeConfig { local_pods: pods, ..config() });
+        proxy.apply(web());
+        let error = proxy.try_sync().expect_err("there is no such interface");
+        let cause = error.source().expect("the program's words").to_string();
+        assert!(cause.contains("refuses line "), "{cause}");
+        assert!(cause.contains("! -i a-bridge-with-a-long-name -p tcp"), "{cause}");
+        assert!(!Tables::v4(flavour).save().contains("10.96.0.1"), "nothing is half done");
+
+        // Without the Service that needs it, there is nothing to refuse.
+        proxy.sync([service("web", "10.96.0.1").delete()]);
+        assert_eq!(Tables::v4(flavour).chain("nat", "POSTROUTING").len(), 1);
+    });
+}
+
+/// A chain of ours that somebody else uses cannot be deleted.
+#[test]
+fn a_chain_that_others_lead_to_is_emptied() {
+    with_each(|flavour| {
+        let mut proxy = Node::new(flavour, config());
+        proxy.sync(web());
+        let tables = Tables::v4(flavour);
+        let chain = web_chain(tables);
+        tables.run(&format!("-t nat -A PREROUTING -s 192.0.2.1/32 -j {chain}"));
+        proxy.sync([service("web", "10.96.0.1").delete()]);
+        assert_eq!(tables.chain("nat", &chain).len(), 0);
+        assert_eq!(tables.chain("nat", "KUBE-SERVICES").len(), 1);
+        assert!(tables.save().contains(&format!(":{chain} ")));
+        common::cleanup(&mut proxy.proxier);
+        assert!(tables.save().contains(&format!(":{chain} ")));
+        assert!(!tables.save().contains(":KUBE-SERVICES "));
+    });
+}
+
+#[test]
+fn settings_of_the_node_apply_at_once() {
+    with_each(|flavour| {
+        let config = NodeConfig {
+            node_port_addresses: vec![NodePortAddressConfig::Cidr(
+                "192.168.0.0/16".parse().expect("a network"),
+            )],
+            local_pods: LocalPodsConfig::NodeCidr,
+            ..config()
+        };
+        let mut proxy = Node::new(flavour, config);
+        let with_pods = |cidr: &str| {
+            let node = proxy_core::testing::node(proxy_core::testing::NODE, "192.168.0.1");
+            node.set("spec.podCIDRs", vec![cidr]).apply()
+        };
+        proxy.sync(web());
+        proxy.sync([with_pods("10.244.0.0/24")]);
+        let tables = Tables::v4(flavour);
+        assert!(tables.save().contains("! -s 10.244.0.0/24 -d 10.96.0.1/32"));
+        proxy.sync([with_pods("10.244.7.0/24")]);
+        assert!(tables.save().contains("! -s 10.244.7.0/24 -d 10.96.0.1/32"));
+
+        let node_ports = || {
+            let rules = tables.chain("nat", "KUBE-SERVICES");
+            rules.into_iter().filter(|rule| rule.ends_with("-j KUBE-NODEPORTS")).collect::<Vec<_>>()
+        };
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        proxy.tracker.set_interface_addresses(["192.168.0.1", "10.0.0.1"].map(address));
+        proxy.sync([]);
+        assert_eq!(node_ports().len(), 1);
+        assert!(node_ports()[0].starts_with("-d 192.168.0.1/32 "), "{:?}", node_ports());
+        proxy.tracker.set_interface_addresses(["192.168.0.2", "192.168.0.3"].map(address));
+        proxy.sync([]);
+        assert_eq!(node_ports().len(), 2);
+        assert_eq!(proxy.restart().bytes, 0);
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_nothing_of_either_flavour_and_can_be_repeated() {
+    in_namespace(|| {
+        let tables = || {
+            let all = Flavour::ALL.map(Tables::both);
+            all.map(|both| both.map(|tables| tables.save()))
+        };
+        // Tables and built-in chains stay.
+        for tables in Flavour::ALL.map(Tables::both).as_flattened() {
+            tables.restore("*mangle\nCOMMIT\n*filter\n-A FORWARD -j ACCEPT\nCOMMIT\n*nat\nCOMMIT\n");
+        }
+        let before = tables();
+        let mut proxies = Flavour::ALL.map(|flavour| Node::new(flavour, config()));
+        common::cleanup(&mut proxies[0].proxier);
+        assert_eq!(tables(), before);
+        for proxy in &mut proxies {
+            proxy.sync(web());
+        }
+        common::cleanup(&mut proxies[0].proxier);
+        assert_eq!(tables(), before);
+        common::cleanup(&mut proxies[1].proxier);
+        assert_eq!(tables(), before);
+        // And it can go on.
+        proxies[1].full();
+        assert!(Tables::v4(Flavour::Nft).save().contains("10.96.0.1"));
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_to_the_kubelet_what_is_the_kubelets() {
+    with_each(|flavour| {
+        let tables = Tables::v4(flavour);
+        tables.restore(include_str!("fixtures/kube-proxy.rules"));
+        common::cleanup(&mut common::proxier(flavour));
+        let left = tables.save();
+        let rules: Vec<&str> = left.lines().filter(|line| line.starts_with("-A")).collect();
+        assert_eq!(rules.len(), 3, "{rules:#?}");
+        assert!(rules.iter().all(|rule| rule.contains("KUBE-FIREWALL")), "{rules:#?}");
+        let chains = left.lines().filter(|line| line.starts_with(":KUBE"));
+        assert_eq!(chains.count(), 5, "{left}");
+    });
+}
