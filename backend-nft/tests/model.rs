@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use backend_nft::{
@@ -246,4 +247,36 @@ proptest! {
     ) {
         in_thread(move || check(config, events, failing));
     }
+}
+
+#[test]
+fn chains_that_cannot_be_removed_are_told_and_no_failure() {
+    in_thread(|| {
+        let fails = Arc::new(AtomicBool::new(false));
+        let unreliable = Unreliable { inner: new_namespace(), fails: fails.clone() };
+        let mut proxier = proxier(Box::new(unreliable));
+        let mut tracker = Tracker::new(NodeConfig::new(testing::NODE));
+        let mut sync_after = |event: Option<Event>| {
+            event.into_iter().for_each(|event| drop(tracker.apply(event)));
+            tracker.resolve();
+            let report = sync(&mut proxier, tracker.state(), tracker.delta()).expect("a sync");
+            tracker.mark_synced();
+            report.cleanup_failed
+        };
+        // Affinity gives a Service port chains of its own.
+        let service = testing::service("a", "10.0.0.1")
+            .port("", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP");
+        let slice = testing::slice("a", "1")
+            .port("", "TCP", 8080)
+            .endpoint(testing::endpoint("10.1.0.1", testing::NODE));
+        assert!(!sync_after(Some(slice.apply())));
+        assert!(!sync_after(Some(service.apply())));
+        assert!(!sync_after(Some(service.delete())), "too early");
+        thread::sleep(Duration::from_millis(1100));
+        fails.store(true, Ordering::Relaxed);
+        assert!(sync_after(None));
+        thread::sleep(Duration::from_millis(1100));
+        assert!(!sync_after(None), "the second time they can");
+    });
 }

@@ -43,6 +43,9 @@ pub struct SyncReport {
     /// Service ports, by name, that this backend cannot program as they ask, and what it did
     /// instead. Everything else was programmed.
     pub skipped: Vec<(String, String)>,
+    /// Whether leftovers of earlier syncs could not be removed. They do no harm, and are tried
+    /// again.
+    pub cleanup_failed: bool,
 }
 
 /// Why a backend could not do what it was asked. The message names the backend's object that is

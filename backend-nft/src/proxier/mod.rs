@@ -87,10 +87,10 @@ impl NftProxier {
         Ok(report)
     }
 
-    /// Deletes chains that nothing has led to for a while. They do no harm, so that a failure is
-    /// no reason to repeat the sync.
-    fn delete_stale_chains(&mut self) {
-        let Some(memory) = &mut self.memory else { return };
+    /// Deletes chains that nothing has led to for a while; false if that fails. They do no harm, so
+    /// that a failure is no reason to repeat the sync.
+    fn delete_stale_chains(&mut self) -> bool {
+        let Some(memory) = &mut self.memory else { return true };
         let mut transaction = Transaction::new();
         for family in self.config.families() {
             let stale = &mut memory.tables.of_mut(family.into()).stale_chains;
@@ -107,7 +107,9 @@ impl NftProxier {
         {
             tracing::warn!(%error, "cannot delete unused chains; comparing everything at the next sync");
             self.memory = None;
+            return false;
         }
+        true
     }
 
     fn delete_table(&mut self, family: Family) -> Result<(), TransportError> {
@@ -136,12 +138,12 @@ impl Proxier for NftProxier {
 
     /// Blocks for as long as the kernel takes to commit.
     async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
-        self.delete_stale_chains();
+        let cleanup_failed = !self.delete_stale_chains();
         let result = match delta.full {
             true => self.sync_full(state),
             false => self.sync_changes(state, delta),
         };
-        result.map_err(|error| {
+        result.map(|report| SyncReport { cleanup_failed, ..report }).map_err(|error| {
             self.memory = None;
             Self::error("cannot program the tables", error)
         })

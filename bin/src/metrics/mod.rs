@@ -52,6 +52,7 @@ struct SyncMetrics {
     network_programming: HistogramVec,
     no_local_endpoints: IntGaugeVec,
     nftables_failures: IntCounterVec,
+    nftables_cleanup_failures: IntCounterVec,
 }
 
 /// kube-proxy's, about changes of objects.
@@ -129,6 +130,11 @@ impl SyncMetrics {
             nftables_failures: make.counters(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
                 "Cumulative proxy nftables sync failures",
+                FAMILY,
+            )?,
+            nftables_cleanup_failures: make.counters(
+                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+                "Cumulative proxy nftables cleanup failures",
                 FAMILY,
             )?,
         })
@@ -319,6 +325,12 @@ impl Metrics {
     }
 
     fn observe_report(&self, outcome: &SyncOutcome<'_>) {
+        if outcome.report.cleanup_failed {
+            // A transaction holds both families.
+            for family in IpFamily::ALL {
+                self.sync.nftables_cleanup_failures.with_label_values(&[family.as_str()]).inc();
+            }
+        }
         if let Some(latency) = outcome.latency {
             self.ours.latency.observe(latency.as_secs_f64());
         }

@@ -183,3 +183,18 @@ fn only_watches_that_were_heard_from_are_told() {
     assert_eq!(value(&text, "switchyard_watch_silence_seconds{kind=\"Node\"}"), 1.5);
     assert!(!text.contains("{kind=\"Service\"}"), "{text}");
 }
+
+#[test]
+fn leftovers_that_stay_are_counted() {
+    let metrics = Metrics::new().unwrap();
+    let (state, delta) = (State::default(), Delta::default());
+    let series = "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total";
+    for (cleanup_failed, expected) in [(false, None), (true, Some(1.0)), (false, Some(1.0))] {
+        let report = SyncReport { cleanup_failed, ..SyncReport::default() };
+        metrics.synced(&outcome(&state, &delta, &report, &[]));
+        let text = metrics.text();
+        let found =
+            text.contains(series).then(|| value(&text, &format!("{series}{{ip_family=\"IPv6\"}}")));
+        assert_eq!(found, expected);
+    }
+}
