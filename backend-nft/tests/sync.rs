@@ -5,10 +5,15 @@ use std::{
     io::Write,
     net::IpAddr,
     process::{Command, Stdio},
+    sync::{Arc, Mutex},
     thread,
 };
 
-use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
+use backend_nft::{
+    NftConfig, NftProxier,
+    ruleset::{Family, SetName, TableDump, Transaction},
+    transport::{CommitStats, Transport, TransportError, TransportKind},
+};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     objects::Event,
@@ -286,6 +291,64 @@ fn settings_of_the_node_apply_at_once() {
         let listed = ruleset();
         assert!(listed.contains("elements = { 192.168.0.2 }"), "{listed}");
         assert!(listed.contains("ip daddr 10.97.0.0/16 drop") && !listed.contains("10.96.0.0/16"));
+    });
+}
+
+/// Writes down what is committed.
+struct Recording {
+    inner: Box<dyn Transport>,
+    committed: Arc<Mutex<Vec<String>>>,
+}
+
+impl Transport for Recording {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        self.committed.lock().expect("no panic").push(transaction.to_string());
+        self.inner.commit(transaction)
+    }
+
+    fn read(
+        &mut self,
+        family: Family,
+        elements_of: &[SetName],
+    ) -> Result<Option<TableDump>, TransportError> {
+        self.inner.read(family, elements_of)
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+}
+
+/// A packet that was sent to `lb/3` just before a commit may draw slot 2 just after it.
+#[test]
+fn slots_go_only_after_nothing_leads_to_them() {
+    in_namespace(|| {
+        let mut proxy = Node::new(config());
+        let committed = Arc::new(Mutex::new(Vec::new()));
+        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let recording = Recording { inner, committed: committed.clone() };
+        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(recording));
+        proxy.sync(web());
+        for (left, name) in [(&[1, 2][..], "one goes"), (&[], "all go")] {
+            committed.lock().expect("no panic").clear();
+            proxy.sync([web_slice(left)]);
+            let committed = committed.lock().expect("no panic").clone();
+            let [main, trimming] = committed.as_slice() else { panic!("{name}: {committed:?}") };
+            assert!(main.contains("service-ips"), "{name}: {main}");
+            assert!(!main.contains("delete element ip kube-proxy endpoints"), "{name}: {main}");
+            let mut lines = trimming.lines();
+            let all_slots = lines.all(|l| l.starts_with("delete element ip kube-proxy endpoints"));
+            assert!(all_slots, "{name}: {trimming}");
+        }
+        // The same when the table is compared as a whole.
+        proxy.sync(web());
+        committed.lock().expect("no panic").clear();
+        proxy.apply([web_slice(&[1, 2])]);
+        proxy.tracker.request_full();
+        proxy.try_sync().expect("a sync");
+        let committed = committed.lock().expect("no panic").clone();
+        assert_eq!(committed.len(), 2, "{committed:?}");
+        assert!(committed[1].contains("endpoints { 10.96.0.1 . tcp . 80 . 2"), "{committed:?}");
     });
 }
 

@@ -86,6 +86,17 @@ impl FixedSet {
         &DEFINITIONS[family as usize][self as usize]
     }
 
+    /// Whether it maps slots to endpoints.
+    pub(crate) fn has_slots(self) -> bool {
+        matches!(
+            self,
+            Self::Endpoints
+                | Self::NodePortEndpoints
+                | Self::LocalEndpoints
+                | Self::LocalNodePortEndpoints
+        )
+    }
+
     fn define(self, family: Family) -> SetDef {
         let address = family.address_field();
         let by_ip = [address, Field::InetProto, Field::InetService];

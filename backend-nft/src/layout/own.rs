@@ -148,7 +148,17 @@ fn balance(name: &ServicePortName, pool: &Pool) -> Vec<Rule> {
         ])
     };
     let any = pool.iter().map(|endpoint| chain(&endpoint.address)).collect();
-    pool.iter().map(remembered).chain([Rule::new([Statement::RandomVerdict(any)])]).collect()
+    // While these rules are being replaced, a packet may still follow them after the elements of
+    // their map have gone.
+    let otherwise = pool.first().map(|first| {
+        Rule::new([Statement::Verdict(chain(&first.address))])
+            .with_comment("reached only while this chain is replaced")
+    });
+    pool.iter()
+        .map(remembered)
+        .chain([Rule::new([Statement::RandomVerdict(any)])])
+        .chain(otherwise)
+        .collect()
 }
 
 /// The rules of an entry chain; `None` if the entry is a pool's chain itself.

@@ -1,6 +1,9 @@
 //! What one sync changes, collected by kind, and put into an order that the kernel takes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     layout::{ChainRules, fixed::FixedSet},
@@ -58,6 +61,19 @@ impl Changes {
     pub(crate) fn rewrite_chain(&mut self, chain: ChainRules) {
         self.flush_chains.push(chain.name.clone());
         self.rules.push(chain);
+    }
+
+    /// Takes out the deletions of slots that get no other endpoint. They wait for a transaction of
+    /// their own: a packet that was sent to `lb/4` just before the commit may draw slot 3 just
+    /// after it, and would find nothing there.
+    pub(crate) fn take_surplus_slots(&mut self) -> BTreeMap<FixedSet, Vec<Key>> {
+        let mut surplus = BTreeMap::new();
+        for (&set, deleted) in self.delete_elements.iter_mut().filter(|(set, _)| set.has_slots()) {
+            let added = self.add_elements.get(&set).map_or(&[][..], Vec::as_slice);
+            let refilled: HashSet<Key> = added.iter().map(|element| element.key).collect();
+            surplus.insert(set, deleted.extract_if(.., |key| !refilled.contains(key)).collect());
+        }
+        surplus
     }
 
     /// Puts added elements in the order of their keys, for people.

@@ -50,8 +50,8 @@ impl NftProxier {
     fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, TransportError> {
         let Some(memory) = &self.memory else { return self.sync_full(state) };
         let mut update = Update::plan(&self.config, memory, state, delta);
-        let (transaction, mut report) = into_transaction(std::mem::take(&mut update.changes));
-        commit(self.transport.as_mut(), &transaction, &mut report)?;
+        let (transactions, mut report) = into_transactions(std::mem::take(&mut update.changes));
+        commit(self.transport.as_mut(), &transactions, &mut report)?;
         if let Some(memory) = &mut self.memory {
             update.remember(memory);
         }
@@ -76,12 +76,12 @@ impl NftProxier {
             *dumps.of_mut(family.into()) = self.transport.read(family, &all_sets(family))?;
         }
         let (changes, memory) = full::plan(&self.config, state, &dumps);
-        let (mut transaction, mut report) = into_transaction(changes);
+        let (mut transactions, mut report) = into_transactions(changes);
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
-            transaction.expect_generation(generation);
+            transactions[0].expect_generation(generation);
         }
-        commit(self.transport.as_mut(), &transaction, &mut report)?;
+        commit(self.transport.as_mut(), &transactions, &mut report)?;
         self.memory = Some(memory);
         report.skipped = skipped(state.service_ports.values());
         Ok(report)
@@ -165,7 +165,8 @@ pub fn render(config: &NftConfig, state: &State) -> Transaction {
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }
-    into_transaction(changes).0
+    let ([transaction, _], _) = into_transactions(changes);
+    transaction
 }
 
 /// The Service ports that are not served exactly as they ask, and why.
@@ -177,29 +178,33 @@ fn all_sets(family: Family) -> Vec<SetName> {
     FixedSet::ALL.iter().map(|set| set.definition(family).name.clone()).collect()
 }
 
-fn into_transaction(changes: PerFamily<Changes>) -> (Transaction, SyncReport) {
-    let mut transaction = Transaction::new();
+/// Everything but what is left in slots behind the last one, and then that.
+fn into_transactions(changes: PerFamily<Changes>) -> ([Transaction; 2], SyncReport) {
+    let mut transactions = [Transaction::new(), Transaction::new()];
+    let [main, trimming] = &mut transactions;
     let mut report = SyncReport::default();
-    for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
+    for (family, mut changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
         let (added, removed) = changes.counts();
         report.added += added;
         report.removed += removed;
-        changes.append_to(family, &mut transaction);
+        for (set, keys) in changes.take_surplus_slots() {
+            trimming.delete_elements(family, set.definition(family), keys);
+        }
+        changes.append_to(family, main);
     }
-    (transaction, report)
+    (transactions, report)
 }
 
 fn commit(
     transport: &mut dyn Transport,
-    transaction: &Transaction,
+    transactions: &[Transaction],
     report: &mut SyncReport,
 ) -> Result<(), TransportError> {
-    if transaction.is_empty() {
-        return Ok(());
+    for transaction in transactions.iter().filter(|transaction| !transaction.is_empty()) {
+        let stats = transport.commit(transaction)?;
+        report.commit += stats.commit;
+        report.bytes += stats.bytes;
+        report.messages += stats.operations;
     }
-    let stats = transport.commit(transaction)?;
-    report.commit = stats.commit;
-    report.bytes = stats.bytes;
-    report.messages = stats.operations;
     Ok(())
 }
