@@ -269,7 +269,7 @@ pub enum Expectation {
 }
 
 /// How requests fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
     /// Somebody says no.

@@ -63,7 +63,8 @@ impl Conversation {
         }
     }
 
-    /// Asks once, and says what came of it.
+    /// Asks once, and says what came of it. With UDP, an answer that comes after the time for it is
+    /// taken for the next question's.
     pub fn outcome(&mut self) -> Outcome {
         match self.ask() {
             Ok(line) => Answer::parse(&line).map_or(Outcome::Other(line), Outcome::from),

@@ -101,8 +101,8 @@ impl Place {
     }
 }
 
-/// The whole network of a case. Dropping it removes everything.
-#[derive(Debug)]
+/// The whole network of a case. Dropping it, and every clone, removes everything.
+#[derive(Clone, Debug)]
 pub struct Topology {
     places: Vec<Place>,
     underlay: NetNs,

@@ -4,12 +4,14 @@
 //! Each sequence makes a network of its own, starts the proxy and writes changed Services,
 //! EndpointSlices, Nodes and ServiceCIDRs to its directory while connections come in. Then every
 //! address is probed from every place, and compared with what a new
-//! [`Tracker`](proxy_core::track::Tracker) makes of the objects that are left. A Service that
-//! nobody touches must lose no connection meanwhile.
+//! [`Tracker`](proxy_core::track::Tracker) makes of the objects that are left. UDP flows that began
+//! before must go where somebody still serves them, and a Service that nobody touches must lose no
+//! connection meanwhile.
 //!
 //! `PACKET_RIG_SEED` repeats one sequence, `PACKET_RIG_SEQUENCES` says how many there are, and
 //! `SWITCHYARD_BIN` and `SWITCHYARD_BACKEND` name the proxy and its backend.
 
+mod flows;
 mod oracle;
 mod random;
 mod world;
@@ -114,6 +116,8 @@ fn run(seed: u64) -> Result<(), String> {
 }
 
 fn follow(rig: &mut Rig, world: &mut World, random: &mut Random) -> Result<(), String> {
+    let topology = rig.topology.clone();
+    let mut flows = flows::begin(&topology, &world::targets())?;
     let steady = start_load(rig, &STEADY);
     let unsteady = start_load(rig, &UNSTEADY);
     for _ in 0..STEPS {
@@ -136,7 +140,8 @@ fn follow(rig: &mut Rig, world: &mut World, random: &mut Random) -> Result<(), S
     let state = world.resolve();
     let probes = oracle::probes(&state, &rig.topology, &world::targets());
     println!("{}", oracle::summary(&probes));
-    rig.check(&probes)
+    rig.check(&probes)?;
+    flows::check(&mut flows, &state, &topology)
 }
 
 fn start_load(rig: &Rig, routes: &[(&str, &str)]) -> Vec<LoadGenerator> {

@@ -4,7 +4,7 @@
 //! [`proxy_core::state`] and from the network.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
@@ -34,15 +34,14 @@ const NODE: &str = Topology::NODE;
 
 /// The probes that show whether packets go where `state` says: from every place to every target.
 pub fn probes(state: &State, topology: &Topology, targets: &[Target]) -> Vec<ProbePlan> {
-    let mut failing: BTreeMap<(u8, Vec<&str>), (Failure, Vec<Target>)> = BTreeMap::new();
+    let mut failing: BTreeMap<(Failure, Vec<&str>), Vec<Target>> = BTreeMap::new();
     let mut plans = Vec::new();
     for target in targets {
-        let mut failures: BTreeMap<u8, (Failure, Vec<&str>)> = BTreeMap::new();
+        let mut failures: BTreeMap<Failure, Vec<&str>> = BTreeMap::new();
         for place in PLACES.map(|name| topology.place(name).unwrap()) {
             match expected(state, topology, place, *target) {
                 Expectation::Fails(failure) => {
-                    let entry = failures.entry(failure as u8).or_insert((failure, Vec::new()));
-                    entry.1.push(&place.name);
+                    failures.entry(failure).or_default().push(&place.name);
                 }
                 reaches => {
                     let plan = ProbePlan::new(&[&place.name], &[*target], reaches);
@@ -50,11 +49,11 @@ pub fn probes(state: &State, topology: &Topology, targets: &[Target]) -> Vec<Pro
                 }
             }
         }
-        for (key, (failure, places)) in failures {
-            failing.entry((key, places)).or_insert((failure, Vec::new())).1.push(*target);
+        for key in failures {
+            failing.entry(key).or_default().push(*target);
         }
     }
-    plans.extend(failing.into_iter().map(|((_, places), (failure, targets))| ProbePlan {
+    plans.extend(failing.into_iter().map(|((failure, places), targets)| ProbePlan {
         count: Some(1),
         ..ProbePlan::new(&places, &targets, Expectation::Fails(failure))
     }));
@@ -77,8 +76,15 @@ pub fn summary(plans: &[ProbePlan]) -> String {
     )
 }
 
+/// The servers that an old flow to `target` may still have, if somebody listens there.
+pub fn serving(state: &State, topology: &Topology, target: Target) -> Option<BTreeSet<String>> {
+    let (port, _) = find(state, topology, target)?;
+    let serving = port.reachable().chain(&*port.draining);
+    Some(serving.map(|endpoint| server(topology, endpoint)).collect())
+}
+
 /// What must come of a request from `place` to `target`.
-fn expected(state: &State, topology: &Topology, place: &Place, target: Target) -> Expectation {
+pub fn expected(state: &State, topology: &Topology, place: &Place, target: Target) -> Expectation {
     let ip = target.address.ip();
     let family = IpFamily::of(&ip);
     let from = place.addresses[0].of_family(ip);
