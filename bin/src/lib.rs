@@ -57,14 +57,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn proxy(flags: &Flags) -> Result<Infallible, Failure> {
-    let Loaded { settings, .. } = load(flags)?;
+    let Loaded { settings, config, .. } = load(flags)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         mode = %settings.backend.mode,
         node = settings.node.node_name.as_str(),
         "Starting"
     );
-    run::run(&settings).map_err(|error| {
+    run::run(&settings, &config).map_err(|error| {
         tracing::error!(err = error_chain(&error), "Error running the proxy");
         error.into()
     })

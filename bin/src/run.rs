@@ -29,7 +29,10 @@ use tokio::{
 
 use crate::{
     backend,
-    config::settings::{PeriodSettings, ServerSettings, Settings},
+    config::{
+        settings::{PeriodSettings, ServerSettings, Settings},
+        v1alpha1::KubeProxyConfiguration,
+    },
     events::{self, Event, Recorder},
     feed::{self, FeedError, Link},
     flows,
@@ -80,8 +83,8 @@ pub enum RunError {
     Engine,
 }
 
-/// Proxies for ever.
-pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
+/// Proxies for ever, with settings that were made from this configuration.
+pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infallible, RunError> {
     let backend = backend::build(&settings.backend)?;
     let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
     let metrics = Arc::new(Metrics::new()?);
@@ -102,7 +105,7 @@ pub fn run(settings: &Settings) -> Result<Infallible, RunError> {
     let link = Link { watches: WatchHealth::new(), recorded };
     let watches = link.watches.clone();
     let healthz = HealthzHandler::new(health, Arc::clone(&metrics), watches.clone());
-    let exposition = MetricsHandler::new(metrics, settings.backend.mode, watches);
+    let exposition = MetricsHandler::new(metrics, watches, settings, config);
     let settings = settings.clone();
     let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);

@@ -1,31 +1,67 @@
-//! The metrics server: `/metrics`, and little besides.
+//! The metrics server: `/metrics`, and pages about the program itself.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{
-    Request, StatusCode,
+    Method, Request, StatusCode,
     header::{HeaderName, HeaderValue},
 };
+use jiff::Timestamp;
 
-use super::{Answer, Handler, PLAIN_TEXT, answer, not_found, with_header};
-use crate::{config::settings::Mode, metrics::Metrics, source::kube::WatchHealth};
+use super::{Answer, Handler, JSON, PLAIN_TEXT, answer, configz, not_found, with_header, zpages};
+use crate::{
+    config::{
+        settings::{Mode, Settings},
+        v1alpha1::KubeProxyConfiguration,
+    },
+    logging,
+    metrics::Metrics,
+    source::kube::WatchHealth,
+};
 
 const EXPOSITION: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
+/// What `/statusz` lists.
+const PATHS: [&str; 7] =
+    ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
+/// The profiler has no counterpart here, so that this is all that `enableProfiling` opens.
+const DEBUG_PATHS: [&str; 2] = ["/debug/flags", "/debug/flags/v"];
 
-/// Answers for [`Metrics`].
+/// Answers for [`Metrics`], and for the program.
 pub struct MetricsHandler {
     metrics: Arc<Metrics>,
-    mode: Mode,
     watches: WatchHealth,
+    mode: Mode,
+    configz: String,
+    flags: BTreeMap<&'static str, String>,
+    debugs: bool,
+    start: Timestamp,
 }
 
 impl MetricsHandler {
-    /// `mode` is the active backend's.
-    pub fn new(metrics: Arc<Metrics>, mode: Mode, watches: WatchHealth) -> Self {
-        Self { metrics, mode, watches }
+    /// The program runs with these settings, made from this configuration.
+    pub fn new(
+        metrics: Arc<Metrics>,
+        watches: WatchHealth,
+        settings: &Settings,
+        config: &KubeProxyConfiguration,
+    ) -> Self {
+        let mode = settings.backend.mode;
+        let effective = configz::effective(config, mode);
+        let start = metrics.process_start().and_then(|start| i64::try_from(start).ok());
+        Self {
+            metrics,
+            watches,
+            mode,
+            configz: configz::body(&effective).to_string(),
+            flags: zpages::flags(settings, &effective),
+            debugs: config.enable_profiling,
+            start: start
+                .and_then(|start| Timestamp::from_second(start).ok())
+                .unwrap_or_else(Timestamp::now),
+        }
     }
 
     fn exposition(&self) -> Answer {
@@ -36,57 +72,81 @@ impl MetricsHandler {
         }
         answer
     }
+
+    fn slis(&self, method: &Method) -> Answer {
+        if *method == Method::DELETE {
+            self.metrics.reset_slis();
+            return ok("metrics reset\n");
+        }
+        answer(StatusCode::OK, EXPOSITION, self.metrics.sli_text())
+    }
+
+    fn healthz(&self, query: Option<&str>) -> Answer {
+        self.metrics.pinged();
+        let is_verbose = query.unwrap_or_default().split('&').any(|parameter| {
+            parameter.split_once('=').map_or(parameter, |(name, _)| name) == "verbose"
+        });
+        ok(if is_verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" })
+    }
+
+    fn debug(&self, request: &Request<Bytes>) -> Answer {
+        match request.uri().path() {
+            "/debug/flags" | "/debug/flags/" => ok("/debug/flags/\n\nv\n"),
+            "/debug/flags/v" => set_verbosity(request),
+            _ => not_found(),
+        }
+    }
 }
 
 impl Handler for MetricsHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
         match request.uri().path() {
             "/metrics" => self.exposition(),
-            "/healthz" | "/healthz/ping" => answer(StatusCode::OK, PLAIN_TEXT, "ok"),
-            "/proxyMode" => answer(StatusCode::OK, PLAIN_TEXT, self.mode.as_str()),
+            "/metrics/slis" => self.slis(request.method()),
+            "/healthz" => self.healthz(request.uri().query()),
+            "/healthz/ping" => ok("ok"),
+            "/proxyMode" => ok(self.mode.as_str()),
+            "/configz" => answer(StatusCode::OK, JSON, self.configz.clone()),
+            "/flagz" => zpages::flagz(&self.flags).answer(request.headers()),
+            "/statusz" => {
+                let debug_paths = if self.debugs { &DEBUG_PATHS[..] } else { &[] };
+                let paths = [debug_paths, &PATHS].concat();
+                zpages::statusz(self.start, Timestamp::now(), &paths).answer(request.headers())
+            }
+            path if self.debugs && path.starts_with("/debug/") => self.debug(request),
             _ => not_found(),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use http_body_util::BodyExt;
+fn ok(text: impl Into<Bytes>) -> Answer {
+    answer(StatusCode::OK, PLAIN_TEXT, text)
+}
 
-    use super::*;
-
-    async fn get(path: &str) -> (u16, String, String) {
-        let handler = MetricsHandler::new(
-            Arc::new(Metrics::new().unwrap()),
-            Mode::Nftables,
-            WatchHealth::new(),
-        );
-        let answer = handler.answer(&crate::http::get(path));
-        let content_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
-        if path == "/metrics" {
-            let start: u64 =
-                answer.headers()["process-start-time-unix"].to_str().unwrap().parse().unwrap();
-            assert!(start > 1_600_000_000, "{start}");
-        }
-        let status = answer.status().as_u16();
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        (status, content_type, String::from_utf8(body.to_vec()).unwrap())
+/// Changes `-v` of the running program.
+fn set_verbosity(request: &Request<Bytes>) -> Answer {
+    if *request.method() != Method::PUT {
+        let text = "unrecognized http method";
+        return answer(StatusCode::NOT_ACCEPTABLE, PLAIN_TEXT, text);
     }
-
-    #[tokio::test]
-    async fn paths_are_kube_proxys() {
-        let text = "text/plain; charset=utf-8".to_owned();
-        assert_eq!(get("/healthz").await, (200, text.clone(), "ok".into()));
-        assert_eq!(get("/healthz/ping").await, (200, text.clone(), "ok".into()));
-        assert_eq!(get("/proxyMode").await, (200, text.clone(), "nftables".into()));
-        for path in ["/", "/livez", "/readyz"] {
-            assert_eq!(get(path).await, (404, text.clone(), "404 page not found\n".into()));
+    let text = String::from_utf8_lossy(request.body());
+    let text = text.trim();
+    match text.parse() {
+        Ok(verbosity) if logging::set_verbosity(verbosity) => {
+            tracing::info!(verbosity, "Verbosity changed");
+            ok(format!("successfully set klog.logging.verbosity to {verbosity}"))
         }
-        let (status, content_type, body) = get("/metrics").await;
-        assert_eq!(
-            (status, content_type.as_str()),
-            (200, "text/plain; version=0.0.4; charset=utf-8")
-        );
-        assert!(body.contains("\n# TYPE process_start_time_seconds gauge\n"), "{body}");
+        Ok(_) => {
+            let text = "failed set klog.logging.verbosity: nothing is logged";
+            answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN_TEXT, text)
+        }
+        Err(error) => {
+            let text: String = text.chars().take(64).flat_map(char::escape_debug).collect();
+            let text = format!("failed set klog.logging.verbosity {text}: {error}");
+            answer(StatusCode::BAD_REQUEST, PLAIN_TEXT, text)
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,11 @@
 //! The HTTP servers: plain HTTP, a few fixed paths, answers that are made on the spot.
 
+pub mod configz;
 pub mod healthz;
 pub mod listen;
 pub mod metrics;
 pub mod service_health;
+pub mod zpages;
 
 use bytes::Bytes;
 use http_body_util::Full;

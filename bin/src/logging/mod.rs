@@ -4,11 +4,11 @@ mod fields;
 mod json;
 mod klog;
 
-use std::io;
+use std::{io, sync::OnceLock};
 
 use tracing::{Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt::MakeWriter, layer::SubscriberExt, registry::Registry,
+    Layer, filter::Targets, fmt::MakeWriter, layer::SubscriberExt, registry::Registry, reload,
 };
 
 use crate::config::settings::{LogFormat, LogSettings};
@@ -26,13 +26,36 @@ const OURS: [&str; 9] = [
     "switchyard_conntrack",
 ];
 
+/// The filter of this process's log.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
 /// Sends this process's log to standard error. Only the program itself may call it, once.
 pub fn start(settings: &LogSettings) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
-    tracing::subscriber::set_global_default(subscriber(settings, io::stderr))
+    let (subscriber, filter) = with_handle(settings, io::stderr);
+    tracing::subscriber::set_global_default(subscriber)?;
+    // It was not set before, or the line above would have failed.
+    let _ = FILTER.set(filter);
+    Ok(())
+}
+
+/// Lets through what `-v` with this value would, from now on. False if nothing is logged.
+pub fn set_verbosity(verbosity: u32) -> bool {
+    FILTER.get().is_some_and(|handle| handle.reload(filter(verbosity)).is_ok())
 }
 
 /// A subscriber that writes to `writer`.
 pub fn subscriber<W>(settings: &LogSettings, writer: W) -> impl Subscriber + Send + Sync + use<W>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    with_handle(settings, writer).0
+}
+
+/// A subscriber, and what to change its filter with.
+fn with_handle<W>(
+    settings: &LogSettings,
+    writer: W,
+) -> (impl Subscriber + Send + Sync + use<W>, reload::Handle<Targets, Registry>)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -41,7 +64,8 @@ where
         LogFormat::Text => base.event_format(klog::Klog::default()).boxed(),
         LogFormat::Json => base.event_format(json::Json).boxed(),
     };
-    Registry::default().with(layer.with_filter(filter(settings.verbosity)))
+    let (filter, handle) = reload::Layer::new(filter(settings.verbosity));
+    (Registry::default().with(layer.with_filter(filter)), handle)
 }
 
 /// What `-v` lets through. Our levels are klog's verbosities: informational messages are 0,

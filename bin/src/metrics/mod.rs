@@ -5,6 +5,7 @@
 
 mod maker;
 mod process;
+mod sli;
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -26,12 +27,14 @@ use proxy_core::{
 use self::{
     maker::{FAMILY, Maker},
     process::ProcessMetrics,
+    sli::SliMetrics,
 };
 
 /// All metrics of the process.
 pub struct Metrics {
     registry: Registry,
     process: ProcessMetrics,
+    sli: SliMetrics,
     /// `kubeproxy_proxy_healthz_total`
     pub healthz: IntCounterVec,
     /// `kubeproxy_proxy_livez_total`
@@ -259,6 +262,7 @@ impl Metrics {
             conntrack: ConntrackMetrics::new(&make)?,
             ours: OurMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
+            sli: SliMetrics::new()?,
             registry,
         })
     }
@@ -266,11 +270,22 @@ impl Metrics {
     /// All of them in Prometheus' text format, as of now.
     pub fn text(&self) -> String {
         self.process.refresh();
-        let mut text = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
-            tracing::error!(err = %error, "Failed to print the metrics");
-        }
-        String::from_utf8_lossy(&text).into_owned()
+        exposition(&self.registry)
+    }
+
+    /// The metrics server was asked whether it is there.
+    pub fn pinged(&self) {
+        self.sli.pinged();
+    }
+
+    /// How often that was, in Prometheus' text format.
+    pub fn sli_text(&self) -> String {
+        self.sli.text()
+    }
+
+    /// Forgets how often that was.
+    pub fn reset_slis(&self) {
+        self.sli.reset();
     }
 
     /// When the process started, in seconds since 1970.
@@ -407,6 +422,14 @@ impl Metrics {
             gauge.set(now);
         }
     }
+}
+
+fn exposition(registry: &Registry) -> String {
+    let mut text = Vec::new();
+    if let Err(error) = TextEncoder::new().encode(&registry.gather(), &mut text) {
+        tracing::error!(err = %error, "Failed to print the metrics");
+    }
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// The families that a sync concerns.

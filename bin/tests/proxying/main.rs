@@ -6,4 +6,5 @@ mod events;
 mod flows;
 mod manifests;
 mod namespace;
+mod pages;
 mod service_health;

@@ -1,0 +1,52 @@
+//! Health of this component, as it is told at `/metrics/slis`. Not to be taken for the health of
+//! the proxy.
+
+use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+
+use super::maker::Maker;
+
+/// The one check there is.
+const PING: &str = "ping";
+const HEALTHZ: &str = "healthz";
+
+/// Metrics in a registry of their own, since they are asked for apart.
+pub(super) struct SliMetrics {
+    registry: Registry,
+    last: IntGaugeVec,
+    total: IntCounterVec,
+}
+
+impl SliMetrics {
+    pub(super) fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        Ok(Self {
+            last: make.gauges(
+                "kubernetes_healthcheck",
+                "This metric records the result of a single healthcheck.",
+                &["name", "type"],
+            )?,
+            total: make.counters(
+                "kubernetes_healthchecks_total",
+                "This metric records the results of all healthcheck.",
+                &["name", "status", "type"],
+            )?,
+            registry,
+        })
+    }
+
+    /// The check was made, and succeeded: it answered.
+    pub(super) fn pinged(&self) {
+        self.last.with_label_values(&[PING, HEALTHZ]).set(1);
+        self.total.with_label_values(&[PING, "success", HEALTHZ]).inc();
+    }
+
+    pub(super) fn text(&self) -> String {
+        super::exposition(&self.registry)
+    }
+
+    pub(super) fn reset(&self) {
+        self.last.reset();
+        self.total.reset();
+    }
+}
