@@ -72,9 +72,7 @@ fn many_changes_at_once_are_as_good_as_one_by_one() {
         let mut proxy = Node::new(flavour, config());
         let services = |port: i64| {
             (0..200u8).map(move |i| {
-                service(&format!("s{i}"), &format!("10.96.1.{i}"))
-                    .port("http", "TCP", port)
-                    .apply()
+                service(&format!("s{i}"), &format!("10.96.1.{i}")).port("http", "TCP", port).apply()
             })
         };
         proxy.sync(services(80));
@@ -248,9 +246,10 @@ fn a_clean_up_leaves_nothing_of_either_flavour_and_can_be_repeated() {
             let all = Flavour::ALL.map(Tables::both);
             all.map(|both| both.map(|tables| tables.save()))
         };
-        // Tables and built-in chains stay.
+        const THEIRS: &str = "*mangle\n-A OUTPUT -j ACCEPT\nCOMMIT\n*filter\n-A OUTPUT -j ACCEPT\n\
+                              COMMIT\n*nat\n-A OUTPUT -j ACCEPT\nCOMMIT\n";
         for tables in Flavour::ALL.map(Tables::both).as_flattened() {
-            tables.restore("*mangle\nCOMMIT\n*filter\n-A FORWARD -j ACCEPT\nCOMMIT\n*nat\nCOMMIT\n");
+            tables.restore(THEIRS);
         }
         let before = tables();
         let mut proxies = Flavour::ALL.map(|flavour| Node::new(flavour, config()));

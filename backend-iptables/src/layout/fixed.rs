@@ -1,6 +1,11 @@
 //! The chains that are always there, and the jumps that lead to them.
 
-use proxy_core::{model::IpFamily, state::NodePortAddresses};
+use std::collections::{BTreeMap, HashMap};
+
+use proxy_core::{
+    model::{IpFamily, Protocol, ServiceName},
+    state::{HealthCheck, NodePortAddresses},
+};
 
 use super::{Chain, Context, SharedChain, Table, names::chain, text::RuleText};
 
@@ -133,7 +138,7 @@ pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
                 true => RuleText::new(),
                 false => RuleText::new().destination_not(context.loopback()),
             };
-            vec![rule.comment(COMMENT).to_node().jump(chain::NODE_PORTS)]
+            vec![rule.comment(COMMENT).at_node().jump(chain::NODE_PORTS)]
         }
         NodePortAddresses::Only(ips) => ips
             .iter()
@@ -141,4 +146,22 @@ pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
             .map(|ip| RuleText::new().destination(*ip).comment(COMMENT).jump(chain::NODE_PORTS))
             .collect(),
     }
+}
+
+/// The rules that let load balancers ask for the health of Services, one for each port.
+pub(crate) fn health_checks(
+    checks: &HashMap<ServiceName, HealthCheck>,
+    family: IpFamily,
+) -> Vec<String> {
+    let of_family = checks.iter().filter(|(_, check)| check.local_endpoints.of(family).is_some());
+    let by_port: BTreeMap<u16, &ServiceName> =
+        of_family.map(|(name, check)| (check.port, name)).collect();
+    let rule = |(port, name): (u16, &ServiceName)| {
+        RuleText::new()
+            .protocol(Protocol::Tcp)
+            .comment(&format!("{name} health check node port"))
+            .port(Protocol::Tcp, port)
+            .jump("ACCEPT")
+    };
+    by_port.into_iter().map(rule).collect()
 }

@@ -118,7 +118,7 @@ impl Rendering<'_> {
             Masquerade::Always => RuleText::new().destination(ip),
             Masquerade::ExceptLocalPods => {
                 let pods = self.context.node.local_pods.of(self.context.family).as_ref()?;
-                RuleText::new().not_from_local_pod_to(pods, ip)
+                RuleText::new().not_sent_by_local_pod_to(pods, ip)
             }
         };
         let protocol = self.port.id.name.protocol;
@@ -173,12 +173,12 @@ impl Rendering<'_> {
                 if let Some(pods) = self.context.node.local_pods.of(self.context.family) {
                     let comment = format!("pod traffic for {name} external destinations");
                     rules.push(
-                        RuleText::new().from_local_pod(pods).comment(&comment).jump(&cluster),
+                        RuleText::new().sent_by_local_pod(pods).comment(&comment).jump(&cluster),
                     );
                 }
                 let says = |does| format!("{does} LOCAL traffic for {name} external destinations");
                 let from_node =
-                    |does, to: &str| RuleText::new().comment(&says(does)).from_node().jump(to);
+                    |does, to: &str| RuleText::new().comment(&says(does)).sent_by_node().jump(to);
                 rules.push(from_node("masquerade", chain::MARK_MASQ));
                 rules.push(from_node("route", &cluster));
                 if !self.port.local.is_empty() {
@@ -252,7 +252,7 @@ impl Rendering<'_> {
                     true => RuleText::new(),
                     false => RuleText::new().destination_not(self.context.loopback()),
                 };
-                let rule = rule.protocol(protocol).comment(&comment).to_node();
+                let rule = rule.protocol(protocol).comment(&comment).at_node();
                 vec![rule.port(protocol, frontend.port)]
             }
             NodePortAddresses::Only(ips) => ips

@@ -44,7 +44,7 @@ impl RuleText {
     }
 
     /// Matches what a pod of this node sends.
-    pub(crate) fn from_local_pod(self, pods: &LocalPods) -> Self {
+    pub(crate) fn sent_by_local_pod(self, pods: &LocalPods) -> Self {
         match pods {
             LocalPods::Source(net) => self.source(*net),
             LocalPods::Interface(name) => self.push(format_args!("-i {name}")),
@@ -53,7 +53,7 @@ impl RuleText {
     }
 
     /// Matches what goes to `ip` and what no pod of this node sends.
-    pub(crate) fn not_from_local_pod_to(self, pods: &LocalPods, ip: IpAddr) -> Self {
+    pub(crate) fn not_sent_by_local_pod_to(self, pods: &LocalPods, ip: IpAddr) -> Self {
         match pods {
             LocalPods::Source(net) => {
                 self.push(format_args!("! -s {}", net.trunc())).destination(ip)
@@ -81,12 +81,12 @@ impl RuleText {
     }
 
     /// Any address of the node.
-    pub(crate) fn to_node(self) -> Self {
+    pub(crate) fn at_node(self) -> Self {
         self.push(format_args!("-m addrtype --dst-type LOCAL"))
     }
 
     /// Sent by the node itself.
-    pub(crate) fn from_node(self) -> Self {
+    pub(crate) fn sent_by_node(self) -> Self {
         self.push(format_args!("-m addrtype --src-type LOCAL"))
     }
 

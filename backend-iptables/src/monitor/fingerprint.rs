@@ -4,6 +4,7 @@
 //! end (`IPT_SO_GET_INFO`); of nftables the number of its generation, which each commit increases.
 
 use std::{
+    hash::{DefaultHasher, Hash, Hasher},
     mem::MaybeUninit,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
@@ -21,17 +22,18 @@ use crate::{
 
 /// The same as long as nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fingerprint {
-    Legacy([TableInfo; Table::ALL.len()]),
-    Nft(u32),
-}
+pub(crate) struct Fingerprint(u64);
 
 impl Fingerprint {
     /// Asks the kernel; `None` if it does not say.
     pub(crate) fn read(programs: &Programs) -> Option<Self> {
         match programs.flavour {
-            Flavour::Legacy => legacy(programs.family).map(Self::Legacy),
-            Flavour::Nft => generation().map(Self::Nft),
+            Flavour::Legacy => legacy(programs.family).map(|tables| {
+                let mut hasher = DefaultHasher::new();
+                tables.hash(&mut hasher);
+                Self(hasher.finish())
+            }),
+            Flavour::Nft => generation().map(|generation| Self(generation.into())),
         }
     }
 }
@@ -43,8 +45,8 @@ const GET_INFO: libc::c_int = 64;
 
 /// `struct ipt_getinfo`, which is the same as `struct ip6t_getinfo`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TableInfo {
+#[derive(Clone, Copy, Hash)]
+struct TableInfo {
     name: [u8; 32],
     valid_hooks: u32,
     hook_entry: [u32; HOOKS],

@@ -38,6 +38,8 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump) -> Changes
             compare_chain(&mut changes, dump, Table::Nat, chain);
         }
     }
+    let health = fixed::health_checks(&state.health_checks, context.family);
+    shared.entry(SharedChain::FilterNodePorts).or_default().extend(health);
     for which in SharedChain::ALL {
         let rules = shared.remove(&which).unwrap_or_default();
         compare_shared(&mut changes, dump, which, rules, fixed::tail(which, context));

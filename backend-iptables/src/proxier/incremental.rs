@@ -41,6 +41,13 @@ pub(crate) fn plan(
             update.compare_port(memory, state, id, &before, &after);
         }
     }
+    if delta.health_checks {
+        let rules = |checks| {
+            let rules = fixed::health_checks(checks, family).into_iter();
+            rules.map(|rule| (SharedChain::FilterNodePorts, rule)).collect()
+        };
+        update.compare_shared(rules(&memory.health_checks), rules(&state.health_checks));
+    }
     update.finish(state, &after)
 }
 
@@ -147,6 +154,9 @@ impl Update {
             if let Some(rules) = rules.get_mut(&which) {
                 rules.push(rule);
             }
+        }
+        if let Some(rules) = rules.get_mut(&SharedChain::FilterNodePorts) {
+            rules.extend(fixed::health_checks(&state.health_checks, after.family));
         }
         for (which, mut rules) in rules {
             rules.extend(fixed::tail(which, after));

@@ -13,9 +13,9 @@ use std::{collections::HashMap, fs, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use proxy_core::{
-    model::{IpFamily, ServicePortId},
+    model::{IpFamily, ServiceName, ServicePortId},
     proxier::{Proxier, ProxierError, SyncReport},
-    state::{Delta, NodeState, ResolvedServicePort, State},
+    state::{Delta, HealthCheck, NodeState, ResolvedServicePort, State},
 };
 
 use crate::{
@@ -40,6 +40,7 @@ const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 struct Memory {
     ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
     node: NodeState,
+    health_checks: HashMap<ServiceName, HealthCheck>,
 }
 
 /// Programs Services with iptables. See the [crate's documentation](crate).
@@ -174,8 +175,11 @@ impl IptablesProxier {
         });
         self.waited += waited;
         result?;
-        let ports = state.service_ports.clone();
-        self.memory = Some(Memory { ports, node: state.node.clone() });
+        self.memory = Some(Memory {
+            ports: state.service_ports.clone(),
+            node: state.node.clone(),
+            health_checks: state.health_checks.clone(),
+        });
         Ok(report)
     }
 
@@ -213,6 +217,9 @@ impl IptablesProxier {
         }
         if delta.node {
             memory.node = state.node.clone();
+        }
+        if delta.health_checks {
+            memory.health_checks = state.health_checks.clone();
         }
     }
 

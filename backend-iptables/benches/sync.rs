@@ -1,0 +1,265 @@
+//! How long Services take to get into the kernel with each flavour, beside the floor: the program
+//! alone, on the smallest input that has the same effect, in the same run.
+//!
+//! `cargo bench -p backend-iptables --bench sync [-- SERVICES ENDPOINTS]`, as root: everything
+//! happens in network namespaces of its own threads. Times are medians.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, render};
+use proxy_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    model::{IpFamily, PerFamily},
+    objects::{EndpointSlice, Event, Kind, Object, Service},
+    proxier::Proxier,
+    track::Tracker,
+};
+use serde_json::json;
+
+/// Repetitions of a change.
+const CHANGE_ROUNDS: usize = 9;
+
+fn main() {
+    // Cargo passes flags such as `--bench`.
+    let numbers: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let cluster = Cluster {
+        services: numbers.first().copied().unwrap_or(10_000),
+        endpoints: numbers.get(1).copied().unwrap_or(5),
+    };
+    for flavour in Flavour::ALL {
+        println!(
+            "{} Services x {} endpoints, iptables-{flavour}",
+            cluster.services, cluster.endpoints
+        );
+        let (first_target, change_target) = match flavour {
+            Flavour::Legacy => (Duration::from_millis(2150), Duration::from_millis(650)),
+            Flavour::Nft => (Duration::from_secs(60), Duration::from_secs(5)),
+        };
+        let rounds = if flavour == Flavour::Legacy { 5 } else { 3 };
+        let (first, floor): (Vec<_>, Vec<_>) = (0..rounds)
+            .map(|_| (cluster.first_programming(flavour), cluster.first_floor(flavour)))
+            .unzip();
+        report("first programming", first, floor, first_target);
+        let times = cluster.changes(flavour);
+        report("one EndpointSlice change", times.changes, times.change_floor, change_target);
+        report("one Service more", times.additions, times.addition_floor, change_target);
+        println!("{:<28}{:>12}", "nothing differs, compared", show(median(times.comparisons)));
+    }
+}
+
+fn report(what: &str, times: Vec<Duration>, floor: Vec<Duration>, target: Duration) {
+    let worst = times.iter().max().copied().unwrap_or_default();
+    let (time, floor) = (median(times), median(floor));
+    println!(
+        "{what:<28}{:>12}   floor {:>12}   {:.2} x floor   worst {:>12}   target {} {}",
+        show(time),
+        show(floor),
+        time.as_secs_f64() / floor.as_secs_f64(),
+        show(worst),
+        show(target),
+        if time <= target { "met" } else { "MISSED" },
+    );
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn show(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// Runs `work` in a network namespace of its own, which goes when the thread does.
+fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(move || {
+        // SAFETY: unshare takes no pointers; the new namespace is this thread's alone.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(
+            result,
+            0,
+            "cannot make a network namespace: {}",
+            std::io::Error::last_os_error()
+        );
+        work()
+    });
+    thread.join().expect("the work does not panic")
+}
+
+#[derive(Clone, Copy)]
+struct Cluster {
+    services: usize,
+    endpoints: usize,
+}
+
+/// Of a cluster that is programmed.
+#[derive(Default)]
+struct Times {
+    changes: Vec<Duration>,
+    change_floor: Vec<Duration>,
+    additions: Vec<Duration>,
+    addition_floor: Vec<Duration>,
+    comparisons: Vec<Duration>,
+}
+
+impl Cluster {
+    fn service(&self, i: usize) -> Object {
+        let object = json!({
+            "metadata": {"namespace": "bench", "name": format!("svc-{i}")},
+            "spec": {"clusterIP": format!("10.{}.{}.{}", 96 + i / 65_000, i % 65_000 / 250, i % 250 + 1),
+                     "ports": [{"name": "http", "port": 80}]},
+        });
+        Object::Service(serde_json::from_value::<Service>(object).expect("a Service"))
+    }
+
+    /// The slice of Service `i`; each `version` has another last endpoint.
+    fn slice(&self, i: usize, version: usize) -> Object {
+        let address =
+            |n: usize| format!("10.{}.{}.{}", 128 + n / 62_500, n % 62_500 / 250, n % 250 + 1);
+        let endpoints: Vec<_> = (0..self.endpoints)
+            .map(|e| match e + 1 == self.endpoints && version > 0 {
+                true => address(7_000_000 + version % 200_000),
+                false => address(i * self.endpoints + e),
+            })
+            .map(|ip| json!({"addresses": [ip], "nodeName": "elsewhere"}))
+            .collect();
+        let object = json!({
+            "metadata": {"namespace": "bench", "name": format!("svc-{i}-x"),
+                         "labels": {"kubernetes.io/service-name": format!("svc-{i}")}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": 8080}],
+            "endpoints": endpoints,
+        });
+        Object::EndpointSlice(serde_json::from_value::<EndpointSlice>(object).expect("a slice"))
+    }
+
+    /// A tracker that knows the cluster.
+    fn tracker(&self) -> Tracker {
+        let mut tracker = Tracker::new(NodeConfig {
+            local_pods: LocalPodsConfig::ClusterCidr(vec![
+                "10.128.0.0/9".parse().expect("a network"),
+            ]),
+            ..NodeConfig::new("node-1")
+        });
+        let replace = |kind, objects| Event::Replace { kind, objects, malformed: Vec::new() };
+        let services = (0..self.services).map(|i| self.service(i)).collect();
+        let slices = (0..self.services).map(|i| self.slice(i, 0)).collect();
+        tracker.apply(replace(Kind::Service, services));
+        tracker.apply(replace(Kind::EndpointSlice, slices));
+        tracker.resolve();
+        tracker
+    }
+
+    fn first_programming(self, flavour: Flavour) -> Duration {
+        in_namespace(move || {
+            let mut tracker = self.tracker();
+            tracker.request_full();
+            Engine { proxier: proxier(flavour), tracker }.sync()
+        })
+    }
+
+    fn first_floor(self, flavour: Flavour) -> Duration {
+        in_namespace(move || {
+            let text = render(&config(flavour), self.tracker().state(), IpFamily::V4);
+            restore(flavour, &text)
+        })
+    }
+
+    /// Changes of a cluster that is programmed; and the same by hand.
+    fn changes(self, flavour: Flavour) -> Times {
+        in_namespace(move || {
+            let mut engine = Engine { proxier: proxier(flavour), tracker: self.tracker() };
+            engine.tracker.request_full();
+            engine.sync();
+            let mut times = Times::default();
+            for round in 0..CHANGE_ROUNDS {
+                let slice = self.slice(round * 31 % self.services, round + 1);
+                times.changes.push(engine.apply([slice]));
+                // The same again for a chain of another name: it is made, later written anew.
+                let mut text = "*nat\n:KUBE-SVC-FLOOR00000000000 - [0:0]\n".to_owned();
+                for endpoint in 1..=self.endpoints {
+                    text += &format!(
+                        "-A KUBE-SVC-FLOOR00000000000 -p tcp -m statistic --mode random \
+                         --probability 0.5 -j DNAT --to-destination 10.9.{round}.{endpoint}:80\n"
+                    );
+                }
+                text += "COMMIT\n";
+                times.change_floor.push(restore(flavour, &text));
+            }
+            for round in 0..CHANGE_ROUNDS {
+                let i = self.services + round;
+                times.additions.push(engine.apply([self.service(i), self.slice(i, 0)]));
+                let rule = format!("-d 10.250.0.{round}/32 -p tcp -j KUBE-SVC-FLOOR00000000000");
+                let text = format!("*nat\n-I KUBE-SERVICES 1 {rule}\nCOMMIT\n");
+                times.addition_floor.push(restore(flavour, &text));
+                restore(flavour, &format!("*nat\n-D KUBE-SERVICES {rule}\nCOMMIT\n"));
+            }
+            restore(
+                flavour,
+                "*nat\n:KUBE-SVC-FLOOR00000000000 - [0:0]\n-X KUBE-SVC-FLOOR00000000000\nCOMMIT\n",
+            );
+            for _ in 0..3 {
+                engine.tracker.request_full();
+                times.comparisons.push(engine.sync());
+            }
+            times
+        })
+    }
+}
+
+fn config(flavour: Flavour) -> IptablesConfig {
+    let families = PerFamily { v4: true, v6: false };
+    IptablesConfig { flavour: Some(flavour), families, ..IptablesConfig::default() }
+}
+
+fn proxier(flavour: Flavour) -> IptablesProxier {
+    IptablesProxier::new(config(flavour)).expect("iptables is installed")
+}
+
+/// How long the program takes for `input`.
+fn restore(flavour: Flavour, input: &str) -> Duration {
+    let start = Instant::now();
+    let mut child = Command::new(format!("iptables-{flavour}-restore"))
+        .args(["-w", "5", "--noflush", "--counters"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("iptables is installed");
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+    assert!(child.wait().expect("it ends").success());
+    start.elapsed()
+}
+
+struct Engine {
+    proxier: IptablesProxier,
+    tracker: Tracker,
+}
+
+impl Engine {
+    /// Applies objects; returns the time until the kernel has them.
+    fn apply(&mut self, objects: impl IntoIterator<Item = Object>) -> Duration {
+        let start = Instant::now();
+        for object in objects {
+            self.tracker.apply(Event::Apply(object));
+        }
+        self.tracker.resolve();
+        let resolved = start.elapsed();
+        resolved + self.sync()
+    }
+
+    fn sync(&mut self) -> Duration {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let start = Instant::now();
+        let sync = self.proxier.sync(self.tracker.state(), self.tracker.delta());
+        runtime.block_on(sync).unwrap_or_else(|error| {
+            panic!("{error}: {:?}", std::error::Error::source(&error));
+        });
+        let time = start.elapsed();
+        self.tracker.mark_synced();
+        time
+    }
+}
