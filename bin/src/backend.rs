@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use backend_iptables::{IptablesConfig, IptablesProxier};
+use backend_iptables::{IptablesConfig, IptablesProxier, Monitor};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
@@ -21,6 +21,19 @@ pub fn build(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierErro
         Mode::Ipvs => Box::new(IpvsProxier::new()?),
         Mode::Userspace => Box::new(UserspaceProxier::new()?),
     })
+}
+
+/// Makes the backend that the configuration selects, and what notices that somebody else has taken
+/// its rules away, where the backend needs to be told.
+pub fn build_watched(
+    settings: &BackendSettings,
+) -> Result<(Box<dyn Proxier>, Option<Monitor>), ProxierError> {
+    if settings.mode != Mode::Iptables {
+        return Ok((build(settings)?, None));
+    }
+    let proxier = IptablesProxier::new(iptables_config(settings))?;
+    let monitor = proxier.monitor();
+    Ok((Box::new(proxier), Some(monitor)))
 }
 
 /// Removes what any backend programs, whichever the configuration selects: nobody should have to

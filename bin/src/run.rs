@@ -85,7 +85,7 @@ pub enum RunError {
 
 /// Proxies for ever, with settings that were made from this configuration.
 pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infallible, RunError> {
-    let backend = backend::build(&settings.backend)?;
+    let (backend, monitor) = backend::build_watched(&settings.backend)?;
     let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
     let metrics = Arc::new(Metrics::new()?);
     let families = backend::enabled(&backend::families());
@@ -110,6 +110,9 @@ pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infal
     let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);
         let engine = start_engine(&settings, backend, Arc::new(observer), received)?;
+        if let Some(monitor) = monitor {
+            tokio::spawn(monitor.run(inputs.clone()));
+        }
         let servers = serve(settings.servers.clone(), Arc::new(healthz), Arc::new(exposition));
         let serving = tokio::spawn(async move {
             let error = tokio::select! {
