@@ -117,9 +117,9 @@ fn backend() -> String {
     env::var("SWITCHYARD_BACKEND").unwrap_or_else(|_| "nftables".to_owned())
 }
 
-/// Whether the backend compares with the kernel at its start. The others write everything again.
+/// Whether the backend compares with the kernel at its start.
 fn is_incremental() -> bool {
-    backend() == "nftables"
+    ["nftables", "iptables"].contains(&backend().as_str())
 }
 
 fn start() -> Rig {

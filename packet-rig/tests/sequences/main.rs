@@ -85,6 +85,10 @@ fn random_changes_under_traffic() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
+fn backend() -> String {
+    env::var("SWITCHYARD_BACKEND").unwrap_or_else(|_| "nftables".to_owned())
+}
+
 fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let mut world = World::new(&mut random);
@@ -103,9 +107,8 @@ fn run(seed: u64) -> Result<(), String> {
         files: world.files(),
         ..Case::default()
     };
-    let backend = env::var("SWITCHYARD_BACKEND").unwrap_or_else(|_| "nftables".to_owned());
     let binary = proxy::find_binary().map_err(|error| error.to_string())?;
-    let mut rig = Rig::start(&case, &backend, &binary).map_err(|error| error.to_string())?;
+    let mut rig = Rig::start(&case, &backend(), &binary).map_err(|error| error.to_string())?;
     let result = rig.wait_ready().map_err(|error| error.to_string());
     let result = result.and_then(|()| follow(&mut rig, &mut world, &mut random));
     result.map_err(|message| {

@@ -1,7 +1,7 @@
 //! What a resolved state means for a packet, in the words of probes.
 //!
-//! Nothing here is known about backends: it follows from the documentation of
-//! [`proxy_core::state`] and from the network.
+//! It follows from the documentation of [`proxy_core::state`] and from the network, and knows
+//! nothing about backends but that only nftables refuses and drops what no Service has.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use proxy_core::{
     },
 };
 
-use crate::world::OTHER_PORT;
+use crate::{backend, world::OTHER_PORT};
 
 /// What the names of the servers on the second port end with.
 pub const OTHER_SUFFIX: &str = "-other";
@@ -161,11 +161,13 @@ fn unserved(state: &State, topology: &Topology, ip: IpAddr) -> Failure {
         .values()
         .flat_map(|port| &port.frontends)
         .any(|frontend| frontend.at == FrontendAddress::ClusterIp(ip));
-    if is_cluster_ip || topology.node().has(ip) {
+    // The others have no rules for what no Service has.
+    let is_guarded = backend() == "nftables";
+    if topology.node().has(ip) || (is_cluster_ip && is_guarded) {
         return Failure::Refused;
     }
     let ranges = state.node.service_cidrs.of(IpFamily::of(&ip));
-    match ranges.iter().any(|net| net.contains(&ip)) {
+    match is_guarded && ranges.iter().any(|net| net.contains(&ip)) {
         true => Failure::TimedOut,
         false => Failure::Unrouted,
     }
