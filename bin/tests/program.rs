@@ -128,7 +128,7 @@ fn a_configuration_that_is_no_good_is_logged() {
 fn a_mode_that_is_not_built_is_one_sentence() {
     let directory = directory(MANIFESTS);
     let manifests = directory.path().to_str().unwrap();
-    for mode in ["iptables", "ipvs", "userspace"] {
+    for mode in ["ipvs", "userspace"] {
         let (_, log) = expect(1, &["--manifests", manifests, "--proxy-mode", mode]);
         assert_eq!(
             last_message(&log),
