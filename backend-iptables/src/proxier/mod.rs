@@ -62,7 +62,7 @@ pub struct IptablesProxier {
 pub fn probe(config: &IptablesConfig) -> Result<(), ProxierError> {
     let proxier = IptablesProxier::new(config.clone())?;
     for programs in proxier.programs() {
-        // The one table that is small on any host.
+        // Whether the chain is there or not: the table can be read, so privileges and modules are.
         run::check(programs, &["-t", "nat", "-n", "-L", chain::CANARY])
             .map_err(|error| unsupported(error.to_string()))?;
     }
@@ -132,7 +132,15 @@ impl IptablesProxier {
     }
 
     fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ToolError> {
-        let Some(memory) = &self.memory else { return self.sync_full(state) };
+        let memory = match &self.memory {
+            // Serving localhost takes more than rules of our own.
+            Some(memory)
+                if self.serves_localhost(&memory.node) == self.serves_localhost(&state.node) =>
+            {
+                memory
+            }
+            _ => return self.sync_full(state),
+        };
         let mut report = SyncReport::default();
         let mut waited = Duration::ZERO;
         let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
@@ -155,6 +163,11 @@ impl IptablesProxier {
                 self.sync_full(state)
             }
         }
+    }
+
+    fn serves_localhost(&self, node: &NodeState) -> bool {
+        let settings = &self.settings;
+        Context { family: IpFamily::V4, settings, node }.serves_localhost()
     }
 
     fn sync_full(&mut self, state: &State) -> Result<SyncReport, ToolError> {
