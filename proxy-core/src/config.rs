@@ -20,6 +20,8 @@ pub struct NodeConfig {
     /// Whether a node that has no Node object may have traffic from load balancers. In a cluster
     /// it may not, since it is not known whether it is being removed; without one it may.
     pub eligible_without_node: bool,
+    /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
+    pub external_ips: bool,
 }
 
 impl NodeConfig {
@@ -32,6 +34,7 @@ impl NodeConfig {
             node_port_addresses: Vec::new(),
             bind_address: None,
             eligible_without_node: false,
+            external_ips: true,
         }
     }
 }

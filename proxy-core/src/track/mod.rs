@@ -250,7 +250,7 @@ impl Tracker {
         key: &ObjectKey,
         problems: &mut Problems,
     ) {
-        match Service::parse(object, problems) {
+        match Service::parse(object, self.config.external_ips, problems) {
             Some(service) => {
                 let before = self.services.get(&service.name);
                 if before != Some(&service) {

@@ -65,8 +65,12 @@ impl Service {
 
     /// Parses `object`; `None` if there is nothing in it for this proxy (headless, ExternalName,
     /// another proxy's), or nothing usable. Whatever cannot be used is left out, and is said in
-    /// `problems`.
-    pub(crate) fn parse(object: &objects::Service, problems: &mut Problems) -> Option<Self> {
+    /// `problems`. Without `external_ips` those are left out, silently.
+    pub(crate) fn parse(
+        object: &objects::Service,
+        external_ips: bool,
+        problems: &mut Problems,
+    ) -> Option<Self> {
         let spec = &object.spec;
         if spec.kind == "ExternalName"
             || spec.cluster_ip == "None"
@@ -77,7 +81,14 @@ impl Service {
             return None;
         }
         let name = names::service_name(&object.metadata, problems)?;
-        let addresses = parse_addresses(object, problems);
+        let mut addresses = parse_addresses(object, problems);
+        if !external_ips {
+            for family in IpFamily::ALL {
+                if let Some(of_family) = addresses.of_mut(family) {
+                    of_family.external_ips.clear();
+                }
+            }
+        }
         if addresses.v4.is_none() && addresses.v6.is_none() {
             return None;
         }

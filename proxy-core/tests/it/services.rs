@@ -41,6 +41,17 @@ fn every_way_in_is_a_frontend() {
 }
 
 #[test]
+fn external_ips_can_be_left_out() {
+    let mut cluster = Cluster::with(|config| config.external_ips = false);
+    let web = web().node_port(30080).set("spec.externalIPs", json!(["192.0.2.1"]));
+    assert_eq!(cluster.apply(&[web]), []);
+    assert_eq!(
+        frontends(&cluster.port("web", "http")),
+        ["clusterIP 10.0.0.1:80", "nodePort 30080"]
+    );
+}
+
+#[test]
 fn leading_zeros_are_read_as_decimal() {
     let mut cluster = Cluster::new();
     let problems = cluster.apply(&[web()
