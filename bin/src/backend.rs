@@ -2,19 +2,21 @@
 
 use std::fs;
 
+use async_trait::async_trait;
 use backend_iptables::{IptablesConfig, IptablesProxier, Monitor};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
 use proxy_core::{
     model::{IpFamily, PerFamily},
-    proxier::{Proxier, ProxierError},
+    proxier::{Proxier, ProxierError, SyncReport},
+    state::{Delta, State},
 };
 
 use crate::config::settings::{BackendSettings, Mode, NftTransport};
 
-/// Makes the backend that the configuration selects. It does not program anything yet.
-pub fn build(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
+/// The backend alone.
+fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
     Ok(match settings.mode {
         Mode::Nftables => Box::new(nftables(settings)?),
         Mode::Iptables => Box::new(IptablesProxier::new(iptables_config(settings))?),
@@ -24,25 +26,33 @@ pub fn build(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierErro
 }
 
 /// Makes the backend that the configuration selects, and what notices that somebody else has taken
-/// its rules away, where the backend needs to be told.
+/// its rules away, where the backend needs to be told. Nothing is programmed yet. Once it is, what
+/// other modes left behind is removed: until then that serves.
 pub fn build_watched(
     settings: &BackendSettings,
 ) -> Result<(Box<dyn Proxier>, Option<Monitor>), ProxierError> {
-    if settings.mode != Mode::Iptables {
-        return Ok((build(settings)?, None));
-    }
-    let proxier = IptablesProxier::new(iptables_config(settings))?;
-    let monitor = proxier.monitor();
-    Ok((Box::new(proxier), Some(monitor)))
+    let (inner, monitor): (Box<dyn Proxier>, _) = if settings.mode == Mode::Iptables {
+        let proxier = IptablesProxier::new(iptables_config(settings))?;
+        let monitor = proxier.monitor();
+        (Box::new(proxier), Some(monitor))
+    } else {
+        (bare(settings)?, None)
+    };
+    Ok((Box::new(Tidying { inner, untidied: Some(settings.clone()) }), monitor))
 }
 
 /// Removes what any backend programs, whichever the configuration selects: nobody should have to
-/// know which one ran here. A backend that cannot run here has nothing to remove. The others are
-/// tried even if one fails; the first error is returned.
+/// know which one ran here. All are tried even if one fails; the first error is returned.
 pub async fn cleanup(settings: &BackendSettings) -> Result<(), ProxierError> {
+    remove(&Mode::ALL, settings).await
+}
+
+/// Removes what the backends of these modes program. One that cannot run here has nothing to
+/// remove.
+async fn remove(modes: &[Mode], settings: &BackendSettings) -> Result<(), ProxierError> {
     let mut result = Ok(());
-    for mode in Mode::ALL {
-        let one = match build(&BackendSettings { mode, ..settings.clone() }) {
+    for &mode in modes {
+        let one = match bare(&BackendSettings { mode, ..settings.clone() }) {
             Ok(mut backend) => backend.cleanup().await,
             Err(error) => Err(error),
         };
@@ -56,12 +66,54 @@ pub async fn cleanup(settings: &BackendSettings) -> Result<(), ProxierError> {
     result
 }
 
-fn nftables(settings: &BackendSettings) -> Result<NftProxier, ProxierError> {
-    let kind = match settings.nft_transport {
+/// The modes whose rules would disturb those of `mode`, or double them. iptables and ipvs share
+/// chains, as kube-proxy's do, so neither may remove the other's.
+fn others(mode: Mode) -> &'static [Mode] {
+    match mode {
+        Mode::Nftables => &[Mode::Iptables, Mode::Ipvs, Mode::Userspace],
+        Mode::Iptables | Mode::Ipvs => &[Mode::Nftables],
+        Mode::Userspace => &[Mode::Nftables, Mode::Iptables, Mode::Ipvs],
+    }
+}
+
+/// A backend that removes what other modes left behind after its first sync.
+struct Tidying {
+    inner: Box<dyn Proxier>,
+    untidied: Option<BackendSettings>,
+}
+
+#[async_trait]
+impl Proxier for Tidying {
+    fn mode(&self) -> &'static str {
+        self.inner.mode()
+    }
+
+    async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
+        let report = self.inner.sync(state, delta).await?;
+        if let Some(settings) = self.untidied.take()
+            && let Err(error) = remove(others(settings.mode), &settings).await
+        {
+            let why = crate::error_chain(&error);
+            tracing::error!(err = why, "Failed to remove what another mode left behind");
+        }
+        Ok(report)
+    }
+
+    async fn cleanup(&mut self) -> Result<(), ProxierError> {
+        self.inner.cleanup().await
+    }
+}
+
+/// The transport that the configuration selects.
+pub fn transport(settings: &BackendSettings) -> TransportKind {
+    match settings.nft_transport {
         NftTransport::Netlink => TransportKind::Netlink,
         NftTransport::Json => TransportKind::Json,
-    };
-    let transport = kind.open().map_err(|error| ProxierError::Backend {
+    }
+}
+
+fn nftables(settings: &BackendSettings) -> Result<NftProxier, ProxierError> {
+    let transport = transport(settings).open().map_err(|error| ProxierError::Backend {
         mode: Mode::Nftables.as_str(),
         message: format!("cannot open the {} transport", transport_name(settings.nft_transport)),
         source: Some(Box::new(error)),
@@ -86,6 +138,7 @@ pub fn iptables_config(settings: &BackendSettings) -> IptablesConfig {
     IptablesConfig {
         masquerade_bit: settings.masquerade_bit,
         families: families(),
+        localhost_node_ports: settings.localhost_node_ports,
         ..IptablesConfig::default()
     }
 }
@@ -110,9 +163,13 @@ mod tests {
     #[test]
     fn modes_that_are_not_built_say_so() {
         for mode in [Mode::Ipvs, Mode::Userspace] {
-            let settings =
-                BackendSettings { mode, masquerade_bit: 14, nft_transport: NftTransport::Netlink };
-            let error = build(&settings).err().unwrap().to_string();
+            let settings = BackendSettings {
+                mode,
+                masquerade_bit: 14,
+                nft_transport: NftTransport::Netlink,
+                localhost_node_ports: true,
+            };
+            let error = bare(&settings).err().unwrap().to_string();
             assert_eq!(
                 error,
                 format!(

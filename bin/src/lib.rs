@@ -1,21 +1,33 @@
 //! The parts of the `switchyard` program, as a library so that tests can reach them.
 //!
-//! [`main`] reads the command line ([`cli`]) and the configuration ([`config`]), and then does one
+//! [`main`] reads the command line ([`cli`], [`flags`]) and the configuration ([`config`]), and then does one
 //! of three things: proxy ([`run`]), print what would be programmed ([`render`]), or clean up.
 
-use std::{convert::Infallible, error::Error, ffi::OsString, io, process::ExitCode};
+use std::{
+    error::Error,
+    ffi::OsString,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
 
 use crate::{
-    cli::{Cli, Command, Flags, Render},
-    config::{Loaded, settings::LogSettings},
+    cli::{Cli, Ended, RenderFormat},
+    config::{
+        Loaded,
+        settings::{LogSettings, Settings},
+    },
+    flags::{Flags, Status, table},
     render::RenderError,
 };
 
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod config_watch;
 pub mod events;
 pub mod feed;
+pub mod flags;
 pub mod flows;
 pub mod health;
 pub mod http;
@@ -25,7 +37,10 @@ pub mod node_addresses;
 pub mod observe;
 pub mod render;
 pub mod run;
+pub mod select;
 pub mod source;
+pub mod sysctl;
+pub mod version;
 
 /// Why the program ends with a status other than 0.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -35,19 +50,22 @@ type Failure = Box<dyn Error + Send + Sync>;
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match cli::parse(arguments) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Where to is clap's decision: help and version are no errors. If that is impossible
-            // there is nowhere left to say so.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        Err(Ended::Help(text)) => return say(&text),
+        Err(usage) => {
+            // If that is impossible there is nowhere left to say so.
+            let _ = write!(io::stderr(), "{usage}");
+            return ExitCode::FAILURE;
         }
     };
-    let result = match cli {
-        Cli { command: Some(Command::Render(render)), .. } => render_manifests(&render),
-        Cli { flags, cleanup: true, .. } => cleanup(&flags),
-        Cli { flags, .. } => proxy(&flags).map(|never| match never {}),
-    };
-    match result {
+    match version::answer(&cli.flags, cli.called_as) {
+        Ok(Some(version)) => return say(&format!("{version}\n")),
+        Ok(None) => {}
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "Error: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    match act(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(err = error_chain(error.as_ref()), "command failed");
@@ -56,32 +74,85 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn proxy(flags: &Flags) -> Result<Infallible, Failure> {
-    let Loaded { settings, config, .. } = load(flags)?;
+fn say(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn act(cli: &Cli) -> Result<(), Failure> {
+    let flags = &cli.flags;
+    let loaded = load(flags)?;
+    if let Some(path) = flags.text("write-config-to") {
+        config::write::write(&loaded.config, Path::new(path))?;
+        tracing::info!(file = path, "Wrote configuration");
+        return Ok(());
+    }
+    if let Some(format) = cli.render {
+        return render_manifests(&loaded.settings, format);
+    }
+    // The second is what the first was called once.
+    if flags.is_on("cleanup") || flags.is_on("cleanup-iptables") {
+        return cleanup(&loaded.settings);
+    }
+    proxy(&loaded, flags.is_on("init-only"))
+}
+
+/// Prepares the node, and then proxies unless that was all.
+fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
+    let settings = in_mode(loaded)?;
+    if let Some(conntrack) = &settings.conntrack {
+        sysctl::Kernel::default().set_conntrack(conntrack).map_err(|error| {
+            let why = error_chain(&error);
+            format!("could not set conntrack parameters from kube-proxy configuration: {why}")
+        })?;
+    }
+    if init_only {
+        tracing::info!(mode = %settings.backend.mode, "The node is ready");
+        return Ok(());
+    }
+    if let Some(score) = settings.oom_score_adj {
+        sysctl::set_oom_score_adj(score);
+    }
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
+        version = version::OURS,
         mode = %settings.backend.mode,
         node = settings.node.node_name.as_str(),
         "Starting"
     );
-    run::run(&settings, &config).map_err(|error| {
-        tracing::error!(err = error_chain(&error), "Error running the proxy");
-        error.into()
-    })
+    match run::run(&settings, &loaded.config) {
+        Ok(never) => match never {},
+        Err(error) => {
+            tracing::error!(err = error_chain(&error), "Error running ProxyServer");
+            Err(error.into())
+        }
+    }
 }
 
-fn cleanup(flags: &Flags) -> Result<(), Failure> {
-    let Loaded { settings, .. } = load(flags)?;
-    run::cleanup(&settings).map_err(|error| {
+/// The settings in the mode that is configured, or in the best that this node can run.
+fn in_mode(loaded: &Loaded) -> Result<Settings, Failure> {
+    let backend = &loaded.settings.backend;
+    let chosen = select::choose(loaded.named_mode(), |mode| select::probe(mode, backend))?;
+    for (mode, lacking) in &chosen.passed_over {
+        tracing::info!(%mode, %lacking, "This node cannot run the mode");
+    }
+    if let Some(warning) = &chosen.warning {
+        tracing::warn!(warning = warning.as_str(), "Using another mode");
+    }
+    Ok(loaded.with_mode(chosen.mode)?)
+}
+
+fn cleanup(settings: &Settings) -> Result<(), Failure> {
+    run::cleanup(settings).map_err(|error| {
         let why = error_chain(&error);
         format!("encountered an error while tearing down rules: {why}").into()
     })
 }
 
-fn render_manifests(render: &Render) -> Result<(), Failure> {
-    let Loaded { settings, .. } = load(&render.flags)?;
+fn render_manifests(settings: &Settings, format: RenderFormat) -> Result<(), Failure> {
     let mut output = io::BufWriter::new(io::stdout().lock());
-    match render::render(&settings, render.format, &mut output, &mut io::stderr().lock()) {
+    match render::render(settings, format, &mut output, &mut io::stderr().lock()) {
         // Whoever reads has seen enough.
         Err(RenderError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
@@ -93,6 +164,9 @@ fn load(flags: &Flags) -> Result<Loaded, Failure> {
     match config::load(flags) {
         Ok(loaded) => {
             start_log(&loaded.settings.log)?;
+            if loaded.settings.log.verbosity >= 1 {
+                log_flags(flags);
+            }
             for warning in &loaded.warnings {
                 tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
             }
@@ -102,6 +176,14 @@ fn load(flags: &Flags) -> Result<Loaded, Failure> {
             start_log(&config::log_flags(flags))?;
             Err(error.into())
         }
+    }
+}
+
+/// Logs every flag, as kube-proxy does: what is not given has its default.
+fn log_flags(flags: &Flags) {
+    for flag in table::FLAGS.iter().filter(|flag| !matches!(flag.status, Status::Gone(_))) {
+        let value = flags.written(flag.name).unwrap_or(flag.default);
+        tracing::info!("FLAG: --{}={value:?}", flag.name);
     }
 }
 

@@ -13,6 +13,7 @@
 
 use std::{convert::Infallible, io, sync::Arc, thread, time::Duration};
 
+use futures::future::OptionFuture;
 use proxy_core::{
     proxier::{Proxier, ProxierError},
     runner::{Input, Observer, Pace, Runner, RunnerConfig},
@@ -33,6 +34,7 @@ use crate::{
         settings::{PeriodSettings, ServerSettings, Settings},
         v1alpha1::KubeProxyConfiguration,
     },
+    config_watch,
     events::{self, Event, Recorder},
     feed::{self, FeedError, Link},
     flows,
@@ -75,6 +77,13 @@ pub enum RunError {
     /// An address could not be bound, and the configuration says that this is fatal.
     #[error("cannot serve {0}")]
     Server(&'static str, #[source] io::Error),
+    /// The configuration file says something else now: whoever supervises this program starts it
+    /// again.
+    #[error("content of the proxy server's configuration file was updated")]
+    ConfigurationChanged,
+    /// The configuration file cannot be watched.
+    #[error("cannot watch the configuration file")]
+    ConfigurationWatch(#[source] io::Error),
     /// A task panicked.
     #[error("a task ended unexpectedly")]
     Task(#[source] JoinError),
@@ -127,11 +136,16 @@ pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infal
         });
         // One sender stays here: the engine must not end because its feed did, or the reason would
         // be lost.
+        let config_file = settings.config_file.clone();
         let feeding = tokio::spawn(provide(settings, inputs.clone(), link));
         let error = tokio::select! {
             _ = engine => RunError::Engine,
             error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
             error = serving => error.unwrap_or_else(RunError::Task),
+            result = config_watch::changed_if_any(config_file.as_ref()) => match result {
+                Ok(()) => RunError::ConfigurationChanged,
+                Err(error) => RunError::ConfigurationWatch(error),
+            },
         };
         drop(inputs);
         Err(error)
@@ -207,9 +221,9 @@ async fn serve(
 ) -> RunError {
     let hard_fail = servers.bind_hard_fail;
     tokio::select! {
-        error = listen::serve("healthz", servers.healthz, hard_fail, healthz) => {
-            RunError::Server("healthz", error)
-        }
+        Some(error) = OptionFuture::from(
+            servers.healthz.map(|address| listen::serve("healthz", address, hard_fail, healthz)),
+        ) => RunError::Server("healthz", error),
         error = listen::serve("metrics", servers.metrics, hard_fail, metrics) => {
             RunError::Server("metrics", error)
         }

@@ -67,7 +67,9 @@ fn render(directory: &Path, more: &[&str]) -> (String, String) {
 fn help_and_version_are_no_errors() {
     let (help, errors) = expect(0, &["--help"]);
     assert_eq!(errors, "");
-    for word in ["--config", "--manifests", "--proxy-mode", "--cleanup", "--v <LEVEL>", "render"] {
+    for word in
+        ["--config", "--manifests", "--proxy-mode", "--cleanup", "-v, --v <NUMBER>", "render"]
+    {
         assert!(help.contains(word), "{word} is not in\n{help}");
     }
     assert_eq!(expect(0, &["--version"]).0, format!("switchyard {}\n", env!("CARGO_PKG_VERSION")));
@@ -76,17 +78,103 @@ fn help_and_version_are_no_errors() {
 
 #[test]
 fn what_is_not_a_flag_is_an_error() {
-    for (arguments, word) in [
-        (&["--no-such-flag"][..], "--no-such-flag"),
-        (&["--v=many"], "many"),
-        (&["--iptables-sync-period=1d"], "time: unknown unit \"d\" in duration \"1d\""),
-        (&["--masquerade-all=yes"], "neither true nor false"),
-        (&["--nft-transport=pigeon"], "pigeon"),
-        (&["nonsense"], "nonsense"),
+    for (arguments, message) in [
+        (&["--no-such-flag"][..], "unknown flag: --no-such-flag"),
+        (&["--no-such-flag=1"], "unknown flag: --no-such-flag"),
+        (&["-z"], "unknown flag: -z"),
+        (&["--config"], "flag needs an argument: --config"),
+        (&["--v=many"], "invalid argument \"many\" for \"-v, --v\" flag: not a whole number"),
+        (
+            &["--iptables-sync-period=1d"],
+            "invalid argument \"1d\" for \"--iptables-sync-period\" flag: \
+             time: unknown unit \"d\" in duration \"1d\"",
+        ),
+        (
+            &["--masquerade-all=yes"],
+            "invalid argument \"yes\" for \"--masquerade-all\" flag: neither true nor false",
+        ),
+        (
+            &["--nft-transport=pigeon"],
+            "invalid argument \"pigeon\" for \"--nft-transport\" flag: \
+             must be one of netlink, json",
+        ),
+        (&["nonsense"], "unknown command \"nonsense\""),
+        (&["--cleanup", "true"], "unknown command \"true\""),
     ] {
         let (out, err) = expect(1, arguments);
         assert_eq!(out, "");
-        assert!(err.contains(word), "{arguments:?}: {err}");
+        assert!(err.contains("Usage: switchyard"), "{arguments:?}: {err}");
+        assert_eq!(err.lines().last(), Some(&*format!("Error: {message}")), "{arguments:?}");
+    }
+}
+
+#[test]
+fn versions_have_forms() {
+    let version = |arguments: &[&str]| expect(0, arguments).0;
+    assert_eq!(version(&["--version=true"]), version(&["--version"]));
+    let raw = version(&["--version=raw"]);
+    assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"36\", "), "{raw}");
+    let (_, error) = expect(1, &["--version=v1.2.3"]);
+    assert!(error.contains("must be v1.36.2 with a suffix"), "{error}");
+
+    let directory = TempDir::new().unwrap();
+    let link = directory.path().join("kube-proxy");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_switchyard"), &link).unwrap();
+    let output = Command::new(link).arg("--version").output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "Kubernetes v1.36.2\n");
+}
+
+#[test]
+fn the_configuration_is_written() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("written.yaml");
+    let to = format!("--write-config-to={}", path.display());
+    let arguments = [&*to, "--cluster-cidr=10.0.0.0/8", "--proxy-mode=nftables", "--v=1"];
+    let (_, log) = expect(0, &arguments);
+    assert_eq!(last_message(&log), format!("\"Wrote configuration\" file={path:?}"));
+    assert!(log.contains("\"FLAG: --cluster-cidr=\\\"10.0.0.0/8\\\"\""), "{log}");
+    assert!(log.contains("FLAG: --oom-score-adj=\\\"-999\\\""), "{log}");
+    let written = fs::read_to_string(&path).unwrap();
+    assert!(written.contains("\nclusterCIDR: 10.0.0.0/8\n"), "{written}");
+
+    let again = directory.path().join("again.yaml");
+    let from = format!("--config={}", path.display());
+    expect(0, &[&from, &format!("--write-config-to={}", again.display())]);
+    assert_eq!(fs::read_to_string(again).unwrap(), written);
+
+    let absent = directory.path().join("absent.yaml");
+    let to = format!("--write-config-to={}", absent.display());
+    expect(1, &[&to, "--oom-score-adj", "-1001"]);
+    assert!(!absent.exists(), "what is invalid is not written");
+}
+
+#[test]
+fn flags_of_old_releases_are_warned_of() {
+    let directory = directory(MANIFESTS);
+    let (out, log) = render(
+        directory.path(),
+        &[
+            "--proxy-port-range=0-0",
+            "--udp-timeout=250ms",
+            "--cleanup-ipvs=false",
+            "--resource-container=",
+            "--azure-container-registry-config=/x",
+            "--logtostderr",
+            "--feature-gates=ExperimentalCriticalPodAnnotation=true",
+        ],
+    );
+    assert!(out.contains("table ip kube-proxy"), "{out}");
+    for word in [
+        "--proxy-port-range is a flag of old releases",
+        "--udp-timeout is a flag of old releases",
+        "--cleanup-ipvs",
+        "--resource-container",
+        "--azure-container-registry-config",
+        "--logtostderr",
+        "unrecognized feature gate: ExperimentalCriticalPodAnnotation",
+    ] {
+        let warned = |line: &str| line.starts_with('W') && line.contains(word);
+        assert!(log.lines().any(warned), "{word} is not in\n{log}");
     }
 }
 
@@ -122,22 +210,6 @@ fn a_configuration_that_is_no_good_is_logged() {
             path.display()
         )
     );
-}
-
-#[test]
-fn a_mode_that_is_not_built_is_one_sentence() {
-    let directory = directory(MANIFESTS);
-    let manifests = directory.path().to_str().unwrap();
-    for mode in ["ipvs", "userspace"] {
-        let (_, log) = expect(1, &["--manifests", manifests, "--proxy-mode", mode]);
-        assert_eq!(
-            last_message(&log),
-            format!(
-                "\"command failed\" err=\"{mode} cannot be used on this node: \
-                 the {mode} backend is not built yet; use nftables\""
-            )
-        );
-    }
 }
 
 #[test]

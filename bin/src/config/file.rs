@@ -73,11 +73,14 @@ pub struct Decoded {
     pub warnings: Vec<String>,
 }
 
-/// Reads the file.
-pub fn read(path: &Path) -> Result<Decoded, FileError> {
+/// Reads the file. Its text is returned too.
+pub fn read(path: &Path) -> Result<(Decoded, String), FileError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
-    decode(&text).map_err(|source| FileError::Decode { path: path.to_owned(), source })
+    match decode(&text) {
+        Ok(decoded) => Ok((decoded, text)),
+        Err(source) => Err(FileError::Decode { path: path.to_owned(), source }),
+    }
 }
 
 /// Reads the first YAML document of `text`, or JSON.

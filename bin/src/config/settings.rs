@@ -10,6 +10,7 @@ use proxy_core::{
 use super::{
     ConfigError,
     duration::GoDuration,
+    gates,
     v1alpha1::{self, KubeProxyConfiguration},
     validate,
 };
@@ -78,7 +79,7 @@ pub struct ClientSettings {
 }
 
 /// How transactions reach nftables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NftTransport {
     /// Straight netlink; needs no program on the node.
     #[default]
@@ -98,12 +99,14 @@ pub enum LogFormat {
 }
 
 /// How much is logged, and how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSettings {
     /// The form of a line.
     pub format: LogFormat,
     /// `-v`
     pub verbosity: u32,
+    /// `--vmodule`: the verbosity in files whose names match a pattern; the first match counts.
+    pub vmodule: Vec<(String, u32)>,
 }
 
 /// The backend, and what it alone needs to know.
@@ -115,13 +118,15 @@ pub struct BackendSettings {
     pub masquerade_bit: u8,
     /// The way to the kernel, in nftables mode.
     pub nft_transport: NftTransport,
+    /// Whether node ports are served on 127.0.0.1 too, in iptables mode.
+    pub localhost_node_ports: bool,
 }
 
 /// The HTTP servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Where `/healthz` and `/livez` are served.
-    pub healthz: SocketAddr,
+    /// Where `/healthz` and `/livez` are served, if they are.
+    pub healthz: Option<SocketAddr>,
     /// Where `/metrics` is served.
     pub metrics: SocketAddr,
     /// Whether an address that cannot be bound ends the program.
@@ -152,6 +157,40 @@ pub struct Settings {
     pub servers: ServerSettings,
     /// Logging.
     pub log: LogSettings,
+    /// What to set of the kernel's connection tracking.
+    pub conntrack: Option<ConntrackSettings>,
+    /// What to set of how the kernel kills processes when memory is short.
+    pub oom_score_adj: Option<i32>,
+    /// The configuration file: if it changes the program ends, to be started again with the new one.
+    pub config_file: Option<ConfigFile>,
+}
+
+/// Connection tracking: what the operator of a cluster wants. Zero leaves a value alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConntrackSettings {
+    /// Connections for each processor.
+    pub max_per_core: u64,
+    /// Connections at least, if there is a maximum.
+    pub min: u64,
+    /// How long idle TCP connections are kept.
+    pub tcp_established_timeout: Duration,
+    /// How long half-closed TCP connections are kept.
+    pub tcp_close_wait_timeout: Duration,
+    /// Whether packets outside the window are valid; if not, the kernel's setting is left alone.
+    pub tcp_be_liberal: bool,
+    /// How long UDP flows without an answer are kept.
+    pub udp_timeout: Duration,
+    /// How long UDP flows with answers are kept.
+    pub udp_stream_timeout: Duration,
+}
+
+/// A configuration file as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub text: String,
 }
 
 /// What is not in a KubeProxyConfiguration.
@@ -163,6 +202,10 @@ pub struct Beside {
     pub master: Option<String>,
     /// `--nft-transport`
     pub nft_transport: NftTransport,
+    /// `--config`
+    pub config_file: Option<ConfigFile>,
+    /// Whether anybody said something about `conntrack`.
+    pub conntrack_was_named: bool,
 }
 
 /// `iptables` or `nftables` of the configuration, whichever applies.
@@ -202,12 +245,12 @@ impl Section {
 }
 
 impl Settings {
-    /// Checks and parses `config`, to which all defaults have been applied.
-    pub fn new(config: &KubeProxyConfiguration, beside: &Beside) -> Result<Self, ConfigError> {
-        let mode = Mode::selected_by(&config.mode);
-        validate::validate(config, mode)?;
-        // Each of these was checked by `validate`; what it let through cannot fail.
-        let mode = mode.unwrap_or(Mode::Nftables);
+    /// Parses `config`, to which all defaults have been applied and which was checked.
+    pub fn new(
+        config: &KubeProxyConfiguration,
+        beside: &Beside,
+        mode: Mode,
+    ) -> Result<Self, ConfigError> {
         let listen = |text: &str| {
             validate::listen_address(text).map_err(|why| ConfigError::address(text, why))
         };
@@ -220,6 +263,7 @@ impl Settings {
                 node_port_addresses: node_port_addresses(config, mode),
                 bind_address: parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified()),
                 eligible_without_node: beside.manifests.is_some(),
+                external_ips: gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS),
                 ..NodeConfig::new(node_name(config)?)
             },
             backend: BackendSettings {
@@ -229,14 +273,23 @@ impl Settings {
                     .and_then(|b| b.try_into().ok())
                     .unwrap_or(14),
                 nft_transport: beside.nft_transport,
+                localhost_node_ports: config.iptables.localhost_node_ports.unwrap_or(true),
             },
             periods: section.periods,
             servers: ServerSettings {
-                healthz: listen(&config.healthz_bind_address)?,
+                healthz: match config.healthz_bind_address.as_str() {
+                    "" => None,
+                    address => Some(listen(address)?),
+                },
                 metrics: listen(&config.metrics_bind_address)?,
                 bind_hard_fail: config.bind_address_hard_fail,
             },
             log: log(&config.logging),
+            // On somebody's own machine the kernel's settings are theirs.
+            conntrack: (beside.manifests.is_none() || beside.conntrack_was_named)
+                .then(|| conntrack(&config.conntrack)),
+            oom_score_adj: config.oom_score_adj.filter(|_| beside.manifests.is_none()),
+            config_file: beside.config_file.clone(),
         })
     }
 }
@@ -244,7 +297,22 @@ impl Settings {
 /// What `logging` says.
 pub fn log(logging: &v1alpha1::Logging) -> LogSettings {
     let format = if logging.format == "json" { LogFormat::Json } else { LogFormat::Text };
-    LogSettings { format, verbosity: logging.verbosity }
+    let vmodule = logging.vmodule.iter().map(|entry| (entry.file_pattern.clone(), entry.verbosity));
+    LogSettings { format, verbosity: logging.verbosity, vmodule: vmodule.collect() }
+}
+
+fn conntrack(conntrack: &v1alpha1::Conntrack) -> ConntrackSettings {
+    let number = |value: Option<i32>| value.and_then(|n| n.try_into().ok()).unwrap_or(0);
+    let period = |value: Option<GoDuration>| value.unwrap_or_default().to_std();
+    ConntrackSettings {
+        max_per_core: number(conntrack.max_per_core),
+        min: number(conntrack.min),
+        tcp_established_timeout: period(conntrack.tcp_established_timeout),
+        tcp_close_wait_timeout: period(conntrack.tcp_close_wait_timeout),
+        tcp_be_liberal: conntrack.tcp_be_liberal,
+        udp_timeout: conntrack.udp_timeout.to_std(),
+        udp_stream_timeout: conntrack.udp_stream_timeout.to_std(),
+    }
 }
 
 fn source(config: &KubeProxyConfiguration, beside: &Beside) -> SourceSettings {

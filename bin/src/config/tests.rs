@@ -25,7 +25,11 @@ fn file(text: &str) -> NamedTempFile {
 }
 
 fn flags(arguments: &[&str]) -> Flags {
-    let arguments = ["switchyard"].iter().chain(arguments).map(Into::into);
+    called("switchyard", arguments)
+}
+
+fn called(program: &str, arguments: &[&str]) -> Flags {
+    let arguments = [program].iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
     cli::parse(arguments).unwrap_or_else(|error| panic!("{error}")).flags
 }
 
@@ -56,6 +60,7 @@ fn cidrs(settings: &Settings) -> String {
 fn kubeadms_configuration_is_defaulted() {
     let loaded = with_file(KUBEADM, &["--hostname-override=Node-1"]).unwrap();
     assert_eq!(loaded.warnings, [""; 0]);
+    assert_eq!(loaded.named_mode(), None, "the choice is left to us");
     let settings = loaded.settings;
     assert_eq!(settings.node.node_name, "node-1");
     assert_eq!(cidrs(&settings), "ClusterCidr([10.244.0.0/16])");
@@ -66,7 +71,7 @@ fn kubeadms_configuration_is_defaulted() {
     assert_eq!(settings.backend.masquerade_bit, 14);
     assert_eq!(settings.periods.sync, Duration::from_secs(30));
     assert_eq!(settings.periods.min_sync, Duration::from_secs(1));
-    assert_eq!(settings.servers.healthz.to_string(), "0.0.0.0:10256");
+    assert_eq!(settings.servers.healthz.unwrap().to_string(), "0.0.0.0:10256");
     assert_eq!(settings.servers.metrics.to_string(), "127.0.0.1:10249");
     assert!(!settings.servers.bind_hard_fail);
     assert_eq!(settings.log.verbosity, 0);
@@ -82,8 +87,9 @@ fn kubeadms_configuration_is_defaulted() {
 #[test]
 fn kinds_configuration_is_read_leniently() {
     let loaded = with_file(KIND, &["--hostname-override=kind-control-plane"]).unwrap();
-    assert_eq!(loaded.warnings.len(), 1, "{:?}", loaded.warnings);
-    assert!(loaded.warnings[0].ends_with("unknown field \"metadata\""), "{:?}", loaded.warnings);
+    let [metadata, gate] = &loaded.warnings[..] else { panic!("{:?}", loaded.warnings) };
+    assert!(metadata.ends_with("unknown field \"metadata\""), "{metadata}");
+    assert_eq!(gate, "unrecognized feature gate: SomeOtherComponentsGate; it has no effect");
     assert_eq!(loaded.settings.backend.mode, Mode::Nftables);
     assert_eq!(cidrs(&loaded.settings), "ClusterCidr([10.244.0.0/16, fd00:10:244::/56])");
     assert_eq!(loaded.config.conntrack.max_per_core, Some(0));
@@ -118,7 +124,7 @@ fn without_a_file_flags_count() {
     assert_eq!(ports, "[Cidr(192.0.2.0/24), Cidr(10.0.0.0/8), Cidr(fd00::/64)]");
     assert!(settings.node.masquerade_all);
     assert_eq!(settings.node.bind_address.unwrap().to_string(), "192.0.2.7");
-    assert_eq!(settings.servers.healthz.to_string(), "127.0.0.1:10256");
+    assert_eq!(settings.servers.healthz.unwrap().to_string(), "127.0.0.1:10256");
     assert_eq!(settings.servers.metrics.to_string(), "[::]:9000");
     assert!(settings.servers.bind_hard_fail);
     assert_eq!(settings.periods.sync, Duration::from_secs(60));
@@ -135,7 +141,7 @@ fn without_a_file_flags_count() {
 fn nothing_at_all_is_enough() {
     let settings = with_flags(&["--proxy-mode=", "--bind-address=", "--healthz-bind-address="]);
     assert_eq!(settings.backend.mode, Mode::Nftables);
-    assert_eq!(settings.servers.healthz.to_string(), "0.0.0.0:10256");
+    assert_eq!(settings.servers.healthz.unwrap().to_string(), "0.0.0.0:10256");
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(settings.node.node_name, hostname.trim().to_lowercase());
     assert_eq!(settings.node.local_pods, LocalPodsConfig::ClusterCidr(vec![]));
@@ -213,7 +219,7 @@ fn each_error_has_its_path() {
     for (body, message) in [
         (
             "mode: winkernel",
-            "Mode.ProxyMode: Invalid value: \"winkernel\": must be iptables, ipvs, nftables, userspace or blank (blank means nftables)",
+            "Mode.ProxyMode: Invalid value: \"winkernel\": must be iptables, ipvs, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)",
         ),
         (
             "iptables: {masqueradeBit: 32}",
@@ -319,17 +325,20 @@ fn all_errors_come_at_once() {
 }
 
 #[test]
-fn what_has_no_effect_is_said() {
+fn external_ips_can_be_switched_off() {
     let gate = |value: bool| {
         let body = format!("featureGates: {{AllowServiceExternalIPs: {value}}}\n");
-        with_file(&format!("{HEAD}{body}"), &[]).unwrap().warnings
+        with_file(&format!("{HEAD}{body}"), &[]).unwrap().settings.node.external_ips
     };
-    assert_eq!(gate(true), [""; 0]);
+    assert!(gate(true));
+    assert!(!gate(false));
+    assert!(with_flags(&[]).node.external_ips);
+    assert!(!with_flags(&["--feature-gates=AllowServiceExternalIPs=false"]).node.external_ips);
+    let error = refused("featureGates: {NFTablesProxyMode: false}\n");
     assert_eq!(
-        gate(false),
-        [
-            "featureGates.AllowServiceExternalIPs: false has no effect yet: externalIPs are programmed"
-        ]
+        error,
+        "failed complete: cannot set feature gate NFTablesProxyMode to false, \
+         feature is locked to true"
     );
 }
 

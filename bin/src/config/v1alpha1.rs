@@ -17,8 +17,10 @@ pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The `kind` that is understood.
 pub const KIND: &str = "KubeProxyConfiguration";
 
-const HEALTHZ_PORT: u16 = 10256;
-const METRICS_PORT: u16 = 10249;
+/// The usual port of health.
+pub const HEALTHZ_PORT: u16 = 10256;
+/// The usual port of metrics.
+pub const METRICS_PORT: u16 = 10249;
 
 /// The object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,8 +8,11 @@ use std::{fmt, net::SocketAddr};
 use ipnet::IpNet;
 use proxy_core::model::{IpFamily, parse_cidr, parse_ip};
 
+use crate::version::PREVIOUS_MINOR;
+
 use super::{
     duration::GoDuration,
+    gates, quantity,
     settings::Mode,
     v1alpha1::{Conntrack, KubeProxyConfiguration},
 };
@@ -82,7 +85,8 @@ pub fn validate(config: &KubeProxyConfiguration, mode: Option<Mode>) -> Result<(
     let mut errors = Errors::default();
     sections(config, mode, &mut errors);
     if mode.is_none() {
-        let why = "must be iptables, ipvs, nftables, userspace or blank (blank means nftables)";
+        let why = "must be iptables, ipvs, nftables, userspace or blank \
+                   (blank means the first of nftables, iptables and userspace that this node can run)";
         errors.invalid_text("Mode.ProxyMode", &config.mode, why);
     }
     general(config, &mut errors);
@@ -102,6 +106,14 @@ fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
     errors.require(period > GoDuration::ZERO, "ConfigSyncPeriod", period, "must be greater than 0");
     let burst = config.client_connection.burst;
     errors.require(burst >= 0, "ClientConnection.Burst", burst, NOT_NEGATIVE);
+    let version = &config.show_hidden_metrics_for_version;
+    if !version.is_empty() && version != PREVIOUS_MINOR {
+        let why = format!(
+            "--show-hidden-metrics-for-version must be omitted or have the value \
+             '{PREVIOUS_MINOR}'. Only the previous minor version is allowed"
+        );
+        errors.invalid_text("ShowHiddenMetricsForVersion", version, &why);
+    }
 }
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -175,6 +187,29 @@ fn logging(config: &KubeProxyConfiguration, errors: &mut Errors) {
         let why = format!("Must be <= {}", i32::MAX);
         push("verbosity", format!("Invalid value: {}: {why}", logging.verbosity));
     }
+    let gate = |name| gates::is_on(&config.feature_gates, name);
+    if logging.format == "json" && !gate(gates::LOGGING_BETA) {
+        let why = "Log format json is disabled, see LoggingBetaOptions feature";
+        push("format", format!("Forbidden: {why}"));
+    }
+    for (format, options) in [("text", &logging.options.text), ("json", &logging.options.json)] {
+        let size = quantity::parse(&options.info_buffer_size.0);
+        if size.is_none() {
+            let value = &options.info_buffer_size.0;
+            let path = format!("options.{format}.infoBufferSize");
+            push(&path, format!("Invalid value: {value:?}: not a quantity"));
+        }
+        let why = "Forbidden: Feature LoggingAlphaOptions is disabled";
+        if options.split_stream && !gate(gates::LOGGING_ALPHA) {
+            push(&format!("options.{format}.splitStream"), why.into());
+        }
+        if size.is_some_and(|size| size != 0.0) && !gate(gates::LOGGING_ALPHA) {
+            push(&format!("options.{format}.infoBufferSize"), why.into());
+        }
+    }
+    if logging.format == "json" && !logging.vmodule.is_empty() {
+        push("vmodule", "Forbidden: Only supported for text log format".into());
+    }
     for (index, entry) in logging.vmodule.iter().enumerate() {
         let pattern = &entry.file_pattern;
         let path = format!("vmodule[{index}].filePattern");
@@ -196,6 +231,10 @@ fn addresses(config: &KubeProxyConfiguration, errors: &mut Errors) {
         ("HealthzBindAddress", &config.healthz_bind_address),
         ("MetricsBindAddress", &config.metrics_bind_address),
     ] {
+        // Only a flag can make it empty, after the defaults, and means that there is no such server.
+        if path == "HealthzBindAddress" && text.is_empty() {
+            continue;
+        }
         if let Err(why) = listen_address(text) {
             errors.invalid_text(path, text, why);
         }

@@ -3,31 +3,21 @@
 mod fields;
 mod json;
 mod klog;
+mod verbosity;
 
 use std::{io, sync::OnceLock};
 
-use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing::Subscriber;
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt::MakeWriter, layer::SubscriberExt, registry::Registry, reload,
+    Layer, fmt::MakeWriter, layer::SubscriberExt, registry::Registry, reload,
 };
 
 use crate::config::settings::{LogFormat, LogSettings};
 
-/// The crates of this workspace, whose messages follow `-v`.
-const OURS: [&str; 9] = [
-    "switchyard",
-    "proxy_core",
-    "backend_nft",
-    "backend_iptables",
-    "backend_ipvs",
-    "backend_userspace",
-    "netlink",
-    "switchyard_netlink",
-    "switchyard_conntrack",
-];
+use self::verbosity::Verbosity;
 
 /// The filter of this process's log.
-static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+static FILTER: OnceLock<reload::Handle<Verbosity, Registry>> = OnceLock::new();
 
 /// Sends this process's log to standard error. Only the program itself may call it, once.
 pub fn start(settings: &LogSettings) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
@@ -38,9 +28,9 @@ pub fn start(settings: &LogSettings) -> Result<(), tracing::subscriber::SetGloba
     Ok(())
 }
 
-/// Lets through what `-v` with this value would, from now on. False if nothing is logged.
+/// Lets through what `-v` with this value would, from now on; `--vmodule` stays. False if nothing is logged.
 pub fn set_verbosity(verbosity: u32) -> bool {
-    FILTER.get().is_some_and(|handle| handle.reload(filter(verbosity)).is_ok())
+    FILTER.get().is_some_and(|handle| handle.modify(|filter| filter.set(verbosity)).is_ok())
 }
 
 /// A subscriber that writes to `writer`.
@@ -55,7 +45,7 @@ where
 fn with_handle<W>(
     settings: &LogSettings,
     writer: W,
-) -> (impl Subscriber + Send + Sync + use<W>, reload::Handle<Targets, Registry>)
+) -> (impl Subscriber + Send + Sync + use<W>, reload::Handle<Verbosity, Registry>)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -64,25 +54,8 @@ where
         LogFormat::Text => base.event_format(klog::Klog::default()).boxed(),
         LogFormat::Json => base.event_format(json::Json).boxed(),
     };
-    let (filter, handle) = reload::Layer::new(filter(settings.verbosity));
+    let (filter, handle) = reload::Layer::new(Verbosity::new(settings));
     (Registry::default().with(layer.with_filter(filter)), handle)
-}
-
-/// What `-v` lets through. Our levels are klog's verbosities: informational messages are 0,
-/// debugging messages 2 and traces 4. Libraries are quiet until much more is asked for.
-fn filter(verbosity: u32) -> Targets {
-    let ours = match verbosity {
-        0..=1 => LevelFilter::INFO,
-        2..=3 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    let theirs = match verbosity {
-        0..=5 => LevelFilter::WARN,
-        6..=8 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    OURS.iter()
-        .fold(Targets::new().with_default(theirs), |filter, name| filter.with_target(*name, ours))
 }
 
 #[cfg(test)]
@@ -109,10 +82,14 @@ mod tests {
     }
 
     fn logged(format: LogFormat, verbosity: u32, log: impl FnOnce()) -> String {
+        let settings = LogSettings { format, verbosity, vmodule: Vec::new() };
+        logged_with(&settings, log)
+    }
+
+    fn logged_with(settings: &LogSettings, log: impl FnOnce()) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
-        let settings = LogSettings { format, verbosity };
-        tracing::subscriber::with_default(subscriber(&settings, move || writer.clone()), log);
+        tracing::subscriber::with_default(subscriber(settings, move || writer.clone()), log);
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
@@ -182,6 +159,20 @@ mod tests {
             .count()
         };
         assert_eq!([0, 1, 2, 3, 4, 5, 6].map(count), [1, 1, 2, 2, 3, 3, 5]);
+    }
+
+    #[test]
+    fn files_have_their_own_verbosity() {
+        let count = |pattern: &str| {
+            let vmodule = vec![(pattern.to_owned(), 4)];
+            let settings = LogSettings { vmodule, ..LogSettings::default() };
+            let log = || {
+                tracing::info!("0");
+                tracing::trace!("4");
+            };
+            logged_with(&settings, log).lines().count()
+        };
+        assert_eq!(["mod", "m*", "bin/*/logging/*", "m?"].map(count), [2, 2, 2, 1]);
     }
 
     #[test]

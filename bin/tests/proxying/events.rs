@@ -32,9 +32,14 @@ impl Cluster {
         Self { server, directory }
     }
 
-    fn arguments(&self) -> [String; 2] {
+    fn arguments(&self) -> [String; 3] {
         let kubeconfig = self.directory.path().join("kubeconfig");
-        [format!("--kubeconfig={}", kubeconfig.display()), format!("--hostname-override={NODE}")]
+        [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--hostname-override={NODE}"),
+            // The limit belongs to the machine, not to the namespace.
+            "--conntrack-max-per-core=0".into(),
+        ]
     }
 
     /// Waits for an Event with this reason, whose note has this in it.
@@ -79,7 +84,7 @@ fn starts_and_ports_in_use_are_events() {
         let _blocker = TcpListener::bind("192.0.2.1:31000").unwrap();
 
         let arguments = cluster.arguments();
-        let program = Program::start(&namespace, &[&arguments[0], &arguments[1]]);
+        let program = Program::start(&namespace, &[&arguments[0], &arguments[1], &arguments[2]]);
         let starting = cluster.event("Starting", "").await;
         assert_eq!(starting["type"], "Normal");
         assert_eq!(starting["reportingController"], "kube-proxy");
@@ -120,7 +125,7 @@ fn why_it_ends_is_an_event() {
         let kubeconfig = cluster.directory.path().join("kubeconfig");
         let text = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-             bindAddressHardFail: true\nhostnameOverride: {NODE}\n\
+             bindAddressHardFail: true\nhostnameOverride: {NODE}\nconntrack: {{maxPerCore: 0}}\n\
              clientConnection: {{kubeconfig: {}}}\n",
             kubeconfig.display()
         );

@@ -2,6 +2,7 @@
 //! `ip` and `nft`.
 
 mod cluster;
+mod drop_in;
 mod events;
 mod flows;
 mod manifests;

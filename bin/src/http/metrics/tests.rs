@@ -15,7 +15,7 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
     config.hostname_override = "node-1".into();
     change(&mut config);
     config.apply_defaults();
-    let settings = Settings::new(&config, &Beside::default()).unwrap();
+    let settings = Settings::new(&config, &Beside::default(), Mode::Nftables).unwrap();
     MetricsHandler::new(Arc::new(Metrics::new().unwrap()), WatchHealth::new(), &settings, &config)
 }
 

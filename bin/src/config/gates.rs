@@ -1,0 +1,130 @@
+//! Feature gates: those of kube-proxy v1.36, and which of them matter here.
+//!
+//! kube-proxy refuses a gate that it does not know. Gates come and go, and a file often lists
+//! those of other components or of an older release, so we only warn.
+
+use std::collections::BTreeMap;
+
+/// `false` keeps `externalIPs` from being programmed.
+pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+/// Allows `logging.options`.
+pub const LOGGING_ALPHA: &str = "LoggingAlphaOptions";
+/// Allows JSON logs.
+pub const LOGGING_BETA: &str = "LoggingBetaOptions";
+/// All gates of a stage at once.
+const ALL: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Alpha,
+    Beta,
+    /// Generally available, but can be switched off.
+    Stable,
+    /// Generally available for good.
+    Locked,
+}
+
+impl Stage {
+    fn default_value(self) -> bool {
+        self != Self::Alpha
+    }
+}
+
+/// The gates that mean something to kube-proxy on Linux, and the one that old files have for us.
+const KNOWN: &[(&str, Stage)] = &[
+    (EXTERNAL_IPS, Stage::Stable),
+    ("PreferSameTrafficDistribution", Stage::Locked),
+    ("MultiCIDRServiceAllocator", Stage::Locked),
+    ("ComponentFlagz", Stage::Beta),
+    ("ComponentStatusz", Stage::Beta),
+    ("NativeHistograms", Stage::Alpha),
+    ("ContextualLogging", Stage::Beta),
+    (LOGGING_ALPHA, Stage::Alpha),
+    (LOGGING_BETA, Stage::Beta),
+    ("WatchListClient", Stage::Beta),
+    ("ClientsAllowCBOR", Stage::Alpha),
+    ("ClientsPreferCBOR", Stage::Alpha),
+    ("InOrderInformers", Stage::Beta),
+    ("InformerResourceVersion", Stage::Alpha),
+    ("NFTablesProxyMode", Stage::Locked),
+];
+
+/// Why a gate cannot be what a configuration says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    /// It is locked.
+    #[error("cannot set feature gate {0} to false, feature is locked to true")]
+    Locked(String),
+}
+
+/// Refuses what cannot be, and returns what should be said about the rest.
+pub fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, GateError> {
+    let mut warnings = Vec::new();
+    for (name, value) in gates {
+        match stage(name) {
+            Some(Stage::Locked) if !value => return Err(GateError::Locked(name.clone())),
+            Some(Stage::Stable | Stage::Locked) => warnings.push(format!(
+                "setting GA feature gate {name}={value}; it will be removed in a future release"
+            )),
+            Some(Stage::Alpha | Stage::Beta) => {}
+            None if ALL.iter().any(|(all, _)| all == name) => {}
+            None => warnings.push(format!("unrecognized feature gate: {name}; it has no effect")),
+        }
+    }
+    Ok(warnings)
+}
+
+/// Whether a gate is on: as the configuration says of it, else of all of its stage, else by default.
+pub fn is_on(gates: &BTreeMap<String, bool>, name: &str) -> bool {
+    let Some(stage) = stage(name) else { return false };
+    let of_stage = ALL.iter().find(|(_, all)| *all == stage).and_then(|(all, _)| gates.get(*all));
+    gates.get(name).or(of_stage).copied().unwrap_or(stage.default_value())
+}
+
+fn stage(name: &str) -> Option<Stage> {
+    KNOWN.iter().find(|(known, _)| *known == name).map(|(_, stage)| *stage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gates(pairs: &[(&str, bool)]) -> BTreeMap<String, bool> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    #[test]
+    fn unknown_gates_are_only_warned_of() {
+        let warnings = check(&gates(&[
+            ("ExperimentalCriticalPodAnnotation", true),
+            ("ComponentFlagz", false),
+            ("AllAlpha", true),
+        ]));
+        assert_eq!(
+            warnings.unwrap(),
+            ["unrecognized feature gate: ExperimentalCriticalPodAnnotation; it has no effect"]
+        );
+        let warnings = check(&gates(&[(EXTERNAL_IPS, false)])).unwrap();
+        assert!(warnings[0].starts_with("setting GA feature gate AllowServiceExternalIPs=false"));
+    }
+
+    #[test]
+    fn locked_gates_are() {
+        let error = check(&gates(&[("MultiCIDRServiceAllocator", false)])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to true"
+        );
+        check(&gates(&[("MultiCIDRServiceAllocator", true)])).unwrap();
+    }
+
+    #[test]
+    fn a_stage_can_be_switched_at_once() {
+        assert!(!is_on(&gates(&[]), LOGGING_ALPHA));
+        assert!(is_on(&gates(&[]), LOGGING_BETA));
+        assert!(is_on(&gates(&[("AllAlpha", true)]), LOGGING_ALPHA));
+        assert!(!is_on(&gates(&[("AllBeta", false)]), LOGGING_BETA));
+        assert!(is_on(&gates(&[("AllBeta", false), (LOGGING_BETA, true)]), LOGGING_BETA));
+        assert!(is_on(&gates(&[("AllBeta", false)]), EXTERNAL_IPS));
+    }
+}

@@ -1,0 +1,176 @@
+//! The table: kube-proxy v1.36's flags, ours, and those of old releases that manifests still carry.
+
+use super::{Flag, Kind::*, Sets::*, Status};
+
+/// `--proxy-mode`'s values.
+const MODE: &str = "nftables, iptables, ipvs or userspace; the first that this node can run of \
+                    nftables, iptables and userspace if empty";
+const IGNORED: &str = "it has no effect";
+const KLOG: &str = "it has no effect: the log goes to standard error";
+const PORT: &str = "use the address with a port instead";
+
+/// A flag of an old release, which has no effect.
+const fn gone(name: &'static str, kind: super::Kind, why: &'static str) -> Flag {
+    Flag::new(name, kind, "", Nothing, "").status(Status::Gone(why))
+}
+
+/// All flags.
+// A flag is a line or two; broken up further it could not be read as a table.
+#[rustfmt::skip]
+pub static FLAGS: &[Flag] = &[
+    // What the program does.
+    Flag::new("config", Text, "", Program, "The KubeProxyConfiguration file, YAML or JSON"),
+    Flag::new("write-config-to", Text, "", Program,
+        "Write the configuration with all defaults to this file, and exit"),
+    Flag::new("cleanup", Switch, "false", Program,
+        "Remove everything that Switchyard or kube-proxy programmed in the kernel, and exit"),
+    Flag::new("init-only", Switch, "false", Program,
+        "Do what needs more privileges than proxying (the sysctls), and exit"),
+    Flag::new("version", Version, "false", Program,
+        "Print the version and exit; raw prints all of it; vX.Y.Z-suffix sets what is reported"),
+    Flag::new("manifests", Text, "", Program,
+        "Proxy for the Services and EndpointSlices in this directory instead of a cluster's")
+        .status(Status::Ours),
+    Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
+        "How to reach nftables: straight, or through the nft program").status(Status::Ours),
+    // The API server.
+    Flag::new("master", Text, "", Program,
+        "The API server's URL; counts more than the kubeconfig's"),
+    Flag::new("kubeconfig", Text, "", Field("clientConnection.kubeconfig"),
+        "The file with the API server's address and credentials"),
+    Flag::new("kube-api-content-type", Text, "application/vnd.kubernetes.protobuf",
+        Field("clientConnection.contentType"), "How to encode requests; JSON is used in any case"),
+    Flag::new("kube-api-burst", Int32, "10", Field("clientConnection.burst"),
+        "Requests that may exceed the rate for a moment; requests are too few to be limited"),
+    Flag::new("kube-api-qps", Float32, "5", Field("clientConnection.qps"),
+        "Requests a second; requests are too few to be limited"),
+    Flag::new("config-sync-period", Duration, "15m0s", Field("configSyncPeriod"),
+        "How often kube-proxy repeats what it knows to itself; not needed here"),
+    // The node.
+    Flag::new("hostname-override", Text, "", Field("hostnameOverride"),
+        "The name of the Node, if it is not the host's").beside_file(),
+    Flag::new("bind-address", Ip, "0.0.0.0", Field("bindAddress"),
+        "The node's own address, if its Node does not say it; its family is the primary one"),
+    Flag::new("feature-gates", Gates, "", Field("featureGates"),
+        "Features to switch on or off; unknown ones are only warned of"),
+    Flag::new("oom-score-adj", Int32, "-999", Field("oomScoreAdj"),
+        "How unwilling the kernel should be to kill this process, -1000 to 1000"),
+    // The servers.
+    Flag::new("healthz-bind-address", Listen, "0.0.0.0:10256", Field("healthzBindAddress"),
+        "Where health is served"),
+    Flag::new("metrics-bind-address", Listen, "127.0.0.1:10249", Field("metricsBindAddress"),
+        "Where metrics are served"),
+    Flag::new("healthz-port", Int32, "10256", PortOf("healthzBindAddress"),
+        "The port of health; 0 switches it off").status(Status::Deprecated(PORT)),
+    Flag::new("metrics-port", Int32, "10249", PortOf("metricsBindAddress"),
+        "The port of metrics; 0 is refused").status(Status::Deprecated(PORT)),
+    Flag::new("bind-address-hard-fail", Switch, "false", Field("bindAddressHardFail"),
+        "Exit if one of these addresses cannot be bound"),
+    Flag::new("profiling", Switch, "false", Field("enableProfiling"),
+        "Serve profiles beside the metrics"),
+    Flag::new("show-hidden-metrics-for-version", Text, "", Field("showHiddenMetricsForVersion"),
+        "Show metrics that were hidden since this version, which must be the previous one"),
+    // Proxying.
+    Flag::new("proxy-mode", Text, "", Field("mode"), MODE),
+    Flag::new("masquerade-all", Switch, "false", Section("masqueradeAll"),
+        "Masquerade all traffic to cluster IPs"),
+    Flag::new("cluster-cidr", Text, "", Field("clusterCIDR"),
+        "The pods' network, or two of different families separated by a comma"),
+    Flag::new("nodeport-addresses", List, "", Field("nodePortAddresses"),
+        "Where node ports are served: networks, or the word primary"),
+    Flag::new("detect-local-mode", Text, "", Field("detectLocalMode"),
+        "How local pods' traffic is told: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"),
+    Flag::new("pod-bridge-interface", Text, "", Field("detectLocal.bridgeInterface"),
+        "The bridge that pods are attached to, for BridgeInterface"),
+    Flag::new("pod-interface-name-prefix", Text, "", Field("detectLocal.interfaceNamePrefix"),
+        "How the names of pods' interfaces begin, for InterfaceNamePrefix"),
+    // One mode.
+    Flag::new("iptables-masquerade-bit", Int32, "14", Field("iptables.masqueradeBit"),
+        "The bit of the packet mark that means masquerading, in iptables and ipvs mode"),
+    Flag::new("iptables-localhost-nodeports", Switch, "true", Field("iptables.localhostNodePorts"),
+        "Serve node ports on 127.0.0.1 too, in iptables mode"),
+    Flag::new("iptables-sync-period", Duration, "30s", SectionUnlessIpvs("syncPeriod"),
+        "How long after a failure to try again at the latest, in any mode but ipvs"),
+    Flag::new("iptables-min-sync-period", Duration, "1s", SectionUnlessIpvs("minSyncPeriod"),
+        "How long two syncs are apart at most when there is much to do, in any mode but ipvs"),
+    Flag::new("ipvs-sync-period", Duration, "30s", IpvsOnly("syncPeriod"),
+        "How long after a failure to try again at the latest, in ipvs mode"),
+    Flag::new("ipvs-min-sync-period", Duration, "1s", IpvsOnly("minSyncPeriod"),
+        "How long two syncs are apart at most when there is much to do, in ipvs mode"),
+    Flag::new("ipvs-scheduler", Text, "", Field("ipvs.scheduler"),
+        "The kernel's scheduler in ipvs mode; rr if empty"),
+    Flag::new("ipvs-exclude-cidrs", List, "", Field("ipvs.excludeCIDRs"),
+        "Networks whose virtual servers are left alone in ipvs mode"),
+    Flag::new("ipvs-strict-arp", Switch, "false", Field("ipvs.strictARP"),
+        "Answer ARP only for addresses of the interface asked, in ipvs mode"),
+    Flag::new("ipvs-tcp-timeout", Duration, "0s", Field("ipvs.tcpTimeout"),
+        "How long idle TCP connections are kept in ipvs mode; 0 leaves it alone"),
+    Flag::new("ipvs-tcpfin-timeout", Duration, "0s", Field("ipvs.tcpFinTimeout"),
+        "How long TCP connections are kept after a FIN in ipvs mode; 0 leaves it alone"),
+    Flag::new("ipvs-udp-timeout", Duration, "0s", Field("ipvs.udpTimeout"),
+        "How long UDP flows are kept in ipvs mode; 0 leaves it alone"),
+    // Connection tracking.
+    Flag::new("conntrack-max-per-core", Int32, "32768", Field("conntrack.maxPerCore"),
+        "Connections to track for each processor; 0 leaves the limit alone"),
+    Flag::new("conntrack-min", Int32, "131072", Field("conntrack.min"),
+        "Connections to track at least"),
+    Flag::new("conntrack-tcp-timeout-established", Duration, "24h0m0s",
+        Field("conntrack.tcpEstablishedTimeout"),
+        "How long idle TCP connections are tracked; 0 leaves it alone"),
+    Flag::new("conntrack-tcp-timeout-close-wait", Duration, "1h0m0s",
+        Field("conntrack.tcpCloseWaitTimeout"),
+        "How long half-closed TCP connections are tracked; 0 leaves it alone"),
+    Flag::new("conntrack-tcp-be-liberal", Switch, "false", Field("conntrack.tcpBeLiberal"),
+        "Do not call TCP packets outside the window invalid"),
+    Flag::new("conntrack-udp-timeout", Duration, "0s", Field("conntrack.udpTimeout"),
+        "How long UDP flows without an answer are tracked; 0 leaves it alone"),
+    Flag::new("conntrack-udp-timeout-stream", Duration, "0s", Field("conntrack.udpStreamTimeout"),
+        "How long UDP flows with answers are tracked; 0 leaves it alone"),
+    // Logging.
+    Flag::new("v", Uint32, "0", Field("logging.verbosity"), "How much to log: 0 to 10")
+        .short('v').beside_file(),
+    Flag::new("vmodule", Levels, "", Field("logging.vmodule"),
+        "How much to log in files whose names match patterns; text format only").beside_file(),
+    Flag::new("logging-format", Text, "text", Field("logging.format"),
+        "How log lines look: text or json").beside_file(),
+    Flag::new("log-flush-frequency", Duration, "5s", Field("logging.flushFrequency"),
+        "How long log lines may be kept back; they never are").beside_file(),
+    Flag::new("log-text-split-stream", Switch, "false", Field("logging.options.text.splitStream"),
+        "Needs the gate LoggingAlphaOptions; has no effect").beside_file(),
+    Flag::new("log-json-split-stream", Switch, "false", Field("logging.options.json.splitStream"),
+        "Needs the gate LoggingAlphaOptions; has no effect").beside_file(),
+    Flag::new("log-text-info-buffer-size", Quantity, "0",
+        Field("logging.options.text.infoBufferSize"),
+        "Needs the gate LoggingAlphaOptions; has no effect").beside_file(),
+    Flag::new("log-json-info-buffer-size", Quantity, "0",
+        Field("logging.options.json.infoBufferSize"),
+        "Needs the gate LoggingAlphaOptions; has no effect").beside_file(),
+    // Inherited by kube-proxy from a library, and inert there too.
+    Flag::new("boot-id-file", Text, "/proc/sys/kernel/random/boot_id", Nothing,
+        "Has no effect").beside_file(),
+    Flag::new("machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id", Nothing,
+        "Has no effect").beside_file(),
+    // Old releases.
+    Flag::new("cleanup-iptables", Switch, "", Program, "")
+        .status(Status::Gone("it means --cleanup")),
+    gone("cleanup-ipvs", Switch, "what other modes left behind is removed in any case"),
+    Flag::new("proxy-port-range", Text, "", Field("portRange"), "").status(Status::Gone(IGNORED)),
+    gone("udp-timeout", Duration, IGNORED),
+    gone("resource-container", Text, IGNORED),
+    gone("azure-container-registry-config", Text, IGNORED),
+    gone("google-json-key", Text, IGNORED),
+    gone("conntrack-max", Int32, "use --conntrack-max-per-core and --conntrack-min"),
+    gone("cloud-provider-gce-lb-src-cidrs", List, IGNORED),
+    gone("cloud-provider-gce-l7lb-src-cidrs", List, IGNORED),
+    gone("logtostderr", Switch, KLOG),
+    gone("alsologtostderr", Switch, KLOG),
+    gone("stderrthreshold", Text, KLOG),
+    gone("log-dir", Text, KLOG),
+    gone("log-file", Text, KLOG),
+    gone("log-file-max-size", Uint32, KLOG),
+    gone("log-backtrace-at", Text, IGNORED),
+    gone("add-dir-header", Switch, IGNORED),
+    gone("skip-headers", Switch, IGNORED),
+    gone("skip-log-headers", Switch, IGNORED),
+    gone("one-output", Switch, IGNORED),
+];

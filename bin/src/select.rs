@@ -1,0 +1,282 @@
+//! Which mode to run in: the one that is configured, or the first that this node can run.
+
+use std::{fmt, fs, path::Path, process::Command};
+
+use backend_nft::{
+    ruleset::{BaseChain, ChainKind, ChainName, Family, Hook, Transaction},
+    transport::{Transport, TransportError, TransportKind},
+};
+use proxy_core::proxier::ProxierError;
+
+use crate::{
+    backend,
+    config::settings::{BackendSettings, Mode},
+};
+
+/// The modes that an empty `mode` stands for, best first.
+const BEST_FIRST: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Userspace];
+/// The oldest kernel whose nftables do what is needed.
+const OLDEST_KERNEL: (u32, u32) = (5, 13);
+/// If this is set to anything, any kernel will do.
+const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+
+/// Why a mode cannot be run here, in a few words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// The kernel or the node lacks something that every proxy would need for this mode.
+    OnNode(String),
+    /// Only we cannot.
+    Otherwise(String),
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::OnNode(text) | Self::Otherwise(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// A mode, and why it is not another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The mode.
+    pub mode: Mode,
+    /// Why the configured mode is not used, if it is not.
+    pub warning: Option<String>,
+    /// Better modes that were tried, and what they lack.
+    pub passed_over: Vec<(Mode, Lacking)>,
+}
+
+impl Chosen {
+    fn just(mode: Mode) -> Self {
+        Self { mode, warning: None, passed_over: Vec::new() }
+    }
+}
+
+/// No mode can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoMode {
+    /// Not the one that is configured.
+    #[error("{0} cannot be used on this node: {1}")]
+    Named(Mode, Lacking),
+    /// Not ipvs, nor what stands in for it.
+    #[error("ipvs cannot be used on this node: {0}; nor can iptables in its place: {1}")]
+    NorInItsPlace(Lacking, Lacking),
+    /// None at all.
+    #[error("no mode can be used on this node: {}", list(.0))]
+    Best(Vec<(Mode, Lacking)>),
+}
+
+fn list(modes: &[(Mode, Lacking)]) -> String {
+    let each: Vec<String> =
+        modes.iter().map(|(mode, lacking)| format!("{mode}: {lacking}")).collect();
+    each.join("; ")
+}
+
+/// Chooses, by asking `probe` whether a mode can be run.
+pub fn choose(
+    named: Option<Mode>,
+    mut probe: impl FnMut(Mode) -> Result<(), Lacking>,
+) -> Result<Chosen, NoMode> {
+    match named {
+        Some(Mode::Ipvs) => match probe(Mode::Ipvs) {
+            Ok(()) => Ok(Chosen::just(Mode::Ipvs)),
+            Err(lacking @ Lacking::OnNode(_)) => in_place_of_ipvs(lacking, probe),
+            Err(lacking) => Err(NoMode::Named(Mode::Ipvs, lacking)),
+        },
+        Some(mode) => match probe(mode) {
+            Ok(()) => Ok(Chosen::just(mode)),
+            Err(lacking) => Err(NoMode::Named(mode, lacking)),
+        },
+        None => {
+            let mut passed_over = Vec::new();
+            for mode in BEST_FIRST {
+                match probe(mode) {
+                    Ok(()) => return Ok(Chosen { mode, warning: None, passed_over }),
+                    Err(lacking) => passed_over.push((mode, lacking)),
+                }
+            }
+            Err(NoMode::Best(passed_over))
+        }
+    }
+}
+
+/// A cluster whose configuration says ipvs has nodes that cannot do it: they have iptables.
+fn in_place_of_ipvs(
+    lacking: Lacking,
+    mut probe: impl FnMut(Mode) -> Result<(), Lacking>,
+) -> Result<Chosen, NoMode> {
+    match probe(Mode::Iptables) {
+        Ok(()) => {
+            let warning = format!("ipvs cannot be used on this node: {lacking}; using iptables");
+            Ok(Chosen { warning: Some(warning), ..Chosen::just(Mode::Iptables) })
+        }
+        Err(second) => Err(NoMode::NorInItsPlace(lacking, second)),
+    }
+}
+
+/// Whether this node can run a mode. Changes nothing, except that kernel modules may be loaded.
+pub fn probe(mode: Mode, settings: &BackendSettings) -> Result<(), Lacking> {
+    match mode {
+        Mode::Nftables => nftables(backend::transport(settings)),
+        Mode::Iptables => {
+            backend_iptables::probe(&backend::iptables_config(settings)).map_err(otherwise)
+        }
+        Mode::Ipvs => {
+            ipvs_in_kernel()?;
+            backend_ipvs::probe().map_err(otherwise)
+        }
+        Mode::Userspace => backend_userspace::probe().map_err(otherwise),
+    }
+}
+
+fn otherwise(error: ProxierError) -> Lacking {
+    Lacking::Otherwise(match error {
+        ProxierError::Unsupported { reason, .. } => reason,
+        error => crate::error_chain(&error),
+    })
+}
+
+fn nftables(transport: TransportKind) -> Result<(), Lacking> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if std::env::var_os(SKIP_KERNEL_CHECK).is_none_or(|value| value.is_empty()) {
+        new_enough(release.trim()).map_err(Lacking::OnNode)?;
+    }
+    let mut transport = transport.open().map_err(|error| lacks(&error))?;
+    dry_run(transport.as_mut())
+}
+
+/// Whether the kernel is new enough, by its release (`6.1.0-18-amd64`). One that cannot be read
+/// is given a chance.
+fn new_enough(release: &str) -> Result<(), String> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return Ok(());
+    };
+    if (major, minor) >= OLDEST_KERNEL {
+        return Ok(());
+    }
+    let (oldest_major, oldest_minor) = OLDEST_KERNEL;
+    Err(format!("the kernel is {release}; {oldest_major}.{oldest_minor} or newer is needed"))
+}
+
+/// Asks for a table and a chain that translates addresses, and then for something that must be
+/// refused, so that nothing of it is done. If that is the only refusal, the rest would have worked.
+fn dry_run(transport: &mut dyn Transport) -> Result<(), Lacking> {
+    let mut transaction = Transaction::new();
+    transaction.add_table(Family::Ip);
+    let name = ChainName::new("switchyard-probe");
+    let chain = BaseChain { name, kind: ChainKind::Nat, hook: Hook::Prerouting, priority: -100 };
+    transaction.add_base_chain(Family::Ip, chain);
+    let last = transaction.operations().len();
+    transaction.delete_chain(Family::Ip, ChainName::new("switchyard-no-such-chain"));
+    match transport.commit(&transaction) {
+        Err(TransportError::Refused(first, others)) => {
+            let refusals = std::iter::once(&first).chain(&others);
+            match refusals.into_iter().find(|refusal| refusal.operation != last) {
+                None => Ok(()),
+                Some(refusal) => Err(Lacking::OnNode(format!(
+                    "cannot {}: {} (nf_tables and nft_chain_nat are needed)",
+                    refusal.subject, refusal.reason
+                ))),
+            }
+        }
+        Err(error) => Err(lacks(&error)),
+        Ok(_) => Err(Lacking::Otherwise("nftables did not refuse what cannot be".into())),
+    }
+}
+
+fn lacks(error: &TransportError) -> Lacking {
+    Lacking::OnNode(crate::error_chain(error))
+}
+
+/// Whether the kernel has IPVS, if need be after loading its module.
+fn ipvs_in_kernel() -> Result<(), Lacking> {
+    let there = || Path::new("/proc/net/ip_vs").exists();
+    if there() {
+        return Ok(());
+    }
+    // What it says is of no use: the file tells.
+    let _ = Command::new("modprobe").args(["-q", "ip_vs"]).output();
+    if there() {
+        return Ok(());
+    }
+    Err(Lacking::OnNode("the kernel module ip_vs is missing".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(
+        named: Option<Mode>,
+        usable: &[Mode],
+        kernel_has_ipvs: bool,
+    ) -> Result<Chosen, String> {
+        choose(named, |mode| match mode {
+            mode if usable.contains(&mode) => Ok(()),
+            Mode::Ipvs if !kernel_has_ipvs => Err(Lacking::OnNode("no module".into())),
+            _ => Err(Lacking::Otherwise(format!("no {mode}"))),
+        })
+        .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_first_that_works_is_the_best() {
+        let mode = |usable| chosen(None, usable, true).unwrap().mode;
+        assert_eq!(mode(&Mode::ALL), Mode::Nftables);
+        assert_eq!(mode(&[Mode::Iptables, Mode::Userspace]), Mode::Iptables);
+        let last = chosen(None, &[Mode::Ipvs, Mode::Userspace], true).unwrap();
+        assert_eq!(last.mode, Mode::Userspace);
+        let passed_over: Vec<Mode> = last.passed_over.iter().map(|(mode, _)| *mode).collect();
+        assert_eq!(passed_over, [Mode::Nftables, Mode::Iptables]);
+        assert_eq!(
+            chosen(None, &[Mode::Ipvs], true).unwrap_err(),
+            "no mode can be used on this node: \
+             nftables: no nftables; iptables: no iptables; userspace: no userspace"
+        );
+    }
+
+    #[test]
+    fn a_mode_that_is_named_is_used_or_fails() {
+        for mode in Mode::ALL {
+            assert_eq!(chosen(Some(mode), &[mode], true).unwrap(), Chosen::just(mode));
+        }
+        assert_eq!(
+            chosen(Some(Mode::Nftables), &[Mode::Iptables], true).unwrap_err(),
+            "nftables cannot be used on this node: no nftables"
+        );
+    }
+
+    #[test]
+    fn iptables_stands_in_for_ipvs_without_modules() {
+        let found = chosen(Some(Mode::Ipvs), &[Mode::Iptables], false).unwrap();
+        assert_eq!(found.mode, Mode::Iptables);
+        assert_eq!(
+            found.warning.unwrap(),
+            "ipvs cannot be used on this node: no module; using iptables"
+        );
+        assert_eq!(
+            chosen(Some(Mode::Ipvs), &[], false).unwrap_err(),
+            "ipvs cannot be used on this node: no module; \
+             nor can iptables in its place: no iptables"
+        );
+        assert_eq!(
+            chosen(Some(Mode::Ipvs), &[Mode::Iptables], true).unwrap_err(),
+            "ipvs cannot be used on this node: no ipvs",
+            "only for want of the modules"
+        );
+    }
+
+    #[test]
+    fn kernels_have_an_age() {
+        new_enough("6.1.0-18-amd64").unwrap();
+        new_enough("5.13.0").unwrap();
+        new_enough("unknown").unwrap();
+        assert_eq!(
+            new_enough("5.10.0-28").unwrap_err(),
+            "the kernel is 5.10.0-28; 5.13 or newer is needed"
+        );
+        new_enough("4.18.0").unwrap_err();
+    }
+}

@@ -1,0 +1,261 @@
+//! The kernel's settings that kube-proxy makes before it proxies: the limits and timeouts of
+//! connection tracking, and how this process fares when memory is short.
+//!
+//! A setting is written only where it differs, so that a process without the privilege to write it
+//! can run where somebody else (`--init-only`) has.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::config::settings::ConntrackSettings;
+
+/// More connections than this are never asked for.
+const MOST_CONNECTIONS: u64 = 1 << 20;
+/// Connections for each bucket of the hash table.
+const PER_BUCKET: u64 = 4;
+
+/// Why the kernel's settings are not what the configuration asks for.
+#[derive(Debug, thiserror::Error)]
+pub enum SysctlError {
+    /// A setting could not be read.
+    #[error("cannot read {}{}", path.display(), hint(source))]
+    Read {
+        /// Where it is.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A setting is not a number.
+    #[error("{} holds {text:?}, which is no number", path.display())]
+    NotANumber {
+        /// Where it is.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+    },
+    /// A setting could not be changed.
+    #[error("cannot change {} from {from} to {to}{}", path.display(), hint(source))]
+    Write {
+        /// Where it is.
+        path: PathBuf,
+        /// What it is.
+        from: u64,
+        /// What it should be.
+        to: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What to do about it.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => " (is the module nf_conntrack loaded?)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            " (run with --init-only and privileges first, or set conntrack.maxPerCore and the \
+             timeouts of conntrack to 0)"
+        }
+        _ => "",
+    }
+}
+
+/// Where the settings are: `/proc/sys` and `/sys`, or a test's copies of them.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    proc_sys: PathBuf,
+    sys: PathBuf,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self { proc_sys: "/proc/sys".into(), sys: "/sys".into() }
+    }
+}
+
+impl Kernel {
+    /// Makes connection tracking as the configuration asks for.
+    pub fn set_conntrack(&self, wanted: &ConntrackSettings) -> Result<(), SysctlError> {
+        let netfilter = self.proc_sys.join("net/netfilter");
+        if let Some(limit) = connections(wanted, self.processors()) {
+            set(&netfilter.join("nf_conntrack_max"), limit)?;
+            let buckets = self.sys.join("module/nf_conntrack/parameters/hashsize");
+            if hash_size(&buckets, &netfilter)? < limit / PER_BUCKET {
+                set(&buckets, limit / PER_BUCKET)?;
+            }
+        }
+        for (name, period) in [
+            ("nf_conntrack_tcp_timeout_established", wanted.tcp_established_timeout),
+            ("nf_conntrack_tcp_timeout_close_wait", wanted.tcp_close_wait_timeout),
+            ("nf_conntrack_udp_timeout", wanted.udp_timeout),
+            ("nf_conntrack_udp_timeout_stream", wanted.udp_stream_timeout),
+        ] {
+            if period > Duration::ZERO {
+                set(&netfilter.join(name), period.as_secs())?;
+            }
+        }
+        if wanted.tcp_be_liberal {
+            set(&netfilter.join("nf_conntrack_tcp_be_liberal"), 1)?;
+        }
+        Ok(())
+    }
+
+    /// The host's processors: a limit on this process's share of them is no limit on the
+    /// connections of the host.
+    fn processors(&self) -> u64 {
+        let listed = fs::read_to_string(self.sys.join("devices/system/cpu/online"));
+        let count = listed.ok().and_then(|text| count_ranges(text.trim()));
+        count.or_else(usable_processors).unwrap_or(1)
+    }
+}
+
+fn usable_processors() -> Option<u64> {
+    std::thread::available_parallelism().ok()?.get().try_into().ok()
+}
+
+/// How many numbers a list such as `0-3,5` has.
+fn count_ranges(list: &str) -> Option<u64> {
+    list.split(',').try_fold(0, |sum: u64, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)? + 1)
+    })
+}
+
+/// The limit that is asked for, if one is.
+fn connections(wanted: &ConntrackSettings, processors: u64) -> Option<u64> {
+    match wanted.max_per_core.saturating_mul(processors) {
+        0 => None,
+        many if many > MOST_CONNECTIONS => Some(MOST_CONNECTIONS),
+        limit => Some(limit.max(wanted.min)),
+    }
+}
+
+fn read(path: &Path) -> Result<u64, SysctlError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| SysctlError::Read { path: path.to_owned(), source })?;
+    text.trim().parse().map_err(|_| SysctlError::NotANumber { path: path.to_owned(), text })
+}
+
+/// The size of the hash table. Only root may read the module's parameter; the sysctl is the same.
+fn hash_size(parameter: &Path, netfilter: &Path) -> Result<u64, SysctlError> {
+    match read(parameter) {
+        Err(SysctlError::Read { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            read(&netfilter.join("nf_conntrack_buckets"))
+        }
+        result => result,
+    }
+}
+
+/// Writes a setting if it differs.
+fn set(path: &Path, to: u64) -> Result<(), SysctlError> {
+    let from = read(path)?;
+    if from == to {
+        return Ok(());
+    }
+    fs::write(path, to.to_string()).map_err(|source| SysctlError::Write {
+        path: path.to_owned(),
+        from,
+        to,
+        source,
+    })?;
+    tracing::info!(path = %path.display(), from, to, "Set sysctl");
+    Ok(())
+}
+
+/// Asks the kernel to kill other processes before this one. To ask for less than what is needs a
+/// privilege; without it things stay as they are.
+pub fn set_oom_score_adj(score: i32) {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    let current = fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok());
+    if current == Some(score) {
+        return;
+    }
+    if let Err(error) = fs::write(PATH, score.to_string()) {
+        tracing::debug!(err = %error, score, "Cannot set the OOM score");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A kernel of a directory, with four processors and these settings.
+    fn kernel(settings: &[(&str, &str)]) -> (TempDir, Kernel) {
+        let directory = TempDir::new().unwrap();
+        let kernel = Kernel {
+            proc_sys: directory.path().join("proc/sys"),
+            sys: directory.path().join("sys"),
+        };
+        let cpus = [("sys/devices/system/cpu/online", "0-2,5\n")];
+        for (path, value) in settings.iter().chain(&cpus) {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value).unwrap();
+        }
+        (directory, kernel)
+    }
+
+    const MAX: &str = "proc/sys/net/netfilter/nf_conntrack_max";
+    const HASHSIZE: &str = "sys/module/nf_conntrack/parameters/hashsize";
+    const ESTABLISHED: &str = "proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
+
+    #[test]
+    fn limits_are_kube_proxys() {
+        let limit = |max_per_core, min| {
+            connections(&ConntrackSettings { max_per_core, min, ..Default::default() }, 4)
+        };
+        assert_eq!(limit(0, 131_072), None, "the minimum is ignored too");
+        assert_eq!(limit(32_768, 131_072), Some(131_072));
+        assert_eq!(limit(32_768, 200_000), Some(200_000));
+        assert_eq!(limit(40_000, 131_072), Some(160_000));
+        assert_eq!(limit(1_000_000, 2_000_000), Some(1 << 20), "even if the minimum is higher");
+    }
+
+    #[test]
+    fn what_differs_is_written() {
+        let (directory, kernel) = kernel(&[(MAX, "1000\n"), (HASHSIZE, "10"), (ESTABLISHED, "5")]);
+        let wanted = ConntrackSettings {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established_timeout: Duration::from_secs(86_400),
+            ..Default::default()
+        };
+        kernel.set_conntrack(&wanted).unwrap();
+        let value = |path| fs::read_to_string(directory.path().join(path)).unwrap();
+        assert_eq!([MAX, HASHSIZE, ESTABLISHED].map(value), ["131072", "32768", "86400"]);
+        fs::write(directory.path().join(HASHSIZE), "999999").unwrap();
+        kernel.set_conntrack(&wanted).unwrap();
+        assert_eq!(value(HASHSIZE), "999999", "it is large enough");
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        let (directory, kernel) = kernel(&[(MAX, "131072")]);
+        let wanted = ConntrackSettings { max_per_core: 32_768, min: 131_072, ..Default::default() };
+        let error = kernel.set_conntrack(&wanted).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "cannot read {} (is the module nf_conntrack loaded?)",
+                directory.path().join(HASHSIZE).display()
+            )
+        );
+        let error = kernel
+            .set_conntrack(&ConntrackSettings { tcp_be_liberal: true, ..Default::default() })
+            .unwrap_err();
+        assert!(matches!(error, SysctlError::Read { .. }), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_asked_for_by_zeros() {
+        let (_directory, kernel) = kernel(&[]);
+        kernel.set_conntrack(&ConntrackSettings::default()).unwrap();
+    }
+}

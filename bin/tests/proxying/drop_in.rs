@@ -1,0 +1,299 @@
+//! In kube-proxy's place: what its installers write starts unchanged, the other mode's rules go
+//! when ours are there, and the program ends when its configuration changes.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::namespace::{HEALTH, METRICS, Namespace};
+
+const NODE: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+";
+
+/// A directory with a link `kube-proxy` to the program, and manifests of a node.
+fn node() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    symlink(env!("CARGO_BIN_EXE_switchyard"), directory.path().join("kube-proxy")).unwrap();
+    fs::create_dir(directory.path().join("manifests")).unwrap();
+    fs::write(directory.path().join("manifests/node.yaml"), NODE).unwrap();
+    directory
+}
+
+fn fixture(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    fs::read_to_string(path).unwrap()
+}
+
+/// The arguments in a fixture, one a line.
+fn arguments(name: &str) -> Vec<String> {
+    let text = fixture(name);
+    text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+fn kube_proxy(namespace: &Namespace, directory: &Path, arguments: &[String]) -> Command {
+    let path = directory.join("kube-proxy");
+    let mut command = namespace.0.command(path.to_str().unwrap());
+    command.args(arguments).stderr(Stdio::piped());
+    command
+}
+
+fn manifests(directory: &Path) -> String {
+    format!("--manifests={}", directory.join("manifests").display())
+}
+
+/// The log of a program that ended with status 1.
+#[track_caller]
+fn failed(output: Output) -> String {
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    log
+}
+
+/// Waits until the program has ended by itself.
+fn ended(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            panic!("still running: {:?}", child.wait_with_output());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// The fixtures of files, each with how many warnings it makes.
+const FILES: [(&str, usize); 7] = [
+    ("kubeadm.yaml", 0),
+    ("kubeadm-1.31.yaml", 0),
+    ("kubeadm-1.29.yaml", 0),
+    ("kubeadm-1.28.yaml", 0),
+    ("kubeadm-1.10.yaml", 3),
+    ("kind.yaml", 2),
+    // The metadata, and node ports everywhere.
+    ("kind-ipvs.yaml", 2),
+];
+
+/// The fixtures of arguments, each with how many warnings it makes.
+const ARGUMENTS: [(&str, usize); 5] = [
+    ("k3s.args", 0),
+    ("gce-nftables.args", 0),
+    ("gce-iptables.args", 4),
+    ("gce-ipvs.args", 1),
+    ("old-userspace.args", 7),
+];
+
+#[test]
+fn what_installers_write_is_understood() {
+    let directory = node();
+    let mut cases: Vec<(&str, Vec<String>, usize)> = Vec::new();
+    for (name, warnings) in FILES {
+        let path = directory.path().join(name);
+        fs::write(&path, fixture(name)).unwrap();
+        let file = format!("--config={}", path.display());
+        let mut all = arguments("kubeadm.args");
+        all.iter_mut().filter(|a| a.starts_with("--config")).for_each(|a| a.clone_from(&file));
+        cases.push((name, all, warnings));
+    }
+    for (name, warnings) in ARGUMENTS {
+        cases.push((name, arguments(name), warnings));
+    }
+    let written = directory.path().join("written.yaml");
+    for (name, mut arguments, warnings) in cases {
+        arguments.push(format!("--write-config-to={}", written.display()));
+        let output =
+            Command::new(directory.path().join("kube-proxy")).args(&arguments).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{name}: {log}");
+        let found = log.lines().filter(|line| line.starts_with('W')).count();
+        assert_eq!(found, warnings, "{name}: {log}");
+        fs::remove_file(&written).unwrap();
+    }
+}
+
+/// Starts it with these arguments, and expects it to become healthy.
+#[track_caller]
+fn starts(arguments: &[String], directory: &Path) {
+    let namespace = Namespace::new();
+    let all: Vec<String> = arguments.iter().cloned().chain([manifests(directory)]).collect();
+    let mut child = kube_proxy(&namespace, directory, &all).spawn().unwrap();
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    assert!(namespace.list("tables").contains("table ip kube-proxy"), "{arguments:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn kubeadms_files_start_unchanged() {
+    let directory = node();
+    for name in ["kubeadm.yaml", "kubeadm-1.28.yaml"] {
+        let path = directory.path().join("config.conf");
+        fs::write(&path, fixture(name)).unwrap();
+        let all = [format!("--config={}", path.display()), "--hostname-override=node-1".into()];
+        starts(&all, directory.path());
+    }
+}
+
+#[test]
+fn flags_of_other_installers_start_unchanged() {
+    let directory = node();
+    starts(&arguments("k3s.args"), directory.path());
+    // A namespace may not change the machine's limit of connections.
+    let mut all = arguments("gce-nftables.args");
+    all.extend(["--conntrack-max-per-core=0".into(), "--hostname-override=node-1".into()]);
+    starts(&all, directory.path());
+}
+
+/// A directory as the kubelet mounts a ConfigMap; returns the file in it.
+fn config_map(root: &Path, text: &str) -> PathBuf {
+    fs::create_dir_all(root.join("..1")).unwrap();
+    fs::write(root.join("..1/config.conf"), text).unwrap();
+    symlink("..1", root.join("..data")).unwrap();
+    symlink("..data/config.conf", root.join("config.conf")).unwrap();
+    root.join("config.conf")
+}
+
+#[test]
+fn a_configuration_that_changes_ends_it() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let root = directory.path().join("mounted");
+    let before = fixture("kubeadm.yaml");
+    let file = config_map(&root, &before);
+    let all = [
+        format!("--config={}", file.display()),
+        "--hostname-override=node-1".into(),
+        manifests(directory.path()),
+    ];
+    let child = kube_proxy(&namespace, directory.path(), &all).spawn().unwrap();
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    fs::create_dir(root.join("..2")).unwrap();
+    fs::write(root.join("..2/config.conf"), before.replace("mode: \"\"", "mode: nftables"))
+        .unwrap();
+    symlink("..2", root.join("..data_tmp")).unwrap();
+    fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    let log = failed(ended(child));
+    let message = "content of the proxy server's configuration file was updated";
+    assert!(log.contains(message), "{log}");
+    assert!(namespace.list("tables").contains("kube-proxy"), "what is programmed stays");
+}
+
+#[test]
+fn preparing_the_node_is_all_that_init_only_does() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let all = ["--init-only", "--conntrack-max-per-core=0", "--conntrack-udp-timeout=77s"]
+        .map(str::to_owned);
+    let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let sysctls = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+    let value = namespace.0.output("cat", &[sysctls], "").unwrap();
+    assert_eq!(value.trim(), "77");
+    let established = namespace.0.output(
+        "cat",
+        &[&sysctls.replace("udp_timeout", "tcp_timeout_established")],
+        "",
+    );
+    assert_eq!(established.unwrap().trim(), "86400", "kube-proxy's default");
+    assert_eq!(namespace.list("tables"), "", "nothing is programmed");
+}
+
+#[test]
+fn a_limit_that_cannot_be_set_is_an_error() {
+    let namespace = Namespace::new();
+    let directory = node();
+    // Two numbers, one of which is not what the machine has.
+    let fails = ["--conntrack-min=131073", "--conntrack-min=131074"].iter().any(|min| {
+        let all = ["--conntrack-max-per-core=1", min].map(str::to_owned);
+        let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        log.contains(
+            "could not set conntrack parameters from kube-proxy configuration: cannot change",
+        ) && output.status.code() == Some(1)
+    });
+    assert!(fails);
+}
+
+#[test]
+fn a_mode_that_cannot_be_run_is_one_sentence() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let run = |mode: &str| {
+        let all = [manifests(directory.path()), format!("--proxy-mode={mode}")];
+        let log = failed(kube_proxy(&namespace, directory.path(), &all).output().unwrap());
+        log.lines().last().unwrap().to_owned()
+    };
+    let userspace = run("userspace");
+    assert!(
+        userspace.ends_with(
+            "\"command failed\" err=\"userspace cannot be used on this node: \
+             the userspace backend is not built yet; use nftables\""
+        ),
+        "{userspace}"
+    );
+}
+
+/// Runs it in a mode until it is healthy and `done`, and ends it.
+#[track_caller]
+fn run_in(namespace: &Namespace, directory: &Path, mode: &str, done: impl Fn() -> bool) -> String {
+    let all =
+        [manifests(directory), "--hostname-override=node-1".into(), format!("--proxy-mode={mode}")];
+    let mut child = kube_proxy(namespace, directory, &all).spawn().unwrap();
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > Duration::from_secs(10) {
+            child.kill().unwrap();
+            let output = child.wait_with_output().unwrap();
+            panic!("{mode}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        sleep(Duration::from_millis(50));
+    }
+    let used = namespace.get(METRICS, "/proxyMode").unwrap().1;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    used
+}
+
+#[test]
+fn the_other_modes_rules_go_when_ours_are_there() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let has_chains = || {
+        let saved = namespace.0.output("iptables-save", &[], "").unwrap();
+        saved.contains(":KUBE-SERVICES ")
+    };
+    let has_table = || namespace.list("tables").contains("table ip kube-proxy");
+    run_in(&namespace, directory.path(), "iptables", || has_chains() && !has_table());
+    run_in(&namespace, directory.path(), "nftables", || !has_chains() && has_table());
+    run_in(&namespace, directory.path(), "iptables", || has_chains() && !has_table());
+
+    for _ in 0..2 {
+        let cleanup = ["--cleanup".to_owned()];
+        let output = kube_proxy(&namespace, directory.path(), &cleanup).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(!has_chains() && !has_table());
+    }
+}
+
+#[test]
+fn iptables_stands_in_for_ipvs_without_its_modules() {
+    if Path::new("/proc/net/ip_vs").exists() {
+        // Then there is nothing to stand in for.
+        return;
+    }
+    let namespace = Namespace::new();
+    let directory = node();
+    assert_eq!(run_in(&namespace, directory.path(), "ipvs", || true), "iptables");
+}
