@@ -1,0 +1,111 @@
+#!/bin/sh
+# Builds the image without a registry and without a container engine: a static binary, a root file
+# system of little more than it, and an OCI layout in a tar file, by cargo, tar and sha256sum.
+#
+#   deploy/build-image.sh [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
+#
+#   -o  the tar file; target/image/switchyard.oci.tar if not given
+#   -t  the name in it; switchyard:latest if not given
+#   -b  a binary that was built before, instead of building one
+#   -f  a directory to lay over the root file system: for the variant with iptables, ipset and
+#       modprobe, which are a distribution's to provide
+#
+# Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
+# `skopeo copy oci-archive:FILE docker://...`, or `podman load -i FILE`.
+set -eu
+
+cd "$(dirname "$0")/.."
+output=target/image/switchyard.oci.tar name=switchyard:latest binary= overlay=
+while getopts o:t:b:f: option; do
+    case $option in
+        o) output=$OPTARG ;;
+        t) name=$OPTARG ;;
+        b) binary=$OPTARG ;;
+        f) overlay=$OPTARG ;;
+        *) exit 2 ;;
+    esac
+done
+
+case $(uname -m) in
+    x86_64) target=x86_64-unknown-linux-gnu architecture=amd64 ;;
+    aarch64) target=aarch64-unknown-linux-gnu architecture=arm64 ;;
+    *) echo "do not know the architecture $(uname -m)" >&2; exit 1 ;;
+esac
+
+if [ -z "$binary" ]; then
+    # The explicit target keeps the flag off what runs while building.
+    RUSTFLAGS="-C target-feature=+crt-static" \
+        cargo build --release --locked --package switchyard --bin switchyard --target "$target"
+    binary=${CARGO_TARGET_DIR:-target}/$target/release/switchyard
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root layout=$work/layout
+mkdir -p "$root/usr/local/bin" "$root/etc" "$root/var/lib/kube-proxy" "$root/tmp" "$root/run" \
+    "$layout/blobs/sha256"
+chmod 1777 "$root/tmp"
+install -m 0755 "$binary" "$root/usr/local/bin/switchyard"
+# Where kube-proxy is in its image, so that manifests that call it need no change.
+ln -s switchyard "$root/usr/local/bin/kube-proxy"
+echo "root:x:0:0::/:/nonexistent
+nonroot:x:65532:65532::/:/nonexistent" >"$root/etc/passwd"
+echo "root:x:0:
+nonroot:x:65532:" >"$root/etc/group"
+[ -z "$overlay" ] || cp -a "$overlay/." "$root/"
+
+# A user other than root has a capability only if the file grants it. Without the privilege to mark
+# the file the image is whole all the same, but must run as root.
+xattrs=
+if setcap cap_net_admin+ep "$root/usr/local/bin/switchyard" 2>/dev/null; then
+    xattrs="--xattrs --xattrs-include=security.capability"
+else
+    echo "cannot mark the binary with cap_net_admin (setcap, as root): run the image as root" >&2
+fi
+
+# The same input makes the same image: order, owners and times are fixed.
+# shellcheck disable=SC2086
+reproducible() {
+    tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --format=posix \
+        --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime "$@"
+}
+digest() { sha256sum "$1" | cut -d' ' -f1; }
+# Moves a file to where its content says; prints digest and size.
+blob() {
+    sum=$(digest "$1")
+    mv "$1" "$layout/blobs/sha256/$sum"
+    echo "$sum $(wc -c <"$layout/blobs/sha256/$sum")"
+}
+
+# shellcheck disable=SC2086
+reproducible $xattrs -C "$root" -cf "$work/layer.tar" .
+diff_id=$(digest "$work/layer.tar")
+gzip -n9 "$work/layer.tar"
+set -- $(blob "$work/layer.tar.gz")
+layer=$1 layer_size=$2
+
+printf '{"created":"1970-01-01T00:00:00Z","architecture":"%s","os":"linux","config":{"Entrypoint":["/usr/local/bin/kube-proxy"],"WorkingDir":"/","Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+    "$architecture" "$diff_id" >"$work/config.json"
+set -- $(blob "$work/config.json")
+config=$1 config_size=$2
+
+printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"sha256:%s","size":%s}]}' \
+    "$config" "$config_size" "$layer" "$layer_size" >"$work/manifest.json"
+set -- $(blob "$work/manifest.json")
+manifest=$1 manifest_size=$2
+
+case $name in
+    */*) full=$name ;;
+    *) full=docker.io/library/$name ;;
+esac
+printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
+    "$manifest" "$manifest_size" "$architecture" "$full" "${name##*:}" >"$layout/index.json"
+printf '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"
+# For engines that know only their own archives.
+printf '[{"Config":"blobs/sha256/%s","RepoTags":["%s"],"Layers":["blobs/sha256/%s"]}]' \
+    "$config" "$name" "$layer" >"$layout/manifest.json"
+
+mkdir -p "$(dirname "$output")"
+reproducible -C "$layout" -cf "$output" .
+echo "$output: $name, sha256:$manifest"
+echo "binary $(wc -c <"$root/usr/local/bin/switchyard") bytes, layer $layer_size bytes compressed"

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Checks an image that build-image.sh made: every digest and size, the link, and that the program
+# in it runs in its root file system, if this may be done (chroot needs root).
+#
+#   deploy/test-image.sh FILE
+set -eu
+archive=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "$1" >&2; exit 1; }
+
+mkdir "$work/layout" "$work/root"
+tar -C "$work/layout" -xf "$archive"
+for blob in "$work"/layout/blobs/sha256/*; do
+    [ "$(sha256sum "$blob" | cut -d' ' -f1)" = "${blob##*/}" ] || fail "$blob has another digest"
+done
+# Whatever is named by digest and size must be there in that size.
+cat "$work/layout/index.json" "$work"/layout/blobs/sha256/* 2>/dev/null |
+    grep -ao '"digest":"sha256:[0-9a-f]*","size":[0-9]*' |
+    sed 's/.*sha256:\([0-9a-f]*\)","size":\([0-9]*\)/\1 \2/' >"$work/named"
+[ "$(wc -l <"$work/named")" = 3 ] || fail "an index, a manifest, a configuration and a layer are expected"
+while read -r sum size; do
+    [ "$(wc -c <"$work/layout/blobs/sha256/$sum")" = "$size" ] || fail "$sum has another size"
+done <"$work/named"
+layer=$(sed 's/.*"layers":\[{[^}]*"digest":"sha256:\([0-9a-f]*\)".*/\1/' \
+    "$work/layout/blobs/sha256/$(sed 's/.*"digest":"sha256:\([0-9a-f]*\)".*/\1/' "$work/layout/index.json")")
+tar -C "$work/root" --xattrs --xattrs-include=security.capability -xzf "$work/layout/blobs/sha256/$layer"
+[ "$(readlink "$work/root/usr/local/bin/kube-proxy")" = switchyard ] || fail "kube-proxy is no link"
+size=$(wc -c <"$work/root/usr/local/bin/switchyard")
+[ "$size" -le 15728640 ] || fail "the binary has $size bytes, more than 15 MiB"
+if [ "$(id -u)" = 0 ]; then
+    said=$(chroot "$work/root" /usr/local/bin/kube-proxy --version)
+    case $said in
+        "Kubernetes v"*) ;;
+        *) fail "--version says $said" ;;
+    esac
+fi
+echo "$archive is sound: binary $size bytes"
