@@ -39,6 +39,14 @@ impl NodeConfig {
     }
 }
 
+impl NodeConfig {
+    /// Whether the Node object decides where node ports are served, or which pods are local.
+    pub(crate) fn asks_the_node(&self) -> bool {
+        self.node_port_addresses.contains(&NodePortAddressConfig::Primary)
+            || self.local_pods == LocalPodsConfig::NodeCidr
+    }
+}
+
 /// `detectLocalMode` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalPodsConfig {

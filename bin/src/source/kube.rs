@@ -9,7 +9,7 @@
 //!
 //! The watches run beside each other. Each begins with a list, streamed where the server can
 //! (`sendInitialEvents`) and else in pages of 500, and ends it with one
-//! [`Event::Replace`](proxy_core::objects::Event::Replace). When the server no longer remembers the
+//! [`Event::Replace`]. When the server no longer remembers the
 //! watch's version (410), the watch lists again: the last state stays until the new list is
 //! complete, and the `Replace` tells of everything that was deleted meanwhile.
 //!

@@ -138,10 +138,14 @@ impl Tracker {
         }
     }
 
-    /// Whether Services and EndpointSlices have been listed whole. Before that, nothing must be
-    /// programmed: what the kernel still holds is better than a part of the truth.
+    /// Whether Services and EndpointSlices have been listed whole, and the Node if the
+    /// configuration takes something from it. Before that, nothing must be programmed: what the
+    /// kernel still holds is better than a part of the truth.
     pub fn is_synced(&self) -> bool {
-        [Kind::Service, Kind::EndpointSlice].iter().all(|kind| self.synced.contains(kind))
+        let needed = [Kind::Service, Kind::EndpointSlice]
+            .into_iter()
+            .chain(self.config.asks_the_node().then_some(Kind::Node));
+        needed.into_iter().all(|kind| self.synced.contains(&kind))
     }
 
     /// Whether this node's Node is neither being deleted nor about to be. A node that is not known

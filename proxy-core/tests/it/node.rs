@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use proxy_core::{
-    config::{LocalPodsConfig, NodePortAddressConfig},
+    config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, parse_cidr},
-    objects::Kind,
+    objects::{Event, Kind},
     state::{LocalPods, Masquerade, NodePortAddresses, Route},
-    testing::{Builder, endpoint, node, service, service_cidr, slice},
+    testing::{Builder, NODE, endpoint, node, service, service_cidr, slice},
+    track::Tracker,
 };
 use serde_json::json;
 
@@ -237,4 +238,21 @@ fn the_node_is_eligible_until_it_is_about_to_go() {
     assert!(!cluster.tracker.is_node_eligible());
     cluster.replace(Kind::Node, &[&this(&[])]);
     assert!(cluster.tracker.is_node_eligible());
+}
+
+#[test]
+fn nothing_is_synced_before_a_node_that_is_asked() {
+    let list = |kind| Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() };
+    let plain = NodeConfig::new(NODE);
+    let primary =
+        NodeConfig { node_port_addresses: vec![NodePortAddressConfig::Primary], ..plain.clone() };
+    let pod_cidrs = NodeConfig { local_pods: LocalPodsConfig::NodeCidr, ..plain.clone() };
+    for (config, asks) in [(plain, false), (primary, true), (pod_cidrs, true)] {
+        let mut tracker = Tracker::new(config);
+        tracker.apply(list(Kind::Service));
+        tracker.apply(list(Kind::EndpointSlice));
+        assert_eq!(tracker.is_synced(), !asks);
+        tracker.apply(list(Kind::Node));
+        assert!(tracker.is_synced());
+    }
 }
