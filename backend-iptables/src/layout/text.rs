@@ -154,17 +154,46 @@ fn seconds(timeout: Duration) -> u64 {
     timeout.as_secs().max(1)
 }
 
-/// The chain or target that a rule, in this form, ends in.
+/// The chain or target that a rule, in this form, leads to.
 pub(crate) fn target(rule: &str) -> Option<&str> {
-    let mut words = rule.split(' ');
-    // A comment may contain anything, but what follows `-j` outside of one comes later.
-    let mut target = None;
+    let mut words = Words(rule);
     while let Some(word) = words.next() {
-        if word == "-j" || word == "-g" {
-            target = words.next();
+        match word {
+            "-j" | "-g" => return words.next(),
+            // It may say anything.
+            "--comment" => drop(words.next()),
+            _ => {}
         }
     }
-    target
+    None
+}
+
+/// The words of a rule; what is in quotes is one.
+pub(crate) struct Words<'a>(pub(crate) &'a str);
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let text = self.0.trim_start();
+        let (word, rest) = match text.strip_prefix('"') {
+            Some(quoted) => quoted.split_at(end_of_quote(quoted)),
+            None => text.split_at(text.find(' ').unwrap_or(text.len())),
+        };
+        self.0 = rest.strip_prefix(['"', ' ']).unwrap_or(rest);
+        (!text.is_empty()).then_some(word)
+    }
+}
+
+/// Where the quote is that no backslash stands before.
+fn end_of_quote(text: &str) -> usize {
+    let mut is_escaped = false;
+    let is_end = |(_, c): &(usize, char)| {
+        let ends = *c == '"' && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        ends
+    };
+    text.char_indices().find(is_end).map_or(text.len(), |(i, _)| i)
 }
 
 #[cfg(test)]
@@ -191,5 +220,16 @@ mod tests {
     fn a_rule_without_a_target_has_none() {
         assert_eq!(target("-m comment --comment \"KUBE-FW-X has nothing\""), None);
         assert_eq!(target("-s 10.0.0.0/8 -j DNAT --to-destination 10.0.0.1:80"), Some("DNAT"));
+        assert_eq!(target(r#"-m comment --comment "a \" -j KUBE-SERVICES""#), None);
+        assert_eq!(target("-m comment --comment -j -j KUBE-SERVICES"), Some("KUBE-SERVICES"));
+        assert_eq!(target(r#"-m comment --comment "" -g X"#), Some("X"));
+    }
+
+    #[test]
+    fn quoted_words_are_one() {
+        let words: Vec<_> = Words("-m comment --comment \"a b\" -j X").collect();
+        assert_eq!(words, ["-m", "comment", "--comment", "a b", "-j", "X"]);
+        assert_eq!(Words("  ").count(), 0);
+        assert_eq!(Words("a \"b").collect::<Vec<_>>(), ["a", "b"]);
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::Sender;
 pub(crate) use self::fingerprint::Fingerprint;
 use crate::{
     ToolError,
-    layout::{Table, fixed, names::chain},
+    layout::{Table, fixed, names::chain, text::Words},
     tool::{Programs, run},
 };
 
@@ -183,32 +183,4 @@ fn is_intact(programs: &Programs) -> Result<Option<bool>, ToolError> {
         }
     }
     Ok(Some(true))
-}
-
-/// The words of a rule; what is in quotes is one.
-struct Words<'a>(&'a str);
-
-impl<'a> Iterator for Words<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        let text = self.0.trim_start();
-        let (word, rest) = match text.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"')?,
-            None => text.split_once(' ').unwrap_or((text, "")),
-        };
-        self.0 = rest;
-        (!word.is_empty()).then_some(word)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quoted_words_are_one() {
-        let words: Vec<_> = Words("-m comment --comment \"a b\" -j X").collect();
-        assert_eq!(words, ["-m", "comment", "--comment", "a b", "-j", "X"]);
-    }
 }
