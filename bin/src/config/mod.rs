@@ -16,6 +16,7 @@ pub mod file;
 pub mod gates;
 pub mod quantity;
 pub mod settings;
+pub mod text;
 pub mod v1alpha1;
 pub mod validate;
 pub mod write;
