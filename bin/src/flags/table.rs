@@ -27,7 +27,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("init-only", Switch, "false", Program,
         "Do what needs more privileges than proxying (the sysctls), and exit"),
     Flag::new("version", Version, "false", Program,
-        "Print the version and exit; raw prints all of it; vX.Y.Z-suffix sets what is reported"),
+        "Print the version and exit; raw prints all of it; v1.36.2-SUFFIX is taken and has no effect"),
     Flag::new("manifests", Text, "", Program,
         "Proxy for the Services and EndpointSlices in this directory instead of a cluster's")
         .status(Status::Ours),

@@ -9,3 +9,4 @@ mod manifests;
 mod namespace;
 mod pages;
 mod service_health;
+mod unprivileged;
