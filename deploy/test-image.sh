@@ -2,8 +2,10 @@
 # Checks an image that build-image.sh made: every digest and size, the link, and that the program
 # in it runs in its root file system, if this may be done (chroot needs root).
 #
-#   deploy/test-image.sh FILE
+#   [LIMIT=BYTES] deploy/test-image.sh FILE
 set -eu
+# Of the binary; 15 MiB.
+limit=${LIMIT:-15728640}
 archive=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -27,7 +29,7 @@ layer=$(sed 's/.*"layers":\[{[^}]*"digest":"sha256:\([0-9a-f]*\)".*/\1/' \
 tar -C "$work/root" --xattrs --xattrs-include=security.capability -xzf "$work/layout/blobs/sha256/$layer"
 [ "$(readlink "$work/root/usr/local/bin/kube-proxy")" = switchyard ] || fail "kube-proxy is no link"
 size=$(wc -c <"$work/root/usr/local/bin/switchyard")
-[ "$size" -le 15728640 ] || fail "the binary has $size bytes, more than 15 MiB"
+[ "$size" -le "$limit" ] || fail "the binary has $size bytes, more than $limit"
 if [ "$(id -u)" = 0 ]; then
     said=$(chroot "$work/root" /usr/local/bin/kube-proxy --version)
     case $said in
