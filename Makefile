@@ -36,10 +36,11 @@ deny:
 		|| echo "advisories: not checked, the database cannot be fetched from here"
 
 unit:
-	@scripts/install-tools.sh cc ip nft
+	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --no-fail-fast
 
 bench:
-	@scripts/install-tools.sh cc ip nft
+	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) bench --package backend-nft --bench sync
+	$(CARGO) bench --package backend-iptables --bench sync

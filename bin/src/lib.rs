@@ -102,11 +102,17 @@ fn act(cli: &Cli) -> Result<(), Failure> {
 /// Prepares the node, and then proxies unless that was all.
 fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
     let settings = in_mode(loaded)?;
-    if let Some(conntrack) = &settings.conntrack {
-        sysctl::Kernel::default().set_conntrack(conntrack).map_err(|error| {
-            let why = error_chain(&error);
-            format!("could not set conntrack parameters from kube-proxy configuration: {why}")
-        })?;
+    if let Some(conntrack) = &settings.conntrack
+        && let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack)
+    {
+        let why = error_chain(&error);
+        if conntrack.is_asked_for {
+            return Err(format!(
+                "could not set conntrack parameters from kube-proxy configuration: {why}"
+            )
+            .into());
+        }
+        tracing::warn!(err = why, "Connection tracking keeps its limits and timeouts");
     }
     if init_only {
         tracing::info!(mode = %settings.backend.mode, "The node is ready");

@@ -40,6 +40,8 @@ pub struct SyncReport {
     pub messages: usize,
     /// Time spent waiting for the kernel or the tool to commit.
     pub commit: Duration,
+    /// Time spent waiting until another program let go of a lock; part of `commit`.
+    pub waited: Duration,
     /// Service ports, by name, that this backend cannot program as they ask, and what it did
     /// instead. Everything else was programmed.
     pub skipped: Vec<(String, String)>,

@@ -258,11 +258,14 @@ impl Proxier for IptablesProxier {
     /// Blocks for as long as the programs take. After an error, tables that were programmed
     /// before the one that was refused have been changed: iptables cannot change several at once.
     async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
+        let waited_before = self.waited;
         let result = match delta.full {
             true => self.sync_full(state),
             false => self.sync_changes(state, delta),
         };
-        result.map_err(|refusal| error("cannot program the tables", refusal))
+        result
+            .map(|report| SyncReport { waited: self.waited - waited_before, ..report })
+            .map_err(|refusal| error("cannot program the tables", refusal))
     }
 
     /// Removes the rules of both flavours and both families, whichever are configured.

@@ -168,6 +168,9 @@ pub struct Settings {
 /// Connection tracking: what the operator of a cluster wants. Zero leaves a value alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConntrackSettings {
+    /// Whether the operator asked for any of this: what cannot be set is an error then. Defaults
+    /// that cannot be set, as in a container without privileges, leave the kernel's.
+    pub is_asked_for: bool,
     /// Connections for each processor.
     pub max_per_core: u64,
     /// Connections at least, if there is a maximum.
@@ -287,7 +290,7 @@ impl Settings {
             log: log(&config.logging),
             // On somebody's own machine the kernel's settings are theirs.
             conntrack: (beside.manifests.is_none() || beside.conntrack_was_named)
-                .then(|| conntrack(&config.conntrack)),
+                .then(|| conntrack(&config.conntrack, beside.conntrack_was_named)),
             oom_score_adj: config.oom_score_adj.filter(|_| beside.manifests.is_none()),
             config_file: beside.config_file.clone(),
         })
@@ -301,10 +304,11 @@ pub fn log(logging: &v1alpha1::Logging) -> LogSettings {
     LogSettings { format, verbosity: logging.verbosity, vmodule: vmodule.collect() }
 }
 
-fn conntrack(conntrack: &v1alpha1::Conntrack) -> ConntrackSettings {
+fn conntrack(conntrack: &v1alpha1::Conntrack, is_asked_for: bool) -> ConntrackSettings {
     let number = |value: Option<i32>| value.and_then(|n| n.try_into().ok()).unwrap_or(0);
     let period = |value: Option<GoDuration>| value.unwrap_or_default().to_std();
     ConntrackSettings {
+        is_asked_for,
         max_per_core: number(conntrack.max_per_core),
         min: number(conntrack.min),
         tcp_established_timeout: period(conntrack.tcp_established_timeout),

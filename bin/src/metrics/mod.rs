@@ -84,6 +84,7 @@ struct OurMetrics {
     latency: Histogram,
     bytes: Histogram,
     messages: Histogram,
+    lock_wait: Histogram,
     rejected: IntCounterVec,
     service_ports: IntGaugeVec,
     watch_silence: GaugeVec,
@@ -210,6 +211,11 @@ impl OurMetrics {
                 "switchyard_transaction_messages",
                 "Messages in the transactions that were committed",
                 exponential_buckets(1.0, 4.0, 10)?,
+            )?,
+            lock_wait: make.histogram(
+                "switchyard_lock_wait_seconds",
+                "Time a sync waited for the xtables lock, of those that did",
+                exponential_buckets(0.001, 4.0, 8)?,
             )?,
             rejected: make.counters(
                 "switchyard_objects_rejected_total",
@@ -353,6 +359,9 @@ impl Metrics {
             self.ours.commit.observe(outcome.report.commit.as_secs_f64());
             self.ours.bytes.observe(outcome.report.bytes as f64);
             self.ours.messages.observe(outcome.report.messages as f64);
+        }
+        if !outcome.report.waited.is_zero() {
+            self.ours.lock_wait.observe(outcome.report.waited.as_secs_f64());
         }
         for (family, count) in IpFamily::ALL.into_iter().zip(ports_by_family(outcome.state)) {
             let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
