@@ -39,6 +39,7 @@ unit:
 	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --no-fail-fast
+	SWITCHYARD_BACKEND=iptables $(CARGO) test --package packet-rig --test sequences --test restart
 
 bench:
 	@scripts/install-tools.sh cc ip nft iptables

@@ -1,7 +1,7 @@
 //! Every case of `cases/*.yaml` as a test of its own, against the real proxy and the real kernel.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: what cargo built), `SWITCHYARD_BACKENDS` the backends
-//! as a comma-separated list (else: nftables). Four cases run at a time unless `--test-threads`
+//! as a comma-separated list (else: all that are built). Four cases run at a time unless `--test-threads`
 //! says otherwise. A case that this machine cannot run is reported as ignored, with the reason.
 
 use std::{
@@ -13,6 +13,9 @@ use std::{
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use packet_rig::{Case, RigError, capability, proxy, run_case};
+
+/// The backends that are built.
+const BUILT: &str = "nftables,iptables";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -34,7 +37,7 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
             proxy::find_binary()?
         }
     };
-    let backends = env::var("SWITCHYARD_BACKENDS").unwrap_or_else(|_| "nftables".to_owned());
+    let backends = env::var("SWITCHYARD_BACKENDS").unwrap_or_else(|_| BUILT.to_owned());
     let mut trials = Vec::new();
     for file in case_files()? {
         let subject = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
