@@ -13,13 +13,12 @@ use std::{
 
 use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, render};
 use proxy_core::{
-    config::{LocalPodsConfig, NodeConfig},
     model::{IpFamily, PerFamily},
-    objects::{EndpointSlice, Event, Kind, Object, Service},
+    objects::{Event, Object},
     proxier::Proxier,
+    testing::ManyServices,
     track::Tracker,
 };
-use serde_json::json;
 
 /// Repetitions of a change.
 const CHANGE_ROUNDS: usize = 9;
@@ -27,15 +26,13 @@ const CHANGE_ROUNDS: usize = 9;
 fn main() {
     // Cargo passes flags such as `--bench`.
     let numbers: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
-    let cluster = Cluster {
+    let many = ManyServices {
         services: numbers.first().copied().unwrap_or(10_000),
         endpoints: numbers.get(1).copied().unwrap_or(5),
     };
+    let cluster = Cluster(many);
     for flavour in Flavour::ALL {
-        println!(
-            "{} Services x {} endpoints, iptables-{flavour}",
-            cluster.services, cluster.endpoints
-        );
+        println!("{} Services x {} endpoints, iptables-{flavour}", many.services, many.endpoints);
         let (first_target, change_target) = match flavour {
             Flavour::Legacy => (Duration::from_millis(2150), Duration::from_millis(650)),
             Flavour::Nft => (Duration::from_secs(60), Duration::from_secs(5)),
@@ -92,10 +89,7 @@ fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 }
 
 #[derive(Clone, Copy)]
-struct Cluster {
-    services: usize,
-    endpoints: usize,
-}
+struct Cluster(ManyServices);
 
 /// Of a cluster that is programmed.
 #[derive(Default)]
@@ -108,49 +102,12 @@ struct Times {
 }
 
 impl Cluster {
-    fn service(&self, i: usize) -> Object {
-        let object = json!({
-            "metadata": {"namespace": "bench", "name": format!("svc-{i}")},
-            "spec": {"clusterIP": format!("10.{}.{}.{}", 96 + i / 65_000, i % 65_000 / 250, i % 250 + 1),
-                     "ports": [{"name": "http", "port": 80}]},
-        });
-        Object::Service(serde_json::from_value::<Service>(object).expect("a Service"))
-    }
-
-    /// The slice of Service `i`; each `version` has another last endpoint.
-    fn slice(&self, i: usize, version: usize) -> Object {
-        let address =
-            |n: usize| format!("10.{}.{}.{}", 128 + n / 62_500, n % 62_500 / 250, n % 250 + 1);
-        let endpoints: Vec<_> = (0..self.endpoints)
-            .map(|e| match e + 1 == self.endpoints && version > 0 {
-                true => address(7_000_000 + version % 200_000),
-                false => address(i * self.endpoints + e),
-            })
-            .map(|ip| json!({"addresses": [ip], "nodeName": "elsewhere"}))
-            .collect();
-        let object = json!({
-            "metadata": {"namespace": "bench", "name": format!("svc-{i}-x"),
-                         "labels": {"kubernetes.io/service-name": format!("svc-{i}")}},
-            "addressType": "IPv4",
-            "ports": [{"name": "http", "port": 8080}],
-            "endpoints": endpoints,
-        });
-        Object::EndpointSlice(serde_json::from_value::<EndpointSlice>(object).expect("a slice"))
-    }
-
     /// A tracker that knows the cluster.
     fn tracker(&self) -> Tracker {
-        let mut tracker = Tracker::new(NodeConfig {
-            local_pods: LocalPodsConfig::ClusterCidr(vec![
-                "10.128.0.0/9".parse().expect("a network"),
-            ]),
-            ..NodeConfig::new("node-1")
-        });
-        let replace = |kind, objects| Event::Replace { kind, objects, malformed: Vec::new() };
-        let services = (0..self.services).map(|i| self.service(i)).collect();
-        let slices = (0..self.services).map(|i| self.slice(i, 0)).collect();
-        tracker.apply(replace(Kind::Service, services));
-        tracker.apply(replace(Kind::EndpointSlice, slices));
+        let mut tracker = Tracker::new(self.0.node());
+        for list in self.0.lists() {
+            tracker.apply(list);
+        }
         tracker.resolve();
         tracker
     }
@@ -178,11 +135,11 @@ impl Cluster {
             engine.sync();
             let mut times = Times::default();
             for round in 0..CHANGE_ROUNDS {
-                let slice = self.slice(round * 31 % self.services, round + 1);
+                let slice = self.0.slice(round * 31 % self.0.services, round + 1);
                 times.changes.push(engine.apply([slice]));
                 // The same again for a chain of another name: it is made, later written anew.
                 let mut text = "*nat\n:KUBE-SVC-FLOOR00000000000 - [0:0]\n".to_owned();
-                for endpoint in 1..=self.endpoints {
+                for endpoint in 1..=self.0.endpoints {
                     text += &format!(
                         "-A KUBE-SVC-FLOOR00000000000 -p tcp -m statistic --mode random \
                          --probability 0.5 -j DNAT --to-destination 10.9.{round}.{endpoint}:80\n"
@@ -192,8 +149,8 @@ impl Cluster {
                 times.change_floor.push(restore(flavour, &text));
             }
             for round in 0..CHANGE_ROUNDS {
-                let i = self.services + round;
-                times.additions.push(engine.apply([self.service(i), self.slice(i, 0)]));
+                let i = self.0.services + round;
+                times.additions.push(engine.apply([self.0.service(i), self.0.slice(i, 0)]));
                 let rule = format!("-d 10.250.0.{round}/32 -p tcp -j KUBE-SVC-FLOOR00000000000");
                 let text = format!("*nat\n-I KUBE-SERVICES 1 {rule}\nCOMMIT\n");
                 times.addition_floor.push(restore(flavour, &text));

@@ -18,13 +18,12 @@ use backend_nft::{
     transport::{Transport, TransportKind},
 };
 use proxy_core::{
-    config::{LocalPodsConfig, NodeConfig},
     model::Protocol,
-    objects::{EndpointSlice, Event, Kind, Object, Service},
+    objects::Event,
     runner::{Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
+    testing::ManyServices,
     track::Tracker,
 };
-use serde_json::json;
 
 /// Repetitions of a first programming.
 const FIRST_ROUNDS: usize = 5;
@@ -37,14 +36,12 @@ const CHANGE_TARGET: Duration = Duration::from_millis(2);
 fn main() {
     // Cargo passes flags such as `--bench`.
     let numbers: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
-    let cluster = Cluster {
+    let many = ManyServices {
         services: numbers.first().copied().unwrap_or(10_000),
         endpoints: numbers.get(1).copied().unwrap_or(5),
     };
-    println!(
-        "{} Services x {} endpoints, nftables by netlink",
-        cluster.services, cluster.endpoints
-    );
+    let cluster = Cluster(many);
+    println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
 
     let (first, floor): (Vec<_>, Vec<_>) =
         (0..FIRST_ROUNDS).map(|_| (cluster.first_programming(), cluster.first_floor())).unzip();
@@ -56,13 +53,13 @@ fn main() {
     if let Some(nft) = cluster.nft_program() {
         println!("{:<28}{:>12}", "the same by `nft -f`", show(nft));
     }
-    let small = Cluster { services: 10, ..cluster };
+    let small = Cluster(ManyServices { services: 10, ..many });
     println!(
         "{:<28}{:>12} with 10 Services, {} with {}",
         "chains",
         small.chains(),
         cluster.chains(),
-        cluster.services
+        many.services
     );
 }
 
@@ -102,54 +99,13 @@ fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 }
 
 #[derive(Clone, Copy)]
-struct Cluster {
-    services: usize,
-    endpoints: usize,
-}
+struct Cluster(ManyServices);
 
 impl Cluster {
-    fn service(&self, i: usize) -> Object {
-        let object = json!({
-            "metadata": {"namespace": "bench", "name": format!("svc-{i}")},
-            "spec": {"clusterIP": format!("10.{}.{}.{}", 96 + i / 65_000, i % 65_000 / 250, i % 250 + 1),
-                     "ports": [{"name": "http", "port": 80}]},
-        });
-        Object::Service(serde_json::from_value::<Service>(object).expect("a Service"))
-    }
-
-    /// The slice of Service `i`; each `version` has another last endpoint.
-    fn slice(&self, i: usize, version: usize) -> Object {
-        let address =
-            |n: usize| format!("10.{}.{}.{}", 128 + n / 62_500, n % 62_500 / 250, n % 250 + 1);
-        let endpoints: Vec<_> = (0..self.endpoints)
-            .map(|e| match e + 1 == self.endpoints && version > 0 {
-                true => address(7_000_000 + version % 200_000),
-                false => address(i * self.endpoints + e),
-            })
-            .map(|ip| json!({"addresses": [ip], "nodeName": "elsewhere"}))
-            .collect();
-        let object = json!({
-            "metadata": {"namespace": "bench", "name": format!("svc-{i}-x"),
-                         "labels": {"kubernetes.io/service-name": format!("svc-{i}")}},
-            "addressType": "IPv4",
-            "ports": [{"name": "http", "port": 8080}],
-            "endpoints": endpoints,
-        });
-        Object::EndpointSlice(serde_json::from_value::<EndpointSlice>(object).expect("a slice"))
-    }
-
-    fn inputs(&self) -> [Event; 2] {
-        let replace = |kind, objects| Event::Replace { kind, objects, malformed: Vec::new() };
-        [
-            replace(Kind::Service, (0..self.services).map(|i| self.service(i)).collect()),
-            replace(Kind::EndpointSlice, (0..self.services).map(|i| self.slice(i, 0)).collect()),
-        ]
-    }
-
     /// The transaction that a kernel without tables is sent.
     fn transaction(&self) -> Transaction {
-        let mut tracker = Tracker::new(node());
-        for event in self.inputs() {
+        let mut tracker = Tracker::new(self.0.node());
+        for event in self.0.lists() {
             tracker.apply(event);
         }
         tracker.resolve();
@@ -159,8 +115,8 @@ impl Cluster {
     /// From the last input to the commit.
     fn first_programming(self) -> Duration {
         in_namespace(move || {
-            let engine = Engine::start();
-            let [services, slices] = self.inputs();
+            let engine = Engine::start(self.0);
+            let [services, slices] = self.0.lists();
             engine.send(services);
             engine.time(slices)
         })
@@ -185,12 +141,12 @@ impl Cluster {
     /// Changes of one endpoint, each of another Service; and the same by hand.
     fn changes(self) -> (Vec<Duration>, Vec<Duration>) {
         in_namespace(move || {
-            let engine = Engine::start();
-            let [services, slices] = self.inputs();
+            let engine = Engine::start(self.0);
+            let [services, slices] = self.0.lists();
             engine.send(services);
             engine.time(slices);
             let change = |round: usize| {
-                engine.time(Event::Apply(self.slice(round * 31 % self.services, round + 1)))
+                engine.time(Event::Apply(self.0.slice(round * 31 % self.0.services, round + 1)))
             };
             let times = (0..CHANGE_ROUNDS).map(change).collect();
 
@@ -245,19 +201,12 @@ impl Cluster {
     }
 }
 
-fn node() -> NodeConfig {
-    NodeConfig {
-        local_pods: LocalPodsConfig::ClusterCidr(vec!["10.128.0.0/9".parse().expect("a network")]),
-        ..NodeConfig::new("node-1")
-    }
-}
-
 fn open() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
 }
 
 fn endpoints_map() -> Arc<SetDef> {
-    let transaction = Cluster { services: 1, endpoints: 1 }.transaction();
+    let transaction = Cluster(ManyServices { services: 1, endpoints: 1 }).transaction();
     let of_map = |kind: &OperationKind| match kind {
         OperationKind::AddSet(set) if set.name.as_str() == "endpoints" => Some(set.clone()),
         _ => None,
@@ -296,7 +245,7 @@ impl Observer for Tell {
 }
 
 impl Engine {
-    fn start() -> Self {
+    fn start(cluster: ManyServices) -> Self {
         let (inputs, receiver) = tokio::sync::mpsc::channel(16);
         let (told, synced) = mpsc::channel();
         thread::spawn(move || {
@@ -305,7 +254,8 @@ impl Engine {
             let config =
                 RunnerConfig { pace: Pace::Fixed(Duration::ZERO), ..RunnerConfig::default() };
             let observer = Arc::new(Tell(Mutex::new(told)));
-            let runner = Runner::new(Tracker::new(node()), Box::new(proxier), config, observer);
+            let runner =
+                Runner::new(Tracker::new(cluster.node()), Box::new(proxier), config, observer);
             runtime.expect("a runtime").block_on(runner.run(receiver));
         });
         Self { inputs, synced }

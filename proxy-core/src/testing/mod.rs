@@ -33,11 +33,13 @@
 //! ```
 
 mod builders;
+mod many;
 mod oracle;
 mod strategies;
 
 pub use self::{
     builders::{Builder, endpoint, node, service, service_cidr, slice},
+    many::ManyServices,
     oracle::{assert_invariants, final_objects, resolve_afresh},
     strategies::{
         arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node, arbitrary_object,

@@ -102,7 +102,7 @@ fn served(configured: &[&str], node_ips: &[&str]) -> [Option<Vec<String>>; 2] {
     addresses(&cluster)
 }
 
-fn configure(config: &mut proxy_core::config::NodeConfig, configured: &[&str]) {
+fn configure(config: &mut NodeConfig, configured: &[&str]) {
     config.node_port_addresses = configured
         .iter()
         .map(|text| match *text {
