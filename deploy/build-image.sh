@@ -96,7 +96,7 @@ manifest=$1 manifest_size=$2
 
 case $name in
     */*) full=$name ;;
-    *) full=docker.io/library/$name ;;
+    *) full=localhost/$name ;;
 esac
 printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
     "$manifest" "$manifest_size" "$architecture" "$full" "${name##*:}" >"$layout/index.json"

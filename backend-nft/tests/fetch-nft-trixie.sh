@@ -4,11 +4,13 @@
 #
 #   fetch-nft-trixie.sh DIR     makes DIR/nft, a program that runs with its own libc
 #
-# A DIR that is complete is left alone, so it serves as a cache. MIRROR overrides the package mirror.
+# A DIR that is complete is left alone, so it serves as a cache. The packages come from the mirror
+# that this machine's own come from; MIRROR overrides it.
 set -eu
 
 dir=${1:?usage: fetch-nft-trixie.sh DIR}
-mirror=${MIRROR:-http://deb.debian.org/debian}
+mirror=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
+    grep '/debian/*$' | head -n 1)}
 packages='nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2
 libbsd0 libmd0 libtinfo6 libc6'
 
@@ -29,7 +31,7 @@ apt() {
     apt-get -q -o Dir::Etc::sourcelist="$dir/apt/sources.list" -o Dir::Etc::sourceparts=- \
         -o Dir::State::lists="$dir/apt/lists" -o Dir::Cache="$dir/apt/cache" \
         -o Dir::State::status="$dir/apt/status" -o APT::Sandbox::User=root \
-        -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=2 -o Acquire::http::Timeout=20 "$@"
+        -o Acquire::Languages=none -o Acquire::Retries=2 -o Acquire::http::Timeout=20 "$@"
 }
 apt -o APT::Update::Error-Mode=any update
 # shellcheck disable=SC2086

@@ -1,8 +1,10 @@
 //! Namespaces, the program `nft` in two versions, and a ruleset with everything in it.
 
 use std::{
+    fs::File,
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Arc, OnceLock},
@@ -34,6 +36,20 @@ pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Has `command` run in the network namespace of the process, which reaches the network, whatever
+/// the namespace of this thread.
+fn outside(command: &mut Command) -> &mut Command {
+    // Of a process, that is the namespace of its first thread, which no test moves.
+    let namespace = File::open("/proc/self/ns/net").unwrap();
+    // SAFETY: setns is safe to call between fork and exec, and the file outlives the closure.
+    unsafe {
+        command.pre_exec(move || match libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    }
+}
+
 /// A program `nft`. It runs in the namespace of the thread that starts it.
 #[derive(Clone, Debug)]
 pub struct Nft(pub PathBuf);
@@ -53,7 +69,7 @@ impl Nft {
                 let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nft-trixie");
                 let script =
                     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fetch-nft-trixie.sh");
-                let output = Command::new(script).arg(&directory).output().unwrap();
+                let output = outside(Command::new(script).arg(&directory)).output().unwrap();
                 if output.status.success() {
                     return Some(Self(directory.join("nft")));
                 }
