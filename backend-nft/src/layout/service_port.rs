@@ -1,9 +1,9 @@
 //! What one Service port puts into the tables.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use proxy_core::state::{
-    Frontend, FrontendAddress, Masquerade, Pool, PoolKind, ResolvedServicePort, Route,
+    Endpoint, Frontend, FrontendAddress, Masquerade, Pool, PoolKind, ResolvedServicePort, Route,
 };
 
 use super::{
@@ -81,7 +81,10 @@ impl Entries {
         for frontend in &port.frontends {
             entries.add_frontend(port, frontend, &comment);
         }
-        for endpoint in port.reachable().filter(|endpoint| endpoint.is_local) {
+        // Sorted out before they are merged: of a huge pool hardly any are here.
+        let both = port.cluster.iter().chain(port.local.iter());
+        let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.is_local).collect();
+        for endpoint in here {
             let ip = endpoint.address.ip();
             let key = Key::new()
                 .address(ip)
