@@ -38,6 +38,7 @@ pub mod observe;
 pub mod render;
 pub mod run;
 pub mod select;
+pub mod signals;
 pub mod source;
 pub mod sysctl;
 pub mod version;
@@ -65,7 +66,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    match act(&cli) {
+    match signals::end_first_process().map_err(Failure::from).and_then(|()| act(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(err = error_chain(error.as_ref()), "command failed");

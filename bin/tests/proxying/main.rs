@@ -9,4 +9,5 @@ mod manifests;
 mod namespace;
 mod pages;
 mod service_health;
+mod signals;
 mod unprivileged;
