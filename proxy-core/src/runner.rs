@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use crate::{
+    config::NodeConfig,
     model::PerFamily,
     objects::{Event, Kind},
     proxier::{Proxier, ProxierError, SyncReport},
@@ -36,6 +37,10 @@ pub enum Input {
     Event(Event),
     /// All addresses of the node's interfaces.
     InterfaceAddresses(Vec<IpAddr>),
+    /// Another configuration of the same node, as [`Tracker::set_config`] takes it.
+    Node(NodeConfig),
+    /// When to sync from now on.
+    Timing(RunnerConfig),
     /// The kernel may not hold what it should: compare everything.
     Resync,
 }
@@ -54,6 +59,12 @@ pub enum Pace {
 }
 
 impl Pace {
+    fn longest(self) -> Duration {
+        match self {
+            Self::Fixed(wait) | Self::Adaptive { longest: wait } => wait,
+        }
+    }
+
     fn wait_after(self, sync: Duration) -> Duration {
         match self {
             Self::Fixed(wait) => wait,
@@ -204,6 +215,14 @@ impl Runner {
                     self.tracker.set_interface_addresses(addresses);
                     Vec::new()
                 }
+                Input::Node(config) => {
+                    self.tracker.set_config(config);
+                    Vec::new()
+                }
+                Input::Timing(config) => {
+                    self.set_timing(config, arrived);
+                    Vec::new()
+                }
                 Input::Resync => {
                     self.tracker.request_full();
                     Vec::new()
@@ -217,6 +236,15 @@ impl Runner {
             self.observer.node_eligible(eligible);
         }
         self.look_for_changes(arrived);
+    }
+
+    /// What already waits must not wait longer than it would have to now.
+    fn set_timing(&mut self, config: RunnerConfig, now: Instant) {
+        self.config = config;
+        self.not_before = self.not_before.min(after(now, config.pace.longest()));
+        if let Some(retry) = &mut self.retry_at {
+            *retry = (*retry).min(after(now, config.longest_retry));
+        }
     }
 
     /// Resolves what came in at `arrived`.

@@ -12,15 +12,19 @@ use crate::{
     track::service::{Addresses, Service, ServicePort},
 };
 
-/// Where a Service port listens in one family, whatever else is known.
+/// Where a Service port listens in one family, whatever else is known; at its external IPs only if
+/// those are programmed on this node.
 pub(crate) fn listeners<'a>(
     port: &ServicePort,
     addresses: &'a Addresses,
+    external_ips: bool,
 ) -> impl Iterator<Item = (FrontendAddress, u16)> + use<'a> {
     let (number, node_port) = (port.port, port.node_port);
     let ips = std::iter::once(FrontendAddress::ClusterIp(addresses.cluster_ip))
         .chain(addresses.load_balancer_ips.iter().copied().map(FrontendAddress::LoadBalancerIp))
-        .chain(addresses.external_ips.iter().copied().map(FrontendAddress::ExternalIp));
+        .chain(
+            addresses.external_ips(external_ips).iter().copied().map(FrontendAddress::ExternalIp),
+        );
     ips.map(move |at| (at, number))
         .chain(node_port.map(|number| (FrontendAddress::NodePort, number)))
 }
@@ -36,7 +40,7 @@ pub(crate) fn frontends(
     let internal = internal_route(service, pools, around);
     let external = external_route(service, pools);
     let allowed = allowed_sources(addresses, around.node_ip);
-    listeners(port, addresses)
+    listeners(port, addresses, around.external_ips)
         .map(|(at, port)| Frontend {
             at,
             port,

@@ -29,6 +29,8 @@ pub(crate) struct Surroundings {
     pub(crate) knows_local_pods: bool,
     /// Whether all traffic to cluster IPs is masqueraded.
     pub(crate) masquerade_all: bool,
+    /// Whether external IPs are programmed.
+    pub(crate) external_ips: bool,
 }
 
 /// The identity of a Service port in a family.
@@ -54,7 +56,7 @@ pub(crate) fn resolve<'s>(
     around: &Surroundings,
     owns: impl Fn(&Frontend) -> bool,
 ) -> ResolvedServicePort {
-    let external = service.is_externally_accessible(port, addresses);
+    let external = service.is_externally_accessible(port, addresses, around.external_ips);
     let pools = Pools::choose(
         id,
         slices,

@@ -246,13 +246,17 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
         0.3,
         select(vec![IpAddr::from([192, 0, 2, 9]), IpAddr::from([0, 0, 0, 0])]),
     );
-    (any::<bool>(), local_pods, node_ports, bind).prop_map(
-        |(masquerade_all, local_pods, node_port_addresses, bind_address)| NodeConfig {
-            masquerade_all,
-            local_pods,
-            node_port_addresses,
-            bind_address,
-            ..NodeConfig::new(NODE)
+    let gates = (any::<bool>(), prop::bool::weighted(0.8));
+    (gates, local_pods, node_ports, bind).prop_map(
+        |((masquerade_all, external_ips), local_pods, node_port_addresses, bind_address)| {
+            NodeConfig {
+                masquerade_all,
+                local_pods,
+                node_port_addresses,
+                bind_address,
+                external_ips,
+                ..NodeConfig::new(NODE)
+            }
         },
     )
 }

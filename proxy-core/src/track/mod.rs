@@ -128,6 +128,14 @@ impl Tracker {
         }
     }
 
+    /// Another configuration of the same node: what it changes is in the next delta. Its name stays
+    /// as it was, whatever `config` says: which endpoints are local has been decided by it.
+    pub fn set_config(&mut self, config: NodeConfig) {
+        let node_name = mem::take(&mut self.config.node_name);
+        self.config = NodeConfig { node_name, ..config };
+        self.touched_node = true;
+    }
+
     /// The addresses of the node's interfaces, all of them: node ports are served on those that
     /// `nodePortAddresses` allows.
     pub fn set_interface_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
@@ -254,7 +262,7 @@ impl Tracker {
         key: &ObjectKey,
         problems: &mut Problems,
     ) {
-        match Service::parse(object, self.config.external_ips, problems) {
+        match Service::parse(object, problems) {
             Some(service) => {
                 let before = self.services.get(&service.name);
                 if before != Some(&service) {

@@ -36,10 +36,17 @@ pub(crate) struct Service {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Addresses {
     pub(crate) cluster_ip: IpAddr,
-    pub(crate) external_ips: Vec<IpAddr>,
+    external_ips: Vec<IpAddr>,
     pub(crate) load_balancer_ips: Vec<IpAddr>,
     /// Empty: all sources are allowed.
     pub(crate) source_ranges: Vec<IpNet>,
+}
+
+impl Addresses {
+    /// The external IPs, none if those are not programmed on this node.
+    pub(crate) fn external_ips(&self, are_programmed: bool) -> &[IpAddr] {
+        if are_programmed { &self.external_ips } else { &[] }
+    }
 }
 
 /// One port of a Service.
@@ -52,25 +59,23 @@ pub(crate) struct ServicePort {
 }
 
 impl Service {
-    /// Whether anything but the cluster IP leads to this port in this family.
+    /// Whether anything but the cluster IP leads to this port in this family, where external IPs
+    /// are programmed or not.
     pub(crate) fn is_externally_accessible(
         &self,
         port: &ServicePort,
         addresses: &Addresses,
+        external_ips: bool,
     ) -> bool {
         port.node_port.is_some()
             || !addresses.load_balancer_ips.is_empty()
-            || !addresses.external_ips.is_empty()
+            || !addresses.external_ips(external_ips).is_empty()
     }
 
     /// Parses `object`; `None` if there is nothing in it for this proxy (headless, ExternalName,
     /// another proxy's), or nothing usable. Whatever cannot be used is left out, and is said in
-    /// `problems`. Without `external_ips` those are left out, silently.
-    pub(crate) fn parse(
-        object: &objects::Service,
-        external_ips: bool,
-        problems: &mut Problems,
-    ) -> Option<Self> {
+    /// `problems`.
+    pub(crate) fn parse(object: &objects::Service, problems: &mut Problems) -> Option<Self> {
         let spec = &object.spec;
         if spec.kind == "ExternalName"
             || spec.cluster_ip == "None"
@@ -81,14 +86,7 @@ impl Service {
             return None;
         }
         let name = names::service_name(&object.metadata, problems)?;
-        let mut addresses = parse_addresses(object, problems);
-        if !external_ips {
-            for family in IpFamily::ALL {
-                if let Some(of_family) = addresses.of_mut(family) {
-                    of_family.external_ips.clear();
-                }
-            }
-        }
+        let addresses = parse_addresses(object, problems);
         if addresses.v4.is_none() && addresses.v6.is_none() {
             return None;
         }

@@ -45,6 +45,7 @@ impl Tracker {
             node_ip: self.node_inputs.node_ip(&self.config, family),
             knows_local_pods: self.state.node.local_pods.of(family).is_some(),
             masquerade_all: self.config.masquerade_all,
+            external_ips: self.config.external_ips,
         })
     }
 
@@ -55,7 +56,9 @@ impl Tracker {
         name: &ServiceName,
         displaced: &mut HashSet<ServiceName>,
     ) {
-        let wanted = self.services.get(name).map(wanted_claims).unwrap_or_default();
+        let wanted = self.services.get(name);
+        let wanted = wanted.map(|service| wanted_claims(service, self.config.external_ips));
+        let wanted = wanted.unwrap_or_default();
         let before = match self.resolved.entry(name.clone()) {
             hash_map::Entry::Occupied(known) if *known.get() == wanted => return,
             hash_map::Entry::Occupied(known) => known.remove(),
@@ -106,7 +109,7 @@ impl Tracker {
                 for port in &service.ports {
                     let id = resolve::id(service, port, family);
                     let mut owned = Vec::new();
-                    for (at, port) in listeners(port, addresses) {
+                    for (at, port) in listeners(port, addresses, self.config.external_ips) {
                         match self.claims.winner(&ListenerKey::new(&id, at, port)) {
                             Some(claim) if claim.is_of(&id, at) => owned.push(at),
                             // An address that the Service itself names twice is served as its
@@ -199,7 +202,7 @@ fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &service::Addr
 }
 
 /// What a Service claims, port by port.
-fn wanted_claims(service: &Service) -> Box<[Programmed]> {
+fn wanted_claims(service: &Service, external_ips: bool) -> Box<[Programmed]> {
     let mut wanted = Vec::new();
     for (family, addresses) in families(service) {
         for port in &service.ports {
@@ -208,7 +211,7 @@ fn wanted_claims(service: &Service) -> Box<[Programmed]> {
             wanted.push(Programmed {
                 id,
                 created,
-                listeners: listeners(port, addresses).collect(),
+                listeners: listeners(port, addresses, external_ips).collect(),
             });
         }
     }

@@ -6,6 +6,7 @@ mod deltas;
 mod health_checks;
 mod node;
 mod properties;
+mod reconfiguring;
 mod routes;
 mod runner;
 mod scale;

@@ -13,7 +13,7 @@ use proxy_core::{
     track::Tracker,
 };
 
-fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     // PROPTEST_CASES asks for more.
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -31,7 +31,7 @@ fn shuffled(mut objects: Vec<Object>, keys: &[Index]) -> Vec<Object> {
 }
 
 /// The ports that differ between two states.
-fn differences(before: &State, after: &State) -> BTreeSet<ServicePortId> {
+pub(crate) fn differences(before: &State, after: &State) -> BTreeSet<ServicePortId> {
     let all = before.service_ports.keys().chain(after.service_ports.keys());
     all.filter(|id| before.service_ports.get(*id) != after.service_ports.get(*id))
         .cloned()

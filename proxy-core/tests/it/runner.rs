@@ -402,6 +402,60 @@ async fn interface_addresses_and_the_node_are_taken_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_configuration_of_the_node_is_a_sync_of_what_differs() {
+    let running = start(SECOND);
+    let shop = web(2).set("spec.externalIPs", serde_json::json!(["192.0.2.1"]));
+    running.list(&[web(1), shop]).await;
+    pass(2_000).await;
+    let same = NodeConfig::new(NODE);
+    running.inputs.send(Input::Node(same.clone())).await.unwrap();
+    pass(2_000).await;
+    assert_eq!(running.times(), [0], "nothing differs");
+    let gated = NodeConfig { external_ips: false, ..same };
+    running.inputs.send(Input::Node(gated)).await.unwrap();
+    pass(2_000).await;
+    let second = Asked { at: 4_000, ports: vec!["ns/s2".to_owned()], is_full: false, size: 2 };
+    assert_eq!(running.asked()[1..], [second]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_times_count_for_what_waits_already() {
+    let hour = Pace::Fixed(Duration::from_secs(3600));
+    let running = start(hour);
+    running.list(&[web(1)]).await;
+    pass(1_000).await;
+    running.apply(&[web(2)]).await;
+    pass(10_000).await;
+    assert_eq!(running.times(), [0]);
+    let config = RunnerConfig { pace: SECOND, ..RunnerConfig::default() };
+    running.inputs.send(Input::Timing(config)).await.unwrap();
+    pass(2_000).await;
+    assert_eq!(running.times(), [0, 12_000]);
+    // And a longer pace from the next sync on.
+    running.inputs.send(Input::Timing(RunnerConfig { pace: hour, ..config })).await.unwrap();
+    running.apply(&[web(3), web(4)]).await;
+    pass(1_000).await;
+    assert_eq!(running.times(), [0, 12_000, 13_000]);
+    running.apply(&[web(5)]).await;
+    pass(60_000).await;
+    assert_eq!(running.times().len(), 3);
+
+    // A failed sync is due again after this at the latest.
+    let running = start(Pace::Fixed(Duration::ZERO));
+    running.list(&[web(1)]).await;
+    pass(1_000).await;
+    running.log.lock().unwrap().outcomes = vec![false; 20].into();
+    running.apply(&[web(2)]).await;
+    pass(13_000).await;
+    let short = Duration::from_millis(500);
+    let config = RunnerConfig { longest_retry: short, pace: Pace::Fixed(Duration::ZERO), ..config };
+    running.inputs.send(Input::Timing(config)).await.unwrap();
+    pass(2_100).await;
+    let times = running.times();
+    assert_eq!(times[times.len() - 4..], [14_500, 15_000, 15_500, 16_000]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn latencies_trigger_times_and_problems_are_told() {
     let running = start_with(SECOND, |log, _| log.takes = Duration::from_millis(50));
     let local = web(1).set("spec.internalTrafficPolicy", "Local");
