@@ -13,6 +13,7 @@
 mod layout;
 pub mod monitor;
 mod proxier;
+mod stats;
 mod tool;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use proxy_core::model::{IpFamily, PerFamily};
 pub use self::{
     monitor::Monitor,
     proxier::{IptablesProxier, probe, render},
+    stats::{RuleCount, Stats},
     tool::{Flavour, ToolError},
 };
 

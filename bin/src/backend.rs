@@ -1,9 +1,9 @@
 //! The one place that knows all four backends.
 
-use std::fs;
+use std::{fs, sync::Arc};
 
 use async_trait::async_trait;
-use backend_iptables::{IptablesConfig, IptablesProxier, Monitor};
+use backend_iptables::{IptablesConfig, IptablesProxier, Monitor, Stats};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
@@ -28,17 +28,26 @@ fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
 /// Makes the backend that the configuration selects, and what notices that somebody else has taken
 /// its rules away, where the backend needs to be told. Nothing is programmed yet. Once it is, what
 /// other modes left behind is removed: until then that serves.
-pub fn build_watched(
-    settings: &BackendSettings,
-) -> Result<(Box<dyn Proxier>, Option<Monitor>), ProxierError> {
-    let (inner, monitor): (Box<dyn Proxier>, _) = if settings.mode == Mode::Iptables {
+pub fn build_watched(settings: &BackendSettings) -> Result<Built, ProxierError> {
+    let (inner, monitor, stats): (Box<dyn Proxier>, _, _) = if settings.mode == Mode::Iptables {
         let proxier = IptablesProxier::new(iptables_config(settings))?;
-        let monitor = proxier.monitor();
-        (Box::new(proxier), Some(monitor))
+        let (monitor, stats) = (proxier.monitor(), proxier.stats());
+        (Box::new(proxier), Some(monitor), Some(stats))
     } else {
-        (bare(settings)?, None)
+        (bare(settings)?, None, None)
     };
-    Ok((Box::new(Tidying { inner, untidied: Some(settings.clone()) }), monitor))
+    let proxier = Box::new(Tidying { inner, untidied: Some(settings.clone()) });
+    Ok(Built { proxier, monitor, stats })
+}
+
+/// A backend, and what belongs to it.
+pub struct Built {
+    /// The backend.
+    pub proxier: Box<dyn Proxier>,
+    /// What notices that somebody else has taken its rules away.
+    pub monitor: Option<Monitor>,
+    /// What it counts, beside what it reports of each sync.
+    pub stats: Option<Arc<Stats>>,
 }
 
 /// Removes what any backend programs, whichever the configuration selects: nobody should have to

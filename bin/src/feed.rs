@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use crate::{
     config::settings::SourceSettings,
     events::{self, Recorded},
+    metrics::RequestMetrics,
     source::{
         kube::{self, KubeConfig, KubeSourceError, WatchHealth},
         manifests::{self, ManifestsError},
@@ -39,6 +40,8 @@ pub struct Link {
     pub watches: WatchHealth,
     /// Events to be sent there.
     pub recorded: Recorded,
+    /// Where requests are counted.
+    pub requests: RequestMetrics,
 }
 
 /// Sends what the source says, for ever.
@@ -74,6 +77,7 @@ async fn from_source(
             let config = KubeConfig {
                 kubeconfig: client.kubeconfig.clone(),
                 master: client.master.clone(),
+                requests: Some(link.requests),
                 ..KubeConfig::default()
             };
             let client = kube::client(&config).await.map_err(KubeSourceError::from)?;

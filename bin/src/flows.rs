@@ -54,6 +54,6 @@ mod tests {
 
     #[test]
     fn userspace_has_no_flows_to_end() {
-        assert!(start(Mode::Userspace, Arc::new(Metrics::new().unwrap())).is_none());
+        assert!(start(Mode::Userspace, Arc::new(Metrics::for_tests())).is_none());
     }
 }

@@ -23,23 +23,17 @@ use crate::{health::ProxyHealth, http::service_health::Wanted, metrics::Metrics}
 pub struct EngineObserver {
     health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
-    mode: &'static str,
     flows: Option<Reconciler>,
     health_checks: watch::Sender<Arc<Wanted>>,
 }
 
 impl EngineObserver {
-    /// The engine starts now, with a backend of this mode, and serves these families.
-    pub fn new(
-        health: Arc<ProxyHealth>,
-        metrics: Arc<Metrics>,
-        mode: &'static str,
-        families: &[IpFamily],
-    ) -> Self {
+    /// The engine starts now, and serves these families.
+    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, families: &[IpFamily]) -> Self {
         health.started(families, Timestamp::now());
         metrics.started();
         let health_checks = watch::Sender::new(Arc::default());
-        Self { health, metrics, mode, flows: None, health_checks }
+        Self { health, metrics, flows: None, health_checks }
     }
 
     /// Has stale flows removed after each sync.
@@ -67,7 +61,7 @@ impl EngineObserver {
 
 impl Observer for EngineObserver {
     fn rejected(&self, problem: &Problem) {
-        self.metrics.rejected(problem.object.kind);
+        self.metrics.rejected(problem);
         tracing::warn!(
             object = %problem.object,
             field = problem.field.as_str(),
@@ -113,7 +107,7 @@ impl Observer for EngineObserver {
     }
 
     fn sync_failed(&self, error: &ProxierError, delta: &Delta, duration: Duration) {
-        self.metrics.sync_failed(self.mode, delta, duration.as_secs_f64());
+        self.metrics.sync_failed(delta, duration.as_secs_f64());
         tracing::error!(
             err = crate::error_chain(error),
             full = delta.full,
@@ -171,13 +165,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_runner_is_observed() {
         let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let observer = EngineObserver::new(
-            Arc::clone(&health),
-            Arc::clone(&metrics),
-            "nftables",
-            &IpFamily::ALL,
-        );
+        let metrics = Arc::new(Metrics::for_tests());
+        let observer =
+            EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &IpFamily::ALL);
         let mut health_checks = observer.health_checks();
         let tracker = Tracker::new(NodeConfig::new("node-1"));
         let runner = Runner::new(
@@ -210,9 +200,9 @@ mod tests {
         for line in [
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n",
             "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 2\n",
-            "kubeproxy_sync_proxy_rules_service_changes_total 1\n",
+            "kubeproxy_sync_proxy_rules_service_changes_total 2\n",
             "kubeproxy_sync_proxy_rules_service_changes_pending 0\n",
-            "switchyard_objects_rejected_total{kind=\"Service\"} 1\n",
+            "switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"} 1\n",
             "switchyard_transaction_bytes_sum 100\n",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");

@@ -29,7 +29,7 @@ use tokio::{
 };
 
 use crate::{
-    backend,
+    backend::{self, Built},
     config::{
         settings::{PeriodSettings, ServerSettings, Settings},
         v1alpha1::KubeProxyConfiguration,
@@ -94,13 +94,15 @@ pub enum RunError {
 
 /// Proxies for ever, with settings that were made from this configuration.
 pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infallible, RunError> {
-    let (backend, monitor) = backend::build_watched(&settings.backend)?;
+    let Built { proxier, monitor, stats } = backend::build_watched(&settings.backend)?;
     let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
-    let metrics = Arc::new(Metrics::new()?);
     let families = backend::enabled(&backend::families());
-    let observer =
-        EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), backend.mode(), &families)
-            .with_flows(flows::start(settings.backend.mode, Arc::clone(&metrics)));
+    let metrics = Arc::new(Metrics::new(settings.backend.mode, &families, &config.feature_gates)?);
+    if let Some(stats) = stats {
+        metrics.count_rules(stats);
+    }
+    let observer = EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &families)
+        .with_flows(flows::start(settings.backend.mode, Arc::clone(&metrics)));
     let (recorder, recorded) = events::recorder();
     recorder.record(Event::starting());
     let report = not_served(recorder.clone(), settings.node.node_name.clone());
@@ -111,14 +113,14 @@ pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infal
         .enable_all()
         .build()
         .map_err(RunError::Thread)?;
-    let link = Link { watches: WatchHealth::new(), recorded };
+    let link = Link { watches: WatchHealth::new(), recorded, requests: metrics.requests.clone() };
     let watches = link.watches.clone();
     let healthz = HealthzHandler::new(health, Arc::clone(&metrics), watches.clone());
     let exposition = MetricsHandler::new(metrics, watches, settings, config);
     let settings = settings.clone();
     let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);
-        let engine = start_engine(&settings, backend, Arc::new(observer), received)?;
+        let engine = start_engine(&settings, proxier, Arc::new(observer), received)?;
         if let Some(monitor) = monitor {
             tokio::spawn(monitor.run(inputs.clone()));
         }

@@ -53,3 +53,18 @@ fn raw() -> String {
         }
     )
 }
+
+/// The first two numbers of [`KUBERNETES`].
+pub fn major_minor() -> (&'static str, &'static str) {
+    let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+}
+
+/// The name that Kubernetes has for the processor.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

@@ -51,6 +51,7 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump) -> Changes
 }
 
 fn compare_chain(changes: &mut Changes, dump: &Dump, table: Table, chain: Chain) {
+    changes.own(table, chain.rules.len() as i64);
     if dump.chain(table, &chain.name) != Some(&chain.rules) {
         changes.write_chain(table, chain);
     }
@@ -65,6 +66,7 @@ fn compare_shared(
     mut rules: Vec<String>,
     tail: Vec<String>,
 ) {
+    changes.own(which.table(), (rules.len() + tail.len()) as i64);
     let is_same = dump.chain(which.table(), which.name()).is_some_and(|known| {
         if known.len() != rules.len() + tail.len() {
             return false;

@@ -85,6 +85,8 @@ impl Update {
     }
 
     fn compare_chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
+        let rules = |chains: &[Chain]| chains.iter().map(|c| c.rules.len() as i64).sum::<i64>();
+        self.changes.own(Table::Nat, rules(&new) - rules(&old));
         let mut old: HashMap<String, Vec<String>> =
             old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
         for chain in new {
@@ -102,6 +104,12 @@ impl Update {
             old.iter().filter(|rule| !new.contains(rule)).cloned().collect(),
             new.iter().filter(|rule| !old.contains(rule)).cloned().collect(),
         );
+        for (which, _) in &old {
+            self.changes.own(which.table(), -1);
+        }
+        for (which, _) in &new {
+            self.changes.own(which.table(), 1);
+        }
         for (which, rule) in gone {
             self.shared.entry(which).or_default().delete.push(rule);
         }
@@ -114,6 +122,7 @@ impl Update {
     fn compare_tail(&mut self, which: SharedChain, before: &Context<'_>, after: &Context<'_>) {
         let (old, new) = (fixed::tail(which, before), fixed::tail(which, after));
         if old != new {
+            self.changes.own(which.table(), new.len() as i64 - old.len() as i64);
             let update = self.shared.entry(which).or_default();
             update.delete.extend(old);
             update.append.extend(new);

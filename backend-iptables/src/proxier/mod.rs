@@ -19,7 +19,7 @@ use proxy_core::{
 };
 
 use crate::{
-    Flavour, IptablesConfig, MODE, Monitor, ToolError,
+    Flavour, IptablesConfig, MODE, Monitor, Stats, ToolError,
     layout::{Context, Settings, names::chain},
     monitor::{Fingerprint, Seen},
     tool::{
@@ -56,6 +56,7 @@ pub struct IptablesProxier {
     waited: Duration,
     /// What the tables looked like when we left them.
     seen: Arc<Seen>,
+    stats: Arc<Stats>,
 }
 
 /// Whether this node can run the backend, and if not, what is missing. It changes nothing.
@@ -109,6 +110,7 @@ impl IptablesProxier {
             memory: None,
             waited: Duration::ZERO,
             seen,
+            stats: Arc::default(),
         })
     }
 
@@ -125,6 +127,11 @@ impl IptablesProxier {
     /// What notices that somebody else has flushed our chains.
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.programs().cloned().collect(), self.seen.clone())
+    }
+
+    /// What is counted while it works.
+    pub fn stats(&self) -> Arc<Stats> {
+        Arc::clone(&self.stats)
     }
 
     fn programs(&self) -> impl Iterator<Item = &Programs> {
@@ -146,7 +153,7 @@ impl IptablesProxier {
         let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
             let changes = incremental::plan(&self.settings, programs.family, memory, state, delta);
             let before = Fingerprint::read(programs);
-            waited += self.commit(programs, &changes, &mut report)?;
+            waited += self.commit(programs, &changes, false, &mut report)?;
             self.seen.follow(programs.family, before, Fingerprint::read(programs));
             Ok(())
         });
@@ -182,7 +189,7 @@ impl IptablesProxier {
             }
             let dump = run::save(programs)?;
             let changes = full::plan(state, &context, &dump);
-            waited += self.commit(programs, &changes, &mut report)?;
+            waited += self.commit(programs, &changes, true, &mut report)?;
             self.seen.set(programs.family, Fingerprint::read(programs));
             Ok(())
         });
@@ -201,13 +208,17 @@ impl IptablesProxier {
         &self,
         programs: &Programs,
         changes: &Changes,
+        is_full: bool,
         report: &mut SyncReport,
     ) -> Result<Duration, ToolError> {
         let text = changes.to_text();
         if text.is_empty() {
+            self.stats.committed(programs.family, changes, is_full);
             return Ok(Duration::ZERO);
         }
-        let restored = run::restore(programs, &text)?;
+        let restored = run::restore(programs, &text)
+            .inspect_err(|_| self.stats.failed(programs.family, is_full))?;
+        self.stats.committed(programs.family, changes, is_full);
         let (added, removed) = changes.counts();
         report.added += added;
         report.removed += removed;

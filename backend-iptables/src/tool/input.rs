@@ -8,6 +8,8 @@ use crate::layout::{Chain, Table};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     tables: BTreeMap<Table, TableChanges>,
+    /// By how many rules our chains in a table grow; all of them, if everything was compared.
+    owned: BTreeMap<Table, i64>,
 }
 
 /// The changes of a table, in the order in which they are written.
@@ -57,6 +59,22 @@ impl Changes {
     /// Adds a rule at the end of a chain.
     pub(crate) fn append_rule(&mut self, table: Table, chain: &str, rule: &str) {
         self.table(table).append.push((chain.to_owned(), rule.to_owned()));
+    }
+
+    /// Our chains in a table have so many rules more, or less.
+    pub(crate) fn own(&mut self, table: Table, more: i64) {
+        *self.owned.entry(table).or_default() += more;
+    }
+
+    /// By how many rules our chains in a table grow.
+    pub(crate) fn owned(&self, table: Table) -> i64 {
+        self.owned.get(&table).copied().unwrap_or(0)
+    }
+
+    /// How many rules of a table are written.
+    pub(crate) fn written(&self, table: Table) -> u64 {
+        let rules = |changes: &TableChanges| changes.insert.len() + changes.append.len();
+        self.tables.get(&table).map_or(0, |changes| rules(changes) as u64)
     }
 
     /// How many chains and rules are added, and how many are removed.

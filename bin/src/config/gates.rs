@@ -25,6 +25,14 @@ enum Stage {
 }
 
 impl Stage {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Alpha => "ALPHA",
+            Self::Beta => "BETA",
+            Self::Stable | Self::Locked => "",
+        }
+    }
+
     fn default_value(self) -> bool {
         self != Self::Alpha
     }
@@ -79,6 +87,32 @@ pub fn is_on(gates: &BTreeMap<String, bool>, name: &str) -> bool {
     let Some(stage) = stage(name) else { return false };
     let of_stage = ALL.iter().find(|(_, all)| *all == stage).and_then(|(all, _)| gates.get(*all));
     gates.get(name).or(of_stage).copied().unwrap_or(stage.default_value())
+}
+
+/// A gate as `kubernetes_feature_enabled` tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// Its name.
+    pub name: &'static str,
+    /// Its stage, in the word that there is for it; empty if it is generally available.
+    pub stage: &'static str,
+    /// Whether it is on.
+    pub is_on: bool,
+}
+
+/// All gates that there are, as a configuration switches them.
+pub fn all(gates: &BTreeMap<String, bool>) -> impl Iterator<Item = Gate> {
+    let of_stages = ALL.iter().map(|(name, stage)| Gate {
+        name,
+        stage: stage.as_str(),
+        is_on: gates.get(*name).copied().unwrap_or(false),
+    });
+    let known = KNOWN.iter().map(|(name, stage)| Gate {
+        name,
+        stage: stage.as_str(),
+        is_on: is_on(gates, name),
+    });
+    of_stages.chain(known)
 }
 
 fn stage(name: &str) -> Option<Stage> {

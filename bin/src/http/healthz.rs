@@ -188,7 +188,7 @@ mod tests {
     }
 
     async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {
-        let metrics = Arc::new(Metrics::new().unwrap());
+        let metrics = Arc::new(Metrics::for_tests());
         let handler =
             HealthzHandler::new(Arc::new(health), Arc::clone(&metrics), WatchHealth::new());
         let answer = handler.answer(&get(path));
@@ -233,7 +233,7 @@ mod tests {
     fn other_paths_are_not_there() {
         let handler = HealthzHandler::new(
             Arc::new(health(None)),
-            Arc::new(Metrics::new().unwrap()),
+            Arc::new(Metrics::for_tests()),
             WatchHealth::new(),
         );
         for path in ["/", "/healthz/", "/readyz", "/metrics"] {

@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{
-    Method, Request, StatusCode,
+    HeaderMap, Method, Request, StatusCode,
     header::{HeaderName, HeaderValue},
 };
 use jiff::Timestamp;
 
-use super::{Answer, Handler, JSON, PLAIN_TEXT, answer, configz, not_found, with_header, zpages};
+use super::{
+    Answer, Handler, JSON, PLAIN_TEXT, answer, configz, exposition, not_found, with_header, zpages,
+};
 use crate::{
     config::{
         settings::{Mode, Settings},
@@ -20,8 +22,6 @@ use crate::{
     source::kube::WatchHealth,
 };
 
-const EXPOSITION: HeaderValue =
-    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
 /// What `/statusz` lists.
 const PATHS: [&str; 7] =
@@ -64,21 +64,24 @@ impl MetricsHandler {
         }
     }
 
-    fn exposition(&self) -> Answer {
+    fn exposition(&self, headers: &HeaderMap) -> Answer {
         self.metrics.watches_heard(|kind| self.watches.heard(kind));
-        let mut answer = answer(StatusCode::OK, EXPOSITION, self.metrics.text());
+        let form = exposition::negotiate(headers);
+        let body = self.metrics.exposition(form);
+        let mut answer = answer(StatusCode::OK, exposition::content_type(form), body);
         if let Some(start) = self.metrics.process_start() {
             with_header(&mut answer, PROCESS_START, HeaderValue::from(start));
         }
         answer
     }
 
-    fn slis(&self, method: &Method) -> Answer {
-        if *method == Method::DELETE {
+    fn slis(&self, request: &Request<Bytes>) -> Answer {
+        if *request.method() == Method::DELETE {
             self.metrics.reset_slis();
             return ok("metrics reset\n");
         }
-        answer(StatusCode::OK, EXPOSITION, self.metrics.sli_text())
+        let form = exposition::negotiate(request.headers());
+        answer(StatusCode::OK, exposition::content_type(form), self.metrics.slis(form))
     }
 
     fn healthz(&self, query: Option<&str>) -> Answer {
@@ -101,8 +104,8 @@ impl MetricsHandler {
 impl Handler for MetricsHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
         match request.uri().path() {
-            "/metrics" => self.exposition(),
-            "/metrics/slis" => self.slis(request.method()),
+            "/metrics" => self.exposition(request.headers()),
+            "/metrics/slis" => self.slis(request),
             "/healthz" => self.healthz(request.uri().query()),
             "/healthz/ping" => ok("ok"),
             "/proxyMode" => ok(self.mode.as_str()),

@@ -1,6 +1,7 @@
 //! The HTTP servers: plain HTTP, a few fixed paths, answers that are made on the spot.
 
 pub mod configz;
+mod exposition;
 pub mod healthz;
 pub mod listen;
 pub mod metrics;

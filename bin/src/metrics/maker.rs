@@ -1,5 +1,7 @@
 //! Making metrics and registering them, in one step.
 
+use std::cell::Cell;
+
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, core::Collector,
@@ -8,20 +10,46 @@ use prometheus::{
 /// The label of what is told of each family.
 pub(super) const FAMILY: &[&str] = &["ip_family"];
 
-/// Makes metrics and registers them.
-pub(super) struct Maker<'a>(pub(super) &'a Registry);
+/// Prefixes of the metrics that other Kubernetes components promise as little about.
+const ALPHA: [&str; 3] = ["kubeproxy_", "rest_client_", "kubernetes_build_info"];
 
-impl Maker<'_> {
+/// Makes metrics and registers them.
+pub(super) struct Maker<'a> {
+    registry: &'a Registry,
+    alpha: Cell<u64>,
+}
+
+impl<'a> Maker<'a> {
+    pub(super) fn new(registry: &'a Registry) -> Self {
+        Self { registry, alpha: Cell::new(0) }
+    }
+
+    /// How many of the metrics that were made are kube-proxy's own, all of which are ALPHA.
+    pub(super) fn alpha(&self) -> u64 {
+        self.alpha.get()
+    }
+
+    /// What is told of a metric: with its stability first if Kubernetes has a word for that.
+    fn opts(&self, name: &str, help: &str) -> Opts {
+        match ALPHA.iter().any(|prefix| name.starts_with(prefix)) {
+            true => {
+                self.alpha.set(self.alpha.get() + 1);
+                Opts::new(name, format!("[ALPHA] {help}"))
+            }
+            false => Opts::new(name, help),
+        }
+    }
+
     pub(super) fn register<C: Collector + Clone + 'static>(
         &self,
         metric: C,
     ) -> prometheus::Result<C> {
-        self.0.register(Box::new(metric.clone()))?;
+        self.registry.register(Box::new(metric.clone()))?;
         Ok(metric)
     }
 
     pub(super) fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.register(IntCounter::new(name, help)?)
+        self.register(IntCounter::with_opts(self.opts(name, help))?)
     }
 
     pub(super) fn counters(
@@ -30,11 +58,11 @@ impl Maker<'_> {
         help: &str,
         by: &[&str],
     ) -> prometheus::Result<IntCounterVec> {
-        self.register(IntCounterVec::new(Opts::new(name, help), by)?)
+        self.register(IntCounterVec::new(self.opts(name, help), by)?)
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.register(IntGauge::new(name, help)?)
+        self.register(IntGauge::with_opts(self.opts(name, help))?)
     }
 
     pub(super) fn gauges(
@@ -43,11 +71,17 @@ impl Maker<'_> {
         help: &str,
         by: &[&str],
     ) -> prometheus::Result<IntGaugeVec> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), by)?)
+        self.register(IntGaugeVec::new(self.opts(name, help), by)?)
     }
 
-    pub(super) fn times(&self, name: &str, help: &str) -> prometheus::Result<GaugeVec> {
-        self.register(GaugeVec::new(Opts::new(name, help), FAMILY)?)
+    /// Gauges of fractions of seconds.
+    pub(super) fn seconds(
+        &self,
+        name: &str,
+        help: &str,
+        by: &[&str],
+    ) -> prometheus::Result<GaugeVec> {
+        self.register(GaugeVec::new(self.opts(name, help), by)?)
     }
 
     pub(super) fn histogram(
@@ -56,7 +90,8 @@ impl Maker<'_> {
         help: &str,
         buckets: Vec<f64>,
     ) -> prometheus::Result<Histogram> {
-        self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?)
+        let options = HistogramOpts::from(self.opts(name, help)).buckets(buckets);
+        self.register(Histogram::with_opts(options)?)
     }
 
     pub(super) fn histograms(
@@ -64,8 +99,9 @@ impl Maker<'_> {
         name: &str,
         help: &str,
         buckets: Vec<f64>,
+        by: &[&str],
     ) -> prometheus::Result<HistogramVec> {
-        let options = HistogramOpts::new(name, help).buckets(buckets);
-        self.register(HistogramVec::new(options, FAMILY)?)
+        let options = HistogramOpts::from(self.opts(name, help)).buckets(buckets);
+        self.register(HistogramVec::new(options, by)?)
     }
 }

@@ -1,255 +1,78 @@
 //! What Prometheus is told: kube-proxy's metrics under their names, and ours.
 //!
-//! The registry is this value's own; nothing is global. kube-proxy's metrics of other modes, and of
-//! work that is not done here yet, are absent, as labelled metrics that were never used are.
+//! The registry is this value's own; nothing is global. kube-proxy's metrics of other modes are
+//! absent, as labelled metrics that were never used are. `docs/metrics.md` lists them all.
 
+mod component;
+mod exposition;
 mod maker;
+mod ours;
 mod process;
+mod requests;
 mod sli;
+mod upstream;
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
+use backend_iptables::Stats;
 use jiff::Timestamp;
-use prometheus::{
-    Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder, exponential_buckets,
-};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, Registry};
 use proxy_core::{
     model::IpFamily,
     objects::Kind,
     runner::SyncOutcome,
-    state::{Delta, State},
+    state::Delta,
+    track::{Problem, Reason},
 };
 
+pub use self::{exposition::Exposition, requests::RequestMetrics};
 use self::{
-    maker::{FAMILY, Maker},
+    maker::Maker,
+    ours::OurMetrics,
     process::ProcessMetrics,
     sli::SliMetrics,
+    upstream::{ChangeMetrics, ConntrackMetrics, IptablesMetrics, NftablesMetrics, SyncMetrics},
 };
+use crate::config::settings::Mode;
 
 /// All metrics of the process.
 pub struct Metrics {
     registry: Registry,
+    families: Vec<IpFamily>,
     process: ProcessMetrics,
     sli: SliMetrics,
     /// `kubeproxy_proxy_healthz_total`
     pub healthz: IntCounterVec,
     /// `kubeproxy_proxy_livez_total`
     pub livez: IntCounterVec,
+    /// `rest_client_*`
+    pub requests: RequestMetrics,
     sync: SyncMetrics,
     changes: ChangeMetrics,
-    conntrack: ConntrackMetrics,
+    nftables: Option<NftablesMetrics>,
+    iptables: Option<(IptablesMetrics, OnceLock<Arc<Stats>>)>,
+    conntrack: Option<ConntrackMetrics>,
     ours: OurMetrics,
-}
-
-/// kube-proxy's, about syncs.
-struct SyncMetrics {
-    duration: HistogramVec,
-    full_duration: HistogramVec,
-    partial_duration: HistogramVec,
-    last: GaugeVec,
-    last_queued: GaugeVec,
-    network_programming: HistogramVec,
-    no_local_endpoints: IntGaugeVec,
-    nftables_failures: IntCounterVec,
-    nftables_cleanup_failures: IntCounterVec,
-}
-
-/// kube-proxy's, about changes of objects.
-struct ChangeMetrics {
-    endpoints: Changes,
-    services: Changes,
-}
-
-/// The changes of one kind of object.
-struct Changes {
-    total: IntCounter,
-    pending: IntGauge,
-    /// Changes of which it is not known yet whether they make a difference.
-    arrived: AtomicU64,
-}
-
-/// kube-proxy's, about flows that were ended.
-struct ConntrackMetrics {
-    duration: HistogramVec,
-    deleted: IntCounterVec,
-}
-
-/// Ours.
-struct OurMetrics {
-    commit: Histogram,
-    latency: Histogram,
-    bytes: Histogram,
-    messages: Histogram,
-    lock_wait: Histogram,
-    rejected: IntCounterVec,
-    service_ports: IntGaugeVec,
-    watch_silence: GaugeVec,
-}
-
-/// 0.25 and 0.5 s, every second to a minute, every 5 s to two minutes, every 30 s to five.
-fn network_programming_buckets() -> Vec<f64> {
-    let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
-    [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
-}
-
-impl SyncMetrics {
-    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        let sync_buckets = exponential_buckets(0.001, 2.0, 15)?;
-        let of_syncs = |name: &str, help: &str| make.histograms(name, help, sync_buckets.clone());
-        Ok(Self {
-            duration: of_syncs(
-                "kubeproxy_sync_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds",
-            )?,
-            full_duration: of_syncs(
-                "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds for full resyncs",
-            )?,
-            partial_duration: of_syncs(
-                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds for partial resyncs",
-            )?,
-            last: make.times(
-                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-                "The last time proxy rules were successfully synced",
-            )?,
-            last_queued: make.times(
-                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-                "The last time a sync of proxy rules was queued",
-            )?,
-            network_programming: make.histograms(
-                "kubeproxy_network_programming_duration_seconds",
-                "In Cluster Network Programming Latency in seconds",
-                network_programming_buckets(),
-            )?,
-            no_local_endpoints: make.gauges(
-                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-                "Number of services with a Local traffic policy and no endpoints",
-                &["ip_family", "traffic_policy"],
-            )?,
-            nftables_failures: make.counters(
-                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-                "Cumulative proxy nftables sync failures",
-                FAMILY,
-            )?,
-            nftables_cleanup_failures: make.counters(
-                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
-                "Cumulative proxy nftables cleanup failures",
-                FAMILY,
-            )?,
-        })
-    }
-}
-
-impl Changes {
-    fn new(make: &Maker<'_>, of: &str, what: &str) -> prometheus::Result<Self> {
-        Ok(Self {
-            total: make.counter(
-                &format!("kubeproxy_sync_proxy_rules_{of}_changes_total"),
-                &format!("Cumulative proxy rules {what} changes"),
-            )?,
-            pending: make.gauge(
-                &format!("kubeproxy_sync_proxy_rules_{of}_changes_pending"),
-                &format!("Pending proxy rules {what} changes"),
-            )?,
-            arrived: AtomicU64::new(0),
-        })
-    }
-
-    fn changed(&self) {
-        self.total.inc();
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn requested(&self) {
-        let arrived = self.arrived.swap(0, Ordering::Relaxed);
-        self.pending.add(arrived.try_into().unwrap_or(i64::MAX));
-    }
-}
-
-impl ConntrackMetrics {
-    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Self {
-            duration: make.histograms(
-                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                "ReconcileConntrackFlowsLatency latency in seconds",
-                exponential_buckets(0.001, 2.0, 15)?,
-            )?,
-            deleted: make.counters(
-                "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                "Cumulative conntrack flows deleted by conntrack reconciler",
-                FAMILY,
-            )?,
-        })
-    }
-}
-
-impl OurMetrics {
-    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        let sub_seconds = exponential_buckets(0.000_1, 2.0, 18)?;
-        Ok(Self {
-            commit: make.histogram(
-                "switchyard_kernel_commit_duration_seconds",
-                "Time that the kernel took to commit a transaction",
-                sub_seconds.clone(),
-            )?,
-            latency: make.histogram(
-                "switchyard_change_latency_seconds",
-                "Time from the arrival of a change to its commit",
-                sub_seconds,
-            )?,
-            bytes: make.histogram(
-                "switchyard_transaction_bytes",
-                "Size of the transactions that were committed",
-                exponential_buckets(256.0, 4.0, 10)?,
-            )?,
-            messages: make.histogram(
-                "switchyard_transaction_messages",
-                "Messages in the transactions that were committed",
-                exponential_buckets(1.0, 4.0, 10)?,
-            )?,
-            lock_wait: make.histogram(
-                "switchyard_lock_wait_seconds",
-                "Time a sync waited for the xtables lock, of those that did",
-                exponential_buckets(0.001, 4.0, 8)?,
-            )?,
-            rejected: make.counters(
-                "switchyard_objects_rejected_total",
-                "Objects, or parts of objects, that could not be used",
-                &["kind"],
-            )?,
-            service_ports: make.gauges(
-                "switchyard_service_ports",
-                "Service ports that are programmed",
-                FAMILY,
-            )?,
-            watch_silence: make.register(GaugeVec::new(
-                Opts::new(
-                    "switchyard_watch_silence_seconds",
-                    "Time since the API server last said something on a watch",
-                ),
-                &["kind"],
-            )?)?,
-        })
-    }
+    /// One at a time, since counters can only be added to.
+    scraping: Mutex<()>,
 }
 
 impl Metrics {
-    /// Metrics in a registry of their own. It fails if two have the same name.
-    pub fn new() -> prometheus::Result<Self> {
+    /// The metrics of a proxy in this mode for these families, in a registry of their own. The
+    /// gates are those that a configuration names. It fails if two have the same name.
+    pub fn new(
+        mode: Mode,
+        families: &[IpFamily],
+        gates: &BTreeMap<String, bool>,
+    ) -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let make = Maker(&registry);
-        let build = make.gauges(
-            "switchyard_build_info",
-            "The running program; its value is always 1",
-            &["version"],
-        )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        Ok(Self {
+        let make = Maker::new(&registry);
+        let metrics = Self {
+            families: families.to_vec(),
             healthz: make.counters(
                 "kubeproxy_proxy_healthz_total",
                 "Cumulative proxy healthz HTTP status",
@@ -260,23 +83,49 @@ impl Metrics {
                 "Cumulative proxy livez HTTP status",
                 &["code"],
             )?,
-            sync: SyncMetrics::new(&make)?,
-            changes: ChangeMetrics {
-                endpoints: Changes::new(&make, "endpoint", "Endpoint")?,
-                services: Changes::new(&make, "service", "Service")?,
+            requests: RequestMetrics::new(&make)?,
+            sync: SyncMetrics::new(&make, mode)?,
+            changes: ChangeMetrics::new(&make, families.len())?,
+            nftables: match mode {
+                Mode::Nftables => Some(NftablesMetrics::new(&make)?),
+                _ => None,
             },
-            conntrack: ConntrackMetrics::new(&make)?,
+            iptables: match mode {
+                Mode::Iptables => Some((IptablesMetrics::new(&make)?, OnceLock::new())),
+                _ => None,
+            },
+            conntrack: match mode {
+                Mode::Userspace => None,
+                _ => Some(ConntrackMetrics::new(&make)?),
+            },
             ours: OurMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
             sli: SliMetrics::new()?,
-            registry,
-        })
+            scraping: Mutex::default(),
+            registry: registry.clone(),
+        };
+        component::register(&make, gates)?;
+        Ok(metrics)
     }
 
-    /// All of them in Prometheus' text format, as of now.
-    pub fn text(&self) -> String {
+    /// Has what the iptables backend counts told, too.
+    pub fn count_rules(&self, stats: Arc<Stats>) {
+        if let Some((_, known)) = &self.iptables {
+            // There is only one backend.
+            let _ = known.set(stats);
+        }
+    }
+
+    /// All of them in this form, as of now.
+    pub fn exposition(&self, form: Exposition) -> Vec<u8> {
+        let _one_at_a_time = self.scraping.lock();
         self.process.refresh();
-        exposition(&self.registry)
+        if let Some((metrics, known)) = &self.iptables
+            && let Some(stats) = known.get()
+        {
+            metrics.refresh(stats, &self.families);
+        }
+        form.of(&self.registry)
     }
 
     /// The metrics server was asked whether it is there.
@@ -284,9 +133,9 @@ impl Metrics {
         self.sli.pinged();
     }
 
-    /// How often that was, in Prometheus' text format.
-    pub fn sli_text(&self) -> String {
-        self.sli.text()
+    /// How often that was, in this form.
+    pub fn slis(&self, form: Exposition) -> Vec<u8> {
+        self.sli.exposition(form)
     }
 
     /// Forgets how often that was.
@@ -314,8 +163,13 @@ impl Metrics {
     }
 
     /// An object, or a part of it, could not be used.
-    pub fn rejected(&self, kind: Kind) {
-        self.ours.rejected.with_label_values(&[kind.as_str()]).inc();
+    pub fn rejected(&self, problem: &Problem) {
+        let reason = match problem.reason {
+            Reason::Malformed => "malformed",
+            Reason::Invalid => "invalid",
+            Reason::Conflict => "conflict",
+        };
+        self.ours.rejected.with_label_values(&[problem.object.kind.as_str(), reason]).inc();
     }
 
     /// There is something to sync.
@@ -329,10 +183,10 @@ impl Metrics {
     pub fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.observe_duration(outcome.delta, outcome.duration.as_secs_f64());
         self.set_times(&self.sync.last);
-        self.changes.services.pending.set(0);
-        self.changes.endpoints.pending.set(0);
+        self.changes.services.synced();
+        self.changes.endpoints.synced();
         self.observe_trigger_times(outcome.delta, outcome.trigger_times, Timestamp::now());
-        for family in IpFamily::ALL {
+        for &family in &self.families {
             let counts = outcome.no_local_endpoints.of(family);
             let set = |policy: &str, count: usize| {
                 let gauge =
@@ -346,11 +200,10 @@ impl Metrics {
     }
 
     fn observe_report(&self, outcome: &SyncOutcome<'_>) {
-        if outcome.report.cleanup_failed {
-            // A transaction holds both families.
-            for family in IpFamily::ALL {
-                self.sync.nftables_cleanup_failures.with_label_values(&[family.as_str()]).inc();
-            }
+        if outcome.report.cleanup_failed
+            && let Some(nftables) = &self.nftables
+        {
+            self.count_all(&nftables.cleanup_failures);
         }
         if let Some(latency) = outcome.latency {
             self.ours.latency.observe(latency.as_secs_f64());
@@ -363,20 +216,26 @@ impl Metrics {
         if !outcome.report.waited.is_zero() {
             self.ours.lock_wait.observe(outcome.report.waited.as_secs_f64());
         }
-        for (family, count) in IpFamily::ALL.into_iter().zip(ports_by_family(outcome.state)) {
+        for family in &self.families {
+            let count =
+                outcome.state.service_ports.keys().filter(|id| id.family == *family).count();
             let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
             gauge.set(clamped(count));
         }
     }
 
     /// A sync failed.
-    pub fn sync_failed(&self, mode: &str, delta: &Delta, seconds: f64) {
+    pub fn sync_failed(&self, delta: &Delta, seconds: f64) {
         self.observe_duration(delta, seconds);
-        if mode == "nftables" {
-            // A transaction holds both families.
-            for family in IpFamily::ALL {
-                self.sync.nftables_failures.with_label_values(&[family.as_str()]).inc();
-            }
+        if let Some(nftables) = &self.nftables {
+            self.count_all(&nftables.failures);
+        }
+    }
+
+    /// Counts something that happened to a transaction, which holds all families.
+    fn count_all(&self, counters: &IntCounterVec) {
+        for family in &self.families {
+            counters.with_label_values(&[family.as_str()]).inc();
         }
     }
 
@@ -392,19 +251,21 @@ impl Metrics {
 
     /// Stale flows were looked for.
     pub fn flows_reconciled(&self, report: conntrack::Report) {
+        let Some(conntrack) = &self.conntrack else { return };
         let labels = [report.family.as_str()];
-        self.conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());
+        conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());
         let deleted = report.deleted.try_into().unwrap_or(u64::MAX);
-        self.conntrack.deleted.with_label_values(&labels).inc_by(deleted);
+        conntrack.deleted.with_label_values(&labels).inc_by(deleted);
     }
 
     fn observe_duration(&self, delta: &Delta, seconds: f64) {
-        let by_extent =
-            if delta.full { &self.sync.full_duration } else { &self.sync.partial_duration };
-        for family in families_of(delta) {
+        for family in self.families_of(delta) {
             let labels = [family.as_str()];
             self.sync.duration.with_label_values(&labels).observe(seconds);
-            by_extent.with_label_values(&labels).observe(seconds);
+            if let Some(extent) = &self.sync.extent {
+                let by_extent = if delta.full { &extent.full } else { &extent.partial };
+                by_extent.with_label_values(&labels).observe(seconds);
+            }
         }
     }
 
@@ -417,7 +278,7 @@ impl Metrics {
                 continue;
             }
             let seconds = now.duration_since(time).as_secs_f64().max(0.0);
-            for family in families_of(delta) {
+            for family in self.families_of(delta) {
                 let labels = [family.as_str()];
                 self.sync.network_programming.with_label_values(&labels).observe(seconds);
             }
@@ -426,36 +287,35 @@ impl Metrics {
 
     fn set_times(&self, gauges: &GaugeVec) {
         let now = Timestamp::now().as_nanosecond() as f64 / 1e9;
-        for family in IpFamily::ALL {
+        for family in &self.families {
             let gauge: Gauge = gauges.with_label_values(&[family.as_str()]);
             gauge.set(now);
         }
     }
-}
 
-fn exposition(registry: &Registry) -> String {
-    let mut text = Vec::new();
-    if let Err(error) = TextEncoder::new().encode(&registry.gather(), &mut text) {
-        tracing::error!(err = %error, "Failed to print the metrics");
+    /// The families that a sync concerns.
+    fn families_of<'a>(&'a self, delta: &'a Delta) -> impl Iterator<Item = IpFamily> + 'a {
+        let all = delta.full || delta.node;
+        let concerns =
+            move |family| all || delta.service_ports.iter().any(|id| id.family == family);
+        self.families.iter().copied().filter(move |family| concerns(*family))
     }
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-/// The families that a sync concerns.
-fn families_of(delta: &Delta) -> impl Iterator<Item = IpFamily> {
-    let all = delta.full || delta.node;
-    IpFamily::ALL
-        .into_iter()
-        .filter(move |family| all || delta.service_ports.iter().any(|id| id.family == *family))
-}
-
-fn ports_by_family(state: &State) -> [usize; 2] {
-    let v4 = state.service_ports.keys().filter(|id| id.family == IpFamily::V4).count();
-    [v4, state.service_ports.len() - v4]
 }
 
 fn clamped(count: usize) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+impl Metrics {
+    /// Metrics of the nftables mode, for both families.
+    pub(crate) fn for_tests() -> Self {
+        Self::new(Mode::Nftables, &IpFamily::ALL, &BTreeMap::new()).unwrap()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.exposition(Exposition::Text)).unwrap()
+    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! The `process_*` metrics that every exporter has, read from `/proc`.
 
-use std::{fs, sync::Mutex};
+use std::fs;
 
-use prometheus::{Counter, IntGauge};
+use prometheus::{Counter, IntCounter, IntGauge};
 
 use super::maker::Maker;
 
-/// CPU time, memory, file descriptors and start of this process.
+/// CPU time, memory, file descriptors, network traffic and start of this process.
 pub(super) struct ProcessMetrics {
     cpu: Counter,
     resident: IntGauge,
     virtual_size: IntGauge,
     open_files: IntGauge,
+    most_files: IntGauge,
+    most_virtual: IntGauge,
+    received: IntCounter,
+    transmitted: IntCounter,
     start: Option<u64>,
-    /// One refresh at a time, since the counter can only be added to.
-    refreshing: Mutex<()>,
 }
 
 /// What `/proc/self/stat` says, in its own units.
@@ -62,8 +64,21 @@ impl ProcessMetrics {
             virtual_size: make
                 .gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")?,
             open_files: make.gauge("process_open_fds", "Number of open file descriptors.")?,
+            most_files: make
+                .gauge("process_max_fds", "Maximum number of open file descriptors.")?,
+            most_virtual: make.gauge(
+                "process_virtual_memory_max_bytes",
+                "Maximum amount of virtual memory available in bytes.",
+            )?,
+            received: make.counter(
+                "process_network_receive_bytes_total",
+                "Number of bytes received by the process over the network.",
+            )?,
+            transmitted: make.counter(
+                "process_network_transmit_bytes_total",
+                "Number of bytes sent by the process over the network.",
+            )?,
             start: Stat::read().and_then(|stat| start_time(&stat)),
-            refreshing: Mutex::new(()),
         };
         let start = make.gauge(
             "process_start_time_seconds",
@@ -77,10 +92,21 @@ impl ProcessMetrics {
         self.start
     }
 
+    /// Reads them anew. One call at a time, since counters can only be added to.
     pub(super) fn refresh(&self) {
-        let _one_at_a_time = self.refreshing.lock();
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
             self.open_files.set(super::clamped(entries.count()));
+        }
+        if let Ok(limits) = fs::read_to_string("/proc/self/limits") {
+            self.most_files.set(limit(&limits, "Max open files").unwrap_or(-1));
+            self.most_virtual.set(limit(&limits, "Max address space").unwrap_or(-1));
+        }
+        // Of the whole network namespace, as everybody else has it.
+        if let Some((received, transmitted)) =
+            fs::read_to_string("/proc/self/net/netstat").ok().and_then(|text| octets(&text))
+        {
+            self.received.inc_by(received.saturating_sub(self.received.get()));
+            self.transmitted.inc_by(transmitted.saturating_sub(self.transmitted.get()));
         }
         let Some(stat) = Stat::read() else { return };
         let seconds = stat.cpu as f64 / ticks_per_second() as f64;
@@ -89,6 +115,24 @@ impl ProcessMetrics {
         self.resident.set(bytes.try_into().unwrap_or(i64::MAX));
         self.virtual_size.set(stat.virtual_size.try_into().unwrap_or(i64::MAX));
     }
+}
+
+/// The soft limit of this name in `/proc/<pid>/limits`; none if it is unlimited.
+fn limit(limits: &str, name: &str) -> Option<i64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The bytes that came in and went out, in `/proc/<pid>/net/netstat`: a line of names, and one of
+/// values.
+fn octets(netstat: &str) -> Option<(u64, u64)> {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let find = |name| {
+        let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+        pairs.find(|(found, _)| *found == name)?.1.parse().ok()
+    };
+    Some((find("InOctets")?, find("OutOctets")?))
 }
 
 /// When the process started, in seconds since 1970.
@@ -129,13 +173,27 @@ mod tests {
     }
 
     #[test]
+    fn limits_and_traffic_are_read() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\n\
+                      Max open files            1024        4096   files\n\
+                      Max address space         unlimited   unlimited   bytes\n";
+        assert_eq!(limit(limits, "Max open files"), Some(1024));
+        assert_eq!(limit(limits, "Max address space"), None);
+        let netstat = "TcpExt: A InOctets\nTcpExt: 1 2\n\
+                       IpExt: InMcast InOctets OutOctets\nIpExt: 0 300 40\n";
+        assert_eq!(octets(netstat), Some((300, 40)));
+        assert_eq!(octets("TcpExt: A\nTcpExt: 1\n"), None);
+    }
+
+    #[test]
     fn this_process_is_described() {
-        let metrics = ProcessMetrics::new(&Maker(&Registry::new())).unwrap();
+        let metrics = ProcessMetrics::new(&Maker::new(&Registry::new())).unwrap();
         let memory = vec![1u8; 8 << 20];
         metrics.refresh();
         assert!(metrics.resident.get() > 1 << 20, "{}", metrics.resident.get());
         assert!(metrics.virtual_size.get() > metrics.resident.get());
         assert!(metrics.open_files.get() > 2);
+        assert!(metrics.most_files.get() >= metrics.open_files.get());
         // The process is young, and its clock is that of the system.
         let now = jiff::Timestamp::now().as_second() as u64;
         let start = metrics.start().unwrap();

@@ -3,7 +3,7 @@
 
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
-use super::maker::Maker;
+use super::{Exposition, maker::Maker};
 
 /// The one check there is.
 const PING: &str = "ping";
@@ -19,16 +19,16 @@ pub(super) struct SliMetrics {
 impl SliMetrics {
     pub(super) fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let make = Maker(&registry);
+        let make = Maker::new(&registry);
         Ok(Self {
             last: make.gauges(
                 "kubernetes_healthcheck",
-                "This metric records the result of a single healthcheck.",
+                "[STABLE] This metric records the result of a single healthcheck.",
                 &["name", "type"],
             )?,
             total: make.counters(
                 "kubernetes_healthchecks_total",
-                "This metric records the results of all healthcheck.",
+                "[STABLE] This metric records the results of all healthcheck.",
                 &["name", "status", "type"],
             )?,
             registry,
@@ -41,8 +41,8 @@ impl SliMetrics {
         self.total.with_label_values(&[PING, "success", HEALTHZ]).inc();
     }
 
-    pub(super) fn text(&self) -> String {
-        super::exposition(&self.registry)
+    pub(super) fn exposition(&self, form: Exposition) -> Vec<u8> {
+        form.of(&self.registry)
     }
 
     pub(super) fn reset(&self) {

@@ -2,7 +2,9 @@
 
 use proxy_core::{
     model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    objects::ObjectKey,
     proxier::SyncReport,
+    state::State,
     track::NoLocalEndpoints,
 };
 
@@ -45,7 +47,7 @@ fn outcome<'a>(
 
 #[test]
 fn a_sync_is_told_as_kube_proxy_tells_it() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::for_tests();
     metrics.changed(Kind::Service);
     metrics.changed(Kind::EndpointSlice);
     metrics.changed(Kind::EndpointSlice);
@@ -56,7 +58,11 @@ fn a_sync_is_told_as_kube_proxy_tells_it() {
     let text = metrics.text();
     assert_eq!(value(&text, pending), 2.0);
     assert_eq!(value(&text, "kubeproxy_sync_proxy_rules_endpoint_changes_total"), 2.0);
-    assert_eq!(value(&text, "kubeproxy_sync_proxy_rules_service_changes_total"), 1.0);
+    assert_eq!(
+        value(&text, "kubeproxy_sync_proxy_rules_service_changes_total"),
+        2.0,
+        "in both families"
+    );
     assert!(!text.contains("kubeproxy_sync_proxy_rules_duration_seconds"), "{text}");
 
     let report = SyncReport {
@@ -82,7 +88,7 @@ fn a_sync_is_told_as_kube_proxy_tells_it() {
         ),
         1.0
     );
-    assert!(!text.contains("full_proxy_rules"), "{text}");
+    assert!(!text.contains("sync_full_proxy_rules_duration_seconds_count"), "{text}");
     assert!(!text.contains("duration_seconds_count{ip_family=\"IPv6\"}"), "{text}");
     let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
     assert_eq!(
@@ -104,7 +110,7 @@ fn a_sync_is_told_as_kube_proxy_tells_it() {
 
 #[test]
 fn old_trigger_times_do_not_count() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::for_tests();
     let delta = partial(IpFamily::V6);
     let now = Timestamp::now() + Duration::from_secs(3);
     let start = metrics.process_start().unwrap();
@@ -121,7 +127,7 @@ fn old_trigger_times_do_not_count() {
 
 #[test]
 fn buckets_are_kube_proxys() {
-    let buckets = network_programming_buckets();
+    let buckets = upstream::network_programming_buckets();
     assert_eq!(buckets.len(), 2 + 59 + 12 + 7);
     assert_eq!(buckets[..4], [0.25, 0.5, 1.0, 2.0]);
     assert_eq!(buckets[60..64], [59.0, 60.0, 65.0, 70.0]);
@@ -130,9 +136,18 @@ fn buckets_are_kube_proxys() {
 
 #[test]
 fn failures_and_rejections_are_counted() {
-    let metrics = Metrics::new().unwrap();
-    metrics.sync_failed("nftables", &Delta { full: true, ..Delta::default() }, 0.1);
-    metrics.rejected(Kind::EndpointSlice);
+    let metrics = Metrics::for_tests();
+    metrics.sync_failed(&Delta { full: true, ..Delta::default() }, 0.1);
+    metrics.rejected(&Problem {
+        object: ObjectKey {
+            kind: Kind::EndpointSlice,
+            namespace: "ns".into(),
+            name: "web-1".into(),
+        },
+        field: "endpoints[0]".into(),
+        message: "no".into(),
+        reason: Reason::Invalid,
+    });
     let text = metrics.text();
     let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";
     assert_eq!(value(&text, &format!("{failures}{{ip_family=\"IPv6\"}}")), 1.0);
@@ -140,20 +155,26 @@ fn failures_and_rejections_are_counted() {
         value(&text, "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"),
         1.0
     );
-    assert_eq!(value(&text, "switchyard_objects_rejected_total{kind=\"EndpointSlice\"}"), 1.0);
+    assert_eq!(
+        value(
+            &text,
+            "switchyard_objects_rejected_total{kind=\"EndpointSlice\",reason=\"invalid\"}"
+        ),
+        1.0
+    );
     assert_eq!(value(&text, "switchyard_build_info{version=\"0.1.0\"}"), 1.0);
 }
 
 #[test]
 fn two_of_them_do_not_collide() {
-    let (one, two) = (Metrics::new().unwrap(), Metrics::new().unwrap());
+    let (one, two) = (Metrics::for_tests(), Metrics::for_tests());
     one.changed(Kind::Service);
     assert_eq!(value(&two.text(), "kubeproxy_sync_proxy_rules_service_changes_total"), 0.0);
 }
 
 #[test]
 fn ended_flows_are_told_of_each_family() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::for_tests();
     let report = |family, deleted| conntrack::Report {
         family,
         duration: Duration::from_millis(3),
@@ -177,7 +198,7 @@ fn ended_flows_are_told_of_each_family() {
 
 #[test]
 fn only_watches_that_were_heard_from_are_told() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::for_tests();
     metrics.watches_heard(|kind| (kind == Kind::Node).then_some(Duration::from_millis(1500)));
     let text = metrics.text();
     assert_eq!(value(&text, "switchyard_watch_silence_seconds{kind=\"Node\"}"), 1.5);
@@ -186,7 +207,7 @@ fn only_watches_that_were_heard_from_are_told() {
 
 #[test]
 fn leftovers_that_stay_are_counted() {
-    let metrics = Metrics::new().unwrap();
+    let metrics = Metrics::for_tests();
     let (state, delta) = (State::default(), Delta::default());
     let series = "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total";
     for (cleanup_failed, expected) in [(false, None), (true, Some(1.0)), (false, Some(1.0))] {

@@ -24,6 +24,7 @@ mod client;
 mod decode;
 mod health;
 mod list;
+mod requests;
 mod watch;
 
 use std::{path::PathBuf, time::Duration};
@@ -43,6 +44,7 @@ use self::{
     decode::Lean,
     watch::{Target, Watch},
 };
+use crate::metrics::RequestMetrics;
 
 /// How to reach the API server.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +56,8 @@ pub struct KubeConfig {
     pub master: Option<String>,
     /// The patience with the server.
     pub timing: Timing,
+    /// Where requests are counted.
+    pub requests: Option<RequestMetrics>,
 }
 
 /// How long the server may take.

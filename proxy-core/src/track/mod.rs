@@ -20,7 +20,7 @@ use std::{
     net::IpAddr,
 };
 
-pub use self::problem::Problem;
+pub use self::problem::{Problem, Reason};
 use self::{
     claims::Claims,
     node::{Node, NodeInputs},
@@ -122,6 +122,7 @@ impl Tracker {
                     object: object.clone(),
                     field,
                     message: format!("{message}; the object's last good state stays"),
+                    reason: Reason::Malformed,
                 };
                 self.problems.replace(&object, vec![problem])
             }

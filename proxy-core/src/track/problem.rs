@@ -16,6 +16,19 @@ pub struct Problem {
     pub field: String,
     /// What is wrong with the field, and what was done instead.
     pub message: String,
+    /// The same in one word.
+    pub reason: Reason,
+}
+
+/// Why something cannot be used, for those who count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// The object could not be decoded; its last good state stays.
+    Malformed,
+    /// A value is not one that its field can have.
+    Invalid,
+    /// The address, protocol and port belong to another Service.
+    Conflict,
 }
 
 impl fmt::Display for Problem {
@@ -31,6 +44,7 @@ impl fmt::Display for Problem {
 /// Collects the problems of one object while it is parsed.
 pub(crate) struct Problems {
     object: ObjectKey,
+    reason: Reason,
     found: Vec<Problem>,
 }
 
@@ -39,8 +53,14 @@ impl Problems {
     /// mistake, not a thousand.
     const MOST: usize = 8;
 
+    /// Values of `object` that its fields cannot have.
     pub(crate) fn of(object: ObjectKey) -> Self {
-        Self { object, found: Vec::new() }
+        Self { object, reason: Reason::Invalid, found: Vec::new() }
+    }
+
+    /// What `object` loses to others.
+    pub(crate) fn conflicts_of(object: ObjectKey) -> Self {
+        Self { reason: Reason::Conflict, ..Self::of(object) }
     }
 
     pub(crate) fn add(&mut self, field: impl Into<String>, message: impl fmt::Display) {
@@ -49,6 +69,7 @@ impl Problems {
                 object: self.object.clone(),
                 field: field.into(),
                 message: message.to_string(),
+                reason: self.reason,
             });
         }
     }

@@ -132,7 +132,7 @@ impl Tracker {
         // Hardly any Service has conflicts.
         if !lost.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
-            let mut conflicts = Problems::of(key.clone());
+            let mut conflicts = Problems::conflicts_of(key.clone());
             for (at, port, winner) in lost {
                 conflicts.add(
                     field_of(at),

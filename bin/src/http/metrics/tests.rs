@@ -16,7 +16,7 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
     change(&mut config);
     config.apply_defaults();
     let settings = Settings::new(&config, &Beside::default(), Mode::Nftables).unwrap();
-    MetricsHandler::new(Arc::new(Metrics::new().unwrap()), WatchHealth::new(), &settings, &config)
+    MetricsHandler::new(Arc::new(Metrics::for_tests()), WatchHealth::new(), &settings, &config)
 }
 
 /// Status, type and body of the answer.

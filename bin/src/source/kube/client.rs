@@ -4,10 +4,11 @@ use std::{path::Path, time::Duration};
 
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
-use super::KubeConfig;
+use super::{KubeConfig, requests::Counting};
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +69,13 @@ pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), user_agent.parse()) {
         kube.headers.push((name, value));
     }
-    Client::try_from(kube).map_err(|error| ClientError::Client(Box::new(error)))
+    let host = kube.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let builder =
+        ClientBuilder::try_from(kube).map_err(|error| ClientError::Client(Box::new(error)))?;
+    Ok(match config.requests.clone() {
+        Some(metrics) => builder.with_layer(&Counting { host, metrics }).build(),
+        None => builder.build(),
+    })
 }
 
 async fn from_file(path: &Path) -> Result<Config, ClientError> {

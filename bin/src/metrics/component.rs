@@ -1,0 +1,56 @@
+//! What every Kubernetes component tells of itself.
+
+use std::collections::BTreeMap;
+
+use prometheus::{IntGauge, Opts};
+
+use super::maker::Maker;
+use crate::{config::gates, version};
+
+/// Registers these metrics, which never change, after all others.
+pub(super) fn register(
+    make: &Maker<'_>,
+    configured: &BTreeMap<String, bool>,
+) -> prometheus::Result<()> {
+    let (major, minor) = version::major_minor();
+    let build = Opts::new(
+        "kubernetes_build_info",
+        "[ALPHA] A metric with a constant '1' value labeled by the version of Kubernetes that this \
+         program follows, and by how it was built",
+    );
+    let labels = [
+        ("major", major),
+        ("minor", minor),
+        ("git_version", version::KUBERNETES),
+        ("git_commit", ""),
+        ("git_tree_state", ""),
+        ("build_date", ""),
+        ("go_version", ""),
+        ("compiler", "rustc"),
+        ("platform", &format!("linux/{}", version::architecture())),
+    ];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let info = IntGauge::with_opts(build.const_labels(labels.into_iter().collect()))?;
+    make.register(info)?.set(1);
+
+    let features = make.gauges(
+        "kubernetes_feature_enabled",
+        "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+        &["name", "stage"],
+    )?;
+    for gate in gates::all(configured) {
+        features.with_label_values(&[gate.name, gate.stage]).set(i64::from(gate.is_on));
+    }
+    let registered = make.counters(
+        "registered_metrics_total",
+        "[BETA] The count of registered metrics broken by stability level and deprecation version.",
+        &["stability_level", "deprecated_version"],
+    )?;
+    // With the one that tells how it was built.
+    registered.with_label_values(&["ALPHA", ""]).inc_by(make.alpha() + 1);
+    // The one above, this one, and the two that follow.
+    registered.with_label_values(&["BETA", ""]).inc_by(4);
+    make.counter("hidden_metrics_total", "[BETA] The count of hidden metrics.")?;
+    make.counter("disabled_metrics_total", "[BETA] The count of disabled metrics.")?;
+    Ok(())
+}

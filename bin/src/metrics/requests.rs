@@ -1,0 +1,72 @@
+//! The `rest_client_*` metrics: what is asked of the API server.
+
+use std::time::Duration;
+
+use prometheus::{HistogramVec, IntCounterVec};
+
+use super::maker::Maker;
+
+/// Requests to the API server, as client-go counts them.
+#[derive(Clone, Debug)]
+pub struct RequestMetrics {
+    total: IntCounterVec,
+    duration: HistogramVec,
+    request_size: HistogramVec,
+    response_size: HistogramVec,
+}
+
+/// In bytes.
+fn sizes() -> Vec<f64> {
+    [64, 256, 512, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216]
+        .map(f64::from)
+        .to_vec()
+}
+
+impl RequestMetrics {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        let by = &["verb", "host"];
+        let latencies = vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+        Ok(Self {
+            total: make.counters(
+                "rest_client_requests_total",
+                "Number of HTTP requests, partitioned by status code, method, and host.",
+                &["code", "method", "host"],
+            )?,
+            duration: make.histograms(
+                "rest_client_request_duration_seconds",
+                "Request latency in seconds. Broken down by verb, and host.",
+                latencies,
+                by,
+            )?,
+            request_size: make.histograms(
+                "rest_client_request_size_bytes",
+                "Request size in bytes. Broken down by verb and host.",
+                sizes(),
+                by,
+            )?,
+            response_size: make.histograms(
+                "rest_client_response_size_bytes",
+                "Response size in bytes. Broken down by verb and host.",
+                sizes(),
+                by,
+            )?,
+        })
+    }
+
+    /// A request was answered with this status, or with none, after so long.
+    pub fn answered(&self, verb: &str, host: &str, status: Option<u16>, duration: Duration) {
+        let code = status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
+        self.total.with_label_values(&[&code, verb, host]).inc();
+        self.duration.with_label_values(&[verb, host]).observe(duration.as_secs_f64());
+    }
+
+    /// The body of a request has so many bytes.
+    pub fn sent(&self, verb: &str, host: &str, bytes: u64) {
+        self.request_size.with_label_values(&[verb, host]).observe(bytes as f64);
+    }
+
+    /// The body of an answer had so many bytes.
+    pub fn received(&self, verb: &str, host: &str, bytes: u64) {
+        self.response_size.with_label_values(&[verb, host]).observe(bytes as f64);
+    }
+}
