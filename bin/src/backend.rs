@@ -30,7 +30,7 @@ fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
 /// other modes left behind is removed: until then that serves.
 pub fn build_watched(settings: &BackendSettings) -> Result<Built, ProxierError> {
     let (inner, monitor, stats): (Box<dyn Proxier>, _, _) = if settings.mode == Mode::Iptables {
-        let proxier = IptablesProxier::new(iptables_config(settings))?;
+        let proxier = IptablesProxier::new(iptables_config(settings))?.usable()?;
         let (monitor, stats) = (proxier.monitor(), proxier.stats());
         (Box::new(proxier), Some(monitor), Some(stats))
     } else {
@@ -158,6 +158,14 @@ pub fn families() -> PerFamily<bool> {
     let v6 = fs::exists("/proc/net/if_inet6").unwrap_or(false)
         && disabled.map_or(true, |text| text.trim() != "1");
     PerFamily { v4: true, v6 }
+}
+
+/// The families that the backend of these settings will program.
+pub fn supported(settings: &BackendSettings) -> PerFamily<bool> {
+    match settings.mode {
+        Mode::Iptables => backend_iptables::probe(&iptables_config(settings)).unwrap_or_default(),
+        _ => families(),
+    }
 }
 
 /// The families that are switched on.

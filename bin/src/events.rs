@@ -20,6 +20,8 @@ use tokio::{
     time,
 };
 
+use crate::source::kube::Pacer;
+
 /// Events that may wait to be sent.
 const QUEUE: usize = 256;
 /// How long an attempt may take.
@@ -144,13 +146,13 @@ impl Recorder {
 }
 
 /// Sends Events as the proxy of a node, until their recorder is gone.
-pub async fn publish(client: Client, node_name: &str, recorded: Recorded) {
+pub async fn publish(client: Client, pacer: Pacer, node_name: &str, recorded: Recorded) {
     let patience = Patience { attempts: 12, pause: Duration::from_secs(10) };
-    publish_patiently(client, node_name, recorded, patience).await;
+    publish_patiently((client, pacer), node_name, recorded, patience).await;
 }
 
 async fn publish_patiently(
-    client: Client,
+    server: (Client, Pacer),
     node_name: &str,
     mut recorded: Recorded,
     patience: Patience,
@@ -161,7 +163,7 @@ async fn publish_patiently(
         match message {
             Message::Event(event, at) => {
                 let event = as_api_event(event, at, node_name, &host);
-                deliver(&client, &event, patience).await;
+                deliver(&server, &event, patience).await;
             }
             // Whoever asked may have lost patience.
             Message::Flushed(sender) => drop(sender.send(())),
@@ -170,11 +172,12 @@ async fn publish_patiently(
 }
 
 /// Sends one, several times if the server cannot be reached or has no time.
-async fn deliver(client: &Client, event: &ApiEvent, patience: Patience) {
+async fn deliver((client, pacer): &(Client, Pacer), event: &ApiEvent, patience: Patience) {
     let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
     let api: Api<ApiEvent> = Api::namespaced(client.clone(), namespace);
     let parameters = PostParams::default();
     for attempt in 1..=patience.attempts {
+        pacer.permit().await;
         let reason = match time::timeout(TIMEOUT, api.create(&parameters, event)).await {
             Ok(Ok(_)) => return,
             Ok(Err(error)) if is_final(&error) => {
@@ -255,7 +258,10 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::http::{Answer, Handler, listen};
+    use crate::{
+        http::{Answer, Handler, listen},
+        source::kube::RequestPace,
+    };
 
     /// An API server that answers Events with statuses, the last of them for ever.
     struct Server {
@@ -364,7 +370,9 @@ mod tests {
         recorder.record(Event::starting());
         recorder.record(failed(31000));
         let client = server.client.clone();
-        let publishing = tokio::spawn(async move { publish(client, "node-1", recorded).await });
+        let publishing = tokio::spawn(async move {
+            publish(client, Pacer::new(RequestPace::default()), "node-1", recorded).await
+        });
         recorder.flush(Duration::from_secs(10)).await;
         let asked = server.asked();
         let paths: Vec<&str> = asked.iter().map(|(path, _)| path.as_str()).collect();
@@ -388,7 +396,8 @@ mod tests {
         recorder.record(failed(2));
         drop(recorder);
         let patience = Patience { attempts: 4, pause: Duration::from_millis(1) };
-        publish_patiently(server.client.clone(), "node-1", recorded, patience).await;
+        let pacer = Pacer::new(RequestPace::default());
+        publish_patiently((server.client.clone(), pacer), "node-1", recorded, patience).await;
         let notes: Vec<Value> = server.asked().iter().map(|(_, e)| e["note"].clone()).collect();
         let [one, two] = ["port 1", "port 2"];
         assert_eq!(notes, [one, one, one, two, two, two, two]);

@@ -4,14 +4,15 @@ use std::convert::Infallible;
 
 use futures::{FutureExt, future};
 use proxy_core::{objects::Event, runner::Input};
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::mpsc::{self, Sender};
 
 use crate::{
     config::settings::SourceSettings,
     events::{self, Recorded},
     metrics::RequestMetrics,
+    node::discovery::{Discovery, DiscoveryError},
     source::{
-        kube::{self, KubeConfig, KubeSourceError, WatchHealth},
+        kube::{self, KubeConfig, KubeSourceError, Pacer, RequestPace, WatchHealth},
         manifests::{self, ManifestsError},
     },
 };
@@ -28,6 +29,9 @@ pub enum FeedError {
     /// The API server cannot be watched.
     #[error(transparent)]
     Cluster(#[from] KubeSourceError),
+    /// This node cannot be started on.
+    #[error(transparent)]
+    Node(#[from] DiscoveryError),
     /// The source ended though it was listened to.
     #[error("the source of objects ended unexpectedly")]
     Ended,
@@ -44,10 +48,11 @@ pub struct Link {
     pub requests: RequestMetrics,
 }
 
-/// Sends what the source says, for ever.
+/// Sends what the source says, for ever, once the Node has been found out about.
 pub async fn run(
     source: &SourceSettings,
     node_name: &str,
+    discovery: Discovery,
     inputs: Sender<Input>,
     link: Link,
 ) -> FeedError {
@@ -57,7 +62,10 @@ pub async fn run(
             Ok(never) => match never {},
             Err(error) => error,
         },
-        () = forward(events, inputs) => FeedError::Ended,
+        result = discovery.forward(events, inputs) => match result {
+            Ok(()) => FeedError::Ended,
+            Err(error) => error.into(),
+        },
     }
 }
 
@@ -78,11 +86,16 @@ async fn from_source(
                 kubeconfig: client.kubeconfig.clone(),
                 master: client.master.clone(),
                 requests: Some(link.requests),
+                user_agent: client.user_agent.clone(),
+                pace: RequestPace { qps: client.qps, burst: client.burst },
                 ..KubeConfig::default()
             };
             let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
-            let publishing = events::publish(client.clone(), node_name, link.recorded);
-            let watching = kube::watch_all(client, config.timing, node_name, sender, link.watches);
+            let pacer = Pacer::new(config.pace);
+            let publishing =
+                events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
+            let watching =
+                kube::watch_all(client, pacer, config.timing, node_name, sender, link.watches);
             // The watches go on even if there is nothing to publish any more.
             let publishing = publishing.then(|()| future::pending());
             tokio::select! {
@@ -92,13 +105,4 @@ async fn from_source(
         }
     }
     Err(FeedError::Ended)
-}
-
-/// Ends when nobody listens any more.
-async fn forward(mut events: Receiver<Event>, inputs: Sender<Input>) {
-    while let Some(event) = events.recv().await {
-        if inputs.send(Input::Event(event)).await.is_err() {
-            return;
-        }
-    }
 }

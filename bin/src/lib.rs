@@ -33,6 +33,7 @@ pub mod health;
 pub mod http;
 pub mod logging;
 pub mod metrics;
+pub mod node;
 pub mod node_addresses;
 pub mod observe;
 pub mod render;
@@ -58,13 +59,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match version::answer(&cli.flags, cli.called_as) {
-        Ok(Some(version)) => return say(&format!("{version}\n")),
-        Ok(None) => {}
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "Error: {error}");
-            return ExitCode::FAILURE;
-        }
+    for notice in cli.flags.notices() {
+        let _ = writeln!(io::stderr(), "{notice}");
+    }
+    if let Some(version) = version::answer(&cli.flags, cli.called_as) {
+        return say(&format!("{version}\n"));
     }
     match signals::end_first_process().map_err(Failure::from).and_then(|()| act(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,8 +82,15 @@ fn say(text: &str) -> ExitCode {
 }
 
 fn act(cli: &Cli) -> Result<(), Failure> {
+    let loaded = load(&cli.flags)?;
+    operate(cli, &loaded).inspect_err(|error| {
+        tracing::error!(err = error_chain(error.as_ref()), "Error running ProxyServer");
+    })
+}
+
+/// Does what the flags ask for.
+fn operate(cli: &Cli, loaded: &Loaded) -> Result<(), Failure> {
     let flags = &cli.flags;
-    let loaded = load(flags)?;
     if let Some(path) = flags.text("write-config-to") {
         config::write::write(&loaded.config, Path::new(path))?;
         tracing::info!(file = path, "Wrote configuration");
@@ -97,7 +103,7 @@ fn act(cli: &Cli) -> Result<(), Failure> {
     if flags.is_on("cleanup") || flags.is_on("cleanup-iptables") {
         return cleanup(&loaded.settings);
     }
-    proxy(&loaded, flags.is_on("init-only"))
+    proxy(loaded, flags.is_on("init-only"))
 }
 
 /// Prepares the node, and then proxies unless that was all.
@@ -130,10 +136,7 @@ fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
     );
     match run::run(&settings, &loaded.config) {
         Ok(never) => match never {},
-        Err(error) => {
-            tracing::error!(err = error_chain(&error), "Error running ProxyServer");
-            Err(error.into())
-        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -168,22 +171,22 @@ fn render_manifests(settings: &Settings, format: RenderFormat) -> Result<(), Fai
 
 /// Loads the configuration, and starts logging as it says.
 fn load(flags: &Flags) -> Result<Loaded, Failure> {
-    match config::load(flags) {
-        Ok(loaded) => {
-            start_log(&loaded.settings.log)?;
-            if loaded.settings.log.verbosity >= 1 {
-                log_flags(flags);
-            }
-            for warning in &loaded.warnings {
-                tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
-            }
-            Ok(loaded)
-        }
+    let completed = match config::complete(flags) {
+        Ok(completed) => completed,
         Err(error) => {
             start_log(&config::log_flags(flags))?;
-            Err(error.into())
+            return Err(error.into());
         }
+    };
+    start_log(&completed.log)?;
+    if completed.log.verbosity >= 1 {
+        log_flags(flags);
     }
+    let loaded = completed.validate()?;
+    for warning in &loaded.warnings {
+        tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
+    }
+    Ok(loaded)
 }
 
 /// Logs every flag, as kube-proxy does: what is not given has its default.

@@ -47,6 +47,7 @@ use crate::{
         service_health::{NotServed, ServiceHealthServers},
     },
     metrics::Metrics,
+    node::discovery::Discovery,
     node_addresses,
     observe::EngineObserver,
     source::kube::WatchHealth,
@@ -117,6 +118,7 @@ pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infal
     let watches = link.watches.clone();
     let healthz = HealthzHandler::new(health, Arc::clone(&metrics), watches.clone());
     let exposition = MetricsHandler::new(metrics, watches, settings, config);
+    let discovery = Discovery::of(config, settings);
     let settings = settings.clone();
     let result = runtime.block_on(async {
         let (inputs, received) = mpsc::channel(QUEUE);
@@ -139,7 +141,7 @@ pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infal
         // One sender stays here: the engine must not end because its feed did, or the reason would
         // be lost.
         let config_file = settings.config_file.clone();
-        let feeding = tokio::spawn(provide(settings, inputs.clone(), link));
+        let feeding = tokio::spawn(provide(settings, discovery, inputs.clone(), link));
         let error = tokio::select! {
             _ = engine => RunError::Engine,
             error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
@@ -195,7 +197,12 @@ fn start_engine(
 }
 
 /// Feeds the engine. Ends only if that is impossible.
-async fn provide(settings: Settings, inputs: Sender<Input>, link: Link) -> FeedError {
+async fn provide(
+    settings: Settings,
+    discovery: Discovery,
+    inputs: Sender<Input>,
+    link: Link,
+) -> FeedError {
     // Which addresses node ports are served on should be known at the first sync.
     match node_addresses::list().await {
         Ok(addresses) => {
@@ -211,7 +218,13 @@ async fn provide(settings: Settings, inputs: Sender<Input>, link: Link) -> FeedE
     }
     tokio::select! {
         () = node_addresses::follow(inputs.clone()) => FeedError::Ended,
-        error = feed::run(&settings.source, &settings.node.node_name, inputs, link) => error,
+        error = feed::run(
+            &settings.source,
+            &settings.node.node_name,
+            discovery,
+            inputs,
+            link,
+        ) => error,
     }
 }
 

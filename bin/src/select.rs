@@ -120,7 +120,8 @@ pub fn probe(mode: Mode, settings: &BackendSettings) -> Result<(), Lacking> {
     match mode {
         Mode::Nftables => nftables(backend::transport(settings)),
         Mode::Iptables => {
-            backend_iptables::probe(&backend::iptables_config(settings)).map_err(otherwise)
+            let families = backend_iptables::probe(&backend::iptables_config(settings));
+            families.map(drop).map_err(otherwise)
         }
         Mode::Ipvs => {
             ipvs_in_kernel()?;

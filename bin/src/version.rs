@@ -2,7 +2,7 @@
 
 use crate::{
     cli::CalledAs,
-    flags::{Flags, parse::UsageError},
+    flags::{Flags, Precedence},
 };
 
 /// The release of Kubernetes whose kube-proxy is followed.
@@ -13,29 +13,50 @@ pub const PREVIOUS_MINOR: &str = "1.35";
 pub const OURS: &str = env!("CARGO_PKG_VERSION");
 
 /// What `--version` makes the program print; nothing if it should go on.
-pub fn answer(flags: &Flags, called_as: CalledAs) -> Result<Option<String>, UsageError> {
-    let text = match flags.written("version") {
-        None => return Ok(None),
-        Some(text) if text.starts_with('v') => return same_version(text).map(|()| None),
-        Some("raw") => raw(),
-        // However it was spelt.
-        Some(_) if flags.text("version") != Some("true") => return Ok(None),
-        Some(_) if called_as == CalledAs::KubeProxy => format!("Kubernetes {KUBERNETES}"),
-        Some(_) => format!("switchyard {OURS}"),
-    };
-    Ok(Some(text))
+pub fn answer(flags: &Flags, called_as: CalledAs) -> Option<String> {
+    // The value is `true` however that was spelt.
+    match flags.text("version")? {
+        "raw" => Some(raw()),
+        "true" if called_as == CalledAs::KubeProxy => Some(format!("Kubernetes {KUBERNETES}")),
+        "true" => Some(format!("switchyard {OURS}")),
+        _ => None,
+    }
 }
 
-/// A version may be given another suffix, and nothing else.
-fn same_version(text: &str) -> Result<(), UsageError> {
+/// The release of Kubernetes to report: the one that is followed, with the suffix that `--version`
+/// may give it.
+pub fn reported(flags: &Flags) -> String {
+    let given = flags.text("version").filter(|text| text.starts_with('v'));
+    given.unwrap_or(KUBERNETES).to_owned()
+}
+
+/// Whether a version differs from ours by a suffix at most; if not, what it must be.
+pub fn same_release(text: &str) -> Result<(), String> {
     match text.strip_prefix(KUBERNETES) {
         Some(suffix) if suffix.is_empty() || suffix.starts_with(['-', '+']) => Ok(()),
-        _ => Err(UsageError::BadValue {
-            name: "--version".into(),
-            text: text.into(),
-            why: format!("must be {KUBERNETES} with a suffix"),
-        }),
+        _ => Err(format!("must be {KUBERNETES} with a suffix")),
     }
+}
+
+/// Who asks the API server, in the form of all parts of Kubernetes: what groups requests by it
+/// takes what is before the slash.
+pub fn user_agent(precedence: Precedence) -> String {
+    let platform = platform();
+    match precedence {
+        // We were called by its name.
+        Precedence::File => format!("kube-proxy/{KUBERNETES} ({platform}) switchyard/{OURS}"),
+        Precedence::Flags => format!("switchyard/{OURS} ({platform}) kubernetes/{KUBERNETES}"),
+    }
+}
+
+/// The platform, as Go names it.
+pub fn platform() -> String {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("linux/{arch}")
 }
 
 /// In the syntax of Go, which is what kube-proxy prints.
@@ -45,12 +66,8 @@ fn raw() -> String {
     format!(
         "version.Info{{Major:\"{major}\", Minor:\"{minor}\", GitVersion:\"{KUBERNETES}\", \
          GitCommit:\"\", GitTreeState:\"\", BuildDate:\"\", GoVersion:\"\", \
-         Compiler:\"rustc\", Platform:\"linux/{}\", Switchyard:\"{OURS}\"}}",
-        match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        }
+         Compiler:\"rustc\", Platform:\"{}\", Switchyard:\"{OURS}\"}}",
+        platform()
     )
 }
 

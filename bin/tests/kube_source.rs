@@ -8,7 +8,9 @@ use std::{
 use api_standin::{Options, Resource, Standin, load};
 use proxy_core::objects::{Event, Kind, Object, ObjectKey};
 use serde_json::{Value, json};
-use switchyard::source::kube::{self, KubeConfig, KubeSourceError, Timing, WatchHealth};
+use switchyard::source::kube::{
+    self, KubeConfig, KubeSourceError, Pacer, RequestPace, Timing, WatchHealth,
+};
 use tempfile::TempDir;
 use tokio::{
     sync::mpsc::{self, Receiver},
@@ -40,8 +42,9 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let client = kube::client(&config(&server, &dir)).await.unwrap();
         let (sender, events) = mpsc::channel(64);
+        let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
         let health = WatchHealth::new();
-        let watches = kube::watch_all(client, timing, NODE, sender, health.clone());
+        let watches = kube::watch_all(client, pacer, timing, NODE, sender, health.clone());
         // The future borrows the node's name only, which is static.
         let task = tokio::spawn(watches);
         Self {
@@ -198,7 +201,7 @@ async fn lists_are_streamed() {
         }
     }
     let agent = rig.server.user_agent().unwrap();
-    assert!(agent.starts_with("switchyard/"), "{agent}");
+    assert!(agent.starts_with("switchyard/") && agent.ends_with(" kubernetes/v1.36.2"), "{agent}");
 }
 
 #[tokio::test]

@@ -98,6 +98,10 @@ fn what_is_not_a_flag_is_an_error() {
             "invalid argument \"pigeon\" for \"--nft-transport\" flag: \
              must be one of netlink, json",
         ),
+        (
+            &["--version=v1.2.3"],
+            "invalid argument \"v1.2.3\" for \"--version\" flag: must be v1.36.2 with a suffix",
+        ),
         (&["nonsense"], "unknown command \"nonsense\""),
         (&["--cleanup", "true"], "unknown command \"true\""),
     ] {
@@ -114,8 +118,6 @@ fn versions_have_forms() {
     assert_eq!(version(&["--version=true"]), version(&["--version"]));
     let raw = version(&["--version=raw"]);
     assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"36\", "), "{raw}");
-    let (_, error) = expect(1, &["--version=v1.2.3"]);
-    assert!(error.contains("must be v1.36.2 with a suffix"), "{error}");
 
     let directory = TempDir::new().unwrap();
     let link = directory.path().join("kube-proxy");
@@ -176,6 +178,17 @@ fn flags_of_old_releases_are_warned_of() {
         let warned = |line: &str| line.starts_with('W') && line.contains(word);
         assert!(log.lines().any(warned), "{word} is not in\n{log}");
     }
+}
+
+#[test]
+fn deprecated_flags_are_noted_before_the_log() {
+    let directory = TempDir::new().unwrap();
+    let to = format!("--write-config-to={}", directory.path().join("written").display());
+    let (out, err) = expect(0, &["--healthz_port=10256", &to]);
+    assert_eq!(out, "");
+    let notice = "Flag --healthz-port has been deprecated, use the address with a port instead";
+    assert_eq!(err.lines().next(), Some(notice), "{err}");
+    assert!(!expect(0, &["--help"]).0.contains("healthz-port"), "it is hidden");
 }
 
 #[test]

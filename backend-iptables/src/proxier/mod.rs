@@ -13,7 +13,7 @@ use std::{collections::HashMap, fs, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use proxy_core::{
-    model::{IpFamily, ServiceName, ServicePortId},
+    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
     proxier::{Proxier, ProxierError, SyncReport},
     state::{Delta, HealthCheck, NodeState, ResolvedServicePort, State},
 };
@@ -59,15 +59,10 @@ pub struct IptablesProxier {
     stats: Arc<Stats>,
 }
 
-/// Whether this node can run the backend, and if not, what is missing. It changes nothing.
-pub fn probe(config: &IptablesConfig) -> Result<(), ProxierError> {
-    let proxier = IptablesProxier::new(config.clone())?;
-    for programs in proxier.programs() {
-        // Whether the chain is there or not: the table can be read, so privileges and modules are.
-        run::check(programs, &["-t", "nat", "-n", "-L", chain::CANARY])
-            .map_err(|error| unsupported(error.to_string()))?;
-    }
-    Ok(())
+/// Which of the families this node can program with the backend, or what is missing if it is none.
+/// It changes nothing.
+pub fn probe(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
+    Ok(IptablesProxier::new(config.clone())?.usable()?.config.families)
 }
 
 /// What `iptables-restore` is told to make empty tables of a family hold `state`.
@@ -99,7 +94,10 @@ impl IptablesProxier {
     /// changes nothing.
     pub fn new(config: IptablesConfig) -> Result<Self, ProxierError> {
         let installed = Installed::look(config.programs.as_deref());
-        let flavour = installed.choose(config.flavour, config.families).map_err(unsupported)?;
+        let wanted = config.families;
+        let chosen = installed.choose_for_most(config.flavour, wanted).map_err(unsupported)?;
+        let (flavour, families) = chosen;
+        let config = IptablesConfig { families, ..config };
         let settings = settings(&config);
         let seen = Arc::default();
         Ok(Self {
@@ -112,6 +110,33 @@ impl IptablesProxier {
             seen,
             stats: Arc::default(),
         })
+    }
+
+    /// The backend for those families whose tables can be read here: one of them may lack its
+    /// programs or its modules.
+    ///
+    /// # Errors
+    /// If no family's can.
+    pub fn usable(mut self) -> Result<Self, ProxierError> {
+        let mut families = PerFamily::default();
+        let mut first = None;
+        for programs in self.programs() {
+            // Whether the chain is there or not: the table can be read, so privileges and modules
+            // are.
+            match run::check(programs, &["-t", "nat", "-n", "-L", chain::CANARY]) {
+                Ok(_) => *families.of_mut(programs.family) = true,
+                Err(error) => {
+                    let (family, reason) = (programs.family, error.to_string());
+                    tracing::info!(%family, reason, "iptables cannot be used for the family");
+                    first.get_or_insert(reason);
+                }
+            }
+        }
+        self.config.families = families;
+        match (families.v4 || families.v6, first) {
+            (true, _) => Ok(self),
+            (false, reason) => Err(unsupported(reason.unwrap_or_default())),
+        }
     }
 
     /// The flavour in use.

@@ -89,6 +89,21 @@ impl Installed {
             .all(|family| self.of(flavour, family).is_some())
     }
 
+    /// The flavour to use, and the families that can be programmed with it: all, or else one.
+    pub(crate) fn choose_for_most(
+        &self,
+        wanted: Option<Flavour>,
+        families: PerFamily<bool>,
+    ) -> Result<(Flavour, PerFamily<bool>), String> {
+        let all = self.choose(wanted, families).map(|flavour| (flavour, families));
+        let one = |family| {
+            let alone = PerFamily::from_fn(|other| other == family && *families.of(family));
+            let flavour = families.of(family).then(|| self.choose(wanted, alone).ok())??;
+            Some((flavour, alone))
+        };
+        all.or_else(|missing| IpFamily::ALL.into_iter().find_map(one).ok_or(missing))
+    }
+
     /// The flavour to use: the one that is asked for, else the host's.
     pub(crate) fn choose(
         &self,
@@ -216,6 +231,11 @@ mod tests {
         let one = programs(&["iptables"], "iptables v1.8.10 (nf_tables)");
         assert_eq!(choose(&one, None, V4), Ok(Flavour::Nft));
         assert!(choose(&one, None, BOTH).is_err(), "there is nothing for IPv6");
+        let most =
+            |wanted, families| Installed::look(Some(one.path())).choose_for_most(wanted, families);
+        assert_eq!(most(None, BOTH), Ok((Flavour::Nft, V4)), "but for IPv4");
+        assert!(most(Some(Flavour::Legacy), BOTH).is_err());
+        assert!(most(None, PerFamily { v4: false, v6: true }).is_err());
         let error = choose(&one, Some(Flavour::Legacy), V4).unwrap_err();
         assert!(error.contains("of the legacy flavour are not installed"), "{error}");
     }

@@ -10,7 +10,6 @@
 //! Flags come after the defaults because a flag that was given counts even where its value is
 //! zero, which in a file means "unset".
 
-mod doubts;
 pub mod duration;
 pub mod file;
 pub mod gates;
@@ -29,7 +28,10 @@ use figment::{
     value::{Dict, Map},
 };
 
-use crate::flags::{FlagValue, Flags};
+use crate::{
+    flags::{FlagValue, Flags},
+    version,
+};
 
 use self::{
     duration::GoDuration,
@@ -58,6 +60,9 @@ pub enum ConfigError {
     /// `hostnameOverride` is nothing but white space.
     #[error("failed complete: empty hostname-override is invalid")]
     EmptyHostname,
+    /// `logging` makes no sense.
+    #[error("initialize logging")]
+    Logging(#[source] Invalid),
     /// Fields have values that make no sense.
     #[error("failed validate")]
     Invalid(#[from] Invalid),
@@ -75,6 +80,16 @@ impl ConfigError {
     pub(crate) fn address(text: &str, why: &'static str) -> Self {
         Self::Address { text: text.to_owned(), why }
     }
+}
+
+/// A configuration that has all its values, sensible or not; but those of `logging` are.
+#[derive(Debug)]
+pub struct Completed {
+    /// How to log.
+    pub log: LogSettings,
+    config: KubeProxyConfiguration,
+    warnings: Vec<String>,
+    beside: Beside,
 }
 
 /// A configuration that makes sense.
@@ -103,14 +118,28 @@ impl Loaded {
 
 /// Puts the layers together, checks the result and parses it.
 pub fn load(flags: &Flags) -> Result<Loaded, ConfigError> {
+    complete(flags)?.validate()
+}
+
+/// Puts the layers together, and checks as much as is needed to start logging: what is wrong with
+/// the rest is logged as the configuration asks.
+pub fn complete(flags: &Flags) -> Result<Completed, ConfigError> {
     let Layered { config, beside, mut warnings } = layered(flags)?;
     warnings.extend(gates::check(&config.feature_gates)?);
-    let mode = Mode::selected_by(&config.mode);
-    validate::validate(&config, mode)?;
-    // What was let through has a mode.
-    let settings = Settings::new(&config, &beside, mode.unwrap_or(Mode::Nftables))?;
-    warnings.extend(doubts::about(&config, &settings));
-    Ok(Loaded { settings, config, warnings, beside })
+    validate::validate_logging(&config).map_err(ConfigError::Logging)?;
+    Ok(Completed { log: settings::log(&config.logging), config, warnings, beside })
+}
+
+impl Completed {
+    /// Checks the configuration and parses it.
+    pub fn validate(self) -> Result<Loaded, ConfigError> {
+        let Self { config, beside, warnings, .. } = self;
+        let mode = Mode::selected_by(&config.mode);
+        validate::validate(&config, mode)?;
+        // What was let through has a mode.
+        let settings = Settings::new(&config, &beside, mode.unwrap_or(Mode::Nftables))?;
+        Ok(Loaded { settings, config, warnings, beside })
+    }
 }
 
 /// What the flags alone say about logging: for messages about a configuration that is not good.
@@ -176,6 +205,8 @@ fn beside(flags: &Flags) -> Beside {
             Some("json") => NftTransport::Json,
             _ => NftTransport::Netlink,
         },
+        reported_version: version::reported(flags),
+        user_agent: version::user_agent(flags.precedence),
         config_file: None,
         conntrack_was_named: false,
     }

@@ -76,6 +76,12 @@ pub struct ClientSettings {
     pub kubeconfig: Option<PathBuf>,
     /// The server's URL; it counts more than the kubeconfig's.
     pub master: Option<String>,
+    /// What we call ourselves.
+    pub user_agent: String,
+    /// Requests a second; no limit if negative.
+    pub qps: f32,
+    /// Requests that may be made at once, before the rate counts.
+    pub burst: u32,
 }
 
 /// How transactions reach nftables.
@@ -161,6 +167,8 @@ pub struct Settings {
     pub conntrack: Option<ConntrackSettings>,
     /// What to set of how the kernel kills processes when memory is short.
     pub oom_score_adj: Option<i32>,
+    /// The release of Kubernetes that we say we are of.
+    pub reported_version: String,
     /// The configuration file: if it changes the program ends, to be started again with the new one.
     pub config_file: Option<ConfigFile>,
 }
@@ -205,6 +213,10 @@ pub struct Beside {
     pub master: Option<String>,
     /// `--nft-transport`
     pub nft_transport: NftTransport,
+    /// The release of Kubernetes to report.
+    pub reported_version: String,
+    /// What we call ourselves before the API server.
+    pub user_agent: String,
     /// `--config`
     pub config_file: Option<ConfigFile>,
     /// Whether anybody said something about `conntrack`.
@@ -292,6 +304,7 @@ impl Settings {
             conntrack: (beside.manifests.is_none() || beside.conntrack_was_named)
                 .then(|| conntrack(&config.conntrack, beside.conntrack_was_named)),
             oom_score_adj: config.oom_score_adj.filter(|_| beside.manifests.is_none()),
+            reported_version: beside.reported_version.clone(),
             config_file: beside.config_file.clone(),
         })
     }
@@ -327,6 +340,9 @@ fn source(config: &KubeProxyConfiguration, beside: &Beside) -> SourceSettings {
     SourceSettings::Cluster(ClientSettings {
         kubeconfig: (!client.kubeconfig.is_empty()).then(|| PathBuf::from(&client.kubeconfig)),
         master: beside.master.clone(),
+        user_agent: beside.user_agent.clone(),
+        qps: client.qps,
+        burst: client.burst.try_into().unwrap_or(0),
     })
 }
 

@@ -9,7 +9,7 @@ use super::{
     settings::{ClientSettings, LogFormat, Mode, NftTransport, SourceSettings},
     *,
 };
-use crate::cli;
+use crate::{cli, flags::Precedence};
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
@@ -80,6 +80,9 @@ fn kubeadms_configuration_is_defaulted() {
         SourceSettings::Cluster(ClientSettings {
             kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
             master: None,
+            user_agent: version::user_agent(Precedence::Flags),
+            qps: 5.0,
+            burst: 10,
         })
     );
 }
@@ -308,10 +311,47 @@ fn each_error_has_its_path() {
         assert!(text.contains(&expected), "{body}\n  {text}\n  {expected}");
         assert!(text.starts_with("failed validate: "), "{text}");
     }
-    assert_eq!(
-        refused("logging: {format: xml}"),
-        "failed validate: logging.format: Invalid value: \"xml\": Unsupported log format"
-    );
+}
+
+#[test]
+fn errors_of_logging_come_first() {
+    let alpha = "Forbidden: Feature LoggingAlphaOptions is disabled";
+    for (logging, message) in [
+        ("format: xml", "logging.format: Invalid value: \"xml\": Unsupported log format"),
+        (
+            "flushFrequency: -1",
+            "logging.flushFrequency: Invalid value: -1ns: Must be greater than zero",
+        ),
+        (
+            "verbosity: 2147483648",
+            "logging.verbosity: Invalid value: 2147483648: Must be <= 2147483647",
+        ),
+        (
+            "options: {text: {splitStream: true}}",
+            &format!("logging.options.text.splitStream: {alpha}"),
+        ),
+        (
+            "options: {json: {infoBufferSize: 1Ki}}",
+            &format!("logging.options.json.infoBufferSize: {alpha}"),
+        ),
+        (
+            "format: json, vmodule: [{filePattern: a, verbosity: 1}]",
+            "logging.vmodule: Forbidden: Only supported for text log format",
+        ),
+        (
+            "vmodule: [{filePattern: \"a=b\", verbosity: 1}]",
+            "logging.vmodule[0].filePattern: Invalid value: \"a=b\": \
+             File pattern must not contain equal signs or commas",
+        ),
+    ] {
+        let text = refused(&format!("oomScoreAdj: 2000\nlogging: {{{logging}}}"));
+        assert_eq!(text, format!("initialize logging: {message}"), "and nothing of the score");
+    }
+    let gates = "featureGates: {LoggingBetaOptions: false}\nlogging: {format: json}";
+    assert!(refused(gates).ends_with("json is disabled, see LoggingBetaOptions feature"));
+    let allowed = "featureGates: {LoggingAlphaOptions: true}\n\
+                   logging: {options: {text: {splitStream: true, infoBufferSize: 64Ki}}}";
+    with_file(&format!("{HEAD}{allowed}"), &[]).unwrap();
 }
 
 #[test]

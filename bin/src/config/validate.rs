@@ -90,10 +90,16 @@ pub fn validate(config: &KubeProxyConfiguration, mode: Option<Mode>) -> Result<(
         errors.invalid_text("Mode.ProxyMode", &config.mode, why);
     }
     general(config, &mut errors);
-    logging(config, &mut errors);
     addresses(config, &mut errors);
     local_traffic(config, &mut errors);
     conntrack(&config.conntrack, &mut errors);
+    if errors.0.is_empty() { Ok(()) } else { Err(Invalid(errors.0)) }
+}
+
+/// Checks `logging` alone, which is needed before there is a log to tell of the rest.
+pub fn validate_logging(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
+    let mut errors = Errors::default();
+    logging(config, &mut errors);
     if errors.0.is_empty() { Ok(()) } else { Err(Invalid(errors.0)) }
 }
 

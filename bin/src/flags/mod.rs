@@ -271,15 +271,23 @@ impl Flags {
             .any(|flag| flag.path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.')))
     }
 
+    /// What pflag says about the flags that were given, before there is a log. A flag that counts
+    /// for nothing is spoken of, too.
+    pub fn notices(&self) -> impl Iterator<Item = String> {
+        self.given.iter().filter_map(|given| match Flag::named(given.name)?.status {
+            Status::Deprecated(advice) => {
+                Some(format!("Flag --{} has been deprecated, {advice}", given.name))
+            }
+            _ => None,
+        })
+    }
+
     /// What should be said about the flags that were given.
     pub fn warnings(&self) -> Vec<String> {
         let (counting, ignored) = self.counting();
         let mut warnings: Vec<String> = counting
             .iter()
             .filter_map(|(flag, _)| match flag.status {
-                Status::Deprecated(advice) => {
-                    Some(format!("Flag --{} has been deprecated, {advice}", flag.name))
-                }
                 Status::Gone(what) => {
                     Some(format!("--{} is a flag of old releases: {what}", flag.name))
                 }

@@ -4,7 +4,10 @@ use figment::value::{Dict, Value};
 use proxy_core::model::parse_ip;
 
 use super::Kind;
-use crate::config::{duration::GoDuration, quantity};
+use crate::{
+    config::{duration::GoDuration, quantity},
+    version,
+};
 
 /// The value in `text`, or what is wrong with it.
 pub fn read(kind: Kind, text: &str) -> Result<Value, String> {
@@ -41,7 +44,10 @@ pub fn read(kind: Kind, text: &str) -> Result<Value, String> {
         Kind::Word(words) => Err(format!("must be one of {}", words.join(", "))),
         Kind::Version => match text {
             "raw" => Ok(text.into()),
-            text if text.starts_with('v') => Ok(text.into()),
+            text if text.starts_with('v') => {
+                version::same_release(text)?;
+                Ok(text.into())
+            }
             text => switch(text).map(|on| on.to_string().into()),
         },
     }

@@ -24,6 +24,7 @@ mod client;
 mod decode;
 mod health;
 mod list;
+mod pace;
 mod requests;
 mod watch;
 
@@ -39,25 +40,43 @@ use tokio::{
 pub use self::{
     client::{ClientError, client},
     health::WatchHealth,
+    pace::{Pacer, RequestPace},
 };
 use self::{
     decode::Lean,
     watch::{Target, Watch},
 };
-use crate::metrics::RequestMetrics;
+use crate::{flags::Precedence, metrics::RequestMetrics, version};
 
 /// How to reach the API server.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct KubeConfig {
     /// The kubeconfig file; `None` means the service account of the pod that we are in, unless
     /// `master` is given.
     pub kubeconfig: Option<PathBuf>,
     /// The server's address, in place of the kubeconfig's.
     pub master: Option<String>,
+    /// What we call ourselves.
+    pub user_agent: String,
+    /// How fast requests may follow each other.
+    pub pace: RequestPace,
     /// The patience with the server.
     pub timing: Timing,
     /// Where requests are counted.
     pub requests: Option<RequestMetrics>,
+}
+
+impl Default for KubeConfig {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            master: None,
+            user_agent: version::user_agent(Precedence::Flags),
+            pace: RequestPace::default(),
+            timing: Timing::default(),
+            requests: None,
+        }
+    }
 }
 
 /// How long the server may take.
@@ -113,23 +132,25 @@ pub async fn run(
     sender: Sender<Event>,
 ) -> Result<(), KubeSourceError> {
     let client = client(&config).await?;
-    watch_all(client, config.timing, node_name, sender, WatchHealth::new()).await
+    let pacer = Pacer::new(config.pace);
+    watch_all(client, pacer, config.timing, node_name, sender, WatchHealth::new()).await
 }
 
-/// As [`run`], with a client that was made before (it may be shared with whatever else talks to
-/// the server), and marking in `health` when the watches are heard from.
+/// As [`run`], with a client and a pacer that were made before (they may be shared with whatever else
+/// talks to the server), and marking in `health` when the watches are heard from.
 ///
 /// # Errors
 /// If a watch panics.
 pub async fn watch_all(
     client: Client,
+    pacer: Pacer,
     timing: Timing,
     node_name: &str,
     sender: Sender<Event>,
     health: WatchHealth,
 ) -> Result<(), KubeSourceError> {
     let mut watches = JoinSet::new();
-    let context = (client, timing, sender.clone(), health);
+    let context = (client, pacer, timing, sender.clone(), health);
     start::<Node>(
         &mut watches,
         &context,
@@ -179,9 +200,10 @@ pub async fn watch_all(
 
 fn start<T: Lean>(
     watches: &mut JoinSet<()>,
-    (client, timing, sender, health): &(Client, Timing, Sender<Event>, WatchHealth),
+    (client, pacer, timing, sender, health): &(Client, Pacer, Timing, Sender<Event>, WatchHealth),
     target: Target,
 ) {
     let pulse = health.of(T::KIND);
-    watches.spawn(Watch::<T>::new(client.clone(), target, *timing, sender.clone(), pulse).run());
+    let server = (client.clone(), pacer.clone());
+    watches.spawn(Watch::<T>::new(server, target, *timing, sender.clone(), pulse).run());
 }

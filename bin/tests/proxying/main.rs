@@ -10,4 +10,5 @@ mod namespace;
 mod pages;
 mod service_health;
 mod signals;
+mod start;
 mod unprivileged;

@@ -97,6 +97,16 @@ impl Drop for Program {
     }
 }
 
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it never is");
+        sleep(Duration::from_millis(20));
+    }
+}
+
 /// The health server.
 pub(crate) const HEALTH: &str = "127.0.0.1:10256";
 /// The metrics server.

@@ -65,8 +65,7 @@ pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
     kube.connect_timeout = Some(CONNECT_TIMEOUT);
     // The watches have their own back-off, and say what they wait for.
     kube.default_retry = false;
-    let user_agent = concat!("switchyard/", env!("CARGO_PKG_VERSION"));
-    if let (Ok(name), Ok(value)) = ("user-agent".parse(), user_agent.parse()) {
+    if let (Ok(name), Ok(value)) = ("user-agent".parse(), config.user_agent.parse()) {
         kube.headers.push((name, value));
     }
     let host = kube.cluster_url.authority().map(ToString::to_string).unwrap_or_default();

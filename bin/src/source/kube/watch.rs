@@ -25,6 +25,7 @@ use super::{
     decode::{Item, Lean, Page, Said, ends_objects},
     health::Pulse,
     list::{Collected, malformed_event, report_nameless},
+    pace::Pacer,
 };
 
 /// Objects in a page of a list.
@@ -54,6 +55,7 @@ pub(super) struct Target {
 /// A watch, and what it has learnt.
 pub(super) struct Watch<T> {
     client: Client,
+    pacer: Pacer,
     target: Target,
     timing: Timing,
     sender: Sender<Event>,
@@ -146,7 +148,7 @@ fn describe(error: &kube::Error) -> String {
 
 impl<T: Lean> Watch<T> {
     pub(super) fn new(
-        client: Client,
+        (client, pacer): (Client, Pacer),
         target: Target,
         timing: Timing,
         sender: Sender<Event>,
@@ -154,6 +156,7 @@ impl<T: Lean> Watch<T> {
     ) -> Self {
         Self {
             client,
+            pacer,
             target,
             timing,
             sender,
@@ -280,6 +283,7 @@ impl<T: Lean> Watch<T> {
             ..ListParams::default()
         };
         let mut collected = Collected::new(T::KIND);
+        self.pacer.permit().await;
         let version = loop {
             let page = self.page(&params).await?;
             for item in page.items.into_iter().flatten() {
@@ -336,6 +340,7 @@ impl<T: Lean> Watch<T> {
         let request = Request::new(self.target.path)
             .watch(params, version)
             .map_err(|error| Failure::Request(kube::Error::BuildRequest(error)))?;
+        self.pacer.permit().await;
         let events = time::timeout(self.timing.response, self.client.request_events(request))
             .await
             .map_err(|_| Failure::Silence(self.timing.response))??;

@@ -1,0 +1,309 @@
+//! What is allowed but hardly meant, and what cannot work: kube-proxy's checks of a configuration
+//! against the families that the node and its cluster have.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use proxy_core::{
+    config::{LocalPodsConfig, NodePortAddressConfig},
+    model::{IpFamily, PerFamily, parse_cidr, parse_ip},
+};
+
+use super::{NodeFacts, NodeIps};
+use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
+
+/// What the checks take from the configuration, and what the node can do.
+#[derive(Clone, Debug)]
+pub struct Sanity {
+    bind_address: Option<IpAddr>,
+    node_port_addresses: Vec<NodePortAddressConfig>,
+    cluster_cidrs: Vec<IpNet>,
+    exclude_cidrs: Vec<IpNet>,
+    source_vip: Option<IpAddr>,
+    healthz: Option<SocketAddr>,
+    metrics: SocketAddr,
+    local_pods: LocalPodsConfig,
+    supported: PerFamily<bool>,
+}
+
+/// What came of the checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What the operator should know.
+    pub doubts: Vec<String>,
+    /// Why there is no going on, if there is not.
+    pub fatal: Option<Misfit>,
+}
+
+/// Why a configuration cannot work on this node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// The node's own family cannot be programmed.
+    #[error("no support for primary IP family {:?}", .0.as_str())]
+    Unsupported(IpFamily),
+    /// A field has nothing of the node's own family.
+    #[error("kube-proxy configuration is incorrect: {0}")]
+    Incorrect(String),
+}
+
+impl Sanity {
+    /// Checks of this configuration, on a node that can program the families in `supported`.
+    pub fn new(
+        config: &KubeProxyConfiguration,
+        settings: &Settings,
+        supported: PerFamily<bool>,
+    ) -> Self {
+        // What cannot be read was refused before, where it matters.
+        let nets = |texts: &mut dyn Iterator<Item = &str>| -> Vec<IpNet> {
+            texts.map(parse_cidr).collect::<Result<_, _>>().unwrap_or_default()
+        };
+        Self {
+            bind_address: settings.node.bind_address,
+            node_port_addresses: settings.node.node_port_addresses.clone(),
+            cluster_cidrs: nets(&mut config.cluster_cidr.split(',')),
+            exclude_cidrs: nets(&mut config.ipvs.exclude_cidrs.iter().map(String::as_str)),
+            source_vip: parse_ip(&config.winkernel.source_vip).ok(),
+            healthz: settings.servers.healthz,
+            metrics: settings.servers.metrics,
+            local_pods: settings.node.local_pods.clone(),
+            supported,
+        }
+    }
+
+    /// Holds the configuration against the Node.
+    pub fn judge(&self, facts: &NodeFacts) -> Verdict {
+        let node = NodeIps::detect(facts, self.bind_address);
+        let mut doubts: Vec<String> = self.node_ports(&node, facts).into_iter().collect();
+        if !self.supported.of(node.primary) {
+            return Verdict { doubts, fatal: Some(Misfit::Unsupported(node.primary)) };
+        }
+        let (wrong, fatal) = self.families(node.primary, facts);
+        if fatal {
+            return Verdict { doubts, fatal: Some(Misfit::Incorrect(wrong.join("; "))) };
+        }
+        doubts.extend(wrong);
+        Verdict { doubts, fatal: None }
+    }
+
+    /// Whether node ports are served on more addresses than `nodePortAddresses` lets one expect.
+    fn node_ports(&self, node: &NodeIps, facts: &NodeFacts) -> Option<String> {
+        let entries = self.expanded(node);
+        if entries.is_empty() {
+            return Some(
+                "nodePortAddresses is unset: node ports are served on all of this node's \
+                 addresses; consider nodePortAddresses: [primary]"
+                    .to_owned(),
+            );
+        }
+        let (primary, other) = (node.primary, other(node.primary));
+        let of_primary = entries.iter().filter(|net| IpFamily::of_net(net) == primary).count();
+        let is_dual = [&self.cluster_cidrs, &entries, &self.exclude_cidrs, &facts.pod_cidrs]
+            .into_iter()
+            .any(|nets| is_dual_stack(nets));
+        if is_dual && of_primary == entries.len() {
+            return Some(format!(
+                "the cluster appears to have both families, but nodePortAddresses only {primary}: \
+                 node ports are served on all {other} addresses of this node"
+            ));
+        }
+        (of_primary == 0).then(|| {
+            format!(
+                "the node's primary family is {primary}, but nodePortAddresses has only {other}: \
+                 node ports are served on all {primary} addresses of this node"
+            )
+        })
+    }
+
+    /// `nodePortAddresses`, with the node's own addresses for `primary`.
+    fn expanded(&self, node: &NodeIps) -> Vec<IpNet> {
+        let expand = |entry: &NodePortAddressConfig| match entry {
+            NodePortAddressConfig::Cidr(net) => vec![*net],
+            NodePortAddressConfig::Primary => {
+                let ips = IpFamily::ALL.map(|family| *node.ips.of(family)).into_iter();
+                ips.filter(|ip| !ip.is_loopback()).map(IpNet::from).collect()
+            }
+        };
+        self.node_port_addresses.iter().flat_map(expand).collect()
+    }
+
+    /// Fields that have only the family that is not the node's own, and whether one of them makes
+    /// it impossible to tell which traffic is local.
+    fn families(&self, primary: IpFamily, facts: &NodeFacts) -> (Vec<String>, bool) {
+        let bad = other(primary);
+        let is_dual = IpFamily::ALL.iter().all(|family| *self.supported.of(*family));
+        let cluster = if is_dual { "primary family is" } else { "only family is" };
+        let mut wrong = Vec::new();
+        let mut fatal = false;
+        let mut found = |field: &str| {
+            wrong.push(format!("the node's {cluster} {primary}, but {field} is {bad}"));
+        };
+        if all_of(&self.cluster_cidrs, bad) {
+            found("clusterCIDR");
+            fatal |= !is_dual && matches!(self.local_pods, LocalPodsConfig::ClusterCidr(_));
+        }
+        if all_of(&facts.pod_cidrs, bad) {
+            found("spec.podCIDRs of the Node");
+            fatal |= self.local_pods == LocalPodsConfig::NodeCidr;
+        }
+        if self.source_vip.is_some_and(|ip| IpFamily::of(&ip) == bad) {
+            found("winkernel.sourceVip");
+        }
+        if !is_dual {
+            if all_of(&self.exclude_cidrs, bad) {
+                found("ipvs.excludeCIDRs");
+            }
+            let is_bad =
+                |at: SocketAddr| IpFamily::of(&at.ip()) == bad && !at.ip().is_unspecified();
+            if self.healthz.is_some_and(is_bad) {
+                found("healthzBindAddress");
+            }
+            if is_bad(self.metrics) {
+                found("metricsBindAddress");
+            }
+        }
+        (wrong, fatal)
+    }
+}
+
+fn other(family: IpFamily) -> IpFamily {
+    match family {
+        IpFamily::V4 => IpFamily::V6,
+        IpFamily::V6 => IpFamily::V4,
+    }
+}
+
+fn is_dual_stack(nets: &[IpNet]) -> bool {
+    let has = |family| nets.iter().any(|net| IpFamily::of_net(net) == family);
+    IpFamily::ALL.into_iter().all(has)
+}
+
+/// Whether there are networks, all of this family.
+fn all_of(nets: &[IpNet], family: IpFamily) -> bool {
+    !nets.is_empty() && nets.iter().all(|net| IpFamily::of_net(net) == family)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli, config};
+
+    const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
+    const V4: PerFamily<bool> = PerFamily { v4: true, v6: false };
+
+    fn judge(
+        arguments: &[&str],
+        ips: &[&str],
+        pod_cidrs: &[&str],
+        can: PerFamily<bool>,
+    ) -> Verdict {
+        let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
+        let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
+        let loaded = config::load(&cli::parse(all).unwrap().flags).unwrap();
+        let facts = NodeFacts {
+            ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+            pod_cidrs: pod_cidrs.iter().map(|net| net.parse().unwrap()).collect(),
+        };
+        Sanity::new(&loaded.config, &loaded.settings, can).judge(&facts)
+    }
+
+    /// The only doubt.
+    #[track_caller]
+    fn doubt(arguments: &[&str], ips: &[&str], can: PerFamily<bool>) -> String {
+        let Verdict { doubts, fatal } = judge(arguments, ips, &[], can);
+        assert_eq!(fatal, None);
+        let [doubt] = &doubts[..] else { panic!("{doubts:?}") };
+        doubt.clone()
+    }
+
+    #[track_caller]
+    fn fatal(arguments: &[&str], ips: &[&str], pods: &[&str], can: PerFamily<bool>) -> String {
+        judge(arguments, ips, pods, can).fatal.expect("it goes on").to_string()
+    }
+
+    #[test]
+    fn what_fits_raises_no_doubts() {
+        for (arguments, ips, pods) in [
+            (&[][..], &["10.0.0.1"][..], &[][..]),
+            (&[], &["10.0.0.1", "fd00::1"], &["10.1.0.0/24", "fd01::/64"]),
+            (&["--cluster-cidr=10.1.0.0/16"], &["10.0.0.1"], &["10.1.0.0/24"]),
+            (&["--cluster-cidr=fd01::/56"], &["fd00::1"], &[]),
+            (&["--metrics-bind-address=[::1]:1", "--healthz-bind-address=::1"], &["10.0.0.1"], &[]),
+            (
+                &[
+                    "--nodeport-addresses=10.0.0.0/8,fd00::/8",
+                    "--cluster-cidr=10.1.0.0/16,fd01::/56",
+                ],
+                &["fd00::1"],
+                &[],
+            ),
+        ] {
+            let verdict = judge(arguments, ips, pods, BOTH);
+            assert_eq!(verdict, Verdict { doubts: vec![], fatal: None }, "{arguments:?}");
+        }
+        // All zeros are of no family.
+        let zeros = ["--metrics-bind-address=[::]:1", "--healthz-bind-address=[::]:2"];
+        assert_eq!(judge(&zeros, &["10.0.0.1"], &[], V4).doubts, [""; 0]);
+    }
+
+    #[test]
+    fn node_ports_may_be_wider_than_meant() {
+        let unset = doubt(&["--proxy-mode=iptables"], &["10.0.0.1"], BOTH);
+        assert!(unset.starts_with("nodePortAddresses is unset"), "{unset}");
+        // Without an address of the node's, `primary` comes to nothing.
+        assert_eq!(doubt(&[], &[], BOTH), unset);
+
+        let dual = "--cluster-cidr=10.1.0.0/16,fd01::/56";
+        let one = "the cluster appears to have both families, but nodePortAddresses only IPv4";
+        for arguments in [
+            &[dual, "--nodeport-addresses=10.0.0.0/8"][..],
+            &[dual],
+            &["--ipvs-exclude-cidrs=10.0.0.0/8,fd00::/8"],
+        ] {
+            let found = doubt(arguments, &["10.0.0.1"], BOTH);
+            assert!(found.starts_with(one), "{arguments:?}: {found}");
+        }
+        let pods = judge(&[], &["10.0.0.1"], &["10.1.0.0/24", "fd01::/64"], BOTH);
+        assert!(pods.doubts[0].starts_with(one), "{pods:?}");
+
+        let found = doubt(&["--nodeport-addresses=fd00::/8"], &["10.0.0.1"], BOTH);
+        assert!(found.starts_with("the node's primary family is IPv4, but nodePort"), "{found}");
+    }
+
+    #[test]
+    fn fields_of_the_other_family_are_doubted() {
+        let found = doubt(&["--cluster-cidr=fd01::/56"], &["10.0.0.1"], BOTH);
+        assert_eq!(found, "the node's primary family is IPv4, but clusterCIDR is IPv6");
+        // Pods are told by something else.
+        let bridge = ["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=br0"];
+        let found = doubt(&[bridge[0], bridge[1], "--cluster-cidr=fd01::/56"], &["10.0.0.1"], V4);
+        assert_eq!(found, "the node's only family is IPv4, but clusterCIDR is IPv6");
+        let pods = judge(&[], &["10.0.0.1"], &["fd01::/64"], BOTH);
+        assert_eq!(pods.fatal, None);
+        assert!(pods.doubts[0].contains("spec.podCIDRs of the Node is IPv6"), "{pods:?}");
+        for (argument, field) in [
+            ("--ipvs-exclude-cidrs=fd00::/8", "ipvs.excludeCIDRs"),
+            ("--healthz-bind-address=[::1]:1", "healthzBindAddress"),
+            ("--metrics-bind-address=::1", "metricsBindAddress"),
+        ] {
+            let found = doubt(&[argument], &["10.0.0.1"], V4);
+            assert_eq!(found, format!("the node's only family is IPv4, but {field} is IPv6"));
+            assert_eq!(judge(&[argument], &["10.0.0.1"], &[], BOTH).doubts, [""; 0], "{argument}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_fatal() {
+        let incorrect = "kube-proxy configuration is incorrect: the node's";
+        assert_eq!(
+            fatal(&["--cluster-cidr=fd01::/56"], &["10.0.0.1"], &[], V4),
+            format!("{incorrect} only family is IPv4, but clusterCIDR is IPv6")
+        );
+        assert_eq!(
+            fatal(&["--detect-local-mode=NodeCIDR"], &["10.0.0.1"], &["fd01::/64"], BOTH),
+            format!("{incorrect} primary family is IPv4, but spec.podCIDRs of the Node is IPv6")
+        );
+        let unsupported = "no support for primary IP family \"IPv6\"";
+        assert_eq!(fatal(&[], &["fd00::1", "10.0.0.1"], &[], V4), unsupported);
+        assert_eq!(fatal(&["--bind-address=fd00::1"], &["10.0.0.1"], &[], V4), unsupported);
+    }
+}

@@ -1,0 +1,152 @@
+//! What happens between the start and the first programming: the Node is waited for, the
+//! configuration is held against it, and later changes of it are followed.
+
+use std::{fs, process::Stdio};
+
+use api_standin::{Options, Standin, load};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime;
+
+use crate::namespace::{HEALTH, Namespace, Program};
+
+const NODE: &str = "node-1";
+
+fn node(ips: &[&str], pod_cidrs: &[&str]) -> Value {
+    let mut node = load::node(NODE);
+    let address = |ip: &&str| json!({"type": "InternalIP", "address": ip});
+    node["status"]["addresses"] = ips.iter().map(address).collect();
+    node["spec"]["podCIDRs"] = json!(pod_cidrs);
+    node
+}
+
+/// A server in the namespace, and a kubeconfig for it.
+struct Cluster {
+    server: Standin,
+    directory: TempDir,
+}
+
+impl Cluster {
+    async fn start(node: Option<Value>) -> Self {
+        let server = Standin::start(Options::default()).await.unwrap();
+        if let Some(node) = node {
+            server.store().apply(node).unwrap();
+        }
+        load::fill(server.store(), 1, 1).unwrap();
+        let directory = TempDir::new().unwrap();
+        server.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
+        Self { server, directory }
+    }
+
+    /// Arguments that lead to it, and these.
+    fn arguments(&self, more: &[&str]) -> Vec<String> {
+        let kubeconfig = self.directory.path().join("kubeconfig");
+        let own = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--hostname-override={NODE}"),
+            // The limit belongs to the machine, not to the namespace.
+            "--conntrack-max-per-core=0".into(),
+        ];
+        own.into_iter().chain(more.iter().map(|&text| text.to_owned())).collect()
+    }
+
+    fn program(&self, namespace: &Namespace, more: &[&str]) -> Program {
+        let arguments = self.arguments(more);
+        Program::start(namespace, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The log of a program that ends by itself, with status 1.
+    async fn failed(&self, namespace: &Namespace, more: &[&str]) -> String {
+        let arguments = self.arguments(more);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut command = namespace.switchyard(&arguments);
+        command.stderr(Stdio::piped()).stdout(Stdio::null());
+        let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
+        let output = ended.await.unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        log
+    }
+}
+
+/// Runs a test whose server is in the namespace.
+fn run<F: Future<Output = ()>>(test: impl FnOnce(Namespace) -> F + Send) {
+    let namespace = Namespace::new();
+    let inside = namespace.0.clone();
+    let on_thread = || {
+        let runtime =
+            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(test(namespace));
+    };
+    inside.run(on_thread).unwrap();
+}
+
+#[test]
+fn pod_networks_are_waited_for_and_followed() {
+    run(|namespace| async move {
+        let cluster = Cluster::start(Some(node(&["192.0.2.1"], &[]))).await;
+        // What an earlier run has left must serve meanwhile.
+        namespace.0.output("nft", &["add", "table", "ip", "kube-proxy"], "").unwrap();
+        let before = namespace.list("ruleset");
+        let arguments = ["--proxy-mode=nftables", "--detect-local-mode=NodeCIDR", "-v=2"];
+        let program = cluster.program(&namespace, &arguments);
+        // All Services are known, and still nothing is programmed.
+        namespace.wait(crate::namespace::METRICS, "/metrics", |_, text| {
+            text.contains("kubeproxy_sync_proxy_rules_endpoint_changes_total 1\n")
+        });
+        assert_eq!(namespace.list("ruleset"), before);
+
+        cluster.server.store().apply(node(&["192.0.2.1"], &["10.7.1.0/24"])).unwrap();
+        namespace.wait_for_service_ports(1);
+        assert!(namespace.list("table ip kube-proxy").contains("10.7.1.0/24"));
+
+        cluster.server.store().apply(node(&["192.0.2.1"], &["10.7.2.0/24"])).unwrap();
+        crate::namespace::until(|| {
+            let rules = namespace.list("table ip kube-proxy");
+            rules.contains("10.7.2.0/24") && !rules.contains("10.7.1.0/24")
+        });
+        cluster.server.store().apply(node(&["192.0.2.9"], &["10.7.2.0/24"])).unwrap();
+        assert!(cluster.server.store().delete(api_standin::Resource::Nodes, "", NODE));
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
+        assert!(namespace.list("table ip kube-proxy").contains("10.7.2.0/24"), "it stays");
+
+        let (_, log) = program.terminate();
+        for said in [
+            "\"The Node's podCIDRs have changed\" node=\"node-1\" \
+             old=\"[10.7.1.0/24]\" new=\"[10.7.2.0/24]\"",
+            "\"The Node's addresses have changed\" node=\"node-1\"",
+            "\"The Node is deleted\" node=\"node-1\"",
+        ] {
+            assert!(log.contains(said), "{said} is not in\n{log}");
+        }
+    });
+}
+
+#[test]
+fn what_does_not_fit_the_node_is_said() {
+    run(|namespace| async move {
+        let cluster = Cluster::start(Some(node(&["192.0.2.1"], &["fd01::/64"]))).await;
+        let log = cluster.failed(&namespace, &["--detect-local-mode=NodeCIDR"]).await;
+        let error = "err=\"kube-proxy configuration is incorrect: \
+                     the node's primary family is IPv4, but spec.podCIDRs of the Node is IPv6\"";
+        for message in ["Error running ProxyServer", "command failed"] {
+            assert!(log.contains(&format!("\"{message}\" {error}")), "{message}: {log}");
+        }
+
+        // In another mode it is only a doubt.
+        let program = cluster.program(&namespace, &["--nodeport-addresses=0.0.0.0/0"]);
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        let (_, log) = program.terminate();
+        let doubt = "\"Kube-proxy configuration may be incomplete or incorrect\" err=\"the node's";
+        let is_said = |line: &str| line.starts_with('E') && line.contains(doubt);
+        assert!(log.lines().any(is_said), "{log}");
+
+        let ipv6_off = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
+        if fs::exists(ipv6_off).unwrap_or(false) {
+            namespace.0.output("sh", &["-c", &format!("echo 1 > {ipv6_off}")], "").unwrap();
+            cluster.server.store().apply(node(&["fd00::1", "192.0.2.1"], &[])).unwrap();
+            let log = cluster.failed(&namespace, &[]).await;
+            assert!(log.contains("no support for primary IP family \\\"IPv6\\\""), "{log}");
+        }
+    });
+}
