@@ -75,8 +75,12 @@ pub(crate) struct Program {
 impl Program {
     /// Starts it in the namespace.
     pub(crate) fn start(namespace: &Namespace, arguments: &[&str]) -> Self {
-        let child = namespace.switchyard(arguments).stderr(Stdio::piped()).spawn().unwrap();
-        Self { child }
+        Self::spawn(namespace.switchyard(arguments))
+    }
+
+    /// Starts it by a command that says the rest.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        Self { child: command.stderr(Stdio::piped()).spawn().unwrap() }
     }
 
     /// Sends SIGTERM; the number of the signal that ended it, and its log.

@@ -1,0 +1,377 @@
+//! Metrics, as Prometheus gets them after something has happened: all that there are, and no
+//! others.
+
+mod scrape;
+mod table;
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use api_standin::load;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use self::{scrape::Family, table::Kind};
+use crate::{
+    namespace::{HEALTH, METRICS, Namespace, Program},
+    standin::{Cluster, run},
+};
+
+/// What these tests do not make happen, by the starts of names: failures that need a kernel which
+/// refuses a second transaction only (a unit test has them).
+const NEVER: &[&str] = &["kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total"];
+/// What is told of an API server only.
+const OF_SERVER: &[&str] = &["rest_client_", "switchyard_watch_silence_seconds"];
+
+/// Compares what a program in this mode exports with the table, but for what has these starts.
+#[track_caller]
+fn compare(text: &str, mode: &str, absent: &[&[&str]]) {
+    let mut families = scrape::families(text);
+    for row in table::all().filter(|row| row.modes.has(mode)) {
+        let found = families.remove(row.name);
+        if absent.iter().any(|names| names.iter().any(|name| row.name.starts_with(name))) {
+            assert!(found.is_none(), "{} is there after all", row.name);
+            continue;
+        }
+        let Some(Family { kind, help, labels, buckets, .. }) = found else {
+            panic!("{} is not in\n{text}", row.name)
+        };
+        assert_eq!(kind, row.kind.name(), "{}", row.name);
+        assert!(labels.iter().eq(row.labels), "{}: {labels:?}", row.name);
+        if let Kind::Histogram(expected) = row.kind {
+            let expected: Vec<&str> = expected.split_whitespace().chain(["+Inf"]).collect();
+            assert_eq!(buckets, expected, "{}", row.name);
+        }
+        assert!(help.len() > 10, "{}: {help:?}", row.name);
+        assert_eq!(
+            help.starts_with("[ALPHA] "),
+            row.name.starts_with("kubeproxy_")
+                || row.name.starts_with("rest_client_")
+                || row.name == "kubernetes_build_info",
+            "{}: {help}",
+            row.name
+        );
+    }
+    let unknown: Vec<&String> = families.keys().collect();
+    assert!(unknown.is_empty(), "not in the table: {unknown:?}");
+}
+
+fn value(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    line.parse().ok()
+}
+
+#[track_caller]
+fn assert_values(text: &str, expected: &[(&str, f64)]) {
+    for (series, expected) in expected {
+        assert_eq!(value(text, series), Some(*expected), "{series} in\n{text}");
+    }
+}
+
+/// Has taken the program's table away, and holds one with its name.
+struct Owner(Child);
+
+impl Owner {
+    fn of_table(namespace: &Namespace) -> Self {
+        let mut command = namespace.0.command("nft");
+        let mut child = command.arg("-i").stdin(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.as_mut().unwrap();
+        let lines = "delete table ip kube-proxy\nadd table ip kube-proxy { flags owner; }\n";
+        stdin.write_all(lines.as_bytes()).unwrap();
+        stdin.flush().unwrap();
+        let owner = Self(child);
+        let start = Instant::now();
+        while !namespace.list("ruleset").contains("flags owner") {
+            assert!(start.elapsed() < Duration::from_secs(20), "nft does not own a table");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        owner
+    }
+}
+
+impl Drop for Owner {
+    /// The table goes, too.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Puts objects of all sorts there.
+fn fill(cluster: &Cluster) {
+    let store = cluster.server.store();
+    load::fill(store, 3, 2).unwrap();
+    let with = |index, change: fn(&mut serde_json::Value)| {
+        let mut service = load::service(index);
+        change(&mut service);
+        store.apply(service).unwrap();
+    };
+    with(3, |service| service["spec"]["internalTrafficPolicy"] = "Local".into());
+    with(4, |service| {
+        service["spec"]["type"] = "LoadBalancer".into();
+        service["spec"]["externalTrafficPolicy"] = "Local".into();
+        service["spec"]["healthCheckNodePort"] = 31000.into();
+        service["spec"]["ports"][0]["nodePort"] = 30080.into();
+    });
+    // Endpoints of these are on other nodes.
+    for slice in [3, 4].into_iter().flat_map(|index| load::slices(index, 2)) {
+        store.apply(slice).unwrap();
+    }
+    with(5, |service| service["spec"]["externalIPs"] = json!(["nonsense"]));
+    with(6, |service| {
+        service["spec"]["clusterIP"] = load::cluster_ip(0).to_string().into();
+        service["spec"]["clusterIPs"] = json!([load::cluster_ip(0)]);
+        service["metadata"]["creationTimestamp"] = "2026-06-01T00:00:00Z".into();
+    });
+    with(7, |service| service["spec"]["ports"] = "none".into());
+    with(8, |service| service["spec"]["ports"][0]["protocol"] = "UDP".into());
+    store.apply(datagrams(2)).unwrap();
+}
+
+/// The slice of the Service with datagrams.
+fn datagrams(endpoints: usize) -> serde_json::Value {
+    let numbers: Vec<usize> = (100..100 + endpoints).collect();
+    let mut slice = load::slice(8, 0, &numbers);
+    slice["ports"][0]["protocol"] = "UDP".into();
+    slice
+}
+
+async fn wait(namespace: &Namespace, series: &str, good: impl Fn(f64) -> bool) -> String {
+    let start = Instant::now();
+    loop {
+        let text = namespace.get(METRICS, "/metrics").map(|(_, text)| text).unwrap_or_default();
+        if value(&text, series).is_some_and(&good) {
+            return text;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{series} in\n{text}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn nftables_mode_exports_what_the_table_says() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        fill(&cluster);
+        let [one, two, three] = cluster.arguments();
+        let _program = Program::start(&namespace, &[&one, &two, &three, "--proxy-mode=nftables"]);
+        let ports = "switchyard_service_ports{ip_family=\"IPv4\"}";
+        wait(&namespace, ports, |ports| ports == 7.0).await;
+
+        let owner = Owner::of_table(&namespace);
+        cluster.server.store().apply(load::slices(0, 1).remove(0)).unwrap();
+        let failures =
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}";
+        wait(&namespace, failures, |failures| failures >= 1.0).await;
+        drop(owner);
+        let mut slice = load::slices(0, 3).remove(0);
+        slice["metadata"]["annotations"] =
+            json!({"endpoints.kubernetes.io/last-change-trigger-time": jiff_now()});
+        cluster.server.store().apply(slice).unwrap();
+        cluster.server.store().apply(datagrams(1)).unwrap();
+        let programming =
+            "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
+        wait(&namespace, programming, |count| count == 1.0).await;
+        let flows = "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}";
+        wait(&namespace, flows, |count| count == 0.0).await;
+        cluster.event("Starting", "").await;
+        for path in ["/livez", "/healthz", "/livez"] {
+            assert_eq!(namespace.get(HEALTH, path).unwrap().0, 200);
+        }
+        let slices = "kubeproxy_sync_proxy_rules_endpoint_changes_total";
+        wait(&namespace, slices, |count| count >= 9.0).await;
+        let posts = format!(
+            "rest_client_requests_total{{code=\"201\",host=\"{}\",method=\"POST\"}}",
+            cluster.server.address()
+        );
+        let text = wait(&namespace, &posts, |count| count == 1.0).await;
+        compare(&text, "nftables", &[NEVER]);
+        let families = 2.0;
+        assert_values(
+            &text,
+            &[
+                (ports, 7.0),
+                (slices, 6.0 + 3.0),
+                ("kubeproxy_sync_proxy_rules_service_changes_total", 8.0 * families),
+                ("kubeproxy_sync_proxy_rules_service_changes_pending", 0.0),
+                ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", 0.0),
+                ("kubeproxy_proxy_livez_total{code=\"200\"}", 2.0),
+                ("kubeproxy_proxy_healthz_total{code=\"200\"}", 1.0),
+                ("switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"}", 1.0),
+                ("switchyard_objects_rejected_total{kind=\"Service\",reason=\"conflict\"}", 1.0),
+                ("switchyard_objects_rejected_total{kind=\"Service\",reason=\"malformed\"}", 1.0),
+                ("kubernetes_feature_enabled{name=\"WatchListClient\",stage=\"BETA\"}", 1.0),
+                ("kubernetes_feature_enabled{name=\"NFTablesProxyMode\",stage=\"\"}", 1.0),
+                ("kubernetes_feature_enabled{name=\"AllAlpha\",stage=\"ALPHA\"}", 0.0),
+                ("hidden_metrics_total", 0.0),
+            ],
+        );
+        let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+        for (family, policy, count) in [
+            ("IPv4", "internal", 1.0),
+            ("IPv4", "external", 1.0),
+            ("IPv6", "internal", 0.0),
+            ("IPv6", "external", 0.0),
+        ] {
+            let series = format!("{local}{{ip_family=\"{family}\",traffic_policy=\"{policy}\"}}");
+            assert_values(&text, &[(&series, count)]);
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        for what in ["last", "last_queued"] {
+            let series = format!(
+                "kubeproxy_sync_proxy_rules_{what}_timestamp_seconds{{ip_family=\"IPv6\"}}"
+            );
+            let age = now.as_secs_f64() - value(&text, &series).unwrap();
+            assert!((0.0..60.0).contains(&age), "{series}: {age}");
+        }
+        let bytes = value(&text, "switchyard_transaction_bytes_sum").unwrap();
+        let messages = value(&text, "switchyard_transaction_messages_sum").unwrap();
+        assert!(messages >= 8.0 && bytes >= 20.0 * messages, "{bytes} {messages}");
+    });
+}
+
+fn jiff_now() -> String {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%NZ"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.11
+  clusterIPs: [10.96.0.11, 'fd00:10::11']
+  ports: [{port: 80, protocol: TCP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dns, namespace: shop}
+spec: {clusterIP: 10.96.0.53, internalTrafficPolicy: Local, externalIPs: [no], ports: [{port: 53, protocol: UDP}]}
+";
+
+fn endpoints(name: &str, protocol: &str, addresses: &[&str]) -> String {
+    let endpoint = |address| format!("{{nodeName: elsewhere, addresses: [{address}]}}");
+    let endpoints: Vec<String> = addresses.iter().map(endpoint).collect();
+    format!(
+        "\
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: {name}-1
+  namespace: shop
+  labels: {{kubernetes.io/service-name: {name}}}
+  annotations: {{endpoints.kubernetes.io/last-change-trigger-time: {}}}
+addressType: IPv4
+ports: [{{name: '', port: 8080, protocol: {protocol}}}]
+endpoints: [{}]
+",
+        jiff_now(),
+        endpoints.join(", ")
+    )
+}
+
+/// Programs of iptables that fail once when there is a file `refuse` beside them.
+fn failing_programs(directory: &Path) {
+    for base in ["iptables", "ip6tables"] {
+        for part in ["", "-save", "-restore"] {
+            let path = directory.join(format!("{base}{part}"));
+            let refusal = match part {
+                "-restore" => "[ -e $0.refuse ] && rm $0.refuse && echo refused >&2 && exit 2\n",
+                _ => "",
+            };
+            let script = format!("#!/bin/sh\n{refusal}exec /usr/sbin/{base}-nft{part} \"$@\"\n");
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+}
+
+/// The rules of a table in our chains, but for the one that the kubelet has as well.
+fn rules(namespace: &Namespace, table: &str) -> f64 {
+    let text = namespace.0.output("iptables-nft-save", &["-t", table], "").unwrap();
+    let ours = |line: &&str| line.starts_with("-A KUBE-") && !line.starts_with("-A KUBE-FIREWALL ");
+    text.lines().filter(ours).count() as f64
+}
+
+#[test]
+fn iptables_mode_exports_what_the_table_says() {
+    let namespace = Namespace::new();
+    let programs = TempDir::new().unwrap();
+    failing_programs(programs.path());
+    let manifests = TempDir::new().unwrap();
+    let write = |tcp: &[&str], udp: &str| {
+        let hidden = manifests.path().join(".writing");
+        let text =
+            [OBJECTS, &endpoints("web", "TCP", tcp), &endpoints("dns", "UDP", &[udp])].concat();
+        fs::write(&hidden, text).unwrap();
+        fs::rename(hidden, manifests.path().join("all.yaml")).unwrap();
+    };
+    write(&["10.1.0.1"], "10.1.0.2");
+    let path = format!("--manifests={}", manifests.path().display());
+    let mut command = namespace.switchyard(&[&path, "--proxy-mode=iptables"]);
+    command.arg("--hostname-override=node-1");
+    command.env("PATH", format!("{}:/usr/bin:/bin", programs.path().display()));
+    let _program = Program::spawn(command);
+    namespace.wait_for_service_ports(2);
+
+    let owned = |table: &str| {
+        format!("kubeproxy_sync_proxy_rules_iptables_total{{ip_family=\"IPv4\",table=\"{table}\"}}")
+    };
+    let failures = |what: &str| {
+        format!(
+            "kubeproxy_sync_proxy_rules_iptables_{what}restore_failures_total{{ip_family=\"IPv4\"}}"
+        )
+    };
+    let (_, text) = namespace.get(METRICS, "/metrics").unwrap();
+    assert_eq!(value(&text, &failures("")), None, "nothing has failed");
+    let [nat, filter] = ["nat", "filter"].map(|table| rules(&namespace, table));
+    assert_values(&text, &[(&owned("nat"), nat), (&owned("filter"), filter)]);
+    let written = owned("nat").replace("_total", "_last");
+    assert_eq!(value(&text, &written), Some(nat + 3.0), "and the jumps from built-in chains");
+
+    // A change that is refused, so that everything is compared.
+    fs::write(programs.path().join("iptables-restore.refuse"), "").unwrap();
+    write(&["10.1.0.1", "10.1.0.3"], "10.1.0.2");
+    namespace.wait(METRICS, "/metrics", |_, text| value(text, &failures("partial_")).is_some());
+    // And one that is not.
+    write(&["10.1.0.3"], "10.1.0.4");
+    let programming = "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
+    namespace.wait(METRICS, "/metrics", |_, text| value(text, programming) >= Some(3.0));
+    for (server, path) in [(HEALTH, "/healthz"), (HEALTH, "/livez")] {
+        assert_eq!(namespace.get(server, path).unwrap().0, 200);
+    }
+    let flows = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv4\"}";
+    let text = namespace.wait(METRICS, "/metrics", |_, text| value(text, flows).is_some());
+    compare(&text, "iptables", &[OF_SERVER]);
+    let [nat, filter] = ["nat", "filter"].map(|table| rules(&namespace, table));
+    assert_values(
+        &text,
+        &[
+            (&owned("nat"), nat),
+            (&owned("filter"), filter),
+            (&failures(""), 1.0),
+            (&failures("partial_"), 1.0),
+            ("switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"}", 1.0),
+        ],
+    );
+}
+
+#[test]
+fn docs_list_every_metric() {
+    const WRITE: &str = "SWITCHYARD_WRITE_DOCS";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(&path, table::page()).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == table::page(), "docs/metrics.md is stale: run this test with {WRITE}=1");
+}

@@ -1,0 +1,71 @@
+//! An API server in the namespace of the program.
+
+use std::time::{Duration, Instant};
+
+use api_standin::{Options, Standin, load};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{runtime, time::sleep};
+
+use crate::namespace::Namespace;
+
+/// The node of the program.
+pub(crate) const NODE: &str = "node-1";
+
+/// A server in the namespace, and a kubeconfig for it.
+pub(crate) struct Cluster {
+    pub(crate) server: Standin,
+    pub(crate) directory: TempDir,
+}
+
+impl Cluster {
+    /// With a Node, and nothing else.
+    pub(crate) async fn start() -> Self {
+        let server = Standin::start(Options::default()).await.unwrap();
+        let mut node = load::node(NODE);
+        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
+        server.store().apply(node).unwrap();
+        let directory = TempDir::new().unwrap();
+        server.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
+        Self { server, directory }
+    }
+
+    /// What makes the program use it.
+    pub(crate) fn arguments(&self) -> [String; 3] {
+        let kubeconfig = self.directory.path().join("kubeconfig");
+        [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--hostname-override={NODE}"),
+            // The limit belongs to the machine, not to the namespace.
+            "--conntrack-max-per-core=0".into(),
+        ]
+    }
+
+    /// Waits for an Event with this reason, whose note has this in it.
+    pub(crate) async fn event(&self, reason: &str, part: &str) -> Value {
+        let is_wanted = |event: &&Value| {
+            event["reason"] == reason && event["note"].as_str().unwrap_or_default().contains(part)
+        };
+        let start = Instant::now();
+        loop {
+            let events = self.server.events();
+            if let Some(event) = events.iter().find(is_wanted) {
+                return event.clone();
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{reason} is not in {events:#?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Runs a test whose server is in the namespace.
+pub(crate) fn run<F: Future<Output = ()>>(test: impl FnOnce(Namespace) -> F + Send) {
+    let namespace = Namespace::new();
+    let inside = namespace.0.clone();
+    let on_thread = || {
+        let runtime =
+            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(test(namespace));
+    };
+    inside.run(on_thread).unwrap();
+}
