@@ -22,7 +22,7 @@ use proxy_core::model::{IpFamily, PerFamily};
 
 pub use self::{
     monitor::Monitor,
-    proxier::{IptablesProxier, probe, render},
+    proxier::{IptablesProxier, probe, render, route_localnet},
     stats::{RuleCount, Stats},
     tool::{Flavour, ToolError},
 };

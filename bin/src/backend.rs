@@ -7,13 +7,15 @@ use backend_iptables::{IptablesConfig, IptablesProxier, Monitor, Stats};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
+use ipnet::IpNet;
 use proxy_core::{
+    config::NodePortAddressConfig,
     model::{IpFamily, PerFamily},
     proxier::{Proxier, ProxierError, SyncReport},
     state::{Delta, State},
 };
 
-use crate::config::settings::{BackendSettings, Mode, NftTransport};
+use crate::config::settings::{BackendSettings, Mode, NftTransport, Settings};
 
 /// The backend alone.
 fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
@@ -48,6 +50,35 @@ pub struct Built {
     pub monitor: Option<Monitor>,
     /// What it counts, beside what it reports of each sync.
     pub stats: Option<Arc<Stats>>,
+}
+
+/// Makes those settings of the kernel that the backend would make with its first rules, and that it
+/// may lack the privilege for then.
+pub fn prepare(settings: &Settings) -> Result<(), ProxierError> {
+    let mode = settings.backend.mode;
+    if mode == Mode::Iptables
+        && settings.backend.localhost_node_ports
+        && serves_loopback(&settings.node.node_port_addresses)
+    {
+        backend_iptables::route_localnet().map_err(|error| ProxierError::Backend {
+            mode: mode.as_str(),
+            message: "cannot have loopback addresses routed".to_owned(),
+            source: Some(Box::new(error)),
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether node ports are served on all addresses of IPv4, loopback addresses among them. What
+/// `primary` means is not known yet, but hardly that.
+fn serves_loopback(entries: &[NodePortAddressConfig]) -> bool {
+    let lengths = entries.iter().filter_map(|entry| match entry {
+        NodePortAddressConfig::Cidr(IpNet::V4(net)) => Some(net.prefix_len()),
+        NodePortAddressConfig::Cidr(IpNet::V6(_)) => None,
+        NodePortAddressConfig::Primary => Some(32),
+    });
+    // Without any they are not limited.
+    lengths.min().is_none_or(|widest| widest == 0)
 }
 
 /// Removes what any backend programs, whichever the configuration selects: nobody should have to
@@ -176,6 +207,20 @@ pub fn enabled(families: &PerFamily<bool>) -> Vec<IpFamily> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_addresses_are_among_all_addresses() {
+        let serves = |entries: &[&str]| {
+            let entry = |text: &&str| match *text {
+                "primary" => NodePortAddressConfig::Primary,
+                net => NodePortAddressConfig::Cidr(net.parse().unwrap()),
+            };
+            serves_loopback(&entries.iter().map(entry).collect::<Vec<_>>())
+        };
+        assert!(serves(&[]) && serves(&["10.0.0.0/8", "0.0.0.0/0"]));
+        assert!(serves(&["fd00::/8"]), "that limits the other family only");
+        assert!(!serves(&["10.0.0.0/8"]) && !serves(&["primary"]));
+    }
 
     #[test]
     fn modes_that_are_not_built_say_so() {

@@ -78,6 +78,11 @@ impl Event {
         Self { is_warning: true, reason, note, ..Self::starting() }
     }
 
+    /// Another mode is used than the one that is configured.
+    pub fn mode_replaced(note: String) -> Self {
+        Self { is_warning: true, reason: "ProxyModeReplaced", note, ..Self::starting() }
+    }
+
     /// The health of a Service cannot be served.
     pub fn service_health_failed(service: &ServiceName, note: String) -> Self {
         Self {
@@ -354,6 +359,12 @@ mod tests {
         assert_eq!(
             event["regarding"],
             json!({"apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web"})
+        );
+        let event = json(Event::mode_replaced("ipvs".into()));
+        assert_eq!(event["reason"], "ProxyModeReplaced");
+        assert_eq!(
+            (&event["type"], &event["regarding"]["kind"]),
+            (&"Warning".into(), &"Node".into())
         );
         let reason = |server| json(Event::server_failed(server, "no".into()))["reason"].clone();
         assert_eq!(reason("metrics"), "FailedToStartMetricServer");

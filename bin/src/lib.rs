@@ -66,9 +66,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         return say(&format!("{version}\n"));
     }
     match signals::end_first_process().map_err(Failure::from).and_then(|()| act(&cli)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            logging::flush();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             tracing::error!(err = error_chain(error.as_ref()), "command failed");
+            logging::flush();
             ExitCode::FAILURE
         }
     }
@@ -108,7 +112,7 @@ fn operate(cli: &Cli, loaded: &Loaded) -> Result<(), Failure> {
 
 /// Prepares the node, and then proxies unless that was all.
 fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
-    let settings = in_mode(loaded)?;
+    let (settings, mode_replaced) = in_mode(loaded)?;
     if let Some(conntrack) = &settings.conntrack
         && let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack)
     {
@@ -122,6 +126,7 @@ fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
         tracing::warn!(err = why, "Connection tracking keeps its limits and timeouts");
     }
     if init_only {
+        backend::prepare(&settings)?;
         tracing::info!(mode = %settings.backend.mode, "The node is ready");
         return Ok(());
     }
@@ -134,14 +139,15 @@ fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
         node = settings.node.node_name.as_str(),
         "Starting"
     );
-    match run::run(&settings, &loaded.config) {
+    match run::run(&settings, &loaded.config, mode_replaced) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),
     }
 }
 
-/// The settings in the mode that is configured, or in the best that this node can run.
-fn in_mode(loaded: &Loaded) -> Result<Settings, Failure> {
+/// The settings in the mode that is configured, or in the best that this node can run; and why the
+/// configured one is not used, if it is not.
+fn in_mode(loaded: &Loaded) -> Result<(Settings, Option<String>), Failure> {
     let backend = &loaded.settings.backend;
     let chosen = select::choose(loaded.named_mode(), |mode| select::probe(mode, backend))?;
     for (mode, lacking) in &chosen.passed_over {
@@ -150,7 +156,7 @@ fn in_mode(loaded: &Loaded) -> Result<Settings, Failure> {
     if let Some(warning) = &chosen.warning {
         tracing::warn!(warning = warning.as_str(), "Using another mode");
     }
-    Ok(loaded.with_mode(chosen.mode)?)
+    Ok((loaded.with_mode(chosen.mode)?, chosen.warning))
 }
 
 fn cleanup(settings: &Settings) -> Result<(), Failure> {

@@ -93,8 +93,13 @@ pub enum RunError {
     Engine,
 }
 
-/// Proxies for ever, with settings that were made from this configuration.
-pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infallible, RunError> {
+/// Proxies for ever, with settings that were made from this configuration. If that is in another
+/// mode than the configured one, `mode_replaced` says why.
+pub fn run(
+    settings: &Settings,
+    config: &KubeProxyConfiguration,
+    mode_replaced: Option<String>,
+) -> Result<Infallible, RunError> {
     let Built { proxier, monitor, stats } = backend::build_watched(&settings.backend)?;
     let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
     let families = backend::enabled(&backend::families());
@@ -105,6 +110,9 @@ pub fn run(settings: &Settings, config: &KubeProxyConfiguration) -> Result<Infal
     let observer = EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &families)
         .with_flows(flows::start(settings.backend.mode, Arc::clone(&metrics)));
     let (recorder, recorded) = events::recorder();
+    if let Some(why) = mode_replaced {
+        recorder.record(Event::mode_replaced(why));
+    }
     recorder.record(Event::starting());
     let report = not_served(recorder.clone(), settings.node.node_name.clone());
     let service_health = ServiceHealthServers::new(Arc::clone(&health), families, report);

@@ -182,6 +182,8 @@ pub fn set_oom_score_adj(score: i32) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use tempfile::TempDir;
 
     use super::*;
@@ -233,6 +235,39 @@ mod tests {
         fs::write(directory.path().join(HASHSIZE), "999999").unwrap();
         kernel.set_conntrack(&wanted).unwrap();
         assert_eq!(value(HASHSIZE), "999999", "it is large enough");
+    }
+
+    #[test]
+    fn what_is_right_is_not_written() {
+        let wanted = ConntrackSettings {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established_timeout: Duration::from_secs(86_400),
+            tcp_close_wait_timeout: Duration::from_secs(3600),
+            udp_timeout: Duration::from_secs(7),
+            udp_stream_timeout: Duration::from_secs(8),
+            tcp_be_liberal: true,
+            ..Default::default()
+        };
+        let timeout = |name| format!("proc/sys/net/netfilter/nf_conntrack_{name}");
+        let names =
+            ["tcp_timeout_close_wait", "udp_timeout", "udp_timeout_stream", "tcp_be_liberal"];
+        let others = names.map(timeout);
+        let mut paths: Vec<&str> = vec![MAX, HASHSIZE, ESTABLISHED];
+        paths.extend(others.iter().map(String::as_str));
+        let unset: Vec<(&str, &str)> = paths.iter().map(|path| (*path, "0")).collect();
+        let (directory, kernel) = kernel(&unset);
+        kernel.set_conntrack(&wanted).unwrap();
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        let files: Vec<PathBuf> = paths.iter().map(|path| directory.path().join(path)).collect();
+        for file in &files {
+            fs::File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
+        }
+        kernel.set_conntrack(&wanted).unwrap();
+        for file in &files {
+            assert_ne!(fs::read_to_string(file).unwrap(), "0", "{file:?} was never written");
+            assert_eq!(file.metadata().unwrap().modified().unwrap(), long_ago, "{file:?}");
+        }
     }
 
     #[test]

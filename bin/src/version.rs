@@ -51,18 +51,12 @@ pub fn user_agent(precedence: Precedence) -> String {
 
 /// The platform, as Go names it.
 pub fn platform() -> String {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("linux/{arch}")
+    format!("linux/{}", architecture())
 }
 
 /// In the syntax of Go, which is what kube-proxy prints.
 fn raw() -> String {
-    let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
-    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (major, minor) = major_minor();
     format!(
         "version.Info{{Major:\"{major}\", Minor:\"{minor}\", GitVersion:\"{KUBERNETES}\", \
          GitCommit:\"\", GitTreeState:\"\", BuildDate:\"\", GoVersion:\"\", \

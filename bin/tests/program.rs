@@ -181,6 +181,30 @@ fn flags_of_old_releases_are_warned_of() {
 }
 
 #[test]
+fn streams_are_split() {
+    let directory = TempDir::new().unwrap();
+    let to = format!("--write-config-to={}", directory.path().join("written").display());
+    let gate = "--feature-gates=LoggingAlphaOptions=true";
+    let wrote = |log: &str| log.contains("Wrote configuration");
+    for more in [
+        &["--log-text-split-stream"][..],
+        &["--log-text-split-stream", "--log-text-info-buffer-size=64Ki"],
+        &["--log-json-split-stream", "--logging-format=json", "--log-json-info-buffer-size=1Mi"],
+    ] {
+        let (out, err) = expect(0, &[&[&*to, gate], more].concat());
+        assert!(wrote(&out) && err.is_empty(), "{more:?}\n{out}\n{err}");
+        // The gate belongs to the options.
+        let (out, err) = expect(1, &[&[&*to], more].concat());
+        assert!(out.is_empty() && err.contains("initialize logging: "), "{more:?}\n{err}");
+    }
+    // They are those of the other format.
+    let (out, err) = expect(0, &[&to, gate, "--log-json-split-stream"]);
+    assert!(out.is_empty() && wrote(&err), "{out}\n{err}");
+    let (out, err) = expect(1, &[&to, gate, "--log-text-split-stream", "--oom-score-adj=9999"]);
+    assert!(!out.contains("failed") && err.contains("command failed"), "{out}\n{err}");
+}
+
+#[test]
 fn deprecated_flags_are_noted_before_the_log() {
     let directory = TempDir::new().unwrap();
     let to = format!("--write-config-to={}", directory.path().join("written").display());

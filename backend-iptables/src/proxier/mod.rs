@@ -9,7 +9,7 @@ mod cleanup;
 mod full;
 mod incremental;
 
-use std::{collections::HashMap, fs, sync::Arc, time::Duration};
+use std::{collections::HashMap, fs, io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use proxy_core::{
@@ -209,8 +209,15 @@ impl IptablesProxier {
         let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
             let context =
                 Context { family: programs.family, settings: &self.settings, node: &state.node };
-            if context.serves_localhost() {
-                route_localnet();
+            if context.serves_localhost()
+                && let Err(error) = route_localnet()
+            {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(
+                    error,
+                    "Node ports cannot be reached at loopback addresses: \
+                     {ROUTE_LOCALNET} cannot be set"
+                );
             }
             let dump = run::save(programs)?;
             let changes = full::plan(state, &context, &dump);
@@ -320,14 +327,11 @@ impl Proxier for IptablesProxier {
     }
 }
 
-/// Lets the kernel route what comes from loopback addresses and is translated.
-fn route_localnet() {
-    let is_on = fs::read_to_string(ROUTE_LOCALNET).is_ok_and(|text| text.trim() == "1");
-    if !is_on && let Err(error) = fs::write(ROUTE_LOCALNET, "1") {
-        let error: &dyn std::error::Error = &error;
-        tracing::error!(
-            error,
-            "Node ports cannot be reached at loopback addresses: {ROUTE_LOCALNET} cannot be set"
-        );
+/// Has the kernel route what comes from loopback addresses and is translated, which node ports on
+/// them need. Writes nothing if it does already.
+pub fn route_localnet() -> io::Result<()> {
+    match fs::read_to_string(ROUTE_LOCALNET) {
+        Ok(text) if text.trim() == "1" => Ok(()),
+        _ => fs::write(ROUTE_LOCALNET, "1"),
     }
 }

@@ -10,7 +10,7 @@ use proxy_core::{
 use super::{
     ConfigError,
     duration::GoDuration,
-    gates,
+    gates, quantity,
     v1alpha1::{self, KubeProxyConfiguration},
     validate,
 };
@@ -113,6 +113,12 @@ pub struct LogSettings {
     pub verbosity: u32,
     /// `--vmodule`: the verbosity in files whose names match a pattern; the first match counts.
     pub vmodule: Vec<(String, u32)>,
+    /// Whether only errors go to standard error, and the rest to standard output.
+    pub split_stream: bool,
+    /// With split streams: bytes of what is no error that may wait to be written.
+    pub info_buffer_size: usize,
+    /// For how long they may.
+    pub flush_frequency: Duration,
 }
 
 /// The backend, and what it alone needs to know.
@@ -310,11 +316,27 @@ impl Settings {
     }
 }
 
+/// Whatever is asked for, no more of the log than this waits to be written.
+const LARGEST_BUFFER: f64 = 16_777_216.0;
+
 /// What `logging` says.
 pub fn log(logging: &v1alpha1::Logging) -> LogSettings {
     let format = if logging.format == "json" { LogFormat::Json } else { LogFormat::Text };
     let vmodule = logging.vmodule.iter().map(|entry| (entry.file_pattern.clone(), entry.verbosity));
-    LogSettings { format, verbosity: logging.verbosity, vmodule: vmodule.collect() }
+    let options = match format {
+        LogFormat::Text => &logging.options.text,
+        LogFormat::Json => &logging.options.json,
+    };
+    LogSettings {
+        format,
+        verbosity: logging.verbosity,
+        vmodule: vmodule.collect(),
+        split_stream: options.split_stream,
+        // What was let through is a quantity.
+        info_buffer_size: quantity::parse(&options.info_buffer_size.0)
+            .map_or(0, |size| size.clamp(0.0, LARGEST_BUFFER) as usize),
+        flush_frequency: logging.flush_frequency.to_std(),
+    }
 }
 
 fn conntrack(conntrack: &v1alpha1::Conntrack, is_asked_for: bool) -> ConntrackSettings {

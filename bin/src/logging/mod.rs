@@ -3,6 +3,7 @@
 mod fields;
 mod json;
 mod klog;
+mod streams;
 mod verbosity;
 
 use std::{io, sync::OnceLock};
@@ -14,18 +15,42 @@ use tracing_subscriber::{
 
 use crate::config::settings::{LogFormat, LogSettings};
 
-use self::verbosity::Verbosity;
+use self::{streams::Streams, verbosity::Verbosity};
 
 /// The filter of this process's log.
 static FILTER: OnceLock<reload::Handle<Verbosity, Registry>> = OnceLock::new();
 
-/// Sends this process's log to standard error. Only the program itself may call it, once.
-pub fn start(settings: &LogSettings) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
-    let (subscriber, filter) = with_handle(settings, io::stderr);
+/// The streams of this process's log.
+static STREAMS: OnceLock<Streams> = OnceLock::new();
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// There is one already.
+    #[error("cannot initialize logging")]
+    Twice(#[from] tracing::subscriber::SetGlobalDefaultError),
+    /// What is to be written now and then cannot be.
+    #[error("cannot start a thread for the log")]
+    Thread(#[from] io::Error),
+}
+
+/// Sends this process's log where the settings say. Only the program itself may call it, once.
+pub fn start(settings: &LogSettings) -> Result<(), LogError> {
+    let streams = Streams::new(settings);
+    let (subscriber, filter) = with_handle(settings, streams.clone());
     tracing::subscriber::set_global_default(subscriber)?;
-    // It was not set before, or the line above would have failed.
+    streams.flush_every(settings.flush_frequency)?;
+    // They were not set before, or the line above would have failed.
     let _ = FILTER.set(filter);
+    let _ = STREAMS.set(streams);
     Ok(())
+}
+
+/// Writes what has waited in a buffer: before the program ends.
+pub fn flush() {
+    if let Some(streams) = STREAMS.get() {
+        streams.flush();
+    }
 }
 
 /// Lets through what `-v` with this value would, from now on; `--vmodule` stays. False if nothing is logged.
@@ -82,7 +107,7 @@ mod tests {
     }
 
     fn logged(format: LogFormat, verbosity: u32, log: impl FnOnce()) -> String {
-        let settings = LogSettings { format, verbosity, vmodule: Vec::new() };
+        let settings = LogSettings { format, verbosity, ..LogSettings::default() };
         logged_with(&settings, log)
     }
 

@@ -27,7 +27,7 @@ pub(super) fn register(
         ("build_date", ""),
         ("go_version", ""),
         ("compiler", "rustc"),
-        ("platform", &format!("linux/{}", version::architecture())),
+        ("platform", &version::platform()),
     ];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let info = IntGauge::with_opts(build.const_labels(labels.into_iter().collect()))?;

@@ -206,6 +206,25 @@ fn preparing_the_node_is_all_that_init_only_does() {
     );
     assert_eq!(established.unwrap().trim(), "86400", "kube-proxy's default");
     assert_eq!(namespace.list("tables"), "", "nothing is programmed");
+
+    let route = || {
+        let path = "/proc/sys/net/ipv4/conf/all/route_localnet";
+        namespace.0.output("cat", &[path], "").unwrap().trim().to_owned()
+    };
+    let mut all = vec!["--init-only".to_owned(), "--conntrack-max-per-core=0".into()];
+    for (argument, expected) in [
+        ("--proxy-mode=nftables", "0"),
+        ("--nodeport-addresses=10.0.0.0/8", "0"),
+        ("--iptables-localhost-nodeports=false", "0"),
+        ("--iptables-localhost-nodeports=true", "1"),
+    ] {
+        let mode = "--proxy-mode=iptables".to_owned();
+        all.truncate(2);
+        all.extend([mode, argument.to_owned()]);
+        let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(route(), expected, "{argument}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Kubernetes Events, as an API server gets them.
 
-use std::{fs, net::TcpListener};
+use std::{fs, net::TcpListener, path::Path};
 
 use api_standin::load;
 
@@ -51,6 +51,28 @@ fn starts_and_ports_in_use_are_events() {
         });
         let (_, log) = program.terminate();
         assert!(log.contains("Failed to start healthcheck"), "{log}");
+    });
+}
+
+#[test]
+fn another_mode_than_ipvs_is_an_event() {
+    if Path::new("/proc/net/ip_vs").exists() {
+        // Then there is nothing to stand in for.
+        return;
+    }
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        let arguments = cluster.arguments();
+        let arguments = [&*arguments[0], &arguments[1], &arguments[2], "--proxy-mode=ipvs"];
+        let program = Program::start(&namespace, &arguments);
+        let replaced = cluster.event("ProxyModeReplaced", "using iptables").await;
+        assert_eq!(replaced["type"], "Warning");
+        assert_eq!(replaced["regarding"]["name"], NODE);
+        let note = replaced["note"].as_str().unwrap();
+        assert!(note.starts_with("ipvs cannot be used on this node: "), "{note}");
+        let (_, log) = program.terminate();
+        let warned = |line: &str| line.starts_with('W') && line.contains(note);
+        assert!(log.lines().any(warned), "{log}");
     });
 }
 

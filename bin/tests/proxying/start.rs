@@ -3,14 +3,13 @@
 
 use std::{fs, process::Stdio};
 
-use api_standin::{Options, Standin, load};
+use api_standin::{Resource, load};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::runtime;
 
-use crate::namespace::{HEALTH, Namespace, Program};
-
-const NODE: &str = "node-1";
+use crate::{
+    namespace::{HEALTH, METRICS, Namespace, Program, until},
+    standin::{Cluster, NODE, run},
+};
 
 fn node(ips: &[&str], pod_cidrs: &[&str]) -> Value {
     let mut node = load::node(NODE);
@@ -20,78 +19,48 @@ fn node(ips: &[&str], pod_cidrs: &[&str]) -> Value {
     node
 }
 
-/// A server in the namespace, and a kubeconfig for it.
-struct Cluster {
-    server: Standin,
-    directory: TempDir,
+/// A server with this Node and one Service.
+async fn cluster(node: Value) -> Cluster {
+    let cluster = Cluster::start().await;
+    cluster.server.store().apply(node).unwrap();
+    load::fill(cluster.server.store(), 1, 1).unwrap();
+    cluster
 }
 
-impl Cluster {
-    async fn start(node: Option<Value>) -> Self {
-        let server = Standin::start(Options::default()).await.unwrap();
-        if let Some(node) = node {
-            server.store().apply(node).unwrap();
-        }
-        load::fill(server.store(), 1, 1).unwrap();
-        let directory = TempDir::new().unwrap();
-        server.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
-        Self { server, directory }
-    }
-
-    /// Arguments that lead to it, and these.
-    fn arguments(&self, more: &[&str]) -> Vec<String> {
-        let kubeconfig = self.directory.path().join("kubeconfig");
-        let own = [
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--hostname-override={NODE}"),
-            // The limit belongs to the machine, not to the namespace.
-            "--conntrack-max-per-core=0".into(),
-        ];
-        own.into_iter().chain(more.iter().map(|&text| text.to_owned())).collect()
-    }
-
-    fn program(&self, namespace: &Namespace, more: &[&str]) -> Program {
-        let arguments = self.arguments(more);
-        Program::start(namespace, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    /// The log of a program that ends by itself, with status 1.
-    async fn failed(&self, namespace: &Namespace, more: &[&str]) -> String {
-        let arguments = self.arguments(more);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut command = namespace.switchyard(&arguments);
-        command.stderr(Stdio::piped()).stdout(Stdio::null());
-        let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
-        let output = ended.await.unwrap();
-        let log = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{log}");
-        log
-    }
+fn arguments(cluster: &Cluster, more: &[&str]) -> Vec<String> {
+    let more = more.iter().map(|&text| text.to_owned());
+    cluster.arguments().into_iter().chain(more).collect()
 }
 
-/// Runs a test whose server is in the namespace.
-fn run<F: Future<Output = ()>>(test: impl FnOnce(Namespace) -> F + Send) {
-    let namespace = Namespace::new();
-    let inside = namespace.0.clone();
-    let on_thread = || {
-        let runtime =
-            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(test(namespace));
-    };
-    inside.run(on_thread).unwrap();
+fn start(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> Program {
+    let arguments = arguments(cluster, more);
+    Program::start(namespace, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The log of a program that ends by itself, with status 1.
+async fn failed(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> String {
+    let arguments = arguments(cluster, more);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut command = namespace.switchyard(&arguments);
+    command.stderr(Stdio::piped()).stdout(Stdio::null());
+    let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = ended.await.unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    log
 }
 
 #[test]
 fn pod_networks_are_waited_for_and_followed() {
     run(|namespace| async move {
-        let cluster = Cluster::start(Some(node(&["192.0.2.1"], &[]))).await;
+        let cluster = cluster(node(&["192.0.2.1"], &[])).await;
         // What an earlier run has left must serve meanwhile.
         namespace.0.output("nft", &["add", "table", "ip", "kube-proxy"], "").unwrap();
         let before = namespace.list("ruleset");
         let arguments = ["--proxy-mode=nftables", "--detect-local-mode=NodeCIDR", "-v=2"];
-        let program = cluster.program(&namespace, &arguments);
+        let program = start(&cluster, &namespace, &arguments);
         // All Services are known, and still nothing is programmed.
-        namespace.wait(crate::namespace::METRICS, "/metrics", |_, text| {
+        namespace.wait(METRICS, "/metrics", |_, text| {
             text.contains("kubeproxy_sync_proxy_rules_endpoint_changes_total 1\n")
         });
         assert_eq!(namespace.list("ruleset"), before);
@@ -101,12 +70,12 @@ fn pod_networks_are_waited_for_and_followed() {
         assert!(namespace.list("table ip kube-proxy").contains("10.7.1.0/24"));
 
         cluster.server.store().apply(node(&["192.0.2.1"], &["10.7.2.0/24"])).unwrap();
-        crate::namespace::until(|| {
+        until(|| {
             let rules = namespace.list("table ip kube-proxy");
             rules.contains("10.7.2.0/24") && !rules.contains("10.7.1.0/24")
         });
         cluster.server.store().apply(node(&["192.0.2.9"], &["10.7.2.0/24"])).unwrap();
-        assert!(cluster.server.store().delete(api_standin::Resource::Nodes, "", NODE));
+        assert!(cluster.server.store().delete(Resource::Nodes, "", NODE));
         namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
         assert!(namespace.list("table ip kube-proxy").contains("10.7.2.0/24"), "it stays");
 
@@ -125,8 +94,8 @@ fn pod_networks_are_waited_for_and_followed() {
 #[test]
 fn what_does_not_fit_the_node_is_said() {
     run(|namespace| async move {
-        let cluster = Cluster::start(Some(node(&["192.0.2.1"], &["fd01::/64"]))).await;
-        let log = cluster.failed(&namespace, &["--detect-local-mode=NodeCIDR"]).await;
+        let cluster = cluster(node(&["192.0.2.1"], &["fd01::/64"])).await;
+        let log = failed(&cluster, &namespace, &["--detect-local-mode=NodeCIDR"]).await;
         let error = "err=\"kube-proxy configuration is incorrect: \
                      the node's primary family is IPv4, but spec.podCIDRs of the Node is IPv6\"";
         for message in ["Error running ProxyServer", "command failed"] {
@@ -134,7 +103,7 @@ fn what_does_not_fit_the_node_is_said() {
         }
 
         // In another mode it is only a doubt.
-        let program = cluster.program(&namespace, &["--nodeport-addresses=0.0.0.0/0"]);
+        let program = start(&cluster, &namespace, &["--nodeport-addresses=0.0.0.0/0"]);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
         let (_, log) = program.terminate();
         let doubt = "\"Kube-proxy configuration may be incomplete or incorrect\" err=\"the node's";
@@ -145,7 +114,7 @@ fn what_does_not_fit_the_node_is_said() {
         if fs::exists(ipv6_off).unwrap_or(false) {
             namespace.0.output("sh", &["-c", &format!("echo 1 > {ipv6_off}")], "").unwrap();
             cluster.server.store().apply(node(&["fd00::1", "192.0.2.1"], &[])).unwrap();
-            let log = cluster.failed(&namespace, &[]).await;
+            let log = failed(&cluster, &namespace, &[]).await;
             assert!(log.contains("no support for primary IP family \\\"IPv6\\\""), "{log}");
         }
     });
