@@ -20,6 +20,7 @@ use crate::{
 
 /// What happens to a tracker.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are a few of them")]
 enum Step {
     Event(Event),
     Config(NodeConfig),
