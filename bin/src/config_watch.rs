@@ -1,10 +1,9 @@
 //! Notices that the configuration file says something else.
 //!
-//! kube-proxy ends when its file is written to, so that whoever supervises it starts it again with
-//! the new content; so do we. It watches the file itself, and so misses what happens to a mounted
-//! ConfigMap (a symbolic link beside the file is exchanged), a file that is replaced by another,
-//! and one that is deleted and made again. We watch the directories, and compare the content:
-//! nothing happens because of a write that changes nothing, or while the file is not there.
+//! kube-proxy watches the file itself, and so misses what happens to a mounted ConfigMap (a symbolic
+//! link beside the file is exchanged), a file that is replaced by another, and one that is deleted
+//! and made again. We watch the directories, and compare the content: nothing happens because of a
+//! write that changes nothing, or while the file is not there or empty.
 
 use std::{
     collections::BTreeSet,
@@ -17,8 +16,6 @@ use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use tokio::time;
 
-use crate::config::settings::ConfigFile;
-
 /// So long nothing must happen before the file is looked at: writing may take a moment.
 const SETTLE: Duration = Duration::from_millis(200);
 /// The file is looked at that often in any case: some file systems do not tell.
@@ -26,35 +23,41 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Symbolic links that are followed at most, as by the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Ends when the file holds something else than when it was read.
-pub async fn changed(file: &ConfigFile) -> io::Result<()> {
+/// What is in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// This.
+    Bytes(Vec<u8>),
+    /// It cannot be read, for this kind of reason.
+    Unreadable(io::ErrorKind),
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        Self::Bytes(text.as_bytes().to_owned())
+    }
+}
+
+/// Returns what is in the file when that is no longer what was `known`. A file that is not there, or
+/// that has nothing in it, is on its way.
+pub async fn changed(path: &Path, known: &Content) -> io::Result<Content> {
     loop {
         // A new watch each time: links may lead elsewhere now.
-        let mut events = watch(&file.path)?;
-        if differs(file) {
-            return Ok(());
+        let mut events = watch(path)?;
+        if let Some(content) = read(path).filter(|content| content != known) {
+            return Ok(content);
         }
         let _ = time::timeout(LOOK, events.next()).await;
         while let Ok(Some(_)) = time::timeout(SETTLE, events.next()).await {}
     }
 }
 
-/// Never ends if there is no file.
-pub async fn changed_if_any(file: Option<&ConfigFile>) -> io::Result<()> {
-    match file {
-        Some(file) => changed(file).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn differs(file: &ConfigFile) -> bool {
-    match fs::read(&file.path) {
-        Ok(bytes) if bytes.is_empty() => false,
-        Ok(bytes) => bytes != file.text.as_bytes(),
-        Err(error) => {
-            tracing::debug!(path = %file.path.display(), err = %error, "Cannot read the configuration");
-            false
-        }
+fn read(path: &Path) -> Option<Content> {
+    match fs::read(path) {
+        Ok(bytes) if bytes.is_empty() => None,
+        Ok(bytes) => Some(Content::Bytes(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(Content::Unreadable(error.kind())),
     }
 }
 
@@ -113,15 +116,15 @@ mod tests {
 
     use super::*;
 
-    /// A directory as the kubelet mounts a ConfigMap.
-    fn config_map(text: &str) -> (TempDir, ConfigFile) {
+    /// A directory as the kubelet mounts a ConfigMap, and the file in it.
+    fn config_map(text: &str) -> (TempDir, PathBuf) {
         let directory = TempDir::new().unwrap();
         let root = directory.path();
         revision(root, "..1", text);
         symlink("..1", root.join("..data")).unwrap();
         symlink("..data/config.conf", root.join("config.conf")).unwrap();
-        let file = ConfigFile { path: root.join("config.conf"), text: text.into() };
-        (directory, file)
+        let path = root.join("config.conf");
+        (directory, path)
     }
 
     fn revision(root: &Path, name: &str, text: &str) {
@@ -135,38 +138,38 @@ mod tests {
         fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
     }
 
-    /// Whether a change is noticed after `act`, within a time that is long for either answer.
-    async fn noticed(file: &ConfigFile, act: impl FnOnce()) -> bool {
-        let waiting = changed(file);
+    /// What is noticed after `act` if "a" was known, within a time that is long for either answer.
+    async fn noticed(path: &Path, act: impl FnOnce()) -> Option<Content> {
+        let known = Content::from("a");
+        let waiting = changed(path, &known);
         tokio::pin!(waiting);
         assert!(time::timeout(Duration::from_millis(100), &mut waiting).await.is_err());
         act();
-        match time::timeout(Duration::from_secs(2), waiting).await {
-            Ok(result) => result.is_ok(),
-            Err(_) => false,
-        }
+        time::timeout(Duration::from_secs(2), waiting).await.ok().map(Result::unwrap)
     }
 
     #[tokio::test]
     async fn a_config_map_that_changes_is_noticed() {
-        let (directory, file) = config_map("a");
+        let (directory, path) = config_map("a");
         revision(directory.path(), "..2", "b");
-        assert!(noticed(&file, || exchange(directory.path(), "..2")).await);
+        let found = noticed(&path, || exchange(directory.path(), "..2")).await;
+        assert_eq!(found, Some(Content::from("b")));
     }
 
     #[tokio::test]
     async fn a_config_map_that_says_the_same_is_not() {
-        let (directory, file) = config_map("a");
+        let (directory, path) = config_map("a");
         revision(directory.path(), "..2", "a");
-        assert!(!noticed(&file, || exchange(directory.path(), "..2")).await);
+        assert_eq!(noticed(&path, || exchange(directory.path(), "..2")).await, None);
     }
 
     #[tokio::test]
     async fn after_an_exchange_the_new_revision_is_watched() {
-        let (directory, file) = config_map("a");
+        let (directory, path) = config_map("a");
         revision(directory.path(), "..2", "a");
         let root = directory.path();
-        let waiting = changed(&file);
+        let known = Content::from("a");
+        let waiting = changed(&path, &known);
         tokio::pin!(waiting);
         assert!(time::timeout(Duration::from_millis(100), &mut waiting).await.is_err());
         exchange(root, "..2");
@@ -180,19 +183,40 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("config.conf");
         fs::write(&path, "a").unwrap();
-        let file = ConfigFile { path: path.clone(), text: "a".into() };
-        assert!(!noticed(&file, || fs::write(&path, "a").unwrap()).await, "the same again");
-        assert!(!noticed(&file, || fs::remove_file(&path).unwrap()).await, "gone for a moment");
+        let same = noticed(&path, || fs::write(&path, "a").unwrap()).await;
+        assert_eq!(same, None, "the same again");
+        let gone = noticed(&path, || fs::remove_file(&path).unwrap()).await;
+        assert_eq!(gone, None, "gone for a moment");
+        fs::write(&path, "a").unwrap();
+        let empty = noticed(&path, || fs::write(&path, "").unwrap()).await;
+        assert_eq!(empty, None, "about to be written");
         fs::write(&path, "a").unwrap();
         let other = directory.path().join("other");
         fs::write(&other, "b").unwrap();
-        assert!(noticed(&file, || fs::rename(&other, &path).unwrap()).await, "replaced");
+        let replaced = noticed(&path, || fs::rename(&other, &path).unwrap()).await;
+        assert_eq!(replaced, Some(Content::from("b")), "replaced");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_noticed_once() {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("config.conf");
+        fs::write(&path, "a").unwrap();
+        let replace = || {
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(&path).unwrap();
+        };
+        let found = noticed(&path, replace).await.unwrap();
+        assert!(matches!(found, Content::Unreadable(_)), "{found:?}");
+        let again = time::timeout(Duration::from_millis(500), changed(&path, &found)).await;
+        assert!(again.is_err(), "it is known");
     }
 
     #[tokio::test]
     async fn what_happened_before_watching_counts() {
-        let (_directory, file) = config_map("a");
-        let older = ConfigFile { text: "older".into(), ..file };
-        time::timeout(Duration::from_secs(1), changed(&older)).await.unwrap().unwrap();
+        let (_directory, path) = config_map("a");
+        let older = Content::from("older");
+        let found = time::timeout(Duration::from_secs(1), changed(&path, &older)).await;
+        assert_eq!(found.unwrap().unwrap(), Content::from("a"));
     }
 }

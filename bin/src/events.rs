@@ -83,6 +83,17 @@ impl Event {
         Self { is_warning: true, reason: "ProxyModeReplaced", note, ..Self::starting() }
     }
 
+    /// The configuration file says something that cannot be used; the proxy goes on without it.
+    pub fn configuration_rejected(note: String) -> Self {
+        Self {
+            is_warning: true,
+            reason: "ConfigurationRejected",
+            action: "Reload",
+            note,
+            ..Self::starting()
+        }
+    }
+
     /// The health of a Service cannot be served.
     pub fn service_health_failed(service: &ServiceName, note: String) -> Self {
         Self {

@@ -16,12 +16,12 @@ use proxy_core::model::IpFamily;
 /// the HTTP servers, which ask.
 #[derive(Debug)]
 pub struct ProxyHealth {
-    timeout: Duration,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
+    timeout: Duration,
     families: BTreeMap<IpFamily, Family>,
     node_eligible: bool,
 }
@@ -65,12 +65,17 @@ impl HealthReport {
 impl ProxyHealth {
     /// Nothing has started yet. A family will be unhealthy when a request has waited for `timeout`.
     pub fn new(timeout: Duration) -> Self {
-        Self { timeout, inner: Mutex::default() }
+        Self { inner: Mutex::new(Inner { timeout, ..Inner::default() }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change is a single assignment, so a panic elsewhere left nothing half done.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, a family is unhealthy when a request has waited for so long.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.lock().timeout = timeout;
     }
 
     /// The engine has started to serve these families.
@@ -106,7 +111,7 @@ impl ProxyHealth {
         let inner = self.lock();
         let families = inner.families.iter().map(|(family, state)| {
             let waiting = state.oldest_pending.map(|since| now.saturating_duration_since(since));
-            let healthy = waiting.is_none_or(|waiting| waiting < self.timeout);
+            let healthy = waiting.is_none_or(|waiting| waiting < inner.timeout);
             (*family, FamilyReport { last_updated: state.last_updated, healthy })
         });
         HealthReport { families: families.collect(), node_eligible: inner.node_eligible }
@@ -135,6 +140,9 @@ mod tests {
         assert!(health.report(at(659)).healthy());
         assert!(!health.report(at(660)).healthy(), "the oldest request counts");
         assert_eq!(health.report(at(660)).newest_update(), Some(Timestamp::UNIX_EPOCH));
+
+        health.set_timeout(2 * TIMEOUT);
+        assert!(health.report(at(660)).healthy(), "it may wait longer now");
 
         let now = Timestamp::from_second(1_700_000_000).unwrap();
         health.synced(now);

@@ -36,6 +36,7 @@ pub mod metrics;
 pub mod node;
 pub mod node_addresses;
 pub mod observe;
+pub mod reload;
 pub mod render;
 pub mod run;
 pub mod select;
@@ -107,11 +108,11 @@ fn operate(cli: &Cli, loaded: &Loaded) -> Result<(), Failure> {
     if flags.is_on("cleanup") || flags.is_on("cleanup-iptables") {
         return cleanup(&loaded.settings);
     }
-    proxy(loaded, flags.is_on("init-only"))
+    proxy(loaded, flags)
 }
 
 /// Prepares the node, and then proxies unless that was all.
-fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
+fn proxy(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     let (settings, mode_replaced) = in_mode(loaded)?;
     if let Some(conntrack) = &settings.conntrack
         && let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack)
@@ -125,7 +126,7 @@ fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
         }
         tracing::warn!(err = why, "Connection tracking keeps its limits and timeouts");
     }
-    if init_only {
+    if flags.is_on("init-only") {
         backend::prepare(&settings)?;
         tracing::info!(mode = %settings.backend.mode, "The node is ready");
         return Ok(());
@@ -139,7 +140,7 @@ fn proxy(loaded: &Loaded, init_only: bool) -> Result<(), Failure> {
         node = settings.node.node_name.as_str(),
         "Starting"
     );
-    match run::run(&settings, &loaded.config, mode_replaced) {
+    match run::run(&settings, loaded, flags, mode_replaced) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),
     }

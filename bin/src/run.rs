@@ -13,7 +13,6 @@
 
 use std::{convert::Infallible, io, sync::Arc, thread, time::Duration};
 
-use futures::future::OptionFuture;
 use proxy_core::{
     proxier::{Proxier, ProxierError},
     runner::{Input, Observer, Pace, Runner, RunnerConfig},
@@ -23,7 +22,7 @@ use tokio::{
     runtime,
     sync::{
         mpsc::{self, Receiver, Sender},
-        oneshot,
+        oneshot, watch,
     },
     task::JoinError,
 };
@@ -31,25 +30,26 @@ use tokio::{
 use crate::{
     backend::{self, Built},
     config::{
-        settings::{PeriodSettings, ServerSettings, Settings},
-        v1alpha1::KubeProxyConfiguration,
+        Loaded,
+        settings::{PeriodSettings, Settings},
     },
-    config_watch,
     events::{self, Event, Recorder},
     feed::{self, FeedError, Link},
+    flags::Flags,
     flows,
     health::ProxyHealth,
     http::{
         Handler,
         healthz::HealthzHandler,
-        listen,
-        metrics::MetricsHandler,
+        metrics::{MetricsHandler, Shown},
+        moving::{self, Place},
         service_health::{NotServed, ServiceHealthServers},
     },
     metrics::Metrics,
     node::discovery::Discovery,
     node_addresses,
     observe::EngineObserver,
+    reload::{self, Parts, Reloader},
     source::kube::WatchHealth,
 };
 
@@ -78,8 +78,8 @@ pub enum RunError {
     /// An address could not be bound, and the configuration says that this is fatal.
     #[error("cannot serve {0}")]
     Server(&'static str, #[source] io::Error),
-    /// The configuration file says something else now: whoever supervises this program starts it
-    /// again.
+    /// The configuration file says something else now that needs another start: whoever supervises
+    /// this program starts it again.
     #[error("content of the proxy server's configuration file was updated")]
     ConfigurationChanged,
     /// The configuration file cannot be watched.
@@ -93,15 +93,17 @@ pub enum RunError {
     Engine,
 }
 
-/// Proxies for ever, with settings that were made from this configuration. If that is in another
-/// mode than the configured one, `mode_replaced` says why.
+/// Proxies for ever, with settings that were made from what was loaded with these flags. If that is
+/// in another mode than the configured one, `mode_replaced` says why.
 pub fn run(
     settings: &Settings,
-    config: &KubeProxyConfiguration,
+    loaded: &Loaded,
+    flags: &Flags,
     mode_replaced: Option<String>,
 ) -> Result<Infallible, RunError> {
+    let config = &loaded.config;
     let Built { proxier, monitor, stats } = backend::build_watched(&settings.backend)?;
-    let health = Arc::new(ProxyHealth::new(2 * settings.periods.sync));
+    let health = Arc::new(ProxyHealth::new(reload::patience(&settings.periods)));
     let families = backend::enabled(&backend::families());
     let metrics = Arc::new(Metrics::new(settings.backend.mode, &families, &config.feature_gates)?);
     if let Some(stats) = stats {
@@ -124,17 +126,30 @@ pub fn run(
         .map_err(RunError::Thread)?;
     let link = Link { watches: WatchHealth::new(), recorded, requests: metrics.requests.clone() };
     let watches = link.watches.clone();
-    let healthz = HealthzHandler::new(health, Arc::clone(&metrics), watches.clone());
-    let exposition = MetricsHandler::new(metrics, watches, settings, config);
+    let healthz = HealthzHandler::new(Arc::clone(&health), Arc::clone(&metrics), watches.clone());
+    let (shown, what_is_shown) = watch::channel(Shown::new(settings, config));
+    let exposition = MetricsHandler::new(Arc::clone(&metrics), watches, what_is_shown);
+    let places = reload::places(&settings.servers).map(watch::Sender::new);
+    let wanted_places = places.each_ref().map(watch::Sender::subscribe);
     let discovery = Discovery::of(config, settings);
+    let (inputs, received) = mpsc::channel(QUEUE);
+    let parts = Parts {
+        inputs: inputs.clone(),
+        health,
+        places,
+        shown,
+        metrics,
+        recorder: recorder.clone(),
+        node: discovery.known(),
+    };
+    let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
     let settings = settings.clone();
     let result = runtime.block_on(async {
-        let (inputs, received) = mpsc::channel(QUEUE);
         let engine = start_engine(&settings, proxier, Arc::new(observer), received)?;
         if let Some(monitor) = monitor {
             tokio::spawn(monitor.run(inputs.clone()));
         }
-        let servers = serve(settings.servers.clone(), Arc::new(healthz), Arc::new(exposition));
+        let servers = serve(wanted_places, Arc::new(healthz), Arc::new(exposition));
         let serving = tokio::spawn(async move {
             let error = tokio::select! {
                 error = servers => error,
@@ -148,13 +163,12 @@ pub fn run(
         });
         // One sender stays here: the engine must not end because its feed did, or the reason would
         // be lost.
-        let config_file = settings.config_file.clone();
         let feeding = tokio::spawn(provide(settings, discovery, inputs.clone(), link));
         let error = tokio::select! {
             _ = engine => RunError::Engine,
             error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
             error = serving => error.unwrap_or_else(RunError::Task),
-            result = config_watch::changed_if_any(config_file.as_ref()) => match result {
+            result = reloader.run() => match result {
                 Ok(()) => RunError::ConfigurationChanged,
                 Err(error) => RunError::ConfigurationWatch(error),
             },
@@ -175,7 +189,7 @@ pub fn cleanup(settings: &Settings) -> Result<(), RunError> {
 }
 
 /// When the engine syncs, by kube-proxy's periods.
-fn runner_config(periods: &PeriodSettings) -> RunnerConfig {
+pub(crate) fn runner_config(periods: &PeriodSettings) -> RunnerConfig {
     RunnerConfig {
         pace: Pace::Adaptive { longest: periods.min_sync },
         longest_retry: periods.sync,
@@ -238,16 +252,15 @@ async fn provide(
 
 /// Serves health and metrics. Ends only if the configuration says that a failure is fatal.
 async fn serve(
-    servers: ServerSettings,
+    [healthz_place, metrics_place]: [watch::Receiver<Place>; 2],
     healthz: Arc<dyn Handler>,
     metrics: Arc<dyn Handler>,
 ) -> RunError {
-    let hard_fail = servers.bind_hard_fail;
     tokio::select! {
-        Some(error) = OptionFuture::from(
-            servers.healthz.map(|address| listen::serve("healthz", address, hard_fail, healthz)),
-        ) => RunError::Server("healthz", error),
-        error = listen::serve("metrics", servers.metrics, hard_fail, metrics) => {
+        error = moving::serve("healthz", healthz_place, healthz) => {
+            RunError::Server("healthz", error)
+        }
+        error = moving::serve("metrics", metrics_place, metrics) => {
             RunError::Server("metrics", error)
         }
     }

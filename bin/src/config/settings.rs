@@ -175,7 +175,7 @@ pub struct Settings {
     pub oom_score_adj: Option<i32>,
     /// The release of Kubernetes that we say we are of.
     pub reported_version: String,
-    /// The configuration file: if it changes the program ends, to be started again with the new one.
+    /// The configuration file: what to do when it changes, `reload` decides.
     pub config_file: Option<ConfigFile>,
 }
 

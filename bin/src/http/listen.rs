@@ -26,8 +26,6 @@ use tokio::{
 
 use super::{Answer, Handler, PLAIN_TEXT, answer};
 
-/// How long to wait before an address that could not be bound is tried again.
-const RETRY: Duration = Duration::from_secs(5);
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest body of a request that is read.
@@ -36,31 +34,6 @@ const LONGEST_BODY: usize = 1024;
 const MOST_CONNECTIONS: usize = 512;
 /// How long to wait when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Serves `handler` at `address` for ever. If the address cannot be bound it is tried again, or,
-/// with `hard_fail`, that is the end.
-pub async fn serve(
-    name: &'static str,
-    address: SocketAddr,
-    hard_fail: bool,
-    handler: Arc<dyn Handler>,
-) -> io::Error {
-    loop {
-        match bind(address) {
-            Ok(listener) => {
-                tracing::debug!(name, %address, "Listening");
-                accept(name, listener, handler).await
-            }
-            Err(error) => {
-                tracing::error!(name, %address, err = %error, "Failed to start server");
-                if hard_fail {
-                    return error;
-                }
-            }
-        }
-        time::sleep(RETRY).await;
-    }
-}
 
 /// Listens at `address`; at the addresses of both families if it is one family's "any" address and
 /// the kernel has IPv6, as Go programs do.
@@ -193,12 +166,6 @@ mod tests {
         text
     }
 
-    /// A port that was free a moment ago.
-    fn free_port() -> u16 {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port()
-    }
-
     #[tokio::test]
     async fn any_ipv4_address_is_both_families() {
         let listener = bind("0.0.0.0:0".parse().unwrap()).unwrap();
@@ -241,23 +208,5 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         assert!(TcpStream::connect(("127.0.0.2", port)).await.is_err());
         assert!(TcpStream::connect(("::1", port)).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn an_address_in_use_is_tried_again() {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let blocker = std::net::TcpListener::bind(address).unwrap();
-        let error = serve("test", address, true, Arc::new(Echo)).await;
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "hard fail");
-
-        time::pause();
-        let server = tokio::spawn(serve("test", address, false, Arc::new(Echo)));
-        time::sleep(RETRY / 2).await;
-        assert!(!server.is_finished());
-        drop(blocker);
-        time::sleep(RETRY).await;
-        time::resume();
-        assert!(get(address, "/again").await.ends_with("/again"));
-        server.abort();
     }
 }

@@ -8,6 +8,7 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use super::{
     Answer, Handler, JSON, PLAIN_TEXT, answer, configz, exposition, not_found, with_header, zpages,
@@ -33,31 +34,40 @@ const DEBUG_PATHS: [&str; 2] = ["/debug/flags", "/debug/flags/v"];
 pub struct MetricsHandler {
     metrics: Arc<Metrics>,
     watches: WatchHealth,
+    shown: watch::Receiver<Shown>,
+    start: Timestamp,
+}
+
+/// What is shown of the configuration that is in effect.
+pub struct Shown {
     mode: Mode,
     configz: String,
     flags: BTreeMap<&'static str, String>,
     debugs: bool,
-    start: Timestamp,
 }
 
-impl MetricsHandler {
-    /// The program runs with these settings, made from this configuration.
-    pub fn new(
-        metrics: Arc<Metrics>,
-        watches: WatchHealth,
-        settings: &Settings,
-        config: &KubeProxyConfiguration,
-    ) -> Self {
+impl Shown {
+    /// Of these settings, made from this configuration.
+    pub fn new(settings: &Settings, config: &KubeProxyConfiguration) -> Self {
         let mode = settings.backend.mode;
         let effective = configz::effective(config, mode);
-        let start = metrics.process_start().and_then(|start| i64::try_from(start).ok());
         Self {
-            metrics,
-            watches,
             mode,
             configz: configz::body(&effective).to_string(),
             flags: zpages::flags(settings, &effective),
             debugs: config.enable_profiling,
+        }
+    }
+}
+
+impl MetricsHandler {
+    /// What is shown of the configuration may change.
+    pub fn new(metrics: Arc<Metrics>, watches: WatchHealth, shown: watch::Receiver<Shown>) -> Self {
+        let start = metrics.process_start().and_then(|start| i64::try_from(start).ok());
+        Self {
+            metrics,
+            watches,
+            shown,
             start: start
                 .and_then(|start| Timestamp::from_second(start).ok())
                 .unwrap_or_else(Timestamp::now),
@@ -108,15 +118,17 @@ impl Handler for MetricsHandler {
             "/metrics/slis" => self.slis(request),
             "/healthz" => self.healthz(request.uri().query()),
             "/healthz/ping" => ok("ok"),
-            "/proxyMode" => ok(self.mode.as_str()),
-            "/configz" => answer(StatusCode::OK, JSON, self.configz.clone()),
-            "/flagz" => zpages::flagz(&self.flags).answer(request.headers()),
+            "/proxyMode" => ok(self.shown.borrow().mode.as_str()),
+            "/configz" => answer(StatusCode::OK, JSON, self.shown.borrow().configz.clone()),
+            "/flagz" => zpages::flagz(&self.shown.borrow().flags).answer(request.headers()),
             "/statusz" => {
-                let debug_paths = if self.debugs { &DEBUG_PATHS[..] } else { &[] };
+                let debug_paths = if self.shown.borrow().debugs { &DEBUG_PATHS[..] } else { &[] };
                 let paths = [debug_paths, &PATHS].concat();
                 zpages::statusz(self.start, Timestamp::now(), &paths).answer(request.headers())
             }
-            path if self.debugs && path.starts_with("/debug/") => self.debug(request),
+            path if self.shown.borrow().debugs && path.starts_with("/debug/") => {
+                self.debug(request)
+            }
             _ => not_found(),
         }
     }

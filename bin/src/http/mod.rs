@@ -5,6 +5,7 @@ mod exposition;
 pub mod healthz;
 pub mod listen;
 pub mod metrics;
+pub mod moving;
 pub mod service_health;
 pub mod zpages;
 

@@ -58,6 +58,13 @@ pub fn set_verbosity(verbosity: u32) -> bool {
     FILTER.get().is_some_and(|handle| handle.modify(|filter| filter.set(verbosity)).is_ok())
 }
 
+/// Lets through what these settings say, from now on. Their format does not count. False if nothing
+/// is logged.
+pub fn set_levels(settings: &LogSettings) -> bool {
+    let new = Verbosity::new(settings);
+    FILTER.get().is_some_and(|handle| handle.modify(|filter| *filter = new).is_ok())
+}
+
 /// A subscriber that writes to `writer`.
 pub fn subscriber<W>(settings: &LogSettings, writer: W) -> impl Subscriber + Send + Sync + use<W>
 where

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::{IntGauge, Opts};
+use prometheus::{IntGauge, IntGaugeVec, Opts};
 
 use super::maker::Maker;
 use crate::{config::gates, version};
 
-/// Registers these metrics, which never change, after all others.
+/// Registers these metrics, after all others. What tells of gates is returned.
 pub(super) fn register(
     make: &Maker<'_>,
     configured: &BTreeMap<String, bool>,
-) -> prometheus::Result<()> {
+) -> prometheus::Result<IntGaugeVec> {
     let (major, minor) = version::major_minor();
     let build = Opts::new(
         "kubernetes_build_info",
@@ -38,9 +38,7 @@ pub(super) fn register(
         "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
         &["name", "stage"],
     )?;
-    for gate in gates::all(configured) {
-        features.with_label_values(&[gate.name, gate.stage]).set(i64::from(gate.is_on));
-    }
+    set_gates(&features, configured);
     let registered = make.counters(
         "registered_metrics_total",
         "[BETA] The count of registered metrics broken by stability level and deprecation version.",
@@ -52,5 +50,12 @@ pub(super) fn register(
     registered.with_label_values(&["BETA", ""]).inc_by(4);
     make.counter("hidden_metrics_total", "[BETA] The count of hidden metrics.")?;
     make.counter("disabled_metrics_total", "[BETA] The count of disabled metrics.")?;
-    Ok(())
+    Ok(features)
+}
+
+/// Tells which gates are on, as a configuration switches them.
+pub(super) fn set_gates(features: &IntGaugeVec, configured: &BTreeMap<String, bool>) {
+    for gate in gates::all(configured) {
+        features.with_label_values(&[gate.name, gate.stage]).set(i64::from(gate.is_on));
+    }
 }

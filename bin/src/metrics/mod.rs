@@ -8,6 +8,7 @@ mod exposition;
 mod maker;
 mod ours;
 mod process;
+mod reloads;
 mod requests;
 mod sli;
 mod upstream;
@@ -20,7 +21,7 @@ use std::{
 
 use backend_iptables::Stats;
 use jiff::Timestamp;
-use prometheus::{Gauge, GaugeVec, IntCounterVec, Registry};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Registry};
 use proxy_core::{
     model::IpFamily,
     objects::Kind,
@@ -34,10 +35,13 @@ use self::{
     maker::Maker,
     ours::OurMetrics,
     process::ProcessMetrics,
+    reloads::ReloadMetrics,
     sli::SliMetrics,
     upstream::{ChangeMetrics, ConntrackMetrics, IptablesMetrics, NftablesMetrics, SyncMetrics},
 };
 use crate::config::settings::Mode;
+
+pub use self::reloads::Reload;
 
 /// All metrics of the process.
 pub struct Metrics {
@@ -57,6 +61,9 @@ pub struct Metrics {
     iptables: Option<(IptablesMetrics, OnceLock<Arc<Stats>>)>,
     conntrack: Option<ConntrackMetrics>,
     ours: OurMetrics,
+    reloads: ReloadMetrics,
+    /// `kubernetes_feature_enabled`
+    gates: IntGaugeVec,
     /// One at a time, since counters can only be added to.
     scraping: Mutex<()>,
 }
@@ -71,7 +78,7 @@ impl Metrics {
     ) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let make = Maker::new(&registry);
-        let metrics = Self {
+        Ok(Self {
             families: families.to_vec(),
             healthz: make.counters(
                 "kubeproxy_proxy_healthz_total",
@@ -99,13 +106,14 @@ impl Metrics {
                 _ => Some(ConntrackMetrics::new(&make)?),
             },
             ours: OurMetrics::new(&make)?,
+            reloads: ReloadMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
             sli: SliMetrics::new()?,
             scraping: Mutex::default(),
+            // The last, since it counts the others.
+            gates: component::register(&make, gates)?,
             registry: registry.clone(),
-        };
-        component::register(&make, gates)?;
-        Ok(metrics)
+        })
     }
 
     /// Has what the iptables backend counts told, too.
@@ -222,6 +230,16 @@ impl Metrics {
             let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
             gauge.set(clamped(count));
         }
+    }
+
+    /// Another configuration switches these gates.
+    pub fn set_gates(&self, gates: &BTreeMap<String, bool>) {
+        component::set_gates(&self.gates, gates);
+    }
+
+    /// The configuration file's content changed.
+    pub fn config_reloaded(&self, result: Reload) {
+        self.reloads.reloaded(result);
     }
 
     /// A sync failed.

@@ -14,7 +14,10 @@ use proxy_core::{
     runner::Input,
 };
 use tokio::{
-    sync::mpsc::{Receiver, Sender},
+    sync::{
+        mpsc::{Receiver, Sender},
+        watch,
+    },
     time::{Instant, sleep_until},
 };
 
@@ -66,9 +69,11 @@ pub struct Discovery {
     sanity: Sanity,
     /// `None`: whatever there is has to do.
     patience: Option<Patience>,
-    /// What the Node said last, once the first list has been passed on.
-    known: Option<Option<NodeFacts>>,
+    known: watch::Sender<Known>,
 }
+
+/// What the Node said last, if it is there; nothing before the first list has been passed on.
+pub type Known = Option<Option<NodeFacts>>;
 
 /// The first list of Nodes, while it is kept back.
 struct Held {
@@ -92,7 +97,12 @@ impl Discovery {
 
     /// Of a node with this configuration. Without `patience` nothing is waited for.
     pub fn new(node: NodeConfig, sanity: Sanity, patience: Option<Patience>) -> Self {
-        Self { node, sanity, patience, known: None }
+        Self { node, sanity, patience, known: watch::Sender::new(None) }
+    }
+
+    /// What is known of the Node, as it changes.
+    pub fn known(&self) -> watch::Receiver<Known> {
+        self.known.subscribe()
     }
 
     /// Passes events on. Ends well when nobody listens, or nothing comes any more.
@@ -126,7 +136,7 @@ impl Discovery {
         held: &mut Option<Held>,
     ) -> Result<Option<Event>, DiscoveryError> {
         let Some(ours) = self.ours(&event) else { return Ok(Some(event)) };
-        if self.known.is_some() {
+        if self.known.borrow().is_some() {
             self.follow(ours);
             return Ok(Some(event));
         }
@@ -166,11 +176,7 @@ impl Discovery {
     fn is_over(&mut self, held: &mut Option<Held>) -> Result<Option<Event>, DiscoveryError> {
         let (Some(waiting), Some(patience)) = (&mut *held, self.patience) else { return Ok(None) };
         if waiting.is_late {
-            let name = self.node.node_name.clone();
-            return Err(match &waiting.ours {
-                Some(_) => DiscoveryError::NoPodCidrs(name),
-                None => DiscoveryError::NoNode(name),
-            });
+            return Err(self.lacks_pods(waiting.ours.is_some()));
         }
         let node = self.node.node_name.as_str();
         match &waiting.ours {
@@ -205,6 +211,34 @@ impl Discovery {
         }))
     }
 
+    /// Whether this configuration, too, could be started with, now that the Node is known: nothing
+    /// is waited for. Doubts are said.
+    pub fn check(&self, facts: Option<&NodeFacts>) -> Result<(), DiscoveryError> {
+        let has_pods = facts.is_some_and(|facts| !facts.pod_cidrs.is_empty());
+        if self.patience.is_some() && self.node.local_pods == LocalPodsConfig::NodeCidr && !has_pods
+        {
+            return Err(self.lacks_pods(facts.is_some()));
+        }
+        self.judge(&facts.cloned().unwrap_or_default())
+    }
+
+    fn lacks_pods(&self, there_is_a_node: bool) -> DiscoveryError {
+        let name = self.node.node_name.clone();
+        match there_is_a_node {
+            true => DiscoveryError::NoPodCidrs(name),
+            false => DiscoveryError::NoNode(name),
+        }
+    }
+
+    fn judge(&self, facts: &NodeFacts) -> Result<(), DiscoveryError> {
+        let verdict = self.sanity.judge(facts);
+        for doubt in &verdict.doubts {
+            let err = doubt.as_str();
+            tracing::error!(err, "Kube-proxy configuration may be incomplete or incorrect");
+        }
+        verdict.fatal.map_or(Ok(()), |misfit| Err(misfit.into()))
+    }
+
     /// Holds the configuration against what is known now.
     fn settle(&mut self, facts: Option<NodeFacts>) -> Result<(), DiscoveryError> {
         let found = facts.clone().unwrap_or_default();
@@ -218,23 +252,16 @@ impl Discovery {
                 "The node's address is not known; if that is wrong, set --bind-address"
             );
         }
-        let verdict = self.sanity.judge(&found);
-        for doubt in &verdict.doubts {
-            let err = doubt.as_str();
-            tracing::error!(err, "Kube-proxy configuration may be incomplete or incorrect");
-        }
-        if let Some(misfit) = verdict.fatal {
-            return Err(misfit.into());
-        }
+        self.judge(&found)?;
         tracing::info!(primary = %node.primary, "The node's primary IP family");
-        self.known = Some(facts);
+        self.known.send_replace(Some(facts));
         Ok(())
     }
 
     /// Says what changes at the Node later. The engine follows it.
     fn follow(&mut self, ours: Option<&Node>) {
         let now = ours.map(NodeFacts::of);
-        let Some(before) = self.known.replace(now.clone()) else { return };
+        let Some(before) = self.known.send_replace(Some(now.clone())) else { return };
         let node = self.node.node_name.as_str();
         match (before, now) {
             (Some(_), None) => tracing::info!(node, "The Node is deleted"),

@@ -1,10 +1,10 @@
 //! In kube-proxy's place: what its installers write starts unchanged, the other mode's rules go
-//! when ours are there, and the program ends when its configuration changes.
+//! when ours are there, and the program ends when its configuration has another mode.
 
 use std::{
     fs,
     os::unix::fs::symlink,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Output, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -12,7 +12,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::namespace::{HEALTH, METRICS, Namespace};
+use crate::{
+    config_map::ConfigMap,
+    namespace::{HEALTH, METRICS, Namespace},
+};
 
 const NODE: &str = "\
 apiVersion: v1
@@ -154,34 +157,21 @@ fn flags_of_other_installers_start_unchanged() {
     starts(&all, directory.path());
 }
 
-/// A directory as the kubelet mounts a ConfigMap; returns the file in it.
-fn config_map(root: &Path, text: &str) -> PathBuf {
-    fs::create_dir_all(root.join("..1")).unwrap();
-    fs::write(root.join("..1/config.conf"), text).unwrap();
-    symlink("..1", root.join("..data")).unwrap();
-    symlink("..data/config.conf", root.join("config.conf")).unwrap();
-    root.join("config.conf")
-}
-
 #[test]
-fn a_configuration_that_changes_ends_it() {
+fn a_mode_that_changes_ends_it() {
     let namespace = Namespace::new();
     let directory = node();
     let root = directory.path().join("mounted");
     let before = fixture("kubeadm.yaml");
-    let file = config_map(&root, &before);
+    let mut config = ConfigMap::new(&root, &before);
     let all = [
-        format!("--config={}", file.display()),
+        format!("--config={}", config.path().display()),
         "--hostname-override=node-1".into(),
         manifests(directory.path()),
     ];
     let child = kube_proxy(&namespace, directory.path(), &all).spawn().unwrap();
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-    fs::create_dir(root.join("..2")).unwrap();
-    fs::write(root.join("..2/config.conf"), before.replace("mode: \"\"", "mode: nftables"))
-        .unwrap();
-    symlink("..2", root.join("..data_tmp")).unwrap();
-    fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    config.exchange(&before.replace("mode: \"\"", "mode: nftables"));
     let log = failed(ended(child));
     let message = "content of the proxy server's configuration file was updated";
     assert!(log.contains(message), "{log}");

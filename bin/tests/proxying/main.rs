@@ -2,6 +2,7 @@
 //! `ip` and `nft`.
 
 mod cluster;
+mod config_map;
 mod drop_in;
 mod events;
 mod flows;
@@ -9,6 +10,7 @@ mod manifests;
 mod metrics;
 mod namespace;
 mod pages;
+mod reload;
 mod service_health;
 mod signals;
 mod standin;

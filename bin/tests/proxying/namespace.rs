@@ -3,7 +3,7 @@
 use std::{
     io::Read,
     os::unix::process::ExitStatusExt,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -88,9 +88,27 @@ impl Program {
         let kill = format!("kill -TERM {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         let status = self.child.wait().unwrap();
+        (status.signal(), self.log())
+    }
+
+    /// Waits until it has ended by itself; its status, and its log.
+    #[track_caller]
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, self.log());
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "it is still running");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What it logged; it has ended.
+    fn log(&mut self) -> String {
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        (status.signal(), log)
+        log
     }
 }
 

@@ -16,7 +16,8 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
     change(&mut config);
     config.apply_defaults();
     let settings = Settings::new(&config, &Beside::default(), Mode::Nftables).unwrap();
-    MetricsHandler::new(Arc::new(Metrics::for_tests()), WatchHealth::new(), &settings, &config)
+    let shown = watch::Sender::new(Shown::new(&settings, &config)).subscribe();
+    MetricsHandler::new(Arc::new(Metrics::for_tests()), WatchHealth::new(), shown)
 }
 
 /// Status, type and body of the answer.

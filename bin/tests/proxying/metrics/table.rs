@@ -345,6 +345,21 @@ pub(super) const OURS: &[Row] = &[
         All,
         "For how long the API server has said nothing on a watch",
     ),
+    row(
+        "switchyard_config_reloads_total",
+        Counter,
+        &["result"],
+        All,
+        "Changes of the configuration file's content, by what became of them: `applied`, \
+         `unchanged`, `restart`, `rejected`",
+    ),
+    row(
+        "switchyard_config_in_effect",
+        Gauge,
+        &[],
+        All,
+        "1 if what the configuration file says is in effect, 0 if it was rejected",
+    ),
 ];
 
 /// All of them.

@@ -1,0 +1,201 @@
+//! The table, held against the configuration and what becomes of it.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use proxy_core::config::NodeConfig;
+use serde_json::json;
+
+use super::*;
+use crate::config::{
+    gates,
+    settings::{Beside, Settings},
+};
+
+fn config(change: impl FnOnce(&mut KubeProxyConfiguration)) -> KubeProxyConfiguration {
+    let mut config =
+        KubeProxyConfiguration { hostname_override: "node-1".into(), ..Default::default() };
+    change(&mut config);
+    config.apply_defaults();
+    config
+}
+
+/// The paths of the leaves of a configuration that has all its fields.
+fn all_paths() -> Vec<String> {
+    let config = config(|config| {
+        config.feature_gates =
+            gates::all(&config.feature_gates).map(|g| (g.name.to_owned(), true)).collect();
+    });
+    let mut found = BTreeSet::new();
+    leaves(&serde_json::to_value(config).unwrap(), &mut Vec::new(), &mut found);
+    found.into_iter().map(|path| path.join(".")).collect()
+}
+
+#[test]
+fn every_field_is_in_the_table() {
+    let paths = all_paths();
+    assert!(paths.len() > 50, "{paths:?}");
+    for path in &paths {
+        assert!(field(path).is_some(), "{path}");
+    }
+    // And nothing else is.
+    for row in FIELDS {
+        assert!(paths.iter().any(|path| field(path).unwrap().path == row.path), "{}", row.path);
+    }
+    assert_eq!(field("conntrackish").map(|field| field.path), None);
+}
+
+/// `config` with another value in the field; a valid one wherever the field means something.
+fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfiguration {
+    let mut value = serde_json::to_value(config).unwrap();
+    let names: Vec<&str> = path.split('.').collect();
+    let (last, sections) = names.split_last().unwrap();
+    let section = sections.iter().fold(&mut value, |value, name| &mut value[*name]);
+    let now = &mut section[*last];
+    *now = match (path, &*now) {
+        ("bindAddress", _) => json!("192.0.2.1"),
+        ("healthzBindAddress" | "metricsBindAddress", _) => json!("192.0.2.1:1"),
+        ("clusterCIDR", _) => json!("10.0.0.0/8"),
+        ("detectLocalMode", _) => json!("NodeCIDR"),
+        ("nodePortAddresses", _) => json!(["192.0.2.0/24"]),
+        ("logging.format", _) => json!("json"),
+        ("logging.vmodule", _) => json!([{"filePattern": "run", "verbosity": 3}]),
+        ("mode", Value::String(mode)) if mode == "iptables" => json!("nftables"),
+        ("mode", _) => json!("iptables"),
+        (_, Value::Bool(is_on)) => json!(!is_on),
+        (_, Value::Number(number)) if number.is_f64() => json!(7.5),
+        (_, Value::Number(_)) => json!(7),
+        (_, Value::Null) => json!(1),
+        (_, Value::String(text)) if text.ends_with('s') => json!("7s"),
+        (_, Value::String(_)) => json!("7"),
+        (_, Value::Array(_)) => json!(["192.0.2.0/24"]),
+        (_, other) => panic!("{path}: {other}"),
+    };
+    serde_json::from_value(value).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Settings without what can be applied while the program runs.
+fn fixed(mut settings: Settings, usual: &Settings) -> Settings {
+    settings.node = NodeConfig { node_name: settings.node.node_name, ..usual.node.clone() };
+    settings.periods = usual.periods;
+    settings.servers = usual.servers.clone();
+    settings.log.verbosity = usual.log.verbosity;
+    settings.log.vmodule.clone_from(&usual.log.vmodule);
+    settings.conntrack = usual.conntrack;
+    settings.oom_score_adj = usual.oom_score_adj;
+    settings
+}
+
+#[test]
+fn the_table_says_what_a_change_does() {
+    // With `detectLocal` meaning something, in the modes that have sections.
+    let mut effects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (mode, runs) in [
+        ("", Mode::Nftables),
+        ("", Mode::Iptables),
+        ("nftables", Mode::Nftables),
+        ("iptables", Mode::Iptables),
+        ("ipvs", Mode::Ipvs),
+        ("ipvs", Mode::Iptables),
+    ] {
+        for detect in ["ClusterCIDR", "BridgeInterface", "InterfaceNamePrefix"] {
+            let before = config(|config| {
+                config.mode = mode.into();
+                config.detect_local_mode = detect.into();
+            });
+            let gates = before.feature_gates.clone();
+            let settings = |config: &_| {
+                let mut settings = Settings::new(config, &Beside::default(), runs).unwrap();
+                // It is there in all modes, and read in one.
+                settings.backend.localhost_node_ports |= runs != Mode::Iptables;
+                settings
+            };
+            let usual = settings(&before);
+            for path in all_paths() {
+                let after = match path.strip_prefix("featureGates.") {
+                    Some(gate) => {
+                        let mut gates = gates.clone();
+                        let is_on = gates::is_on(&gates, gate);
+                        gates.insert(gate.to_owned(), !is_on);
+                        KubeProxyConfiguration { feature_gates: gates, ..before.clone() }
+                    }
+                    None => with_another(&before, &path),
+                };
+                let found = changes(&before, &after, runs);
+                let [Change { effect, .. }] = found[..] else { panic!("{path}: {found:?}") };
+                let at_once = settings(&after);
+                let case = format!("{path} in mode {mode:?}, {runs}");
+                match effect {
+                    Effect::Nothing => assert_eq!(at_once, usual, "{case}"),
+                    Effect::Live => assert_eq!(fixed(at_once, &usual), usual, "{case}"),
+                    Effect::Restart => {}
+                    Effect::LiveWithinFamily => panic!("{case} is undecided"),
+                }
+                effects.entry(path).or_default().insert(format!("{effect:?}"));
+            }
+        }
+    }
+    // What has an effect in some mode has one here.
+    for row in FIELDS.iter().filter(|row| row.effect != Effect::Nothing) {
+        let of_row = effects.iter().filter(|(path, _)| field(path).unwrap().path == row.path);
+        let all: BTreeSet<&str> = of_row.flat_map(|(_, e)| e).map(String::as_str).collect();
+        assert!(all.iter().any(|effect| *effect != "Nothing"), "{}", row.path);
+        let only_in_some = row.scope != Scope::Always;
+        assert_eq!(all.contains("Nothing"), only_in_some, "{}", row.path);
+    }
+}
+
+#[test]
+fn changes_are_told_by_field() {
+    let before = config(|config| config.mode = "nftables".into());
+    let mut after = before.clone();
+    assert_eq!(changes(&before, &after, Mode::Nftables), []);
+    after.node_port_addresses = vec!["10.0.0.0/8".into()];
+    after.conntrack.max_per_core = Some(0);
+    after.feature_gates.insert("AllowServiceExternalIPs".into(), false);
+    after.iptables.masquerade_bit = Some(7);
+    let found = changes(&before, &after, Mode::Nftables);
+    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "conntrack.maxPerCore: 32768 -> 0",
+            "featureGates.AllowServiceExternalIPs: null -> false",
+            "iptables.masqueradeBit: 14 -> 7",
+            "nodePortAddresses: [] -> [\"10.0.0.0/8\"]",
+        ]
+    );
+    let effects: Vec<Effect> = found.iter().map(|change| change.effect).collect();
+    assert_eq!(effects, [Effect::Live, Effect::Live, Effect::Nothing, Effect::Live]);
+}
+
+#[test]
+fn another_primary_family_is_a_restart() {
+    let to = |address: &str| {
+        let before = config(|config| config.bind_address = "192.0.2.1".into());
+        let after = KubeProxyConfiguration { bind_address: address.into(), ..before.clone() };
+        changes(&before, &after, Mode::Nftables)[0].effect
+    };
+    assert_eq!(to("192.0.2.2"), Effect::Live);
+    assert_eq!(to("0.0.0.0"), Effect::Live);
+    assert_eq!(to("2001:db8::1"), Effect::Restart);
+    assert_eq!(to("::"), Effect::Restart);
+}
+
+/// Set this to write the table instead of checking it.
+const WRITE: &str = "SWITCHYARD_WRITE_DOCS";
+
+#[test]
+fn the_documentation_has_the_table() {
+    const BEGIN: &str = "<!-- begin: what a change does -->\n";
+    const END: &str = "<!-- end: what a change does -->\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once(BEGIN).unwrap();
+    let (found, tail) = rest.split_once(END).unwrap();
+    let expected = format!("\n{}\n", markdown());
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(&path, format!("{head}{BEGIN}{expected}{END}{tail}")).unwrap();
+        return;
+    }
+    assert!(found == expected, "docs/configuration.md is stale: run this test with {WRITE}=1");
+}

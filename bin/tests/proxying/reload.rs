@@ -1,0 +1,308 @@
+//! What happens when the configuration file changes while the program runs.
+
+use std::{
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use packet_rig::{
+    Conversation, EchoServer, LoadGenerator, LoadPlan, Protocol, Target, http::metric_values,
+};
+use tempfile::TempDir;
+
+use crate::{
+    config_map::ConfigMap,
+    namespace::{HEALTH, METRICS, Namespace, Program},
+};
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10]
+  externalIPs: [198.51.100.1]
+  ports: [{port: 80, protocol: TCP, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: '', port: 8080, protocol: TCP}]
+endpoints: [{addresses: [192.0.2.1]}]
+";
+
+/// A configuration of nftables mode with these fields.
+fn configuration(fields: &str) -> String {
+    format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+         mode: nftables\nhostnameOverride: node-1\n{fields}"
+    )
+}
+
+/// The program at work with a configuration that can be exchanged.
+struct Running {
+    namespace: Namespace,
+    config: ConfigMap,
+    directory: TempDir,
+    program: Program,
+}
+
+impl Running {
+    /// With these fields.
+    fn start(fields: &str) -> Self {
+        let namespace = Namespace::new();
+        namespace
+            .0
+            .ip("addr add 192.0.2.2/32 dev lo\n\
+                 route add 10.96.0.0/16 dev lo src 192.0.2.1\n\
+                 route add 198.51.100.0/24 dev lo src 192.0.2.1")
+            .unwrap();
+        let directory = TempDir::new().unwrap();
+        let manifests = directory.path().join("manifests");
+        fs::create_dir(&manifests).unwrap();
+        fs::write(manifests.join("all.yaml"), OBJECTS).unwrap();
+        let config = ConfigMap::new(&directory.path().join("mounted"), &configuration(fields));
+        let arguments = [
+            format!("--config={}", config.path().display()),
+            format!("--manifests={}", manifests.display()),
+        ];
+        let program = Program::start(&namespace, &[&arguments[0], &arguments[1]]);
+        namespace.wait_for_service_ports(1);
+        Self { namespace, config, directory, program }
+    }
+
+    /// Exchanges the configuration, and waits until that had this result so often.
+    #[track_caller]
+    fn change(&mut self, fields: &str, result: &str, count: u32) {
+        self.change_from(fields, METRICS, result, count);
+    }
+
+    #[track_caller]
+    fn change_from(&mut self, fields: &str, metrics: &str, result: &str, count: u32) {
+        self.config.exchange(&configuration(fields));
+        let name = format!("switchyard_config_reloads_total{{result=\"{result}\"}}");
+        self.namespace
+            .wait(metrics, "/metrics", |_, text| metric_values(text, &name) == [f64::from(count)]);
+    }
+
+    /// Whether the same process has run all the time.
+    fn log(self) -> String {
+        let (signal, log) = self.program.terminate();
+        assert_eq!(signal, Some(15), "it ended by itself: {log}");
+        log
+    }
+
+    fn open(&self, address: &str) -> std::io::Result<Conversation> {
+        let target = Target::tcp(address.parse().unwrap());
+        self.namespace.0.run(|| Conversation::open(target, Duration::from_secs(5))).unwrap()
+    }
+
+    /// Waits until a new connection to the address is answered, or no longer is.
+    #[track_caller]
+    fn wait_for(&self, address: &str, answers: bool) {
+        let start = Instant::now();
+        while self.open(address).and_then(|mut c| c.ask()).is_ok() != answers {
+            assert!(start.elapsed() < Duration::from_secs(20), "{address}: not {answers}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until the rules have this in them, or no longer have.
+    #[track_caller]
+    fn wait_for_rules(&self, text: &str, has: bool) {
+        let start = Instant::now();
+        loop {
+            let table = self.namespace.list("table ip kube-proxy");
+            if table.contains(text) == has {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{text}: not {has}: {table}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn in_configz(&self, pointer: &str) -> serde_json::Value {
+        let (_, body) = self.namespace.get(METRICS, "/configz").unwrap();
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        body["kubeproxy.config.k8s.io"].pointer(pointer).unwrap().clone()
+    }
+}
+
+#[test]
+fn what_the_node_serves_changes_under_load() {
+    let mut running = Running::start("nodePortAddresses: [192.0.2.1/32]\n");
+    let _server = EchoServer::start(&running.namespace.0, "web", 8080, &[Protocol::Tcp]).unwrap();
+    running.wait_for("10.96.0.10:80", true);
+    running.wait_for("192.0.2.1:30080", true);
+    running.wait_for("192.0.2.2:30080", false);
+    let mut open = running.open("192.0.2.1:30080").unwrap();
+    open.ask().unwrap();
+    let cluster_ip = Target::tcp("10.96.0.10:80".parse().unwrap());
+    let load = LoadGenerator::start(&LoadPlan::new(&running.namespace.0, cluster_ip));
+
+    running.change("nodePortAddresses: [192.0.2.2/32]\n", "applied", 1);
+    running.wait_for("192.0.2.2:30080", true);
+    running.wait_for("192.0.2.1:30080", false);
+    let addresses = running.namespace.list("set ip kube-proxy nodeport-ips");
+    assert!(addresses.contains("192.0.2.2") && !addresses.contains("192.0.2.1"), "{addresses}");
+    assert_eq!(running.in_configz("/nodePortAddresses"), serde_json::json!(["192.0.2.2/32"]));
+
+    // A gate, local pods, masquerading: what concerns Services comes along, in one sync.
+    running.wait_for("198.51.100.1:80", true);
+    running.change(
+        "nodePortAddresses: [192.0.2.2/32]\nclusterCIDR: 10.1.0.0/16\n\
+         featureGates: {AllowServiceExternalIPs: false}\n",
+        "applied",
+        2,
+    );
+    running.wait_for("198.51.100.1:80", false);
+    running.wait_for_rules("ip saddr != 10.1.0.0/16 ", true);
+    running.wait_for_rules("goto masquerade-nonlocal-lb/1", true);
+    running.change(
+        "nodePortAddresses: [192.0.2.2/32]\nclusterCIDR: 10.1.0.0/16\n\
+         nftables: {masqueradeAll: true}\n",
+        "applied",
+        3,
+    );
+    running.wait_for("198.51.100.1:80", true);
+    // Everybody is masqueraded now.
+    running.wait_for_rules("goto masquerade-nonlocal-lb/1", false);
+
+    open.ask().expect("a connection stays, though its address is no longer served");
+    let report = load.finish().unwrap();
+    for tally in [&report.new_connections, &report.persistent] {
+        assert!(tally.attempts > 20, "{report:?}");
+        assert_eq!(tally.failed(), 0, "{:?}", tally.failures);
+    }
+    let log = running.log();
+    let told = "\"Configuration changed\" field=\"nodePortAddresses\" \
+                from=\"[\\\"192.0.2.1/32\\\"]\" to=\"[\\\"192.0.2.2/32\\\"]\"";
+    assert!(log.contains(told), "{log}");
+    assert!(!log.contains("E1"), "no errors: {log}");
+}
+
+#[test]
+fn what_cannot_be_used_leaves_the_rest_alone() {
+    let mut running = Running::start("nodePortAddresses: [192.0.2.1/32]\n");
+    let metrics = |running: &Running| running.namespace.get(METRICS, "/metrics").unwrap().1;
+    let in_effect = |text: &str| metric_values(text, "switchyard_config_in_effect");
+    assert_eq!(in_effect(&metrics(&running)), [1.0]);
+    let before = running.namespace.list("ruleset");
+
+    running.change("nodePortAddresses: [nonsense]\nbindAddress: x\n", "rejected", 1);
+    assert_eq!(in_effect(&metrics(&running)), [0.0]);
+    running.change("nodePortAddresses: 7\n", "rejected", 2);
+    running.change("nodePortAddresses: [192.0.2.1/32\n", "rejected", 3);
+    assert_eq!(running.namespace.list("ruleset"), before);
+    assert_eq!(running.in_configz("/nodePortAddresses"), serde_json::json!(["192.0.2.1/32"]));
+
+    // It still follows the cluster.
+    let more = OBJECTS.replace("web", "more").replace("10.96.0.10", "10.96.0.11");
+    let more = more.replace("198.51.100.1", "198.51.100.2").replace("30080", "30081");
+    fs::write(running.directory.path().join("manifests/more.yaml"), more).unwrap();
+    running.namespace.wait_for_service_ports(2);
+
+    // And goes on from there: first only written otherwise, then something else.
+    running.change("# Good again\nnodePortAddresses: ['192.0.2.1/32']\n", "unchanged", 1);
+    assert_eq!(in_effect(&metrics(&running)), [1.0]);
+    running.change("nodePortAddresses: [192.0.2.2/32]\n", "applied", 1);
+    let log = running.log();
+    let errors: Vec<&str> = log.lines().filter(|line| line.starts_with('E')).collect();
+    assert_eq!(errors.len(), 3, "{log}");
+    for part in [
+        "\"The configuration file cannot be used; what was good stays in effect\"",
+        "KubeProxyConfiguration.BindAddress: Invalid value",
+        "KubeProxyConfiguration.NodePortAddresses[0]: Invalid value",
+    ] {
+        assert!(errors[0].contains(part), "{part} is not in {}", errors[0]);
+    }
+}
+
+#[test]
+fn a_mode_that_cannot_be_run_is_rejected() {
+    let mut running = Running::start("");
+    running.config.exchange(&configuration("").replace("nftables", "userspace"));
+    let name = "switchyard_config_reloads_total{result=\"rejected\"}";
+    running.namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, name) == [1.0]);
+    let log = running.log();
+    assert!(log.contains("userspace cannot be used on this node"), "{log}");
+}
+
+/// What the kernel's setting of this namespace is.
+fn udp_timeout(namespace: &Namespace) -> String {
+    let path = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+    namespace.0.output("cat", &[path], "").unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_rest_of_the_program_changes_too() {
+    // A namespace may not change the machine's limit of connections.
+    let conntrack = |udp| format!("conntrack: {{maxPerCore: 0, udpTimeout: {udp}s}}\n");
+    let mut running = Running::start(&conntrack(77));
+    assert_eq!(udp_timeout(&running.namespace), "77");
+
+    running.change(&conntrack(88), "applied", 1);
+    assert_eq!(udp_timeout(&running.namespace), "88");
+
+    // What debugging shows is shown from now on.
+    let write = |running: &Running, name: &str| {
+        let path = running.directory.path().join("manifests").join(name);
+        let text = OBJECTS.replace("web", name).replace("10.96.0.10", "10.96.0.11");
+        fs::write(path, text.replace("198.51.100.1", "198.51.100.2").replace("30080", "30081"))
+    };
+    let verbose = format!("{}logging: {{verbosity: 2}}\n", conntrack(88));
+    running.change(&verbose, "applied", 2);
+    write(&running, "second.yaml").unwrap();
+    running.namespace.wait_for_service_ports(2);
+    running.change(&conntrack(88), "applied", 3);
+    fs::remove_file(running.directory.path().join("manifests/second.yaml")).unwrap();
+    running.namespace.wait_for_service_ports(1);
+
+    // Servers move, and show what is in effect.
+    assert_eq!(running.namespace.get(METRICS, "/debug/flags/v").unwrap().0, 404);
+    let moved = "healthzBindAddress: 192.0.2.1:1256\nmetricsBindAddress: 127.0.0.1:1249\n\
+                 enableProfiling: true\nnftables: {minSyncPeriod: 2s, syncPeriod: 7s}\n";
+    running.change_from(&(conntrack(88) + moved), "127.0.0.1:1249", "applied", 4);
+    running.namespace.wait("192.0.2.1:1256", "/healthz", |status, _| status == 200);
+    let start = Instant::now();
+    while running.namespace.get(METRICS, "/healthz").is_some()
+        || running.namespace.get(HEALTH, "/healthz").is_some()
+    {
+        assert!(start.elapsed() < Duration::from_secs(20), "the old ones are still there");
+        sleep(Duration::from_millis(20));
+    }
+    assert_ne!(running.namespace.get("127.0.0.1:1249", "/debug/flags/v").unwrap().0, 404);
+    let (_, flags) = running.namespace.get("127.0.0.1:1249", "/flagz").unwrap();
+    assert!(flags.contains("\niptables-sync-period=7s\n"), "{flags}");
+
+    let log = running.log();
+    let synced: Vec<&str> = log.lines().filter(|line| line.contains("\"Synced\"")).collect();
+    assert!(!synced.is_empty(), "{log}");
+    assert!(synced.iter().all(|line| line.contains("service_ports=2")), "{synced:#?}");
+}
+
+#[test]
+fn other_fields_end_it() {
+    let bit = configuration("nftables: {masqueradeBit: 13}\n");
+    let name = configuration("").replace("node-1", "node-2");
+    for (text, field) in [(bit, "nftables.masqueradeBit"), (name, "hostnameOverride")] {
+        let Running { namespace, mut config, program, directory: _directory } = Running::start("");
+        // Whatever else differs.
+        config.exchange(&format!("{text}nodePortAddresses: [192.0.2.2/32]\n"));
+        let (status, log) = program.ended();
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.contains("content of the proxy server's configuration file was updated"));
+        let told = "\"These fields cannot be changed now: the program has to be started again\"";
+        assert!(log.contains(&format!("{told} fields=\"{field}\"")), "{log}");
+        assert!(namespace.list("tables").contains("kube-proxy"), "what is programmed stays");
+    }
+}
