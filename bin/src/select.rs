@@ -30,9 +30,12 @@ pub enum Lacking {
 }
 
 impl fmt::Display for Lacking {
+    /// In one line: programs print more.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::OnNode(text) | Self::Otherwise(text)) = self;
-        f.write_str(text)
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        f.write_str(lines.next().unwrap_or_default())?;
+        lines.try_for_each(|line| write!(f, "; {line}"))
     }
 }
 
@@ -267,6 +270,14 @@ mod tests {
             "ipvs cannot be used on this node: no ipvs",
             "only for want of the modules"
         );
+    }
+
+    #[test]
+    fn what_is_lacking_is_one_line() {
+        let lacking =
+            Lacking::OnNode("iptables fails:\n  table does not exist\n\nmodprobe?\n".into());
+        assert_eq!(lacking.to_string(), "iptables fails:; table does not exist; modprobe?");
+        assert_eq!(Lacking::Otherwise("not built".into()).to_string(), "not built");
     }
 
     #[test]

@@ -77,9 +77,8 @@ fn ended(mut child: Child) -> Output {
 }
 
 /// The fixtures of files, each with how many warnings it makes.
-const FILES: [(&str, usize); 7] = [
+const FILES: [(&str, usize); 6] = [
     ("kubeadm.yaml", 0),
-    ("kubeadm-1.31.yaml", 0),
     ("kubeadm-1.29.yaml", 0),
     ("kubeadm-1.28.yaml", 0),
     ("kubeadm-1.10.yaml", 3),
@@ -134,17 +133,6 @@ fn starts(arguments: &[String], directory: &Path) {
     assert!(namespace.list("tables").contains("table ip kube-proxy"), "{arguments:?}");
     child.kill().unwrap();
     child.wait().unwrap();
-}
-
-#[test]
-fn kubeadms_files_start_unchanged() {
-    let directory = node();
-    for name in ["kubeadm.yaml", "kubeadm-1.28.yaml"] {
-        let path = directory.path().join("config.conf");
-        fs::write(&path, fixture(name)).unwrap();
-        let all = [format!("--config={}", path.display()), "--hostname-override=node-1".into()];
-        starts(&all, directory.path());
-    }
 }
 
 #[test]
@@ -250,6 +238,45 @@ fn a_mode_that_cannot_be_run_is_one_sentence() {
         ),
         "{userspace}"
     );
+}
+
+#[test]
+fn the_first_mode_that_works_is_used() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let programs = directory.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    // Without the program that this transport needs, nftables cannot be used.
+    let all = ["--nft-transport=json".to_owned(), manifests(directory.path())];
+    let mut command = kube_proxy(&namespace, directory.path(), &all);
+    let log = failed(command.env("PATH", &programs).output().unwrap());
+    let last = log.lines().last().unwrap();
+    let lacking = last.split_once("no mode can be used on this node: ").expect(last).1;
+    assert!(lacking.starts_with("nftables: "), "{lacking}");
+    assert!(
+        lacking.ends_with(
+            "; iptables: iptables, iptables-save and iptables-restore, ip6tables, ip6tables-save \
+             and ip6tables-restore are not installed; userspace: the userspace backend is not \
+             built yet; use nftables\""
+        ),
+        "{lacking}"
+    );
+
+    // One family is enough.
+    for name in ["iptables", "iptables-save", "iptables-restore"] {
+        let path = namespace.0.output("which", &[name], "").unwrap();
+        symlink(path.trim(), programs.join(name)).unwrap();
+    }
+    let mut child = command.env("PATH", &programs).spawn().unwrap();
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    assert_eq!(namespace.get(METRICS, "/proxyMode").unwrap().1, "iptables");
+    let saved = |program| namespace.0.output(program, &[], "").unwrap();
+    assert!(saved("iptables-save").contains(":KUBE-SERVICES "));
+    assert!(!saved("ip6tables-save").contains("KUBE-"));
+    child.kill().unwrap();
+    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    let passed_over = |line: &&str| line.contains("\"This node cannot run the mode\"");
+    assert_eq!(log.lines().filter(passed_over).count(), 1, "{log}");
 }
 
 /// Runs it in a mode until it is healthy and `done`, and ends it.

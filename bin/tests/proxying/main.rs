@@ -6,6 +6,7 @@ mod config_map;
 mod drop_in;
 mod events;
 mod flows;
+mod kubeadm;
 mod manifests;
 mod metrics;
 mod namespace;

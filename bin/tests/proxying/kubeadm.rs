@@ -1,0 +1,100 @@
+//! As a pod of kubeadm's DaemonSet: the arguments and the files at their places, unchanged.
+
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::symlink,
+    process::{Child, Stdio},
+};
+
+use api_standin::load;
+
+use crate::{
+    namespace::{HEALTH, Namespace},
+    standin::{Cluster, NODE, run},
+};
+
+/// What `kubeadm init` writes into the ConfigMap, by the minor releases that write it. They differ in
+/// the fields that the type has, all of which are written, none with a default.
+const CONFIGURATIONS: [(&[u32], &str); 3] = [
+    (&[28], include_str!("../fixtures/kubeadm-1.28.yaml")),
+    (&[29, 30], include_str!("../fixtures/kubeadm-1.29.yaml")),
+    (&[31, 32, 33, 34, 35, 36], include_str!("../fixtures/kubeadm.yaml")),
+];
+/// The command of the DaemonSet.
+const COMMAND: [&str; 3] = [
+    "/usr/local/bin/kube-proxy",
+    "--config=/var/lib/kube-proxy/config.conf",
+    "--hostname-override=$(NODE_NAME)",
+];
+
+/// Runs the rest of its arguments where `$1` is `/usr/local/bin` and `$2` is `/var/lib/kube-proxy`,
+/// for nobody else.
+const CONTAINER: &str = "set -e
+mount --bind \"$1\" /usr/local/bin
+mount -t tmpfs tmpfs /var/lib
+mkdir /var/lib/kube-proxy
+mount --bind \"$2\" /var/lib/kube-proxy
+shift 2
+exec \"$@\"";
+
+/// Starts the pod of a node with this configuration.
+fn start(cluster: &Cluster, namespace: &Namespace, configuration: &str) -> Child {
+    let (bin, mounted) =
+        (cluster.directory.path().join("bin"), cluster.directory.path().join("cm"));
+    for directory in [&bin, &mounted] {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir(directory).unwrap();
+    }
+    symlink(env!("CARGO_BIN_EXE_switchyard"), bin.join("kube-proxy")).unwrap();
+    // As the kubelet lays out a ConfigMap.
+    fs::create_dir(mounted.join("..1")).unwrap();
+    symlink("..1", mounted.join("..data")).unwrap();
+    fs::write(mounted.join("..1/config.conf"), configuration).unwrap();
+    cluster.server.write_kubeconfig(&mounted.join("..1/kubeconfig.conf")).unwrap();
+    for file in ["config.conf", "kubeconfig.conf"] {
+        symlink(format!("..data/{file}"), mounted.join(file)).unwrap();
+    }
+    let mut command = namespace.0.command("unshare");
+    command.args(["--mount", "sh", "-c", CONTAINER, "sh"]).args([bin, mounted]);
+    // The kubelet fills the variable in.
+    command.args(COMMAND.map(|argument| argument.replace("$(NODE_NAME)", NODE)));
+    command.stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn every_release_starts_unchanged() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        load::fill(cluster.server.store(), 3, 2).unwrap();
+        let mut minors: Vec<u32> = Vec::new();
+        for (releases, written) in CONFIGURATIONS {
+            minors.extend(releases);
+            let dual_stack = written.replace(
+                "clusterCIDR: 10.244.0.0/16",
+                "clusterCIDR: 10.244.0.0/16,fd00:10:244::/56",
+            );
+            for configuration in [written, &dual_stack] {
+                let mut child = start(&cluster, &namespace, configuration);
+                namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+                namespace.wait_for_service_ports(3);
+                let rules = namespace.list("ruleset");
+                let ip = load::cluster_ip(0).to_string();
+                assert!(
+                    rules.contains(&ip) && rules.contains("10.244.0.0/16"),
+                    "{releases:?}: {rules}"
+                );
+                child.kill().unwrap();
+                child.wait().unwrap();
+                let mut log = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+                let strict = log.lines().find(|line| line.contains("strict decoding"));
+                assert_eq!(strict, None, "{releases:?}: a field that nobody knows");
+                namespace.0.output("nft", &["flush", "ruleset"], "").unwrap();
+            }
+        }
+        assert_eq!(minors, (28..=36).collect::<Vec<u32>>());
+        let agent = cluster.server.user_agent().unwrap();
+        assert!(agent.starts_with("kube-proxy/v1.36.2 (linux/"), "{agent}");
+    });
+}
