@@ -36,7 +36,7 @@ deny:
 		|| echo "advisories: not checked, the database cannot be fetched from here"
 
 unit:
-	@scripts/install-tools.sh cc ip nft iptables
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --no-fail-fast
 	SWITCHYARD_BACKEND=iptables $(CARGO) test --package packet-rig --test sequences --test restart

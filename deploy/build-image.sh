@@ -2,22 +2,26 @@
 # Builds the image without a registry and without a container engine: a static binary, a root file
 # system of little more than it, and an OCI layout in a tar file, by cargo, tar and sha256sum.
 #
-#   deploy/build-image.sh [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
+#   deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
 #
-#   -o  the tar file; target/image/switchyard.oci.tar if not given
+#   -v  nftables: the binary alone, if not given; iptables: also iptables, ipset and modprobe, taken
+#       from this distribution by iptables-root.sh
+#   -o  the tar file; target/image/switchyard-VARIANT.oci.tar if not given
 #   -t  the name in it; switchyard:latest if not given
 #   -b  a binary that was built before, instead of building one
-#   -f  a directory to lay over the root file system: for the variant with iptables, ipset and
-#       modprobe, which are a distribution's to provide
+#   -f  a directory to lay over the root file system
 #
 # Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
 # `skopeo copy oci-archive:FILE docker://...`, or `podman load -i FILE`.
 set -eu
+# What is made must not depend on who makes it.
+umask 022
 
 cd "$(dirname "$0")/.."
-output=target/image/switchyard.oci.tar name=switchyard:latest binary= overlay=
-while getopts o:t:b:f: option; do
+variant=nftables output='' name=switchyard:latest binary='' overlay=''
+while getopts v:o:t:b:f: option; do
     case $option in
+        v) variant=$OPTARG ;;
         o) output=$OPTARG ;;
         t) name=$OPTARG ;;
         b) binary=$OPTARG ;;
@@ -25,6 +29,11 @@ while getopts o:t:b:f: option; do
         *) exit 2 ;;
     esac
 done
+case $variant in
+    nftables | iptables) ;;
+    *) echo "there is no variant $variant, only nftables and iptables" >&2; exit 2 ;;
+esac
+output=${output:-target/image/switchyard-$variant.oci.tar}
 
 case $(uname -m) in
     x86_64) target=x86_64-unknown-linux-gnu architecture=amd64 ;;
@@ -52,6 +61,9 @@ echo "root:x:0:0::/:/nonexistent
 nonroot:x:65532:65532::/:/nonexistent" >"$root/etc/passwd"
 echo "root:x:0:
 nonroot:x:65532:" >"$root/etc/group"
+# A node may know the API server by a name in its /etc/hosts alone.
+echo "hosts: files dns" >"$root/etc/nsswitch.conf"
+[ "$variant" = nftables ] || deploy/iptables-root.sh "$root"
 [ -z "$overlay" ] || cp -a "$overlay/." "$root/"
 
 # A user other than root has a capability only if the file grants it. Without the privilege to mark
@@ -64,13 +76,12 @@ else
 fi
 
 # The same input makes the same image: order, owners and times are fixed.
-# shellcheck disable=SC2086
 reproducible() {
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --format=posix \
         --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime "$@"
 }
 digest() { sha256sum "$1" | cut -d' ' -f1; }
-# Moves a file to where its content says; prints digest and size.
+# Moves a file to where its content says; prints digest and size, two words.
 blob() {
     sum=$(digest "$1")
     mv "$1" "$layout/blobs/sha256/$sum"
@@ -81,16 +92,19 @@ blob() {
 reproducible $xattrs -C "$root" -cf "$work/layer.tar" .
 diff_id=$(digest "$work/layer.tar")
 gzip -n9 "$work/layer.tar"
+# shellcheck disable=SC2046
 set -- $(blob "$work/layer.tar.gz")
 layer=$1 layer_size=$2
 
 printf '{"created":"1970-01-01T00:00:00Z","architecture":"%s","os":"linux","config":{"Entrypoint":["/usr/local/bin/kube-proxy"],"WorkingDir":"/","Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
     "$architecture" "$diff_id" >"$work/config.json"
+# shellcheck disable=SC2046
 set -- $(blob "$work/config.json")
 config=$1 config_size=$2
 
 printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"sha256:%s","size":%s}]}' \
     "$config" "$config_size" "$layer" "$layer_size" >"$work/manifest.json"
+# shellcheck disable=SC2046
 set -- $(blob "$work/manifest.json")
 manifest=$1 manifest_size=$2
 

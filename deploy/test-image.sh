@@ -1,12 +1,13 @@
 #!/bin/sh
-# Checks an image that build-image.sh made: every digest and size, the link, and that the program
-# in it runs in its root file system, if this may be done (chroot needs root).
+# Checks an image that build-image.sh made: every digest and size, the link, and, as root, that the
+# program in it proxies in its root file system (try-root.sh), in every mode that the image is for.
 #
 #   [LIMIT=BYTES] deploy/test-image.sh FILE
 set -eu
 # Of the binary; 15 MiB.
 limit=${LIMIT:-15728640}
 archive=$1
+here=$(dirname "$0")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$1" >&2; exit 1; }
@@ -36,5 +37,13 @@ if [ "$(id -u)" = 0 ]; then
         "Kubernetes v"*) ;;
         *) fail "--version says $said" ;;
     esac
+    # A binary that could not be marked with its capability runs as root only.
+    user=0:0
+    if getcap "$work/root/usr/local/bin/switchyard" | grep -q cap_net_admin; then user=65532:65532; fi
+    "$here/try-root.sh" "$work/root" nftables "$user"
+    if [ -e "$work/root/usr/sbin/iptables" ]; then
+        "$here/try-root.sh" "$work/root" iptables-nft 0:0
+        "$here/try-root.sh" "$work/root" iptables-legacy 0:0
+    fi
 fi
 echo "$archive is sound: binary $size bytes"

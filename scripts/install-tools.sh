@@ -11,6 +11,7 @@ package_of() {
     case "$1" in
         nft) echo nftables ;;
         ip) echo iproute2 ;;
+        setcap) echo libcap2-bin ;;
         cc) echo gcc libc6-dev ;;
         *) echo "$1" ;;
     esac

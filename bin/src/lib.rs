@@ -36,6 +36,7 @@ pub mod metrics;
 pub mod node;
 pub mod node_addresses;
 pub mod observe;
+pub mod privilege;
 pub mod reload;
 pub mod render;
 pub mod run;
@@ -104,6 +105,7 @@ fn operate(cli: &Cli, loaded: &Loaded) -> Result<(), Failure> {
     if let Some(format) = cli.render {
         return render_manifests(&loaded.settings, format);
     }
+    privilege::pass_on();
     // The second is what the first was called once.
     if flags.is_on("cleanup") || flags.is_on("cleanup-iptables") {
         return cleanup(&loaded.settings);

@@ -1,0 +1,92 @@
+#!/bin/sh
+# Runs the program of an unpacked image in its own root file system, as test-image.sh does for each
+# mode: in network, mount and process namespaces that are gone afterwards. The rules must be there
+# for the programs of this machine, stay when the program ends, and go with --cleanup.
+#
+#   deploy/try-root.sh ROOT nftables|iptables-nft|iptables-legacy USER
+set -eu
+if [ "${TRY_ROOT_INSIDE:-}" != yes ]; then
+    TRY_ROOT_INSIDE=yes exec unshare --net --mount --pid --fork --kill-child "$0" "$@"
+fi
+root=$1 mode=$2 user=$3
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+fail() { echo "$mode: $1" >&2; cat "$log" >&2; exit 1; }
+
+# Whether the cluster IP is among the rules, by this machine's own programs.
+programmed() {
+    case $mode in
+        nftables) nft list table ip kube-proxy 2>/dev/null | grep -qF 10.96.0.10 ;;
+        *) "$mode-save" 2>/dev/null | grep -qF 'KUBE-SERVICES -d 10.96.0.10/32' ;;
+    esac
+}
+# Whether anything of ours is there.
+anything() {
+    case $mode in
+        nftables) nft list tables | grep -q kube-proxy ;;
+        *) "$mode-save" 2>/dev/null | grep -q '^:KUBE-SERVICES' ;;
+    esac
+}
+program() {
+    chroot --userspec="$user" "$root" /usr/local/bin/kube-proxy --proxy-mode="${mode%%-*}" "$@"
+}
+
+ip link set lo up
+ip address add 192.0.2.1/32 dev lo
+# As containers have it: nothing but what the image has, /proc, /sys, and nothing to write to but
+# the lock of iptables, which is the host's.
+mount --bind "$root" "$root"
+mkdir -p "$root/proc" "$root/sys" "$root/manifests" "$root/run"
+: >"$root/run/xtables.lock"
+cat >"$root/manifests/all.yaml" <<'YAML'
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10]
+  ipFamilies: [IPv4]
+  ports: [{port: 80, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: "", port: 8080, protocol: TCP}]
+endpoints: [{addresses: [192.0.2.7], conditions: {ready: true}}]
+YAML
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+lock=$(mktemp)
+mount --bind "$lock" "$root/run/xtables.lock"
+rm -f "$lock"
+mount -o remount,ro,bind "$root"
+case $mode in
+    # By this the kubelet shows which flavour the host has.
+    iptables-*) "$mode" -t mangle -N KUBE-IPTABLES-HINT ;;
+    # Left behind by kube-proxy.
+    nftables) if [ -e "$root/usr/sbin/iptables" ]; then iptables-nft -t nat -N KUBE-SERVICES; fi ;;
+esac
+left_behind() { [ "$mode" = nftables ] && iptables-nft-save 2>/dev/null | grep -q '^:KUBE-SERVICES'; }
+
+program --manifests=/manifests --hostname-override=node-1 --conntrack-max-per-core=0 \
+    --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0 2>"$log" &
+running=$!
+tries=0
+until programmed && ! left_behind; do
+    kill -0 "$running" 2>/dev/null || fail "the program has ended"
+    tries=$((tries + 1))
+    [ "$tries" -le 300 ] || fail "not as it should be after half a minute"
+    sleep 0.1
+done
+kill "$running"
+wait "$running" 2>/dev/null || true
+programmed || fail "the rules went with the program"
+program --cleanup 2>"$log" || fail "cannot clean up"
+! anything || fail "rules are left after --cleanup"
+echo "$mode, as user ${user%%:*}: programmed, and cleaned up"
