@@ -2,7 +2,7 @@
 # Builds the image without a registry and without a container engine: a static binary, a root file
 # system of little more than it, and an OCI layout in a tar file, by cargo, tar and sha256sum.
 #
-#   deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
+#   [LEVEL=1-9] deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
 #
 #   -v  nftables: the binary alone, if not given; iptables: also iptables, ipset and modprobe, taken
 #       from this distribution by iptables-root.sh
@@ -10,6 +10,8 @@
 #   -t  the name in it; switchyard:latest if not given
 #   -b  a binary that was built before, instead of building one
 #   -f  a directory to lay over the root file system
+#
+# LEVEL is how hard the layer is compressed; 9 if not given.
 #
 # Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
 # `skopeo copy oci-archive:FILE docker://...`, or `podman load -i FILE`.
@@ -91,7 +93,7 @@ blob() {
 # shellcheck disable=SC2086
 reproducible $xattrs -C "$root" -cf "$work/layer.tar" .
 diff_id=$(digest "$work/layer.tar")
-gzip -n9 "$work/layer.tar"
+gzip -n "-${LEVEL:-9}" "$work/layer.tar"
 # shellcheck disable=SC2046
 set -- $(blob "$work/layer.tar.gz")
 layer=$1 layer_size=$2
