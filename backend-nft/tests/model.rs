@@ -145,7 +145,7 @@ fn is_left_over(name: &ChainName, chain: &ChainDump) -> bool {
 
 fn is_shared(name: &ChainName) -> bool {
     let slots = name.as_str().rsplit_once("lb/").map(|(_, slots)| slots);
-    slots.is_some_and(|slots| slots.bytes().all(|b| b.is_ascii_digit()))
+    slots.is_some_and(|slots| slots.bytes().all(|b| b.is_ascii_digit() || b == b'/'))
 }
 
 /// Every shared chain that the second kernel needs has the same rules in the first.

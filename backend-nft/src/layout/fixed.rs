@@ -52,14 +52,12 @@ pub(crate) enum FixedSet {
     HairpinConnections,
     Endpoints,
     NodePortEndpoints,
-    LocalServiceIps,
-    LocalServiceNodePorts,
     LocalEndpoints,
     LocalNodePortEndpoints,
 }
 
 impl FixedSet {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::ClusterIps,
         Self::ServiceIps,
         Self::ServiceNodePorts,
@@ -70,8 +68,6 @@ impl FixedSet {
         Self::HairpinConnections,
         Self::Endpoints,
         Self::NodePortEndpoints,
-        Self::LocalServiceIps,
-        Self::LocalServiceNodePorts,
         Self::LocalEndpoints,
         Self::LocalNodePortEndpoints,
     ];
@@ -131,12 +127,6 @@ impl FixedSet {
                 .with_comment("endpoints by Service IP and slot"),
             Self::NodePortEndpoints => SetDef::map(set::NODEPORT_ENDPOINTS, slot_by_port, endpoint)
                 .with_comment("endpoints by node port and slot"),
-            Self::LocalServiceIps => SetDef::verdict_map(set::LOCAL_SERVICE_IPS, by_ip)
-                .with_comment("traffic that only endpoints on this node may serve"),
-            Self::LocalServiceNodePorts => {
-                SetDef::verdict_map(set::LOCAL_SERVICE_NODEPORTS, by_port)
-                    .with_comment("NodePort traffic that only endpoints on this node may serve")
-            }
             Self::LocalEndpoints => SetDef::map(set::LOCAL_ENDPOINTS, slot_by_ip, endpoint)
                 .with_comment("endpoints on this node by Service IP and slot"),
             Self::LocalNodePortEndpoints => {
@@ -276,5 +266,32 @@ pub(crate) fn elements(context: &Context<'_>) -> Vec<(FixedSet, Element)> {
             .iter()
             .map(|&ip| (FixedSet::NodePortIps, Element::new(Key::new().address(ip))))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ruleset::SetData;
+
+    /// The sets and maps that kube-proxy empties when it takes over; others it never touches.
+    const UPSTREAMS: [&str; 8] = [
+        set::CLUSTER_IPS,
+        set::SERVICE_IPS,
+        set::SERVICE_NODEPORTS,
+        set::FIREWALL_IPS,
+        set::NO_ENDPOINT_SERVICES,
+        set::NO_ENDPOINT_NODEPORTS,
+        set::NODEPORT_IPS,
+        set::HAIRPIN_CONNECTIONS,
+    ];
+
+    #[test]
+    fn only_upstreams_maps_hold_verdicts() {
+        for set in FixedSet::ALL {
+            let definition = set.definition(Family::Ip);
+            let is_upstreams = UPSTREAMS.contains(&definition.name.as_str());
+            assert!(is_upstreams || definition.data != SetData::Verdict, "{}", definition.name);
+        }
     }
 }

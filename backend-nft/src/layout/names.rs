@@ -30,11 +30,10 @@ pub(crate) mod set {
     pub(crate) const NO_ENDPOINT_NODEPORTS: &str = "no-endpoint-nodeports";
     pub(crate) const NODEPORT_IPS: &str = "nodeport-ips";
     pub(crate) const HAIRPIN_CONNECTIONS: &str = "hairpin-connections";
-    // Ours alone.
+    // Ours alone. They must not hold verdicts: kube-proxy does not empty them when it takes over,
+    // and could not delete the chains that these lead to.
     pub(crate) const ENDPOINTS: &str = "endpoints";
     pub(crate) const NODEPORT_ENDPOINTS: &str = "nodeport-endpoints";
-    pub(crate) const LOCAL_SERVICE_IPS: &str = "local-service-ips";
-    pub(crate) const LOCAL_SERVICE_NODEPORTS: &str = "local-service-nodeports";
     pub(crate) const LOCAL_ENDPOINTS: &str = "local-endpoints";
     pub(crate) const LOCAL_NODEPORT_ENDPOINTS: &str = "local-nodeport-endpoints";
 }

@@ -115,13 +115,11 @@ impl Entries {
                 self.serve(port, frontend, &place, role, pool, comment);
             }
             Route::ExternalLocal => {
-                let cluster = PoolKind::Cluster;
-                self.serve(port, frontend, &place, Role::ExternalLocal, cluster, comment);
+                let role = Role::ExternalLocal { local: port.local.len() as u32 };
+                self.serve(port, frontend, &place, role, PoolKind::Cluster, comment);
                 if port.local.is_empty() {
                     self.add(place.no_endpoints(), &place, Verdict::Drop, comment);
                 } else if own::affinity(port).is_none() {
-                    let chain = self.shared(place.scope, Role::BalanceLocal, &port.local);
-                    self.add(place.local_services(), &place, Verdict::Goto(chain), comment);
                     self.runs.push(SlotRun {
                         map: place.local_endpoints(),
                         key: place.key,
@@ -211,10 +209,6 @@ impl Place {
 
     fn services(&self) -> FixedSet {
         self.by_scope(FixedSet::ServiceIps, FixedSet::ServiceNodePorts)
-    }
-
-    fn local_services(&self) -> FixedSet {
-        self.by_scope(FixedSet::LocalServiceIps, FixedSet::LocalServiceNodePorts)
     }
 
     fn endpoints(&self) -> FixedSet {

@@ -44,13 +44,6 @@ impl Scope {
             Self::NodePort => set::LOCAL_NODEPORT_ENDPOINTS,
         }
     }
-
-    fn local_services(self) -> &'static str {
-        match self {
-            Self::Ip => set::LOCAL_SERVICE_IPS,
-            Self::NodePort => set::LOCAL_SERVICE_NODEPORTS,
-        }
-    }
 }
 
 /// What a shared chain does.
@@ -64,12 +57,19 @@ pub(crate) enum Role {
     MasqueradeNonLocal,
     /// `externalTrafficPolicy: Local`: balances what clients on this node send; everything else
     /// goes to the local endpoints, if there are any.
-    ExternalLocal,
+    ///
+    /// Their number is part of the chain, instead of a lookup in a map: kube-proxy, when it takes
+    /// over, empties the maps that it knows and no others, and a verdict that is left in one would
+    /// keep it for ever from deleting the chain it leads to.
+    ExternalLocal {
+        /// How many endpoints are on this node; may be none.
+        local: u32,
+    },
     /// Translates to one of the slots of the local endpoints.
     BalanceLocal,
 }
 
-/// A shared chain.
+/// A shared chain. All have a `/` in their names, see [`super::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SharedChain {
     pub(crate) scope: Scope,
@@ -80,23 +80,35 @@ pub(crate) struct SharedChain {
 
 impl SharedChain {
     pub(crate) fn name(&self) -> ChainName {
-        let role = match self.role {
-            Role::Balance => "lb",
-            Role::MasqueradeAll => "masquerade-lb",
-            Role::MasqueradeNonLocal => "masquerade-nonlocal-lb",
-            Role::ExternalLocal => "external-local-lb",
-            Role::BalanceLocal => "local-lb",
-        };
-        format!("{}{role}/{}", self.scope.prefix(), self.slots).into()
+        let (prefix, slots) = (self.scope.prefix(), self.slots);
+        match self.role {
+            Role::Balance => format!("{prefix}lb/{slots}"),
+            Role::MasqueradeAll => format!("{prefix}masquerade-lb/{slots}"),
+            Role::MasqueradeNonLocal => format!("{prefix}masquerade-nonlocal-lb/{slots}"),
+            Role::ExternalLocal { local } => format!("{prefix}external-local-lb/{slots}/{local}"),
+            Role::BalanceLocal => format!("{prefix}local-lb/{slots}"),
+        }
+        .into()
     }
 
-    /// The chain that this one leads to, if it is a shared one.
-    pub(crate) fn leads_to(&self) -> Option<Self> {
-        match self.role {
+    /// The shared chains that this one leads to.
+    pub(crate) fn leads_to(&self) -> impl Iterator<Item = Self> + use<> {
+        let all = match self.role {
             Role::Balance | Role::BalanceLocal => None,
-            Role::MasqueradeAll | Role::MasqueradeNonLocal | Role::ExternalLocal => {
+            Role::MasqueradeAll | Role::MasqueradeNonLocal | Role::ExternalLocal { .. } => {
                 Some(Self { role: Role::Balance, ..*self })
             }
+        };
+        all.into_iter().chain(self.local())
+    }
+
+    /// The chain of the local endpoints, if this one leads to it.
+    fn local(&self) -> Option<Self> {
+        match self.role {
+            Role::ExternalLocal { local: slots @ 1.. } => {
+                Some(Self { role: Role::BalanceLocal, slots, ..*self })
+            }
+            _ => None,
         }
     }
 
@@ -116,17 +128,14 @@ impl SharedChain {
                 .into_iter()
                 .chain([Rule::new([balance()])])
                 .collect(),
-            Role::ExternalLocal => context
+            Role::ExternalLocal { .. } => context
                 .local_pod_match(true)
                 .map(|local| Rule::new([local, balance()]))
                 .into_iter()
-                .chain([
-                    Rule::new([Statement::FibLocal(Side::Source), mark, balance()]),
-                    Rule::new([Statement::VerdictMap {
-                        key: self.scope.key(),
-                        map: self.scope.local_services().into(),
-                    }]),
-                ])
+                .chain([Rule::new([Statement::FibLocal(Side::Source), mark, balance()])])
+                .chain(self.local().map(|local| {
+                    Rule::new([Statement::Verdict(Verdict::Goto(local.name()))])
+                }))
                 .collect(),
         };
         ChainRules::new(self.name(), rules)
