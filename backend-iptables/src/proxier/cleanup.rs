@@ -1,4 +1,7 @@
-//! Removes everything that this backend, or kube-proxy, has programmed.
+//! Removes everything that this backend, or kube-proxy, has programmed; but for the chain
+//! KUBE-FIREWALL and the jumps to it. It is the kubelet's as well, and as long as
+//! `route_localnet` stays on, which nothing switches off, it protects what listens on loopback
+//! addresses. kube-proxy leaves it, too.
 
 use crate::{
     layout::{
@@ -8,9 +11,6 @@ use crate::{
     },
     tool::{dump::Dump, input::Changes},
 };
-
-/// Chains of the kubelet, by which it shows that it is there.
-const KUBELET: [&str; 2] = ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"];
 
 /// Whether a chain is one that we make.
 fn is_ours(table: Table, name: &str) -> bool {
@@ -66,25 +66,5 @@ pub(crate) fn plan(dump: &Dump) -> Changes {
             }
         }
     }
-    remove_firewall(&mut changes, dump);
     changes
-}
-
-/// The kubelet makes the same chain with the same rule: where there is one, they are its own.
-fn remove_firewall(changes: &mut Changes, dump: &Dump) {
-    let table = Table::Filter;
-    let has_kubelet =
-        Table::ALL.iter().any(|table| KUBELET.iter().any(|name| dump.has_chain(*table, name)));
-    let Some(rules) = dump.chain(table, chain::FIREWALL) else { return };
-    let is_ours = |rule: &String| rule.contains("block incoming localnet connections");
-    if has_kubelet || !rules.iter().all(is_ours) {
-        return;
-    }
-    for jump in fixed::firewall_jumps() {
-        let known = dump.chain(table, jump.from).unwrap_or_default();
-        for rule in known.iter().filter(|rule| **rule == jump.rule) {
-            changes.delete_rule(table, jump.from, rule);
-        }
-    }
-    changes.remove_chain(table, chain::FIREWALL);
 }
