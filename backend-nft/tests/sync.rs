@@ -319,9 +319,10 @@ impl Transport for Recording {
     }
 }
 
-/// A packet that was sent to `lb/3` just before a commit may draw slot 2 just after it.
+/// A packet that finds its way to `lb/2` while a commit takes effect may find it as it was before;
+/// and one that was sent to `lb/3` just before a commit may draw slot 2 just after it.
 #[test]
-fn slots_go_only_after_nothing_leads_to_them() {
+fn chains_come_before_what_leads_to_them_and_slots_go_after() {
     in_namespace(|| {
         let mut proxy = Node::new(config());
         let committed = Arc::new(Mutex::new(Vec::new()));
@@ -333,7 +334,11 @@ fn slots_go_only_after_nothing_leads_to_them() {
             committed.lock().expect("no panic").clear();
             proxy.sync([web_slice(left)]);
             let committed = committed.lock().expect("no panic").clone();
-            let [main, trimming] = committed.as_slice() else { panic!("{name}: {committed:?}") };
+            let (preparing, [main, trimming]) = committed.split_last_chunk().expect("two or more");
+            // `lb/2` is new, and nobody needs a chain for no endpoints.
+            assert_eq!(preparing.len(), usize::from(!left.is_empty()), "{name}: {preparing:?}");
+            assert!(preparing.iter().all(|text| text.starts_with("add chain ip kube-proxy lb/2")));
+            assert!(!preparing.iter().any(|text| text.contains("service-ips")), "{preparing:?}");
             assert!(main.contains("service-ips"), "{name}: {main}");
             assert!(!main.contains("delete element ip kube-proxy endpoints"), "{name}: {main}");
             let mut lines = trimming.lines();
@@ -347,8 +352,12 @@ fn slots_go_only_after_nothing_leads_to_them() {
         proxy.tracker.request_full();
         proxy.try_sync().expect("a sync");
         let committed = committed.lock().expect("no panic").clone();
-        assert_eq!(committed.len(), 2, "{committed:?}");
-        assert!(committed[1].contains("endpoints { 10.96.0.1 . tcp . 80 . 2"), "{committed:?}");
+        let [main, trimming, deleting] = committed.as_slice() else { panic!("{committed:?}") };
+        assert!(main.contains("service-ips") && !main.contains("flush"), "{main}");
+        assert!(trimming.contains("endpoints { 10.96.0.1 . tcp . 80 . 2"), "{trimming}");
+        // Nothing needs it any more, and that is only found out here.
+        assert!(trimming.contains("flush chain ip kube-proxy lb/3"), "{trimming}");
+        assert_eq!(deleting, "delete chain ip kube-proxy lb/3\n");
     });
 }
 

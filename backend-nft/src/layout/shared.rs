@@ -133,9 +133,10 @@ impl SharedChain {
                 .map(|local| Rule::new([local, balance()]))
                 .into_iter()
                 .chain([Rule::new([Statement::FibLocal(Side::Source), mark, balance()])])
-                .chain(self.local().map(|local| {
-                    Rule::new([Statement::Verdict(Verdict::Goto(local.name()))])
-                }))
+                .chain(
+                    self.local()
+                        .map(|local| Rule::new([Statement::Verdict(Verdict::Goto(local.name()))])),
+                )
                 .collect(),
         };
         ChainRules::new(self.name(), rules)

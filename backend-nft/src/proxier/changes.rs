@@ -63,10 +63,34 @@ impl Changes {
         self.rules.push(chain);
     }
 
-    /// Takes out the deletions of slots that get no other endpoint. They wait for a transaction of
-    /// their own: a packet that was sent to `lb/4` just before the commit may draw slot 3 just
-    /// after it, and would find nothing there.
-    pub(crate) fn take_surplus_slots(&mut self) -> BTreeMap<FixedSet, Vec<Key>> {
+    /// Divides the changes into those that prepare, those that matter, and those that tidy up, to
+    /// be committed one after the other.
+    ///
+    /// A packet that is on its way through our chains while a commit takes effect follows the rules
+    /// from before it, but finds the elements from after it. So chains are made before elements
+    /// lead to them, and lose their rules after; and the slots behind the last endpoint of a pool
+    /// go last: a packet that was sent to `lb/4` just before the commit may draw slot 3 just after
+    /// it.
+    pub(crate) fn split(mut self) -> [Self; 3] {
+        let (mut first, mut last) = (Self::default(), Self::default());
+        last.delete_elements = self.take_surplus_slots();
+        let is_added = |set: &SetName| self.add_sets.iter().any(|added| added.name == *set);
+        // A new table has no traffic yet. Sets cannot be made anew while rules use them.
+        if self.table == TableChange::Keep && !self.delete_sets.iter().any(is_added) {
+            let new: HashSet<&ChainName> = self.add_chains.iter().collect();
+            first.rules = self.rules.extract_if(.., |chain| new.contains(&chain.name)).collect();
+            first.add_chains = std::mem::take(&mut self.add_chains);
+            first.add_sets = std::mem::take(&mut self.add_sets);
+            let kept: HashSet<&ChainName> = self.rules.iter().map(|chain| &chain.name).collect();
+            last.flush_chains =
+                self.flush_chains.extract_if(.., |chain| !kept.contains(chain)).collect();
+            last.delete_sets = std::mem::take(&mut self.delete_sets);
+        }
+        [first, self, last]
+    }
+
+    /// Takes out the deletions of slots that get no other endpoint.
+    fn take_surplus_slots(&mut self) -> BTreeMap<FixedSet, Vec<Key>> {
         let mut surplus = BTreeMap::new();
         for (&set, deleted) in self.delete_elements.iter_mut().filter(|(set, _)| set.has_slots()) {
             let added = self.add_elements.get(&set).map_or(&[][..], Vec::as_slice);

@@ -145,13 +145,13 @@ fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> C
 }
 
 /// Whether everything with one of our names is what we would make: if not, it is quicker, and as
-/// atomic, to make the table anew. Sets that remember clients are ours to replace one by one.
+/// atomic, to make the table anew. Base chains and sets that remember clients are replaced one by
+/// one: older kube-proxies had some of the former at other hooks, and clients are worth keeping.
 fn is_repairable(desired: &Desired, dump: &TableDump) -> bool {
-    let bases: HashMap<_, _> =
-        desired.base_chains.iter().map(|chain| (&chain.name, chain)).collect();
-    let chains_fit = dump.chains.iter().all(|(name, chain)| match bases.get(name) {
-        Some(base) => matches!(&chain.base, ChainBase::Base(known) if known == *base),
-        None => !desired.chains.contains_key(name) || chain.base == ChainBase::Regular,
+    let bases: HashSet<_> = desired.base_chains.iter().map(|chain| &chain.name).collect();
+    let chains_fit = dump.chains.iter().all(|(name, chain)| {
+        let is_regular = chain.base == ChainBase::Regular;
+        !desired.chains.contains_key(name) || is_regular != bases.contains(name)
     });
     let sets_fit = FixedSet::ALL.iter().all(|set| {
         let definition = set.definition(dump.family);
@@ -195,13 +195,21 @@ fn compare_chains(
 ) {
     let bases: HashSet<ChainName> =
         desired.base_chains.iter().map(|chain| chain.name.clone()).collect();
+    // Those that are there, but somewhere else.
+    let mut moved: HashSet<&ChainName> = HashSet::new();
     for base in &desired.base_chains {
-        if !dump.chains.contains_key(&base.name) {
-            changes.add_base_chains.push(base.clone());
+        match dump.chains.get(&base.name).map(|chain| &chain.base) {
+            Some(ChainBase::Base(known)) if known == base => continue,
+            Some(_) => {
+                changes.delete_base_chains.push(base.name.clone());
+                moved.insert(&base.name);
+            }
+            None => {}
         }
+        changes.add_base_chains.push(base.clone());
     }
     for (name, chain) in &desired.chains {
-        match dump.chains.get(name) {
+        match dump.chains.get(name).filter(|_| !moved.contains(name)) {
             Some(known) => {
                 let fits =
                     known.rules.len() == chain.rules.len()

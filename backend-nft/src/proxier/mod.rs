@@ -79,12 +79,41 @@ impl NftProxier {
         let (mut transactions, mut report) = into_transactions(changes);
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
-            transactions[0].expect_generation(generation);
+            let mut expected = generation;
+            for transaction in transactions[..2].iter_mut().filter(|t| !t.is_empty()) {
+                transaction.expect_generation(expected);
+                // What we commit counts as well; the kernel leaves out 0.
+                expected = expected.checked_add(1).unwrap_or(1);
+            }
         }
         commit(self.transport.as_mut(), &transactions, &mut report)?;
         self.memory = Some(memory);
+        self.delete_unused_chains();
         report.skipped = skipped(state.service_ports.values());
         Ok(report)
+    }
+
+    /// Deletes the chains that a full sync found unused, somebody else's perhaps, if the kernel
+    /// does that at once. If not, they wait until they are stale.
+    fn delete_unused_chains(&mut self) {
+        let Some(memory) = &mut self.memory else { return };
+        let mut transaction = Transaction::new();
+        for family in self.config.families() {
+            for chain in memory.tables.of(family.into()).stale_chains.keys() {
+                transaction.delete_chain(family, chain.clone());
+            }
+        }
+        if transaction.is_empty() {
+            return;
+        }
+        match self.transport.commit(&transaction) {
+            Ok(_) => {
+                for family in self.config.families() {
+                    memory.tables.of_mut(family.into()).stale_chains.clear();
+                }
+            }
+            Err(error) => tracing::debug!(%error, "Unused chains are deleted later"),
+        }
     }
 
     /// Deletes chains that nothing has led to for a while; false if that fails. They do no harm, so
@@ -165,7 +194,7 @@ pub fn render(config: &NftConfig, state: &State) -> Transaction {
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }
-    let ([transaction, _], _) = into_transactions(changes);
+    let ([_, transaction, _], _) = into_transactions(changes);
     transaction
 }
 
@@ -178,19 +207,17 @@ fn all_sets(family: Family) -> Vec<SetName> {
     FixedSet::ALL.iter().map(|set| set.definition(family).name.clone()).collect()
 }
 
-/// Everything but what is left in slots behind the last one, and then that.
-fn into_transactions(changes: PerFamily<Changes>) -> ([Transaction; 2], SyncReport) {
-    let mut transactions = [Transaction::new(), Transaction::new()];
-    let [main, trimming] = &mut transactions;
+/// The changes of both families, in the order of [`Changes::split`].
+fn into_transactions(changes: PerFamily<Changes>) -> ([Transaction; 3], SyncReport) {
+    let mut transactions = [Transaction::new(), Transaction::new(), Transaction::new()];
     let mut report = SyncReport::default();
-    for (family, mut changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
+    for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
         let (added, removed) = changes.counts();
         report.added += added;
         report.removed += removed;
-        for (set, keys) in changes.take_surplus_slots() {
-            trimming.delete_elements(family, set.definition(family), keys);
+        for (part, transaction) in changes.split().into_iter().zip(&mut transactions) {
+            part.append_to(family, transaction);
         }
-        changes.append_to(family, main);
     }
     (transactions, report)
 }
