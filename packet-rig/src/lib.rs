@@ -36,6 +36,7 @@ pub mod proxy;
 mod rig;
 mod run;
 pub mod spawn;
+pub mod swap;
 mod topology;
 mod workdir;
 

@@ -5,7 +5,7 @@ use std::{
     fs::{self, OpenOptions},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -109,12 +109,17 @@ pub struct Proxy {
 impl Proxy {
     /// Starts the proxy in `namespace`.
     pub fn start(namespace: &NetNs, options: ProxyOptions) -> Result<Self> {
-        let mut proxy = Self { options, namespace: namespace.clone(), child: None };
+        let mut proxy = Self::prepare(namespace, options);
         proxy.start_again()?;
         Ok(proxy)
     }
 
-    /// Starts it again with the same options, ending the old process first if it still runs.
+    /// A proxy that will run in `namespace`, and does not yet.
+    pub fn prepare(namespace: &NetNs, options: ProxyOptions) -> Self {
+        Self { options, namespace: namespace.clone(), child: None }
+    }
+
+    /// Starts it (again) with its options, ending the old process first if it still runs.
     pub fn start_again(&mut self) -> Result<()> {
         self.stop();
         let ProxyOptions { binary, log, .. } = &self.options;
@@ -123,13 +128,19 @@ impl Proxy {
             .append(true)
             .open(log)
             .map_err(|source| RigError::File { action: "open", path: log.clone(), source })?;
-        let mut command = self.namespace.command(binary);
-        command.args(self.options.arguments());
+        let mut command = self.command(&self.options.arguments());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = spawn::spawn(command)
             .map_err(|source| RigError::Start { program: binary.display().to_string(), source })?;
         self.child = Some(child);
         Ok(())
+    }
+
+    /// The program with other arguments, in the same namespace.
+    pub fn command(&self, arguments: &[String]) -> Command {
+        let mut command = self.namespace.command(&self.options.binary);
+        command.args(arguments);
+        command
     }
 
     /// Ends it with `SIGTERM`, or with `SIGKILL` if it is still there two seconds later. Says how

@@ -48,6 +48,13 @@ impl Rig {
     /// Builds what `case` asks for, writes its first manifests and starts the proxy `binary` with
     /// a backend. Neither probes nor steps are looked at.
     pub fn start(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
+        let mut rig = Self::prepare(case, backend, binary)?;
+        rig.proxy.start_again()?;
+        Ok(rig)
+    }
+
+    /// The same, but the proxy is not started yet.
+    pub fn prepare(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
         let topology = Topology::with_layout(case.layout)?;
         let servers = start_servers(&topology, &case.servers)?;
         let files = WorkDir::new(&case.name)?;
@@ -69,7 +76,7 @@ impl Rig {
             options.config = Some(files.replace("config", "config.yaml", &text)?);
         }
         options.args.clone_from(&case.args);
-        let proxy = Proxy::start(&topology.node().namespace, options)?;
+        let proxy = Proxy::prepare(&topology.node().namespace, options);
         Ok(Self { proxy, _servers: servers, topology, files, memory: Memory::default() })
     }
 

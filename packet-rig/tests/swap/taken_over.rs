@@ -1,0 +1,155 @@
+//! kube-proxy takes over from Switchyard, which was killed.
+
+use std::{thread, time::Duration};
+
+use packet_rig::{
+    NetNs, Rig,
+    case::MANIFESTS,
+    swap::{Bystanders, Flavour, IpFamily, IptablesMode, Listing, NftablesMode},
+};
+
+use crate::support::{
+    KubeProxy, Load, assert_no_chains, assert_no_tables, cluster, cluster_before, node,
+    nothing_of_gone, prepare, probes, sticky_clients,
+};
+
+/// What kube-proxy does not know, and leaves: data that no rule looks at any more.
+const LEFT: [&str; 4] =
+    ["endpoints", "nodeport-endpoints", "local-endpoints", "local-nodeport-endpoints"];
+
+/// Switchyard has run for a while, has seen changes, and is no more.
+fn has_run(mode: &str, flavour: Flavour) -> (Rig, NetNs, Bystanders) {
+    let mut rig = prepare(mode, &cluster_before());
+    let node = node(&rig);
+    let bystanders = Bystanders::settle(&node, flavour).unwrap();
+    rig.start_again().unwrap();
+    rig.check(&sticky_clients(|reaches| reaches.clients_differ = true)).unwrap();
+    rig.write(MANIFESTS, &cluster().manifests()).unwrap();
+    rig.check(&[nothing_of_gone()]).unwrap();
+    rig.check(&sticky_clients(|reaches| reaches.remember = Some("before".to_owned()))).unwrap();
+    rig.proxy.kill();
+    (rig, node, bystanders)
+}
+
+/// What must hold when kube-proxy has taken over.
+fn check(rig: &mut Rig, bystanders: &Bystanders, node: &NetNs) {
+    rig.check(&probes()).unwrap();
+    rig.check(&[nothing_of_gone()]).unwrap();
+    assert_eq!(bystanders.changes(node).unwrap(), [""; 0]);
+}
+
+fn listings(node: &NetNs) -> Vec<Listing> {
+    IpFamily::ALL.map(|family| Listing::read(node, family)).into()
+}
+
+#[test]
+fn by_nftables_from_nftables() {
+    let (mut rig, node, bystanders) = has_run("nftables", Flavour::Nft);
+    let mut mode = NftablesMode::default();
+    let load = Load::start(&rig);
+    mode.sync(&node, &cluster()).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    // At the next sync it deletes what was stale.
+    mode.sync(&node, &cluster()).unwrap();
+    load.assert_nothing_lost();
+    assert_eq!((mode.cleanup_failures, mode.unreadable), (vec![], vec![]));
+    rig.check(&sticky_clients(|reaches| reaches.same_as = Some("before".to_owned()))).unwrap();
+    check(&mut rig, &bystanders, &node);
+
+    // Nothing else is there than where Switchyard never was, but for what is known to stay.
+    let mut taken_over = listings(&node);
+    for listing in &mut taken_over {
+        for map in LEFT {
+            assert!(listing.maps.remove(map), "{map} is gone: does it have to be in the list?");
+        }
+    }
+    // No rule looks at it.
+    let ruleset = node.output("nft", &["list", "ruleset"], "").unwrap();
+    assert!(LEFT.iter().all(|map| !ruleset.contains(&format!("@{map}"))), "{ruleset}");
+    NftablesMode::cleanup(&node).unwrap();
+    NftablesMode::default().sync(&node, &cluster()).unwrap();
+    assert_eq!(taken_over, listings(&node));
+
+    // And back.
+    rig.start_again().unwrap();
+    rig.check(&probes()).unwrap();
+}
+
+/// With other settings, and if it cannot read what is there.
+#[test]
+fn by_nftables_in_other_ways() {
+    let (mut rig, node, _) = has_run("nftables", Flavour::Nft);
+    let mut mode = NftablesMode::default();
+    (mode.all_node_addresses, mode.reads_no_elements) = (true, true);
+    mode.sync(&node, &cluster()).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    mode.sync(&node, &cluster()).unwrap();
+    assert_eq!(mode.cleanup_failures, [""; 0]);
+    rig.check(&probes()).unwrap();
+}
+
+fn by_iptables(flavour: Flavour) {
+    let (mut rig, node, bystanders) = has_run("iptables", flavour);
+    let mut kube_proxy = KubeProxy::iptables(flavour);
+    let load = Load::start(&rig);
+    kube_proxy.sync(&node, &cluster());
+    load.assert_nothing_lost();
+    rig.check(&sticky_clients(|reaches| reaches.same_as = Some("before".to_owned()))).unwrap();
+    check(&mut rig, &bystanders, &node);
+
+    // Nothing else is there than where Switchyard never was.
+    let contents = || {
+        let families = IpFamily::ALL.iter();
+        let mut lines: Vec<_> =
+            families.flat_map(|family| flavour.save(&node, *family).unwrap()).collect();
+        lines.sort();
+        lines
+    };
+    let taken_over = contents();
+    IptablesMode { flavour }.cleanup(&node).unwrap();
+    kube_proxy.sync(&node, &cluster());
+    assert_eq!(taken_over, contents());
+
+    // And back.
+    rig.start_again().unwrap();
+    rig.check(&probes()).unwrap();
+}
+
+#[test]
+fn by_iptables_nft_from_iptables() {
+    by_iptables(Flavour::Nft);
+}
+
+#[test]
+fn by_iptables_legacy_from_iptables() {
+    by_iptables(Flavour::Legacy);
+}
+
+/// In another mode, kube-proxy removes what it finds before it programs anything, so that
+/// connections are lost whoever was there before. Nothing may be left.
+#[test]
+fn by_iptables_from_nftables() {
+    let (mut rig, node, bystanders) = has_run("nftables", Flavour::Nft);
+    NftablesMode::cleanup(&node).unwrap();
+    assert_no_tables(&node);
+    KubeProxy::iptables(Flavour::Nft).sync(&node, &cluster());
+    check(&mut rig, &bystanders, &node);
+}
+
+fn by_nftables(flavour: Flavour) {
+    let (mut rig, node, bystanders) = has_run("iptables", flavour);
+    IptablesMode { flavour }.cleanup(&node).unwrap();
+    assert_no_chains(&node, flavour);
+    KubeProxy::nftables().sync(&node, &cluster());
+    check(&mut rig, &bystanders, &node);
+}
+
+#[test]
+fn by_nftables_from_iptables_nft() {
+    by_nftables(Flavour::Nft);
+}
+
+#[test]
+fn by_nftables_from_iptables_legacy() {
+    by_nftables(Flavour::Legacy);
+}
