@@ -67,6 +67,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Some(version) = version::answer(&cli.flags, cli.called_as) {
         return say(&format!("{version}\n"));
     }
+    version::report(&cli.flags);
     match signals::end_first_process().map_err(Failure::from).and_then(|()| act(&cli)) {
         Ok(()) => {
             logging::flush();

@@ -1,5 +1,7 @@
 //! `--version`: what is said, and to whom.
 
+use std::sync::OnceLock;
+
 use crate::{
     cli::CalledAs,
     flags::{Flags, Precedence},
@@ -23,11 +25,21 @@ pub fn answer(flags: &Flags, called_as: CalledAs) -> Option<String> {
     }
 }
 
-/// The release of Kubernetes to report: the one that is followed, with the suffix that `--version`
-/// may give it.
-pub fn reported(flags: &Flags) -> String {
-    let given = flags.text("version").filter(|text| text.starts_with('v'));
-    given.unwrap_or(KUBERNETES).to_owned()
+/// The release that this process reports in place of [`KUBERNETES`].
+static REPORTED: OnceLock<String> = OnceLock::new();
+
+/// Has this process report the release that `--version` names, if it names one. Only the program
+/// itself may call it, once.
+pub fn report(flags: &Flags) {
+    if let Some(given) = flags.text("version").filter(|text| text.starts_with('v')) {
+        // It was not set before.
+        let _ = REPORTED.set(given.to_owned());
+    }
+}
+
+/// The release of Kubernetes to report: the one that is followed, maybe with a suffix.
+pub fn reported() -> &'static str {
+    REPORTED.get().map_or(KUBERNETES, String::as_str)
 }
 
 /// Whether a version differs from ours by a suffix at most; if not, what it must be.
@@ -41,11 +53,11 @@ pub fn same_release(text: &str) -> Result<(), String> {
 /// Who asks the API server, in the form of all parts of Kubernetes: what groups requests by it
 /// takes what is before the slash.
 pub fn user_agent(precedence: Precedence) -> String {
-    let platform = platform();
+    let (platform, release) = (platform(), reported());
     match precedence {
         // We were called by its name.
-        Precedence::File => format!("kube-proxy/{KUBERNETES} ({platform}) switchyard/{OURS}"),
-        Precedence::Flags => format!("switchyard/{OURS} ({platform}) kubernetes/{KUBERNETES}"),
+        Precedence::File => format!("kube-proxy/{release} ({platform}) switchyard/{OURS}"),
+        Precedence::Flags => format!("switchyard/{OURS} ({platform}) kubernetes/{release}"),
     }
 }
 

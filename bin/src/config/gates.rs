@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 
 /// `false` keeps `externalIPs` from being programmed.
 pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+/// Lets `/flagz` be served.
+pub const FLAGZ: &str = "ComponentFlagz";
+/// Lets `/statusz` be served.
+pub const STATUSZ: &str = "ComponentStatusz";
 /// Allows `logging.options`.
 pub const LOGGING_ALPHA: &str = "LoggingAlphaOptions";
 /// Allows JSON logs.
@@ -43,8 +47,8 @@ const KNOWN: &[(&str, Stage)] = &[
     (EXTERNAL_IPS, Stage::Stable),
     ("PreferSameTrafficDistribution", Stage::Locked),
     ("MultiCIDRServiceAllocator", Stage::Locked),
-    ("ComponentFlagz", Stage::Beta),
-    ("ComponentStatusz", Stage::Beta),
+    (FLAGZ, Stage::Beta),
+    (STATUSZ, Stage::Beta),
     ("NativeHistograms", Stage::Alpha),
     ("ContextualLogging", Stage::Beta),
     (LOGGING_ALPHA, Stage::Alpha),

@@ -205,7 +205,6 @@ fn beside(flags: &Flags) -> Beside {
             Some("json") => NftTransport::Json,
             _ => NftTransport::Netlink,
         },
-        reported_version: version::reported(flags),
         user_agent: version::user_agent(flags.precedence),
         config_file: None,
         conntrack_was_named: false,

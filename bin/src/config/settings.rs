@@ -173,8 +173,6 @@ pub struct Settings {
     pub conntrack: Option<ConntrackSettings>,
     /// What to set of how the kernel kills processes when memory is short.
     pub oom_score_adj: Option<i32>,
-    /// The release of Kubernetes that we say we are of.
-    pub reported_version: String,
     /// The configuration file: what to do when it changes, `reload` decides.
     pub config_file: Option<ConfigFile>,
 }
@@ -219,8 +217,6 @@ pub struct Beside {
     pub master: Option<String>,
     /// `--nft-transport`
     pub nft_transport: NftTransport,
-    /// The release of Kubernetes to report.
-    pub reported_version: String,
     /// What we call ourselves before the API server.
     pub user_agent: String,
     /// `--config`
@@ -310,7 +306,6 @@ impl Settings {
             conntrack: (beside.manifests.is_none() || beside.conntrack_was_named)
                 .then(|| conntrack(&config.conntrack, beside.conntrack_was_named)),
             oom_score_adj: config.oom_score_adj.filter(|_| beside.manifests.is_none()),
-            reported_version: beside.reported_version.clone(),
             config_file: beside.config_file.clone(),
         })
     }

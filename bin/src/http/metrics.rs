@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     config::{
+        gates,
         settings::{Mode, Settings},
         v1alpha1::KubeProxyConfiguration,
     },
@@ -42,7 +43,9 @@ pub struct MetricsHandler {
 pub struct Shown {
     mode: Mode,
     configz: String,
-    flags: BTreeMap<&'static str, String>,
+    /// What `/flagz` shows; `None` if there is no such page.
+    flags: Option<BTreeMap<&'static str, String>>,
+    has_statusz: bool,
     debugs: bool,
 }
 
@@ -51,12 +54,21 @@ impl Shown {
     pub fn new(settings: &Settings, config: &KubeProxyConfiguration) -> Self {
         let mode = settings.backend.mode;
         let effective = configz::effective(config, mode);
+        let gate = |name| gates::is_on(&config.feature_gates, name);
         Self {
             mode,
             configz: configz::body(&effective).to_string(),
-            flags: zpages::flags(settings, &effective),
+            flags: gate(gates::FLAGZ).then(|| zpages::flags(settings, &effective)),
+            has_statusz: gate(gates::STATUSZ),
             debugs: config.enable_profiling,
         }
+    }
+
+    /// The paths that are served.
+    fn paths(&self) -> Vec<&'static str> {
+        let debug_paths = if self.debugs { &DEBUG_PATHS[..] } else { &[] };
+        let is_served = |path: &&str| *path != "/flagz" || self.flags.is_some();
+        debug_paths.iter().chain(&PATHS).copied().filter(is_served).collect()
     }
 }
 
@@ -120,10 +132,12 @@ impl Handler for MetricsHandler {
             "/healthz/ping" => ok("ok"),
             "/proxyMode" => ok(self.shown.borrow().mode.as_str()),
             "/configz" => answer(StatusCode::OK, JSON, self.shown.borrow().configz.clone()),
-            "/flagz" => zpages::flagz(&self.shown.borrow().flags).answer(request.headers()),
-            "/statusz" => {
-                let debug_paths = if self.shown.borrow().debugs { &DEBUG_PATHS[..] } else { &[] };
-                let paths = [debug_paths, &PATHS].concat();
+            "/flagz" => match &self.shown.borrow().flags {
+                Some(flags) => zpages::flagz(flags).answer(request.headers()),
+                None => not_found(),
+            },
+            "/statusz" if self.shown.borrow().has_statusz => {
+                let paths = self.shown.borrow().paths();
                 zpages::statusz(self.start, Timestamp::now(), &paths).answer(request.headers())
             }
             path if self.shown.borrow().debugs && path.starts_with("/debug/") => {

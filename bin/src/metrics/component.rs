@@ -21,7 +21,7 @@ pub(super) fn register(
     let labels = [
         ("major", major),
         ("minor", minor),
-        ("git_version", version::KUBERNETES),
+        ("git_version", version::reported()),
         ("git_commit", ""),
         ("git_tree_state", ""),
         ("build_date", ""),

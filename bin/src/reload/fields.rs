@@ -128,6 +128,10 @@ pub const FIELDS: &[Field] = &[
     always("logging.flushFrequency", Effect::Restart),
     always("logging.options", Effect::Restart),
     always("featureGates.AllowServiceExternalIPs", Effect::Live),
+    always("featureGates.ComponentFlagz", Effect::Live),
+    always("featureGates.ComponentStatusz", Effect::Live),
+    // The two are of that stage.
+    always("featureGates.AllBeta", Effect::Live),
     always("featureGates", Effect::Nothing),
     always("ipvs", Effect::Nothing),
     always("winkernel", Effect::Nothing),

@@ -103,8 +103,13 @@ fn what_does_not_fit_the_node_is_said() {
         }
 
         // In another mode it is only a doubt.
-        let program = start(&cluster, &namespace, &["--nodeport-addresses=0.0.0.0/0"]);
+        let arguments = ["--nodeport-addresses=0.0.0.0/0", "--version=v1.36.2-here"];
+        let program = start(&cluster, &namespace, &arguments);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        let agent = cluster.server.user_agent().unwrap();
+        assert!(agent.ends_with(" kubernetes/v1.36.2-here"), "{agent}");
+        namespace
+            .wait(METRICS, "/metrics", |_, text| text.contains("git_version=\"v1.36.2-here\""));
         let (_, log) = program.terminate();
         let doubt = "\"Kube-proxy configuration may be incomplete or incorrect\" err=\"the node's";
         let is_said = |line: &str| line.starts_with('E') && line.contains(doubt);

@@ -92,6 +92,20 @@ async fn the_configuration_in_effect_is_shown() {
 }
 
 #[tokio::test]
+async fn pages_can_be_switched_off() {
+    let without =
+        |gate: &str| handler(|config| config.feature_gates = [(gate.to_owned(), false)].into());
+    for (gate, flagz, statusz) in
+        [("ComponentFlagz", 404, 200), ("ComponentStatusz", 200, 404), ("AllBeta", 404, 404)]
+    {
+        let handler = without(gate);
+        assert_eq!(ask(&handler, get("/flagz")).await.0, flagz, "{gate}");
+        assert_eq!(ask(&handler, get("/statusz")).await.0, statusz, "{gate}");
+    }
+    assert!(!text(&without("ComponentFlagz"), "/statusz").await.contains("/flagz"));
+}
+
+#[tokio::test]
 async fn flags_are_shown_to_people_and_programs() {
     let handler = handler(|config| {
         config.node_port_addresses = vec!["10.0.0.0/8".into(), "fd00::/8".into()];
