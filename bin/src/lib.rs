@@ -189,9 +189,7 @@ fn load(flags: &Flags) -> Result<Loaded, Failure> {
         }
     };
     start_log(&completed.log)?;
-    if completed.log.verbosity >= 1 {
-        log_flags(flags);
-    }
+    log_flags(flags);
     let loaded = completed.validate()?;
     for warning in &loaded.warnings {
         tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
@@ -203,7 +201,8 @@ fn load(flags: &Flags) -> Result<Loaded, Failure> {
 fn log_flags(flags: &Flags) {
     for flag in table::FLAGS.iter().filter(|flag| !matches!(flag.status, Status::Gone(_))) {
         let value = flags.written(flag.name).unwrap_or(flag.default);
-        tracing::info!("FLAG: --{}={value:?}", flag.name);
+        // As a whole line, as there.
+        tracing::info!(target: "switchyard::line::v1", "FLAG: --{}={value:?}", flag.name);
     }
 }
 

@@ -8,11 +8,11 @@ use std::{
 use conntrack::Reconciler;
 use jiff::Timestamp;
 use proxy_core::{
-    model::IpFamily,
-    objects::Kind,
+    model::{IpFamily, ServicePortId},
+    objects::{Event, Kind},
     proxier::ProxierError,
     runner::{Observer, SyncOutcome},
-    state::{Delta, State},
+    state::{Delta, PoolKind, State},
     track::Problem,
 };
 use tokio::sync::watch;
@@ -59,7 +59,49 @@ impl EngineObserver {
     }
 }
 
+/// The endpoints of the Service ports that a sync changes, for those who asked for so much.
+fn log_endpoints(state: &State, delta: &Delta) {
+    let log = |id: &ServicePortId| {
+        let port = state.service_ports.get(id);
+        let endpoints = |kind| {
+            let pool = port.map(|port| &port.pool(kind)[..]).unwrap_or_default();
+            let texts: Vec<String> = pool.iter().map(|e| e.address.to_string()).collect();
+            format!("[{}]", texts.join(" "))
+        };
+        tracing::debug!(
+            target: "switchyard::v3",
+            ipFamily = id.family.as_str(),
+            servicePortName = %id.name,
+            endpoints = endpoints(PoolKind::Cluster),
+            localEndpoints = endpoints(PoolKind::Local),
+            "Setting endpoints for service port name"
+        );
+    };
+    match delta.full {
+        true => state.service_ports.keys().for_each(log),
+        false => delta.service_ports.iter().for_each(log),
+    }
+}
+
 impl Observer for EngineObserver {
+    fn received(&self, event: &Event) {
+        match event {
+            Event::Apply(object) => {
+                tracing::trace!(object = %object.key(), "Object added or changed");
+            }
+            Event::Delete(object) => tracing::trace!(%object, "Object deleted"),
+            Event::Replace { kind, objects, malformed } => tracing::debug!(
+                target: "switchyard::v3",
+                kind = kind.as_str(),
+                objects = objects.len(),
+                malformed = malformed.len(),
+                "Listed"
+            ),
+            // That is told as something rejected.
+            Event::Malformed { .. } => {}
+        }
+    }
+
     fn rejected(&self, problem: &Problem) {
         self.metrics.rejected(problem);
         tracing::warn!(
@@ -77,6 +119,18 @@ impl Observer for EngineObserver {
     fn sync_requested(&self) {
         self.health.sync_requested(Instant::now());
         self.metrics.sync_requested();
+    }
+
+    fn sync_started(&self, state: &State, delta: &Delta) {
+        tracing::debug!(
+            full = delta.full,
+            changed = delta.service_ports.len(),
+            service_ports = state.service_ports.len(),
+            "Syncing"
+        );
+        if tracing::enabled!(target: "switchyard::v3", tracing::Level::DEBUG) {
+            log_endpoints(state, delta);
+        }
     }
 
     fn synced(&self, outcome: &SyncOutcome<'_>) {

@@ -163,7 +163,11 @@ fn set(path: &Path, to: u64) -> Result<(), SysctlError> {
         to,
         source,
     })?;
-    tracing::info!(path = %path.display(), from, to, "Set sysctl");
+    tracing::info!(
+        target: "switchyard::v1",
+        path = %path.display(), from, to,
+        "Set sysctl"
+    );
     Ok(())
 }
 

@@ -169,6 +169,17 @@ impl Broom<'_> {
             let flags = if i == last { flags::ACK } else { 0 };
             flow.delete(&mut writer, self.group, flags, first.wrapping_add(i));
         }
+        for (_, flow) in &self.flows {
+            tracing::trace!(
+                target: "switchyard_conntrack::v6",
+                ipFamily = self.group.family.as_str(),
+                protocol = self.group.protocol.as_str(),
+                source = %flow.original.source,
+                destination = %flow.original.destination,
+                answered_by = %flow.answered_by,
+                "Deleting conntrack entry"
+            );
+        }
         let refused = self.socket.batch(writer.as_slice(), first.wrapping_add(last))?;
         tally.deleted += self.flows.len().saturating_sub(refused.len());
         self.flows.clear();

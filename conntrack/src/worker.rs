@@ -50,7 +50,7 @@ fn attempt<E: Display>(
             Ok(()) => None,
             Err(error) => {
                 tracing::warn!(
-                    family = family.as_str(),
+                    ipFamily = family.as_str(),
                     protocol = group.protocol.as_str(),
                     err = %error,
                     "Failed to remove stale conntrack entries; it will be repeated"
@@ -67,7 +67,7 @@ fn attempt<E: Display>(
     let duration = start.elapsed();
     let Tally { scanned, deleted } = tally;
     tracing::debug!(
-        family = family.as_str(),
+        ipFamily = family.as_str(),
         scanned,
         deleted,
         complete,

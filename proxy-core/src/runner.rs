@@ -120,10 +120,14 @@ pub struct SyncOutcome<'a> {
 pub trait Observer: Send + Sync {
     /// An object, or part of one, cannot be used. Each problem is reported once.
     fn rejected(&self, _problem: &Problem) {}
+    /// Something was said about an object. Called before it is taken in.
+    fn received(&self, _event: &Event) {}
     /// An object of the kind was added, changed or removed.
     fn changed(&self, _kind: Kind) {}
     /// There is something to sync now.
     fn sync_requested(&self) {}
+    /// A sync begins, to make the kernel hold this.
+    fn sync_started(&self, _state: &State, _delta: &Delta) {}
     /// A sync succeeded.
     fn synced(&self, _outcome: &SyncOutcome<'_>) {}
     /// A sync failed after this time, and will be repeated.
@@ -208,6 +212,7 @@ impl Runner {
         for input in batch.drain(..) {
             let problems = match input {
                 Input::Event(event) => {
+                    self.observer.received(&event);
                     self.tell_changed(&event);
                     self.tracker.apply(event)
                 }
@@ -287,6 +292,7 @@ impl Runner {
             self.tracker.request_full();
         }
         let delta = self.tracker.delta().clone();
+        self.observer.sync_started(self.tracker.state(), &delta);
         let result = self.proxier.sync(self.tracker.state(), &delta).await;
         let duration = start.elapsed();
         self.not_before = after(Instant::now(), self.config.pace.wait_after(duration));

@@ -62,6 +62,12 @@ pub(crate) fn save(programs: &Programs) -> Result<Dump, ToolError> {
 pub(crate) fn restore(programs: &Programs, input: &str) -> Result<Restored, ToolError> {
     let mut restored = Restored::default();
     let mut attempt = 1;
+    tracing::trace!(
+        target: "backend_iptables::v9",
+        ipFamily = programs.family.as_str(),
+        rules = input,
+        "Restoring"
+    );
     loop {
         if programs.flavour == Flavour::Legacy {
             restored.waited += wait_for_lock();
@@ -103,6 +109,12 @@ fn run(mut command: Command, input: &str) -> Result<Output, ToolError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Messages are read, so they must be in the one language that we know.
     command.env("LC_ALL", "C");
+    // Looked at first, since the arguments have to be put together.
+    if tracing::enabled!(target: "backend_iptables::v5", tracing::Level::TRACE) {
+        let arguments: Vec<_> = command.get_args().map(|part| part.to_string_lossy()).collect();
+        let arguments = arguments.join(" ");
+        tracing::trace!(target: "backend_iptables::v5", command = program, arguments, "Running");
+    }
     let mut child = command.spawn().map_err(failed)?;
     let stdin = child.stdin.take();
     thread::scope(|scope| {

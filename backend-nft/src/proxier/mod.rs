@@ -228,6 +228,8 @@ fn commit(
     report: &mut SyncReport,
 ) -> Result<(), TransportError> {
     for transaction in transactions.iter().filter(|transaction| !transaction.is_empty()) {
+        // Printed only if somebody wants to read it.
+        tracing::trace!(target: "backend_nft::v9", rules = %transaction, "Committing");
         let stats = transport.commit(transaction)?;
         report.commit += stats.commit;
         report.bytes += stats.bytes;

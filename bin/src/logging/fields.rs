@@ -1,4 +1,4 @@
-//! The message and the fields of an event, collected.
+//! The message and the fields of an event, collected; and what its place in the source says.
 
 use std::{error::Error, fmt};
 
@@ -13,6 +13,8 @@ use tracing::{
 pub(super) struct Fields {
     /// Its message.
     pub(super) message: String,
+    /// What went wrong, if it says so.
+    pub(super) err: Option<Value>,
     /// Everything else, in the order in which it was written.
     pub(super) rest: Vec<(&'static str, Value)>,
 }
@@ -25,7 +27,11 @@ impl Fields {
     }
 
     fn push(&mut self, field: &Field, value: impl Into<Value>) {
-        self.rest.push((field.name(), value.into()));
+        match field.name() {
+            // klog has a place of its own for it.
+            "err" | "error" => self.err = Some(value.into()),
+            name => self.rest.push((name, value.into())),
+        }
     }
 }
 
@@ -54,7 +60,11 @@ impl Visit for Fields {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.push(field, value);
+        // Without a fraction, Go prints none.
+        match value.fract() == 0.0 && value.abs() < 1e15 {
+            true => self.push(field, value as i64),
+            false => self.push(field, value),
+        }
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
@@ -66,18 +76,25 @@ impl Visit for Fields {
     }
 }
 
-/// `file.rs:12`, without folders, as klog has it.
-pub(super) fn place(metadata: &Metadata<'_>) -> String {
+/// Where an event is in the source: the file, with so many folders, and the line.
+pub(super) fn place(metadata: &Metadata<'_>, folders: usize) -> String {
     let path = metadata.file().unwrap_or("???");
-    let file = path.rsplit('/').next().unwrap_or(path);
-    format!("{file}:{}", metadata.line().unwrap_or(1))
+    let start = path.rmatch_indices('/').nth(folders).map_or(0, |(slash, _)| slash + 1);
+    format!("{}:{}", &path[start..], metadata.line().unwrap_or(1))
 }
 
-/// The `-v` at which messages of this level appear.
-pub(super) fn verbosity(level: &Level) -> u32 {
-    match *level {
+/// The `-v` at which an event appears. `tracing` has five levels and klog has numbers: the target
+/// of an event may end in one, as in `backend_iptables::v5`; else its level says it.
+pub(super) fn verbosity(metadata: &Metadata<'_>) -> u32 {
+    let named = metadata.target().rsplit_once("::v").and_then(|(_, digits)| digits.parse().ok());
+    named.unwrap_or(match *metadata.level() {
         Level::DEBUG => 2,
         Level::TRACE => 4,
         _ => 0,
-    }
+    })
+}
+
+/// Whether the message of an event is a whole line: not quoted, and without fields.
+pub(super) fn is_line(metadata: &Metadata<'_>) -> bool {
+    metadata.target().contains("::line")
 }

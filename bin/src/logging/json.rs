@@ -1,4 +1,5 @@
-//! klog's JSON: `{"ts":1700000000000.1,"caller":"file.rs:12","msg":"Message","v":0,"key":"value"}`
+//! The JSON of Kubernetes' components:
+//! `{"ts":1700000000000.1,"caller":"src/file.rs:12","msg":"Message","v":0,"key":"value"}`
 
 use std::fmt;
 
@@ -12,7 +13,8 @@ use tracing_subscriber::{
 
 use super::fields::{Fields, place, verbosity};
 
-/// Formats events as klog's JSON back end does.
+/// Formats events as zap does, as those components configure it: times in milliseconds since 1970,
+/// and the caller with its folder.
 pub(super) struct Json;
 
 impl<S, N> FormatEvent<S, N> for Json
@@ -30,13 +32,14 @@ where
         let milliseconds = Timestamp::now().as_nanosecond() as f64 / 1e6;
         let fields = Fields::of(event);
         write!(line, "{{\"ts\":{milliseconds}")?;
-        pair(&mut line, "caller", &place(metadata).into())?;
+        pair(&mut line, "caller", &place(metadata, 1).into())?;
         pair(&mut line, "msg", &fields.message.into())?;
         // klog tells errors from the rest by that.
         if *metadata.level() != Level::ERROR {
-            pair(&mut line, "v", &verbosity(metadata.level()).into())?;
+            pair(&mut line, "v", &verbosity(metadata).into())?;
         }
-        for (key, value) in &fields.rest {
+        let err = fields.err.as_ref().map(|err| ("err", err));
+        for (key, value) in fields.rest.iter().map(|(key, value)| (*key, value)).chain(err) {
             pair(&mut line, key, value)?;
         }
         writeln!(line, "}}")

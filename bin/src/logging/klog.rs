@@ -1,6 +1,9 @@
-//! klog's text: `I1121 09:08:59.667744    1234 file.rs:12] "Message" key="value"`
+//! klog's text: `I1121 09:08:59.667744    1234 file.rs:12] "Message" err="why" key="value"`
 
-use std::{fmt, process};
+use std::{
+    fmt::{self, Write},
+    process,
+};
 
 use jiff::Zoned;
 use serde_json::Value;
@@ -10,7 +13,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use super::fields::{Fields, place};
+use super::fields::{Fields, is_line, place};
 
 /// Formats events as klog does.
 pub(super) struct Klog {
@@ -41,15 +44,98 @@ where
             _ => 'I',
         };
         let time = Zoned::now().strftime("%m%d %H:%M:%S%.6f").to_string();
-        write!(line, "{severity}{time} {:>7} {}] ", self.process, place(metadata))?;
+        write!(line, "{severity}{time} {:>7} {}] ", self.process, place(metadata, 0))?;
         let fields = Fields::of(event);
-        write!(line, "{:?}", fields.message)?;
-        for (key, value) in fields.rest {
+        if is_line(metadata) {
+            return writeln!(line, "{}", fields.message);
+        }
+        quote(&mut line, &fields.message)?;
+        let err = fields.err.map(|err| ("err", err));
+        for (key, value) in err.into_iter().chain(fields.rest) {
+            write!(line, " {key}=")?;
             match value {
-                Value::String(text) => write!(line, " {key}={text:?}")?,
-                other => write!(line, " {key}={other}")?,
+                Value::String(text) => write_text(&mut line, &text)?,
+                other => write!(line, "{other}")?,
             }
         }
         writeln!(line)
+    }
+}
+
+/// Writes a value that is text: quoted if it is one line, and else as it is, indented.
+fn write_text(to: &mut impl Write, text: &str) -> fmt::Result {
+    if !text.contains('\n') {
+        return quote(to, text);
+    }
+    // That it ends with a line break cannot be told from that it does not.
+    let lines = text.strip_suffix('\n').unwrap_or(text);
+    to.write_str("<\n")?;
+    for line in lines.split('\n') {
+        writeln!(to, "\t{line}")?;
+    }
+    to.write_str(" >")
+}
+
+/// Writes text as a Go string literal: its escapes differ from Rust's.
+pub(super) fn quote(to: &mut impl Write, text: &str) -> fmt::Result {
+    to.write_char('"')?;
+    for character in text.chars() {
+        match character {
+            '"' => to.write_str("\\\""),
+            '\\' => to.write_str("\\\\"),
+            '\u{7}' => to.write_str("\\a"),
+            '\u{8}' => to.write_str("\\b"),
+            '\u{c}' => to.write_str("\\f"),
+            '\n' => to.write_str("\\n"),
+            '\r' => to.write_str("\\r"),
+            '\t' => to.write_str("\\t"),
+            '\u{b}' => to.write_str("\\v"),
+            ' '..='~' => to.write_char(character),
+            '\0'..='\u{7f}' => write!(to, "\\x{:02x}", character as u32),
+            _ if is_printable(character) => to.write_char(character),
+            '\u{10000}'.. => write!(to, "\\U{:08x}", character as u32),
+            _ => write!(to, "\\u{:04x}", character as u32),
+        }?;
+    }
+    to.write_char('"')
+}
+
+/// Whether a character that is not ASCII has a form: Rust's own escapes know.
+fn is_printable(character: char) -> bool {
+    // Behind another one, as marks that combine with it have a form only there.
+    let pair = String::from_iter(['a', character]);
+    pair.escape_debug().nth(1) == Some(character)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(text: &str) -> String {
+        let mut to = String::new();
+        write_text(&mut to, text).unwrap();
+        to
+    }
+
+    #[test]
+    fn text_is_quoted_as_go_quotes_it() {
+        for (text, expected) in [
+            ("", r#""""#),
+            ("it's \"so\" \\", r#""it's \"so\" \\""#),
+            ("\t\r\u{7}\u{8}\u{b}\u{c}", r#""\t\r\a\b\v\f""#),
+            ("\0\u{1b}[0m\u{7f}", r#""\x00\x1b[0m\x7f""#),
+            ("ä–日e\u{301}", "\"ä–日e\u{301}\""),
+            ("\u{a0}\u{85}\u{200b}\u{feff}", r#""\u00a0\u0085\u200b\ufeff""#),
+            ("\u{1f600}\u{e0001}", "\"\u{1f600}\\U000e0001\""),
+        ] {
+            assert_eq!(written(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn many_lines_are_indented() {
+        assert_eq!(written("one\n\"two\""), "<\n\tone\n\t\"two\"\n >");
+        assert_eq!(written("one\n\ntwo\n"), "<\n\tone\n\t\n\ttwo\n >");
+        assert_eq!(written("\n"), "<\n\t\n >");
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     fn text_is_klogs() {
         let line = line!() + 2;
         let text = logged(LogFormat::Text, 0, || {
-            tracing::info!(name = "a\nb", count = 3, done = true, shown = %Shown, "Waiting for it");
+            tracing::info!(name = "a\tb", count = 3, done = true, shown = %Shown, "Waiting for it");
         });
         assert!(text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
         let (severity, time, thread, place, rest) = parts(text.trim_end());
@@ -158,10 +158,22 @@ mod tests {
         assert_eq!(time.len(), "1121 09:08:59.667744".len(), "{time:?}");
         assert_eq!(thread, std::process::id());
         assert_eq!(place, format!("mod.rs:{line}"));
-        assert_eq!(rest, r#""Waiting for it" name="a\nb" count=3 done=true shown="two \"words\"""#);
+        assert_eq!(rest, r#""Waiting for it" name="a\tb" count=3 done=true shown="two \"words\"""#);
         // The process id is right-aligned in seven columns.
         let expected = format!("{time} {:>7} ", std::process::id());
         assert!(text[1..].starts_with(&expected), "{text:?}");
+    }
+
+    #[test]
+    fn errors_come_first() {
+        let text = logged(LogFormat::Text, 0, || {
+            tracing::error!(part = 1.0, err = %Shown, rules = "a\nb", "Failed");
+            tracing::info!(target: "switchyard::line", "FLAG: --x=\"y\"");
+        });
+        let (_, _, _, _, rest) = parts(&text);
+        let (failed, flag) = rest.split_once(" >\nI").unwrap();
+        assert_eq!(failed, "\"Failed\" err=\"two \\\"words\\\"\" part=1 rules=<\n\ta\n\tb\n");
+        assert!(flag.ends_with("] FLAG: --x=\"y\"\n"), "{flag}");
     }
 
     #[test]
@@ -182,15 +194,19 @@ mod tests {
         let count = |verbosity| {
             logged(LogFormat::Text, verbosity, || {
                 tracing::info!("0");
+                tracing::info!(target: "switchyard::v1", "1");
                 tracing::debug!("2");
+                tracing::debug!(target: "proxy_core::runner::v3", "3");
                 tracing::trace!("4");
+                tracing::trace!(target: "backend_nft::v9", "9");
                 tracing::info!(target: "hyper::proto", "a library");
                 tracing::debug!(target: "hyper::proto", "a library");
             })
             .lines()
             .count()
         };
-        assert_eq!([0, 1, 2, 3, 4, 5, 6].map(count), [1, 1, 2, 2, 3, 3, 5]);
+        let counts = [0, 1, 2, 3, 4, 5, 6, 8, 9].map(count);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 5, 5 + 2, 5 + 2, 6 + 2]);
     }
 
     #[test]
@@ -204,7 +220,12 @@ mod tests {
             };
             logged_with(&settings, log).lines().count()
         };
-        assert_eq!(["mod", "m*", "bin/*/logging/*", "m?"].map(count), [2, 2, 2, 1]);
+        let patterns = ["mod", "logging", "m*", "bin/*/logging/*", "m?"];
+        assert_eq!(patterns.map(count), [2, 2, 2, 2, 1]);
+        // A file can say more than the rest, and not less.
+        let vmodule = vec![("mod".to_owned(), 0)];
+        let settings = LogSettings { vmodule, verbosity: 4, ..LogSettings::default() };
+        assert_eq!(logged_with(&settings, || tracing::trace!("4")).lines().count(), 1);
     }
 
     #[test]
@@ -221,7 +242,9 @@ mod tests {
         assert_eq!(lines[0]["count"], 3);
         assert_eq!(lines[0]["name"], "x");
         assert_eq!(lines[0]["ratio"], 0.5);
-        assert!(lines[0]["caller"].as_str().unwrap().starts_with("mod.rs:"), "{text}");
+        assert!(lines[0]["caller"].as_str().unwrap().starts_with("logging/mod.rs:"), "{text}");
+        assert!(text.starts_with("{\"ts\":"), "{text}");
+        assert!(lines[1]["msg"] == "Failed" && text.ends_with("\"err\":\"two \\\"words\\\"\"}\n"));
         let milliseconds = lines[0]["ts"].as_f64().unwrap();
         assert!(milliseconds > 1.6e12, "{milliseconds}");
         assert_eq!(lines[1]["err"], "two \"words\"");

@@ -1,11 +1,9 @@
 //! `-v` and `--vmodule`: what is let through.
 
-use tracing::{Metadata, Subscriber, level_filters::LevelFilter};
-use tracing_subscriber::{
-    filter::Targets,
-    layer::{Context, Filter},
-};
+use tracing::{Level, Metadata, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::layer::{Context, Filter};
 
+use super::fields::verbosity;
 use crate::config::settings::LogSettings;
 
 /// The crates of this workspace, whose messages follow `-v`.
@@ -23,41 +21,38 @@ const OURS: [&str; 9] = [
 
 /// Lets through what the settings say.
 pub(super) struct Verbosity {
-    usual: Targets,
-    files: Vec<(String, LevelFilter)>,
-    most: LevelFilter,
+    usual: u32,
+    files: Vec<(String, u32)>,
 }
 
 impl Verbosity {
     pub(super) fn new(settings: &LogSettings) -> Self {
-        let files: Vec<_> = settings
-            .vmodule
-            .iter()
-            .map(|(pattern, verbosity)| (pattern.clone(), ours(*verbosity)))
-            .collect();
-        let mut new = Self { usual: Targets::new(), files, most: LevelFilter::TRACE };
-        new.set(settings.verbosity);
-        new
+        Self { usual: settings.verbosity, files: settings.vmodule.clone() }
     }
 
     /// Changes what `-v` says.
     pub(super) fn set(&mut self, verbosity: u32) {
-        self.usual = targets(verbosity);
-        let levels = self.files.iter().map(|(_, level)| *level);
-        let most = levels.chain([ours(verbosity), theirs(verbosity)]).max();
-        self.most = most.unwrap_or(LevelFilter::TRACE);
+        self.usual = verbosity;
     }
 
     /// Whether an event or a span of this kind is let through.
     fn lets(&self, metadata: &Metadata<'_>) -> bool {
-        let usual = || self.usual.would_enable(metadata.target(), metadata.level());
-        let Some(file) = metadata.file().filter(|_| !self.files.is_empty()) else {
-            return usual();
-        };
-        match self.files.iter().find(|(pattern, _)| names(pattern, file)) {
-            Some((_, level)) => metadata.level() <= level,
-            None => usual(),
+        if !is_ours(metadata.target()) {
+            return *metadata.level() <= theirs(self.usual);
         }
+        // Only what informs can be too much.
+        if *metadata.level() <= Level::WARN {
+            return true;
+        }
+        let verbosity = verbosity(metadata);
+        // As with klog, a file can say more than the rest, and not less.
+        verbosity <= self.usual || self.of_file(metadata).is_some_and(|most| verbosity <= most)
+    }
+
+    /// What `--vmodule` says of the file: its first pattern that fits.
+    fn of_file(&self, metadata: &Metadata<'_>) -> Option<u32> {
+        let file = metadata.file().filter(|_| !self.files.is_empty())?;
+        self.files.iter().find(|(pattern, _)| names(pattern, file)).map(|(_, most)| *most)
     }
 }
 
@@ -77,18 +72,20 @@ impl<S: Subscriber> Filter<S> for Verbosity {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.most)
+        let most = self.files.iter().map(|(_, most)| *most).chain([self.usual]).max();
+        // Messages that name their verbosity have the level that it would have.
+        let ours = match most.unwrap_or_default() {
+            0..=1 => LevelFilter::INFO,
+            2..=3 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        };
+        Some(ours.max(theirs(self.usual)))
     }
 }
 
-/// Our levels are klog's verbosities: informational messages are 0, debugging messages 2 and
-/// traces 4.
-fn ours(verbosity: u32) -> LevelFilter {
-    match verbosity {
-        0..=1 => LevelFilter::INFO,
-        2..=3 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    }
+fn is_ours(target: &str) -> bool {
+    let name = target.split("::").next().unwrap_or(target);
+    OURS.contains(&name)
 }
 
 /// Libraries are quiet until much more is asked for.
@@ -100,17 +97,22 @@ fn theirs(verbosity: u32) -> LevelFilter {
     }
 }
 
-fn targets(verbosity: u32) -> Targets {
-    let base = Targets::new().with_default(theirs(verbosity));
-    OURS.iter().fold(base, |filter, name| filter.with_target(*name, ours(verbosity)))
-}
-
 /// Whether a pattern names a source file: the name without its ending, or the whole path if the
-/// pattern has a slash.
+/// pattern has a slash. A `mod.rs`, `lib.rs` or `main.rs` goes by the name of its folder, too, or
+/// of its crate: its own says little.
 fn names(pattern: &str, file: &str) -> bool {
     let file = file.strip_suffix(".rs").unwrap_or(file);
-    let name = if pattern.contains('/') { file } else { file.rsplit('/').next().unwrap_or(file) };
-    matches(pattern.as_bytes(), name.as_bytes())
+    if pattern.contains('/') {
+        return matches(pattern.as_bytes(), file.as_bytes());
+    }
+    let mut parts = file.rsplit('/');
+    let name = parts.next().unwrap_or(file);
+    let folder = match name {
+        "mod" => parts.next(),
+        "lib" | "main" => parts.find(|part| *part != "src"),
+        _ => None,
+    };
+    [Some(name), folder].into_iter().flatten().any(|n| matches(pattern.as_bytes(), n.as_bytes()))
 }
 
 /// Whether `text` is of the form of `pattern`, where `*` stands for any text and `?` for one byte.
@@ -145,6 +147,22 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_have_names() {
+        for (pattern, file, expected) in [
+            ("run", "backend-iptables/src/tool/run.rs", true),
+            ("tool", "backend-iptables/src/tool/run.rs", false),
+            ("tool", "backend-iptables/src/tool/mod.rs", true),
+            ("mod", "backend-iptables/src/tool/mod.rs", true),
+            ("conntrack", "conntrack/src/lib.rs", true),
+            ("src", "conntrack/src/lib.rs", false),
+            ("bin/*", "bin/src/run.rs", true),
+            ("bin/src/run", "bin/src/run.rs", true),
+        ] {
+            assert_eq!(names(pattern, file), expected, "{pattern} {file}");
+        }
+    }
 
     #[test]
     fn stars_stand_for_anything() {

@@ -298,6 +298,7 @@ impl Metrics {
             let seconds = now.duration_since(time).as_secs_f64().max(0.0);
             for family in self.families_of(delta) {
                 let labels = [family.as_str()];
+                tracing::trace!(ipFamily = family.as_str(), seconds, "Network programming");
                 self.sync.network_programming.with_label_values(&labels).observe(seconds);
             }
         }

@@ -63,7 +63,8 @@ fn a_flow_goes_where_an_endpoint_is() {
 
     write("192.0.2.1");
     let path = manifests.path().to_str().unwrap();
-    let program = Program::start(&namespace, &["--manifests", path, "--hostname-override=node-1"]);
+    let program =
+        Program::start(&namespace, &["--manifests", path, "--hostname-override=node-1", "-v=6"]);
     namespace.wait_for_service_ports(1);
     reach(&client, &one);
     write("192.0.2.2");
@@ -77,5 +78,11 @@ fn a_flow_goes_where_an_endpoint_is() {
             && metric_values(text, duration).iter().sum::<f64>() >= 2.0
     });
     let (_, log) = program.terminate();
-    assert!(!log.contains("conntrack"), "nothing to complain about: {log}");
+    let deleted = log.lines().find(|line| line.contains("\"Deleting conntrack entry\"")).unwrap();
+    assert!(deleted.starts_with('I') && deleted.contains("ipFamily=\"IPv4\""), "{deleted}");
+    let flow = "source=\"192.0.2.1:40000\" destination=\"10.96.0.53:53\" \
+                answered_by=\"192.0.2.1:5353\"";
+    assert!(deleted.contains(flow), "{deleted}");
+    let complains = |line: &&str| !line.starts_with('I') && line.contains("conntrack");
+    assert_eq!(log.lines().find(complains), None, "nothing to complain about");
 }

@@ -7,6 +7,7 @@ mod drop_in;
 mod events;
 mod flows;
 mod kubeadm;
+mod logs;
 mod manifests;
 mod metrics;
 mod namespace;

@@ -83,6 +83,11 @@ impl Program {
         Self { child: command.stderr(Stdio::piped()).spawn().unwrap() }
     }
 
+    /// The id of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends SIGTERM; the number of the signal that ended it, and its log.
     pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         let kill = format!("kill -TERM {}", self.child.id());

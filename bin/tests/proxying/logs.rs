@@ -1,0 +1,153 @@
+//! The log, line by line, as a pipeline that knows kube-proxy's reads it.
+
+use std::fs;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::namespace::{METRICS, Namespace, Program};
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.10, externalIPs: [\"no\\tip\"], ports: [{port: 80, protocol: TCP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: '', port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.0.0.5]}, {addresses: [10.0.0.ENDPOINT]}]
+";
+
+/// What the program logs with these arguments, from the start to a change of endpoints.
+fn logged(namespace: &Namespace, arguments: &[&str]) -> (String, u32) {
+    let manifests = TempDir::new().unwrap();
+    let write = |endpoint: &str| {
+        let hidden = manifests.path().join(".writing");
+        fs::write(&hidden, OBJECTS.replace("ENDPOINT", endpoint)).unwrap();
+        fs::rename(hidden, manifests.path().join("all.yaml")).unwrap();
+    };
+    write("6");
+    let path = format!("--manifests={}", manifests.path().display());
+    let common = [&path, "--hostname-override=node-1"];
+    let program = Program::start(namespace, &[&common, arguments].concat());
+    namespace.wait_for_service_ports(1);
+    write("7");
+    let partial =
+        "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1\n";
+    namespace.wait(METRICS, "/metrics", |_, text| text.contains(partial));
+    let process = program.id();
+    let (_, log) = program.terminate();
+    (log, process)
+}
+
+/// The lines, of which some go on in the next; without what is in front of the message.
+#[track_caller]
+fn messages(log: &str, process: u32) -> Vec<String> {
+    let mut messages: Vec<String> = Vec::new();
+    for line in log.lines() {
+        if line.starts_with('\t') || line == " >" {
+            let last = messages.last_mut().unwrap();
+            *last = format!("{last}\n{line}");
+            continue;
+        }
+        let (head, message) = line.split_once("] ").expect(line);
+        // I1121 09:08:59.667744    1234 file.rs:12
+        let shape: String =
+            head.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        let place = head.rsplit_once(' ').expect(line).1;
+        assert!(matches!(&shape[..1], "I" | "W" | "E"), "{line}");
+        assert_eq!(&shape[1..22], "0000 00:00:00.000000 ", "{line}");
+        assert_eq!(&head[22..30], format!("{process:>7} "), "{line}");
+        assert_eq!(head[30..], *place, "{line}");
+        let (file, number) = place.split_once(':').expect(line);
+        assert!(file.ends_with(".rs") && !file.contains('/'), "{line}");
+        assert!(number.parse::<u32>().is_ok(), "{line}");
+        assert!(message.starts_with('"') || message.starts_with("FLAG: --"), "{line}");
+        messages.push(message.to_owned());
+    }
+    messages
+}
+
+#[test]
+fn every_verbosity_says_what_it_should() {
+    let namespace = Namespace::new();
+    // At which verbosity which messages appear first.
+    let common = [
+        (0, "\"Starting\" "),
+        (0, "\"Part of an object cannot be used\" "),
+        (1, "FLAG: --proxy-mode=\""),
+        (2, "\"Syncing\" full="),
+        (2, "\"Synced\" full="),
+        (2, "\"Listening\" name=\"healthz\" "),
+        (3, "\"Listed\" kind=\"EndpointSlice\" objects=1 "),
+        (3, "\"Setting endpoints for service port name\" ipFamily=\"IPv4\" "),
+        (4, "\"Object added or changed\" object=\""),
+    ];
+    for (mode, of_mode, verbosities) in [
+        ("nftables", &[(9, "\"Committing\" rules=<\n\t")][..], &[0, 1, 2, 3, 4, 8, 9][..]),
+        (
+            "iptables",
+            &[(5, "\"Running\" command=\"/"), (9, "\"Restoring\" ipFamily=\"IPv4\" rules=<\n\t*")],
+            &[4, 5, 8, 9],
+        ),
+    ] {
+        for &verbosity in verbosities {
+            let arguments = [format!("--proxy-mode={mode}"), format!("-v={verbosity}")];
+            let (log, process) = logged(&namespace, &[&arguments[0], &arguments[1]]);
+            let messages = messages(&log, process);
+            for (from, start) in common.iter().chain(of_mode) {
+                let is_there = messages.iter().any(|message| message.starts_with(start));
+                assert_eq!(is_there, verbosity >= *from, "{mode} -v={verbosity}: {start}\n{log}");
+            }
+        }
+        namespace.switchyard(&["--cleanup"]).status().unwrap();
+    }
+}
+
+#[test]
+fn a_file_can_say_more() {
+    let namespace = Namespace::new();
+    let (log, _) = logged(&namespace, &["--vmodule=observe=3,other*=9", "--proxy-mode=nftables"]);
+    assert!(log.contains("\"Setting endpoints for service port name\""), "{log}");
+    assert!(!log.contains("\"Object added") && !log.contains("\"Listening\""), "{log}");
+}
+
+#[test]
+fn json_is_what_components_write() {
+    let namespace = Namespace::new();
+    let arguments = ["--logging-format=json", "-v=4", "--proxy-mode=nftables"];
+    let (log, _) = logged(&namespace, &arguments);
+    let mut seen = Vec::new();
+    for line in log.lines() {
+        let object: Value = serde_json::from_str(line).expect(line);
+        let milliseconds = object["ts"].as_f64().expect(line);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let age = now.as_secs_f64() - milliseconds / 1000.0;
+        assert!((0.0..60.0).contains(&age), "{line}");
+        let (time, rest) = line.split_once(",\"caller\":\"").expect(line);
+        let digits = time.strip_prefix("{\"ts\":").expect(line);
+        assert!(digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'), "{line}");
+        let (caller, rest) = rest.split_once("\",\"msg\":").expect(line);
+        let folders = caller.split('/').count();
+        assert!(folders == 2 && caller.contains(".rs:"), "{line}");
+        let rest = rest.strip_prefix(&object["msg"].to_string()).expect(line);
+        match object.get("v") {
+            Some(v) => assert!(rest.starts_with(&format!(",\"v\":{v}")), "{line}"),
+            None => assert!(object.get("err").is_some(), "{line}"),
+        }
+        seen.push((object["msg"].as_str().expect(line).to_owned(), object["v"].as_u64()));
+    }
+    for expected in [
+        ("Starting", 0),
+        ("FLAG: --logging-format=\"json\"", 1),
+        ("Syncing", 2),
+        ("Listed", 3),
+        ("Object added or changed", 4),
+    ] {
+        let expected = (expected.0.to_owned(), Some(expected.1));
+        assert!(seen.contains(&expected), "{expected:?} is not in\n{log}");
+    }
+}
