@@ -50,7 +50,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("hostname-override", Text, "", Field("hostnameOverride"),
         "The name of the Node, if it is not the host's").beside_file(),
     Flag::new("bind-address", Ip, "0.0.0.0", Field("bindAddress"),
-        "The node's own address, if its Node does not say it; its family is the primary one"),
+        "The node's own address in its family, in place of the Node's; that family is the primary one then"),
     Flag::new("feature-gates", Gates, "", Field("featureGates"),
         "Features to switch on or off; unknown ones are only warned of"),
     Flag::new("oom-score-adj", Int32, "-999", Field("oomScoreAdj"),

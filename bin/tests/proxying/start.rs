@@ -50,36 +50,46 @@ async fn failed(cluster: &Cluster, namespace: &Namespace, more: &[&str]) -> Stri
     log
 }
 
+/// Has the program wait for `spec.podCIDRs`, then follow them, and returns its log. `rules` are
+/// IPv4's.
+async fn follow_pod_networks(
+    namespace: &Namespace,
+    mode: &str,
+    rules: &dyn Fn() -> String,
+) -> String {
+    let cluster = cluster(node(&["192.0.2.1"], &[])).await;
+    let apply = |node| cluster.server.store().apply(node).unwrap();
+    let before = rules();
+    let mode = format!("--proxy-mode={mode}");
+    let program = start(&cluster, namespace, &[&mode, "--detect-local-mode=NodeCIDR", "-v=2"]);
+    // All Services are known, and still nothing is programmed.
+    namespace.wait(METRICS, "/metrics", |_, text| {
+        text.contains("kubeproxy_sync_proxy_rules_endpoint_changes_total 1\n")
+    });
+    assert_eq!(rules(), before);
+
+    apply(node(&["192.0.2.1"], &["10.7.1.0/24"]));
+    namespace.wait_for_service_ports(1);
+    assert!(rules().contains("10.7.1.0/24"), "{}", rules());
+    apply(node(&["192.0.2.1"], &["10.7.2.0/24"]));
+    until(|| {
+        let rules = rules();
+        rules.contains("10.7.2.0/24") && !rules.contains("10.7.1.0/24")
+    });
+    apply(node(&["192.0.2.9"], &["10.7.2.0/24"]));
+    assert!(cluster.server.store().delete(Resource::Nodes, "", NODE));
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
+    assert!(rules().contains("10.7.2.0/24"), "it stays");
+    program.terminate().1
+}
+
 #[test]
 fn pod_networks_are_waited_for_and_followed() {
     run(|namespace| async move {
-        let cluster = cluster(node(&["192.0.2.1"], &[])).await;
         // What an earlier run has left must serve meanwhile.
         namespace.0.output("nft", &["add", "table", "ip", "kube-proxy"], "").unwrap();
-        let before = namespace.list("ruleset");
-        let arguments = ["--proxy-mode=nftables", "--detect-local-mode=NodeCIDR", "-v=2"];
-        let program = start(&cluster, &namespace, &arguments);
-        // All Services are known, and still nothing is programmed.
-        namespace.wait(METRICS, "/metrics", |_, text| {
-            text.contains("kubeproxy_sync_proxy_rules_endpoint_changes_total 1\n")
-        });
-        assert_eq!(namespace.list("ruleset"), before);
-
-        cluster.server.store().apply(node(&["192.0.2.1"], &["10.7.1.0/24"])).unwrap();
-        namespace.wait_for_service_ports(1);
-        assert!(namespace.list("table ip kube-proxy").contains("10.7.1.0/24"));
-
-        cluster.server.store().apply(node(&["192.0.2.1"], &["10.7.2.0/24"])).unwrap();
-        until(|| {
-            let rules = namespace.list("table ip kube-proxy");
-            rules.contains("10.7.2.0/24") && !rules.contains("10.7.1.0/24")
-        });
-        cluster.server.store().apply(node(&["192.0.2.9"], &["10.7.2.0/24"])).unwrap();
-        assert!(cluster.server.store().delete(Resource::Nodes, "", NODE));
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
-        assert!(namespace.list("table ip kube-proxy").contains("10.7.2.0/24"), "it stays");
-
-        let (_, log) = program.terminate();
+        let rules = || namespace.list("table ip kube-proxy");
+        let log = follow_pod_networks(&namespace, "nftables", &rules).await;
         for said in [
             "\"The Node's podCIDRs have changed\" node=\"node-1\" \
              old=\"[10.7.1.0/24]\" new=\"[10.7.2.0/24]\"",
@@ -88,6 +98,14 @@ fn pod_networks_are_waited_for_and_followed() {
         ] {
             assert!(log.contains(said), "{said} is not in\n{log}");
         }
+    });
+    run(|namespace| async move {
+        let rules = || {
+            let saved = namespace.0.output("iptables-save", &["-t", "nat"], "").unwrap();
+            let ours = saved.lines().filter(|line| line.contains("KUBE-"));
+            ours.map(|line| format!("{line}\n")).collect()
+        };
+        follow_pod_networks(&namespace, "iptables", &rules).await;
     });
 }
 
@@ -122,5 +140,26 @@ fn what_does_not_fit_the_node_is_said() {
             let log = failed(&cluster, &namespace, &[]).await;
             assert!(log.contains("no support for primary IP family \\\"IPv6\\\""), "{log}");
         }
+    });
+}
+
+#[test]
+fn requests_are_paced() {
+    run(|namespace| async move {
+        let cluster = cluster(node(&["192.0.2.1"], &[])).await;
+        let program = start(&cluster, &namespace, &["--kube-api-qps=0.001", "--kube-api-burst=3"]);
+        // Four watches and the Event of the start want to be asked for at once.
+        until(|| cluster.server.requests().len() == 3);
+        // Its other servers do not wait for it.
+        namespace.wait(METRICS, "/healthz", |status, _| status == 200);
+        let (_, log) = program.terminate();
+        assert_eq!(cluster.server.requests().len(), 3, "{:?}", cluster.server.requests());
+        let waits = log.lines().filter(|line| line.contains("\"Waiting before a request"));
+        assert_eq!(waits.count(), 2, "{log}");
+
+        let program = start(&cluster, &namespace, &["--kube-api-qps=-1", "--kube-api-burst=1"]);
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        let (_, log) = program.terminate();
+        assert!(!log.contains("Waiting before a request"), "{log}");
     });
 }
