@@ -8,9 +8,11 @@
 //! - `layout`: how Services become chains and rules.
 //! - `tool`: the programs, of either [`Flavour`].
 //! - `proxier`: compares what should be with what is: [`IptablesProxier`], the backend.
+//! - `left_behind`: finds rules that nobody can remove here.
 //! - [`monitor`]: notices when somebody flushes our chains.
 
 mod layout;
+mod left_behind;
 pub mod monitor;
 mod proxier;
 mod stats;
@@ -21,6 +23,7 @@ use std::path::PathBuf;
 use proxy_core::model::{IpFamily, PerFamily};
 
 pub use self::{
+    left_behind::left_behind,
     monitor::Monitor,
     proxier::{IptablesProxier, probe, render, route_localnet},
     stats::{RuleCount, Stats},

@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use async_trait::async_trait;
-use backend_iptables::{IptablesConfig, IptablesProxier, Monitor, Stats};
+use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, Monitor, Stats};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
@@ -99,11 +99,30 @@ async fn remove(modes: &[Mode], settings: &BackendSettings) -> Result<(), Proxie
         match one {
             Err(ProxierError::Unsupported { mode, reason }) => {
                 tracing::debug!(mode, reason = reason.as_str(), "Nothing to clean up");
+                if mode == Mode::Iptables.as_str() {
+                    warn_of_what_is_left(&reason);
+                }
             }
             other => result = result.and(other),
         }
     }
     result
+}
+
+/// Warns if there are rules of iptables mode, which nobody here can remove.
+fn warn_of_what_is_left(reason: &str) {
+    let warning = match backend_iptables::left_behind() {
+        None => return,
+        Some(Flavour::Nft) => {
+            "Rules of iptables mode are on this node, and traffic goes by them first; run the image \
+             that has iptables once, or restart the node"
+        }
+        Some(Flavour::Legacy) => {
+            "iptables-legacy is in use on this node; if that was by kube-proxy, run the image that \
+             has iptables once, or restart the node"
+        }
+    };
+    tracing::warn!(reason, "{warning}");
 }
 
 /// The modes whose rules would disturb those of `mode`, or double them. iptables and ipvs share

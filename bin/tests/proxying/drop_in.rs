@@ -323,6 +323,28 @@ fn the_other_modes_rules_go_when_ours_are_there() {
 }
 
 #[test]
+fn rules_that_cannot_be_removed_are_warned_of() {
+    let directory = node();
+    let log = |namespace: &Namespace| {
+        let arguments = [manifests(directory.path()), "--proxy-mode=nftables".into()];
+        let mut command = kube_proxy(namespace, directory.path(), &arguments);
+        // As in an image that has no programs.
+        let child = command.env("PATH", "/nonexistent").spawn().unwrap();
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        assert!(namespace.list("tables").contains("table ip kube-proxy"));
+        let kill = format!("kill -TERM {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let warning = "Rules of iptables mode are on this node";
+    let namespace = Namespace::new();
+    assert!(!log(&namespace).contains(warning));
+    namespace.0.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"], "").unwrap();
+    let text = log(&namespace);
+    assert!(text.contains(warning), "{text}");
+}
+
+#[test]
 fn iptables_stands_in_for_ipvs_without_its_modules() {
     if Path::new("/proc/net/ip_vs").exists() {
         // Then there is nothing to stand in for.
