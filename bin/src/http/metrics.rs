@@ -1,6 +1,9 @@
 //! The metrics server: `/metrics`, and pages about the program itself.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use hyper::{
@@ -11,7 +14,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    Answer, Handler, JSON, PLAIN_TEXT, answer, configz, exposition, not_found, with_header, zpages,
+    Answer, Handler, JSON, answer, configz, debug, exposition, not_found, ok, with_header, zpages,
 };
 use crate::{
     config::{
@@ -19,7 +22,6 @@ use crate::{
         settings::{Mode, Settings},
         v1alpha1::KubeProxyConfiguration,
     },
-    logging,
     metrics::Metrics,
     source::kube::WatchHealth,
 };
@@ -28,8 +30,6 @@ const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-un
 /// What `/statusz` lists.
 const PATHS: [&str; 7] =
     ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis", "/proxyMode", "/statusz"];
-/// The profiler has no counterpart here, so that this is all that `enableProfiling` opens.
-const DEBUG_PATHS: [&str; 2] = ["/debug/flags", "/debug/flags/v"];
 
 /// Answers for [`Metrics`], and for the program.
 pub struct MetricsHandler {
@@ -66,9 +66,12 @@ impl Shown {
 
     /// The paths that are served.
     fn paths(&self) -> Vec<&'static str> {
-        let debug_paths = if self.debugs { &DEBUG_PATHS[..] } else { &[] };
+        let debug_paths = if self.debugs { &debug::PATHS[..] } else { &[] };
         let is_served = |path: &&str| *path != "/flagz" || self.flags.is_some();
-        debug_paths.iter().chain(&PATHS).copied().filter(is_served).collect()
+        let mut paths: Vec<_> =
+            debug_paths.iter().chain(&PATHS).copied().filter(is_served).collect();
+        paths.sort_unstable();
+        paths
     }
 }
 
@@ -106,20 +109,35 @@ impl MetricsHandler {
         answer(StatusCode::OK, exposition::content_type(form), self.metrics.slis(form))
     }
 
-    fn healthz(&self, query: Option<&str>) -> Answer {
-        self.metrics.pinged();
-        let is_verbose = query.unwrap_or_default().split('&').any(|parameter| {
-            parameter.split_once('=').map_or(parameter, |(name, _)| name) == "verbose"
-        });
-        ok(if is_verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" })
-    }
-
-    fn debug(&self, request: &Request<Bytes>) -> Answer {
-        match request.uri().path() {
-            "/debug/flags" | "/debug/flags/" => ok("/debug/flags/\n\nv\n"),
-            "/debug/flags/v" => set_verbosity(request),
-            _ => not_found(),
+    /// The one check, `ping`, which is passed by answering.
+    fn healthz(&self, query: &str) -> Answer {
+        let parameters = query.split('&').map(|p| p.split_once('=').unwrap_or((p, "")));
+        let (mut is_verbose, mut is_excluded, mut unknown) = (false, false, BTreeSet::new());
+        for (name, value) in parameters {
+            match (name, value) {
+                ("verbose", _) => is_verbose = true,
+                ("exclude", "ping") => is_excluded = true,
+                ("exclude", check) => {
+                    unknown.insert(check);
+                }
+                _ => {}
+            }
         }
+        if !is_excluded {
+            self.metrics.pinged();
+        }
+        if !is_verbose {
+            return ok("ok");
+        }
+        let ping = if is_excluded { "[+]ping excluded: ok\n" } else { "[+]ping ok\n" };
+        let mut text = ping.to_owned();
+        if !unknown.is_empty() {
+            let unknown: Vec<_> = unknown.into_iter().map(|check| format!("{check:?}")).collect();
+            text.push_str("warn: some health checks cannot be excluded: no matches for ");
+            text.push_str(&unknown.join(","));
+            text.push('\n');
+        }
+        ok(text + "healthz check passed\n")
     }
 }
 
@@ -128,7 +146,7 @@ impl Handler for MetricsHandler {
         match request.uri().path() {
             "/metrics" => self.exposition(request.headers()),
             "/metrics/slis" => self.slis(request),
-            "/healthz" => self.healthz(request.uri().query()),
+            "/healthz" => self.healthz(request.uri().query().unwrap_or_default()),
             "/healthz/ping" => ok("ok"),
             "/proxyMode" => ok(self.shown.borrow().mode.as_str()),
             "/configz" => answer(StatusCode::OK, JSON, self.shown.borrow().configz.clone()),
@@ -141,38 +159,9 @@ impl Handler for MetricsHandler {
                 zpages::statusz(self.start, Timestamp::now(), &paths).answer(request.headers())
             }
             path if self.shown.borrow().debugs && path.starts_with("/debug/") => {
-                self.debug(request)
+                debug::debug(request)
             }
             _ => not_found(),
-        }
-    }
-}
-
-fn ok(text: impl Into<Bytes>) -> Answer {
-    answer(StatusCode::OK, PLAIN_TEXT, text)
-}
-
-/// Changes `-v` of the running program.
-fn set_verbosity(request: &Request<Bytes>) -> Answer {
-    if *request.method() != Method::PUT {
-        let text = "unrecognized http method";
-        return answer(StatusCode::NOT_ACCEPTABLE, PLAIN_TEXT, text);
-    }
-    let text = String::from_utf8_lossy(request.body());
-    let text = text.trim();
-    match text.parse() {
-        Ok(verbosity) if logging::set_verbosity(verbosity) => {
-            tracing::info!(verbosity, "Verbosity changed");
-            ok(format!("successfully set klog.logging.verbosity to {verbosity}"))
-        }
-        Ok(_) => {
-            let text = "failed set klog.logging.verbosity: nothing is logged";
-            answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN_TEXT, text)
-        }
-        Err(error) => {
-            let text: String = text.chars().take(64).flat_map(char::escape_debug).collect();
-            let text = format!("failed set klog.logging.verbosity {text}: {error}");
-            answer(StatusCode::BAD_REQUEST, PLAIN_TEXT, text)
         }
     }
 }

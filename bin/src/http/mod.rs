@@ -1,6 +1,7 @@
 //! The HTTP servers: plain HTTP, a few fixed paths, answers that are made on the spot.
 
 pub mod configz;
+mod debug;
 mod exposition;
 pub mod healthz;
 pub mod listen;
@@ -39,6 +40,11 @@ fn answer(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>)
 
 fn with_header(answer: &mut Answer, name: HeaderName, value: HeaderValue) {
     answer.headers_mut().insert(name, value);
+}
+
+/// Plain text, and all is well.
+fn ok(text: impl Into<Bytes>) -> Answer {
+    answer(StatusCode::OK, PLAIN_TEXT, text)
 }
 
 fn not_found() -> Answer {

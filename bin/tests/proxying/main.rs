@@ -4,6 +4,7 @@
 mod cluster;
 mod config_map;
 mod drop_in;
+mod endpoints;
 mod events;
 mod flows;
 mod kubeadm;

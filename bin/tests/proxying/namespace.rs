@@ -1,7 +1,8 @@
 //! Network namespaces, and the program in them.
 
 use std::{
-    io::Read,
+    io::{Read, Write},
+    net::TcpStream,
     os::unix::process::ExitStatusExt,
     process::{Child, Command, ExitStatus, Stdio},
     thread::sleep,
@@ -38,6 +39,29 @@ impl Namespace {
     pub(crate) fn get(&self, server: &str, path: &str) -> Option<(u16, String)> {
         let answer = http::get(&self.0, server.parse().unwrap(), path).ok()?;
         Some((answer.status, answer.body))
+    }
+
+    /// Sends a request with these headers, and returns the answer: its head, and what follows.
+    pub(crate) fn ask(
+        &self,
+        server: &str,
+        request: &str,
+        headers: &[&str],
+        body: &str,
+    ) -> (String, Vec<u8>) {
+        let ask = || {
+            let mut stream = TcpStream::connect(server).unwrap();
+            let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+            let length = body.len();
+            let head = format!("{request} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n");
+            stream.write_all((head + body).as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            answer
+        };
+        let answer = self.0.run(ask).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end + 4..].to_vec())
     }
 
     /// Waits until an answer satisfies `good`.

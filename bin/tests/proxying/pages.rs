@@ -1,25 +1,14 @@
 //! The metrics server's pages, and what can be changed there.
 
-use std::{
-    fs,
-    io::{Read, Write},
-    net::TcpStream,
-};
+use std::fs;
 
 use tempfile::TempDir;
 
 use crate::namespace::{METRICS, Namespace, Program};
 
 fn put(namespace: &Namespace, path: &str, body: &str) -> String {
-    let ask = || {
-        let mut stream = TcpStream::connect(METRICS).unwrap();
-        let length = body.len();
-        write!(stream, "PUT {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    namespace.0.run(ask).unwrap()
+    let (head, body) = namespace.ask(METRICS, &format!("PUT {path}"), &[], body);
+    format!("{head}\r\n\r\n{}", String::from_utf8(body).unwrap())
 }
 
 fn service(number: u8) -> String {

@@ -68,6 +68,13 @@ async fn pings_are_counted_until_they_are_forgotten() {
     assert_eq!((content_type.as_str(), body.as_str()), (CLASSIC, ""));
     text(&handler, "/healthz").await;
     assert_eq!(text(&handler, "/healthz?verbose").await, "[+]ping ok\nhealthz check passed\n");
+    let excluded = text(&handler, "/healthz?verbose&exclude=ping&exclude=x&exclude=x").await;
+    assert_eq!(
+        excluded,
+        "[+]ping excluded: ok\n\
+         warn: some health checks cannot be excluded: no matches for \"x\"\n\
+         healthz check passed\n"
+    );
     let (_, _, body) = ask(&handler, get("/metrics/slis")).await;
     assert!(body.contains("kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n"), "{body}");
     assert!(body.contains(&format!("{total}2\n")), "{body}");
@@ -204,7 +211,10 @@ async fn verbosity_is_put() {
     assert!(text(&handler, "/debug/flags").await.contains("\nv\n"));
     let path = "/debug/flags/v";
     assert_eq!(ask(&handler, get(path)).await.0, 406);
-    assert_eq!(ask(&handler, get("/debug/pprof/profile")).await.0, 404);
+    let (status, _, why) = ask(&handler, get("/debug/pprof/profile")).await;
+    assert!(status == 501 && why.contains("perf record"), "{why}");
+    assert_eq!(ask(&handler, get("/debug/pprof/nonsense")).await.0, 404);
+    assert!(!text(&handler, "/debug/pprof/cmdline").await.is_empty());
     let (status, _, body) = ask(&handler, with_method(Method::PUT, path, "loud\u{1b}")).await;
     assert_eq!(status, 400);
     assert!(body.starts_with("failed set klog.logging.verbosity loud\\u{1b}: "), "{body}");

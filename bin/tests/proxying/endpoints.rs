@@ -1,0 +1,244 @@
+//! Every path of the health and the metrics server, and where these listen.
+
+use std::{
+    fs,
+    net::TcpListener,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::namespace::{HEALTH, METRICS, Namespace, Program};
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PROTOBUF: &str =
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.10
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 31000
+  ports: [{port: 80, protocol: TCP, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: '', port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.0.0.5], nodeName: node-1}]
+";
+
+/// A directory with these objects.
+fn objects() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("all.yaml"), OBJECTS).unwrap();
+    directory
+}
+
+fn start(namespace: &Namespace, objects: &TempDir, more: &[&str]) -> Program {
+    let manifests = format!("--manifests={}", objects.path().display());
+    let common = [&manifests, "--hostname-override=node-1", "--proxy-mode=nftables"];
+    Program::start(namespace, &[&common, more].concat())
+}
+
+/// An answer that was looked at from outside.
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn to(namespace: &Namespace, server: &str, request: &str, headers: &[&str]) -> Self {
+        let (head, body) = namespace.ask(server, request, headers, "");
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Self { status, head, body }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        let header = |line: &str| -> Option<usize> {
+            line.split_once(": ").filter(|(found, _)| found.eq_ignore_ascii_case(name))?;
+            Some(name.len() + 2)
+        };
+        self.head.lines().find_map(|line| header(line).map(|start| &line[start..]))
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+#[test]
+fn every_path_answers_as_kube_proxys() {
+    let namespace = Namespace::new();
+    let objects = objects();
+    let _program = start(&namespace, &objects, &["--profiling"]);
+    namespace.wait_for_service_ports(1);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+
+    let flagz = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
+    let statusz = "application/yaml;v=v1alpha1;g=config.k8s.io;as=Statusz";
+    let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+                    encoding=delimited;q=0.7,text/plain;version=0.0.4;q=0.3";
+    let not_found = "404 page not found\n";
+    let warning = "This endpoint is not meant to be machine parseable";
+    // Server, request, what is accepted; status, type, a part of the body.
+    for (server, request, accept, status, content_type, part) in [
+        (
+            HEALTH,
+            "GET /healthz",
+            "",
+            200,
+            JSON,
+            "\"nodeEligible\":true,\"healthy\":true,\"status\"",
+        ),
+        (HEALTH, "POST /healthz", "", 200, JSON, "{\"lastUpdated\":\""),
+        (HEALTH, "GET /healthz?x=y", "", 200, JSON, "\"IPv4\":{\"lastUpdated\":\""),
+        (HEALTH, "GET /livez", "", 200, JSON, "Z\",\"healthy\":true,\"status\":{"),
+        (HEALTH, "GET /", "", 404, TEXT, not_found),
+        (HEALTH, "GET /healthz/", "", 404, TEXT, not_found),
+        (HEALTH, "GET /readyz", "", 404, TEXT, not_found),
+        (HEALTH, "GET /metrics", "", 404, TEXT, not_found),
+        (METRICS, "GET /metrics", "", 200, CLASSIC, "\n# TYPE kubeproxy_sync_proxy_rules_"),
+        (METRICS, "GET /metrics", "*/*", 200, CLASSIC, "# HELP "),
+        (METRICS, "GET /metrics", protobuf, 200, PROTOBUF, "kubeproxy_sync_proxy_rules_"),
+        (METRICS, "GET /metrics/slis", "", 200, CLASSIC, ""),
+        (METRICS, "GET /healthz", "", 200, TEXT, "ok"),
+        (METRICS, "GET /healthz/ping", "", 200, TEXT, "ok"),
+        (METRICS, "GET /healthz?verbose", "", 200, TEXT, "[+]ping ok\nhealthz check passed\n"),
+        (METRICS, "GET /healthz?verbose=1&exclude=ping", "", 200, TEXT, "[+]ping excluded: ok\n"),
+        (METRICS, "GET /metrics/slis", "", 200, CLASSIC, "type=\"healthz\"} 2\n"),
+        (METRICS, "DELETE /metrics/slis", "", 200, TEXT, "metrics reset\n"),
+        (METRICS, "GET /metrics/slis", "", 200, CLASSIC, ""),
+        (METRICS, "GET /healthz/nonsense", "", 404, TEXT, not_found),
+        (METRICS, "GET /proxyMode", "", 200, TEXT, "nftables"),
+        (METRICS, "GET /configz", "", 200, JSON, "{\"kubeproxy.config.k8s.io\":{"),
+        (METRICS, "GET /flagz", "", 200, TEXT, warning),
+        (METRICS, "GET /flagz", "text/plain", 200, TEXT, "\nprofiling=true\n"),
+        (METRICS, "GET /flagz", flagz, 200, JSON, "\"kind\":\"Flagz\""),
+        (METRICS, "GET /flagz", JSON, 406, TEXT, "not acceptable"),
+        (METRICS, "GET /statusz", "", 200, TEXT, "\nEmulation version: 1.36\n"),
+        (METRICS, "GET /statusz", statusz, 200, "application/yaml", "config.k8s.io/v1alpha1"),
+        (METRICS, "GET /statusz", JSON, 406, TEXT, "not acceptable"),
+        (METRICS, "GET /debug/flags", "", 200, TEXT, "\nv\n"),
+        (METRICS, "GET /debug/flags/v", "", 406, TEXT, "unrecognized http method"),
+        (METRICS, "GET /debug/pprof/", "", 200, TEXT, "\ncmdline\n"),
+        (METRICS, "GET /debug/pprof/cmdline", "", 200, TEXT, "\0--profiling"),
+        (METRICS, "GET /debug/pprof/symbol", "", 200, TEXT, "num_symbols: 0\n"),
+        (METRICS, "GET /debug/pprof/profile?seconds=1", "", 501, TEXT, "perf record"),
+        (METRICS, "GET /debug/pprof/heap", "", 501, TEXT, "process_resident_memory_bytes"),
+        (METRICS, "GET /debug/pprof/goroutine", "", 501, TEXT, "no goroutines"),
+        (METRICS, "GET /debug/pprof/nonsense", "", 404, TEXT, not_found),
+        (METRICS, "GET /", "", 404, TEXT, not_found),
+        (METRICS, "GET /livez", "", 404, TEXT, not_found),
+        (METRICS, "GET /readyz", "", 404, TEXT, not_found),
+    ] {
+        let accept = format!("Accept: {accept}");
+        let headers = if accept == "Accept: " { vec![] } else { vec![accept.as_str()] };
+        let answer = Answer::to(&namespace, server, request, &headers);
+        let what = format!("{server} {request} {accept}: {}", answer.head);
+        assert_eq!(answer.status, status, "{what}");
+        assert_eq!(answer.header("content-type"), Some(content_type), "{what}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{what}");
+        let body = String::from_utf8_lossy(&answer.body);
+        assert!(body.contains(part), "{what}\n{body}");
+        if request == "GET /metrics" && server == METRICS {
+            let start: u64 = answer.header("process-start-time-unix").unwrap().parse().unwrap();
+            assert!(start > 1_600_000_000, "{what}");
+        }
+        let is_old = accept.contains("v1alpha1");
+        assert_eq!(answer.header("warning").is_some(), is_old, "{what}");
+    }
+
+    let ask = |request| Answer::to(&namespace, METRICS, request, &[]);
+    // Nothing but the word, and nothing at all.
+    assert_eq!(ask("GET /proxyMode").body, b"nftables");
+    assert_eq!(ask("GET /metrics/slis").body, b"");
+    let head = Answer::to(&namespace, HEALTH, "HEAD /livez", &[]);
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    let config: Value = serde_json::from_slice(&ask("GET /configz").body).unwrap();
+    let config = &config["kubeproxy.config.k8s.io"];
+    assert_eq!(config["kind"], "KubeProxyConfiguration");
+    assert_eq!(config["enableProfiling"], true);
+    let flags = ask("GET /flagz");
+    let (_, flags) = flags.text().split_once("purposes only.\n\n").unwrap();
+    let names: Vec<&str> = flags.lines().map(|line| line.split_once('=').unwrap().0).collect();
+    assert!(names.is_sorted() && names.contains(&"proxy-mode"), "{flags}");
+}
+
+#[test]
+fn nothing_is_open_that_was_not_asked_for() {
+    let namespace = Namespace::new();
+    let objects = objects();
+    let _program = start(&namespace, &objects, &["--healthz-port=0"]);
+    namespace.wait_for_service_ports(1);
+    for path in ["/debug/flags/v", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/flags"] {
+        assert_eq!(namespace.get(METRICS, path).unwrap().0, 404, "{path}");
+    }
+    // What a Service's health says of the proxy needs no health server.
+    let body = namespace.wait("192.0.2.1:31000", "/", |status, _| status == 200);
+    assert!(body.ends_with("\"serviceProxyHealthy\": true\n}"), "{body}");
+    assert_eq!(namespace.get(HEALTH, "/healthz"), None, "switched off");
+}
+
+#[test]
+fn servers_listen_where_kube_proxys_do() {
+    let namespace = Namespace::new();
+    let objects = objects();
+    // Both are in the way at first; they are tried again every 5 s.
+    let bind = |address: &'static str| namespace.0.run(|| TcpListener::bind(address)).unwrap();
+    let blockers = [bind("0.0.0.0:10256").unwrap(), bind(METRICS).unwrap()];
+    let program = start(&namespace, &objects, &[]);
+    let start = Instant::now();
+    while !namespace.list("tables").contains("kube-proxy") {
+        assert!(start.elapsed() < Duration::from_secs(20), "it does not proxy meanwhile");
+        sleep(Duration::from_millis(20));
+    }
+    drop(blockers);
+    // An "any" address of IPv4 is that of both families, and metrics are for this node only.
+    for address in ["127.0.0.1:10256", "192.0.2.1:10256", "[::1]:10256"] {
+        namespace.wait(address, "/livez", |status, _| status == 200);
+    }
+    namespace.wait(METRICS, "/metrics", |status, _| status == 200);
+    assert_eq!(namespace.get("192.0.2.1:10249", "/metrics"), None);
+    let (_, log) = program.terminate();
+    for name in ["healthz", "metrics"] {
+        let complaint = "\"Failed to start server\" err=\"Address already in use";
+        let complains =
+            |line: &&str| line.contains(complaint) && line.contains(&format!("name=\"{name}\""));
+        assert!(log.lines().any(|line| complains(&line)), "{name}: {log}");
+    }
+}
+
+#[test]
+fn a_server_that_must_be_there_is_the_end() {
+    let namespace = Namespace::new();
+    let objects = objects();
+    let bind = || TcpListener::bind("0.0.0.0:10256");
+    let _blocker = namespace.0.run(bind).unwrap().unwrap();
+    let manifests = format!("--manifests={}", objects.path().display());
+    let mut command: Command = namespace.switchyard(&[&manifests, "--bind-address-hard-fail"]);
+    let output = command
+        .args(["--hostname-override=node-1", "--proxy-mode=nftables"])
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("\"command failed\" err=\"cannot serve healthz: Address"), "{log}");
+}
