@@ -100,12 +100,24 @@ fn assert_as_rendered(flavour: Flavour, state: &State) {
     }
 }
 
-/// Applies events one by one, with a sync after each. Before those in `meddled`, somebody takes
-/// rules away.
-fn replay(flavour: Flavour, tracker: &mut Tracker, events: &[Event], meddled: &BTreeSet<usize>) {
+/// What happens.
+struct Story {
+    events: Vec<Event>,
+    /// Node configurations, each by the event that it comes with.
+    configs: BTreeMap<usize, NodeConfig>,
+    /// Before these events, somebody takes rules away.
+    meddled: BTreeSet<usize>,
+}
+
+/// Applies events one by one, with a sync after each.
+fn replay(flavour: Flavour, tracker: &mut Tracker, story: &Story) {
+    let Story { events, configs, meddled } = story;
     let mut incremental = proxier(flavour);
     for (i, event) in events.iter().enumerate() {
         tracker.apply(event.clone());
+        if let Some(config) = configs.get(&i) {
+            tracker.set_config(config.clone());
+        }
         tracker.resolve();
         if meddled.contains(&i) && tracker.is_synced() && i > 0 {
             for tables in Tables::both(flavour) {
@@ -121,13 +133,13 @@ fn replay(flavour: Flavour, tracker: &mut Tracker, events: &[Event], meddled: &B
     tracker.mark_synced();
 }
 
-fn check(flavour: Flavour, config: NodeConfig, events: Vec<Event>, meddled: BTreeSet<usize>) {
+fn check(flavour: Flavour, config: NodeConfig, story: &Story) {
     new_namespace();
     Tables::v4(flavour).restore(FOREIGN);
     let theirs = foreign(flavour);
     assert_eq!(theirs.len(), 6 + 1, "{theirs:?}");
     let mut tracker = Tracker::new(config);
-    replay(flavour, &mut tracker, &events, &meddled);
+    replay(flavour, &mut tracker, story);
 
     // Somebody else finds nothing to do.
     let report = sync(&mut proxier(flavour), tracker.state(), &full()).expect("a take-over");
@@ -153,9 +165,11 @@ proptest! {
     fn legacy_tables_hold_what_a_sync_from_nothing_would_put_there(
         config in testing::arbitrary_config(),
         events in testing::arbitrary_events(24),
+        configs in proptest::collection::btree_map(0usize..24, testing::arbitrary_config(), 0..4),
         meddled in proptest::collection::btree_set(0usize..24, 0..3),
     ) {
-        in_namespace(move || check(Flavour::Legacy, config, events, meddled));
+        let story = Story { events, configs, meddled };
+        in_namespace(move || check(Flavour::Legacy, config, &story));
     }
 }
 
@@ -166,8 +180,10 @@ proptest! {
     fn nft_tables_hold_what_a_sync_from_nothing_would_put_there(
         config in testing::arbitrary_config(),
         events in testing::arbitrary_events(20),
+        configs in proptest::collection::btree_map(0usize..20, testing::arbitrary_config(), 0..4),
         meddled in proptest::collection::btree_set(0usize..20, 0..3),
     ) {
-        in_namespace(move || check(Flavour::Nft, config, events, meddled));
+        let story = Story { events, configs, meddled };
+        in_namespace(move || check(Flavour::Nft, config, &story));
     }
 }

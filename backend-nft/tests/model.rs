@@ -188,16 +188,22 @@ impl Transport for Unreliable {
     }
 }
 
+/// Node configurations, each by the event that it comes with.
+type Configs = BTreeMap<usize, NodeConfig>;
+
 /// Applies events one by one, with a sync after each; those in `failing` fail at first.
 fn replay(
     proxier: &mut NftProxier,
     tracker: &mut Tracker,
-    events: &[Event],
+    (events, configs): (&[Event], &Configs),
     fails: &AtomicBool,
     failing: &BTreeSet<usize>,
 ) {
     for (i, event) in events.iter().enumerate() {
         tracker.apply(event.clone());
+        if let Some(config) = configs.get(&i) {
+            tracker.set_config(config.clone());
+        }
         tracker.resolve();
         if failing.contains(&i) {
             fails.store(true, Ordering::Relaxed);
@@ -214,13 +220,13 @@ fn replay(
     tracker.mark_synced();
 }
 
-fn check(config: NodeConfig, events: Vec<Event>, failing: BTreeSet<usize>) {
+fn check(config: NodeConfig, configs: Configs, events: Vec<Event>, failing: BTreeSet<usize>) {
     let fails = Arc::new(AtomicBool::new(false));
     let unreliable = Unreliable { inner: new_namespace(), fails: fails.clone() };
     let mut incremental = proxier(Box::new(unreliable));
     let mut observer = open();
     let mut tracker = Tracker::new(config);
-    replay(&mut incremental, &mut tracker, &events, &fails, &failing);
+    replay(&mut incremental, &mut tracker, (&events, &configs), &fails, &failing);
 
     // A transport stays in the namespace where it was opened.
     let mut successor = proxier(open());
@@ -243,9 +249,10 @@ proptest! {
     fn the_kernel_holds_what_a_sync_from_nothing_would_put_there(
         config in testing::arbitrary_config(),
         events in testing::arbitrary_events(40),
+        configs in proptest::collection::btree_map(0usize..40, testing::arbitrary_config(), 0..6),
         failing in proptest::collection::btree_set(0usize..40, 0..6),
     ) {
-        in_thread(move || check(config, events, failing));
+        in_thread(move || check(config, configs, events, failing));
     }
 }
 
