@@ -7,7 +7,7 @@ use proxy_core::{objects::Event, runner::Input};
 use tokio::sync::mpsc::{self, Sender};
 
 use crate::{
-    config::settings::SourceSettings,
+    config::settings::{ClientSettings, SourceSettings},
     events::{self, Recorded},
     metrics::RequestMetrics,
     node::discovery::{Discovery, DiscoveryError},
@@ -69,6 +69,24 @@ pub async fn run(
     }
 }
 
+/// Whether it can be found out how to reach the source. Nothing is asked of it.
+pub async fn check(source: &SourceSettings) -> Result<(), FeedError> {
+    if let SourceSettings::Cluster(client) = source {
+        kube::client(&kube_config(client)).await.map_err(KubeSourceError::from)?;
+    }
+    Ok(())
+}
+
+fn kube_config(client: &ClientSettings) -> KubeConfig {
+    KubeConfig {
+        kubeconfig: client.kubeconfig.clone(),
+        master: client.master.clone(),
+        user_agent: client.user_agent.clone(),
+        pace: RequestPace { qps: client.qps, burst: client.burst },
+        ..KubeConfig::default()
+    }
+}
+
 async fn from_source(
     source: &SourceSettings,
     node_name: &str,
@@ -82,14 +100,7 @@ async fn from_source(
             manifests::run(directory.clone(), sender).await?;
         }
         SourceSettings::Cluster(client) => {
-            let config = KubeConfig {
-                kubeconfig: client.kubeconfig.clone(),
-                master: client.master.clone(),
-                requests: Some(link.requests),
-                user_agent: client.user_agent.clone(),
-                pace: RequestPace { qps: client.qps, burst: client.burst },
-                ..KubeConfig::default()
-            };
+            let config = KubeConfig { requests: Some(link.requests), ..kube_config(client) };
             let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
             let pacer = Pacer::new(config.pace);
             let publishing =

@@ -28,6 +28,7 @@ use crate::{
     },
     config_watch::{self, Content},
     events::{Event, Recorder},
+    feed::{self, FeedError},
     flags::Flags,
     health::ProxyHealth,
     http::{metrics::Shown, moving::Place},
@@ -48,6 +49,9 @@ enum Rejection {
     /// It asks for a mode that this node cannot run.
     #[error(transparent)]
     Mode(#[from] NoMode),
+    /// It names an API server that cannot be asked.
+    #[error(transparent)]
+    Source(#[from] FeedError),
     /// It does not fit the node.
     #[error(transparent)]
     Node(#[from] DiscoveryError),
@@ -118,15 +122,18 @@ impl Reloader {
         }
     }
 
-    /// Loads the file; the settings are those of the mode that runs.
+    /// Loads the file; the settings are those of the mode that runs. What would make another start
+    /// fail is refused, as far as that can be known: it would fail again and again.
     async fn load(&self) -> Result<Loaded, Rejection> {
         let mut loaded = config::load(&self.flags)?;
+        if loaded.settings.source != self.settings.source {
+            feed::check(&loaded.settings.source).await?;
+        }
         if loaded.config.mode == self.config.mode {
             loaded.settings = loaded.with_mode(self.settings.backend.mode)?;
             self.check_node(&loaded)?;
             return Ok(loaded);
         }
-        // To end for a mode that cannot be run would be to end for good.
         let (named, backend) = (loaded.named_mode(), loaded.settings.backend.clone());
         let choose = move || select::choose(named, |mode| select::probe(mode, &backend));
         // That it panicked is no reason to stay.
