@@ -16,8 +16,10 @@ use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use tokio::time;
 
-/// So long nothing must happen before the file is looked at: writing may take a moment.
+/// So long nothing must happen around the file before it counts: writing may take a moment.
 const SETTLE: Duration = Duration::from_millis(200);
+/// Longer than this nobody writes it: other files of its directory may change all the time.
+const LONGEST: Duration = Duration::from_secs(2);
 /// The file is looked at that often in any case: some file systems do not tell.
 const LOOK: Duration = Duration::from_secs(60);
 /// Symbolic links that are followed at most, as by the kernel.
@@ -39,17 +41,47 @@ impl From<&str> for Content {
 }
 
 /// Returns what is in the file when that is no longer what was `known`. A file that is not there, or
-/// that has nothing in it, is on its way.
-pub async fn changed(path: &Path, known: &Content) -> io::Result<Content> {
+/// that has nothing in it, is on its way. If directories cannot be watched it is looked at now and
+/// then.
+pub async fn changed(path: &Path, known: &Content) -> Content {
+    let mut is_blind = false;
     loop {
         // A new watch each time: links may lead elsewhere now.
-        let mut events = watch(path)?;
-        if let Some(content) = read(path).filter(|content| content != known) {
-            return Ok(content);
+        let mut events = match watch(path) {
+            Ok(events) => Some(events),
+            Err(error) => {
+                if !is_blind {
+                    let err = error.to_string();
+                    tracing::warn!(err, "Cannot watch the configuration file; looking at it");
+                }
+                is_blind = true;
+                None
+            }
+        };
+        match read(path).filter(|content| content != known) {
+            Some(content) => {
+                let settled = async { while happens(&mut events, SETTLE).await {} };
+                let _ = time::timeout(LONGEST, settled).await;
+                if read(path).as_ref() == Some(&content) {
+                    return content;
+                }
+            }
+            None => {
+                happens(&mut events, LOOK).await;
+            }
         }
-        let _ = time::timeout(LOOK, events.next()).await;
-        while let Ok(Some(_)) = time::timeout(SETTLE, events.next()).await {}
     }
+}
+
+/// Whether something happens within that time.
+async fn happens(events: &mut Option<Events>, time: Duration) -> bool {
+    let event = async {
+        match events {
+            Some(events) => events.next().await,
+            None => std::future::pending().await,
+        }
+    };
+    matches!(time::timeout(time, event).await, Ok(Some(Ok(_))))
 }
 
 fn read(path: &Path) -> Option<Content> {
@@ -145,7 +177,7 @@ mod tests {
         tokio::pin!(waiting);
         assert!(time::timeout(Duration::from_millis(100), &mut waiting).await.is_err());
         act();
-        time::timeout(Duration::from_secs(2), waiting).await.ok().map(Result::unwrap)
+        time::timeout(Duration::from_secs(2), waiting).await.ok()
     }
 
     #[tokio::test]
@@ -175,7 +207,7 @@ mod tests {
         exchange(root, "..2");
         assert!(time::timeout(Duration::from_millis(800), &mut waiting).await.is_err());
         fs::write(root.join("..2/config.conf"), "b").unwrap();
-        time::timeout(Duration::from_secs(2), waiting).await.unwrap().unwrap();
+        time::timeout(Duration::from_secs(5), waiting).await.unwrap();
     }
 
     #[tokio::test]
@@ -213,10 +245,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_directory_may_be_busy() {
+        let (directory, path) = config_map("a");
+        let busy = directory.path().to_owned();
+        let writing = tokio::spawn(async move {
+            loop {
+                fs::write(busy.join("other"), "x").unwrap();
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        revision(directory.path(), "..2", "b");
+        let known = Content::from("a");
+        let waiting = changed(&path, &known);
+        tokio::pin!(waiting);
+        assert!(time::timeout(Duration::from_millis(300), &mut waiting).await.is_err());
+        exchange(directory.path(), "..2");
+        let found = time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+        assert_eq!(found, Content::from("b"));
+        writing.abort();
+    }
+
+    #[tokio::test]
     async fn what_happened_before_watching_counts() {
         let (_directory, path) = config_map("a");
         let older = Content::from("older");
         let found = time::timeout(Duration::from_secs(1), changed(&path, &older)).await;
-        assert_eq!(found.unwrap().unwrap(), Content::from("a"));
+        assert_eq!(found.unwrap(), Content::from("a"));
     }
 }

@@ -82,9 +82,6 @@ pub enum RunError {
     /// this program starts it again.
     #[error("content of the proxy server's configuration file was updated")]
     ConfigurationChanged,
-    /// The configuration file cannot be watched.
-    #[error("cannot watch the configuration file")]
-    ConfigurationWatch(#[source] io::Error),
     /// A task panicked.
     #[error("a task ended unexpectedly")]
     Task(#[source] JoinError),
@@ -168,10 +165,7 @@ pub fn run(
             _ = engine => RunError::Engine,
             error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
             error = serving => error.unwrap_or_else(RunError::Task),
-            result = reloader.run() => match result {
-                Ok(()) => RunError::ConfigurationChanged,
-                Err(error) => RunError::ConfigurationWatch(error),
-            },
+            () = reloader.run() => RunError::ConfigurationChanged,
         };
         drop(inputs);
         Err(error)

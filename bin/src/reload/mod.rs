@@ -11,7 +11,7 @@
 
 pub mod fields;
 
-use std::{future::pending, io, sync::Arc};
+use std::{future::pending, sync::Arc};
 
 use proxy_core::runner::Input;
 use tokio::{
@@ -100,11 +100,11 @@ impl Reloader {
 
     /// Applies changes of the file's content until there is one that needs another start. Without a
     /// file there are none.
-    pub async fn run(mut self) -> io::Result<()> {
+    pub async fn run(mut self) {
         let Some(file) = self.settings.config_file.clone() else { pending().await };
         let mut known = Content::from(&*file.text);
         loop {
-            known = config_watch::changed(&file.path, &known).await?;
+            known = config_watch::changed(&file.path, &known).await;
             let loaded = match self.load().await {
                 Ok(loaded) => loaded,
                 Err(rejection) => {
@@ -117,7 +117,7 @@ impl Reloader {
                 known = Content::from(&*file.text);
             }
             if self.take_in(loaded).await == Reload::Restart {
-                return Ok(());
+                return;
             }
         }
     }
