@@ -3,45 +3,97 @@
 use std::{fs, net::TcpListener, path::Path};
 
 use api_standin::load;
+use serde_json::{Value, json};
 
 use crate::{
     namespace::{HEALTH, METRICS, Program},
     standin::{Cluster, NODE, run},
 };
 
+/// The Event without what no two have in common. Its name starts as that of what it is about.
+fn without_times(mut event: Value, about: &str) -> Value {
+    let name = event["metadata"]["name"].take();
+    let (start, digits) = name.as_str().unwrap().rsplit_once('.').unwrap();
+    assert!(start == about && u64::from_str_radix(digits, 16).is_ok(), "{name}");
+    assert!(event["eventTime"].as_str().unwrap().ends_with('Z'), "{event}");
+    event["metadata"].as_object_mut().unwrap().remove("name");
+    event.as_object_mut().unwrap().remove("eventTime");
+    event
+}
+
 #[test]
 fn starts_and_ports_in_use_are_events() {
     run(|namespace| async move {
         let cluster = Cluster::start().await;
         let mut service = load::service(1);
+        service["metadata"]["uid"] = "5e7b1ce5".into();
         service["spec"]["type"] = "LoadBalancer".into();
         service["spec"]["externalTrafficPolicy"] = "Local".into();
         service["spec"]["healthCheckNodePort"] = 31000.into();
         let name = service["metadata"]["name"].as_str().unwrap().to_owned();
-        cluster.server.store().apply(service).unwrap();
+        cluster.server.store().apply(service.clone()).unwrap();
         let _blocker = TcpListener::bind("192.0.2.1:31000").unwrap();
 
         let arguments = cluster.arguments();
         let program = Program::start(&namespace, &[&arguments[0], &arguments[1], &arguments[2]]);
-        let starting = cluster.event("Starting", "").await;
-        assert_eq!(starting["type"], "Normal");
-        assert_eq!(starting["reportingController"], "kube-proxy");
-        assert_eq!(starting["metadata"]["namespace"], "default");
-        assert_eq!(starting["regarding"]["kind"], "Node");
-        assert_eq!(starting["regarding"]["name"], NODE);
+        let starting = without_times(cluster.event("Starting", "").await, NODE);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let instance = format!("kube-proxy-{}", host.trim());
+        assert_eq!(
+            starting,
+            json!({
+                "apiVersion": "events.k8s.io/v1",
+                "kind": "Event",
+                "metadata": {"namespace": "default"},
+                "reportingController": "kube-proxy",
+                "reportingInstance": instance,
+                "type": "Normal",
+                "reason": "Starting",
+                "action": "StartKubeProxy",
+                "regarding": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+            })
+        );
 
         // Before the Node was known, it may have been tried on all addresses.
         let failed = cluster.event("FailedToStartServiceHealthcheck", "192.0.2.1").await;
-        assert_eq!(failed["type"], "Warning");
-        assert_eq!(failed["metadata"]["namespace"], load::NAMESPACE);
-        assert_eq!(failed["regarding"]["name"], name.as_str());
-        let note = failed["note"].as_str().unwrap();
-        let expected = format!(
+        let event_name = failed["metadata"]["name"].clone();
+        let note = format!(
             "node {NODE} failed to start healthcheck \"{}/{name}\" on 192.0.2.1:31000: \
              Address already in use (os error 98)",
             load::NAMESPACE
         );
-        assert_eq!(note, expected);
+        assert_eq!(
+            without_times(failed, &name),
+            json!({
+                "apiVersion": "events.k8s.io/v1",
+                "kind": "Event",
+                "metadata": {"namespace": load::NAMESPACE},
+                "reportingController": "kube-proxy",
+                "reportingInstance": instance,
+                "type": "Warning",
+                "reason": "FailedToStartServiceHealthcheck",
+                "action": "Listen",
+                "note": note,
+                "regarding": {
+                    "apiVersion": "v1", "kind": "Service", "namespace": load::NAMESPACE,
+                    "name": name, "uid": "5e7b1ce5",
+                },
+            })
+        );
+
+        // The same again is the same Event.
+        for port in [31001, 31000] {
+            service["spec"]["healthCheckNodePort"] = port.into();
+            cluster.server.store().apply(service.clone()).unwrap();
+            if port == 31001 {
+                namespace.wait("192.0.2.1:31001", "/", |status, _| status == 503);
+            }
+        }
+        let path =
+            format!("/namespaces/{}/events/{}", load::NAMESPACE, event_name.as_str().unwrap());
+        cluster.request("PATCH ", &path).await;
+        let series = |event: &&Value| event["series"]["count"] == 2;
+        assert!(cluster.server.events().iter().any(|event| series(&event)));
 
         // The watches live, and the health server knows.
         let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
@@ -78,25 +130,27 @@ fn another_mode_than_ipvs_is_an_event() {
 
 #[test]
 fn why_it_ends_is_an_event() {
-    run(|namespace| async move {
-        let cluster = Cluster::start().await;
-        let _blocker = TcpListener::bind(METRICS).unwrap();
-        let config = cluster.directory.path().join("config");
-        let kubeconfig = cluster.directory.path().join("kubeconfig");
-        let text = format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-             bindAddressHardFail: true\nhostnameOverride: {NODE}\nconntrack: {{maxPerCore: 0}}\n\
-             clientConnection: {{kubeconfig: {}}}\n",
-            kubeconfig.display()
-        );
-        fs::write(&config, text).unwrap();
-        let config = format!("--config={}", config.display());
-        let output = namespace.switchyard(&[&config]).output().unwrap();
-        let log = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{log}");
-        let event = cluster.event("FailedToStartMetricServer", "").await;
-        assert_eq!(event["regarding"]["kind"], "Node");
-        let note = event["note"].as_str().unwrap();
-        assert!(note.starts_with("cannot serve metrics: Address already in use"), "{note}");
-    });
+    for (server, address, reason) in [
+        ("metrics", METRICS, "FailedToStartMetricServer"),
+        ("healthz", "0.0.0.0:10256", "FailedToStartProxierHealthcheck"),
+    ] {
+        run(|namespace| async move {
+            let cluster = Cluster::start().await;
+            let _blocker = TcpListener::bind(address).unwrap();
+            let [one, two, three] = cluster.arguments();
+            let arguments = [&one, &two, &three, "--bind-address-hard-fail"];
+            let output = namespace.switchyard(&arguments).output().unwrap();
+            let log = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{log}");
+            let event = without_times(cluster.event(reason, "").await, NODE);
+            assert_eq!(event["type"], "Warning");
+            assert_eq!(event["action"], "StartKubeProxy");
+            assert_eq!(event["metadata"], json!({"namespace": "default"}));
+            let regarding = json!({"apiVersion": "v1", "kind": "Node", "name": NODE});
+            assert_eq!(event["regarding"], regarding);
+            let note = event["note"].as_str().unwrap();
+            let expected = format!("cannot serve {server}: Address already in use");
+            assert!(note.starts_with(&expected), "{note}");
+        });
+    }
 }

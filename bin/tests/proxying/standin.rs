@@ -41,6 +41,19 @@ impl Cluster {
         ]
     }
 
+    /// Waits for a request of this method, with this in its path.
+    pub(crate) async fn request(&self, method: &str, path: &str) {
+        let start = Instant::now();
+        loop {
+            let requests = self.server.requests();
+            if requests.iter().any(|line| line.starts_with(method) && line.contains(path)) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{path} is not in {requests:#?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits for an Event with this reason, whose note has this in it.
     pub(crate) async fn event(&self, reason: &str, part: &str) -> Value {
         let is_wanted = |event: &&Value| {
