@@ -31,21 +31,22 @@ fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
 /// its rules away, where the backend needs to be told. Nothing is programmed yet. Once it is, what
 /// other modes left behind is removed: until then that serves.
 pub fn build_watched(settings: &BackendSettings) -> Result<Built, ProxierError> {
-    let (inner, monitor, stats): (Box<dyn Proxier>, _, _) = if settings.mode == Mode::Iptables {
-        let proxier = IptablesProxier::new(iptables_config(settings))?.usable()?;
-        let (monitor, stats) = (proxier.monitor(), proxier.stats());
-        (Box::new(proxier), Some(monitor), Some(stats))
-    } else {
-        (bare(settings)?, None, None)
-    };
-    let proxier = Box::new(Tidying { inner, untidied: Some(settings.clone()) });
-    Ok(Built { proxier, monitor, stats })
+    let tidying = |inner| Box::new(Tidying { inner, untidied: Some(settings.clone()) });
+    if settings.mode != Mode::Iptables {
+        let proxier = tidying(bare(settings)?);
+        return Ok(Built { proxier, families: families(), monitor: None, stats: None });
+    }
+    let proxier = IptablesProxier::new(iptables_config(settings))?.usable()?;
+    let (monitor, stats) = (Some(proxier.monitor()), Some(proxier.stats()));
+    Ok(Built { families: proxier.families(), proxier: tidying(Box::new(proxier)), monitor, stats })
 }
 
 /// A backend, and what belongs to it.
 pub struct Built {
     /// The backend.
     pub proxier: Box<dyn Proxier>,
+    /// The families that it programs.
+    pub families: PerFamily<bool>,
     /// What notices that somebody else has taken its rules away.
     pub monitor: Option<Monitor>,
     /// What it counts, beside what it reports of each sync.

@@ -99,9 +99,9 @@ pub fn run(
     mode_replaced: Option<String>,
 ) -> Result<Infallible, RunError> {
     let config = &loaded.config;
-    let Built { proxier, monitor, stats } = backend::build_watched(&settings.backend)?;
+    let Built { proxier, families, monitor, stats } = backend::build_watched(&settings.backend)?;
     let health = Arc::new(ProxyHealth::new(reload::patience(&settings.periods)));
-    let families = backend::enabled(&backend::families());
+    let families = backend::enabled(&families);
     let metrics = Arc::new(Metrics::new(settings.backend.mode, &families, &config.feature_gates)?);
     if let Some(stats) = stats {
         metrics.count_rules(stats);

@@ -62,7 +62,7 @@ pub struct IptablesProxier {
 /// Which of the families this node can program with the backend, or what is missing if it is none.
 /// It changes nothing.
 pub fn probe(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
-    Ok(IptablesProxier::new(config.clone())?.usable()?.config.families)
+    Ok(IptablesProxier::new(config.clone())?.usable()?.families())
 }
 
 /// What `iptables-restore` is told to make empty tables of a family hold `state`.
@@ -142,6 +142,11 @@ impl IptablesProxier {
     /// The flavour in use.
     pub fn flavour(&self) -> Flavour {
         self.flavour
+    }
+
+    /// The families that are programmed.
+    pub fn families(&self) -> PerFamily<bool> {
+        self.config.families
     }
 
     /// For how long syncs have waited, in total, because another program held the xtables lock.

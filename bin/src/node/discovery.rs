@@ -33,6 +33,9 @@ use crate::{
     },
 };
 
+/// What is said of a configuration that may not be meant so.
+const DOUBTFUL: &str = "Kube-proxy configuration may be incomplete or incorrect";
+
 /// How long to wait for a Node, and what it must say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -234,7 +237,11 @@ impl Discovery {
         let verdict = self.sanity.judge(facts);
         for doubt in &verdict.doubts {
             let err = doubt.as_str();
-            tracing::error!(err, "Kube-proxy configuration may be incomplete or incorrect");
+            match self.patience {
+                Some(_) => tracing::error!(err, "{DOUBTFUL}"),
+                // Whoever tries things out is allowed to.
+                None => tracing::warn!(err, "{DOUBTFUL}"),
+            }
         }
         verdict.fatal.map_or(Ok(()), |misfit| Err(misfit.into()))
     }

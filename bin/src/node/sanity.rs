@@ -89,11 +89,14 @@ impl Sanity {
     fn node_ports(&self, node: &NodeIps, facts: &NodeFacts) -> Option<String> {
         let entries = self.expanded(node);
         if entries.is_empty() {
-            return Some(
-                "nodePortAddresses is unset: node ports are served on all of this node's \
-                 addresses; consider nodePortAddresses: [primary]"
-                    .to_owned(),
-            );
+            let (is_so, remedy) = match self.node_port_addresses.is_empty() {
+                true => ("is unset", "; consider nodePortAddresses: [primary]"),
+                false => ("is primary, and the node's addresses are not known", ""),
+            };
+            return Some(format!(
+                "nodePortAddresses {is_so}: node ports are served on all of this node's \
+                 addresses{remedy}"
+            ));
         }
         let (primary, other) = (node.primary, other(node.primary));
         let of_primary = entries.iter().filter(|net| IpFamily::of_net(net) == primary).count();
@@ -249,8 +252,8 @@ mod tests {
     fn node_ports_may_be_wider_than_meant() {
         let unset = doubt(&["--proxy-mode=iptables"], &["10.0.0.1"], BOTH);
         assert!(unset.starts_with("nodePortAddresses is unset"), "{unset}");
-        // Without an address of the node's, `primary` comes to nothing.
-        assert_eq!(doubt(&[], &[], BOTH), unset);
+        let unknown = doubt(&[], &[], BOTH);
+        assert!(unknown.starts_with("nodePortAddresses is primary, and the node's"), "{unknown}");
 
         let dual = "--cluster-cidr=10.1.0.0/16,fd01::/56";
         let one = "the cluster appears to have both families, but nodePortAddresses only IPv4";

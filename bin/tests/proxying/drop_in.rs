@@ -273,6 +273,8 @@ fn the_first_mode_that_works_is_used() {
     let saved = |program| namespace.0.output(program, &[], "").unwrap();
     assert!(saved("iptables-save").contains(":KUBE-SERVICES "));
     assert!(!saved("ip6tables-save").contains("KUBE-"));
+    let metrics = namespace.get(METRICS, "/metrics").unwrap().1;
+    assert!(metrics.contains("ip_family=\"IPv4\"") && !metrics.contains("ip_family=\"IPv6\""));
     child.kill().unwrap();
     let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
     let passed_over = |line: &&str| line.contains("\"This node cannot run the mode\"");
