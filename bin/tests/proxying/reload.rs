@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{
     config_map::ConfigMap,
-    namespace::{HEALTH, METRICS, Namespace, Program},
+    namespace::{HEALTH, METRICS, Namespace, Program, until},
     standin::{Cluster, NODE, run},
 };
 
@@ -121,11 +121,7 @@ impl Running {
     /// Waits until a new connection to the address is answered, or no longer is.
     #[track_caller]
     fn wait_for(&self, address: &str, answers: bool) {
-        let start = Instant::now();
-        while self.open(address).and_then(|mut c| c.ask()).is_ok() != answers {
-            assert!(start.elapsed() < Duration::from_secs(20), "{address}: not {answers}");
-            sleep(Duration::from_millis(20));
-        }
+        until(|| self.open(address).and_then(|mut c| c.ask()).is_ok() == answers);
     }
 
     /// Waits until the mode's rules for IPv4 have this in them, or no longer have.
@@ -305,9 +301,11 @@ fn what_would_make_a_start_fail_is_an_event() {
         config.exchange(&text("").replace("/kubeconfig}", "/nowhere}"));
         cluster.event("ConfigurationRejected", "/nowhere").await;
 
-        config.exchange(&text("clusterCIDR: 10.1.0.0/16\n"));
+        config.exchange(&text("clusterCIDR: 10.1.0.0/16\noomScoreAdj: 7\n"));
         let name = "switchyard_config_reloads_total{result=\"applied\"}";
         namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, name) == [1.0]);
+        let score = format!("/proc/{}/oom_score_adj", program.id());
+        assert_eq!(fs::read_to_string(score).unwrap(), "7\n");
         // This can be started with.
         config.exchange(&text("").replace("/kubeconfig}", "/kubeconfig, qps: 7}"));
         let (status, log) = program.ended();
@@ -346,6 +344,11 @@ fn the_rest_of_the_program_changes_too() {
 
     running.change(&conntrack(88), "applied", 1);
     assert_eq!(udp_timeout(&running.namespace), "88");
+    // What cannot be written is only told. Of two limits, one is not what the machine has.
+    for (min, count) in [(131_073, 2), (131_074, 3)] {
+        let limit = format!("conntrack: {{maxPerCore: 1, min: {min}, udpTimeout: 88s}}\n");
+        running.change(&limit, "applied", count);
+    }
 
     // What debugging shows is shown from now on.
     let write = |running: &Running, name: &str| {
@@ -354,10 +357,10 @@ fn the_rest_of_the_program_changes_too() {
         fs::write(path, text.replace("198.51.100.1", "198.51.100.2").replace("30080", "30081"))
     };
     let verbose = format!("{}logging: {{verbosity: 2}}\n", conntrack(88));
-    running.change(&verbose, "applied", 2);
+    running.change(&verbose, "applied", 4);
     write(&running, "second.yaml").unwrap();
     running.namespace.wait_for_service_ports(2);
-    running.change(&conntrack(88), "applied", 3);
+    running.change(&conntrack(88), "applied", 5);
     fs::remove_file(running.directory.path().join("manifests/second.yaml")).unwrap();
     running.namespace.wait_for_service_ports(1);
 
@@ -365,20 +368,17 @@ fn the_rest_of_the_program_changes_too() {
     assert_eq!(running.namespace.get(METRICS, "/debug/flags/v").unwrap().0, 404);
     let moved = "healthzBindAddress: 192.0.2.1:1256\nmetricsBindAddress: 127.0.0.1:1249\n\
                  enableProfiling: true\nnftables: {minSyncPeriod: 2s, syncPeriod: 7s}\n";
-    running.change_from(&(conntrack(88) + moved), "127.0.0.1:1249", "applied", 4);
+    running.change_from(&(conntrack(88) + moved), "127.0.0.1:1249", "applied", 6);
     running.namespace.wait("192.0.2.1:1256", "/healthz", |status, _| status == 200);
-    let start = Instant::now();
-    while running.namespace.get(METRICS, "/healthz").is_some()
-        || running.namespace.get(HEALTH, "/healthz").is_some()
-    {
-        assert!(start.elapsed() < Duration::from_secs(20), "the old ones are still there");
-        sleep(Duration::from_millis(20));
-    }
+    let is_gone = |server| running.namespace.get(server, "/healthz").is_none();
+    until(|| is_gone(METRICS) && is_gone(HEALTH));
     assert_ne!(running.namespace.get("127.0.0.1:1249", "/debug/flags/v").unwrap().0, 404);
     let (_, flags) = running.namespace.get("127.0.0.1:1249", "/flagz").unwrap();
     assert!(flags.contains("\niptables-sync-period=7s\n"), "{flags}");
 
     let log = running.log();
+    let told = "\"Connection tracking keeps its limits and timeouts\" err=\"cannot change";
+    assert!(log.contains(told), "{log}");
     let synced: Vec<&str> = log.lines().filter(|line| line.contains("\"Synced\"")).collect();
     assert!(!synced.is_empty(), "{log}");
     assert!(synced.iter().all(|line| line.contains("service_ports=2")), "{synced:#?}");
