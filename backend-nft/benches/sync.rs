@@ -20,6 +20,7 @@ use backend_nft::{
 use proxy_core::{
     model::Protocol,
     objects::Event,
+    proxier::Proxier,
     runner::{Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
     testing::ManyServices,
     track::Tracker,
@@ -43,12 +44,15 @@ fn main() {
     let cluster = Cluster(many);
     println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
 
-    let (first, floor): (Vec<_>, Vec<_>) =
-        (0..FIRST_ROUNDS).map(|_| (cluster.first_programming(), cluster.first_floor())).unzip();
-    report("first programming", first, floor, FIRST_TARGET);
-
-    let (changes, floor) = cluster.changes();
-    report("one EndpointSlice change", changes, floor, CHANGE_TARGET);
+    // As the program runs, and without listening to what others change: what that costs.
+    for (watch, note) in [(Watch::On, ""), (Watch::Off, ", unwatched")] {
+        let (first, floor): (Vec<_>, Vec<_>) = (0..FIRST_ROUNDS)
+            .map(|_| (cluster.first_programming(watch), cluster.first_floor()))
+            .unzip();
+        report(&format!("first programming{note}"), first, floor, FIRST_TARGET);
+        let (changes, floor) = cluster.changes(watch);
+        report(&format!("one slice change{note}"), changes, floor, CHANGE_TARGET);
+    }
 
     if let Some(nft) = cluster.nft_program() {
         println!("{:<28}{:>12}", "the same by `nft -f`", show(nft));
@@ -113,9 +117,9 @@ impl Cluster {
     }
 
     /// From the last input to the commit.
-    fn first_programming(self) -> Duration {
+    fn first_programming(self, watch: Watch) -> Duration {
         in_namespace(move || {
-            let engine = Engine::start(self.0);
+            let engine = Engine::start(self.0, watch);
             let [services, slices] = self.0.lists();
             engine.send(services);
             engine.time(slices)
@@ -139,9 +143,9 @@ impl Cluster {
     }
 
     /// Changes of one endpoint, each of another Service; and the same by hand.
-    fn changes(self) -> (Vec<Duration>, Vec<Duration>) {
+    fn changes(self, watch: Watch) -> (Vec<Duration>, Vec<Duration>) {
         in_namespace(move || {
-            let engine = Engine::start(self.0);
+            let engine = Engine::start(self.0, watch);
             let [services, slices] = self.0.lists();
             engine.send(services);
             engine.time(slices);
@@ -220,6 +224,13 @@ fn time<T>(work: impl FnOnce() -> T) -> Duration {
     start.elapsed()
 }
 
+/// Whether somebody listens to what others change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    On,
+    Off,
+}
+
 /// A runner in a thread, in the namespace of the one that starts it.
 struct Engine {
     inputs: tokio::sync::mpsc::Sender<Input>,
@@ -245,18 +256,24 @@ impl Observer for Tell {
 }
 
 impl Engine {
-    fn start(cluster: ManyServices) -> Self {
+    fn start(cluster: ManyServices, watch: Watch) -> Self {
         let (inputs, receiver) = tokio::sync::mpsc::channel(16);
         let (told, synced) = mpsc::channel();
+        let monitored = inputs.clone();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime");
             let proxier = NftProxier::new(NftConfig::default(), open());
+            if watch == Watch::On {
+                let monitor = proxier.monitor().expect("the kernel tells");
+                runtime.spawn(monitor.run(monitored));
+            }
             let config =
                 RunnerConfig { pace: Pace::Fixed(Duration::ZERO), ..RunnerConfig::default() };
             let observer = Arc::new(Tell(Mutex::new(told)));
             let runner =
                 Runner::new(Tracker::new(cluster.node()), Box::new(proxier), config, observer);
-            runtime.expect("a runtime").block_on(runner.run(receiver));
+            runtime.block_on(runner.run(receiver));
         });
         Self { inputs, synced }
     }

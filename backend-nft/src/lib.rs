@@ -5,6 +5,7 @@
 //!
 //! - `layout`: how Services become chains, rules and elements.
 //! - `proxier`: compares that with what the kernel holds: [`NftProxier`], the backend.
+//! - `monitor`: notices that somebody else changes the tables.
 //! - [`ruleset`]: typed chains, rules, sets and elements, and transactions of them.
 //! - [`text`]: the same in nft's syntax.
 //! - [`transport`]: how it gets to the kernel and back; [`netlink`] is the usual way, [`json`] the
@@ -12,6 +13,7 @@
 
 pub mod json;
 mod layout;
+mod monitor;
 pub mod netlink;
 mod proxier;
 pub mod ruleset;

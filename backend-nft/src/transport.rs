@@ -24,6 +24,12 @@ pub trait Transport: Send {
 
     /// The name of the transport, for people.
     fn name(&self) -> &'static str;
+
+    /// The netlink port from which it commits, by which the kernel's notifications of its own
+    /// commits can be told from others'; `None` if it has no such port.
+    fn port(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl Transport for Box<dyn Transport> {
@@ -41,6 +47,10 @@ impl Transport for Box<dyn Transport> {
 
     fn name(&self) -> &'static str {
         (**self).name()
+    }
+
+    fn port(&self) -> Option<u32> {
+        (**self).port()
     }
 }
 

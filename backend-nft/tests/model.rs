@@ -57,7 +57,12 @@ fn sync(
     delta: &Delta,
 ) -> Result<SyncReport, ProxierError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    runtime.block_on(proxier.sync(state, delta))
+    let result = runtime.block_on(proxier.sync(state, delta));
+    // Nobody else is there.
+    if let Ok(report) = &result {
+        assert!(report.drift.is_none(), "{:?}", report.drift);
+    }
+    result
 }
 
 fn full() -> Delta {

@@ -3,7 +3,8 @@
 //! - [`Writer`] appends messages with nested attributes to one buffer, so a batch is one `send`.
 //! - [`Messages`] and [`Attributes`] walk over what the kernel answers, without copying and without
 //!   trusting any length.
-//! - [`Socket`] sends, and receives acknowledgements, errors and dumps.
+//! - [`Socket`] sends, and receives acknowledgements, errors, dumps, and what the kernel tells
+//!   groups of listeners.
 //! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
 //!
 //! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
@@ -12,6 +13,7 @@
 mod attribute;
 mod error;
 mod message;
+mod multicast;
 pub mod nfnetlink;
 mod socket;
 mod writer;

@@ -3,7 +3,7 @@
 use std::{
     ffi::c_int,
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -245,7 +245,12 @@ impl Socket {
         Ok(())
     }
 
-    fn set_option(&self, level: c_int, option: c_int, value: c_int) -> Result<(), Error> {
+    pub(crate) fn set_option(
+        &self,
+        level: c_int,
+        option: c_int,
+        value: c_int,
+    ) -> Result<(), Error> {
         // SAFETY: the pointer and the length are those of a live integer.
         let result = unsafe {
             libc::setsockopt(
@@ -257,6 +262,12 @@ impl Socket {
             )
         };
         if result < 0 { Err(Error::io("set an option of a netlink socket")) } else { Ok(()) }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -3,8 +3,12 @@
 use std::{error::Error, time::Duration};
 
 use async_trait::async_trait;
+use tokio::sync::mpsc::Sender;
 
-use crate::state::{Delta, State};
+use crate::{
+    runner::Input,
+    state::{Delta, State},
+};
 
 /// A backend: renders a [`State`] into its kernel's language.
 ///
@@ -25,6 +29,48 @@ pub trait Proxier: Send {
     /// Removes everything that this backend programs, whoever programmed it. Needs no cluster;
     /// may be called twice, and after a crash.
     async fn cleanup(&mut self) -> Result<(), ProxierError>;
+
+    /// What notices that somebody else changes what this backend programs; `None` if that cannot
+    /// be watched, so that only the periodic full sync finds out. To be called before the first
+    /// sync.
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        None
+    }
+}
+
+/// Watches the kernel on behalf of a backend.
+#[async_trait]
+pub trait Monitor: Send {
+    /// Sends [`Input::Resync`] whenever somebody else may have changed what the backend has
+    /// programmed. Ends when nobody receives any more, or when it cannot watch any longer.
+    async fn run(self: Box<Self>, inputs: Sender<Input>);
+}
+
+/// What the kernel held other than what was programmed, as a full sync found and repaired it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// How many objects (chains, sets, elements ...) were missing, altered or too many.
+    pub objects: usize,
+    /// The first few of them, in words.
+    pub examples: Vec<String>,
+}
+
+impl Drift {
+    /// How many objects are named.
+    pub const EXAMPLES: usize = 5;
+
+    /// Counts an object, and names it if it is one of the first few.
+    pub fn found(&mut self, describe: impl FnOnce() -> String) {
+        self.objects += 1;
+        if self.examples.len() < Self::EXAMPLES {
+            self.examples.push(describe());
+        }
+    }
+
+    /// Whether the kernel held what it should.
+    pub fn is_none(&self) -> bool {
+        self.objects == 0
+    }
 }
 
 /// What a successful [`Proxier::sync`] did.
@@ -48,6 +94,9 @@ pub struct SyncReport {
     /// Whether leftovers of earlier syncs could not be removed. They do no harm, and are tried
     /// again.
     pub cleanup_failed: bool,
+    /// What somebody else had changed. Only a full sync looks, and only if the backend knows what
+    /// the kernel should have held: not after a failure, and not when the program has just started.
+    pub drift: Drift,
 }
 
 /// Why a backend could not do what it was asked. The message names the backend's object that is

@@ -18,6 +18,7 @@ pub(super) mod message {
     pub const NEW_ELEMENT: u8 = 12;
     pub const GET_ELEMENT: u8 = 13;
     pub const DEL_ELEMENT: u8 = 14;
+    pub const NEW_GENERATION: u8 = 15;
     pub const GET_GENERATION: u8 = 16;
 }
 
@@ -91,8 +92,15 @@ pub(super) mod element {
 /// `NFTA_LIST_ELEM`
 pub(super) const LIST_ELEMENT: u16 = 1;
 
-/// `NFTA_GEN_ID`
-pub(super) const GENERATION_ID: u16 = 1;
+/// `NFTA_GEN_*`
+pub(super) mod generation {
+    pub const ID: u16 = 1;
+    pub const PROCESS: u16 = 2;
+    pub const PROGRAM: u16 = 3;
+}
+
+/// The attribute of all messages about objects that has the name of the table they are in.
+pub(super) const ANY_TABLE: u16 = 1;
 
 /// `NFTA_DATA_*` and `NFTA_VERDICT_*`
 pub(super) mod data {

@@ -8,7 +8,7 @@ use ::netlink::{
 };
 
 use super::{
-    abi::{GENERATION_ID, chain, data, element, message, rule, set, table, userdata as udata},
+    abi::{chain, data, element, generation, message, rule, set, table, userdata as udata},
     batch, userdata,
 };
 use crate::ruleset::{
@@ -29,7 +29,7 @@ pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
     request.message(kind, flags::ACK, sequence, |w| nfnetlink::header(w, 0, 0));
     let mut generation = None;
     socket.request(request.as_slice(), sequence, |message| {
-        generation = attributes(message).find_kind(GENERATION_ID).and_then(|id| id.be32());
+        generation = attributes(message).find_kind(generation::ID).and_then(|id| id.be32());
         Ok(())
     })?;
     generation.ok_or(Error::Malformed("no generation"))

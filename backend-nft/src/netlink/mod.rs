@@ -5,12 +5,15 @@ mod abi;
 mod batch;
 mod dump;
 mod expression;
+mod notice;
 mod refusal;
 mod userdata;
 
 use std::time::Instant;
 
 use ::netlink::{Error, Socket, Writer};
+
+pub(crate) use self::notice::{Author, Listener};
 
 use crate::{
     ruleset::{Family, SetName, TableDump, Transaction},
@@ -88,5 +91,9 @@ impl Transport for NetlinkTransport {
 
     fn name(&self) -> &'static str {
         "netlink"
+    }
+
+    fn port(&self) -> Option<u32> {
+        self.socket.port().ok()
     }
 }

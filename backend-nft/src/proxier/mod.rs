@@ -5,6 +5,7 @@
 //! transaction for both families. [`memory`] is what is kept between syncs.
 
 mod changes;
+mod drift;
 mod full;
 mod incremental;
 mod memory;
@@ -14,13 +15,15 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use proxy_core::{
     model::PerFamily,
-    proxier::{Proxier, ProxierError, SyncReport},
+    proxier::{self, Proxier, ProxierError, SyncReport},
     state::{Delta, ResolvedServicePort, State},
 };
 
 use self::{changes::Changes, incremental::Update, memory::Memory};
 use crate::{
     layout::{NftConfig, fixed::FixedSet, own},
+    monitor::Monitor,
+    netlink::Listener,
     ruleset::{Family, SetName, TableDump, Transaction},
     transport::{Transport, TransportError},
 };
@@ -48,7 +51,7 @@ impl NftProxier {
     }
 
     fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, TransportError> {
-        let Some(memory) = &self.memory else { return self.sync_full(state) };
+        let Some(memory) = &self.memory else { return self.sync_full(state, delta) };
         let mut update = Update::plan(&self.config, memory, state, delta);
         let (transactions, mut report) = into_transactions(std::mem::take(&mut update.changes));
         commit(self.transport.as_mut(), &transactions, &mut report)?;
@@ -60,23 +63,32 @@ impl NftProxier {
         Ok(report)
     }
 
-    fn sync_full(&mut self, state: &State) -> Result<SyncReport, TransportError> {
+    fn sync_full(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, TransportError> {
         let mut attempt = 1;
         loop {
-            match self.try_sync_full(state) {
+            match self.try_sync_full(state, delta) {
                 Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
                 result => return result,
             }
         }
     }
 
-    fn try_sync_full(&mut self, state: &State) -> Result<SyncReport, TransportError> {
+    fn try_sync_full(
+        &mut self,
+        state: &State,
+        delta: &Delta,
+    ) -> Result<SyncReport, TransportError> {
         let mut dumps = PerFamily::default();
         for family in self.config.families() {
             *dumps.of_mut(family.into()) = self.transport.read(family, &all_sets(family))?;
         }
         let (changes, memory) = full::plan(&self.config, state, &dumps);
+        let drift = self.memory.as_ref().map(|known| {
+            let expected = Update::plan(&self.config, known, state, delta).changes;
+            drift::find(&changes, &expected, known)
+        });
         let (mut transactions, mut report) = into_transactions(changes);
+        report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
             let mut expected = generation;
@@ -169,7 +181,7 @@ impl Proxier for NftProxier {
     async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
         let cleanup_failed = !self.delete_stale_chains();
         let result = match delta.full {
-            true => self.sync_full(state),
+            true => self.sync_full(state, delta),
             false => self.sync_changes(state, delta),
         };
         result.map(|report| SyncReport { cleanup_failed, ..report }).map_err(|error| {
@@ -185,6 +197,21 @@ impl Proxier for NftProxier {
                 .map_err(|error| Self::error("cannot delete the tables", error))?;
         }
         Ok(())
+    }
+
+    fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
+        // Others' commits cannot be told from those of a program that we run.
+        let own = self.transport.port()?;
+        match Listener::open(own, self.config.families().collect()) {
+            Ok(listener) => Some(Box::new(Monitor::new(listener))),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "Changes of our tables by others are noticed only by the periodic full sync"
+                );
+                None
+            }
+        }
     }
 }
 
