@@ -9,11 +9,11 @@
 //! - `tool`: the programs, of either [`Flavour`].
 //! - `proxier`: compares what should be with what is: [`IptablesProxier`], the backend.
 //! - `left_behind`: finds rules that nobody can remove here.
-//! - [`monitor`]: notices when somebody flushes our chains.
+//! - `monitor`: notices when somebody flushes our chains, or changes them.
 
 mod layout;
 mod left_behind;
-pub mod monitor;
+mod monitor;
 mod proxier;
 mod stats;
 mod tool;
@@ -24,7 +24,6 @@ use proxy_core::model::{IpFamily, PerFamily};
 
 pub use self::{
     left_behind::left_behind,
-    monitor::Monitor,
     proxier::{IptablesProxier, probe, render, route_localnet},
     stats::{RuleCount, Stats},
     tool::{Flavour, ToolError},

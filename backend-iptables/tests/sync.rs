@@ -140,8 +140,11 @@ fn damage_is_repaired() {
                 false => tables.run(damage),
             }
             assert_ne!(Tables::both(flavour).map(|tables| tables.save()), whole[0], "{damage}");
-            proxy.full();
+            let drift = proxy.full().drift;
+            assert!(drift.objects > 0 && !drift.examples.is_empty(), "{damage}: {drift:?}");
             assert_eq!(Tables::both(flavour).map(|tables| tables.save()), whole[0], "{damage}");
+            let drift = proxy.full().drift;
+            assert!(drift.is_none(), "{damage}: {drift:?}");
         }
     });
 }

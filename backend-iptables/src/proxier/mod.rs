@@ -9,19 +9,24 @@ mod cleanup;
 mod full;
 mod incremental;
 
-use std::{collections::HashMap, fs, io, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use proxy_core::{
     model::{IpFamily, PerFamily, ServiceName, ServicePortId},
-    proxier::{Proxier, ProxierError, SyncReport},
+    proxier::{self, Proxier, ProxierError, SyncReport},
     state::{Delta, HealthCheck, NodeState, ResolvedServicePort, State},
 };
 
 use crate::{
-    Flavour, IptablesConfig, MODE, Monitor, Stats, ToolError,
+    Flavour, IptablesConfig, MODE, Stats, ToolError,
     layout::{Context, Settings, names::chain},
-    monitor::{Fingerprint, Seen},
+    monitor::{Fingerprint, Monitor, Seen},
     tool::{
         Programs,
         dump::Dump,
@@ -154,11 +159,6 @@ impl IptablesProxier {
         self.waited
     }
 
-    /// What notices that somebody else has flushed our chains.
-    pub fn monitor(&self) -> Monitor {
-        Monitor::new(self.programs().cloned().collect(), self.seen.clone())
-    }
-
     /// What is counted while it works.
     pub fn stats(&self) -> Arc<Stats> {
         Arc::clone(&self.stats)
@@ -176,7 +176,7 @@ impl IptablesProxier {
             {
                 memory
             }
-            _ => return self.sync_full(state),
+            _ => return self.sync_full(state, delta),
         };
         let mut report = SyncReport::default();
         let mut waited = Duration::ZERO;
@@ -197,7 +197,7 @@ impl IptablesProxier {
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "Comparing everything, as a change was refused");
-                self.sync_full(state)
+                self.sync_full(state, delta)
             }
         }
     }
@@ -207,8 +207,9 @@ impl IptablesProxier {
         Context { family: IpFamily::V4, settings, node }.serves_localhost()
     }
 
-    fn sync_full(&mut self, state: &State) -> Result<SyncReport, ToolError> {
-        self.memory = None;
+    fn sync_full(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ToolError> {
+        let start = Instant::now();
+        let known = self.memory.take();
         let mut report = SyncReport::default();
         let mut waited = Duration::ZERO;
         let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
@@ -226,12 +227,18 @@ impl IptablesProxier {
             }
             let dump = run::save(programs)?;
             let changes = full::plan(state, &context, &dump);
+            if let Some(known) = &known {
+                let expected =
+                    incremental::plan(&self.settings, programs.family, known, state, delta);
+                changes.tell_drift(programs.family, &expected, &mut report.drift);
+            }
             waited += self.commit(programs, &changes, true, &mut report)?;
             self.seen.set(programs.family, Fingerprint::read(programs));
             Ok(())
         });
         self.waited += waited;
         result?;
+        self.seen.compared(start);
         self.memory = Some(Memory {
             ports: state.service_ports.clone(),
             node: state.node.clone(),
@@ -308,7 +315,7 @@ impl Proxier for IptablesProxier {
     async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
         let waited_before = self.waited;
         let result = match delta.full {
-            true => self.sync_full(state),
+            true => self.sync_full(state, delta),
             false => self.sync_changes(state, delta),
         };
         result
@@ -329,6 +336,10 @@ impl Proxier for IptablesProxier {
             }
         }
         result.map_err(|refusal| error("cannot remove all rules", refusal))
+    }
+
+    fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
+        Some(Box::new(Monitor::new(self.programs().cloned().collect(), self.seen.clone())))
     }
 }
 

@@ -1,6 +1,11 @@
 //! What `iptables-restore` reads: changes of tables, in an order that it takes.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
+
+use proxy_core::{model::IpFamily, proxier::Drift};
 
 use crate::layout::{Chain, Table};
 
@@ -87,6 +92,27 @@ impl Changes {
             )
         };
         self.tables.values().fold((0, 0), add)
+    }
+
+    /// Counts the chains that are changed though nothing has asked for it: those that `expected`
+    /// does not change.
+    pub(crate) fn tell_drift(&self, family: IpFamily, expected: &Self, drift: &mut Drift) {
+        let expected: BTreeSet<_> = expected.chains().collect();
+        for (table, chain) in self.chains().collect::<BTreeSet<_>>().difference(&expected) {
+            drift.found(|| {
+                let table = table.name();
+                format!("the {family} chain {chain} in {table} was missing, altered or added")
+            });
+        }
+    }
+
+    /// The chains that are changed; some more than once.
+    fn chains(&self) -> impl Iterator<Item = (Table, &str)> {
+        self.tables.iter().flat_map(|(table, changes)| {
+            let rules = changes.delete.iter().chain(&changes.insert).chain(&changes.append);
+            let chains = changes.empty.iter().chain(&changes.remove);
+            chains.chain(rules.map(|(chain, _)| chain)).map(|chain| (*table, chain.as_str()))
+        })
     }
 
     /// The text; empty if there is nothing to change.
