@@ -123,7 +123,8 @@ fn a_sync_that_trusts_a_damaged_table_fails_and_the_next_repairs_it() {
         let error = proxy.try_sync().expect_err("the table is gone");
         let source = std::error::Error::source(&error).expect("the kernel's answer").to_string();
         assert!(source.contains("endpoints"), "names what it could not do: {source}");
-        proxy.try_sync().expect("a full sync");
+        let drift = proxy.try_sync().expect("a full sync").drift;
+        assert_eq!(drift.examples[0], "the table ip was missing", "{drift:?}");
         let listed = ruleset();
         assert!(listed.contains("10.244.0.9 . 80") && !listed.contains("10.244.0.3 "), "{listed}");
     });

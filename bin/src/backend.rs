@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use async_trait::async_trait;
-use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, Monitor, Stats};
+use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, Stats};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use proxy_core::{
     config::NodePortAddressConfig,
     model::{IpFamily, PerFamily},
-    proxier::{Proxier, ProxierError, SyncReport},
+    proxier::{Monitor, Proxier, ProxierError, SyncReport},
     state::{Delta, State},
 };
 
@@ -27,18 +27,17 @@ fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
     })
 }
 
-/// Makes the backend that the configuration selects, and what notices that somebody else has taken
-/// its rules away, where the backend needs to be told. Nothing is programmed yet. Once it is, what
+/// Makes the backend that the configuration selects. Nothing is programmed yet. Once it is, what
 /// other modes left behind is removed: until then that serves.
-pub fn build_watched(settings: &BackendSettings) -> Result<Built, ProxierError> {
+pub fn build(settings: &BackendSettings) -> Result<Built, ProxierError> {
     let tidying = |inner| Box::new(Tidying { inner, untidied: Some(settings.clone()) });
     if settings.mode != Mode::Iptables {
         let proxier = tidying(bare(settings)?);
-        return Ok(Built { proxier, families: families(), monitor: None, stats: None });
+        return Ok(Built { proxier, families: families(), stats: None });
     }
     let proxier = IptablesProxier::new(iptables_config(settings))?.usable()?;
-    let (monitor, stats) = (Some(proxier.monitor()), Some(proxier.stats()));
-    Ok(Built { families: proxier.families(), proxier: tidying(Box::new(proxier)), monitor, stats })
+    let stats = Some(proxier.stats());
+    Ok(Built { families: proxier.families(), proxier: tidying(Box::new(proxier)), stats })
 }
 
 /// A backend, and what belongs to it.
@@ -47,8 +46,6 @@ pub struct Built {
     pub proxier: Box<dyn Proxier>,
     /// The families that it programs.
     pub families: PerFamily<bool>,
-    /// What notices that somebody else has taken its rules away.
-    pub monitor: Option<Monitor>,
     /// What it counts, beside what it reports of each sync.
     pub stats: Option<Arc<Stats>>,
 }
@@ -161,6 +158,10 @@ impl Proxier for Tidying {
 
     async fn cleanup(&mut self) -> Result<(), ProxierError> {
         self.inner.cleanup().await
+    }
+
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        self.inner.monitor()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Whether this proxy keeps up, as load balancers and the kubelet ask.
 //!
-//! A family is healthy unless a sync that was asked for has not succeeded for too long. The node
-//! as a whole may be ineligible for traffic, though the proxy works, because it is going away.
+//! A family is healthy unless a sync that was asked for has not succeeded for too long, or somebody
+//! else has changed what was programmed and it could not be repaired. The node as a whole may be
+//! ineligible for traffic, though the proxy works, because it is going away.
 
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,10 @@ struct Inner {
     timeout: Duration,
     families: BTreeMap<IpFamily, Family>,
     node_eligible: bool,
+    /// Somebody else may have changed what was programmed, since the last sync.
+    disturbed: bool,
+    /// Why the last sync failed, if it did.
+    failure: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,8 @@ pub struct HealthReport {
     pub families: BTreeMap<IpFamily, FamilyReport>,
     /// Whether the node may have traffic at all.
     pub node_eligible: bool,
+    /// What is wrong, whether it makes a family unhealthy yet or not.
+    pub problems: Vec<String>,
 }
 
 /// The health of a family.
@@ -94,11 +101,24 @@ impl ProxyHealth {
         }
     }
 
+    /// Somebody else may have changed what was programmed.
+    pub fn disturbed(&self) {
+        self.lock().disturbed = true;
+    }
+
     /// A sync succeeded.
     pub fn synced(&self, now: Timestamp) {
-        for family in self.lock().families.values_mut() {
+        let mut inner = self.lock();
+        for family in inner.families.values_mut() {
             *family = Family { last_updated: now, oldest_pending: None };
         }
+        inner.disturbed = false;
+        inner.failure = None;
+    }
+
+    /// A sync failed.
+    pub fn sync_failed(&self, why: String) {
+        self.lock().failure = Some(why);
     }
 
     /// Whether the node may have traffic: its Node is known, and is there to stay.
@@ -109,12 +129,28 @@ impl ProxyHealth {
     /// The health at `now`.
     pub fn report(&self, now: Instant) -> HealthReport {
         let inner = self.lock();
+        // A repair takes milliseconds; only one that fails leaves the kernel wrong for longer.
+        let is_wrong = inner.disturbed && inner.failure.is_some();
+        let waiting =
+            |state: &Family| state.oldest_pending.map(|since| now.saturating_duration_since(since));
         let families = inner.families.iter().map(|(family, state)| {
-            let waiting = state.oldest_pending.map(|since| now.saturating_duration_since(since));
-            let healthy = waiting.is_none_or(|waiting| waiting < inner.timeout);
+            let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
+            let healthy = !is_late && !is_wrong;
             (*family, FamilyReport { last_updated: state.last_updated, healthy })
         });
-        HealthReport { families: families.collect(), node_eligible: inner.node_eligible }
+        let families = families.collect();
+        let longest = inner.families.values().filter_map(waiting).max();
+        let late = longest.filter(|waiting| *waiting >= inner.timeout);
+        let problems = [
+            inner.failure.as_ref().map(|why| format!("the last sync failed: {why}")),
+            is_wrong.then(|| "the kernel does not hold what was programmed".to_owned()),
+            late.map(|late| format!("changes have waited for {} s", late.as_secs())),
+        ];
+        HealthReport {
+            families,
+            node_eligible: inner.node_eligible,
+            problems: problems.into_iter().flatten().collect(),
+        }
     }
 }
 
@@ -140,6 +176,7 @@ mod tests {
         assert!(health.report(at(659)).healthy());
         assert!(!health.report(at(660)).healthy(), "the oldest request counts");
         assert_eq!(health.report(at(660)).newest_update(), Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(health.report(at(661)).problems, ["changes have waited for 61 s"]);
 
         health.set_timeout(2 * TIMEOUT);
         assert!(health.report(at(660)).healthy(), "it may wait longer now");
@@ -150,6 +187,31 @@ mod tests {
         assert!(report.healthy());
         assert_eq!(report.newest_update(), Some(now));
         assert_eq!(report.families.len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_repaired_is_unhealthy_at_once() {
+        let health = ProxyHealth::new(TIMEOUT);
+        health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        let now = Instant::now();
+        health.sync_failed("it is asleep".into());
+        let report = health.report(now);
+        assert!(report.healthy(), "the kernel holds what it held");
+        assert_eq!(report.problems, ["the last sync failed: it is asleep"]);
+        health.synced(Timestamp::UNIX_EPOCH);
+        assert_eq!(health.report(now).problems, [""; 0]);
+
+        health.disturbed();
+        assert!(health.report(now).healthy(), "a repair is under way");
+        health.sync_failed("it is asleep".into());
+        let report = health.report(now);
+        assert!(!report.healthy());
+        assert_eq!(
+            report.problems,
+            ["the last sync failed: it is asleep", "the kernel does not hold what was programmed"]
+        );
+        health.synced(Timestamp::UNIX_EPOCH);
+        assert!(health.report(now).healthy());
     }
 
     #[test]

@@ -133,12 +133,24 @@ impl Observer for EngineObserver {
         }
     }
 
+    fn disturbed(&self) {
+        self.health.disturbed();
+    }
+
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.health.synced(Timestamp::now());
         self.metrics.synced(outcome);
         self.tell_health_checks(outcome.state, outcome.delta);
         if let Some(flows) = &self.flows {
             flows.synced(outcome.state, outcome.delta);
+        }
+        let drift = &outcome.report.drift;
+        if !drift.is_none() {
+            tracing::warn!(
+                objects = drift.objects,
+                among_them = drift.examples.join("; "),
+                "Somebody else had changed what was programmed; it is repaired"
+            );
         }
         for (service_port, reason) in &outcome.report.skipped {
             tracing::warn!(
@@ -162,8 +174,10 @@ impl Observer for EngineObserver {
 
     fn sync_failed(&self, error: &ProxierError, delta: &Delta, duration: Duration) {
         self.metrics.sync_failed(delta, duration.as_secs_f64());
+        let why = crate::error_chain(error);
+        self.health.sync_failed(why.clone());
         tracing::error!(
-            err = crate::error_chain(error),
+            err = why,
             full = delta.full,
             elapsed = ?duration,
             "Failed to sync; it will be repeated"

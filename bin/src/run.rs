@@ -99,7 +99,8 @@ pub fn run(
     mode_replaced: Option<String>,
 ) -> Result<Infallible, RunError> {
     let config = &loaded.config;
-    let Built { proxier, families, monitor, stats } = backend::build_watched(&settings.backend)?;
+    let Built { proxier, families, stats } = backend::build(&settings.backend)?;
+    let monitor = proxier.monitor();
     let health = Arc::new(ProxyHealth::new(reload::patience(&settings.periods)));
     let families = backend::enabled(&families);
     let metrics = Arc::new(Metrics::new(settings.backend.mode, &families, &config.feature_gates)?);

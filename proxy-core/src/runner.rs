@@ -128,6 +128,8 @@ pub trait Observer: Send + Sync {
     fn sync_requested(&self) {}
     /// A sync begins, to make the kernel hold this.
     fn sync_started(&self, _state: &State, _delta: &Delta) {}
+    /// Somebody else may have changed what was programmed: [`Input::Resync`] came.
+    fn disturbed(&self) {}
     /// A sync succeeded.
     fn synced(&self, _outcome: &SyncOutcome<'_>) {}
     /// A sync failed after this time, and will be repeated.
@@ -230,6 +232,7 @@ impl Runner {
                 }
                 Input::Resync => {
                     self.tracker.request_full();
+                    self.observer.disturbed();
                     Vec::new()
                 }
             };

@@ -39,14 +39,22 @@ pub(super) fn find(
     for family in Family::ALL {
         let expected: HashSet<Change<'_>> = objects(expected.of(family.into())).collect();
         // Those that nothing leads to any more keep their rules until a full sync.
-        let unused: HashSet<ChainName> =
+        let shared: HashSet<ChainName> =
             memory.tables.of(family.into()).shared_chains.iter().map(|c| c.name()).collect();
         let found = found.of(family.into());
         let rewritten: HashSet<&ChainName> = found.rules.iter().map(|chain| &chain.name).collect();
-        let of_others = objects(found).filter(|change| match change {
-            Change::EmptyChain(name) if unused.contains(*name) => rewritten.contains(name),
-            change => !expected.contains(change),
-        });
+        let is_expected = |change: &Change<'_>| {
+            expected.contains(change)
+                || match change {
+                    Change::EmptyChain(name) => {
+                        let is_retired = shared.contains(*name) && !rewritten.contains(name);
+                        // One that nothing led to any more, and that is not deleted yet.
+                        is_retired || expected.contains(&Change::MakeChain(name))
+                    }
+                    _ => false,
+                }
+        };
+        let of_others = objects(found).filter(|change| !is_expected(change));
         of_others.for_each(|change| drift.found(|| describe(family, change)));
     }
     drift

@@ -40,21 +40,25 @@ const STALE_FOR: Duration = Duration::from_secs(1);
 pub struct NftProxier {
     config: NftConfig,
     transport: Box<dyn Transport>,
-    /// What the kernel holds; `None` if we cannot tell.
+    /// What the kernel should hold; `None` if we cannot tell.
     memory: Option<Memory>,
+    /// Whether it does, as far as we know.
+    is_sure: bool,
 }
 
 impl NftProxier {
     /// A backend that programs through `transport`. Does not touch the kernel.
     pub fn new(config: NftConfig, transport: Box<dyn Transport>) -> Self {
-        Self { config, transport, memory: None }
+        Self { config, transport, memory: None, is_sure: false }
     }
 
     fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, TransportError> {
-        let Some(memory) = &self.memory else { return self.sync_full(state, delta) };
+        let Some(memory) = self.memory.as_ref().filter(|_| self.is_sure) else {
+            return self.sync_full(state, delta);
+        };
         let mut update = Update::plan(&self.config, memory, state, delta);
         let (transactions, mut report) = into_transactions(std::mem::take(&mut update.changes));
-        commit(self.transport.as_mut(), &transactions, &mut report)?;
+        self.commit(&transactions, &mut report)?;
         if let Some(memory) = &mut self.memory {
             update.remember(memory);
         }
@@ -98,11 +102,34 @@ impl NftProxier {
                 expected = expected.checked_add(1).unwrap_or(1);
             }
         }
-        commit(self.transport.as_mut(), &transactions, &mut report)?;
+        self.commit(&transactions, &mut report)?;
         self.memory = Some(memory);
+        self.is_sure = true;
         self.delete_unused_chains();
         report.skipped = skipped(state.service_ports.values());
         Ok(report)
+    }
+
+    /// Commits one after the other.
+    fn commit(
+        &mut self,
+        transactions: &[Transaction],
+        report: &mut SyncReport,
+    ) -> Result<(), TransportError> {
+        for transaction in transactions.iter().filter(|transaction| !transaction.is_empty()) {
+            // Printed only if somebody wants to read it.
+            tracing::trace!(target: "backend_nft::v9", rules = %transaction, "Committing");
+            let stats = self.transport.commit(transaction).inspect_err(|_| {
+                // A part of it was done.
+                if report.messages > 0 {
+                    self.memory = None;
+                }
+            })?;
+            report.commit += stats.commit;
+            report.bytes += stats.bytes;
+            report.messages += stats.operations;
+        }
+        Ok(())
     }
 
     /// Deletes the chains that a full sync found unused, somebody else's perhaps, if the kernel
@@ -185,7 +212,7 @@ impl Proxier for NftProxier {
             false => self.sync_changes(state, delta),
         };
         result.map(|report| SyncReport { cleanup_failed, ..report }).map_err(|error| {
-            self.memory = None;
+            self.is_sure = false;
             Self::error("cannot program the tables", error)
         })
     }
@@ -247,20 +274,4 @@ fn into_transactions(changes: PerFamily<Changes>) -> ([Transaction; 3], SyncRepo
         }
     }
     (transactions, report)
-}
-
-fn commit(
-    transport: &mut dyn Transport,
-    transactions: &[Transaction],
-    report: &mut SyncReport,
-) -> Result<(), TransportError> {
-    for transaction in transactions.iter().filter(|transaction| !transaction.is_empty()) {
-        // Printed only if somebody wants to read it.
-        tracing::trace!(target: "backend_nft::v9", rules = %transaction, "Committing");
-        let stats = transport.commit(transaction)?;
-        report.commit += stats.commit;
-        report.bytes += stats.bytes;
-        report.messages += stats.operations;
-    }
-    Ok(())
 }

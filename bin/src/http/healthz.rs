@@ -34,8 +34,9 @@ pub struct HealthzHandler {
 }
 
 impl HealthzHandler {
-    /// Answers are counted in `metrics`. Silence of `watches` is said, and changes nothing else: a
-    /// node must not lose its traffic because the API server is away.
+    /// Answers are counted in `metrics`. That `watches` hear nothing because the API server is away
+    /// is said, and changes nothing else: no node must lose its traffic because of that, let alone
+    /// all at once. One that does not even try any more is unhealthy.
     pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: WatchHealth) -> Self {
         Self { health, metrics, watches }
     }
@@ -43,20 +44,21 @@ impl HealthzHandler {
 
 impl Handler for HealthzHandler {
     fn answer(&self, request: &Request<Bytes>) -> Answer {
-        let report = self.health.report(Instant::now());
+        let mut report = self.health.report(Instant::now());
+        let watches = Watches::of(&self.watches);
+        report.problems.extend(watches.problems);
+        let healthy = report.healthy() && !watches.stuck;
         let (good, eligible, counter) = match request.uri().path() {
-            "/healthz" => (
-                report.healthy() && report.node_eligible,
-                Some(report.node_eligible),
-                &self.metrics.healthz,
-            ),
-            "/livez" => (report.healthy(), None, &self.metrics.livez),
+            "/healthz" => {
+                (healthy && report.node_eligible, Some(report.node_eligible), &self.metrics.healthz)
+            }
+            "/livez" => (healthy, None, &self.metrics.livez),
             _ => return not_found(),
         };
         let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         counter.with_label_values(&[status.as_str()]).inc();
-        let silent = silent(|kind| self.watches.heard(kind));
-        answer(status, JSON, body(&report, eligible, good, silent, Timestamp::now()))
+        let body = body(&report, healthy, eligible, good, watches.silent, Timestamp::now());
+        answer(status, JSON, body)
     }
 }
 
@@ -74,13 +76,44 @@ struct Body<'a> {
     /// Ours: by kind of object, for how many seconds its watch has been silent.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     silent_watches: BTreeMap<&'static str, u64>,
+    /// Ours: what is wrong, in words.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    problems: &'a [String],
 }
 
-/// The watches to be reported.
-fn silent(heard: impl Fn(Kind) -> Option<Duration>) -> BTreeMap<&'static str, u64> {
-    let silent = |kind: &Kind| heard(*kind).filter(|age| *age > SILENT_AFTER);
-    let of_kind = |kind: Kind| Some((kind.as_str(), silent(&kind)?.as_secs()));
-    Kind::ALL.into_iter().filter_map(of_kind).collect()
+/// What is to be said of the watches.
+#[derive(Debug, Default)]
+struct Watches {
+    /// For how many seconds those that are silent have been so.
+    silent: BTreeMap<&'static str, u64>,
+    problems: Vec<String>,
+    /// One is silent, and not because the server is away.
+    stuck: bool,
+}
+
+impl Watches {
+    fn of(health: &WatchHealth) -> Self {
+        let mut watches = Self::default();
+        for kind in Kind::ALL {
+            watches.add(kind, health.heard(kind), health.failed(kind));
+        }
+        watches
+    }
+
+    fn add(&mut self, kind: Kind, heard: Option<Duration>, failed: Option<(Duration, String)>) {
+        let Some(silence) = heard.filter(|age| *age > SILENT_AFTER) else { return };
+        let (kind, seconds) = (kind.as_str(), silence.as_secs());
+        self.silent.insert(kind, seconds);
+        let since = failed.filter(|(age, _)| *age <= SILENT_AFTER);
+        let why = match since {
+            Some((_, why)) => why,
+            None => {
+                self.stuck = true;
+                "the watch is stuck".to_owned()
+            }
+        };
+        self.problems.push(format!("no news of {kind} objects for {seconds} s: {why}"));
+    }
 }
 
 struct Status<'a>(&'a HealthReport);
@@ -114,6 +147,7 @@ impl Serialize for Status<'_> {
 /// A good answer is up to date by definition; a bad one says since when it is not.
 fn body(
     report: &HealthReport,
+    healthy: bool,
     eligible: Option<bool>,
     good: bool,
     silent_watches: BTreeMap<&'static str, u64>,
@@ -124,9 +158,10 @@ fn body(
         last_updated: last_updated.map_or_else(|| NEVER.to_owned(), |time| time.to_string()),
         current_time: now.to_string(),
         node_eligible: eligible,
-        healthy: report.healthy(),
+        healthy,
         status: Status(report),
         silent_watches,
+        problems: &report.problems,
     };
     // Nothing in it can fail to be JSON.
     serde_json::to_string(&body).unwrap_or_default()
@@ -160,31 +195,38 @@ mod tests {
         let now = time("2024-05-01T10:00:30.123456789Z");
         let good = health(None).report(Instant::now());
         assert_eq!(
-            body(&good, Some(false), false, BTreeMap::new(), now),
+            body(&good, true, Some(false), false, BTreeMap::new(), now),
             r#"{"lastUpdated":"2024-05-01T10:00:00.25Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
         );
         assert_eq!(
-            body(&good, None, true, BTreeMap::new(), now),
+            body(&good, true, None, true, BTreeMap::new(), now),
             r#"{"lastUpdated":"2024-05-01T10:00:30.123456789Z","currentTime":"2024-05-01T10:00:30.123456789Z","healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
         );
         let nothing = ProxyHealth::new(Duration::from_secs(60)).report(Instant::now());
         assert_eq!(
-            body(&nothing, Some(false), false, BTreeMap::new(), now),
+            body(&nothing, true, Some(false), false, BTreeMap::new(), now),
             r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true}"#
         );
     }
 
     #[test]
     fn watches_that_are_silent_are_told_beside_the_rest() {
-        let silent = silent(|kind| match kind {
-            Kind::Service => Some(Duration::from_secs(181)),
-            Kind::EndpointSlice => Some(Duration::from_secs(180)),
-            Kind::Node => Some(Duration::from_secs(7200)),
-            Kind::ServiceCidr => None,
-        });
-        let good = health(None).report(Instant::now());
-        let body = body(&good, Some(true), true, silent, Timestamp::now());
-        assert!(body.ends_with(r#"}},"silentWatches":{"Node":7200,"Service":181}}"#), "{body}");
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let away = |age| seconds(age).map(|age| (age, "no route to host".to_owned()));
+        let mut watches = Watches::default();
+        watches.add(Kind::Service, seconds(181), away(3));
+        watches.add(Kind::EndpointSlice, seconds(180), away(3));
+        watches.add(Kind::ServiceCidr, None, None);
+        assert!(!watches.stuck, "the server is away");
+        let mut good = health(None).report(Instant::now());
+        good.problems = watches.problems.clone();
+        let text = body(&good, true, Some(true), true, watches.silent.clone(), Timestamp::now());
+        let expected = r#"}},"silentWatches":{"Service":181},"problems":["no news of Service objects for 181 s: no route to host"]}"#;
+        assert!(text.ends_with(expected), "{text}");
+
+        watches.add(Kind::Node, seconds(7200), away(7000));
+        assert!(watches.stuck);
+        assert_eq!(watches.problems[1], "no news of Node objects for 7200 s: the watch is stuck");
     }
 
     async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {

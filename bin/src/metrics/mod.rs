@@ -213,6 +213,11 @@ impl Metrics {
         {
             self.count_all(&nftables.cleanup_failures);
         }
+        let drift = &outcome.report.drift;
+        if !drift.is_none() {
+            self.ours.drift_repairs.inc();
+            self.ours.drift_objects.inc_by(drift.objects.try_into().unwrap_or(u64::MAX));
+        }
         if let Some(latency) = outcome.latency {
             self.ours.latency.observe(latency.as_secs_f64());
         }

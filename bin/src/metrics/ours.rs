@@ -1,7 +1,8 @@
 //! Metrics that kube-proxy does not have, under our own prefix.
 
 use prometheus::{
-    GaugeVec, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Opts, exponential_buckets,
+    GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    exponential_buckets,
 };
 
 use super::maker::{FAMILY, Maker};
@@ -13,6 +14,8 @@ pub(super) struct OurMetrics {
     pub(super) bytes: Histogram,
     pub(super) messages: Histogram,
     pub(super) lock_wait: Histogram,
+    pub(super) drift_repairs: IntCounter,
+    pub(super) drift_objects: IntCounter,
     pub(super) rejected: IntCounterVec,
     pub(super) service_ports: IntGaugeVec,
     pub(super) watch_silence: GaugeVec,
@@ -51,6 +54,14 @@ impl OurMetrics {
                 "Time a sync waited for the xtables lock, of those that did",
                 exponential_buckets(0.001, 4.0, 8)?,
             )?,
+            drift_repairs: make.register(IntCounter::new(
+                "switchyard_drift_repairs_total",
+                "Syncs that found the kernel to hold other than what was programmed",
+            )?)?,
+            drift_objects: make.register(IntCounter::new(
+                "switchyard_drift_repaired_objects_total",
+                "Chains, sets, elements and the like that somebody else had changed",
+            )?)?,
             rejected: make.counters(
                 "switchyard_objects_rejected_total",
                 "Objects, or parts of objects, that could not be used",

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod config_map;
+mod drift;
 mod drop_in;
 mod endpoints;
 mod events;

@@ -1,8 +1,9 @@
 //! When the watches were last heard from.
 
 use std::{
+    fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -24,6 +25,9 @@ struct Pulses {
 struct State {
     /// Milliseconds since the start, plus one; 0 is never.
     heard: AtomicU64,
+    /// The same of the last failure.
+    failed: AtomicU64,
+    failure: Mutex<String>,
     synced: AtomicBool,
 }
 
@@ -38,7 +42,19 @@ impl WatchHealth {
     /// that is not is opened again after 90 s. ServiceCIDRs may be absent or forbidden; then
     /// nothing is heard of them.
     pub fn heard(&self, kind: Kind) -> Option<Duration> {
-        let at = self.state(kind).heard.load(Ordering::Relaxed).checked_sub(1)?;
+        self.since(&self.state(kind).heard)
+    }
+
+    /// How long ago this watch failed last, and why; `None` if it never did. It is tried again all
+    /// the time.
+    pub fn failed(&self, kind: Kind) -> Option<(Duration, String)> {
+        let state = self.state(kind);
+        let why = state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some((self.since(&state.failed)?, why))
+    }
+
+    fn since(&self, moment: &AtomicU64) -> Option<Duration> {
+        let at = moment.load(Ordering::Relaxed).checked_sub(1)?;
         Some(self.0.start.elapsed().saturating_sub(Duration::from_millis(at)))
     }
 
@@ -79,8 +95,18 @@ pub(super) struct Pulse {
 impl Pulse {
     /// The server said something.
     pub(super) fn beat(&self) {
-        let now = self.health.0.start.elapsed().as_millis() as u64;
-        self.health.state(self.kind).heard.store(now + 1, Ordering::Relaxed);
+        self.health.state(self.kind).heard.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// The watch failed, and will be tried again.
+    pub(super) fn failed(&self, why: &impl fmt::Display) {
+        let state = self.health.state(self.kind);
+        *state.failure.lock().unwrap_or_else(PoisonError::into_inner) = why.to_string();
+        state.failed.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        self.health.0.start.elapsed().as_millis() as u64 + 1
     }
 
     /// All objects were sent.
@@ -104,5 +130,8 @@ mod tests {
         assert!(health.heard(Kind::Service).is_some_and(|age| age < Duration::from_secs(60)));
         assert_eq!(health.heard(Kind::Node), None);
         assert!(health.is_synced(Kind::Node) && !health.is_synced(Kind::Service));
+        assert_eq!(health.failed(Kind::Service), None);
+        health.of(Kind::Service).failed(&"no route to host");
+        assert_eq!(health.failed(Kind::Service).unwrap().1, "no route to host");
     }
 }

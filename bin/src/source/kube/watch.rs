@@ -227,6 +227,7 @@ impl<T: Lean> Watch<T> {
             _ => (),
         }
         warn!(%kind, %failure, "watch failed; trying again");
+        self.pulse.failed(&failure);
         match failure {
             // That took its time already.
             Failure::Silence(_) => Ok(None),

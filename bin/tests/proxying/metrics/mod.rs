@@ -76,10 +76,10 @@ fn assert_values(text: &str, expected: &[(&str, f64)]) {
 }
 
 /// Has taken the program's table away, and holds one with its name.
-struct Owner(Child);
+pub(crate) struct Owner(Child);
 
 impl Owner {
-    fn of_table(namespace: &Namespace) -> Self {
+    pub(crate) fn of_table(namespace: &Namespace) -> Self {
         let mut command = namespace.0.command("nft");
         let mut child = command.arg("-i").stdin(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.as_mut().unwrap();
@@ -171,14 +171,15 @@ fn nftables_mode_exports_what_the_table_says() {
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}";
         wait(&namespace, failures, |failures| failures >= 1.0).await;
         drop(owner);
+        wait(&namespace, "switchyard_drift_repairs_total", |repairs| repairs >= 1.0).await;
         let mut slice = load::slices(0, 3).remove(0);
         slice["metadata"]["annotations"] =
             json!({"endpoints.kubernetes.io/last-change-trigger-time": jiff_now()});
         cluster.server.store().apply(slice).unwrap();
-        cluster.server.store().apply(datagrams(1)).unwrap();
         let programming =
             "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
         wait(&namespace, programming, |count| count == 1.0).await;
+        cluster.server.store().apply(datagrams(1)).unwrap();
         let flows = "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}";
         wait(&namespace, flows, |count| count == 0.0).await;
         cluster.event("Starting", "").await;

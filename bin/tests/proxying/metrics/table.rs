@@ -329,6 +329,21 @@ pub(super) const OURS: &[Row] = &[
         "Time that a sync waited for the xtables lock, of those that did",
     ),
     row(
+        "switchyard_drift_repairs_total",
+        Counter,
+        &[],
+        All,
+        "Full syncs that found the kernel to hold other than what was programmed, because somebody \
+         else had changed it, and repaired it",
+    ),
+    row(
+        "switchyard_drift_repaired_objects_total",
+        Counter,
+        &[],
+        All,
+        "Chains, sets, elements and the like that were missing, altered or too many then",
+    ),
+    row(
         "switchyard_objects_rejected_total",
         Counter,
         &["kind", "reason"],

@@ -1,0 +1,72 @@
+//! Others change what was programmed: it is noticed, said and repaired, and as long as it cannot be
+//! repaired the program says that it is not healthy.
+
+use crate::{
+    metrics::Owner,
+    namespace::{HEALTH, METRICS, Namespace, Program, until},
+};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+const MANIFESTS: [&str; 4] = ["--manifests", EXAMPLES, "--hostname-override=node-1", "-v=2"];
+
+/// Waits until something has been repaired.
+fn wait_for_repair(namespace: &Namespace) {
+    namespace.wait(METRICS, "/metrics", |_, text| {
+        let repairs = text.lines().find_map(|l| l.strip_prefix("switchyard_drift_repairs_total "));
+        repairs.is_some_and(|count| count != "0")
+    });
+}
+
+#[test]
+fn what_others_change_is_repaired_and_told() {
+    for (mode, list, damage) in [
+        ("nftables", "nft list table ip kube-proxy", "nft flush map ip kube-proxy service-ips"),
+        ("iptables", "iptables-save -t nat", "iptables -t nat -F KUBE-SERVICES"),
+    ] {
+        let namespace = Namespace::new();
+        let proxy_mode = format!("--proxy-mode={mode}");
+        let mut arguments = MANIFESTS.to_vec();
+        arguments.push(&proxy_mode);
+        let program = Program::start(&namespace, &arguments);
+        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+        let run = |command: &str| {
+            let mut words = command.split(' ');
+            let program = words.next().unwrap();
+            namespace.0.output(program, &words.collect::<Vec<_>>(), "")
+        };
+        // Counters of packets and times of day differ.
+        let rules = || -> Vec<String> {
+            let listed = run(list).unwrap_or_default();
+            listed.lines().filter(|line| !line.starts_with(['#', ':'])).map(str::to_owned).collect()
+        };
+        until(|| rules().len() > 20);
+        let whole = rules();
+        run(damage).unwrap();
+        wait_for_repair(&namespace);
+        assert_eq!(rules(), whole, "{mode}");
+        assert_eq!(namespace.get(HEALTH, "/healthz").map(|(status, _)| status), Some(200));
+        let (_, log) = program.terminate();
+        let line = log.lines().find(|line| line.contains("Somebody else had changed")).unwrap();
+        let name = damage.split(' ').next_back().unwrap();
+        assert!(line.starts_with('W') && line.contains(name), "{line}");
+    }
+}
+
+#[test]
+fn what_cannot_be_repaired_is_not_healthy() {
+    let namespace = Namespace::new();
+    let _program = Program::start(&namespace, &MANIFESTS);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let owner = Owner::of_table(&namespace);
+    for path in ["/healthz", "/livez"] {
+        let body = namespace.wait(HEALTH, path, |status, _| status == 503);
+        assert!(body.contains("\"healthy\":false"), "{body}");
+        assert!(body.contains("the kernel does not hold what was programmed"), "{body}");
+        assert!(body.contains("the last sync failed: nftables: cannot program"), "{body}");
+    }
+    drop(owner);
+    let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    assert!(!body.contains("problems"), "{body}");
+    wait_for_repair(&namespace);
+    assert!(namespace.list("table ip kube-proxy").contains("map service-ips"));
+}
