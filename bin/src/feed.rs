@@ -100,9 +100,10 @@ async fn from_source(
             manifests::run(directory.clone(), sender).await?;
         }
         SourceSettings::Cluster(client) => {
-            let config = KubeConfig { requests: Some(link.requests), ..kube_config(client) };
+            let config =
+                KubeConfig { requests: Some(link.requests.clone()), ..kube_config(client) };
             let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
-            let pacer = Pacer::new(config.pace);
+            let pacer = Pacer::new(config.pace).counting(link.requests);
             let publishing =
                 events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
             let watching =

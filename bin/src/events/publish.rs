@@ -87,6 +87,13 @@ enum Request<'a> {
 }
 
 impl Request<'_> {
+    fn method(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "POST",
+            Self::Continue { .. } => "PATCH",
+        }
+    }
+
     async fn send(&self, client: &Client) -> Result<(), kube::Error> {
         let events = |namespace| Api::<ApiEvent>::namespaced(client.clone(), namespace);
         match self {
@@ -157,7 +164,7 @@ impl Publisher {
     /// Asks several times if the server cannot be reached or has no time.
     async fn attempt(&self, request: &Request<'_>) -> Result<(), Failure> {
         for attempt in 1..=self.patience.attempts {
-            self.pacer.permit().await;
+            self.pacer.permit(request.method()).await;
             let reason = match time::timeout(TIMEOUT, request.send(&self.client)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) if is_final(&error) => {
@@ -180,7 +187,7 @@ impl Publisher {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.namespace);
         let parameters =
             ListParams::default().fields(&format!("metadata.name={}", service.name)).limit(1);
-        self.pacer.permit().await;
+        self.pacer.permit("GET").await;
         let listed = time::timeout(UID_TIMEOUT, api.list_metadata(&parameters)).await;
         match listed {
             Ok(Ok(list)) => list.items.into_iter().next()?.metadata.uid,

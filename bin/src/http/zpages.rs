@@ -11,9 +11,12 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use serde_json::{Map, Value, json};
 
 use super::{Answer, JSON, PLAIN_TEXT, answer, with_header};
-use crate::config::{
-    settings::{NftTransport, Settings, SourceSettings},
-    v1alpha1::KubeProxyConfiguration,
+use crate::{
+    config::{
+        settings::{NftTransport, Settings, SourceSettings},
+        v1alpha1::KubeProxyConfiguration,
+    },
+    flags::{Flag, Sets, Status, table::FLAGS},
 };
 
 /// Whom these pages are about, for whoever collects them from all parts of a cluster.
@@ -152,64 +155,38 @@ pub fn statusz(start: Timestamp, now: Timestamp, paths: &[&str]) -> Page {
     Page { kind: "Statusz", fields: Map::from_iter(fields), text }
 }
 
-/// kube-proxy's flags that a configuration says, and where it says them.
-const FLAGS: [(&str, &str); 40] = [
-    ("bind-address", "/bindAddress"),
-    ("bind-address-hard-fail", "/bindAddressHardFail"),
-    ("cluster-cidr", "/clusterCIDR"),
-    ("config-sync-period", "/configSyncPeriod"),
-    ("conntrack-max-per-core", "/conntrack/maxPerCore"),
-    ("conntrack-min", "/conntrack/min"),
-    ("conntrack-tcp-be-liberal", "/conntrack/tcpBeLiberal"),
-    ("conntrack-tcp-timeout-close-wait", "/conntrack/tcpCloseWaitTimeout"),
-    ("conntrack-tcp-timeout-established", "/conntrack/tcpEstablishedTimeout"),
-    ("conntrack-udp-timeout", "/conntrack/udpTimeout"),
-    ("conntrack-udp-timeout-stream", "/conntrack/udpStreamTimeout"),
-    ("detect-local-mode", "/detectLocalMode"),
-    ("feature-gates", "/featureGates"),
-    ("healthz-bind-address", "/healthzBindAddress"),
-    ("hostname-override", "/hostnameOverride"),
-    ("iptables-localhost-nodeports", "/iptables/localhostNodePorts"),
-    ("iptables-masquerade-bit", "/iptables/masqueradeBit"),
-    ("ipvs-exclude-cidrs", "/ipvs/excludeCIDRs"),
-    ("ipvs-min-sync-period", "/ipvs/minSyncPeriod"),
-    ("ipvs-scheduler", "/ipvs/scheduler"),
-    ("ipvs-strict-arp", "/ipvs/strictARP"),
-    ("ipvs-sync-period", "/ipvs/syncPeriod"),
-    ("ipvs-tcp-timeout", "/ipvs/tcpTimeout"),
-    ("ipvs-tcpfin-timeout", "/ipvs/tcpFinTimeout"),
-    ("ipvs-udp-timeout", "/ipvs/udpTimeout"),
-    ("kube-api-burst", "/clientConnection/burst"),
-    ("kube-api-content-type", "/clientConnection/contentType"),
-    ("kube-api-qps", "/clientConnection/qps"),
-    ("kubeconfig", "/clientConnection/kubeconfig"),
-    ("log-flush-frequency", "/logging/flushFrequency"),
-    ("logging-format", "/logging/format"),
-    ("metrics-bind-address", "/metricsBindAddress"),
-    ("nodeport-addresses", "/nodePortAddresses"),
-    ("oom-score-adj", "/oomScoreAdj"),
-    ("pod-bridge-interface", "/detectLocal/bridgeInterface"),
-    ("pod-interface-name-prefix", "/detectLocal/interfaceNamePrefix"),
-    ("profiling", "/enableProfiling"),
-    ("proxy-mode", "/mode"),
-    ("show-hidden-metrics-for-version", "/showHiddenMetricsForVersion"),
-    ("v", "/logging/verbosity"),
-];
-
-/// The values that flags would have.
+/// The values that flags would have, all that there are today. Those that only change what the
+/// program does instead of proxying have their defaults: it proxies.
 pub fn flags(
     settings: &Settings,
     effective: &KubeProxyConfiguration,
 ) -> BTreeMap<&'static str, String> {
     let config = serde_json::to_value(effective).unwrap_or_default();
-    let said = |(name, place): (&'static str, &str)| Some((name, shown(config.pointer(place)?)));
-    let mut flags: BTreeMap<&'static str, String> = FLAGS.into_iter().filter_map(said).collect();
-    // These belong to the section of the active mode.
+    let said = |path: &str| Some(shown(config.pointer(&format!("/{}", path.replace('.', "/")))?));
+    let value = |flag: &Flag| match flag.sets {
+        Sets::Field(path) => said(path),
+        Sets::IpvsOnly(name) => said(&format!("ipvs.{name}")),
+        // Without an address, nothing is served.
+        Sets::PortOf(path) => {
+            Some(said(path)?.rsplit_once(':').map_or("0", |(_, port)| port).to_owned())
+        }
+        // These belong to the section of the active mode: see below.
+        Sets::Section(_) | Sets::SectionUnlessIpvs(_) | Sets::Program | Sets::Nothing => None,
+    };
+    let current = FLAGS.iter().filter(|flag| !matches!(flag.status, Status::Gone(_)));
+    let mut flags: BTreeMap<&'static str, String> = current
+        .map(|flag| (flag.name, value(flag).unwrap_or_else(|| flag.default.to_owned())))
+        .collect();
     let (periods, node) = (&settings.periods, &settings.node);
     flags.insert("masquerade-all", node.masquerade_all.to_string());
     flags.insert("iptables-sync-period", seconds(periods.sync));
     flags.insert("iptables-min-sync-period", seconds(periods.min_sync));
+    let patterns = settings.log.vmodule.iter().map(|(pattern, most)| format!("{pattern}={most}"));
+    flags.insert("vmodule", patterns.collect::<Vec<_>>().join(","));
     // And these are not in a configuration.
+    if let Some(file) = &settings.config_file {
+        flags.insert("config", file.path.display().to_string());
+    }
     let (manifests, master) = match &settings.source {
         SourceSettings::Manifests(directory) => (directory.display().to_string(), String::new()),
         SourceSettings::Cluster(client) => {

@@ -1,6 +1,9 @@
 //! The `rest_client_*` metrics: what is asked of the API server.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use prometheus::{HistogramVec, IntCounterVec};
 
@@ -9,10 +12,12 @@ use super::maker::Maker;
 /// Requests to the API server, as client-go counts them.
 #[derive(Clone, Debug)]
 pub struct RequestMetrics {
+    host: Arc<OnceLock<String>>,
     total: IntCounterVec,
     duration: HistogramVec,
     request_size: HistogramVec,
     response_size: HistogramVec,
+    waits: HistogramVec,
 }
 
 /// In bytes.
@@ -27,6 +32,7 @@ impl RequestMetrics {
         let by = &["verb", "host"];
         let latencies = vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
         Ok(Self {
+            host: Arc::default(),
             total: make.counters(
                 "rest_client_requests_total",
                 "Number of HTTP requests, partitioned by status code, method, and host.",
@@ -35,7 +41,7 @@ impl RequestMetrics {
             duration: make.histograms(
                 "rest_client_request_duration_seconds",
                 "Request latency in seconds. Broken down by verb, and host.",
-                latencies,
+                latencies.clone(),
                 by,
             )?,
             request_size: make.histograms(
@@ -50,23 +56,45 @@ impl RequestMetrics {
                 sizes(),
                 by,
             )?,
+            waits: make.histograms(
+                "rest_client_rate_limiter_duration_seconds",
+                "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                latencies,
+                by,
+            )?,
         })
     }
 
+    /// The server that is asked, with its port. It is known before anything is asked.
+    pub fn set_host(&self, host: String) {
+        // There is one server.
+        let _ = self.host.set(host);
+    }
+
+    fn host(&self) -> &str {
+        self.host.get().map_or("", String::as_str)
+    }
+
+    /// A request was held back for so long, lest there be too many.
+    pub fn held_back(&self, verb: &str, duration: Duration) {
+        self.waits.with_label_values(&[verb, self.host()]).observe(duration.as_secs_f64());
+    }
+
     /// A request was answered with this status, or with none, after so long.
-    pub fn answered(&self, verb: &str, host: &str, status: Option<u16>, duration: Duration) {
+    pub fn answered(&self, verb: &str, status: Option<u16>, duration: Duration) {
+        let host = self.host();
         let code = status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         self.total.with_label_values(&[&code, verb, host]).inc();
         self.duration.with_label_values(&[verb, host]).observe(duration.as_secs_f64());
     }
 
     /// The body of a request has so many bytes.
-    pub fn sent(&self, verb: &str, host: &str, bytes: u64) {
-        self.request_size.with_label_values(&[verb, host]).observe(bytes as f64);
+    pub fn sent(&self, verb: &str, bytes: u64) {
+        self.request_size.with_label_values(&[verb, self.host()]).observe(bytes as f64);
     }
 
     /// The body of an answer had so many bytes.
-    pub fn received(&self, verb: &str, host: &str, bytes: u64) {
-        self.response_size.with_label_values(&[verb, host]).observe(bytes as f64);
+    pub fn received(&self, verb: &str, bytes: u64) {
+        self.response_size.with_label_values(&[verb, self.host()]).observe(bytes as f64);
     }
 }

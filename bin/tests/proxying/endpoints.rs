@@ -178,7 +178,22 @@ fn every_path_answers_as_kube_proxys() {
     let flags = ask("GET /flagz");
     let (_, flags) = flags.text().split_once("purposes only.\n\n").unwrap();
     let names: Vec<&str> = flags.lines().map(|line| line.split_once('=').unwrap().0).collect();
-    assert!(names.is_sorted() && names.contains(&"proxy-mode"), "{flags}");
+    assert!(names.is_sorted(), "{flags}");
+    for line in
+        ["proxy-mode=nftables", "healthz-port=10256", "vmodule=", "log-text-split-stream=false"]
+    {
+        assert!(flags.lines().any(|found| found == line), "{line} is not in {flags}");
+    }
+    // All that the program itself lists, and those that it hides.
+    let help = namespace.switchyard(&["--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    let listed = help.split_whitespace().filter_map(|word| word.strip_prefix("--"));
+    let is_other = |character: char| !character.is_ascii_alphanumeric() && character != '-';
+    let listed: Vec<&str> = listed.map(|word| word.split(is_other).next().unwrap()).collect();
+    assert!(listed.len() > 40, "{help}");
+    for name in listed.iter().filter(|name| !["help", "format"].contains(*name)) {
+        assert!(names.contains(name), "{name} is not in {flags}");
+    }
 }
 
 #[test]

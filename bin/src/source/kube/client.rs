@@ -78,7 +78,10 @@ pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
     let builder =
         ClientBuilder::try_from(kube).map_err(|error| ClientError::Client(Box::new(error)))?;
     Ok(match config.requests.clone() {
-        Some(metrics) => builder.with_layer(&Counting { host, metrics }).build(),
+        Some(metrics) => {
+            metrics.set_host(host);
+            builder.with_layer(&Counting(metrics)).build()
+        }
         None => builder.build(),
     })
 }

@@ -10,6 +10,8 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
+use crate::metrics::RequestMetrics;
+
 /// Who waits longer than this says so.
 const WORTH_A_WORD: Duration = Duration::from_secs(1);
 /// What a rate or a burst of zero means.
@@ -34,7 +36,10 @@ impl Default for RequestPace {
 
 /// Lets requests through at a [`RequestPace`]. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Pacer(Option<Arc<Bucket>>);
+pub struct Pacer {
+    bucket: Option<Arc<Bucket>>,
+    metrics: Option<RequestMetrics>,
+}
 
 #[derive(Debug)]
 struct Bucket {
@@ -57,17 +62,27 @@ impl Pacer {
     pub fn new(pace: RequestPace) -> Self {
         let qps = if pace.qps == 0.0 { USUAL.qps } else { pace.qps };
         let burst = if pace.burst == 0 { USUAL.burst } else { pace.burst };
-        Self((qps > 0.0).then(|| {
+        let bucket = (qps > 0.0).then(|| {
             let (qps, burst) = (f64::from(qps).max(SLOWEST), f64::from(burst));
             let level = Mutex::new(Level { tokens: burst, at: Instant::now() });
             Arc::new(Bucket { qps, burst, level })
-        }))
+        });
+        Self { bucket, metrics: None }
     }
 
-    /// Waits until a request may be made. Requests are let through in the order of their asking.
-    pub async fn permit(&self) {
-        let Some(bucket) = &self.0 else { return };
+    /// Has the waits told.
+    pub fn counting(self, metrics: RequestMetrics) -> Self {
+        Self { metrics: Some(metrics), ..self }
+    }
+
+    /// Waits until a request with this method may be made. Requests are let through in the order of
+    /// their asking.
+    pub async fn permit(&self, verb: &str) {
+        let Some(bucket) = &self.bucket else { return };
         let wait = bucket.reserve(Instant::now());
+        if let Some(metrics) = &self.metrics {
+            metrics.held_back(verb, wait);
+        }
         if wait > WORTH_A_WORD {
             tracing::info!(?wait, "Waiting before a request, as clientConnection.qps asks for it");
         }
@@ -95,7 +110,7 @@ mod tests {
         let start = Instant::now();
         let mut times = Vec::new();
         for _ in 0..count {
-            pacer.permit().await;
+            pacer.permit("GET").await;
             times.push(start.elapsed().as_millis());
         }
         times

@@ -15,17 +15,13 @@ use crate::metrics::RequestMetrics;
 
 /// Counts the requests of a client, and the bytes of what is not a watch.
 #[derive(Clone)]
-pub(super) struct Counting {
-    /// The server, with its port.
-    pub(super) host: String,
-    pub(super) metrics: RequestMetrics,
-}
+pub(super) struct Counting(pub(super) RequestMetrics);
 
 impl<S> Layer<S> for Counting {
     type Service = Counted<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Counted { inner, counting: self.clone() }
+        Counted { inner, metrics: self.0.clone() }
     }
 }
 
@@ -33,7 +29,7 @@ impl<S> Layer<S> for Counting {
 #[derive(Clone)]
 pub(super) struct Counted<S> {
     inner: S,
-    counting: Counting,
+    metrics: RequestMetrics,
 }
 
 impl<S, A, B> Service<Request<A>> for Counted<S>
@@ -51,7 +47,7 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        let Counting { host, metrics } = self.counting.clone();
+        let metrics = self.metrics.clone();
         let verb = request.method().as_str().to_owned();
         // It never ends by itself, so that its size says nothing.
         let is_watch = request
@@ -59,15 +55,15 @@ where
             .query()
             .is_some_and(|query| query.split('&').any(|p| matches!(p, "watch=true" | "watch=1")));
         if let Some(bytes) = request.body().size_hint().exact() {
-            metrics.sent(&verb, &host, bytes);
+            metrics.sent(&verb, bytes);
         }
         let start = Instant::now();
         let answer = self.inner.call(request);
         async move {
             let answer = answer.await;
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            metrics.answered(&verb, &host, status, start.elapsed());
-            let tally = (!is_watch).then_some(Tally { verb, host, metrics, bytes: 0 });
+            metrics.answered(&verb, status, start.elapsed());
+            let tally = (!is_watch).then_some(Tally { verb, metrics, bytes: 0 });
             answer.map(|answer| answer.map(|inner| CountedBody { inner, tally }))
         }
         .boxed()
@@ -82,7 +78,6 @@ pub(super) struct CountedBody<B> {
 
 struct Tally {
     verb: String,
-    host: String,
     metrics: RequestMetrics,
     bytes: u64,
 }
@@ -126,8 +121,8 @@ impl<B: Body<Data = bytes::Bytes> + Unpin> Body for CountedBody<B> {
 
 impl<B> CountedBody<B> {
     fn end(&mut self) {
-        if let Some(Tally { verb, host, metrics, bytes }) = self.tally.take() {
-            metrics.received(&verb, &host, bytes);
+        if let Some(Tally { verb, metrics, bytes }) = self.tally.take() {
+            metrics.received(&verb, bytes);
         }
     }
 }

@@ -284,7 +284,7 @@ impl<T: Lean> Watch<T> {
             ..ListParams::default()
         };
         let mut collected = Collected::new(T::KIND);
-        self.pacer.permit().await;
+        self.pacer.permit("GET").await;
         let version = loop {
             let page = self.page(&params).await?;
             for item in page.items.into_iter().flatten() {
@@ -341,7 +341,7 @@ impl<T: Lean> Watch<T> {
         let request = Request::new(self.target.path)
             .watch(params, version)
             .map_err(|error| Failure::Request(kube::Error::BuildRequest(error)))?;
-        self.pacer.permit().await;
+        self.pacer.permit("GET").await;
         let events = time::timeout(self.timing.response, self.client.request_events(request))
             .await
             .map_err(|_| Failure::Silence(self.timing.response))??;

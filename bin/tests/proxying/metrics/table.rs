@@ -274,6 +274,13 @@ pub(super) const KUBERNETES: &[Row] = &[
         All,
         "Bodies of answers, but for watches",
     ),
+    row(
+        "rest_client_rate_limiter_duration_seconds",
+        Histogram(REQUESTS),
+        HOST,
+        All,
+        "For how long requests were held back, as `clientConnection.qps` and `burst` ask for it",
+    ),
     row("process_cpu_seconds_total", Counter, &[], All, "CPU time"),
     row("process_max_fds", Gauge, &[], All, "How many file descriptors there may be"),
     row("process_network_receive_bytes_total", Counter, &[], All, "Bytes that came to the node"),
