@@ -64,6 +64,15 @@ struct Running {
     program: Program,
 }
 
+/// Starts the program.
+fn program(namespace: &Namespace, config: &ConfigMap, directory: &TempDir) -> Program {
+    let arguments = [
+        format!("--config={}", config.path().display()),
+        format!("--manifests={}", directory.path().join("manifests").display()),
+    ];
+    Program::start(namespace, &[&arguments[0], &arguments[1]])
+}
+
 impl Running {
     /// In nftables mode, with these fields.
     fn start(fields: &str) -> Self {
@@ -83,11 +92,7 @@ impl Running {
         fs::create_dir(&manifests).unwrap();
         fs::write(manifests.join("all.yaml"), OBJECTS).unwrap();
         let config = ConfigMap::new(&directory.path().join("mounted"), &in_mode(mode, fields));
-        let arguments = [
-            format!("--config={}", config.path().display()),
-            format!("--manifests={}", manifests.display()),
-        ];
-        let program = Program::start(&namespace, &[&arguments[0], &arguments[1]]);
+        let program = program(&namespace, &config, &directory);
         namespace.wait_for_service_ports(1);
         Self { mode, namespace, config, directory, program }
     }
@@ -106,7 +111,18 @@ impl Running {
             .wait(metrics, "/metrics", |_, text| metric_values(text, &name) == [f64::from(count)]);
     }
 
-    /// Whether the same process has run all the time.
+    /// Ends the program, which has run all the time, and starts it again with what the file says
+    /// now. Both logs.
+    fn start_again(self) -> [String; 2] {
+        let Self { namespace, config, directory, program: first, mode: _ } = self;
+        let (signal, before) = first.terminate();
+        assert_eq!(signal, Some(15), "it ended by itself: {before}");
+        let second = program(&namespace, &config, &directory);
+        namespace.wait_for_service_ports(1);
+        [before, second.terminate().1]
+    }
+
+    /// The log of the program, which has run all the time.
     fn log(self) -> String {
         let (signal, log) = self.program.terminate();
         assert_eq!(signal, Some(15), "it ended by itself: {log}");
@@ -170,7 +186,11 @@ fn serves_other_things(mode: &'static str, pods: &[&str]) {
     let mut open = running.open("192.0.2.1:30080").unwrap();
     open.ask().unwrap();
     let cluster_ip = Target::tcp("10.96.0.10:80".parse().unwrap());
-    let load = LoadGenerator::start(&LoadPlan::new(&running.namespace.0, cluster_ip));
+    let plan = LoadPlan {
+        timeout: Duration::from_secs(10),
+        ..LoadPlan::new(&running.namespace.0, cluster_ip)
+    };
+    let load = LoadGenerator::start(&plan);
 
     running.change("nodePortAddresses: [192.0.2.2/32]\n", "applied", 1);
     running.wait_for("192.0.2.2:30080", true);
@@ -209,7 +229,22 @@ fn serves_other_things(mode: &'static str, pods: &[&str]) {
         assert!(tally.attempts > 20, "{report:?}");
         assert_eq!(tally.failed(), 0, "{:?}", tally.failures);
     }
-    let log = running.log();
+
+    // A new start with the same file makes the same of it.
+    running.change(
+        &format!(
+            "nodePortAddresses: [192.0.2.0/24]\nclusterCIDR: 10.2.0.0/16\n\
+             featureGates: {{AllowServiceExternalIPs: false}}\n\
+             {mode}: {{masqueradeAll: true}}\nlogging: {{verbosity: 2}}\n"
+        ),
+        "applied",
+        4,
+    );
+    running.wait_for("198.51.100.1:80", false);
+    let [log, again] = running.start_again();
+    let synced = again.lines().find(|line| line.contains("\"Synced\" full=true")).unwrap();
+    // A chain that nothing uses any more may go.
+    assert!(synced.contains(" added=0 "), "{synced}");
     let told = "\"Configuration changed\" field=\"nodePortAddresses\" \
                 from=\"[\\\"192.0.2.1/32\\\"]\" to=\"[\\\"192.0.2.2/32\\\"]\"";
     assert!(log.contains(told), "{log}");
