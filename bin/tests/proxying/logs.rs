@@ -71,10 +71,9 @@ fn messages(log: &str, process: u32) -> Vec<String> {
     messages
 }
 
-#[test]
-fn every_verbosity_says_what_it_should() {
+/// Messages that a mode has beside those of all: at which verbosity each appears first.
+fn says_what_it_should(mode: &str, of_mode: &[(u32, &str)], verbosities: &[u32]) {
     let namespace = Namespace::new();
-    // At which verbosity which messages appear first.
     let common = [
         (0, "\"Starting\" "),
         (0, "\"Part of an object cannot be used\" "),
@@ -86,25 +85,28 @@ fn every_verbosity_says_what_it_should() {
         (3, "\"Setting endpoints for service port name\" ipFamily=\"IPv4\" "),
         (4, "\"Object added or changed\" object=\""),
     ];
-    for (mode, of_mode, verbosities) in [
-        ("nftables", &[(9, "\"Committing\" rules=<\n\t")][..], &[0, 1, 2, 3, 4, 8, 9][..]),
-        (
-            "iptables",
-            &[(5, "\"Running\" command=\"/"), (9, "\"Restoring\" ipFamily=\"IPv4\" rules=<\n\t*")],
-            &[4, 5, 8, 9],
-        ),
-    ] {
-        for &verbosity in verbosities {
-            let arguments = [format!("--proxy-mode={mode}"), format!("-v={verbosity}")];
-            let (log, process) = logged(&namespace, &[&arguments[0], &arguments[1]]);
-            let messages = messages(&log, process);
-            for (from, start) in common.iter().chain(of_mode) {
-                let is_there = messages.iter().any(|message| message.starts_with(start));
-                assert_eq!(is_there, verbosity >= *from, "{mode} -v={verbosity}: {start}\n{log}");
-            }
+    for verbosity in verbosities {
+        let arguments = [format!("--proxy-mode={mode}"), format!("-v={verbosity}")];
+        let (log, process) = logged(&namespace, &[&arguments[0], &arguments[1]]);
+        let messages = messages(&log, process);
+        for (from, start) in common.iter().chain(of_mode) {
+            let is_there = messages.iter().any(|message| message.starts_with(start));
+            assert_eq!(is_there, verbosity >= from, "{mode} -v={verbosity}: {start}\n{log}");
         }
-        namespace.switchyard(&["--cleanup"]).status().unwrap();
     }
+}
+
+#[test]
+fn every_verbosity_says_what_it_should() {
+    let rules = [(9, "\"Committing\" rules=<\n\t")];
+    says_what_it_should("nftables", &rules, &[0, 1, 2, 3, 4, 8, 9]);
+}
+
+#[test]
+fn programs_and_their_input_are_logged() {
+    let rules = "\"Restoring\" ipFamily=\"IPv4\" rules=<\n\t*";
+    let of_mode = [(5, "\"Running\" command=\"/"), (9, rules)];
+    says_what_it_should("iptables", &of_mode, &[4, 5, 8, 9]);
 }
 
 #[test]
