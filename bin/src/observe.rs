@@ -83,6 +83,36 @@ fn log_endpoints(state: &State, delta: &Delta) {
     }
 }
 
+/// What a sync did, and what it found.
+fn log_outcome(outcome: &SyncOutcome<'_>) {
+    let drift = &outcome.report.drift;
+    if !drift.is_none() {
+        tracing::warn!(
+            objects = drift.objects,
+            among_them = drift.examples.join("; "),
+            "Somebody else had changed what was programmed; it is repaired"
+        );
+    }
+    for (service_port, reason) in &outcome.report.skipped {
+        tracing::warn!(
+            service_port = service_port.as_str(),
+            reason = reason.as_str(),
+            "A Service port is not served as it asks"
+        );
+    }
+    tracing::debug!(
+        full = outcome.delta.full,
+        changed = outcome.delta.service_ports.len(),
+        service_ports = outcome.state.service_ports.len(),
+        added = outcome.report.added,
+        removed = outcome.report.removed,
+        bytes = outcome.report.bytes,
+        elapsed = ?outcome.duration,
+        commit = ?outcome.report.commit,
+        "Synced"
+    );
+}
+
 impl Observer for EngineObserver {
     fn received(&self, event: &Event) {
         match event {
@@ -138,38 +168,14 @@ impl Observer for EngineObserver {
     }
 
     fn synced(&self, outcome: &SyncOutcome<'_>) {
+        // First, so that whoever sees the metrics finds it in the log.
+        log_outcome(outcome);
         self.health.synced(Timestamp::now());
         self.metrics.synced(outcome);
         self.tell_health_checks(outcome.state, outcome.delta);
         if let Some(flows) = &self.flows {
             flows.synced(outcome.state, outcome.delta);
         }
-        let drift = &outcome.report.drift;
-        if !drift.is_none() {
-            tracing::warn!(
-                objects = drift.objects,
-                among_them = drift.examples.join("; "),
-                "Somebody else had changed what was programmed; it is repaired"
-            );
-        }
-        for (service_port, reason) in &outcome.report.skipped {
-            tracing::warn!(
-                service_port = service_port.as_str(),
-                reason = reason.as_str(),
-                "A Service port is not served as it asks"
-            );
-        }
-        tracing::debug!(
-            full = outcome.delta.full,
-            changed = outcome.delta.service_ports.len(),
-            service_ports = outcome.state.service_ports.len(),
-            added = outcome.report.added,
-            removed = outcome.report.removed,
-            bytes = outcome.report.bytes,
-            elapsed = ?outcome.duration,
-            commit = ?outcome.report.commit,
-            "Synced"
-        );
     }
 
     fn sync_failed(&self, error: &ProxierError, delta: &Delta, duration: Duration) {
