@@ -232,9 +232,29 @@ fn nftables_mode_exports_what_the_table_says() {
             let age = now.as_secs_f64() - value(&text, &series).unwrap();
             assert!((0.0..60.0).contains(&age), "{series}: {age}");
         }
+        let host = cluster.server.address();
+        let of_server = |name: &str, verb: &str| {
+            value(&text, &format!("rest_client_{name}{{host=\"{host}\",verb=\"{verb}\"}}"))
+        };
+        // The Event, which was answered as it was sent. Watches have no size.
+        assert_eq!(of_server("request_size_bytes_count", "POST"), Some(1.0));
+        assert_eq!(of_server("response_size_bytes_count", "POST"), Some(1.0));
+        assert!(of_server("request_size_bytes_sum", "POST") > Some(200.0));
+        assert!(of_server("response_size_bytes_sum", "POST") > Some(200.0));
+        assert_eq!(of_server("response_size_bytes_count", "GET"), None);
+        for name in ["request_duration_seconds_count", "rate_limiter_duration_seconds_count"] {
+            assert!(of_server(name, "GET") >= Some(4.0), "{name}: four watches\n{text}");
+        }
         let bytes = value(&text, "switchyard_transaction_bytes_sum").unwrap();
         let messages = value(&text, "switchyard_transaction_messages_sum").unwrap();
         assert!(messages >= 8.0 && bytes >= 20.0 * messages, "{bytes} {messages}");
+
+        cluster.server.faults().refuse_connections(true);
+        cluster.server.faults().cut_connections();
+        let errors = format!(
+            "rest_client_requests_total{{code=\"<error>\",host=\"{host}\",method=\"GET\"}}"
+        );
+        wait(&namespace, &errors, |count| count >= 1.0).await;
     });
 }
 
