@@ -8,11 +8,11 @@
 //! - `layout`: how Services become chains and rules.
 //! - `tool`: the programs, of either [`Flavour`].
 //! - `proxier`: compares what should be with what is: [`IptablesProxier`], the backend.
-//! - `left_behind`: finds rules that nobody can remove here.
+//! - `leftovers`: removes everything, without the programs.
 //! - `monitor`: notices when somebody flushes our chains, or changes them.
 
 mod layout;
-mod left_behind;
+mod leftovers;
 mod monitor;
 mod proxier;
 mod stats;
@@ -23,8 +23,8 @@ use std::path::PathBuf;
 use proxy_core::model::{IpFamily, PerFamily};
 
 pub use self::{
-    left_behind::left_behind,
-    proxier::{IptablesProxier, probe, render, route_localnet},
+    leftovers::LeftoverError,
+    proxier::{IptablesProxier, cleanup, probe, render, route_localnet},
     stats::{RuleCount, Stats},
     tool::{Flavour, ToolError},
 };

@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use async_trait::async_trait;
-use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, Stats};
+use backend_iptables::{IptablesConfig, IptablesProxier, Stats};
 use backend_ipvs::IpvsProxier;
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use backend_userspace::UserspaceProxier;
@@ -86,41 +86,25 @@ pub async fn cleanup(settings: &BackendSettings) -> Result<(), ProxierError> {
 }
 
 /// Removes what the backends of these modes program. One that cannot run here has nothing to
-/// remove.
+/// remove; but to remove iptables rules takes none of the programs that the backend needs.
 async fn remove(modes: &[Mode], settings: &BackendSettings) -> Result<(), ProxierError> {
     let mut result = Ok(());
     for &mode in modes {
-        let one = match bare(&BackendSettings { mode, ..settings.clone() }) {
-            Ok(mut backend) => backend.cleanup().await,
-            Err(error) => Err(error),
+        let one = match mode {
+            Mode::Iptables => backend_iptables::cleanup(),
+            _ => match bare(&BackendSettings { mode, ..settings.clone() }) {
+                Ok(mut backend) => backend.cleanup().await,
+                Err(error) => Err(error),
+            },
         };
         match one {
             Err(ProxierError::Unsupported { mode, reason }) => {
                 tracing::debug!(mode, reason = reason.as_str(), "Nothing to clean up");
-                if mode == Mode::Iptables.as_str() {
-                    warn_of_what_is_left(&reason);
-                }
             }
             other => result = result.and(other),
         }
     }
     result
-}
-
-/// Warns if there are rules of iptables mode, which nobody here can remove.
-fn warn_of_what_is_left(reason: &str) {
-    let warning = match backend_iptables::left_behind() {
-        None => return,
-        Some(Flavour::Nft) => {
-            "Rules of iptables mode are on this node, and traffic goes by them first; run the image \
-             that has iptables once, or restart the node"
-        }
-        Some(Flavour::Legacy) => {
-            "iptables-legacy is in use on this node; if that was by kube-proxy, run the image that \
-             has iptables once, or restart the node"
-        }
-    };
-    tracing::warn!(reason, "{warning}");
 }
 
 /// The modes whose rules would disturb those of `mode`, or double them. iptables and ipvs share

@@ -5,7 +5,6 @@
 //! family's changes go to one run of `iptables-restore`. The kernel takes each table's changes as a
 //! whole.
 
-mod cleanup;
 mod full;
 mod incremental;
 
@@ -26,14 +25,9 @@ use proxy_core::{
 use crate::{
     Flavour, IptablesConfig, MODE, Stats, ToolError,
     layout::{Context, Settings, names::chain},
+    leftovers,
     monitor::{Fingerprint, Monitor, Seen},
-    tool::{
-        Programs,
-        dump::Dump,
-        find::{self, Installed},
-        input::Changes,
-        run,
-    },
+    tool::{Programs, dump::Dump, find::Installed, input::Changes, run},
 };
 
 const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
@@ -290,18 +284,6 @@ impl IptablesProxier {
             memory.health_checks = state.health_checks.clone();
         }
     }
-
-    /// Removes everything of one flavour and family.
-    fn remove_all(programs: &Programs) -> Result<(), ToolError> {
-        if !find::may_have_rules(programs.flavour, programs.family) {
-            return Ok(());
-        }
-        let text = cleanup::plan(&run::save(programs)?).to_text();
-        if !text.is_empty() {
-            run::restore(programs, &text)?;
-        }
-        Ok(())
-    }
 }
 
 #[async_trait]
@@ -323,24 +305,26 @@ impl Proxier for IptablesProxier {
             .map_err(|refusal| error("cannot program the tables", refusal))
     }
 
-    /// Removes the rules of both flavours and both families, whichever are configured.
+    /// [`cleanup`]
     async fn cleanup(&mut self) -> Result<(), ProxierError> {
         self.memory = None;
         self.seen.clear();
-        let mut result = Ok(());
-        for flavour in Flavour::ALL {
-            for family in IpFamily::ALL {
-                let Some(programs) = self.installed.of(flavour, family) else { continue };
-                let one = Self::remove_all(programs);
-                result = result.and(one);
-            }
-        }
-        result.map_err(|refusal| error("cannot remove all rules", refusal))
+        cleanup()
     }
 
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
         Some(Box::new(Monitor::new(self.programs().cloned().collect(), self.seen.clone())))
     }
+}
+
+/// Removes the rules of both flavours and both families, whoever programmed them. Needs no
+/// programs.
+pub fn cleanup() -> Result<(), ProxierError> {
+    leftovers::remove().map_err(|refusal| ProxierError::Backend {
+        mode: MODE,
+        message: "cannot remove all rules".to_owned(),
+        source: Some(Box::new(refusal)),
+    })
 }
 
 /// Has the kernel route what comes from loopback addresses and is translated, which node ports on

@@ -324,26 +324,43 @@ fn the_other_modes_rules_go_when_ours_are_there() {
     }
 }
 
+/// An image with the binary alone has no programs.
 #[test]
-fn rules_that_cannot_be_removed_are_warned_of() {
-    let directory = node();
-    let log = |namespace: &Namespace| {
-        let arguments = [manifests(directory.path()), "--proxy-mode=nftables".into()];
-        let mut command = kube_proxy(namespace, directory.path(), &arguments);
-        // As in an image that has no programs.
-        let child = command.env("PATH", "/nonexistent").spawn().unwrap();
-        namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-        assert!(namespace.list("tables").contains("table ip kube-proxy"));
-        let kill = format!("kill -TERM {}", child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
-    };
-    let warning = "Rules of iptables mode are on this node";
+fn the_rules_of_iptables_mode_go_without_iptables() {
     let namespace = Namespace::new();
-    assert!(!log(&namespace).contains(warning));
-    namespace.0.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"], "").unwrap();
-    let text = log(&namespace);
-    assert!(text.contains(warning), "{text}");
+    let directory = node();
+    let flavours = ["iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"];
+    for program in flavours {
+        for arguments in [
+            &["-t", "nat", "-N", "KUBE-SERVICES"][..],
+            &["-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES"],
+            &["-t", "nat", "-A", "KUBE-SERVICES", "-j", "RETURN"],
+            &["-t", "nat", "-A", "PREROUTING", "-j", "ACCEPT"],
+        ] {
+            namespace.0.output(program, arguments, "").unwrap();
+        }
+    }
+    let arguments = [manifests(directory.path()), "--proxy-mode=nftables".into()];
+    let mut command = kube_proxy(&namespace, directory.path(), &arguments);
+    let mut child = command.env("PATH", "/nonexistent").spawn().unwrap();
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let rules = |program: &&str| {
+        let saved = namespace.0.output(&format!("{program}-save"), &["-t", "nat"], "").unwrap();
+        let rules = saved.lines().filter(|line| line.starts_with("-A") || line.contains("KUBE"));
+        rules.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start = Instant::now();
+    while flavours.iter().any(|program| rules(program) != ["-A PREROUTING -j ACCEPT"]) {
+        if start.elapsed() > Duration::from_secs(10) {
+            child.kill().unwrap();
+            let output = child.wait_with_output().unwrap();
+            let left: Vec<_> = flavours.iter().map(rules).collect();
+            panic!("{left:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
