@@ -84,11 +84,11 @@ impl Tables {
         assert!(status.expect("it is installed").success(), "{arguments} is refused");
     }
 
-    /// Restores `input`, without flushing.
+    /// Restores `input`, with counters, without flushing.
     pub fn restore(&self, input: &str) {
         let mut child = self
             .program("-restore")
-            .args(["-w", "5", "--noflush"])
+            .args(["-w", "5", "--noflush", "--counters"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("it is installed");
@@ -107,6 +107,14 @@ impl Tables {
             None => line.to_owned() + "\n",
         };
         lines.map(without_counters).collect()
+    }
+
+    /// What is in a table, with counters and without comments.
+    pub fn save_with_counters(&self, table: &str) -> String {
+        let output = self.program("-save").args(["-c", "-t", table]).output();
+        let text = String::from_utf8(output.expect("it is installed").stdout).expect("text");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| format!("{line}\n")).collect()
     }
 
     /// The rules of a chain.
