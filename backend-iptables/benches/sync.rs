@@ -7,7 +7,6 @@
 use std::{
     io::Write,
     process::{Command, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -19,6 +18,7 @@ use proxy_core::{
     testing::ManyServices,
     track::Tracker,
 };
+use test_netns::in_namespace;
 
 /// Repetitions of a change.
 const CHANGE_ROUNDS: usize = 9;
@@ -70,22 +70,6 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 fn show(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
-}
-
-/// Runs `work` in a network namespace of its own, which goes when the thread does.
-fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(move || {
-        // SAFETY: unshare takes no pointers; the new namespace is this thread's alone.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(
-            result,
-            0,
-            "cannot make a network namespace: {}",
-            std::io::Error::last_os_error()
-        );
-        work()
-    });
-    thread.join().expect("the work does not panic")
 }
 
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ mod common;
 use std::{env, fs, path::Path};
 
 use backend_iptables::{Flavour, IptablesConfig, render};
-use common::{Node, Tables, in_namespace};
+use common::{Tables, in_namespace, start};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig},
     model::IpFamily,
@@ -118,7 +118,7 @@ fn both_flavours_print_the_rules_as_they_are_written() {
             for (tables, family) in Tables::both(flavour).iter().zip(IpFamily::ALL) {
                 tables.restore(&render(&IptablesConfig::default(), &state(), family));
             }
-            let mut node = Node::new(flavour, NodeConfig::new(NODE));
+            let mut node = start(flavour, NodeConfig::new(NODE));
             let report = common::sync(&mut node.proxier, &state(), &common::full());
             assert_eq!(report.expect("a sync").bytes, 0, "{flavour}");
         });

@@ -6,7 +6,7 @@ mod common;
 use std::{fs, thread, time::Duration};
 
 use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, probe};
-use common::{Node, Tables, config, in_namespace, new_namespace, web, web_slice};
+use common::{Tables, config, in_namespace, start, web, web_slice};
 
 fn chosen() -> Flavour {
     IptablesProxier::new(IptablesConfig::default()).expect("iptables is installed").flavour()
@@ -33,8 +33,8 @@ fn the_flavour_is_the_hosts() {
         assert_eq!(IptablesProxier::new(forced).expect("installed").flavour(), Flavour::Legacy);
 
         // What we program is itself a reason to stay with it.
-        new_namespace();
-        let mut proxy = Node::new(Flavour::Legacy, config());
+        test_netns::enter_new_namespace();
+        let mut proxy = start(Flavour::Legacy, config());
         proxy.sync(web());
         assert_eq!(chosen(), Flavour::Legacy);
     });
@@ -69,7 +69,7 @@ fn a_lock_is_waited_for() {
     unsafe { std::env::set_var("XTABLES_LOCKFILE", file.path()) };
     let path = file.path().to_owned();
     in_namespace(move || {
-        let mut proxy = Node::new(Flavour::Legacy, config());
+        let mut proxy = start(Flavour::Legacy, config());
         proxy.sync(web());
         assert_eq!(proxy.proxier.time_waited(), Duration::ZERO);
 

@@ -9,7 +9,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use backend_iptables::{Flavour, IptablesConfig, render};
-use common::{Tables, full, in_namespace, new_namespace, proxier, sync};
+use common::{Tables, full, in_namespace, proxier, sync};
 use proptest::prelude::*;
 use proxy_core::{
     config::NodeConfig, model::IpFamily, objects::Event, state::State, testing, track::Tracker,
@@ -134,7 +134,7 @@ fn replay(flavour: Flavour, tracker: &mut Tracker, story: &Story) {
 }
 
 fn check(flavour: Flavour, config: NodeConfig, story: &Story) {
-    new_namespace();
+    test_netns::enter_new_namespace();
     Tables::v4(flavour).restore(FOREIGN);
     let theirs = foreign(flavour);
     assert_eq!(theirs.len(), 6 + 1, "{theirs:?}");
@@ -148,7 +148,7 @@ fn check(flavour: Flavour, config: NodeConfig, story: &Story) {
     assert_eq!(foreign(flavour), theirs);
     let after = read(flavour);
 
-    new_namespace();
+    test_netns::enter_new_namespace();
     Tables::v4(flavour).restore(FOREIGN);
     sync(&mut proxier(flavour), tracker.state(), &full()).expect("a sync from nothing");
     assert_eq!(read(flavour), after);

@@ -6,7 +6,7 @@ mod common;
 use std::{error::Error, net::IpAddr};
 
 use backend_iptables::Flavour;
-use common::{Node, Tables, config, in_namespace, new_namespace, web, web_slice};
+use common::{Tables, config, in_namespace, proxier, start, web, web_slice};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     testing::{endpoint, service, slice},
@@ -30,7 +30,7 @@ fn web_chain(tables: Tables) -> String {
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
     with_each(|flavour| {
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         proxy.sync(web());
         assert_eq!(proxy.sync([]).bytes, 0);
 
@@ -58,18 +58,18 @@ fn a_sync_sends_what_changed_and_no_more() {
 #[test]
 fn a_restart_sends_nothing() {
     with_each(|flavour| {
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         proxy.sync(web());
         proxy.sync([web_slice(&[2, 3])]);
         proxy.sync([service("b", "10.96.0.2").port("http", "UDP", 80).apply()]);
-        assert_eq!(proxy.restart().bytes, 0);
+        assert_eq!(proxy.restart(proxier(flavour)).bytes, 0);
     });
 }
 
 #[test]
 fn many_changes_at_once_are_as_good_as_one_by_one() {
     with_each(|flavour| {
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         let services = |port: i64| {
             (0..200u8).map(move |i| {
                 service(&format!("s{i}"), &format!("10.96.1.{i}")).port("http", "TCP", port).apply()
@@ -82,7 +82,7 @@ fn many_changes_at_once_are_as_good_as_one_by_one() {
         let report = proxy.sync(services(81));
         assert_eq!(report.messages, 203, "the chain is written anew");
         assert!(refused().iter().all(|rule| rule.contains("--dport 81")));
-        assert_eq!(proxy.restart().bytes, 0);
+        assert_eq!(proxy.restart(proxier(flavour)).bytes, 0);
     });
 }
 
@@ -106,14 +106,14 @@ fn rules_of_kube_proxy_are_taken_over() {
             lines
         };
         tables.restore(include_str!("fixtures/kube-proxy.rules"));
-        Node::new(flavour, config()).sync(api());
+        start(flavour, config()).sync(api());
         let taken_over = tables.save();
         assert!(!taken_over.contains("GONE"), "{taken_over}");
         assert!(taken_over.contains(":KUBE-SVC-NPX46M4PTMTKRN6Y "), "{taken_over}");
         assert_eq!(taken_over.matches("KUBE-KUBELET-CANARY").count(), 3);
 
-        new_namespace();
-        Node::new(flavour, config()).sync(api());
+        test_netns::enter_new_namespace();
+        start(flavour, config()).sync(api());
         assert_eq!(sorted(taken_over), sorted(tables.save()));
     });
 }
@@ -121,7 +121,7 @@ fn rules_of_kube_proxy_are_taken_over() {
 #[test]
 fn damage_is_repaired() {
     with_each(|flavour| {
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         proxy.sync(web());
         let whole = [4, 6].map(|_| Tables::both(flavour).map(|tables| tables.save()));
         let tables = Tables::v4(flavour);
@@ -153,7 +153,7 @@ fn damage_is_repaired() {
 #[test]
 fn a_change_that_is_refused_is_followed_by_a_comparison() {
     with_each(|flavour| {
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         proxy.sync(web());
         let tables = Tables::v4(flavour);
         tables.run("-t nat -F");
@@ -171,7 +171,7 @@ fn a_refused_line_is_named_and_the_rest_is_not_lost() {
     with_each(|flavour| {
         // Longer than names of interfaces can be.
         let pods = LocalPodsConfig::BridgeInterface("a-bridge-with-a-long-name".to_owned());
-        let mut proxy = Node::new(flavour, NodeConfig { local_pods: pods, ..config() });
+        let mut proxy = start(flavour, NodeConfig { local_pods: pods, ..config() });
         proxy.apply(web());
         let error = proxy.try_sync().expect_err("there is no such interface");
         let cause = error.source().expect("the program's words").to_string();
@@ -189,7 +189,7 @@ fn a_refused_line_is_named_and_the_rest_is_not_lost() {
 #[test]
 fn a_chain_that_others_lead_to_is_emptied() {
     with_each(|flavour| {
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         proxy.sync(web());
         let tables = Tables::v4(flavour);
         let chain = web_chain(tables);
@@ -198,7 +198,7 @@ fn a_chain_that_others_lead_to_is_emptied() {
         assert_eq!(tables.chain("nat", &chain).len(), 0);
         assert_eq!(tables.chain("nat", "KUBE-SERVICES").len(), 1);
         assert!(tables.save().contains(&format!(":{chain} ")));
-        common::cleanup(&mut proxy.proxier);
+        proxy.cleanup();
         assert!(tables.save().contains(&format!(":{chain} ")));
         assert!(!tables.save().contains(":KUBE-SERVICES "));
     });
@@ -214,7 +214,7 @@ fn settings_of_the_node_apply_at_once() {
             local_pods: LocalPodsConfig::NodeCidr,
             ..config()
         };
-        let mut proxy = Node::new(flavour, config);
+        let mut proxy = start(flavour, config);
         let with_pods = |cidr: &str| {
             let node = proxy_core::testing::node(proxy_core::testing::NODE, "192.168.0.1");
             node.set("spec.podCIDRs", vec![cidr]).apply()
@@ -238,7 +238,7 @@ fn settings_of_the_node_apply_at_once() {
         proxy.tracker.set_interface_addresses(["192.168.0.2", "192.168.0.3"].map(address));
         proxy.sync([]);
         assert_eq!(node_ports().len(), 2);
-        assert_eq!(proxy.restart().bytes, 0);
+        assert_eq!(proxy.restart(proxier(flavour)).bytes, 0);
     });
 }
 
@@ -255,8 +255,8 @@ fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
             tables.restore(THEIRS);
         }
         let before = tables();
-        let mut proxies = Flavour::ALL.map(|flavour| Node::new(flavour, config()));
-        common::cleanup(&mut proxies[0].proxier);
+        let mut proxies = Flavour::ALL.map(|flavour| start(flavour, config()));
+        proxies[0].cleanup();
         assert_eq!(tables(), before);
         for proxy in &mut proxies {
             proxy.sync(web());
@@ -270,9 +270,9 @@ fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
         };
         let lines = |text: &String| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let before = before.each_ref().map(|families| families.each_ref().map(lines));
-        common::cleanup(&mut proxies[0].proxier);
+        proxies[0].cleanup();
         assert_eq!(without_firewall(), before);
-        common::cleanup(&mut proxies[1].proxier);
+        proxies[1].cleanup();
         assert_eq!(without_firewall(), before);
         // As long as loopback addresses are routed, they must be protected: the chain, its rule,
         // and two jumps.
@@ -290,7 +290,7 @@ fn a_clean_up_leaves_to_the_kubelet_what_is_the_kubelets() {
     with_each(|flavour| {
         let tables = Tables::v4(flavour);
         tables.restore(include_str!("fixtures/kube-proxy.rules"));
-        common::cleanup(&mut common::proxier(flavour));
+        start(flavour, config()).cleanup();
         let left = tables.save();
         let rules: Vec<&str> = left.lines().filter(|line| line.starts_with("-A")).collect();
         assert_eq!(rules.len(), 3, "{rules:#?}");

@@ -25,6 +25,7 @@ use proxy_core::{
     testing::ManyServices,
     track::Tracker,
 };
+use test_netns::in_namespace;
 
 /// Repetitions of a first programming.
 const FIRST_ROUNDS: usize = 5;
@@ -84,22 +85,6 @@ fn report(what: &str, mut times: Vec<Duration>, mut floor: Vec<Duration>, target
 
 fn show(time: Duration) -> String {
     format!("{:.3} ms", time.as_secs_f64() * 1e3)
-}
-
-/// Runs `work` in a network namespace of its own, which goes when the thread does.
-fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(move || {
-        // SAFETY: unshare takes no pointers; the new namespace is this thread's alone.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(
-            result,
-            0,
-            "cannot make a network namespace: {}",
-            std::io::Error::last_os_error()
-        );
-        work()
-    });
-    thread.join().expect("the work does not panic")
 }
 
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use self::common::{Node, config, in_namespace, nft, ruleset, web, web_slice};
+use self::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};
 
 /// Long enough for whatever should happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ struct Watched {
 
 impl Watched {
     fn new(config: NodeConfig) -> Self {
-        let node = Node::new(config);
+        let node = start(config);
         let monitor = {
             let _inside = node.runtime.enter();
             node.proxier.monitor().expect("the kernel tells")

@@ -18,13 +18,13 @@ use proxy_core::{
     testing::{NODE, endpoint, node, service, service_cidr, slice},
 };
 
-use self::common::{Node, config, in_namespace, nft, ruleset, web, web_slice};
+use self::common::{config, in_namespace, nft, open, ruleset, start, web, web_slice};
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
     in_namespace(|| {
         let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
-        let mut proxy = Node::new(NodeConfig { local_pods: pods, ..config() });
+        let mut proxy = start(NodeConfig { local_pods: pods, ..config() });
         assert!(proxy.sync(web()).added > 40);
         assert_eq!(proxy.sync([]).bytes, 0);
 
@@ -53,7 +53,7 @@ fn a_sync_sends_what_changed_and_no_more() {
 #[test]
 fn a_restart_sends_nothing() {
     in_namespace(|| {
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         proxy.sync(web());
         // Slots in another order than a sync from nothing would choose.
         proxy.sync([web_slice(&[2, 3])]);
@@ -65,10 +65,10 @@ fn a_restart_sends_nothing() {
         nft(&format!("add element ip kube-proxy {} {{ 10.0.0.1 }}", affinity_set()));
         let before = ruleset();
         assert!(before.contains("10.0.0.1 expires"), "{before}");
-        let report = proxy.restart();
+        let report = proxy.restart(open());
         assert_eq!(report.added, 0);
-        let _ = proxy.restart();
-        let report = proxy.restart();
+        let _ = proxy.restart(open());
+        let report = proxy.restart(open());
         assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0));
         assert!(ruleset().contains("10.0.0.1 expires"), "clients keep their endpoint");
     });
@@ -84,7 +84,7 @@ fn affinity_set() -> String {
 #[test]
 fn what_others_did_to_the_table_is_undone() {
     in_namespace(|| {
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         proxy.sync(web());
         let good = ruleset();
         for damage in [
@@ -116,7 +116,7 @@ fn what_others_did_to_the_table_is_undone() {
 #[test]
 fn a_sync_that_trusts_a_damaged_table_fails_and_the_next_repairs_it() {
     in_namespace(|| {
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         proxy.sync(web());
         nft("flush ruleset");
         proxy.apply([web_slice(&[1, 2, 9])]);
@@ -139,7 +139,7 @@ fn a_table_that_is_not_ours_to_repair_is_replaced() {
              add table ip6 kube-proxy; \
              add chain ip6 kube-proxy nat-output { type nat hook output priority 7; }; \
              add table ip theirs; add set ip theirs kept { type ipv4_addr; }");
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         proxy.sync(web());
         let listed = ruleset();
         assert!(listed.contains("10.96.0.1 . tcp . 80"), "{listed}");
@@ -158,7 +158,7 @@ fn settings_of_the_node_apply_at_once() {
             )],
             ..config()
         };
-        let mut proxy = Node::new(config);
+        let mut proxy = start(config);
         let sticky = service("sticky", "10.96.0.2")
             .port("http", "TCP", 80)
             .set("spec.sessionAffinity", "ClientIP");
@@ -222,7 +222,7 @@ impl Transport for Recording {
 #[test]
 fn chains_come_before_what_leads_to_them_and_slots_go_after() {
     in_namespace(|| {
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         let committed = Arc::new(Mutex::new(Vec::new()));
         let inner = TransportKind::Netlink.open().expect("netlink is there");
         let recording = Recording { inner, committed: committed.clone() };
@@ -263,7 +263,7 @@ fn chains_come_before_what_leads_to_them_and_slots_go_after() {
 #[test]
 fn a_huge_pool_has_no_affinity() {
     in_namespace(|| {
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         let sticky = service("huge", "10.96.0.3")
             .port("http", "TCP", 80)
             .set("spec.sessionAffinity", "ClientIP");
@@ -286,7 +286,7 @@ fn a_huge_pool_has_no_affinity() {
 fn a_clean_up_leaves_nothing_and_can_be_repeated() {
     in_namespace(|| {
         nft("add table ip theirs");
-        let mut proxy = Node::new(config());
+        let mut proxy = start(config());
         proxy.cleanup();
         proxy.sync(web());
         proxy.cleanup();

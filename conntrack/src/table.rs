@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::{
         job::Stale,
-        testing::{create, enter_new_namespace, flow, resolved},
+        testing::{create, flow, resolved},
     };
 
     const V4: Group = Group::ALL[0];
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_flow_is_deleted_once_and_never_in_place_of_another() {
         let test = || {
-            enter_new_namespace();
+            test_netns::enter_new_namespace();
             let (queue, mut tally) = (Queue::default(), Tally::default());
             let mut table = Table::open().unwrap();
             let to = "10.0.0.10:53";

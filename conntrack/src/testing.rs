@@ -34,13 +34,6 @@ pub(crate) fn flow(client: &str, to: &str, by: &str) -> Flow {
     Flow { original: Tuple { source, destination }, answered_by, id: [1, 2, 3, 4] }
 }
 
-/// Puts this thread into a network namespace of its own, which is gone when the thread is.
-pub(crate) fn enter_new_namespace() {
-    // SAFETY: no pointers are passed; only this thread changes its namespace.
-    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    assert_eq!(result, 0, "this test needs root: {}", std::io::Error::last_os_error());
-}
-
 /// Makes an entry for a flow in this thread's namespace. The kernel gives it an id.
 pub(crate) fn create(flow: &Flow, group: Group) {
     let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();

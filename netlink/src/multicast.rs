@@ -125,9 +125,7 @@ mod tests {
 
     #[test]
     fn a_listener_is_told_of_all_but_those_it_ignores() {
-        let in_namespace = || {
-            // SAFETY: unshare takes no pointers; the namespace is this thread's alone.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "needs root");
+        test_netns::in_namespace(|| {
             let open = || Socket::open(libc::NETLINK_NETFILTER).unwrap();
             let (mut ignored, mut other, mut listener) = (open(), open(), open());
             assert_ne!(ignored.port().unwrap(), other.port().unwrap());
@@ -137,7 +135,6 @@ mod tests {
             add_table(&mut other, "b");
             add_table(&mut ignored, "c");
             assert_eq!(tables(&mut listener), ["b"]);
-        };
-        std::thread::spawn(in_namespace).join().unwrap();
+        });
     }
 }

@@ -5,7 +5,6 @@
 use std::{
     io::Write,
     process::{Command, Stdio},
-    thread,
 };
 
 use backend_iptables::{Flavour, IptablesConfig, IptablesProxier};
@@ -14,25 +13,9 @@ use proxy_core::{
     objects::Event,
     proxier::{Proxier, ProxierError, SyncReport},
     state::{Delta, State},
-    testing::{NODE, endpoint, service, slice},
-    track::Tracker,
+    testing::{NODE, Stepped, endpoint, service, slice},
 };
-
-/// Runs `work` in a thread with a network namespace of its own.
-pub fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(|| {
-        new_namespace();
-        work()
-    });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Moves this thread to a new network namespace.
-pub fn new_namespace() {
-    // SAFETY: unshare takes no pointers; the namespace is this thread's alone.
-    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    assert_eq!(result, 0, "needs root: {}", std::io::Error::last_os_error());
-}
+pub use test_netns::in_namespace;
 
 /// The backend with one flavour.
 pub fn proxier(flavour: Flavour) -> IptablesProxier {
@@ -127,50 +110,12 @@ impl Tables {
     }
 }
 
-/// A node with a backend, in a namespace.
-pub struct Node {
-    pub tracker: Tracker,
-    pub proxier: IptablesProxier,
-    flavour: Flavour,
-}
+/// A node with a backend.
+pub type Node = Stepped<IptablesProxier>;
 
-impl Node {
-    pub fn new(flavour: Flavour, config: NodeConfig) -> Self {
-        Self { tracker: Tracker::new(config), proxier: proxier(flavour), flavour }
-    }
-
-    pub fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
-        for event in events {
-            assert_eq!(self.tracker.apply(event), []);
-        }
-        assert_eq!(self.tracker.resolve(), []);
-    }
-
-    pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
-        let result = sync(&mut self.proxier, self.tracker.state(), self.tracker.delta());
-        match result {
-            Ok(_) => drop(self.tracker.mark_synced()),
-            Err(_) => self.tracker.request_full(),
-        }
-        result
-    }
-
-    pub fn sync(&mut self, events: impl IntoIterator<Item = Event>) -> SyncReport {
-        self.apply(events);
-        self.try_sync().expect("a sync")
-    }
-
-    /// A full sync of what is known.
-    pub fn full(&mut self) -> SyncReport {
-        self.tracker.request_full();
-        self.try_sync().expect("a full sync")
-    }
-
-    /// The proxy is killed, and another one started that knows the same.
-    pub fn restart(&mut self) -> SyncReport {
-        self.proxier = proxier(self.flavour);
-        self.full()
-    }
+/// A node of this configuration, in the namespace of this thread.
+pub fn start(flavour: Flavour, config: NodeConfig) -> Node {
+    Node::new(config, proxier(flavour))
 }
 
 pub fn config() -> NodeConfig {

@@ -6,86 +6,28 @@
 use std::{
     io::Write,
     process::{Command, Stdio},
-    thread,
 };
 
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig},
     objects::Event,
-    proxier::{Proxier, ProxierError, SyncReport},
-    testing::{NODE, endpoint, service, slice},
-    track::Tracker,
+    testing::{NODE, Stepped, endpoint, service, slice},
 };
+pub use test_netns::in_namespace;
 
-/// A node with a backend, in a namespace.
-pub struct Node {
-    pub tracker: Tracker,
-    pub proxier: NftProxier,
-    pub runtime: tokio::runtime::Runtime,
+/// A node with a backend.
+pub type Node = Stepped<NftProxier>;
+
+/// A node of this configuration, in the namespace of this thread.
+pub fn start(config: NodeConfig) -> Node {
+    Node::new(config, open())
 }
 
-impl Node {
-    pub fn new(config: NodeConfig) -> Self {
-        Self {
-            tracker: Tracker::new(config),
-            proxier: open(),
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime"),
-        }
-    }
-
-    pub fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
-        for event in events {
-            assert_eq!(self.tracker.apply(event), []);
-        }
-        assert_eq!(self.tracker.resolve(), []);
-    }
-
-    pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
-        let sync = self.proxier.sync(self.tracker.state(), self.tracker.delta());
-        let result = self.runtime.block_on(sync);
-        match result {
-            Ok(_) => drop(self.tracker.mark_synced()),
-            Err(_) => self.tracker.request_full(),
-        }
-        result
-    }
-
-    pub fn sync(&mut self, events: impl IntoIterator<Item = Event>) -> SyncReport {
-        self.apply(events);
-        self.try_sync().expect("a sync")
-    }
-
-    /// The proxy is killed, and another one started that knows the same.
-    pub fn restart(&mut self) -> SyncReport {
-        self.proxier = open();
-        self.tracker.request_full();
-        self.try_sync().expect("a take-over")
-    }
-
-    pub fn cleanup(&mut self) {
-        self.runtime.block_on(self.proxier.cleanup()).expect("a clean-up");
-    }
-}
-
-fn open() -> NftProxier {
+/// The backend, on a transport of its own.
+pub fn open() -> NftProxier {
     let transport = TransportKind::Netlink.open().expect("netlink is there");
     NftProxier::new(NftConfig::default(), transport)
-}
-
-pub fn in_namespace(work: impl FnOnce() + Send + 'static) {
-    let thread = thread::spawn(|| {
-        // SAFETY: unshare takes no pointers; the namespace is this thread's alone.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(result, 0, "needs root: {}", std::io::Error::last_os_error());
-        work();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 /// Runs nft on `script`; returns what it prints.

@@ -20,21 +20,7 @@ use backend_nft::{
     },
 };
 use proxy_core::model::Protocol;
-
-/// Runs `test` in a thread with a network namespace of its own, which ends with the thread.
-pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                // SAFETY: no pointers are passed; only this thread changes its namespace.
-                let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-                assert_eq!(result, 0, "cannot make a network namespace: these tests need root");
-                test()
-            })
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
+pub use test_netns::in_namespace;
 
 /// Has `command` run in the network namespace of the process, which reaches the network, whatever
 /// the namespace of this thread.

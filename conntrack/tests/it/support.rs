@@ -3,7 +3,6 @@
 use std::{
     process::Command,
     sync::mpsc::{self, Receiver},
-    thread,
     time::Duration,
 };
 
@@ -21,16 +20,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// loopback interface also has the addresses 192.0.2.1 and 2001:db8::1.
 pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     let body = || {
-        // SAFETY: no pointers are passed; only this thread changes its namespace.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(result, 0, "cannot make a network namespace: these tests need root");
         ip("link set lo up");
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 2001:db8::1/128 dev lo");
         test()
     };
-    thread::scope(|scope| scope.spawn(body).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    test_netns::in_namespace(body)
 }
 
 /// Runs the program `ip`, in the namespace of this thread.

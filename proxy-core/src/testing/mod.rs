@@ -1,12 +1,13 @@
 //! Objects and event sequences for tests, of this crate and of backends (feature `testing`).
 //!
 //! Objects are written as the API's JSON and decoded as a source would decode them, so that a test
-//! exercises decoding too. Three things are here:
+//! exercises decoding too. Four things are here:
 //!
 //! - builders: [`service`], [`slice()`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON of
 //!   an ordinary object; [`Builder::set`] changes any field of it;
 //! - strategies: [`arbitrary_events`] makes sequences of events about a small, crowded cluster,
 //!   [`arbitrary_config`] a node to see it from;
+//! - a node that syncs when told: [`Stepped`];
 //! - an oracle: [`final_objects`] says what a sequence of events leaves, [`resolve_afresh`] what a
 //!   new tracker makes of it, and [`assert_invariants`] checks what [`crate::state`] promises.
 //!
@@ -35,12 +36,14 @@
 mod builders;
 mod many;
 mod oracle;
+mod stepped;
 mod strategies;
 
 pub use self::{
     builders::{Builder, endpoint, node, service, service_cidr, slice},
     many::ManyServices,
     oracle::{assert_invariants, final_objects, resolve_afresh},
+    stepped::Stepped,
     strategies::{
         arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node, arbitrary_object,
         arbitrary_service, arbitrary_service_cidr, arbitrary_slice,
