@@ -11,12 +11,12 @@
 
 pub mod fields;
 
-use std::{future::pending, sync::Arc};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use proxy_core::runner::Input;
 use tokio::{
     sync::{mpsc::Sender, watch},
-    task,
+    task, time,
 };
 
 use self::fields::{Change, Effect};
@@ -39,6 +39,9 @@ use crate::{
     select::{self, NoMode},
     sysctl,
 };
+
+/// How often a file that was rejected is tried again: it may be the node that is not ready for it.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Why a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
@@ -103,15 +106,26 @@ impl Reloader {
     pub async fn run(mut self) {
         let Some(file) = self.settings.config_file.clone() else { pending().await };
         let mut known = Content::from(&*file.text);
+        let mut rejected: Option<String> = None;
         loop {
-            known = config_watch::changed(&file.path, &known).await;
+            let changed = config_watch::changed(&file.path, &known);
+            let content = match &rejected {
+                None => Some(changed.await),
+                Some(_) => time::timeout(RETRY, changed).await.ok(),
+            };
             let loaded = match self.load().await {
                 Ok(loaded) => loaded,
                 Err(rejection) => {
-                    self.reject(&rejection);
+                    let why = crate::error_chain(&rejection);
+                    if content.is_some() || rejected.as_ref() != Some(&why) {
+                        self.reject(why.clone());
+                    }
+                    rejected = Some(why);
+                    known = content.unwrap_or(known);
                     continue;
                 }
             };
+            rejected = None;
             // It may have changed again before it was read.
             if let Some(file) = &loaded.settings.config_file {
                 known = Content::from(&*file.text);
@@ -143,16 +157,19 @@ impl Reloader {
         Ok(loaded)
     }
 
-    /// Holds the configuration against the node as the start would.
+    /// Holds the configuration against the node as the start would. Of another node nothing is known.
     fn check_node(&self, loaded: &Loaded) -> Result<(), DiscoveryError> {
-        if let Some(facts) = &*self.parts.node.borrow() {
+        if loaded.config.hostname_override != self.config.hostname_override {
+            return Ok(());
+        }
+        let known = self.parts.node.borrow().clone();
+        if let Some(facts) = known {
             Discovery::of(&loaded.config, &loaded.settings).check(facts.as_ref())?;
         }
         Ok(())
     }
 
-    fn reject(&self, rejection: &Rejection) {
-        let why = crate::error_chain(rejection);
+    fn reject(&self, why: String) {
         tracing::error!(
             err = why.as_str(),
             "The configuration file cannot be used; what was good stays in effect"
@@ -242,6 +259,6 @@ impl Reloader {
 }
 
 /// How long a sync may be waited for.
-pub fn patience(periods: &PeriodSettings) -> std::time::Duration {
+pub fn patience(periods: &PeriodSettings) -> Duration {
     2 * periods.sync
 }

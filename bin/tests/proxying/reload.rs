@@ -241,6 +241,9 @@ fn serves_other_things(mode: &'static str, pods: &[&str]) {
         4,
     );
     running.wait_for("198.51.100.1:80", false);
+    let (_, metrics) = running.namespace.get(METRICS, "/metrics").unwrap();
+    let repairs = metric_values(&metrics, "switchyard_drift_repairs_total");
+    assert_eq!(repairs, [0.0], "what we change is nobody else's doing");
     let [log, again] = running.start_again();
     let synced = again.lines().find(|line| line.contains("\"Synced\" full=true")).unwrap();
     // A chain that nothing uses any more may go.
@@ -321,7 +324,8 @@ fn what_would_make_a_start_fail_is_an_event() {
         let mut node = load::node(NODE);
         node["status"]["addresses"] = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
         node["spec"]["podCIDRs"] = json!([]);
-        cluster.server.store().apply(node).unwrap();
+        cluster.server.store().apply(node.clone()).unwrap();
+        load::fill(cluster.server.store(), 1, 1).unwrap();
         let text = |fields: &str| of_cluster(&cluster, fields);
         let (mut config, program) = from_cluster(&cluster, &namespace, &text(""));
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
@@ -331,16 +335,27 @@ fn what_would_make_a_start_fail_is_an_event() {
         assert_eq!(event["type"], "Warning");
         assert_eq!(event["regarding"]["kind"], "Node");
         assert_eq!(event["regarding"]["name"], NODE);
-        config.exchange(&text("detectLocalMode: NodeCIDR\n"));
-        cluster.event("ConfigurationRejected", "PodCIDR allocation on node").await;
         config.exchange(&text("").replace("/kubeconfig}", "/nowhere}"));
         cluster.event("ConfigurationRejected", "/nowhere").await;
 
         config.exchange(&text("clusterCIDR: 10.1.0.0/16\noomScoreAdj: 7\n"));
-        let name = "switchyard_config_reloads_total{result=\"applied\"}";
-        namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, name) == [1.0]);
+        let wait = |result: &str, count: f64| {
+            let name = format!("switchyard_config_reloads_total{{result=\"{result}\"}}");
+            namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, &name) == [count])
+        };
+        wait("applied", 1.0);
         let score = format!("/proc/{}/oom_score_adj", program.id());
         assert_eq!(fs::read_to_string(score).unwrap(), "7\n");
+        // What is only too early is taken in when it is time.
+        config.exchange(&text("detectLocalMode: NodeCIDR\n"));
+        cluster.event("ConfigurationRejected", "PodCIDR allocation on node").await;
+        node["spec"]["podCIDRs"] = json!(["10.244.1.0/24"]);
+        cluster.server.store().apply(node).unwrap();
+        let metrics = wait("applied", 2.0);
+        let name = "switchyard_config_reloads_total{result=\"rejected\"}";
+        assert_eq!(metric_values(&metrics, name), [3.0], "each is told once");
+        until(|| namespace.list("table ip kube-proxy").contains("10.244.1.0/24"));
+
         // This can be started with.
         config.exchange(&text("").replace("/kubeconfig}", "/kubeconfig, qps: 7}"));
         let (status, log) = program.ended();
