@@ -1,11 +1,9 @@
 //! Which mode to run in: the one that is configured, or the first that this node can run.
 
-use std::{fmt, fs, path::Path, process::Command};
+mod nftables;
 
-use backend_nft::{
-    ruleset::{BaseChain, ChainKind, ChainName, Family, Hook, Transaction},
-    transport::{Transport, TransportError, TransportKind},
-};
+use std::{fmt, path::Path, process::Command};
+
 use proxy_core::proxier::ProxierError;
 
 use crate::{
@@ -15,11 +13,6 @@ use crate::{
 
 /// The modes that an empty `mode` stands for, best first.
 const BEST_FIRST: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Userspace];
-/// The oldest kernel whose nftables do what is needed.
-const OLDEST_KERNEL: (u32, u32) = (5, 13);
-/// If this is set to anything, any kernel will do.
-const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
-
 /// Why a mode cannot be run here, in a few words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lacking {
@@ -121,7 +114,7 @@ fn in_place_of_ipvs(
 /// Whether this node can run a mode. Changes nothing, except that kernel modules may be loaded.
 pub fn probe(mode: Mode, settings: &BackendSettings) -> Result<(), Lacking> {
     match mode {
-        Mode::Nftables => nftables(backend::transport(settings)),
+        Mode::Nftables => nftables::probe(backend::transport(settings)),
         Mode::Iptables => {
             let families = backend_iptables::probe(&backend::iptables_config(settings));
             families.map(drop).map_err(otherwise)
@@ -139,59 +132,6 @@ fn otherwise(error: ProxierError) -> Lacking {
         ProxierError::Unsupported { reason, .. } => reason,
         error => crate::error_chain(&error),
     })
-}
-
-fn nftables(transport: TransportKind) -> Result<(), Lacking> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if std::env::var_os(SKIP_KERNEL_CHECK).is_none_or(|value| value.is_empty()) {
-        new_enough(release.trim()).map_err(Lacking::OnNode)?;
-    }
-    let mut transport = transport.open().map_err(|error| lacks(&error))?;
-    dry_run(transport.as_mut())
-}
-
-/// Whether the kernel is new enough, by its release (`6.1.0-18-amd64`). One that cannot be read
-/// is given a chance.
-fn new_enough(release: &str) -> Result<(), String> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return Ok(());
-    };
-    if (major, minor) >= OLDEST_KERNEL {
-        return Ok(());
-    }
-    let (oldest_major, oldest_minor) = OLDEST_KERNEL;
-    Err(format!("the kernel is {release}; {oldest_major}.{oldest_minor} or newer is needed"))
-}
-
-/// Asks for a table and a chain that translates addresses, and then for something that must be
-/// refused, so that nothing of it is done. If that is the only refusal, the rest would have worked.
-fn dry_run(transport: &mut dyn Transport) -> Result<(), Lacking> {
-    let mut transaction = Transaction::new();
-    transaction.add_table(Family::Ip);
-    let name = ChainName::new("switchyard-probe");
-    let chain = BaseChain { name, kind: ChainKind::Nat, hook: Hook::Prerouting, priority: -100 };
-    transaction.add_base_chain(Family::Ip, chain);
-    let last = transaction.operations().len();
-    transaction.delete_chain(Family::Ip, ChainName::new("switchyard-no-such-chain"));
-    match transport.commit(&transaction) {
-        Err(TransportError::Refused(first, others)) => {
-            let refusals = std::iter::once(&first).chain(&others);
-            match refusals.into_iter().find(|refusal| refusal.operation != last) {
-                None => Ok(()),
-                Some(refusal) => Err(Lacking::OnNode(format!(
-                    "cannot {}: {} (nf_tables and nft_chain_nat are needed)",
-                    refusal.subject, refusal.reason
-                ))),
-            }
-        }
-        Err(error) => Err(lacks(&error)),
-        Ok(_) => Err(Lacking::Otherwise("nftables did not refuse what cannot be".into())),
-    }
-}
-
-fn lacks(error: &TransportError) -> Lacking {
-    Lacking::OnNode(crate::error_chain(error))
 }
 
 /// Whether the kernel has IPVS, if need be after loading its module.
@@ -278,17 +218,5 @@ mod tests {
             Lacking::OnNode("iptables fails:\n  table does not exist\n\nmodprobe?\n".into());
         assert_eq!(lacking.to_string(), "iptables fails:; table does not exist; modprobe?");
         assert_eq!(Lacking::Otherwise("not built".into()).to_string(), "not built");
-    }
-
-    #[test]
-    fn kernels_have_an_age() {
-        new_enough("6.1.0-18-amd64").unwrap();
-        new_enough("5.13.0").unwrap();
-        new_enough("unknown").unwrap();
-        assert_eq!(
-            new_enough("5.10.0-28").unwrap_err(),
-            "the kernel is 5.10.0-28; 5.13 or newer is needed"
-        );
-        new_enough("4.18.0").unwrap_err();
     }
 }
