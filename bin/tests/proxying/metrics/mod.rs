@@ -188,6 +188,8 @@ fn nftables_mode_exports_what_the_table_says() {
         }
         let slices = "kubeproxy_sync_proxy_rules_endpoint_changes_total";
         wait(&namespace, slices, |count| count >= 9.0).await;
+        let pending = "kubeproxy_sync_proxy_rules_endpoint_changes_pending";
+        wait(&namespace, pending, |count| count == 0.0).await;
         let posts = format!(
             "rest_client_requests_total{{code=\"201\",host=\"{}\",method=\"POST\"}}",
             cluster.server.address()
@@ -202,7 +204,7 @@ fn nftables_mode_exports_what_the_table_says() {
                 (slices, 6.0 + 3.0),
                 ("kubeproxy_sync_proxy_rules_service_changes_total", 8.0 * families),
                 ("kubeproxy_sync_proxy_rules_service_changes_pending", 0.0),
-                ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", 0.0),
+                (pending, 0.0),
                 ("kubeproxy_proxy_livez_total{code=\"200\"}", 2.0),
                 ("kubeproxy_proxy_healthz_total{code=\"200\"}", 1.0),
                 ("switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"}", 1.0),
