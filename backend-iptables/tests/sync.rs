@@ -330,7 +330,7 @@ COMMIT
                 lines.map(str::to_owned).collect::<Vec<_>>()
             })
         };
-        let mut proxy = Node::new(flavour, config());
+        let mut proxy = start(flavour, config());
         proxy.sync(web());
         let before = others();
         // ip6tables-nft-restore 1.8.9 leaves counters out.
