@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use proptest::prelude::*;
 use proxy_core::config::NodeConfig;
 use serde_json::json;
 
@@ -46,6 +47,12 @@ fn every_field_is_in_the_table() {
 
 /// `config` with another value in the field; a valid one wherever the field means something.
 fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfiguration {
+    if let Some(gate) = path.strip_prefix("featureGates.") {
+        let mut gates = config.feature_gates.clone();
+        let is_on = gates::is_on(&gates, gate);
+        gates.insert(gate.to_owned(), !is_on);
+        return KubeProxyConfiguration { feature_gates: gates, ..config.clone() };
+    }
     let mut value = serde_json::to_value(config).unwrap();
     let names: Vec<&str> = path.split('.').collect();
     let (last, sections) = names.split_last().unwrap();
@@ -71,6 +78,13 @@ fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfigu
         (_, other) => panic!("{path}: {other}"),
     };
     serde_json::from_value(value).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn settings(config: &KubeProxyConfiguration, runs: Mode) -> Settings {
+    let mut settings = Settings::new(config, &Beside::default(), runs).unwrap();
+    // It is there in all modes, and read in one.
+    settings.backend.localhost_node_ports |= runs != Mode::Iptables;
+    settings
 }
 
 /// Settings without what can be applied while the program runs.
@@ -102,24 +116,10 @@ fn the_table_says_what_a_change_does() {
                 config.mode = mode.into();
                 config.detect_local_mode = detect.into();
             });
-            let gates = before.feature_gates.clone();
-            let settings = |config: &_| {
-                let mut settings = Settings::new(config, &Beside::default(), runs).unwrap();
-                // It is there in all modes, and read in one.
-                settings.backend.localhost_node_ports |= runs != Mode::Iptables;
-                settings
-            };
+            let settings = |config: &_| settings(config, runs);
             let usual = settings(&before);
             for path in all_paths() {
-                let after = match path.strip_prefix("featureGates.") {
-                    Some(gate) => {
-                        let mut gates = gates.clone();
-                        let is_on = gates::is_on(&gates, gate);
-                        gates.insert(gate.to_owned(), !is_on);
-                        KubeProxyConfiguration { feature_gates: gates, ..before.clone() }
-                    }
-                    None => with_another(&before, &path),
-                };
+                let after = with_another(&before, &path);
                 let found = changes(&before, &after, runs);
                 let [Change { effect, .. }] = found[..] else { panic!("{path}: {found:?}") };
                 let at_once = settings(&after);
@@ -141,6 +141,37 @@ fn the_table_says_what_a_change_does() {
         assert!(all.iter().any(|effect| *effect != "Nothing"), "{}", row.path);
         let only_in_some = row.scope != Scope::Always;
         assert_eq!(all.contains("Nothing"), only_in_some, "{}", row.path);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Fields may depend on each other.
+    #[test]
+    fn changes_together_do_what_each_does(
+        paths in proptest::sample::subsequence(all_paths(), 0..12),
+        (mode, runs) in proptest::sample::select(vec![
+            ("", Mode::Nftables),
+            ("", Mode::Iptables),
+            ("nftables", Mode::Nftables),
+            ("iptables", Mode::Iptables),
+            ("ipvs", Mode::Iptables),
+        ]),
+        bind in proptest::sample::select(vec!["0.0.0.0", "192.0.2.7", "::"]),
+    ) {
+        let before = config(|config| {
+            config.mode = mode.into();
+            config.bind_address = bind.into();
+        });
+        let after = paths.iter().fold(before.clone(), |config, path| with_another(&config, path));
+        let found = changes(&before, &after, runs);
+        let told: BTreeSet<&str> = found.iter().map(|change| change.path.as_str()).collect();
+        prop_assert_eq!(told, paths.iter().map(String::as_str).collect::<BTreeSet<_>>());
+        if found.iter().all(|change| change.effect != Effect::Restart) {
+            let usual = settings(&before, runs);
+            prop_assert_eq!(fixed(settings(&after, runs), &usual), usual);
+        }
     }
 }
 
