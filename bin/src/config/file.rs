@@ -103,7 +103,15 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
 
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str(text).map_err(|e| DecodeError::Syntax(e.to_string()));
+        let value = serde_json::from_str(text).map_err(|e| DecodeError::Syntax(e.to_string()))?;
+        // JSON's reader takes the last of duplicates. YAML's may refuse the text otherwise, such as
+        // for its tabs.
+        if let Err(strict @ serde_saphyr::Error::DuplicateMappingKey { .. }) =
+            parse_yaml(text, DuplicateKeyPolicy::Error)
+        {
+            warnings.push(format!("strict decoding error: {strict}"));
+        }
+        return Ok(value);
     }
     match parse_yaml(text, DuplicateKeyPolicy::Error) {
         Err(strict @ serde_saphyr::Error::DuplicateMappingKey { .. }) => {
@@ -190,6 +198,12 @@ mod tests {
         let json =
             format!("\n{{\"apiVersion\":{API_VERSION:?},\"kind\":{KIND:?},\"mode\":\"nftables\"}}");
         assert_eq!(decode(&json).unwrap().config.mode, "nftables");
+
+        let twice = json.replace("\"mode\"", "\"mode\":\"ipvs\",\t\"mode\"");
+        let found = decode(&twice).unwrap();
+        assert_eq!(found.config.mode, "nftables", "the last one counts");
+        assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
+        assert!(found.warnings[0].contains("mode"), "{:?}", found.warnings);
     }
 
     #[test]
