@@ -15,7 +15,10 @@ mod upstream;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,7 +29,7 @@ use proxy_core::{
     model::IpFamily,
     objects::Kind,
     runner::SyncOutcome,
-    state::Delta,
+    state::{Delta, State},
     track::{Problem, Reason},
 };
 
@@ -64,6 +67,8 @@ pub struct Metrics {
     reloads: ReloadMetrics,
     /// `kubernetes_feature_enabled`
     gates: IntGaugeVec,
+    /// How many Service ports there were when they were counted last.
+    counted_ports: AtomicUsize,
     /// One at a time, since counters can only be added to.
     scraping: Mutex<()>,
 }
@@ -109,6 +114,7 @@ impl Metrics {
             reloads: ReloadMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
             sli: SliMetrics::new()?,
+            counted_ports: AtomicUsize::new(0),
             scraping: Mutex::default(),
             // The last, since it counts the others.
             gates: component::register(&make, gates)?,
@@ -229,11 +235,22 @@ impl Metrics {
         if !outcome.report.waited.is_zero() {
             self.ours.lock_wait.observe(outcome.report.waited.as_secs_f64());
         }
-        for family in &self.families {
-            let count =
-                outcome.state.service_ports.keys().filter(|id| id.family == *family).count();
-            let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
-            gauge.set(clamped(count));
+        self.count_service_ports(outcome.state, outcome.delta);
+    }
+
+    /// Counts Service ports, unless there are as many as at the last sync: with thousands of them
+    /// that would take longer than the sync of a change.
+    fn count_service_ports(&self, state: &State, delta: &Delta) {
+        let ports = &state.service_ports;
+        let before = self.counted_ports.swap(ports.len(), Ordering::Relaxed);
+        // If as many have come as have gone, those are among the changed ones, and missing.
+        let gone = || delta.service_ports.iter().any(|id| !ports.contains_key(id));
+        if delta.full || before != ports.len() || gone() {
+            for family in &self.families {
+                let count = ports.keys().filter(|id| id.family == *family).count();
+                let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
+                gauge.set(clamped(count));
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use prometheus::{Counter, IntCounter, IntGauge};
+use prometheus::{Counter, Gauge, IntCounter, IntGauge};
 
 use super::maker::Maker;
 
@@ -12,8 +12,8 @@ pub(super) struct ProcessMetrics {
     resident: IntGauge,
     virtual_size: IntGauge,
     open_files: IntGauge,
-    most_files: IntGauge,
-    most_virtual: IntGauge,
+    most_files: Gauge,
+    most_virtual: Gauge,
     received: IntCounter,
     transmitted: IntCounter,
     start: Option<u64>,
@@ -64,12 +64,14 @@ impl ProcessMetrics {
             virtual_size: make
                 .gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")?,
             open_files: make.gauge("process_open_fds", "Number of open file descriptors.")?,
-            most_files: make
-                .gauge("process_max_fds", "Maximum number of open file descriptors.")?,
-            most_virtual: make.gauge(
+            most_files: make.register(Gauge::new(
+                "process_max_fds",
+                "Maximum number of open file descriptors.",
+            )?)?,
+            most_virtual: make.register(Gauge::new(
                 "process_virtual_memory_max_bytes",
                 "Maximum amount of virtual memory available in bytes.",
-            )?,
+            )?)?,
             received: make.counter(
                 "process_network_receive_bytes_total",
                 "Number of bytes received by the process over the network.",
@@ -98,8 +100,13 @@ impl ProcessMetrics {
             self.open_files.set(super::clamped(entries.count()));
         }
         if let Ok(limits) = fs::read_to_string("/proc/self/limits") {
-            self.most_files.set(limit(&limits, "Max open files").unwrap_or(-1));
-            self.most_virtual.set(limit(&limits, "Max address space").unwrap_or(-1));
+            for (gauge, name) in
+                [(&self.most_files, "Max open files"), (&self.most_virtual, "Max address space")]
+            {
+                if let Some(limit) = limit(&limits, name) {
+                    gauge.set(limit as f64);
+                }
+            }
         }
         // Of the whole network namespace, as everybody else has it.
         if let Some((received, transmitted)) =
@@ -117,10 +124,13 @@ impl ProcessMetrics {
     }
 }
 
-/// The soft limit of this name in `/proc/<pid>/limits`; none if it is unlimited.
-fn limit(limits: &str, name: &str) -> Option<i64> {
+/// The soft limit of this name in `/proc/<pid>/limits`; the largest number if there is no limit.
+fn limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
 }
 
 /// The bytes that came in and went out, in `/proc/<pid>/net/netstat`: a line of names, and one of
@@ -178,7 +188,8 @@ mod tests {
                       Max open files            1024        4096   files\n\
                       Max address space         unlimited   unlimited   bytes\n";
         assert_eq!(limit(limits, "Max open files"), Some(1024));
-        assert_eq!(limit(limits, "Max address space"), None);
+        assert_eq!(limit(limits, "Max address space"), Some(u64::MAX));
+        assert_eq!(limit(limits, "Max locks"), None);
         let netstat = "TcpExt: A InOctets\nTcpExt: 1 2\n\
                        IpExt: InMcast InOctets OutOctets\nIpExt: 0 300 40\n";
         assert_eq!(octets(netstat), Some((300, 40)));
@@ -193,7 +204,7 @@ mod tests {
         assert!(metrics.resident.get() > 1 << 20, "{}", metrics.resident.get());
         assert!(metrics.virtual_size.get() > metrics.resident.get());
         assert!(metrics.open_files.get() > 2);
-        assert!(metrics.most_files.get() >= metrics.open_files.get());
+        assert!(metrics.most_files.get() >= metrics.open_files.get() as f64);
         // The process is young, and its clock is that of the system.
         let now = jiff::Timestamp::now().as_second() as u64;
         let start = metrics.start().unwrap();

@@ -4,7 +4,7 @@ use proxy_core::{
     model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::ObjectKey,
     proxier::SyncReport,
-    state::State,
+    state::ResolvedServicePort,
     track::NoLocalEndpoints,
 };
 
@@ -218,4 +218,53 @@ fn leftovers_that_stay_are_counted() {
             text.contains(series).then(|| value(&text, &format!("{series}{{ip_family=\"IPv6\"}}")));
         assert_eq!(found, expected);
     }
+}
+
+/// A state with Service ports of these names and families.
+fn ports(ports: &[(&str, IpFamily)]) -> State {
+    let port = |(name, family): &(&str, IpFamily)| {
+        let name = ServicePortName {
+            service: ServiceName::new("ns", name),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        let id = ServicePortId { name, family: *family };
+        let port = ResolvedServicePort {
+            id: id.clone(),
+            frontends: Vec::new(),
+            cluster: [].into(),
+            local: [].into(),
+            draining: [].into(),
+            affinity: None,
+        };
+        (id, port.into())
+    };
+    State { service_ports: ports.iter().map(port).collect(), ..State::default() }
+}
+
+#[test]
+fn service_ports_are_counted_when_they_may_differ() {
+    let metrics = Metrics::for_tests();
+    let told = |state: &State, changed: &State, full| {
+        let delta = Delta {
+            full,
+            service_ports: changed.service_ports.keys().cloned().collect(),
+            ..Delta::default()
+        };
+        metrics.synced(&outcome(state, &delta, &SyncReport::default(), &[]));
+        let text = metrics.text();
+        let of =
+            |family| value(&text, &format!("switchyard_service_ports{{ip_family=\"{family}\"}}"));
+        (of("IPv4"), of("IPv6"))
+    };
+    let (v4, v6) = (IpFamily::V4, IpFamily::V6);
+    let none = State::default();
+    assert_eq!(told(&none, &none, true), (0.0, 0.0));
+    let one = ports(&[("a", v4)]);
+    assert_eq!(told(&one, &one, false), (1.0, 0.0));
+    assert_eq!(told(&one, &one, false), (1.0, 0.0), "changed in itself");
+    // One for another.
+    let other = ports(&[("a", v6)]);
+    assert_eq!(told(&other, &ports(&[("a", v4), ("a", v6)]), false), (0.0, 1.0));
+    assert_eq!(told(&none, &other, false), (0.0, 0.0));
 }

@@ -294,7 +294,7 @@ pub(super) const KUBERNETES: &[Row] = &[
         Gauge,
         &[],
         All,
-        "How large that may be; -1 without a limit",
+        "How large that may be; 2^64 without a limit",
     ),
 ];
 
