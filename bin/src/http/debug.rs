@@ -25,7 +25,8 @@ const PROFILES: [(&str, &str); 8] = [
     ("mutex", NO_RUNTIME),
     (
         "profile",
-        "CPU profiles are taken from outside, where that disturbs nothing: perf record -g -p PID",
+        "CPU profiles are taken from outside, where that disturbs nothing: \
+         perf record --call-graph=dwarf -p PID",
     ),
     ("threadcreate", NO_RUNTIME),
     ("trace", "there is no tracer in this program: perf trace -p PID shows its system calls"),
