@@ -268,30 +268,3 @@ pub(crate) fn elements(context: &Context<'_>) -> Vec<(FixedSet, Element)> {
             .collect(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ruleset::SetData;
-
-    /// The sets and maps that kube-proxy empties when it takes over; others it never touches.
-    const UPSTREAMS: [&str; 8] = [
-        set::CLUSTER_IPS,
-        set::SERVICE_IPS,
-        set::SERVICE_NODEPORTS,
-        set::FIREWALL_IPS,
-        set::NO_ENDPOINT_SERVICES,
-        set::NO_ENDPOINT_NODEPORTS,
-        set::NODEPORT_IPS,
-        set::HAIRPIN_CONNECTIONS,
-    ];
-
-    #[test]
-    fn only_upstreams_maps_hold_verdicts() {
-        for set in FixedSet::ALL {
-            let definition = set.definition(Family::Ip);
-            let is_upstreams = UPSTREAMS.contains(&definition.name.as_str());
-            assert!(is_upstreams || definition.data != SetData::Verdict, "{}", definition.name);
-        }
-    }
-}
