@@ -1,6 +1,10 @@
 //! The one place that knows all four backends.
 
-use std::{fs, sync::Arc};
+use std::{
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use backend_iptables::{IptablesConfig, IptablesProxier, Stats};
@@ -30,7 +34,8 @@ fn bare(settings: &BackendSettings) -> Result<Box<dyn Proxier>, ProxierError> {
 /// Makes the backend that the configuration selects. Nothing is programmed yet. Once it is, what
 /// other modes left behind is removed: until then that serves.
 pub fn build(settings: &BackendSettings) -> Result<Built, ProxierError> {
-    let tidying = |inner| Box::new(Tidying { inner, untidied: Some(settings.clone()) });
+    let tidying =
+        |inner| Box::new(Tidying { inner, untidied: Some(settings.clone()), tried: None });
     if settings.mode != Mode::Iptables {
         let proxier = tidying(bare(settings)?);
         return Ok(Built { proxier, families: families(), stats: None });
@@ -117,10 +122,15 @@ fn others(mode: Mode) -> &'static [Mode] {
     }
 }
 
-/// A backend that removes what other modes left behind after its first sync.
+/// How long to wait before what could not be removed is tried again.
+const TIDY_AGAIN: Duration = Duration::from_secs(60);
+
+/// A backend that removes what other modes left behind after its first sync; or after a later one,
+/// if that fails: it comes before our rules in each packet's way.
 struct Tidying {
     inner: Box<dyn Proxier>,
     untidied: Option<BackendSettings>,
+    tried: Option<Instant>,
 }
 
 #[async_trait]
@@ -131,11 +141,14 @@ impl Proxier for Tidying {
 
     async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
         let report = self.inner.sync(state, delta).await?;
-        if let Some(settings) = self.untidied.take()
+        let is_due = self.tried.is_none_or(|tried| tried.elapsed() >= TIDY_AGAIN);
+        if let Some(settings) = self.untidied.take_if(|_| is_due)
             && let Err(error) = remove(others(settings.mode), &settings).await
         {
             let why = crate::error_chain(&error);
             tracing::error!(err = why, "Failed to remove what another mode left behind");
+            self.tried = Some(Instant::now());
+            self.untidied = Some(settings);
         }
         Ok(report)
     }
