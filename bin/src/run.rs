@@ -3,9 +3,11 @@
 //! ```text
 //! source -> events \                                      / logs
 //!                   inputs -> engine (its own thread) -> -- metrics -> HTTP servers
-//! interfaces ------/            |                         \ health --/
-//!                             kernel
+//! interfaces ------/ /          |                         \ health --/
+//! configuration ----/         kernel
 //! ```
+//!
+//! What becomes of changes of the configuration, [`reload`] decides.
 //!
 //! The engine has a thread of its own because a commit blocks it. Nothing here ends on its own;
 //! signals keep their default dispositions, so that the program just stops and what it programmed
