@@ -135,14 +135,12 @@ enum Target {
 
 /// Removes our rules of a family.
 pub(super) fn remove(family: IpFamily) -> Result<(), LeftoverError> {
-    let list = match family {
+    let names = fs::read_to_string(match family {
         IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
         IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
-    };
-    // To ask for a table that is not there would make it, which slows every packet down.
-    let Ok(names) = fs::read_to_string(list) else { return Ok(()) };
-    let mut tables: Vec<Table> = names.lines().filter_map(Table::called).collect();
-    tables.sort_unstable();
+    });
+    let has_module = |module: &str| fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
+    let tables = tables(names, has_module, family);
     if tables.is_empty() {
         return Ok(());
     }
@@ -153,6 +151,28 @@ pub(super) fn remove(family: IpFamily) -> Result<(), LeftoverError> {
         result = result.and(kernel.and_then(|kernel| kernel.remove()));
     }
     result
+}
+
+/// The tables that there are, by their list. To ask for one that is not there would make it, which
+/// slows every packet down. But the list is root's alone; to others a table that somebody on this
+/// machine has made, by loading its module, may be here as well.
+fn tables(
+    names: io::Result<String>,
+    has_module: impl Fn(&str) -> bool,
+    family: IpFamily,
+) -> Vec<Table> {
+    let prefix = match family {
+        IpFamily::V4 => "iptable",
+        IpFamily::V6 => "ip6table",
+    };
+    let is_there = |table: &Table| match &names {
+        Ok(names) => names.lines().any(|name| name == table.name()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            has_module(&format!("{prefix}_{}", table.name()))
+        }
+        Err(_) => false,
+    };
+    Table::ALL.into_iter().filter(is_there).collect()
 }
 
 /// Takes the lock of the programs, if we may and if it becomes free. Without it, a change of theirs
@@ -466,4 +486,33 @@ fn entries(bytes: &[u8], family: IpFamily) -> Option<Vec<Entry>> {
 /// Text up to the first zero.
 fn word(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_not_made_to_be_looked_at() {
+        let listed = |names: io::Result<&str>, family| {
+            tables(names.map(str::to_owned), |module| module == "ip6table_nat", family)
+        };
+        let none: [Table; 0] = [];
+        assert_eq!(listed(Ok("nat\nraw\nfilter\n"), IpFamily::V6), [Table::Filter, Table::Nat]);
+        assert_eq!(listed(Ok(""), IpFamily::V6), none);
+        let hidden = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        assert_eq!(listed(hidden(), IpFamily::V6), [Table::Nat]);
+        assert_eq!(listed(hidden(), IpFamily::V4), none);
+        let absent = Err(io::Error::from(io::ErrorKind::NotFound));
+        assert_eq!(listed(absent, IpFamily::V6), none);
+    }
+
+    #[test]
+    fn what_is_no_table_is_not_understood() {
+        for bytes in [&[0; 111][..], &[0; 112], &[255; 400]] {
+            assert!(entries(bytes, IpFamily::V4).is_none());
+            assert!(entries(bytes, IpFamily::V6).is_none());
+        }
+        assert!(entries(&[], IpFamily::V4).is_some_and(|entries| entries.is_empty()));
+    }
 }
