@@ -45,6 +45,7 @@ fn listings(node: &NetNs) -> Vec<Listing> {
 #[test]
 fn by_nftables_from_nftables() {
     let (mut rig, node, bystanders) = has_run("nftables", Flavour::Nft);
+    let before = listings(&node);
     let mut mode = NftablesMode::default();
     let load = Load::start(&rig);
     mode.sync(&node, &cluster()).unwrap();
@@ -58,6 +59,9 @@ fn by_nftables_from_nftables() {
 
     // Nothing else is there than where Switchyard never was, but for what is known to stay.
     let mut taken_over = listings(&node);
+    for (before, after) in before.iter().zip(&taken_over) {
+        assert!(before.sets.is_subset(&after.sets), "the same names: {before:#?} {after:#?}");
+    }
     for listing in &mut taken_over {
         for map in LEFT {
             assert!(listing.maps.remove(map), "{map} is gone: does it have to be in the list?");
@@ -90,6 +94,14 @@ fn by_nftables_in_other_ways() {
 
 fn by_iptables(flavour: Flavour) {
     let (mut rig, node, bystanders) = has_run("iptables", flavour);
+    let contents = || {
+        let families = IpFamily::ALL.iter();
+        let mut lines: Vec<_> =
+            families.flat_map(|family| flavour.save(&node, *family).unwrap()).collect();
+        lines.sort();
+        lines
+    };
+    let before = contents();
     let mut kube_proxy = KubeProxy::iptables(flavour);
     let load = Load::start(&rig);
     kube_proxy.sync(&node, &cluster());
@@ -98,14 +110,10 @@ fn by_iptables(flavour: Flavour) {
     check(&mut rig, &bystanders, &node);
 
     // Nothing else is there than where Switchyard never was.
-    let contents = || {
-        let families = IpFamily::ALL.iter();
-        let mut lines: Vec<_> =
-            families.flat_map(|family| flavour.save(&node, *family).unwrap()).collect();
-        lines.sort();
-        lines
-    };
     let taken_over = contents();
+    for chain in before.iter().filter(|line| line.starts_with(":KUBE-")) {
+        assert!(taken_over.contains(chain), "{chain} is a name of ours alone");
+    }
     IptablesMode { flavour }.cleanup(&node).unwrap();
     kube_proxy.sync(&node, &cluster());
     assert_eq!(taken_over, contents());
