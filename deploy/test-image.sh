@@ -41,6 +41,7 @@ if [ "$(id -u)" = 0 ]; then
     user=0:0
     if getcap "$work/root/usr/local/bin/switchyard" | grep -q cap_net_admin; then user=65532:65532; fi
     "$here/try-root.sh" "$work/root" nftables "$user"
+    [ "$user" = 0:0 ] || "$here/try-root.sh" "$work/root" nftables 0:0
     if [ -e "$work/root/usr/sbin/iptables" ]; then
         "$here/try-root.sh" "$work/root" iptables-nft 0:0
         "$here/try-root.sh" "$work/root" iptables-legacy 0:0

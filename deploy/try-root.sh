@@ -27,10 +27,6 @@ anything() {
         *) "$mode-save" 2>/dev/null | grep -q '^:KUBE-SERVICES' ;;
     esac
 }
-program() {
-    chroot --userspec="$user" "$root" /usr/local/bin/kube-proxy --proxy-mode="${mode%%-*}" "$@"
-}
-
 ip link set lo up
 ip address add 192.0.2.1/32 dev lo
 # As containers have it: nothing but what the image has, /proc, /sys, and nothing to write to but
@@ -70,11 +66,23 @@ case $mode in
     # By this the kubelet shows which flavour the host has.
     iptables-*) "$mode" -t mangle -N KUBE-IPTABLES-HINT ;;
     # Left behind by kube-proxy.
-    nftables) if [ -e "$root/usr/sbin/iptables" ]; then iptables-nft -t nat -N KUBE-SERVICES; fi ;;
+    nftables)
+        iptables-nft -t nat -N KUBE-SERVICES
+        # Others are not told of tables of iptables-legacy whose modules are built into the kernel.
+        if [ "$user" = 0:0 ]; then iptables-legacy -t nat -N KUBE-SERVICES; fi
+        ;;
 esac
-left_behind() { [ "$mode" = nftables ] && iptables-nft-save 2>/dev/null | grep -q '^:KUBE-SERVICES'; }
+# Whether that is still there.
+left_behind() {
+    [ "$mode" = nftables ] || return 1
+    for flavour in nft legacy; do
+        if "iptables-$flavour-save" 2>/dev/null | grep -q '^:KUBE-SERVICES'; then return 0; fi
+    done
+    return 1
+}
 
-program --manifests=/manifests --hostname-override=node-1 --conntrack-max-per-core=0 \
+set -- chroot --userspec="$user" "$root" /usr/local/bin/kube-proxy --proxy-mode="${mode%%-*}"
+"$@" --manifests=/manifests --hostname-override=node-1 --conntrack-max-per-core=0 \
     --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0 2>"$log" &
 running=$!
 tries=0
@@ -86,7 +94,8 @@ until programmed && ! left_behind; do
 done
 kill "$running"
 wait "$running" 2>/dev/null || true
+! kill -0 "$running" 2>/dev/null || fail "the program goes on"
 programmed || fail "the rules went with the program"
-program --cleanup 2>"$log" || fail "cannot clean up"
+"$@" --cleanup 2>"$log" || fail "cannot clean up"
 ! anything || fail "rules are left after --cleanup"
 echo "$mode, as user ${user%%:*}: programmed, and cleaned up"
