@@ -74,9 +74,10 @@ impl Changes {
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus_slots();
-        let is_added = |set: &SetName| self.add_sets.iter().any(|added| added.name == *set);
+        let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
+        let replaces_sets = self.delete_sets.iter().any(|set| added.contains(set));
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
-        if self.table == TableChange::Keep && !self.delete_sets.iter().any(is_added) {
+        if self.table == TableChange::Keep && !replaces_sets {
             let new: HashSet<&ChainName> = self.add_chains.iter().collect();
             first.rules = self.rules.extract_if(.., |chain| new.contains(&chain.name)).collect();
             first.add_chains = std::mem::take(&mut self.add_chains);
