@@ -5,6 +5,7 @@
 //!   trusting any length.
 //! - [`Socket`] sends, and receives acknowledgements, errors, dumps, and what the kernel tells
 //!   groups of listeners.
+//! - [`nftables`] has what is asked of nf_tables by several.
 //! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
 //!
 //! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
@@ -15,6 +16,7 @@ mod error;
 mod message;
 mod multicast;
 pub mod nfnetlink;
+pub mod nftables;
 mod socket;
 mod writer;
 

@@ -12,6 +12,8 @@
 mod legacy;
 mod nft;
 
+pub(crate) use self::legacy::Kernel;
+
 use std::io;
 
 use proxy_core::model::IpFamily;

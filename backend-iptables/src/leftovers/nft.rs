@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use netlink::{
     Attributes, Error, Message, Socket, Writer, flags,
     nfnetlink::{self, subsystem::NFTABLES},
+    nftables,
 };
 use proxy_core::model::IpFamily;
 
@@ -17,7 +18,6 @@ mod message {
     pub(super) const DEL_CHAIN: u8 = 5;
     pub(super) const GET_RULE: u8 = 7;
     pub(super) const DEL_RULE: u8 = 8;
-    pub(super) const GET_GENERATION: u8 = 16;
 }
 
 /// `NFTA_CHAIN_*`
@@ -40,9 +40,6 @@ mod rule {
     pub(super) const VERDICT_CHAIN: u16 = 2;
 }
 
-/// `NFTA_GEN_ID`
-const GENERATION_ID: u16 = 1;
-
 /// A rule that leads to a chain.
 struct Jump {
     table: Table,
@@ -59,7 +56,7 @@ pub(super) fn remove(family: IpFamily) -> Result<(), LeftoverError> {
         IpFamily::V6 => libc::NFPROTO_IPV6,
     } as u8;
     for _ in 0..ATTEMPTS {
-        let Some(generation) = generation(&mut socket)? else { return Ok(()) };
+        let Some(generation) = nftables::generation(&mut socket)? else { return Ok(()) };
         let chains = chains(&mut socket, family)?;
         if chains.is_empty() {
             return Ok(());
@@ -73,26 +70,6 @@ pub(super) fn remove(family: IpFamily) -> Result<(), LeftoverError> {
         }
     }
     Err(LeftoverError::Busy)
-}
-
-/// The generation of the ruleset; `None` if the kernel has no nf_tables.
-fn generation(socket: &mut Socket) -> Result<Option<u32>, Error> {
-    let sequence = socket.sequences(1);
-    let mut request = Writer::new();
-    let kind = nfnetlink::kind(NFTABLES, message::GET_GENERATION);
-    request.message(kind, flags::ACK, sequence, |w| nfnetlink::header(w, 0, 0));
-    let mut generation = None;
-    let result = socket.request(request.as_slice(), sequence, |message| {
-        let attribute = message.attributes(nfnetlink::HEADER).find_kind(GENERATION_ID);
-        generation = attribute.and_then(|attribute| attribute.be32());
-        Ok(())
-    });
-    match result {
-        Ok(()) => Ok(generation),
-        // What nfnetlink says of a subsystem that it does not have.
-        Err(Error::Kernel(error)) if error.errno == libc::EINVAL => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Our chains.

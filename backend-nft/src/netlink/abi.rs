@@ -19,7 +19,6 @@ pub(super) mod message {
     pub const GET_ELEMENT: u8 = 13;
     pub const DEL_ELEMENT: u8 = 14;
     pub const NEW_GENERATION: u8 = 15;
-    pub const GET_GENERATION: u8 = 16;
 }
 
 /// `NFTA_TABLE_*`
@@ -94,7 +93,6 @@ pub(super) const LIST_ELEMENT: u16 = 1;
 
 /// `NFTA_GEN_*`
 pub(super) mod generation {
-    pub const ID: u16 = 1;
     pub const PROCESS: u16 = 2;
     pub const PROGRAM: u16 = 3;
 }

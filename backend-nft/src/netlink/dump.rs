@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use ::netlink::{
     Attribute, Attributes, Error, Message, Socket, Writer, flags,
     nfnetlink::{self, subsystem::NFTABLES},
+    nftables,
 };
 
 use super::{
-    abi::{chain, data, element, generation, message, rule, set, table, userdata as udata},
+    abi::{chain, data, element, message, rule, set, table, userdata as udata},
     batch, userdata,
 };
 use crate::ruleset::{
@@ -23,16 +24,7 @@ const RESIZE_WAIT: Duration = Duration::from_millis(20);
 
 /// The generation of the ruleset.
 pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
-    let sequence = socket.sequences(1);
-    let mut request = Writer::new();
-    let kind = nfnetlink::kind(NFTABLES, message::GET_GENERATION);
-    request.message(kind, flags::ACK, sequence, |w| nfnetlink::header(w, 0, 0));
-    let mut generation = None;
-    socket.request(request.as_slice(), sequence, |message| {
-        generation = attributes(message).find_kind(generation::ID).and_then(|id| id.be32());
-        Ok(())
-    })?;
-    generation.ok_or(Error::Malformed("no generation"))
+    nftables::generation(socket)?.ok_or(Error::Malformed("there is no nf_tables"))
 }
 
 /// The table of a family; `None` if there is none.

@@ -24,10 +24,11 @@ const SET_ADD_COUNTERS: libc::c_int = 65;
 /// `struct xt_counters`: packets, bytes.
 pub(super) type Counters = [u64; 2];
 
-/// `struct ipt_getinfo`
+/// `struct ipt_getinfo`, which is the same as `struct ip6t_getinfo`: it differs when most changes
+/// have been made.
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct Info {
+#[derive(Clone, Copy, Hash)]
+pub(crate) struct Info {
     name: [u8; 32],
     valid_hooks: u32,
     hook_entry: [u32; HOOKS],
@@ -68,7 +69,7 @@ struct AddCounters {
 }
 
 /// The kernel's interface to a table.
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     pub(super) family: IpFamily,
     pub(super) table: Table,
     socket: OwnedFd,
@@ -76,7 +77,7 @@ pub(super) struct Kernel {
 
 impl Kernel {
     /// Opens a socket to it.
-    pub(super) fn open(family: IpFamily, table: Table) -> Result<Self, LeftoverError> {
+    pub(crate) fn open(family: IpFamily, table: Table) -> Result<Self, LeftoverError> {
         let domain = match family {
             IpFamily::V4 => libc::AF_INET,
             IpFamily::V6 => libc::AF_INET6,
@@ -141,15 +142,19 @@ impl Kernel {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Its size and the like.
+    pub(crate) fn info(&self) -> Result<Info, LeftoverError> {
+        let mut buffer = [0; size_of::<Info>()];
+        buffer[..32].copy_from_slice(&self.name());
+        self.get(GET_INFO, &mut buffer).map_err(|source| self.error("read", source))?;
+        // SAFETY: all fields are numbers, for which any bytes will do, and there are as many.
+        Ok(unsafe { buffer.as_ptr().cast::<Info>().read_unaligned() })
+    }
+
     /// What it holds.
     pub(super) fn read(&self) -> Result<Blob, LeftoverError> {
         for _ in 0..ATTEMPTS {
-            let mut buffer = [0; size_of::<Info>()];
-            buffer[..32].copy_from_slice(&self.name());
-            self.get(GET_INFO, &mut buffer).map_err(|source| self.error("read", source))?;
-            // SAFETY: all fields are numbers, for which any bytes will do, and there are as many.
-            let info: Info = unsafe { buffer.as_ptr().cast::<Info>().read_unaligned() };
-
+            let info = self.info()?;
             const BEFORE: usize = offset_of!(GetEntries, entries);
             let mut buffer = vec![0; BEFORE + info.size as usize];
             buffer[..32].copy_from_slice(&self.name());

@@ -14,7 +14,9 @@ use std::{
 
 use proxy_core::model::IpFamily;
 
-use self::kernel::{Counters, Kernel};
+pub(crate) use self::kernel::Kernel;
+
+use self::kernel::Counters;
 use super::{ATTEMPTS, LeftoverError};
 use crate::layout::Table;
 
