@@ -6,7 +6,8 @@ mod common;
 use std::{fs, thread, time::Duration};
 
 use backend_iptables::{Flavour, IptablesConfig, IptablesProxier, probe};
-use common::{Tables, config, in_namespace, start, web, web_slice};
+use common::{Tables, config, in_namespace, start};
+use proxy_core::testing::{web, web_slice};
 
 fn chosen() -> Flavour {
     IptablesProxier::new(IptablesConfig::default()).expect("iptables is installed").flavour()

@@ -10,11 +10,12 @@ use std::{
 };
 
 use backend_iptables::Flavour;
-use common::{Tables, config, in_namespace, proxier, web};
+use common::{Tables, config, in_namespace, proxier};
 use proxy_core::{
     objects::{Event, Kind},
     proxier::Proxier,
     runner::{Input, Runner, RunnerConfig},
+    testing::web,
     track::Tracker,
 };
 use tokio::sync::{mpsc, oneshot};

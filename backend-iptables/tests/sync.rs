@@ -6,10 +6,10 @@ mod common;
 use std::{error::Error, net::IpAddr};
 
 use backend_iptables::Flavour;
-use common::{Tables, config, in_namespace, proxier, start, web, web_slice};
+use common::{Tables, config, in_namespace, proxier, start};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    testing::{endpoint, service, slice},
+    testing::{endpoint, service, slice, web, web_slice},
 };
 use serde_json::json;
 

@@ -10,10 +10,9 @@ use std::{
 use backend_iptables::{Flavour, IptablesConfig, IptablesProxier};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig},
-    objects::Event,
     proxier::{Proxier, ProxierError, SyncReport},
     state::{Delta, State},
-    testing::{NODE, Stepped, endpoint, service, slice},
+    testing::{NODE, Stepped},
 };
 pub use test_netns::in_namespace;
 
@@ -121,19 +120,4 @@ pub fn start(flavour: Flavour, config: NodeConfig) -> Node {
 pub fn config() -> NodeConfig {
     let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a network")]);
     NodeConfig { local_pods: pods, ..NodeConfig::new(NODE) }
-}
-
-/// A Service `web` with three endpoints, one of them here.
-pub fn web() -> Vec<Event> {
-    vec![service("web", "10.96.0.1").port("http", "TCP", 80).apply(), web_slice(&[1, 2, 3])]
-}
-
-pub fn web_slice(last: &[u8]) -> Event {
-    let mut made =
-        slice("web", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
-    for number in last {
-        let on = if *number == 1 { NODE } else { "elsewhere" };
-        made = made.endpoint(endpoint(&format!("10.244.0.{number}"), on));
-    }
-    made.apply()
 }

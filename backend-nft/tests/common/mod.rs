@@ -9,10 +9,10 @@ use std::{
 };
 
 use backend_nft::{NftConfig, NftProxier, transport::TransportKind};
+pub use proxy_core::testing::{web, web_slice};
 use proxy_core::{
     config::{LocalPodsConfig, NodeConfig},
-    objects::Event,
-    testing::{NODE, Stepped, endpoint, service, slice},
+    testing::{NODE, Stepped},
 };
 pub use test_netns::in_namespace;
 
@@ -51,19 +51,4 @@ pub fn ruleset() -> String {
 
 pub fn config() -> NodeConfig {
     NodeConfig { local_pods: LocalPodsConfig::NodeCidr, ..NodeConfig::new(NODE) }
-}
-
-/// A Service `web` with three endpoints, one of them here.
-pub fn web() -> Vec<Event> {
-    vec![service("web", "10.96.0.1").port("http", "TCP", 80).apply(), web_slice(&[1, 2, 3])]
-}
-
-pub fn web_slice(last: &[u8]) -> Event {
-    let mut made =
-        slice("web", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
-    for number in last {
-        let on = if *number == 1 { NODE } else { "elsewhere" };
-        made = made.endpoint(endpoint(&format!("10.244.0.{number}"), on));
-    }
-    made.apply()
 }

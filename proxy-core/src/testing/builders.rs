@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::NAMESPACE;
+use super::{NAMESPACE, NODE};
 use crate::objects::{Event, Kind, Object, ObjectKey};
 
 /// An object in the making.
@@ -230,4 +230,19 @@ impl Builder {
 /// A network. Panics if it is none.
 pub(super) fn net(text: &str) -> ipnet::IpNet {
     crate::model::parse_cidr(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A Service `web` with three endpoints, one of them on this node.
+pub fn web() -> Vec<Event> {
+    vec![service("web", "10.96.0.1").port("http", "TCP", 80).apply(), web_slice(&[1, 2, 3])]
+}
+
+/// The endpoints of [`web`], by the last number of their addresses; 1 is on this node.
+pub fn web_slice(last: &[u8]) -> Event {
+    let mut made = slice("web", "a").set("ports", json!([{"name": "http", "port": 80}]));
+    for number in last {
+        let on = if *number == 1 { NODE } else { "elsewhere" };
+        made = made.endpoint(endpoint(&format!("10.244.0.{number}"), on));
+    }
+    made.apply()
 }

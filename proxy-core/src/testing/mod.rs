@@ -40,7 +40,7 @@ mod stepped;
 mod strategies;
 
 pub use self::{
-    builders::{Builder, endpoint, node, service, service_cidr, slice},
+    builders::{Builder, endpoint, node, service, service_cidr, slice, web, web_slice},
     many::ManyServices,
     oracle::{assert_invariants, final_objects, resolve_afresh},
     stepped::Stepped,
