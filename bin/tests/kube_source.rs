@@ -263,6 +263,12 @@ async fn a_watch_resumes_from_its_last_bookmark() {
     rig.wait(Duration::from_millis(300)).await;
     // All that could be told from is forgotten but the newest version.
     rig.server.faults().cut_connections();
+    let deadline = time::Instant::now() + PATIENCE;
+    // What is told before the cut is noticed could still come by the old connection.
+    while rig.requests("services", "").len() < 2 {
+        assert!(time::Instant::now() < deadline, "the watch of Services is not opened again");
+        rig.wait(Duration::from_millis(10)).await;
+    }
     apply(&rig.server, load::service(9));
     rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-9")).await;
     let resumed = format!("resourceVersion={version}");
