@@ -335,7 +335,7 @@ COMMIT
         let before = others();
         // ip6tables-nft-restore 1.8.9 leaves counters out.
         assert!(before[0].iter().any(|line| line.starts_with("[9:10] -A LAST")), "{before:#?}");
-        common::cleanup(&mut proxy.proxier);
+        proxy.cleanup();
         assert_eq!(others(), before);
     });
 }

@@ -31,11 +31,6 @@ pub fn sync(
     runtime.block_on(proxier.sync(state, delta))
 }
 
-pub fn cleanup(proxier: &mut IptablesProxier) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    runtime.block_on(proxier.cleanup()).expect("a clean-up");
-}
-
 pub fn full() -> Delta {
     Delta { full: true, ..Delta::default() }
 }
