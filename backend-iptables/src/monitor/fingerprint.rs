@@ -30,8 +30,11 @@ impl Fingerprint {
 
 fn legacy(family: IpFamily) -> Option<Fingerprint> {
     let mut hasher = DefaultHasher::new();
+    // One socket for all: this is asked at every change, and three times a second.
+    let mut kernel = Kernel::open(family, Table::Nat).ok()?;
     for table in Table::ALL {
-        Kernel::open(family, table).ok()?.info().ok()?.hash(&mut hasher);
+        kernel = kernel.at(table);
+        kernel.info().ok()?.hash(&mut hasher);
     }
     Some(Fingerprint(hasher.finish()))
 }

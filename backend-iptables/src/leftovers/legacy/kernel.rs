@@ -94,6 +94,11 @@ impl Kernel {
         Ok(Self { family, table, socket })
     }
 
+    /// Another table of the family, by the same socket.
+    pub(crate) fn at(self, table: Table) -> Self {
+        Self { table, ..self }
+    }
+
     pub(super) fn error(&self, action: &'static str, source: io::Error) -> LeftoverError {
         LeftoverError::Legacy { action, table: self.table.name(), source }
     }
