@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs the programs that the make targets call and that are missing: Debian packages by
-# apt-get (which needs root), cargo tools into target/tools. Says what is missing where it cannot.
+# Installs missing programs that the make targets run: Debian packages with apt-get (which needs root),
+# cargo tools into target/tools. Prints what is missing if it cannot be installed.
 #
 #   scripts/install-tools.sh PROGRAM ...
 set -eu
 cd "$(dirname "$0")/.."
 
-# Which Debian package has a program.
+# Prints the Debian package of a program.
 package_of() {
     case "$1" in
         nft) echo nftables ;;
@@ -39,7 +39,7 @@ if [ -n "$packages" ]; then
     fi
     echo "installing$packages"
     export DEBIAN_FRONTEND=noninteractive
-    # A list of packages may be there already, or be too old.
+    # The list of packages may exist already, or be out of date.
     # shellcheck disable=SC2086
     apt-get install -y -qq --no-install-recommends $packages >/dev/null 2>&1 || {
         apt-get update -qq
