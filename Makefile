@@ -1,24 +1,52 @@
-# What people type. Each target installs what it needs (scripts/install-tools.sh).
+# The commands for developers. Each target installs the tools that it needs
+# (scripts/install-tools.sh).
 
 CARGO ?= cargo
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help demo test bench fmt clippy deny unit
+# The crates of which every test passes without root, and within seconds: found by running each
+# test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
+UNIT_CRATES = switchyard-core switchyard-config switchyard-klog switchyard-observability \
+	switchyard-source-manifests api-standin demo public-api
+# The crates whose tests in `src` pass without root; their tests in `tests` make network namespaces,
+# or take longer.
+UNIT_LIBS = switchyard switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
+	switchyard-source-kube switchyard-userspace switchyard-xtables packet-rig
+
+# The crates with property tests.
+PROPERTY_CRATES = switchyard-core switchyard-nft switchyard-iptables
+# The length of a soak run in seconds, and the number of cases of each property test in the run.
+SECONDS = 600
+SOAK_CASES = 4096
+
+# The crates that are not published: the program, and what is for tests.
+UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
+
+.PHONY: help demo unit test tests soak bench fmt clippy deny features doc package api
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster (needs root)"
+	@echo "make unit   the tests that need no root; seconds, once they are built"
 	@echo "make test   everything that must pass before a change lands (needs root)"
+	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
+	@echo "make api    rewrite docs/api, after a change of a public API"
 	@echo "make bench  how long syncs take, beside the floor (needs root)"
 
-# Builds, makes network namespaces, proxies the manifests in examples/, and shows where real
-# connections go.
+# Builds the program, makes network namespaces, proxies for the manifests in examples/, and shows where
+# real connections go.
 demo:
 	@scripts/install-tools.sh cc ip nft
 	@$(CARGO) build --quiet --release --package switchyard --package demo
 	@target/release/demo
 
-# Format, lints, licences, then all tests: unit tests, and those that make network namespaces.
-test: fmt clippy deny unit
+unit:
+	@scripts/install-tools.sh cc
+	$(CARGO) test --no-fail-fast $(addprefix --package ,$(UNIT_CRATES))
+	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS))
+
+# Format, lints, licences, documentation, packages, then all tests, with and without network
+# namespaces.
+test: fmt clippy features deny doc package tests
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -27,21 +55,51 @@ clippy:
 	@scripts/install-tools.sh cc
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
-# Advisories need a database from the network; where there is none, the rest still counts.
+# Each feature of core alone, and none. A build without dev-dependencies shows what is missing.
+features:
+	$(CARGO) clippy --quiet --package switchyard-core --no-default-features -- -D warnings
+	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features runner -- -D warnings
+	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features serde -- -D warnings
+	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features testing -- -D warnings
+	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features k8s-openapi,k8s-openapi/latest -- -D warnings
+	$(CARGO) clippy --quiet --package switchyard-core --features k8s-openapi,k8s-openapi/earliest,serde,testing -- -D warnings
+
+# Links that lead nowhere are errors.
+doc: export RUSTDOCFLAGS = -D warnings
+doc:
+	$(CARGO) doc --workspace --no-deps --all-features --quiet
+
+# Whether each library can be packaged as it is, with the packages of the others.
+package:
+	$(CARGO) package --workspace $(addprefix --exclude ,$(UNPUBLISHED)) --allow-dirty --no-verify --quiet
+
+# The public API of each library. A test compares it with the sources.
+api:
+	SWITCHYARD_WRITE_API=1 $(CARGO) test --quiet --package public-api --test listings
+
 deny:
 	@scripts/install-tools.sh cc cargo-deny
 	cargo-deny --log-level error check licenses bans sources
-	@cargo-deny --log-level off fetch db 2>/dev/null \
-		&& cargo-deny --log-level error check advisories \
-		|| echo "advisories: not checked, the database cannot be fetched from here"
+	@scripts/test-check-advisories.sh
+	scripts/check-advisories.sh
 
-unit:
+# The packet tests run the programs that the first line builds.
+tests:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --no-fail-fast
-	SWITCHYARD_BACKEND=iptables $(CARGO) test --package packet-rig --test sequences --test restart
+
+# Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
+# the seed.
+soak: export SWITCHYARD_SOAK = $(SECONDS)
+soak:
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap
+	$(CARGO) build --workspace --bins
+	$(CARGO) test --package packet-rig --test it sequences -- --nocapture
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --no-fail-fast $(addprefix --package ,$(PROPERTY_CRATES))
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard --lib
 
 bench:
 	@scripts/install-tools.sh cc ip nft iptables
-	$(CARGO) bench --package backend-nft --bench sync
-	$(CARGO) bench --package backend-iptables --bench sync
+	$(CARGO) bench --package switchyard-nft --bench sync
+	$(CARGO) bench --package switchyard-iptables --bench sync

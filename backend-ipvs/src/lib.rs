@@ -1,65 +1,79 @@
 //! The IPVS backend: Services as virtual servers of the kernel's own load balancer.
 //!
-//! It will speak generic netlink to IPVS, keep Service addresses on `kube-ipvs0`, and use the
-//! ipsets and the few iptables chains of kube-proxy's ipvs mode under the same names. None of that
-//! is built: until it is, this crate says so to whoever selects the mode.
+//! The backend will speak generic netlink to IPVS, keep Service addresses on `kube-ipvs0`, and use
+//! the ipsets and the few iptables chains of kube-proxy's ipvs mode under the same names. So far
+//! [`IpvsBackend`] removes what that mode leaves on a node; [`IpvsBackend::open`] reports that the
+//! rest is not built yet.
 
-use async_trait::async_trait;
-use proxy_core::{
-    proxier::{Proxier, ProxierError, SyncReport},
-    state::{Delta, State},
-};
+mod chains;
+mod device;
+mod leftovers;
+mod sets;
 
-/// The `mode` that selects this backend.
-pub const MODE: &str = "ipvs";
+use std::{path::Path, process::Command};
 
-/// Whether this node can run the backend; it changes nothing.
-pub fn probe() -> Result<(), ProxierError> {
-    Err(not_built())
-}
+use switchyard_core::proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable};
+use switchyard_xtables::OwnedChains;
 
-fn not_built() -> ProxierError {
-    ProxierError::Unsupported {
-        mode: MODE,
-        reason: "the ipvs backend is not built yet; use nftables".into(),
+use chains::SHARED_WITH_IPTABLES;
+
+const NOT_BUILT: &str = "the ipvs backend is not built yet; use nftables";
+
+/// ipvs mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IpvsBackend;
+
+impl Backend for IpvsBackend {
+    fn mode(&self) -> Mode {
+        Mode::IPVS
+    }
+
+    fn probe(&self) -> Result<Support, Unusable> {
+        if !has_ipvs() {
+            return Err(Unusable::Node("the kernel module ip_vs is missing".to_owned()));
+        }
+        Err(Unusable::Backend(NOT_BUILT.to_owned()))
+    }
+
+    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
+        Err(ProxierError::unsupported(Mode::IPVS, NOT_BUILT))
+    }
+
+    /// Removes chains and jumps, virtual servers, ipsets and `kube-ipvs0`, by netlink and without
+    /// any program. Blocks for a few seconds at most while other programs change rules.
+    ///
+    /// kube-proxy deletes every virtual server of the node. This backend deletes those with an
+    /// address, and only on a node that has `kube-ipvs0` or an ipset of ipvs mode: elsewhere, the
+    /// virtual servers are another program's.
+    fn clean_up(&self) -> Result<(), ProxierError> {
+        remove(&chains::owned())
+    }
+
+    /// Leaves the chains that iptables mode has under the same names as long as that mode serves.
+    fn clean_up_beside(&self, active: Mode) -> Result<(), ProxierError> {
+        match active {
+            Mode::IPTABLES => remove(&chains::owned().without(&SHARED_WITH_IPTABLES)),
+            _ => self.clean_up(),
+        }
+    }
+
+    fn conflicts_with(&self) -> &'static [Mode] {
+        &[Mode::NFTABLES, Mode::IPTABLES]
     }
 }
 
-/// The ipvs backend. There is no value of it yet: [`IpvsProxier::new`] always fails.
-#[derive(Debug)]
-pub enum IpvsProxier {}
-
-impl IpvsProxier {
-    /// Makes the backend, if the node can run it.
-    pub fn new() -> Result<Self, ProxierError> {
-        Err(not_built())
-    }
+fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
+    leftovers::remove(chains).map_err(|error| {
+        ProxierError::backend(Mode::IPVS, "cannot remove everything of ipvs mode", error)
+    })
 }
 
-#[async_trait]
-impl Proxier for IpvsProxier {
-    fn mode(&self) -> &'static str {
-        match *self {}
-    }
-
-    async fn sync(&mut self, _: &State, _: &Delta) -> Result<SyncReport, ProxierError> {
-        match *self {}
-    }
-
-    async fn cleanup(&mut self) -> Result<(), ProxierError> {
-        match *self {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn says_that_it_is_not_built() {
-        let sentence = "ipvs cannot be used on this node: \
-                        the ipvs backend is not built yet; use nftables";
-        assert_eq!(probe().unwrap_err().to_string(), sentence);
-        assert_eq!(IpvsProxier::new().unwrap_err().to_string(), sentence);
+/// Whether the kernel has IPVS, if need be after loading its module.
+fn has_ipvs() -> bool {
+    let is_there = || Path::new("/proc/net/ip_vs").exists();
+    is_there() || {
+        // The output of modprobe is of no use: the file shows whether it worked.
+        let _ = Command::new("modprobe").args(["-q", "ip_vs"]).output();
+        is_there()
     }
 }

@@ -4,23 +4,26 @@
 //! cluster, and elements of maps for everything that varies.
 //!
 //! - `layout`: how Services become chains, rules and elements.
-//! - `proxier`: compares that with what the kernel holds: [`NftProxier`], the backend.
-//! - `monitor`: notices that somebody else changes the tables.
-//! - [`ruleset`]: typed chains, rules, sets and elements, and transactions of them.
-//! - [`text`]: the same in nft's syntax.
-//! - [`transport`]: how it gets to the kernel and back; [`netlink`] is the usual way, [`json`] the
-//!   other.
+//! - `proxier`: compares them with what the kernel holds: [`NftProxier`], the backend.
+//! - `monitor`: notices when other programs change the tables.
+//! - [`probe`]: whether the kernel can do what the backend needs.
+//! - [`NftBackend`]: the backend as a value in a program's table of backends.
+//! - [`ruleset`]: typed chains, rules, sets and elements, and the transports that commit them, which
+//!   are a crate of their own.
+//!
+//! Feature `json`: the transport that runs the program `nft`.
 
-pub mod json;
+mod backend;
 mod layout;
 mod monitor;
-pub mod netlink;
+mod probe;
 mod proxier;
-pub mod ruleset;
-pub mod text;
-pub mod transport;
+
+pub use switchyard_nft_ruleset as ruleset;
 
 pub use self::{
+    backend::NftBackend,
     layout::NftConfig,
+    probe::{ProbeError, probe},
     proxier::{NftProxier, render},
 };

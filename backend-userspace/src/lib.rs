@@ -1,65 +1,39 @@
 //! The userspace backend: a real TCP and UDP proxy, with rules that redirect traffic into it.
 //!
-//! It will accept connections itself, so that it can try another endpoint when one refuses, and
-//! can run where no netfilter is to be had. None of that is built: until it is, this crate says so
-//! to whoever selects the mode.
+//! The backend will accept connections itself, so that it can try another endpoint when one
+//! refuses, and can run where there is no netfilter. None of that is built yet:
+//! [`UserspaceBackend`] reports so when the mode is selected.
 
-use async_trait::async_trait;
-use proxy_core::{
-    proxier::{Proxier, ProxierError, SyncReport},
-    state::{Delta, State},
-};
+use switchyard_core::proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable};
 
-/// The `mode` that selects this backend.
-pub const MODE: &str = "userspace";
+const NOT_BUILT: &str = "the userspace backend is not built yet; use nftables";
 
-/// Whether this node can run the backend; it changes nothing.
-pub fn probe() -> Result<(), ProxierError> {
-    Err(not_built())
-}
+/// userspace mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UserspaceBackend;
 
-fn not_built() -> ProxierError {
-    ProxierError::Unsupported {
-        mode: MODE,
-        reason: "the userspace backend is not built yet; use nftables".into(),
-    }
-}
-
-/// The userspace backend. There is no value of it yet: [`UserspaceProxier::new`] always fails.
-#[derive(Debug)]
-pub enum UserspaceProxier {}
-
-impl UserspaceProxier {
-    /// Makes the backend, if the node can run it.
-    pub fn new() -> Result<Self, ProxierError> {
-        Err(not_built())
-    }
-}
-
-#[async_trait]
-impl Proxier for UserspaceProxier {
-    fn mode(&self) -> &'static str {
-        match *self {}
+impl Backend for UserspaceBackend {
+    fn mode(&self) -> Mode {
+        Mode::USERSPACE
     }
 
-    async fn sync(&mut self, _: &State, _: &Delta) -> Result<SyncReport, ProxierError> {
-        match *self {}
+    fn probe(&self) -> Result<Support, Unusable> {
+        Err(Unusable::Backend(NOT_BUILT.to_owned()))
     }
 
-    async fn cleanup(&mut self) -> Result<(), ProxierError> {
-        match *self {}
+    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
+        Err(ProxierError::unsupported(Mode::USERSPACE, NOT_BUILT))
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn clean_up(&self) -> Result<(), ProxierError> {
+        Err(ProxierError::unsupported(Mode::USERSPACE, NOT_BUILT))
+    }
 
-    #[test]
-    fn says_that_it_is_not_built() {
-        let sentence = "userspace cannot be used on this node: \
-                        the userspace backend is not built yet; use nftables";
-        assert_eq!(probe().unwrap_err().to_string(), sentence);
-        assert_eq!(UserspaceProxier::new().unwrap_err().to_string(), sentence);
+    fn translates_flows(&self) -> bool {
+        false
+    }
+
+    fn conflicts_with(&self) -> &'static [Mode] {
+        &[Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]
     }
 }

@@ -1,4 +1,6 @@
-//! The `switchyard` program: see [`switchyard::cli`] for what it can be told to do.
+//! The `switchyard` program. [`switchyard::main`] does all the work.
+
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

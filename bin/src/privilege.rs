@@ -1,27 +1,27 @@
-//! The one capability that this program needs, and the programs that it starts need as well.
+//! CAP_NET_ADMIN, the capability that this program and the programs that it runs need.
 //!
-//! A user other than root has CAP_NET_ADMIN because the file of the program grants it. What such a
-//! user starts has nothing again, unless the capability is in the ambient set: without it, iptables
-//! could not even tell whether kube-proxy has left rules behind.
+//! A user other than root gets the capability from the file of the program. A program that such a
+//! user runs inherits it only if it is in the ambient set; without it, iptables could not even
+//! list the rules that kube-proxy left behind.
 
 use rustix::{
     io,
     process::geteuid,
     thread::{CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities},
 };
+use switchyard_core::error::Chain;
 
-/// Lets programs that are started from now on have CAP_NET_ADMIN if this one has it. That goes for
-/// the calling thread and the threads that it makes later.
+/// Passes CAP_NET_ADMIN on to all programs that are run later, if this program has the capability.
+/// Concerns the calling thread and the threads that it starts later.
 pub fn pass_on() {
     if let Err(error) = try_pass_on() {
-        let error: &dyn std::error::Error = &error;
-        tracing::warn!(error, "Programs that are called cannot have CAP_NET_ADMIN");
+        tracing::warn!(err = %Chain(&error), "Failed to pass CAP_NET_ADMIN on to other programs");
     }
 }
 
 fn try_pass_on() -> io::Result<()> {
     let mut sets = capabilities(None)?;
-    // Whatever root starts has root's capabilities.
+    // Programs that root runs have root's capabilities.
     if geteuid().is_root() || !sets.permitted.contains(CapabilitySet::NET_ADMIN) {
         return Ok(());
     }

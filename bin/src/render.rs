@@ -1,43 +1,44 @@
-//! `switchyard render`: prints what would be programmed.
+//! The command `switchyard render`, which prints what would be programmed.
 
 use std::{
     io::{self, Write},
     path::PathBuf,
 };
 
-use backend_nft::json::Document;
-use proxy_core::{objects::Event, track::Tracker};
-
-use crate::{
-    backend,
+use switchyard_config::{
     cli::RenderFormat,
-    config::settings::{Mode, Settings, SourceSettings},
-    source::manifests::{self, ManifestsError},
+    settings::{Settings, SourceSettings},
 };
+use switchyard_core::{objects::Event, proxier::Mode, track::Tracker};
+use switchyard_interfaces::families;
+use switchyard_nft::ruleset::json::Document;
+use switchyard_source_manifests::{self as manifests, ManifestsError};
 
-/// Why nothing could be printed.
+use crate::backends;
+
+/// Why `render` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
-    /// Only manifests can be rendered.
+    /// No directory of manifests is given.
     #[error("render needs --manifests DIR")]
     NoManifests,
-    /// Only nftables has something to print.
+    /// The mode is not nftables.
     #[error("{0} mode cannot be rendered; use nftables")]
     Mode(Mode),
-    /// The directory.
+    /// The directory cannot be read.
     #[error("cannot read the manifests")]
     Manifests(#[from] ManifestsError),
-    /// The transaction has no JSON form.
+    /// The transaction cannot be written as JSON.
     #[error("cannot print the transaction as JSON")]
     Json(#[source] serde_json::Error),
-    /// The output went wrong.
+    /// The output cannot be written.
     #[error("cannot write")]
     Output(#[from] io::Error),
 }
 
-/// Prints to `output` the transaction that makes an empty node serve what the manifests say, and to
-/// `problems` what is wrong with them. The node's interfaces are not looked at: node ports are
-/// served where its Node and the configuration say.
+/// Prints to `output` the transaction that makes an empty node serve the manifests, and to
+/// `problems` the problems of the manifests. Addresses of the node's interfaces are not used: node
+/// ports are served on the addresses in the Node object and in the configuration.
 pub fn render(
     settings: &Settings,
     format: RenderFormat,
@@ -47,11 +48,12 @@ pub fn render(
     let SourceSettings::Manifests(directory) = &settings.source else {
         return Err(RenderError::NoManifests);
     };
-    if settings.backend.mode != Mode::Nftables {
+    if settings.backend.mode != Mode::NFTABLES {
         return Err(RenderError::Mode(settings.backend.mode));
     }
     let tracker = tracked(settings, directory.clone(), problems)?;
-    let transaction = backend_nft::render(&backend::nft_config(&settings.backend), tracker.state());
+    let config = backends::nft_config(&settings.backend, families());
+    let transaction = switchyard_nft::render(&config, tracker.state());
     match format {
         RenderFormat::Nft => write!(output, "{transaction}")?,
         RenderFormat::Json => {
@@ -63,12 +65,12 @@ pub fn render(
     Ok(output.flush()?)
 }
 
-/// The output's error, if it was that.
+/// Returns the error of the output if that was the cause.
 fn json_error(error: serde_json::Error) -> RenderError {
     if error.is_io() { RenderError::Output(error.into()) } else { RenderError::Json(error) }
 }
 
-/// A tracker that knows all the manifests.
+/// Returns a tracker that knows all manifests, with the node's settings.
 fn tracked(
     settings: &Settings,
     directory: PathBuf,

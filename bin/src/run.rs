@@ -1,65 +1,59 @@
-//! Proxying: sources and servers around an engine.
+//! The running proxy: an engine, and around it the source of objects, the servers, and the reader
+//! of configuration changes.
 //!
 //! ```text
-//! source -> events \                                      / logs
-//!                   inputs -> engine (its own thread) -> -- metrics -> HTTP servers
-//! interfaces ------/ /          |                         \ health --/
-//! configuration ----/         kernel
+//! source of objects ─────┐                                      ┌─► logs
+//! interface addresses ───┼─► engine (a thread of its own) ──────┼─► metrics ─► HTTP servers
+//! configuration changes ─┘      │                               └─► health ──► HTTP servers
+//!                               ▼
+//!                            kernel
 //! ```
 //!
-//! What becomes of changes of the configuration, [`reload`] decides.
+//! [`reload`](crate::reload) decides what a change of the configuration does.
 //!
-//! The engine has a thread of its own because a commit blocks it. Nothing here ends on its own;
-//! signals keep their default dispositions, so that the program just stops and what it programmed
-//! stays.
+//! The engine has a thread of its own because a commit blocks it. Nothing here ends by itself, and
+//! signals keep their default dispositions: a signal ends the program at once, and the rules in the
+//! kernel stay.
 
-use std::{convert::Infallible, io, sync::Arc, thread, time::Duration};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
-use proxy_core::{
-    proxier::{Proxier, ProxierError},
-    runner::{Input, Observer, Pace, Runner, RunnerConfig},
-    track::Tracker,
+use switchyard_config::{Loaded, flags::Flags, settings::Settings, version};
+use switchyard_core::{
+    engine::{Engine, EngineError},
+    error::Chain,
+    model::IpFamily,
+    proxier::{self, Backend, ProxierError},
 };
-use tokio::{
-    runtime,
-    sync::{
-        mpsc::{self, Receiver, Sender},
-        oneshot, watch,
-    },
-    task::JoinError,
-};
-
-use crate::{
-    backend::{self, Built},
-    config::{
-        Loaded,
-        settings::{PeriodSettings, Settings},
-    },
-    events::{self, Event, Recorder},
-    feed::{self, FeedError, Link},
-    flags::Flags,
-    flows,
+use switchyard_interfaces::AddressFollower;
+use switchyard_observability::{
+    engine_observer::EngineObserver,
     health::ProxyHealth,
     http::{
         Handler,
+        connections::{Connections, Limits},
         healthz::HealthzHandler,
-        metrics::{MetricsHandler, Shown},
-        moving::{self, Place},
+        metrics::{ConfigPages, MetricsHandler},
+        rebind::{self, ServerAddress},
         service_health::{NotServed, ServiceHealthServers},
     },
     metrics::Metrics,
-    node::discovery::Discovery,
-    node_addresses,
-    observe::EngineObserver,
-    reload::{self, Parts, Reloader},
-    source::kube::WatchHealth,
+};
+use switchyard_source_kube::WatchHealth;
+use tokio::{runtime, sync::watch, task::JoinError};
+
+use crate::{
+    adapters::{ObservedRequests, SourceWatches},
+    backends, conntrack, descriptors, logging,
+    node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
+    node_events::{self, Event, Recorder},
+    reload::{LiveParts, Reloader},
+    select::Chosen,
+    source_task::{self, ApiServerLink, SourceError},
 };
 
-/// Inputs that may wait for the engine while it commits.
-const QUEUE: usize = 4096;
-/// How long to wait for the Event that says why the program ends.
-const LAST_WORDS: Duration = Duration::from_secs(3);
-/// Threads for sources and servers.
+/// How long the program waits, before it ends, until the Event with the reason is sent.
+const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
+/// The number of threads for the source and the servers.
 const WORKERS: usize = 2;
 
 /// Why the program ends.
@@ -71,202 +65,164 @@ pub enum RunError {
     /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
-    /// A thread or a runtime could not be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    /// Objects cannot be had.
+    /// The table of backends lacks the chosen mode, which the choice of the mode rules out.
+    #[error("there is no such backend")]
+    NoBackend,
+    /// The engine could not be started.
     #[error(transparent)]
-    Feed(#[from] FeedError),
-    /// An address could not be bound, and the configuration says that this is fatal.
+    Start(#[from] EngineError),
+    /// The threads of the sources and servers could not be started.
+    #[error("cannot start a thread")]
+    Runtime(#[source] io::Error),
+    /// The source of objects failed.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The program cannot work on this node.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// An address could not be bound, which is fatal with `bindAddressHardFail`.
     #[error("cannot serve {0}")]
     Server(&'static str, #[source] io::Error),
-    /// The configuration file says something else now that needs another start: whoever supervises
-    /// this program starts it again.
+    /// A changed field of the configuration file requires a restart, by the program's supervisor.
     #[error("content of the proxy server's configuration file was updated")]
     ConfigurationChanged,
     /// A task panicked.
     #[error("a task ended unexpectedly")]
     Task(#[source] JoinError),
-    /// The engine ended, which only a panic makes it do.
+    /// The engine ended, which happens only in a panic.
     #[error("the engine ended unexpectedly")]
     Engine,
 }
 
-/// Proxies for ever, with settings that were made from what was loaded with these flags. If that is
-/// in another mode than the configured one, `mode_replaced` says why.
+/// Proxies in the chosen mode until something makes the program end, and returns the reason.
+/// `settings` are those of the mode, and `loaded` is the configuration that `flags` led to.
 pub fn run(
     settings: &Settings,
     loaded: &Loaded,
     flags: &Flags,
-    mode_replaced: Option<String>,
+    backends: &[Arc<dyn Backend>],
+    chosen: Chosen,
 ) -> Result<Infallible, RunError> {
     let config = &loaded.config;
-    let Built { proxier, families, stats } = backend::build(&settings.backend)?;
-    let monitor = proxier.monitor();
-    let health = Arc::new(ProxyHealth::new(reload::patience(&settings.periods)));
-    let families = backend::enabled(&families);
-    let metrics = Arc::new(Metrics::new(settings.backend.mode, &families, &config.feature_gates)?);
-    if let Some(stats) = stats {
-        metrics.count_rules(stats);
-    }
+    let backend = backends::get(backends, chosen.mode).ok_or(RunError::NoBackend)?;
+    let supported = chosen.support.families;
+    let families: Vec<IpFamily> =
+        IpFamily::ALL.into_iter().filter(|family| *supported.get(*family)).collect();
+    let health = Arc::new(ProxyHealth::new(settings.periods.health_timeout()));
+    let release = version::reported(flags);
+    let metrics = Arc::new(Metrics::new(chosen.mode, &families, &config.feature_gates, release)?);
     let observer = EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &families)
-        .with_flows(flows::start(settings.backend.mode, Arc::clone(&metrics)));
-    let (recorder, recorded) = events::recorder();
-    if let Some(why) = mode_replaced {
+        .with_flows(conntrack::start(&**backend, Arc::clone(&metrics)));
+    let health_checks = observer.health_checks();
+    let node = NodeWatch::new(NodeChecks::new(config, settings, supported));
+    let (known_node, node_failure) = (node.known(), node.failure());
+
+    let mut engine = Engine::builder(settings.node.clone())
+        .timing(settings.periods.runner_config())
+        .node_patience(node_watch::patience(&settings.source))
+        .observer(Arc::new((observer, node)))
+        .addresses(AddressFollower::new())
+        .predecessors(proxier::predecessors(backends, chosen.mode))
+        .start(backend.open()?)?;
+
+    let (recorder, event_queue) = node_events::recorder();
+    if let Some(why) = chosen.warning {
         recorder.record(Event::mode_replaced(why));
     }
     recorder.record(Event::starting());
-    let report = not_served(recorder.clone(), settings.node.node_name.clone());
-    let service_health = ServiceHealthServers::new(Arc::clone(&health), families, report);
-    let health_checks = observer.health_checks();
+    let not_served = not_served(recorder.clone(), settings.node.node_name.clone());
+    let connections = Connections::new(Limits::new(descriptors::limit()));
+    let service_health = ServiceHealthServers::new(
+        Arc::clone(&health),
+        families,
+        Arc::clone(&connections),
+        not_served,
+    );
+
+    let link = ApiServerLink {
+        watches: WatchHealth::new(),
+        recorded: event_queue,
+        requests: Arc::new(ObservedRequests(metrics.requests.clone())),
+    };
+    let watches = Arc::new(SourceWatches(link.watches.clone()));
+    let healthz = HealthzHandler::new(Arc::clone(&health), Arc::clone(&metrics), watches.clone());
+    let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, config));
+    let exposition =
+        MetricsHandler::new(Arc::clone(&metrics), watches, shown_pages, logging::set_verbosity);
+    let addresses = rebind::addresses(&settings.servers).map(watch::Sender::new);
+    let servers = serve(
+        addresses.each_ref().map(watch::Sender::subscribe),
+        Arc::new(healthz),
+        Arc::new(exposition),
+        connections,
+    );
+
+    let parts = LiveParts {
+        inputs: engine.inputs(),
+        health,
+        addresses,
+        pages,
+        metrics,
+        recorder: recorder.clone(),
+        node: known_node,
+        supported,
+    };
+    let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
+    let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
+    let objects = engine.events();
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
-        .map_err(RunError::Thread)?;
-    let link = Link { watches: WatchHealth::new(), recorded, requests: metrics.requests.clone() };
-    let watches = link.watches.clone();
-    let healthz = HealthzHandler::new(Arc::clone(&health), Arc::clone(&metrics), watches.clone());
-    let (shown, what_is_shown) = watch::channel(Shown::new(settings, config));
-    let exposition = MetricsHandler::new(Arc::clone(&metrics), watches, what_is_shown);
-    let places = reload::places(&settings.servers).map(watch::Sender::new);
-    let wanted_places = places.each_ref().map(watch::Sender::subscribe);
-    let discovery = Discovery::of(config, settings);
-    let (inputs, received) = mpsc::channel(QUEUE);
-    let parts = Parts {
-        inputs: inputs.clone(),
-        health,
-        places,
-        shown,
-        metrics,
-        recorder: recorder.clone(),
-        node: discovery.known(),
-    };
-    let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
-    let settings = settings.clone();
-    let result = runtime.block_on(async {
-        let engine = start_engine(&settings, proxier, Arc::new(observer), received)?;
-        if let Some(monitor) = monitor {
-            tokio::spawn(monitor.run(inputs.clone()));
-        }
-        let servers = serve(wanted_places, Arc::new(healthz), Arc::new(exposition));
+        .map_err(RunError::Runtime)?;
+    let error = runtime.block_on(async {
         let serving = tokio::spawn(async move {
             let error = tokio::select! {
                 error = servers => error,
                 never = service_health.run(health_checks) => match never {},
             };
             if let RunError::Server(server, _) = &error {
-                recorder.record(Event::server_failed(server, crate::error_chain(&error)));
-                recorder.flush(LAST_WORDS).await;
+                recorder.record(Event::server_failed(server, Chain(&error).to_string()));
+                recorder.flush(FINAL_EVENT_WAIT).await;
             }
             error
         });
-        // One sender stays here: the engine must not end because its feed did, or the reason would
-        // be lost.
-        let feeding = tokio::spawn(provide(settings, discovery, inputs.clone(), link));
-        let error = tokio::select! {
-            _ = engine => RunError::Engine,
-            error = feeding => error.map_or_else(RunError::Task, RunError::Feed),
+        let sourcing =
+            tokio::spawn(async move { source_task::run(&source, &node_name, objects, link).await });
+        tokio::select! {
+            () = engine.ended() => RunError::Engine,
+            error = node_watch::failed(node_failure) => RunError::Node(error),
+            error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
-        };
-        drop(inputs);
-        Err(error)
+        }
     });
-    // Whatever still runs need not be waited for.
+    // The remaining tasks need not end before the program does.
     runtime.shutdown_background();
-    result
+    Err(error)
 }
 
-/// Removes what any backend programs. Needs no cluster.
-pub fn cleanup(settings: &Settings) -> Result<(), RunError> {
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Thread)?;
-    Ok(runtime.block_on(backend::cleanup(&settings.backend))?)
-}
-
-/// When the engine syncs, by kube-proxy's periods.
-pub(crate) fn runner_config(periods: &PeriodSettings) -> RunnerConfig {
-    RunnerConfig {
-        pace: Pace::Adaptive { longest: periods.min_sync },
-        longest_retry: periods.sync,
-        ..RunnerConfig::default()
-    }
-}
-
-/// Starts the engine. What is returned is ready when it has ended.
-fn start_engine(
-    settings: &Settings,
-    backend: Box<dyn Proxier>,
-    observer: Arc<dyn Observer>,
-    inputs: Receiver<Input>,
-) -> Result<oneshot::Receiver<Infallible>, RunError> {
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Thread)?;
-    let tracker = Tracker::new(settings.node.clone());
-    let runner = Runner::new(tracker, backend, runner_config(&settings.periods), observer);
-    let (alive, ended) = oneshot::channel();
-    let body = move || {
-        // Dropped when the thread ends, however it does.
-        let _alive: oneshot::Sender<Infallible> = alive;
-        runtime.block_on(runner.run(inputs));
-    };
-    thread::Builder::new().name("engine".into()).spawn(body).map_err(RunError::Thread)?;
-    Ok(ended)
-}
-
-/// Feeds the engine. Ends only if that is impossible.
-async fn provide(
-    settings: Settings,
-    discovery: Discovery,
-    inputs: Sender<Input>,
-    link: Link,
-) -> FeedError {
-    // Which addresses node ports are served on should be known at the first sync.
-    match node_addresses::list().await {
-        Ok(addresses) => {
-            // If nobody listens, that is noticed elsewhere.
-            let _ = inputs.send(Input::InterfaceAddresses(addresses)).await;
-        }
-        Err(error) => {
-            tracing::error!(
-                err = crate::error_chain(&error),
-                "Failed to list the node's addresses; going on without"
-            );
-        }
-    }
-    tokio::select! {
-        () = node_addresses::follow(inputs.clone()) => FeedError::Ended,
-        error = feed::run(
-            &settings.source,
-            &settings.node.node_name,
-            discovery,
-            inputs,
-            link,
-        ) => error,
-    }
-}
-
-/// Serves health and metrics. Ends only if the configuration says that a failure is fatal.
+/// Serves health and metrics. Ends only with a failure that is fatal by the configuration.
 async fn serve(
-    [healthz_place, metrics_place]: [watch::Receiver<Place>; 2],
+    [healthz_address, metrics_address]: [watch::Receiver<ServerAddress>; 2],
     healthz: Arc<dyn Handler>,
     metrics: Arc<dyn Handler>,
+    connections: Arc<Connections>,
 ) -> RunError {
     tokio::select! {
-        error = moving::serve("healthz", healthz_place, healthz) => {
+        error = rebind::serve("healthz", healthz_address, healthz, Arc::clone(&connections)) => {
             RunError::Server("healthz", error)
         }
-        error = moving::serve("metrics", metrics_place, metrics) => {
+        error = rebind::serve("metrics", metrics_address, metrics, connections) => {
             RunError::Server("metrics", error)
         }
     }
 }
 
-/// Logs that a Service's health is not served, and makes an Event of it.
+/// Returns a function that logs that a Service's health cannot be served, and records an Event.
 fn not_served(recorder: Recorder, node: String) -> impl Fn(NotServed<'_>) + Send + 'static {
     move |NotServed { service, address, error }| {
-        tracing::error!(%service, %address, err = %error, "Failed to start healthcheck");
+        tracing::error!(%service, %address, err = %Chain(error), "Failed to start healthcheck");
         let note =
             format!("node {node} failed to start healthcheck \"{service}\" on {address}: {error}");
         recorder.record(Event::service_health_failed(service, note));

@@ -1,8 +1,9 @@
-//! Signals: none is handled, so that the program just stops and what it programmed stays.
+//! The disposition of signals: the default one, so that a signal ends the program at once and the
+//! rules in the kernel stay.
 //!
-//! But to the first process of a container the kernel delivers no signal that it does not handle:
-//! the pod would be killed only when its grace period is over. There, the signals that end a
-//! program by default end it with the status that a shell gives to that.
+//! The first process of a container is an exception: the kernel delivers no signal to a first process
+//! that has no handler for it, so that the pod would end only after its grace period. There, handlers
+//! end the program with the status that a shell reports for the signal.
 
 use std::{
     io, process,
@@ -14,7 +15,7 @@ use signal_hook::{
     flag,
 };
 
-/// If this is the first process of its PID namespace, makes it end by signals nevertheless.
+/// Installs handlers that end the program, if it is the first process of its PID namespace.
 ///
 /// # Errors
 /// If handlers cannot be installed.
@@ -24,7 +25,7 @@ pub fn end_first_process() -> io::Result<()> {
     }
     let always = Arc::new(AtomicBool::new(true));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // By `_exit`, from within the handler: nothing that hangs can keep it from that.
+        // The handler calls `_exit`, so that a thread that hangs cannot delay the end.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&always))?;
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! The kernel's settings that kube-proxy makes before it proxies: the limits and timeouts of
-//! connection tracking, and how this process fares when memory is short.
+//! connection tracking, and the OOM score of this process.
 //!
-//! A setting is written only where it differs, so that a process without the privilege to write it
-//! can run where somebody else (`--init-only`) has.
+//! A setting is written only if its value differs. So a process without the privilege to write it
+//! can run on a node where an earlier one (`--init-only`) has written it.
 
 use std::{
     fs, io,
@@ -10,47 +10,48 @@ use std::{
     time::Duration,
 };
 
-use crate::config::settings::ConntrackSettings;
+use switchyard_config::settings::ConntrackSettings;
+use switchyard_core::error::Chain;
 
-/// More connections than this are never asked for.
+/// The highest limit of connections that is ever set.
 const MOST_CONNECTIONS: u64 = 1 << 20;
-/// Connections for each bucket of the hash table.
+/// The number of connections for each bucket of the hash table.
 const PER_BUCKET: u64 = 4;
 
-/// Why the kernel's settings are not what the configuration asks for.
+/// Why a setting of the kernel could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// A setting could not be read.
     #[error("cannot read {}{}", path.display(), hint(source))]
     Read {
-        /// Where it is.
+        /// The setting's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A setting is not a number.
-    #[error("{} holds {text:?}, which is no number", path.display())]
+    #[error("{} contains {text:?}, which is not a number", path.display())]
     NotANumber {
-        /// Where it is.
+        /// The setting's file.
         path: PathBuf,
-        /// What it holds.
+        /// The file's content.
         text: String,
     },
     /// A setting could not be changed.
     #[error("cannot change {} from {from} to {to}{}", path.display(), hint(source))]
     Write {
-        /// Where it is.
+        /// The setting's file.
         path: PathBuf,
-        /// What it is.
+        /// The current value.
         from: u64,
-        /// What it should be.
+        /// The configured value.
         to: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What to do about it.
+/// Returns advice about an error, or an empty text.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => " (is the module nf_conntrack loaded?)",
@@ -62,7 +63,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Where the settings are: `/proc/sys` and `/sys`, or a test's copies of them.
+/// The directories of the settings: `/proc/sys` and `/sys`, or a test's copies of them.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     proc_sys: PathBuf,
@@ -76,7 +77,10 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Makes connection tracking as the configuration asks for.
+    /// Sets the limits and timeouts of connection tracking.
+    ///
+    /// # Errors
+    /// If a setting cannot be read, or differs and cannot be written.
     pub fn set_conntrack(&self, wanted: &ConntrackSettings) -> Result<(), SysctlError> {
         let netfilter = self.proc_sys.join("net/netfilter");
         if let Some(limit) = connections(wanted, self.processors()) {
@@ -102,8 +106,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The host's processors: a limit on this process's share of them is no limit on the
-    /// connections of the host.
+    /// Returns the number of the host's processors. A limit of this process's CPUs does not count: the
+    /// connections are the host's.
     fn processors(&self) -> u64 {
         let listed = fs::read_to_string(self.sys.join("devices/system/cpu/online"));
         let count = listed.ok().and_then(|text| count_ranges(text.trim()));
@@ -115,7 +119,7 @@ fn usable_processors() -> Option<u64> {
     std::thread::available_parallelism().ok()?.get().try_into().ok()
 }
 
-/// How many numbers a list such as `0-3,5` has.
+/// Counts the numbers in a list such as `0-3,5`.
 fn count_ranges(list: &str) -> Option<u64> {
     list.split(',').try_fold(0, |sum: u64, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -124,7 +128,7 @@ fn count_ranges(list: &str) -> Option<u64> {
     })
 }
 
-/// The limit that is asked for, if one is.
+/// Returns the limit of connections to set, or `None` to keep the kernel's.
 fn connections(wanted: &ConntrackSettings, processors: u64) -> Option<u64> {
     match wanted.max_per_core.saturating_mul(processors) {
         0 => None,
@@ -139,7 +143,8 @@ fn read(path: &Path) -> Result<u64, SysctlError> {
     text.trim().parse().map_err(|_| SysctlError::NotANumber { path: path.to_owned(), text })
 }
 
-/// The size of the hash table. Only root may read the module's parameter; the sysctl is the same.
+/// Reads the size of the hash table. Only root may read the module's parameter; the sysctl has the
+/// same value.
 fn hash_size(parameter: &Path, netfilter: &Path) -> Result<u64, SysctlError> {
     match read(parameter) {
         Err(SysctlError::Read { source, .. })
@@ -151,7 +156,7 @@ fn hash_size(parameter: &Path, netfilter: &Path) -> Result<u64, SysctlError> {
     }
 }
 
-/// Writes a setting if it differs.
+/// Writes a setting if its value differs.
 fn set(path: &Path, to: u64) -> Result<(), SysctlError> {
     let from = read(path)?;
     if from == to {
@@ -171,8 +176,8 @@ fn set(path: &Path, to: u64) -> Result<(), SysctlError> {
     Ok(())
 }
 
-/// Asks the kernel to kill other processes before this one. To ask for less than what is needs a
-/// privilege; without it things stay as they are.
+/// Sets the OOM score of this process: the kernel kills processes with higher scores first. Without
+/// the privilege to lower the score, which is only logged, the score stays as it is.
 pub fn set_oom_score_adj(score: i32) {
     const PATH: &str = "/proc/self/oom_score_adj";
     let current = fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok());
@@ -180,7 +185,7 @@ pub fn set_oom_score_adj(score: i32) {
         return;
     }
     if let Err(error) = fs::write(PATH, score.to_string()) {
-        tracing::debug!(err = %error, score, "Cannot set the OOM score");
+        tracing::debug!(err = %Chain(&error), score, "Failed to set the OOM score");
     }
 }
 
@@ -192,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A kernel of a directory, with four processors and these settings.
+    /// Makes a directory with a kernel's files: four processors, and these settings.
     fn kernel(settings: &[(&str, &str)]) -> (TempDir, Kernel) {
         let directory = TempDir::new().unwrap();
         let kernel = Kernel {
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_written() {
+    fn different_values_are_written() {
         let (directory, kernel) = kernel(&[(MAX, "1000\n"), (HASHSIZE, "10"), (ESTABLISHED, "5")]);
         let wanted = ConntrackSettings {
             max_per_core: 32_768,
@@ -238,11 +243,11 @@ mod tests {
         assert_eq!([MAX, HASHSIZE, ESTABLISHED].map(value), ["131072", "32768", "86400"]);
         fs::write(directory.path().join(HASHSIZE), "999999").unwrap();
         kernel.set_conntrack(&wanted).unwrap();
-        assert_eq!(value(HASHSIZE), "999999", "it is large enough");
+        assert_eq!(value(HASHSIZE), "999999", "the table is large enough");
     }
 
     #[test]
-    fn what_is_right_is_not_written() {
+    fn equal_values_are_not_written() {
         let wanted = ConntrackSettings {
             max_per_core: 32_768,
             min: 131_072,
@@ -275,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said() {
+    fn a_missing_file_is_an_error_with_advice() {
         let (directory, kernel) = kernel(&[(MAX, "131072")]);
         let wanted = ConntrackSettings { max_per_core: 32_768, min: 131_072, ..Default::default() };
         let error = kernel.set_conntrack(&wanted).unwrap_err().to_string();
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_by_zeros() {
+    fn zeros_set_nothing() {
         let (_directory, kernel) = kernel(&[]);
         kernel.set_conntrack(&ConntrackSettings::default()).unwrap();
     }

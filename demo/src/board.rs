@@ -1,4 +1,4 @@
-//! What has happened so far: the one thing that traffic, script and display share.
+//! The record of the demo so far, which traffic, script and display share.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,38 +13,38 @@ use crate::cast::{PODS, Pod, ROLES};
 /// Connections of a Service whose latency is remembered.
 pub const REMEMBERED: usize = 4000;
 
-/// Failures that are said one by one.
+/// The number of failures that get a message each.
 const FAILURES_SAID: u64 = 5;
 
-/// One connection that somebody made, or tried to.
+/// A connection that a client made, or tried to make.
 #[derive(Debug)]
 pub struct Attempt {
     /// The Service, as an index into [`ROLES`].
     pub role: usize,
     /// The frontend, as an index into the role's.
     pub frontend: usize,
-    /// Where the client is.
+    /// The client's place.
     pub client: &'static str,
-    /// When it began.
+    /// The time of its begin.
     pub opened: Instant,
-    /// When it was established; for UDP and for failures, when it was over.
+    /// The time at which the connection was established; for UDP and for failures, its end.
     pub established: Instant,
-    /// How long it took, with the answer.
+    /// The duration, with the answer.
     pub took: Duration,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// How an endpoint stands, by the manifests.
+/// The standing of an endpoint in the manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not been there yet.
+    /// Not added yet.
     Absent,
-    /// It is there.
+    /// Present.
     Present,
-    /// It was added a moment ago.
+    /// Added a moment ago.
     Added,
-    /// It was removed.
+    /// Removed.
     Removed,
 }
 
@@ -53,47 +53,47 @@ pub enum Standing {
 pub struct Endpoint {
     /// The pod.
     pub pod: &'static Pod,
-    /// How it stands.
+    /// The standing in the manifests.
     pub standing: Standing,
-    /// How many connections reached it.
+    /// The number of connections that reached the endpoint.
     pub count: u64,
-    /// When the first one since [`Board::set_standing`] was established.
+    /// The time of the first connection since [`Board::set_standing`].
     pub first: Option<Instant>,
-    /// When the last one was established.
+    /// The time of the last connection.
     pub last: Option<Instant>,
-    /// How many connections its Service had had by then.
+    /// The number of connections of the Service by then.
     pub reached_by_then: u64,
 }
 
-/// Whether a refused connection is as it should be.
+/// Whether a refused connection is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusals {
-    /// No, unless it began before this time, when the Service had no endpoints.
+    /// No, unless the connection began before this time, when the Service had no endpoints.
     OnlyBefore(Option<Instant>),
-    /// Yes: endpoints are going or coming.
+    /// Yes: endpoints are being removed or added.
     Fine,
-    /// Yes, and anything else is wrong.
+    /// Yes, and any other outcome is wrong.
     Always,
 }
 
 /// Connections to one Service.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// By endpoint.
+    /// The connections by endpoint.
     pub endpoints: Vec<Endpoint>,
-    /// By frontend.
+    /// The connections by frontend.
     pub frontends: Vec<u64>,
-    /// Refused, as it should be.
+    /// The number of expected refusals.
     pub refused: u64,
-    /// When the first of these since [`Board::set_all_standing`] was refused.
+    /// The time of the first expected refusal since [`Board::set_all_standing`].
     pub first_refused: Option<Instant>,
-    /// What went wrong, and how often.
+    /// The number of failures, by description.
     pub failures: BTreeMap<String, u64>,
-    /// How many microseconds each of the last [`REMEMBERED`] took.
+    /// The latencies of the last [`REMEMBERED`] connections, in microseconds.
     pub latencies: VecDeque<u32>,
     /// The endpoints that each client reached.
     pub homes: BTreeMap<&'static str, BTreeSet<usize>>,
-    /// Whether refusals are as they should be.
+    /// Whether refusals are expected.
     pub refusals: Refusals,
 }
 
@@ -126,12 +126,12 @@ impl Tally {
         }
     }
 
-    /// How many connections reached an endpoint.
+    /// The number of connections that reached an endpoint.
     pub fn reached(&self) -> u64 {
         self.endpoints.iter().map(|endpoint| endpoint.count).sum()
     }
 
-    /// How many went wrong.
+    /// The number of failures.
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
     }
@@ -152,7 +152,7 @@ impl Tally {
         Some((at(50), at(99)))
     }
 
-    /// Counts an attempt, and says what is wrong with it.
+    /// Counts an attempt, and returns a description if it failed.
     fn count(&mut self, attempt: &Attempt) -> Option<String> {
         let failure = match &attempt.outcome {
             Outcome::Reached { endpoint, .. } => self.count_reached(endpoint, attempt),
@@ -199,40 +199,40 @@ impl Tally {
     }
 }
 
-/// How the proxy does.
+/// The state of the proxy's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyStatus {
-    /// It has not been started, or has not programmed anything yet.
+    /// Not started, or nothing programmed yet.
     Starting,
-    /// It runs, as this process.
+    /// Running, with this process number.
     Running(u32),
-    /// It was killed.
+    /// Killed.
     Killed,
 }
 
-/// All that is shown.
+/// The contents of the board.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// By Service, in the order of [`ROLES`].
+    /// The connections by Service, in the order of [`ROLES`].
     pub tallies: Vec<Tally>,
-    /// What was said, and when.
+    /// The messages, with their times.
     pub said: Vec<(Duration, String)>,
     /// The proxy.
     pub proxy: ProxyStatus,
 }
 
 impl State {
-    /// How many connections reached an endpoint.
+    /// The number of connections that reached an endpoint.
     pub fn reached(&self) -> u64 {
         self.tallies.iter().map(Tally::reached).sum()
     }
 
-    /// How many connections went wrong.
+    /// The number of connections that failed.
     pub fn failed(&self) -> u64 {
         self.tallies.iter().map(Tally::failed).sum()
     }
 
-    /// How many connections reached an endpoint, and how many went wrong.
+    /// The numbers of connections that reached an endpoint, and that failed.
     pub fn totals(&self) -> (u64, u64) {
         (self.reached(), self.failed())
     }
@@ -252,17 +252,17 @@ impl Board {
         Self { state: Mutex::new(state), started: Instant::now() }
     }
 
-    /// Since when there is something to show.
+    /// The time at which the board was made.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// What has happened, for as long as the guard is held nothing more.
+    /// The contents; nothing changes while the guard is held.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an attempt. The first ones that fail are said.
+    /// Counts an attempt. The first failures get a message each.
     pub fn count(&self, attempt: &Attempt) {
         let mut state = self.state();
         if let Some(failure) = state.tallies[attempt.role].count(attempt)
@@ -277,7 +277,7 @@ impl Board {
         }
     }
 
-    /// Sets how an endpoint stands. What is first from now on counts as its first connection.
+    /// Sets the standing of an endpoint. The next connection counts as the endpoint's first.
     pub fn set_standing(&self, role: usize, endpoint: usize, standing: Standing) {
         let endpoint = &mut self.state().tallies[role].endpoints[endpoint];
         endpoint.standing = standing;

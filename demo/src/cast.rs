@@ -1,15 +1,15 @@
-//! Who plays: the Services of `examples/`, the pods behind them, and the clients.
+//! The cast of the demo: the Services of `examples/`, the pods behind them, and the clients.
 
 use packet_rig::{Protocol, Topology, address};
 
 /// A pod with an echo server.
 #[derive(Debug)]
 pub struct Pod {
-    /// Its name, by which its server answers.
+    /// The name with which the pod's server answers.
     pub name: &'static str,
-    /// The number of its node.
+    /// The number of the pod's node.
     pub node: u8,
-    /// Its number on the node, which makes its address.
+    /// The pod's index on the node, from which the address follows.
     pub index: u8,
 }
 
@@ -18,13 +18,13 @@ impl Pod {
         Self { name, node, index }
     }
 
-    /// Its IPv4 address as text.
+    /// The IPv4 address as text.
     pub fn address(&self) -> String {
         address::pod(self.node, self.index).v4.to_string()
     }
 }
 
-/// The pods, those of a Service together and in the order in which they are shown.
+/// The pods, grouped by Service, in the order in which they are shown.
 pub const PODS: [Pod; 12] = [
     Pod::new("web-1", 1, 2),
     Pod::new("web-2", 1, 3),
@@ -40,14 +40,14 @@ pub const PODS: [Pod; 12] = [
     Pod::new("cart-2", 2, 7),
 ];
 
-/// A way into a Service.
+/// A frontend of a Service.
 #[derive(Debug)]
 pub struct Frontend {
-    /// How it is called on the screen.
+    /// The name on the screen.
     pub label: &'static str,
-    /// Its protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where connections go.
+    /// The address and port that clients connect to.
     pub target: &'static str,
 }
 
@@ -62,30 +62,30 @@ impl Frontend {
 pub struct Role {
     /// The Service's name; its endpoints' names begin with it.
     pub name: &'static str,
-    /// How its clients are called on the screen.
+    /// The name of the clients on the screen.
     pub clients: &'static str,
-    /// Where its clients are: places of the rig.
+    /// The clients' places in the rig.
     pub places: &'static [&'static str],
-    /// How many connect at once from each place.
+    /// The number of clients at each place.
     pub workers: usize,
-    /// How long each rests between two connections, in microseconds.
+    /// The pause of a client between two connections, in microseconds.
     pub pause: u64,
-    /// The ways in, used in turn.
+    /// The frontends, used in turn.
     pub frontends: &'static [Frontend],
-    /// What else there is to say on the screen.
+    /// The remark on the screen.
     pub note: Note,
 }
 
-/// What else is shown of a Service.
+/// A remark about a Service on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// Nothing.
     None,
-    /// It has endpoints of both families.
+    /// The Service has endpoints of both families.
     DualStack,
     /// Whether every client keeps to one endpoint.
     Affinity,
-    /// It has no endpoints.
+    /// The Service has no endpoints.
     Refused,
 }
 

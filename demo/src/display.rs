@@ -1,4 +1,4 @@
-//! Shows the board: as a moving picture on a terminal, as plain lines elsewhere.
+//! The display of the board: a moving picture on a terminal, plain lines elsewhere.
 
 use std::{
     io::{self, Write},
@@ -18,10 +18,10 @@ use crate::{
     view::{self, Glyphs, Line, Motion, Style},
 };
 
-/// How long a frame stands.
+/// The time between two frames.
 const FRAME: Duration = Duration::from_millis(50);
 
-/// Where things are shown.
+/// The place where the board is shown.
 pub struct Display {
     board: Arc<Board>,
     stop: Stop,
@@ -36,7 +36,7 @@ enum Mode {
 /// Lines that are printed.
 struct Lines {
     motion: Motion,
-    /// How many of the things said are printed.
+    /// The number of messages that are printed.
     printed: usize,
 }
 
@@ -58,19 +58,19 @@ impl Display {
         Ok(Self { board: Arc::clone(board), stop: stop.clone(), mode })
     }
 
-    /// Says what happens.
+    /// Adds a message.
     pub fn say(&mut self, text: impl Into<String>) {
         let when = self.board.elapsed();
         self.board.state().said.push((when, text.into()));
         self.print_said();
     }
 
-    /// Prints how all Services are doing, where there is no picture.
+    /// Prints the state of all Services, where there is no picture.
     pub fn table(&mut self) {
         self.print_services(|_| true);
     }
 
-    /// Prints how one Service is doing, where there is no picture.
+    /// Prints the state of one Service, where there is no picture.
     pub fn table_of(&mut self, role: usize) {
         self.print_services(|index| index == role);
     }
@@ -102,7 +102,7 @@ impl Display {
         output.flush()
     }
 
-    /// Prints what was said, by the script or of failures, and is not printed yet.
+    /// Prints the messages, of the script and about failures, that are not printed yet.
     fn print_said(&mut self) {
         let Mode::Lines(lines) = &mut self.mode else { return };
         let said = self.board.state().said.clone();
@@ -133,7 +133,7 @@ impl Display {
         let text: String = lines.iter().map(|line| line.text() + "\n").collect();
         let mut output = io::stdout().lock();
         if output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_err() {
-            // Nobody reads any more.
+            // The reader of the pipe is gone.
             self.stop.set();
         }
     }
@@ -162,7 +162,7 @@ impl Drop for Picture {
     }
 }
 
-/// Draws until it is over, or somebody wants the terminal back.
+/// Draws until the demo is over or the end is requested.
 fn draw(screen: &Screen, board: &Board, over: &AtomicBool, stop: &Stop) -> io::Result<()> {
     let (mut motion, glyphs) = (Motion::smooth(), glyphs());
     while !over.load(Ordering::Relaxed) && !stop.is_set() {

@@ -1,13 +1,13 @@
-//! Why the demo cannot go on, in sentences for people who see it for the first time.
+//! Failures of the demo, in sentences for people who see it for the first time.
 
 use std::{io, path::PathBuf};
 
 use packet_rig::RigError;
 
-/// Why the demo ended before its end.
+/// A reason for which the demo ends early. The text of an error does not repeat its source.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// It was not started by root.
+    /// The demo was not started by root.
     #[error("the demo makes network namespaces, for which it must be run as root: sudo make demo")]
     NotRoot,
     /// A program is missing.
@@ -22,18 +22,18 @@ pub enum DemoError {
     /// Ctrl-C, or a signal like it.
     #[error("stopped")]
     Stopped,
-    /// The network, a server or the proxy.
+    /// The network, a server or the proxy failed.
     #[error(transparent)]
     Rig(#[from] RigError),
-    /// The proxy failed; with the end of its log.
-    #[error("{source}\nthe last lines of its log:\n{log}")]
+    /// The proxy failed.
+    #[error("the proxy failed; the last lines of its log:\n{log}\nreason")]
     Proxy {
-        /// How.
+        /// The reason.
         source: RigError,
-        /// What it wrote last.
+        /// The last lines of the proxy's log.
         log: String,
     },
-    /// A manifest cannot be changed as the script wants.
+    /// A manifest does not have the endpoint that the script changes.
     #[error("{file} has no endpoint {address} to change")]
     NoEndpoint {
         /// The file.
@@ -41,21 +41,21 @@ pub enum DemoError {
         /// The endpoint.
         address: String,
     },
-    /// The kernel does not do what was programmed, or it was not programmed.
+    /// An effect of a change was not seen in time.
     #[error("{0} did not happen within {1} s")]
     NotSeen(String, f64),
-    /// A file or the terminal.
-    #[error("cannot {what}: {source}")]
+    /// A file or the terminal failed.
+    #[error("cannot {what}")]
     Io {
-        /// What was tried.
+        /// The action that failed, as in `write web.yaml`.
         what: String,
-        /// Why it failed.
+        /// The reason.
         source: io::Error,
     },
 }
 
 impl DemoError {
-    /// For `map_err`: `what` could not be done.
+    /// Makes the error of an action, for `map_err`.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what: what.into(), source }
     }

@@ -1,45 +1,45 @@
-//! What was measured.
+//! The measurements.
 
 use std::time::Duration;
 
 use crate::{kernel::RuleCount, view::thousands};
 
-/// Everything the script measures.
+/// All measurements of the script.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// From the rename of the file to the first connection that reached the new endpoint.
     pub added: Duration,
-    /// From the rename to the last connection that reached the removed endpoint. None if there was
-    /// none after it.
+    /// From the rename to the last connection that reached the removed endpoint. `None` if there was
+    /// no such connection after the rename.
     pub removed: Option<Duration>,
-    /// How many connections its Service had after that one, until the endpoint came back.
+    /// The number of connections of the Service after that, until the endpoint came back.
     pub since_removed: u64,
     /// From the rename to the first refusal.
     pub refused: Duration,
     /// From the rename to the first answer.
     pub restored: Duration,
-    /// How long there was no ready proxy after `SIGKILL`.
+    /// The time without a ready proxy after `SIGKILL`.
     pub outage: Duration,
-    /// How many connections were made in that time.
+    /// The number of connections in that time.
     pub during_outage: u64,
-    /// How many of these went wrong.
+    /// The number of these connections that failed.
     pub failed_in_outage: u64,
     /// Messages, and bytes of them, that the new process sent to the kernel.
     pub sent: (u64, u64),
-    /// How many rules were gone then.
+    /// The number of rules that were gone after that.
     pub removed_rules: usize,
     /// From the rename to the first connection that reached an endpoint again, by the new process.
     pub added_again: Duration,
-    /// What the kernel holds.
+    /// The size of the ruleset at the end.
     pub rules: RuleCount,
     /// Answers over the connections that were open all the time.
     pub held_answers: u64,
-    /// How many connections were open all the time, and how many of them broke.
+    /// The number of connections that were open all the time, and how many of them broke.
     pub held: (u64, u64),
 }
 
 impl Findings {
-    /// What the new process sent to the kernel, in words.
+    /// The size of the new process's messages to the kernel, in words.
     pub fn sent(&self) -> String {
         let (messages, bytes) = self.sent;
         match (messages, self.removed_rules) {

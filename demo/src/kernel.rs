@@ -1,13 +1,13 @@
-//! What the kernel holds, as `nft` lists it.
+//! The kernel's ruleset, as `nft` lists it.
 
 use packet_rig::{NetNs, RigError};
 
-/// How much of a ruleset there is.
+/// The size of a ruleset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCount {
-    /// Chains.
+    /// The number of chains.
     pub chains: usize,
-    /// Rules in them.
+    /// The number of rules in all chains.
     pub rules: usize,
 }
 
@@ -17,8 +17,8 @@ pub fn count_rules(node: &NetNs) -> Result<RuleCount, RigError> {
     Ok(count(&node.output("nft", &arguments, "")?))
 }
 
-/// Chains and rules in a table as `nft` prints it: a rule is a line of a chain that is not its
-/// declaration.
+/// Counts chains and rules in a table as `nft` prints it: every line of a chain is a rule, except the
+/// declaration of the chain.
 fn count(listing: &str) -> RuleCount {
     let mut seen = RuleCount::default();
     let mut in_chain = false;

@@ -1,9 +1,11 @@
 //! `make demo`: Services being proxied, live, without a cluster.
 //!
-//! It makes a little cluster of network namespaces ([`world`]), starts `switchyard` in one of its
+//! The demo makes a small cluster of network namespaces ([`world`]), starts `switchyard` on one of its
 //! nodes with a copy of `examples/` ([`manifests`]), lets clients connect ([`traffic`]), changes
-//! things ([`script`]), and shows where connections go ([`view`]). Root is needed. Nothing stays:
+//! endpoints ([`script`]), and shows where connections go ([`view`]). Root is needed. Nothing stays:
 //! namespaces have no names, and the proxy dies with the demo.
+
+#![forbid(unsafe_code)]
 
 mod board;
 mod cast;
@@ -22,7 +24,7 @@ mod world;
 
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
-use packet_rig::{LoadGenerator, LoadPlan, Target};
+use packet_rig::{LoadGenerator, LoadPlan, Target, chain};
 
 use self::{
     board::Board,
@@ -50,13 +52,13 @@ fn main() -> ExitCode {
             ExitCode::from(130)
         }
         Err(error) => {
-            eprintln!("demo: {error}");
+            eprintln!("demo: {}", chain(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Says how many connections failed.
+/// Runs the demo, and returns the number of failed connections.
 fn run() -> Result<u64> {
     check()?;
     let binary = Switchyard::find()?;
@@ -73,7 +75,7 @@ fn run() -> Result<u64> {
     Ok(failed)
 }
 
-/// Builds everything, plays, and puts everything away.
+/// Builds the cluster, plays the script, and removes the cluster.
 fn perform(
     binary: std::path::PathBuf,
     board: &Arc<Board>,
@@ -97,7 +99,7 @@ fn perform(
     Ok(findings)
 }
 
-/// Opens connections to `web` that stay open, and are used now and then.
+/// Opens connections to `web` that stay open, with a request now and then.
 fn hold_connections(world: &World) -> Result<LoadGenerator> {
     let role = &ROLES[WEB];
     let target = role.frontends[0].target.parse().map_err(std::io::Error::other);
@@ -111,7 +113,7 @@ fn hold_connections(world: &World) -> Result<LoadGenerator> {
     Ok(LoadGenerator::start(&plan))
 }
 
-/// What must be there before anything is made.
+/// Checks that the user is root and that the programs are installed.
 fn check() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(DemoError::NotRoot);

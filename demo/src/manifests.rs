@@ -21,17 +21,17 @@ pub const EXAMPLES: [(&str, &str); 8] = [
 /// The directory of manifests inside the working directory.
 const DIRECTORY: &str = "manifests";
 
-/// How the line of an endpoint begins.
+/// The start of an endpoint's line.
 const ENDPOINT: &str = "- {addresses: [";
 
-/// A copy of `examples/`. Removed when dropped, or by the next run.
+/// A copy of `examples/`, removed when dropped, or by the next run.
 pub struct Manifests {
     files: WorkDir,
     directory: PathBuf,
 }
 
 impl Manifests {
-    /// Copies them.
+    /// Copies the files.
     pub fn new() -> Result<Self> {
         let files = WorkDir::new("demo")?;
         let directory = files.directory(DIRECTORY)?;
@@ -46,7 +46,7 @@ impl Manifests {
         self.directory.clone()
     }
 
-    /// Where the proxy's log goes.
+    /// The path of the proxy's log.
     pub fn log(&self) -> PathBuf {
         self.files.path().join("proxy.log")
     }
@@ -145,6 +145,8 @@ mod tests {
         let mut names: Vec<String> = fs::read_dir(directory)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            // Programs are beside the manifests.
+            .filter(|name| name.ends_with(".yaml"))
             .collect();
         names.sort();
         let mut ours: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();

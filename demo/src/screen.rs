@@ -1,4 +1,4 @@
-//! The terminal: taken over for the time of the demo, and given back whatever happens.
+//! The terminal: taken over for the time of the demo, and restored in any case.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -19,15 +19,15 @@ use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 
 use crate::view::{Line, Style};
 
-/// What has to be put back; there is one terminal.
+/// The state of the terminal that has to be restored; there is one terminal.
 static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
 
 struct Taken {
-    /// How the terminal treated what is typed, if that is a terminal.
+    /// The terminal's settings for input, if standard input is a terminal.
     input: Option<Termios>,
 }
 
-/// The terminal, taken over. Dropping it gives the terminal back, and so does a panic.
+/// The terminal, taken over. Dropping the value restores the terminal, and so does a panic.
 pub struct Screen {
     _private: (),
 }
@@ -74,7 +74,7 @@ impl Drop for Screen {
     }
 }
 
-/// How many columns and rows there are.
+/// The numbers of columns and rows.
 pub fn size() -> io::Result<(usize, usize)> {
     terminal::size().map(|(columns, rows)| (columns.into(), rows.into()))
 }
@@ -123,7 +123,7 @@ pub fn write_line(output: &mut impl Write, line: &Line) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the terminal back, once.
+/// Restores the terminal, once.
 fn leave() {
     let Some(Taken { input }) = taken().take() else { return };
     let _ = execute!(

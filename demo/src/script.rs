@@ -1,4 +1,4 @@
-//! What happens, in order, and what is measured on the way.
+//! The changes of the demo, in order, and the measurements.
 
 use std::{
     sync::Arc,
@@ -21,12 +21,12 @@ use crate::{
     world::World,
 };
 
-/// How long something may take that should take milliseconds.
+/// The longest time for an effect that should take milliseconds.
 const SOON: Duration = Duration::from_secs(5);
 
-/// The endpoint of `web` that comes.
+/// The endpoint of `web` that is added.
 const ADDED: usize = 3;
-/// The endpoint of `web` that goes.
+/// The endpoint of `web` that is removed.
 const REMOVED: usize = 0;
 
 /// A removal of an endpoint: when the file was renamed, and how many connections its Service had
@@ -37,22 +37,22 @@ struct Removal {
     reached: u64,
 }
 
-/// Those who play.
+/// The parts that the script works with.
 pub struct Stage<'a> {
     /// The network.
     pub world: &'a World,
     /// The files.
     pub manifests: &'a Manifests,
-    /// Where everything is written down.
+    /// The record of all connections and messages.
     pub board: &'a Arc<Board>,
-    /// Where it is shown.
+    /// The screen.
     pub display: &'a mut Display,
-    /// Whether to stop.
+    /// The request to stop.
     pub stop: &'a Stop,
 }
 
 impl Stage<'_> {
-    /// Plays everything, with a proxy that is ready.
+    /// Plays the whole script, with a proxy that is ready.
     pub fn play(&mut self, proxy: &mut Switchyard, ready: Duration) -> Result<Findings> {
         let mut findings = Findings::default();
         self.board.state().tallies[WEB].endpoints[ADDED].standing = Standing::Absent;
@@ -114,7 +114,7 @@ impl Stage<'_> {
         Ok(removal)
     }
 
-    /// When the last connection reached the endpoint that was removed, as far as known now.
+    /// Notes when the last connection reached the removed endpoint, as far as known now.
     fn check_removed(&self, Removal { renamed, reached }: Removal, findings: &mut Findings) {
         let state = self.board.state();
         let web = &state.tallies[WEB];
@@ -166,7 +166,7 @@ impl Stage<'_> {
         findings.outage = killed.elapsed();
         let pid = proxy.pid();
         self.board.state().proxy = ProxyStatus::Running(pid);
-        // Those that are on their way count, too.
+        // Connections that have begun count, too.
         self.hold(150)?;
         let (reached_now, failed_now) = self.board.state().totals();
         findings.during_outage = reached_now - reached;
@@ -200,7 +200,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Adds an endpoint of `web`, and says how long after the rename it has its first connection.
+    /// Adds an endpoint of `web`, and returns the time from the rename to its first connection.
     fn add(&self, endpoint: usize, address: &str, node: u8) -> Result<Duration> {
         self.board.set_standing(WEB, endpoint, Standing::Added);
         let renamed = self.manifests.add("web.yaml", address, node)?;
@@ -224,7 +224,7 @@ impl Stage<'_> {
         self.stop.sleep(Duration::from_millis(milliseconds))
     }
 
-    /// Waits until `look` finds something on the board.
+    /// Waits until `look` returns a value.
     fn wait<T>(&self, what: &str, look: impl Fn(&State) -> Option<T>) -> Result<T> {
         let started = Instant::now();
         loop {

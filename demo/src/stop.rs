@@ -1,4 +1,4 @@
-//! Ctrl-C and its like: noticed, so that everything is put away before the end.
+//! Ctrl-C and similar signals: caught, so that the demo can clean up before its end.
 
 use std::{
     io,
@@ -17,16 +17,16 @@ use signal_hook::{
 
 use crate::error::{DemoError, Result};
 
-/// Whether somebody wants the demo to end.
+/// A request to end the demo.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Begins to listen for signals.
+    /// Starts to listen for signals.
     pub fn listen() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-            // The second one ends the process at once. The kernel puts away what is left.
+            // The second signal ends the process at once. The kernel removes what is left.
             flag::register_conditional_default(signal, Arc::clone(&stop.0))?;
             flag::register(signal, Arc::clone(&stop.0))?;
         }
@@ -35,17 +35,17 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Asks for the end.
+    /// Requests the end.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the end was asked for.
+    /// Whether the end was requested.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// An error if the end was asked for.
+    /// Returns an error if the end was requested.
     pub fn check(&self) -> Result<()> {
         match self.is_set() {
             true => Err(DemoError::Stopped),
@@ -53,7 +53,7 @@ impl Stop {
         }
     }
 
-    /// Sleeps, but not beyond the wish for an end.
+    /// Sleeps for the duration, or until the end is requested.
     pub fn sleep(&self, duration: Duration) -> Result<()> {
         let deadline = Instant::now() + duration;
         loop {

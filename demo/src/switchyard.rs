@@ -14,19 +14,20 @@ use crate::{
     stop::Stop,
 };
 
-/// How long the proxy may take to be ready.
+/// The longest time until the proxy is ready.
 const READY: Duration = Duration::from_secs(10);
 
-/// Set, for each family, when something has been programmed.
+/// The metric that has a value for each family once something has been programmed.
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
-/// A running `switchyard`. Dropping it ends it; if the demo is killed, the kernel does.
+/// A running `switchyard`. Dropping the value ends the process; if the demo is killed, the kernel ends
+/// the process.
 pub struct Switchyard {
     proxy: Proxy,
 }
 
 impl Switchyard {
-    /// Where the program is: beside this one, or where `SWITCHYARD_BIN` says.
+    /// The path of the program: `SWITCHYARD_BIN`, else beside the demo.
     pub fn find() -> Result<PathBuf> {
         let beside = || Some(env::current_exe().ok()?.with_file_name("switchyard"));
         let path = env::var_os("SWITCHYARD_BIN").map(PathBuf::from).or_else(beside);
@@ -37,7 +38,7 @@ impl Switchyard {
         }
     }
 
-    /// Starts it on a node, and says after how long it was ready.
+    /// Starts the proxy on a node, and returns the time until it was ready.
     pub fn start(
         node: &NetNs,
         binary: PathBuf,
@@ -51,7 +52,7 @@ impl Switchyard {
         Ok((switchyard, started.elapsed()))
     }
 
-    /// Starts it again after [`Self::kill`], and says after how long it was ready.
+    /// Starts the proxy again after [`Self::kill`], and returns the time until it was ready.
     pub fn start_again(&mut self, stop: &Stop) -> Result<Duration> {
         let started = Instant::now();
         self.proxy.start_again()?;
@@ -59,22 +60,22 @@ impl Switchyard {
         Ok(started.elapsed())
     }
 
-    /// Ends it with `SIGKILL`.
+    /// Ends the process with `SIGKILL`.
     pub fn kill(&mut self) {
         self.proxy.kill();
     }
 
-    /// The number of its process, or 0.
+    /// The number of the process, or 0.
     pub fn pid(&self) -> u32 {
         self.proxy.pid().unwrap_or_default()
     }
 
-    /// What it serves at `/metrics`.
+    /// Reads the proxy's `/metrics`.
     pub fn metrics(&self) -> Result<String> {
         self.proxy.metrics().map_err(|source| self.failed(source))
     }
 
-    /// Waits until it has programmed both families.
+    /// Waits until the proxy has programmed both families.
     fn wait_ready(&mut self, stop: &Stop) -> Result<()> {
         let started = Instant::now();
         loop {

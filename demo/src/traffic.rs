@@ -21,11 +21,11 @@ use crate::{
     world::World,
 };
 
-/// After how long without an answer a connection has failed. A SYN that was lost, or refused while
+/// The time without an answer after which a connection has failed. A SYN that was lost, or refused while
 /// the kernel was still busy sending it, is repeated after a second.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// How long to wait for workers that are in the middle of a connection.
+/// The time to wait for workers that are in the middle of a connection.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Running traffic. Dropping it stops it.
@@ -73,7 +73,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Stops the traffic, and says whether all clients worked until then.
+    /// Stops the traffic; an error if a client stopped working before.
     pub fn finish(mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + PATIENCE;
@@ -142,7 +142,7 @@ impl Worker {
     }
 }
 
-/// Opens a connection, asks who answers, and closes it.
+/// Opens a connection, requests the name of the server, and closes the connection.
 fn ask_tcp(address: SocketAddr, established: &mut Option<Instant>) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // Closed with a reset: thousands of connections to one address would use up the ports if each
@@ -162,7 +162,7 @@ fn ask_tcp(address: SocketAddr, established: &mut Option<Instant>) -> io::Result
     }
 }
 
-/// Asks who answers in one datagram, from a new port.
+/// Requests the name of the server in one datagram, from a new port.
 fn ask_udp(address: SocketAddr) -> io::Result<String> {
     let socket = UdpSocket::bind(match address {
         SocketAddr::V4(_) => "0.0.0.0:0",

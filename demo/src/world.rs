@@ -1,4 +1,4 @@
-//! The little cluster: the packet rig's nodes and client, and a pod for every endpoint.
+//! The small cluster: the packet rig's nodes and client, and a pod for every endpoint.
 
 use packet_rig::{EchoServer, NetNs, Place, Protocol, RigError, Topology, address};
 
@@ -10,7 +10,8 @@ const GATEWAY_MAC: &str = "ee:ee:ee:ee:ee:ee";
 /// The port that every pod serves.
 const PORT: u16 = 8080;
 
-/// All namespaces and servers. Dropping it removes them; if the process is killed, the kernel does.
+/// All namespaces and servers. Dropping the value removes them; if the process is killed, the kernel
+/// removes them.
 pub struct World {
     _servers: Vec<EchoServer>,
     topology: Topology,
@@ -55,7 +56,7 @@ fn mac(pod: &Pod) -> String {
     format!("02:00:00:00:{:02x}:{:02x}", pod.node, pod.index)
 }
 
-/// What `ip` does on the pod's node.
+/// The `ip` commands for the pod's node.
 fn node_side(pod: &Pod, namespace: &NetNs) -> String {
     let (own, mac) = (address::pod(pod.node, pod.index), mac(pod));
     format!(
@@ -73,7 +74,7 @@ fn node_side(pod: &Pod, namespace: &NetNs) -> String {
     )
 }
 
-/// What `ip` does inside the pod.
+/// The `ip` commands for the inside of the pod.
 fn pod_side(pod: &Pod) -> String {
     let own = address::pod(pod.node, pod.index);
     format!(

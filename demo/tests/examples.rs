@@ -1,15 +1,17 @@
 //! Every manifest in `examples/` is read without a complaint, and means what its comment says.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
 use std::{fs, path::Path};
 
 use ipnet::IpNet;
-use proxy_core::{
+use serde::Deserialize;
+use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     objects::{EndpointSlice, Event, Kind, Node, Object, Service, ServiceCidr},
     state::{ResolvedServicePort, State},
     track::Tracker,
 };
-use serde::Deserialize;
 
 /// What says which kind a document is.
 #[derive(Deserialize)]
@@ -19,12 +21,13 @@ struct Header {
     kind: String,
 }
 
-/// All files: name and text.
+/// All manifests: name and text. Programs are beside them.
 fn files() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .map(|path| {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             (name, fs::read_to_string(path).unwrap())
@@ -58,10 +61,11 @@ fn objects() -> Vec<Object> {
 fn resolved() -> State {
     let networks: [IpNet; 2] =
         ["10.244.0.0/16".parse().unwrap(), "fd00:10:244::/48".parse().unwrap()];
-    let mut tracker = Tracker::new(NodeConfig {
-        local_pods: LocalPodsConfig::ClusterCidr(networks.into()),
-        node_port_addresses: vec![NodePortAddressConfig::Primary],
-        ..NodeConfig::new("node-1")
+    let mut tracker = Tracker::new({
+        let mut made = NodeConfig::new("node-1");
+        made.local_pods = LocalPodsConfig::ClusterCidr(networks.into());
+        made.node_port_addresses = vec![NodePortAddressConfig::Primary];
+        made
     });
     let mut objects = objects();
     for kind in Kind::ALL {

@@ -1,6 +1,8 @@
 //! Measures resolving: `cargo run --release -p proxy-core --example scale [SERVICES [ENDPOINTS]]`,
 //! by default 10,000 Services with 5 endpoints each.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "examples fail by panics")]
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     collections::BTreeMap,
@@ -10,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use proxy_core::{
+use switchyard_core::{
     config::NodeConfig,
     objects::{
         EndpointPort, EndpointSlice, Event, Kind, Metadata, Object, Service, ServiceSpec,
@@ -78,7 +80,7 @@ fn main() {
     let start = Instant::now();
     tracker.resolve();
     println!("first resolve:  {:?}", start.elapsed());
-    assert_eq!(tracker.delta().service_ports.len(), services as usize);
+    assert_eq!(tracker.transition().ports().len(), services as usize);
     tracker.mark_synced();
     println!("memory:         {:.1} MiB", mib(live() - before));
 
@@ -101,7 +103,7 @@ fn main() {
         black_box(tracker.apply(event));
         black_box(tracker.resolve());
         let time = start.elapsed();
-        assert_eq!(tracker.delta().service_ports.len(), 1);
+        assert_eq!(tracker.transition().ports().len(), 1);
         tracker.mark_synced();
         time
     });

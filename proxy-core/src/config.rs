@@ -1,4 +1,4 @@
-//! What an operator or an embedder says about this node.
+//! The configuration of this node, by an operator or an embedder.
 
 use std::net::IpAddr;
 
@@ -6,26 +6,27 @@ use ipnet::IpNet;
 
 /// The node that Services are resolved for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeConfig {
     /// The node's name, as in `nodeName` of endpoints and `metadata.name` of its Node.
     pub node_name: String,
-    /// Masquerade all traffic to cluster IPs, whoever sends it.
+    /// Whether to masquerade all traffic to cluster IPs, whatever its source.
     pub masquerade_all: bool,
-    /// How to tell that traffic comes from a pod of this node (`detectLocalMode`).
+    /// How to detect traffic from pods of this node (`detectLocalMode`).
     pub local_pods: LocalPodsConfig,
-    /// Where node ports are served (`nodePortAddresses`); empty means on all local addresses.
+    /// The addresses that serve node ports (`nodePortAddresses`); if empty, all local addresses.
     pub node_port_addresses: Vec<NodePortAddressConfig>,
-    /// `bindAddress`, if it names one address: it stands for the node's own in its family.
+    /// `bindAddress`, if that is one address: overrides the node's own address in its family.
     pub bind_address: Option<IpAddr>,
-    /// Whether a node that has no Node object may have traffic from load balancers. In a cluster
-    /// it may not, since it is not known whether it is being removed; without one it may.
+    /// Whether a node without a Node object may have traffic from load balancers: false in a cluster,
+    /// where such a node may be about to be removed; true without a cluster.
     pub eligible_without_node: bool,
     /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
 }
 
 impl NodeConfig {
-    /// A node of this name, with nothing else configured.
+    /// Creates the configuration of a node with this name, with nothing else configured.
     pub fn new(node_name: impl Into<String>) -> Self {
         Self {
             node_name: node_name.into(),
@@ -40,6 +41,18 @@ impl NodeConfig {
 }
 
 impl NodeConfig {
+    /// Whether the configuration serves node ports on all IPv4 addresses, so that loopback addresses may
+    /// be among them. `primary` hardly means a loopback address.
+    pub fn allows_loopback_node_ports(&self) -> bool {
+        let lengths = self.node_port_addresses.iter().filter_map(|entry| match entry {
+            NodePortAddressConfig::Cidr(IpNet::V4(net)) => Some(net.prefix_len()),
+            NodePortAddressConfig::Cidr(IpNet::V6(_)) => None,
+            NodePortAddressConfig::Primary => Some(32),
+        });
+        // Without entries there is no limit.
+        lengths.min().is_none_or(|widest| widest == 0)
+    }
+
     /// Whether the Node object decides where node ports are served, or which pods are local.
     pub(crate) fn asks_the_node(&self) -> bool {
         self.node_port_addresses.contains(&NodePortAddressConfig::Primary)
@@ -50,14 +63,14 @@ impl NodeConfig {
 /// `detectLocalMode` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalPodsConfig {
-    /// `ClusterCIDR`: the source is in the first of these networks of the family. A family without
-    /// one cannot tell.
+    /// `ClusterCIDR`: the source is in the first of these networks of the family. In a family without
+    /// a network, local traffic is not detected.
     ClusterCidr(Vec<IpNet>),
     /// `NodeCIDR`: the source is in the first of the Node's `spec.podCIDRs` of the family.
     NodeCidr,
     /// `BridgeInterface`: the packet came in through this interface.
     BridgeInterface(String),
-    /// `InterfaceNamePrefix`: the packet came in through an interface whose name starts so.
+    /// `InterfaceNamePrefix`: the packet came in through an interface whose name starts with this.
     InterfaceNamePrefix(String),
 }
 
@@ -70,9 +83,29 @@ impl Default for LocalPodsConfig {
 /// One of `nodePortAddresses`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddressConfig {
-    /// `primary`: the node's first address of each family, as its Node (or
-    /// [`NodeConfig::bind_address`]) says.
+    /// `primary`: the node's first address of each family, from its Node or
+    /// [`NodeConfig::bind_address`].
     Primary,
     /// The interface addresses that lie in this network.
     Cidr(IpNet),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_addresses_are_among_all_addresses() {
+        let allows = |entries: &[&str]| {
+            let entry = |text: &&str| match *text {
+                "primary" => NodePortAddressConfig::Primary,
+                net => NodePortAddressConfig::Cidr(net.parse().unwrap()),
+            };
+            let node_port_addresses = entries.iter().map(entry).collect();
+            NodeConfig { node_port_addresses, ..NodeConfig::new("n") }.allows_loopback_node_ports()
+        };
+        assert!(allows(&[]) && allows(&["10.0.0.0/8", "0.0.0.0/0"]));
+        assert!(allows(&["fd00::/8"]), "that limits the other family only");
+        assert!(!allows(&["10.0.0.0/8"]) && !allows(&["primary"]));
+    }
 }

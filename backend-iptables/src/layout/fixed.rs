@@ -2,26 +2,41 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use proxy_core::{
+use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
     state::{HealthCheck, NodePortAddresses},
 };
+use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table};
 
-use super::{Chain, Context, SharedChain, Table, names::chain, text::RuleText};
+use super::{
+    Context, SharedChain,
+    names::{self, chain},
+};
 
-/// A rule of a built-in chain that leads to one of ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Jump {
-    pub(crate) table: Table,
-    /// The built-in chain.
-    pub(crate) from: &'static str,
-    /// Our chain. No two jumps from one chain lead to the same.
-    pub(crate) to: &'static str,
-    pub(crate) rule: String,
+/// Returns all chains that the backend or kube-proxy makes, and the jumps to them, but for the chain
+/// KUBE-FIREWALL. It is the kubelet's as well, and protects what listens on loopback addresses as
+/// long as `route_localnet` is on, which nothing switches off. kube-proxy leaves it, too.
+pub(crate) fn owned() -> OwnedChains {
+    let filter = [
+        chain::SERVICES,
+        chain::EXTERNAL_SERVICES,
+        chain::NODE_PORTS,
+        chain::FORWARD,
+        chain::PROXY_FIREWALL,
+    ];
+    let nat = [chain::SERVICES, chain::NODE_PORTS, chain::MARK_MASQ, chain::POSTROUTING];
+    let canaries = Table::ALL.map(|table| (table, chain::CANARY));
+    let filter = filter.map(|name| (Table::Filter, name));
+    let nat = nat.map(|name| (Table::Nat, name));
+    OwnedChains {
+        names: canaries.into_iter().chain(filter).chain(nat).collect(),
+        prefixes: names::PREFIXES.map(|prefix| (Table::Nat, prefix)).into(),
+        jumps: jumps(),
+    }
 }
 
-/// The jumps, in the order in which they are inserted at the head of their chains: later ones come
-/// to stand above.
+/// Returns the jumps, in the order in which they are inserted at the head of their chains: later
+/// jumps end up above earlier ones.
 pub(crate) fn jumps() -> Vec<Jump> {
     let mut jumps = Vec::new();
     let mut add = |table, from: &[&'static str], to, is_new, comment: &str| {
@@ -48,7 +63,7 @@ pub(crate) fn jumps() -> Vec<Jump> {
     jumps
 }
 
-/// The jumps to the chain that is the kubelet's as well.
+/// Returns the jumps to the chain that is the kubelet's as well.
 pub(crate) fn firewall_jumps() -> Vec<Jump> {
     let jump = |from| Jump {
         table: Table::Filter,
@@ -59,8 +74,8 @@ pub(crate) fn firewall_jumps() -> Vec<Jump> {
     vec![jump("INPUT"), jump("OUTPUT")]
 }
 
-/// The rule of [`chain::FIREWALL`] that keeps others from reaching loopback addresses, which
-/// `route_localnet` would let them; `None` where nothing needs it.
+/// Returns the rule of [`chain::FIREWALL`] that keeps other hosts from loopback addresses, which
+/// `route_localnet` opens to them; `None` if node ports are not served there.
 pub(crate) fn firewall_rule(context: &Context<'_>) -> Option<String> {
     let net = context.loopback();
     context.serves_localhost().then(|| {
@@ -72,7 +87,7 @@ pub(crate) fn firewall_rule(context: &Context<'_>) -> Option<String> {
     })
 }
 
-/// The chains that are the same whatever Services there are.
+/// Returns the chains that do not depend on Services.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<(Table, Chain)> {
     let chain = |name: &str, rules| Chain { name: name.to_owned(), rules };
     let canary = || chain(chain::CANARY, Vec::new());
@@ -95,7 +110,7 @@ fn postrouting(context: &Context<'_>) -> Vec<String> {
     let mark = context.settings.mark;
     vec![
         RuleText::new().matching(&format!("-m mark ! --mark {mark:#x}/{mark:#x}")).jump("RETURN"),
-        // The packet may pass here again, encapsulated; it is not to be masqueraded twice.
+        // The packet may pass here again, encapsulated, and must not be masqueraded twice.
         RuleText::new().jump(&format!("MARK --set-xmark {mark:#x}/0x0")),
         RuleText::new()
             .comment("kubernetes service traffic requiring SNAT")
@@ -107,7 +122,7 @@ fn forward(context: &Context<'_>) -> Vec<String> {
     let mark = context.settings.mark;
     let mut rules = Vec::new();
     if context.settings.drops_invalid {
-        // Such packets are not translated, and would end connections whose two ends they confuse.
+        // Such packets are not translated, and can break the connection that they belong to.
         rules.push(RuleText::new().ct_state("INVALID").jump("DROP"));
     }
     rules.push(
@@ -125,14 +140,14 @@ fn forward(context: &Context<'_>) -> Vec<String> {
     rules
 }
 
-/// The rules at the end of a shared chain, behind those of all Service ports.
+/// Returns the rules at the end of a shared chain, behind the rules of all Service ports.
 pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
     if shared != SharedChain::NatServices {
         return Vec::new();
     }
     const COMMENT: &str =
         "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
-    match context.node.node_ports.of(context.family) {
+    match context.node.node_ports.get(context.family) {
         NodePortAddresses::AllLocal => {
             let rule = match context.serves_localhost() {
                 true => RuleText::new(),
@@ -148,12 +163,12 @@ pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
     }
 }
 
-/// The rules that let load balancers ask for the health of Services, one for each port.
+/// Returns the rules that let health checks of Services pass, one for each port.
 pub(crate) fn health_checks(
     checks: &HashMap<ServiceName, HealthCheck>,
     family: IpFamily,
 ) -> Vec<String> {
-    let of_family = checks.iter().filter(|(_, check)| check.local_endpoints.of(family).is_some());
+    let of_family = checks.iter().filter(|(_, check)| check.local_endpoints.get(family).is_some());
     let by_port: BTreeMap<u16, &ServiceName> =
         of_family.map(|(name, check)| (check.port, name)).collect();
     let rule = |(port, name): (u16, &ServiceName)| {

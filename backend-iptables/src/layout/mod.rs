@@ -1,65 +1,37 @@
 //! How Services become chains and rules.
 //!
 //! - [`fixed`]: the chains that are always there, and the jumps that lead to them.
-//! - [`service_port`]: what a Service port adds: chains of its own, and rules in chains that all
-//!   share.
-//! - [`text`]: rules, in exactly the words in which `iptables-save` prints them, so that what the
-//!   kernel holds can be compared with what it should hold.
+//! - [`service_port`]: the chains of a Service port, and its rules in shared chains.
+//! - [`names`]: the names of all chains.
 //!
-//! Nothing here talks to a kernel or remembers anything.
+//! All functions are pure.
 
 pub(crate) mod fixed;
 pub(crate) mod names;
 pub(crate) mod service_port;
-pub(crate) mod text;
 
-use proxy_core::{
+use switchyard_core::{
     model::IpFamily,
     state::{NodePortAddresses, NodeState},
 };
+use switchyard_xtables::Table;
 
 use self::names::chain;
 
-/// A table of iptables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Table {
-    Mangle,
-    Filter,
-    Nat,
-}
-
-impl Table {
-    /// In the order in which they are written.
-    pub(crate) const ALL: [Self; 3] = [Self::Mangle, Self::Filter, Self::Nat];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Mangle => "mangle",
-            Self::Filter => "filter",
-            Self::Nat => "nat",
-        }
-    }
-
-    /// The table with that name, if it is one that we use.
-    pub(crate) fn called(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|table| table.name() == name)
-    }
-}
-
-/// A chain that has rules of many Service ports, in no particular order.
+/// A chain with rules of many Service ports, in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum SharedChain {
     /// Leads from cluster IPs, load balancer IPs and external IPs to Service ports.
     NatServices,
     /// Leads from node ports to Service ports.
     NatNodePorts,
-    /// Refuses what came, or goes, through the node to an address without endpoints.
+    /// Refuses packets from or through the node to an address without endpoints.
     FilterServices,
-    /// Refuses what came to the node for an address or node port without endpoints.
+    /// Refuses packets to the node for an address or node port without endpoints.
     FilterExternal,
-    /// Drops what source ranges did not let through.
+    /// Drops packets from outside the source ranges.
     FilterFirewall,
-    /// Accepts what asks for the health of Services.
+    /// Accepts health checks of Services.
     FilterNodePorts,
 }
 
@@ -90,18 +62,10 @@ impl SharedChain {
     }
 }
 
-/// A chain's rules, as they should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Chain {
-    pub(crate) name: String,
-    /// As in `-A name rule`.
-    pub(crate) rules: Vec<String>,
-}
-
-/// What is fixed for the lifetime of a backend.
+/// Settings of all rules that are fixed for the lifetime of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The bit of the packet mark that means "masquerade this".
+    /// The bit of the packet mark that has a packet masqueraded.
     pub(crate) mark: u32,
     /// Whether node ports are served on IPv4's loopback addresses.
     pub(crate) localhost_node_ports: bool,
@@ -109,7 +73,7 @@ pub(crate) struct Settings {
     pub(crate) drops_invalid: bool,
 }
 
-/// What rules depend on besides Services: the same for all of a family's.
+/// The input of rules besides Services: the same for all rules of a family.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) family: IpFamily,
@@ -118,11 +82,11 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether node ports are served on loopback addresses: those of IPv6 cannot be routed.
+    /// Whether node ports are served on loopback addresses. Those of IPv6 cannot be routed.
     pub(crate) fn serves_localhost(&self) -> bool {
         self.family == IpFamily::V4
             && self.settings.localhost_node_ports
-            && *self.node.node_ports.of(self.family) == NodePortAddresses::AllLocal
+            && *self.node.node_ports.get(self.family) == NodePortAddresses::AllLocal
     }
 
     pub(crate) fn loopback(&self) -> &'static str {

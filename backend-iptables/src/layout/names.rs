@@ -1,14 +1,15 @@
 //! Names of chains.
 //!
-//! All are kube-proxy's: whichever of the two starts after the other finds the other's chains by
-//! name, and rewrites those that it needs and deletes those that it does not.
+//! All names are kube-proxy's, so that either proxy, started after the other, finds the other's
+//! chains, rewrites the chains that it needs, and deletes the rest.
 
 use std::net::SocketAddr;
 
-use proxy_core::model::ServicePortName;
 use sha2::{Digest, Sha256};
+use switchyard_core::model::ServicePortName;
+use switchyard_xtables::Table;
 
-/// Chains that are always there.
+/// The chains that are always there.
 pub(crate) mod chain {
     pub(crate) const SERVICES: &str = "KUBE-SERVICES";
     pub(crate) const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
@@ -19,59 +20,69 @@ pub(crate) mod chain {
     pub(crate) const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
     /// The kubelet's as well, so that it is neither flushed nor deleted.
     pub(crate) const FIREWALL: &str = "KUBE-FIREWALL";
-    /// Empty, and there to be missed: see [`crate::monitor`].
+    /// An empty chain whose absence shows that tables were flushed: see [`crate::monitor`].
     pub(crate) const CANARY: &str = "KUBE-PROXY-CANARY";
 }
 
-/// How names of chains begin that belong to single Service ports or endpoints.
-const PREFIXES: [&str; 5] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"];
+/// The chains that ipvs mode has, too, under the same names.
+pub(crate) const SHARED_WITH_IPVS: [(Table, &str); 5] = [
+    (Table::Nat, chain::SERVICES),
+    (Table::Nat, chain::POSTROUTING),
+    (Table::Nat, chain::MARK_MASQ),
+    (Table::Filter, chain::FORWARD),
+    (Table::Filter, chain::PROXY_FIREWALL),
+];
 
-/// Whether a chain of the nat table belongs to a Service port, perhaps one that is gone.
+/// The prefixes of names of chains that belong to single Service ports or endpoints.
+pub(crate) const PREFIXES: [&str; 5] =
+    ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"];
+
+/// Whether a chain of the nat table belongs to a Service port, of the past or the present.
 pub(crate) fn is_of_service_port(chain: &str) -> bool {
     PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
 /// The names of a Service port's chains: 16 characters of a hash after a prefix.
 pub(crate) struct PortNames {
-    /// What is hashed: `namespace/name:port`, and the protocol.
+    /// The text that is hashed: `namespace/name:port`, and the protocol.
     identity: String,
     suffix: String,
 }
 
 impl PortNames {
-    pub(crate) fn of(name: &ServicePortName) -> Self {
+    pub(crate) fn new(name: &ServicePortName) -> Self {
         let identity = format!("{name}{}", name.protocol.as_lower());
         let suffix = hash(&identity);
         Self { identity, suffix }
     }
 
-    /// Spreads over the endpoints of the `Cluster` policy.
+    /// The chain that spreads over the endpoints of the `Cluster` policy.
     pub(crate) fn cluster(&self) -> String {
         format!("KUBE-SVC-{}", self.suffix)
     }
 
-    /// Spreads over the endpoints of the `Local` policy.
+    /// The chain that spreads over the endpoints of the `Local` policy.
     pub(crate) fn local(&self) -> String {
         format!("KUBE-SVL-{}", self.suffix)
     }
 
-    /// Takes traffic from outside the cluster.
+    /// The chain that takes traffic from outside the cluster.
     pub(crate) fn external(&self) -> String {
         format!("KUBE-EXT-{}", self.suffix)
     }
 
-    /// Lets sources through that load balancer addresses may be reached from.
+    /// The chain that lets the allowed sources of load balancer addresses through.
     pub(crate) fn firewall(&self) -> String {
         format!("KUBE-FW-{}", self.suffix)
     }
 
-    /// Translates to an endpoint; also the list that remembers the endpoint's clients.
+    /// The chain that translates to an endpoint, and the list of the endpoint's clients.
     pub(crate) fn endpoint(&self, address: SocketAddr) -> String {
         format!("KUBE-SEP-{}", hash(&format!("{}{address}", self.identity)))
     }
 }
 
-/// The first 16 characters of the base32 form (RFC 4648) of the text's SHA-256.
+/// Returns the first 16 characters of the base32 form (RFC 4648) of the text's SHA-256.
 fn hash(text: &str) -> String {
     const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let digest = Sha256::digest(text.as_bytes());
@@ -81,16 +92,16 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proxy_core::model::{Protocol, ServiceName};
+    use switchyard_core::model::{Protocol, ServiceName};
 
     use super::*;
 
     fn names(namespace: &str, name: &str, port: &str, protocol: Protocol) -> PortNames {
         let service = ServiceName::new(namespace, name);
-        PortNames::of(&ServicePortName { service, port: port.into(), protocol })
+        PortNames::new(&ServicePortName { service, port: port.into(), protocol })
     }
 
-    /// The names that every kubeadm cluster has.
+    /// These names are in every kubeadm cluster.
     #[test]
     fn names_are_those_of_kube_proxy() {
         let api = names("default", "kubernetes", "https", Protocol::Tcp);

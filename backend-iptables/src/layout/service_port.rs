@@ -1,46 +1,46 @@
-//! What a Service port adds.
+//! The chains and rules of a Service port.
 //!
 //! A packet goes from a shared chain to the Service port's `KUBE-SVC-` (endpoints of the `Cluster`
 //! policy) or `KUBE-SVL-` chain (`Local`), directly from cluster IPs, through `KUBE-EXT-` from
 //! everywhere else, and before that through `KUBE-FW-` if there are source ranges. The chain draws
 //! an endpoint, and translates.
 //!
-//! kube-proxy has a chain `KUBE-SEP-` for each endpoint. Here only endpoints on this node have
-//! one: their own connections may come back to them, and must then be masqueraded, which has to be
-//! said in the same breath as the translation. All others are translated where they are drawn.
+//! kube-proxy has a chain `KUBE-SEP-` for each endpoint. Here only endpoints on this node have such
+//! a chain: their own connections may come back to them, and must then be masqueraded, by a rule
+//! next to the translation. Other endpoints are translated to where they are drawn.
 
 use std::collections::BTreeMap;
 
-use proxy_core::{
+use switchyard_core::{
     model::IpFamily,
     state::{
         Endpoint, Frontend, FrontendAddress, Masquerade, NodePortAddresses, PoolKind,
         ResolvedServicePort, Route,
     },
 };
+use switchyard_xtables::{Chain, Recent, RuleText};
 
 use super::{
-    Chain, Context, SharedChain,
+    Context, SharedChain,
     names::{PortNames, chain},
-    text::{Recent, RuleText},
 };
 
-/// What a Service port adds.
+/// The chains and rules of a Service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortRules {
-    /// Chains of its own, in the nat table.
+    /// Chains of the Service port alone, in the nat table.
     pub(crate) chains: Vec<Chain>,
-    /// Rules in shared chains. Those in the same chain stand in this order.
+    /// Rules in shared chains. Rules of the same chain stand in this order.
     pub(crate) shared: Vec<(SharedChain, String)>,
 }
 
 impl PortRules {
-    /// What `port` adds.
-    pub(crate) fn of(port: &ResolvedServicePort, context: &Context<'_>) -> Self {
+    /// Returns the chains and rules of `port`.
+    pub(crate) fn new(port: &ResolvedServicePort, context: &Context<'_>) -> Self {
         let mut rendering = Rendering {
             port,
             context,
-            names: PortNames::of(&port.id.name),
+            names: PortNames::new(&port.id.name),
             rules: Self::default(),
             cluster: None,
             local: None,
@@ -59,9 +59,9 @@ struct Rendering<'a> {
     context: &'a Context<'a>,
     names: PortNames,
     rules: PortRules,
-    /// The rules before the draw in `KUBE-SVC-`, if that is needed.
+    /// The rules before the draw in `KUBE-SVC-`, if that chain is needed.
     cluster: Option<Vec<String>>,
-    /// The same of `KUBE-SVL-`.
+    /// The rules before the draw in `KUBE-SVL-`, if that chain is needed.
     local: Option<Vec<String>>,
     external: Option<Chain>,
     firewall: Option<Chain>,
@@ -95,7 +95,7 @@ impl Rendering<'_> {
         }
     }
 
-    /// The rules before the draw of a pool's chain, which is noted as needed.
+    /// Returns the rules before the draw of a pool's chain, and marks the chain as needed.
     fn pool(&mut self, kind: PoolKind) -> &mut Vec<String> {
         match kind {
             PoolKind::Cluster => self.cluster.get_or_insert_default(),
@@ -110,14 +110,14 @@ impl Rendering<'_> {
         }
     }
 
-    /// Has connections to a cluster IP masqueraded.
+    /// Returns the rule that has connections to a cluster IP masqueraded.
     fn mark_rule(&self, frontend: &Frontend, masquerade: Masquerade) -> Option<String> {
         let ip = frontend.at.ip()?;
         let rule = match masquerade {
             Masquerade::Never => return None,
             Masquerade::Always => RuleText::new().destination(ip),
             Masquerade::ExceptLocalPods => {
-                let pods = self.context.node.local_pods.of(self.context.family).as_ref()?;
+                let pods = self.context.node.local_pods.get(self.context.family).as_ref()?;
                 RuleText::new().not_sent_by_local_pod_to(pods, ip)
             }
         };
@@ -137,21 +137,22 @@ impl Rendering<'_> {
         self.rules.shared.push((shared, rule));
     }
 
-    /// Matches what goes to a frontend's address (node ports: to any) and port.
+    /// Matches packets to a frontend's address (node ports: to any) and port.
     fn at(&self, rule: RuleText, frontend: &Frontend, what: &str) -> RuleText {
         let protocol = self.port.id.name.protocol;
         let rule = match frontend.at.ip() {
             Some(ip) => rule.destination(ip),
             None => rule,
         };
-        rule.protocol(protocol).comment(&self.says(what)).port(protocol, frontend.port)
+        rule.protocol(protocol).comment(&self.comment(what)).port(protocol, frontend.port)
     }
 
-    fn says(&self, what: &str) -> String {
+    /// Returns the comment of a rule.
+    fn comment(&self, what: &str) -> String {
         format!("{}{what}", self.port.id.name)
     }
 
-    /// The chain that takes traffic from outside the cluster. It is the same for all frontends.
+    /// Adds the chain that takes traffic from outside the cluster, the same for all frontends.
     fn add_external(&mut self, route: Route) {
         if self.external.is_some() {
             return;
@@ -170,15 +171,17 @@ impl Rendering<'_> {
             }
             Route::ExternalLocal => {
                 self.pool(PoolKind::Cluster);
-                if let Some(pods) = self.context.node.local_pods.of(self.context.family) {
+                if let Some(pods) = self.context.node.local_pods.get(self.context.family) {
                     let comment = format!("pod traffic for {name} external destinations");
                     rules.push(
                         RuleText::new().sent_by_local_pod(pods).comment(&comment).jump(&cluster),
                     );
                 }
-                let says = |does| format!("{does} LOCAL traffic for {name} external destinations");
-                let from_node =
-                    |does, to: &str| RuleText::new().comment(&says(does)).sent_by_node().jump(to);
+                let comment =
+                    |does| format!("{does} LOCAL traffic for {name} external destinations");
+                let from_node = |does, to: &str| {
+                    RuleText::new().comment(&comment(does)).sent_by_node().jump(to)
+                };
                 rules.push(from_node("masquerade", chain::MARK_MASQ));
                 rules.push(from_node("route", &cluster));
                 if !self.port.local.is_empty() {
@@ -191,7 +194,8 @@ impl Rendering<'_> {
         self.external = Some(Chain { name: self.names.external(), rules });
     }
 
-    /// The chain that lets allowed sources through, and the rest fall through. Returns its name.
+    /// Adds the chain that leads allowed sources on and lets the rest fall through. Returns the
+    /// name of the chain.
     fn add_firewall(&mut self, sources: &[ipnet::IpNet]) -> String {
         let (name, to) = (self.names.firewall(), self.names.external());
         let rules = || sources.iter().map(|net| RuleText::new().source(*net).jump(&to)).collect();
@@ -199,11 +203,11 @@ impl Rendering<'_> {
         name
     }
 
-    /// Drops what is still addressed to the frontend when it comes to the filter table.
+    /// Drops packets that are still addressed to the frontend in the filter table.
     fn deny(&mut self, frontend: &Frontend, sources: &[ipnet::IpNet]) {
         let shared = SharedChain::FilterFirewall;
         if frontend.route == Route::Reject {
-            // Allowed sources are told that nothing is there; nobody else is told anything.
+            // Allowed sources are rejected by a later rule; all others get no answer.
             for net in sources {
                 let rule = RuleText::new().source(*net);
                 let rule = self.at(rule, frontend, " has no endpoints").jump("RETURN");
@@ -215,7 +219,7 @@ impl Rendering<'_> {
         self.rules.shared.push((shared, rule));
     }
 
-    /// Refuses what is not translated.
+    /// Refuses packets to a frontend that are not translated.
     fn refuse(&mut self, frontend: &Frontend, refusal: Refusal) {
         let (what, target) = match (refusal, self.context.family) {
             (Refusal::Drop, _) => (" has no local endpoints", "DROP"),
@@ -232,8 +236,8 @@ impl Rendering<'_> {
         };
         for rule in rules {
             let rule = rule.jump(target);
-            // Cluster IPs are on no interface. Addresses from outside may be on the node's, and
-            // the node itself may ask for them, which only the other chain sees.
+            // Cluster IPs are on no interface. External addresses may be on one of the node's, and
+            // the node itself may connect to them, which only the other chain sees.
             if !matches!(frontend.at, FrontendAddress::ClusterIp(_)) {
                 self.rules.shared.push((SharedChain::FilterExternal, rule.clone()));
             }
@@ -245,8 +249,8 @@ impl Rendering<'_> {
 
     fn at_node_port(&self, frontend: &Frontend, what: &str) -> Vec<RuleText> {
         let protocol = self.port.id.name.protocol;
-        let comment = self.says(what);
-        match self.context.node.node_ports.of(self.context.family) {
+        let comment = self.comment(what);
+        match self.context.node.node_ports.get(self.context.family) {
             NodePortAddresses::AllLocal => {
                 let rule = match self.context.serves_localhost() {
                     true => RuleText::new(),
@@ -288,7 +292,7 @@ impl Rendering<'_> {
         self.rules
     }
 
-    /// Leads clients back to the endpoint that remembers them.
+    /// Returns the rules that lead clients back to the endpoint that remembers them.
     fn returning(&self, pool: &[Endpoint]) -> Vec<String> {
         let Some(timeout) = self.port.affinity else { return Vec::new() };
         let (family, protocol) = (self.context.family, self.port.id.name.protocol);
@@ -305,8 +309,8 @@ impl Rendering<'_> {
         pool.iter().map(back_to).collect()
     }
 
-    /// Draws one of the endpoints. Of N rules the first matches one time in N, the second one time
-    /// in N - 1 of the rest, and so on: each has the same chance.
+    /// Returns the rules that draw one of the endpoints. Of N rules the first matches one packet in
+    /// N, the second one in N - 1 of the rest, and so on: each endpoint has the same chance.
     fn draw(&self, pool: &[Endpoint]) -> Vec<String> {
         let (family, protocol) = (self.context.family, self.port.id.name.protocol);
         let draw = |(i, endpoint): (usize, &Endpoint)| {
@@ -328,7 +332,7 @@ impl Rendering<'_> {
         pool.iter().enumerate().map(draw).collect()
     }
 
-    /// Translates to an endpoint on this node.
+    /// Returns the chain that translates to an endpoint on this node.
     fn endpoint_chain(&self, endpoint: &Endpoint) -> Chain {
         let name = self.names.endpoint(endpoint.address);
         let hairpin = RuleText::new().source(endpoint.address.ip()).jump(chain::MARK_MASQ);
@@ -341,7 +345,7 @@ impl Rendering<'_> {
     }
 }
 
-/// How traffic is refused that nothing on this node may serve.
+/// How traffic is refused that no endpoint may serve.
 #[derive(Clone, Copy)]
 enum Refusal {
     Reject,

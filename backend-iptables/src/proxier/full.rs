@@ -1,23 +1,31 @@
-//! A sync of everything: reads what the kernel holds, whoever put it there, and changes what
-//! differs.
+//! A sync of everything: reads what the kernel holds, whichever program put it there, and changes
+//! what differs.
 
 use std::collections::{HashMap, HashSet};
 
-use proxy_core::state::State;
+use switchyard_core::state::State;
+use switchyard_xtables::{Chain, Changes, Dump, Jump, Table, target};
 
-use crate::{
-    layout::{
-        Chain, Context, SharedChain, Table,
-        fixed::{self, Jump},
-        names::{self, chain},
-        service_port::PortRules,
-        text,
-    },
-    tool::{dump::Dump, input::Changes},
+use crate::layout::{
+    Context, SharedChain, fixed,
+    names::{self, chain},
+    service_port::PortRules,
 };
 
-/// What makes tables that hold `dump` hold what they should, in the family of `context`.
-pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump) -> Changes {
+/// What a dump shows of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// All chains and rules.
+    Everything,
+    /// The jumps to our chains alone: iptables cannot print the rest. Chains of Service ports that are
+    /// gone stay then, where nothing leads to them; and a chain that the kubelet shares is left as it
+    /// is.
+    Jumps,
+}
+
+/// Returns the changes that make tables which hold `dump` hold what they should, in the family of
+/// `context`.
+pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump, sight: Sight) -> Changes {
     let mut changes = Changes::default();
     for (table, chain) in fixed::chains(context) {
         compare_chain(&mut changes, dump, table, chain);
@@ -26,10 +34,10 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump) -> Changes
     let mut wanted: HashSet<String> = HashSet::new();
     let mut ports: Vec<_> =
         state.service_ports.iter().filter(|(id, _)| id.family == context.family).collect();
-    // For people, who read the chains; it costs little.
+    // For readers of the chains; sorting costs little.
     ports.sort_unstable_by(|a, b| a.0.cmp(b.0));
     for (_, port) in ports {
-        let rules = PortRules::of(port, context);
+        let rules = PortRules::new(port, context);
         for (shared_chain, rule) in rules.shared {
             shared.entry(shared_chain).or_default().push(rule);
         }
@@ -45,20 +53,22 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump) -> Changes
         compare_shared(&mut changes, dump, which, rules, fixed::tail(which, context));
     }
     compare_jumps(&mut changes, dump, fixed::jumps());
-    add_firewall(&mut changes, dump, context);
-    remove_stale(&mut changes, dump, &wanted);
+    if sight == Sight::Everything {
+        add_firewall(&mut changes, dump, context);
+        remove_stale(&mut changes, dump, &wanted);
+    }
     changes
 }
 
 fn compare_chain(changes: &mut Changes, dump: &Dump, table: Table, chain: Chain) {
-    changes.own(table, chain.rules.len() as i64);
+    changes.count_owned(table, chain.rules.len() as i64);
     if dump.chain(table, &chain.name) != Some(&chain.rules) {
         changes.write_chain(table, chain);
     }
 }
 
-/// The rules of Service ports may be in any order: no two match the same packet, but for those
-/// that only one Service port has, which are always written together.
+/// Whether two chains hold the same rules. The rules of Service ports may be in any order: no two match
+/// the same packet, except for rules of one Service port, which are always written together.
 fn compare_shared(
     changes: &mut Changes,
     dump: &Dump,
@@ -66,7 +76,7 @@ fn compare_shared(
     mut rules: Vec<String>,
     tail: Vec<String>,
 ) {
-    changes.own(which.table(), (rules.len() + tail.len()) as i64);
+    changes.count_owned(which.table(), (rules.len() + tail.len()) as i64);
     let is_same = dump.chain(which.table(), which.name()).is_some_and(|known| {
         if known.len() != rules.len() + tail.len() {
             return false;
@@ -86,13 +96,13 @@ fn compare_shared(
     }
 }
 
-/// Other versions of the program may print our jumps in other words; those are replaced, so that
-/// there is always one, and only one.
+/// Compares the jumps to our chains. Other versions of the program may print jumps in other words; such
+/// jumps are replaced, so that there is always exactly one.
 fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
     for jump in jumps {
         let rules = dump.chain(jump.table, jump.from).unwrap_or_default();
         let mut is_there = false;
-        for rule in rules.iter().filter(|rule| text::target(rule) == Some(jump.to)) {
+        for rule in rules.iter().filter(|rule| target(rule) == Some(jump.to)) {
             if !is_there && *rule == jump.rule {
                 is_there = true;
             } else {
@@ -105,7 +115,7 @@ fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
     }
 }
 
-/// Adds what is missing to a chain that we share with the kubelet, and never takes anything.
+/// Adds missing rules to a chain that is shared with the kubelet, and never removes any.
 fn add_firewall(changes: &mut Changes, dump: &Dump, context: &Context<'_>) {
     let Some(rule) = fixed::firewall_rule(context) else { return };
     let table = Table::Filter;
@@ -119,13 +129,13 @@ fn add_firewall(changes: &mut Changes, dump: &Dump, context: &Context<'_>) {
     }
     for jump in fixed::firewall_jumps() {
         let rules = dump.chain(table, jump.from).unwrap_or_default();
-        if !rules.iter().any(|rule| text::target(rule) == Some(jump.to)) {
+        if !rules.iter().any(|rule| target(rule) == Some(jump.to)) {
             changes.insert_rule(table, jump.from, &jump.rule);
         }
     }
 }
 
-/// Deletes chains of Service ports and endpoints that are gone. Those that somebody else's chain
+/// Deletes chains of Service ports and endpoints that are gone. A chain that another program's chain
 /// leads to cannot be deleted, and must not keep everything else from being programmed.
 fn remove_stale(changes: &mut Changes, dump: &Dump, wanted: &HashSet<String>) {
     let is_ours = |name: &str| {
@@ -144,7 +154,7 @@ fn remove_stale(changes: &mut Changes, dump: &Dump, wanted: &HashSet<String>) {
     }
 }
 
-/// The chains that rules of chains lead to that are not ours.
+/// Returns the chains that rules of other programs' chains lead to.
 pub(crate) fn held_by_others(
     dump: &Dump,
     table: Table,
@@ -152,6 +162,6 @@ pub(crate) fn held_by_others(
 ) -> HashSet<&str> {
     dump.chains(table)
         .filter(|(name, _)| !is_ours(name))
-        .flat_map(|(_, rules)| rules.iter().filter_map(|rule| text::target(rule)))
+        .flat_map(|(_, rules)| rules.iter().filter_map(|rule| target(rule)))
         .collect()
 }

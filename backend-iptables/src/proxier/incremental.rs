@@ -1,54 +1,58 @@
-//! A sync of what changed, trusting what we remember of the kernel.
+//! A sync of changes alone, which trusts that the kernel holds what was synced.
 
 use std::collections::{BTreeMap, HashMap};
 
-use proxy_core::{
-    model::{IpFamily, ServicePortId},
-    state::{Delta, State},
+use switchyard_core::{
+    model::IpFamily,
+    state::State,
+    transition::{Before, PortChange, Transition},
 };
+use switchyard_xtables::{Chain, Changes, Table};
 
-use super::Memory;
-use crate::{
-    layout::{Chain, Context, Settings, SharedChain, Table, fixed, service_port::PortRules},
-    tool::input::Changes,
-};
+use crate::layout::{Context, Settings, SharedChain, fixed, service_port::PortRules};
 
-/// With more rules to delete from it, a shared chain is written anew: each has to be looked for.
+/// The most rules to delete from a shared chain one by one, each of which the kernel has to look for;
+/// with more, the chain is written anew.
 const MANY: usize = 64;
 
-/// What changes a family's tables from what is remembered to what they should hold.
+/// Plans the changes from a family's tables that hold `before` to tables that hold `change.after()`.
 pub(crate) fn plan(
     settings: &Settings,
     family: IpFamily,
-    memory: &Memory,
-    state: &State,
-    delta: &Delta,
+    before: Before<'_>,
+    change: &Transition<'_>,
 ) -> Changes {
-    let before = Context { family, settings, node: &memory.node };
-    let after = Context { family, settings, node: &state.node };
-    let node_differs = memory.node.local_pods.of(family) != state.node.local_pods.of(family)
-        || memory.node.node_ports.of(family) != state.node.node_ports.of(family);
+    let state = change.after();
+    let contexts = (
+        Context { family, settings, node: before.node() },
+        Context { family, settings, node: &state.node },
+    );
+    let node_differs = before.node().local_pods.get(family) != state.node.local_pods.get(family)
+        || before.node().node_ports.get(family) != state.node.node_ports.get(family);
     let mut update = Update::default();
     if node_differs {
-        let known = memory.ports.keys().chain(state.service_ports.keys());
-        let ids: std::collections::BTreeSet<_> = known.chain(&delta.service_ports).collect();
-        ids.into_iter().for_each(|id| update.compare_port(memory, state, id, &before, &after));
+        // The rules of every Service port may depend on the node's settings.
+        let unchanged = before.ports().filter(|port| !change.has_port(&port.id)).map(|port| {
+            let after = state.service_ports.get(&port.id);
+            PortChange { id: &port.id, before: Some(port), after }
+        });
+        let ports: BTreeMap<_, _> =
+            change.ports().chain(unchanged).map(|port| (port.id, port)).collect();
+        ports.values().for_each(|port| update.compare_port(port, &contexts));
         for which in SharedChain::ALL {
-            update.compare_tail(which, &before, &after);
+            update.compare_tail(which, &contexts.0, &contexts.1);
         }
     } else {
-        for id in &delta.service_ports {
-            update.compare_port(memory, state, id, &before, &after);
-        }
+        change.ports().for_each(|port| update.compare_port(&port, &contexts));
     }
-    if delta.health_checks {
+    if change.health_checks_changed() {
         let rules = |checks| {
             let rules = fixed::health_checks(checks, family).into_iter();
             rules.map(|rule| (SharedChain::FilterNodePorts, rule)).collect()
         };
-        update.compare_shared(rules(&memory.health_checks), rules(&state.health_checks));
+        update.compare_shared(rules(before.health_checks()), rules(&state.health_checks));
     }
-    update.finish(state, &after)
+    update.finish(state, &contexts.1)
 }
 
 #[derive(Default)]
@@ -57,7 +61,7 @@ struct Update {
     shared: BTreeMap<SharedChain, SharedUpdate>,
 }
 
-/// How a shared chain changes.
+/// The change of a shared chain.
 #[derive(Default)]
 struct SharedUpdate {
     delete: Vec<String>,
@@ -68,25 +72,21 @@ struct SharedUpdate {
 impl Update {
     fn compare_port(
         &mut self,
-        memory: &Memory,
-        state: &State,
-        id: &ServicePortId,
-        before: &Context<'_>,
-        after: &Context<'_>,
+        port: &PortChange<'_>,
+        (before, after): &(Context<'_>, Context<'_>),
     ) {
-        if id.family != after.family {
+        if port.id.family != after.family {
             return;
         }
-        let old = memory.ports.get(id).map(|port| PortRules::of(port, before)).unwrap_or_default();
-        let new =
-            state.service_ports.get(id).map(|port| PortRules::of(port, after)).unwrap_or_default();
+        let old = port.before.map(|port| PortRules::new(port, before)).unwrap_or_default();
+        let new = port.after.map(|port| PortRules::new(port, after)).unwrap_or_default();
         self.compare_chains(old.chains, new.chains);
         self.compare_shared(old.shared, new.shared);
     }
 
     fn compare_chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
         let rules = |chains: &[Chain]| chains.iter().map(|c| c.rules.len() as i64).sum::<i64>();
-        self.changes.own(Table::Nat, rules(&new) - rules(&old));
+        self.changes.count_owned(Table::Nat, rules(&new) - rules(&old));
         let mut old: HashMap<String, Vec<String>> =
             old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
         for chain in new {
@@ -105,15 +105,15 @@ impl Update {
             new.iter().filter(|rule| !old.contains(rule)).cloned().collect(),
         );
         for (which, _) in &old {
-            self.changes.own(which.table(), -1);
+            self.changes.count_owned(which.table(), -1);
         }
         for (which, _) in &new {
-            self.changes.own(which.table(), 1);
+            self.changes.count_owned(which.table(), 1);
         }
         for (which, rule) in gone {
             self.shared.entry(which).or_default().delete.push(rule);
         }
-        // Each is inserted above the one before.
+        // Each rule is inserted above the one before.
         for (which, rule) in come.into_iter().rev() {
             self.shared.entry(which).or_default().insert.push(rule);
         }
@@ -122,7 +122,7 @@ impl Update {
     fn compare_tail(&mut self, which: SharedChain, before: &Context<'_>, after: &Context<'_>) {
         let (old, new) = (fixed::tail(which, before), fixed::tail(which, after));
         if old != new {
-            self.changes.own(which.table(), new.len() as i64 - old.len() as i64);
+            self.changes.count_owned(which.table(), new.len() as i64 - old.len() as i64);
             let update = self.shared.entry(which).or_default();
             update.delete.extend(old);
             update.append.extend(new);
@@ -159,7 +159,7 @@ impl Update {
         let mut rules: BTreeMap<SharedChain, Vec<String>> =
             rewritten.iter().map(|which| (*which, Vec::new())).collect();
         let ports = state.service_ports.values().filter(|port| port.id.family == after.family);
-        for (which, rule) in ports.flat_map(|port| PortRules::of(port, after).shared) {
+        for (which, rule) in ports.flat_map(|port| PortRules::new(port, after).shared) {
             if let Some(rules) = rules.get_mut(&which) {
                 rules.push(rule);
             }

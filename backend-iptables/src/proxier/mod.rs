@@ -1,74 +1,77 @@
 //! The backend: a [`Proxier`] on the programs.
 //!
-//! A sync is [`incremental`] as long as we know what the kernel holds, and [`full`] otherwise: at
-//! the start, after a failure, and when asked for. Either makes changes for each family, and each
-//! family's changes go to one run of `iptables-restore`. The kernel takes each table's changes as a
-//! whole.
+//! A sync is [`incremental`] as long as the kernel is known to hold what was synced, and [`full`]
+//! otherwise: at the start, after a failure, and on request. Either makes changes for each family, and
+//! each family's changes go to one run of `iptables-restore`. The kernel commits each table's changes
+//! as a whole.
 
 mod full;
 mod incremental;
 
-use std::{
-    collections::HashMap,
-    fs, io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs, io, mem, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
-use proxy_core::{
-    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
-    proxier::{self, Proxier, ProxierError, SyncReport},
-    state::{Delta, HealthCheck, NodeState, ResolvedServicePort, State},
+use switchyard_core::{
+    error::Chain,
+    model::{IpFamily, PerFamily},
+    proxier::{self, Mode, Proxier, ProxierError, RefusedAttempt, RuleCount, SyncReport},
+    state::{NodeState, State},
+    transition::Transition,
+};
+use switchyard_xtables::{
+    Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
 };
 
+use self::full::Sight;
 use crate::{
-    Flavour, IptablesConfig, MODE, Stats, ToolError,
-    layout::{Context, Settings, names::chain},
-    leftovers,
-    monitor::{Fingerprint, Monitor, Seen},
-    tool::{Programs, dump::Dump, find::Installed, input::Changes, run},
+    Flavour, IptablesConfig, ToolError, Tools,
+    layout::{Context, Settings, fixed, names::SHARED_WITH_IPVS},
+    monitor::Monitor,
 };
 
 const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
-/// What the kernel holds, as we remember it between syncs: the Service ports as they were resolved
-/// (shared with whoever resolved them). All rules are a function of these ([`crate::layout`]).
-#[derive(Debug, Default)]
-struct Memory {
-    ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
-    node: NodeState,
-    health_checks: HashMap<ServiceName, HealthCheck>,
-}
-
 /// Programs Services with iptables. See the [crate's documentation](crate).
+///
+/// All rules are a function of the resolved state (`layout`), which core remembers: the
+/// backend keeps no rules.
 #[derive(Debug)]
 pub struct IptablesProxier {
-    config: IptablesConfig,
-    installed: Installed,
-    flavour: Flavour,
+    tools: Tools,
     settings: Settings,
-    /// What the kernel holds; `None` if we cannot tell.
-    memory: Option<Memory>,
-    /// How long we have waited for others' locks.
-    waited: Duration,
-    /// What the tables looked like when we left them.
-    seen: Arc<Seen>,
-    stats: Arc<Stats>,
+    /// Whether the kernel is known to hold what was synced last.
+    is_sure: bool,
+    /// The fingerprints of the tables after the last commit.
+    record: Arc<TableRecord>,
+    /// The number of rules in our chains, by family.
+    owned: PerFamily<OwnedRules>,
 }
 
-/// Which of the families this node can program with the backend, or what is missing if it is none.
-/// It changes nothing.
-pub fn probe(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
-    Ok(IptablesProxier::new(config.clone())?.usable()?.families())
+/// The numbers of rules in our chains of one family.
+#[derive(Clone, Copy, Debug, Default)]
+struct OwnedRules {
+    filter: u64,
+    nat: u64,
 }
 
-/// What `iptables-restore` is told to make empty tables of a family hold `state`.
+/// Finds the programs for the families whose tables can be read on this node. Changes nothing. The
+/// result can be kept for [`IptablesProxier::with_tools`].
+pub fn find_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
+    choose_tools(config)?.usable().map_err(unusable)
+}
+
+fn choose_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
+    let installed = InstalledPrograms::find(&config.programs);
+    let chosen = installed.choose(config.flavour, config.families);
+    chosen.map_err(|missing| unsupported(missing.reason))
+}
+
+/// Returns the input of `iptables-restore` that makes empty tables of a family hold `state`.
 pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> String {
     let settings = settings(config);
     let context = Context { family, settings: &settings, node: &state.node };
-    full::plan(state, &context, &Dump::default()).to_text()
+    full::plan(state, &context, &Dump::default(), Sight::Everything).to_text()
 }
 
 fn settings(config: &IptablesConfig) -> Settings {
@@ -81,119 +84,84 @@ fn settings(config: &IptablesConfig) -> Settings {
 }
 
 fn unsupported(reason: String) -> ProxierError {
-    ProxierError::Unsupported { mode: MODE, reason }
+    ProxierError::unsupported(Mode::IPTABLES, reason)
 }
 
-fn error(message: &str, error: ToolError) -> ProxierError {
-    ProxierError::Backend { mode: MODE, message: message.to_owned(), source: Some(Box::new(error)) }
+fn unusable(error: ToolError) -> ProxierError {
+    unsupported(error.to_string())
 }
 
 impl IptablesProxier {
-    /// Makes the backend, if the node has the programs. Finds out which flavour the host uses;
-    /// changes nothing.
+    /// Opens the backend with the programs of the flavour that the host uses. Changes nothing.
     pub fn new(config: IptablesConfig) -> Result<Self, ProxierError> {
-        let installed = Installed::look(config.programs.as_deref());
-        let wanted = config.families;
-        let chosen = installed.choose_for_most(config.flavour, wanted).map_err(unsupported)?;
-        let (flavour, families) = chosen;
-        let config = IptablesConfig { families, ..config };
-        let settings = settings(&config);
-        let seen = Arc::default();
-        Ok(Self {
-            config,
-            installed,
-            flavour,
-            settings,
-            memory: None,
-            waited: Duration::ZERO,
-            seen,
-            stats: Arc::default(),
-        })
+        let tools = choose_tools(&config)?;
+        Ok(Self::with_tools(config, tools))
     }
 
-    /// The backend for those families whose tables can be read here: one of them may lack its
+    /// Opens the backend with programs that were found before. Changes nothing.
+    pub fn with_tools(config: IptablesConfig, tools: Tools) -> Self {
+        Self {
+            settings: settings(&config),
+            tools,
+            is_sure: false,
+            record: Arc::default(),
+            owned: PerFamily::default(),
+        }
+    }
+
+    /// Restricts the backend to the families whose tables can be read here: a family may lack its
     /// programs or its modules.
     ///
     /// # Errors
-    /// If no family's can.
+    /// If the tables of no family can be read.
     pub fn usable(mut self) -> Result<Self, ProxierError> {
-        let mut families = PerFamily::default();
-        let mut first = None;
-        for programs in self.programs() {
-            // Whether the chain is there or not: the table can be read, so privileges and modules
-            // are.
-            match run::check(programs, &["-t", "nat", "-n", "-L", chain::CANARY]) {
-                Ok(_) => *families.of_mut(programs.family) = true,
-                Err(error) => {
-                    let (family, reason) = (programs.family, error.to_string());
-                    tracing::info!(%family, reason, "iptables cannot be used for the family");
-                    first.get_or_insert(reason);
-                }
-            }
-        }
-        self.config.families = families;
-        match (families.v4 || families.v6, first) {
-            (true, _) => Ok(self),
-            (false, reason) => Err(unsupported(reason.unwrap_or_default())),
-        }
+        self.tools = self.tools.usable().map_err(unusable)?;
+        Ok(self)
     }
 
     /// The flavour in use.
     pub fn flavour(&self) -> Flavour {
-        self.flavour
+        self.tools.flavour()
     }
 
     /// The families that are programmed.
     pub fn families(&self) -> PerFamily<bool> {
-        self.config.families
+        self.tools.families()
     }
 
-    /// For how long syncs have waited, in total, because another program held the xtables lock.
-    pub fn time_waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// What is counted while it works.
-    pub fn stats(&self) -> Arc<Stats> {
-        Arc::clone(&self.stats)
-    }
-
-    fn programs(&self) -> impl Iterator<Item = &Programs> {
-        self.config.families().filter_map(|family| self.installed.of(self.flavour, family))
-    }
-
-    fn sync_changes(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ToolError> {
-        let memory = match &self.memory {
-            // Serving localhost takes more than rules of our own.
-            Some(memory)
-                if self.serves_localhost(&memory.node) == self.serves_localhost(&state.node) =>
+    fn sync_changes(
+        &mut self,
+        change: &Transition<'_>,
+        refused: &mut Vec<RefusedAttempt>,
+    ) -> Result<SyncReport, ToolError> {
+        let before = match change.before() {
+            // Serving localhost takes more than rules.
+            Some(before)
+                if self.is_sure
+                    && !change.compare()
+                    && self.serves_localhost(before.node())
+                        == self.serves_localhost(&change.after().node) =>
             {
-                memory
+                before
             }
-            _ => return self.sync_full(state, delta),
+            _ => return self.sync_full(change, refused),
         };
         let mut report = SyncReport::default();
-        let mut waited = Duration::ZERO;
-        let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
-            let changes = incremental::plan(&self.settings, programs.family, memory, state, delta);
-            let before = Fingerprint::read(programs);
-            waited += self.commit(programs, &changes, false, &mut report)?;
-            self.seen.follow(programs.family, before, Fingerprint::read(programs));
-            Ok(())
-        });
-        self.waited += waited;
-        match result {
-            Ok(()) => {
-                self.remember(state, delta);
-                Ok(report)
+        for programs in self.tools.clone().iter() {
+            let changes = incremental::plan(&self.settings, programs.family(), before, change);
+            let print = Fingerprint::read(programs);
+            if let Err(error) = self.commit(programs, &changes, false, &mut report, refused) {
+                // Another program has changed rules that the changes rely on; or the host has a
+                // problem, which the comparison will show.
+                tracing::warn!(
+                    err = %Chain(&error),
+                    "Comparing everything, as a change was refused"
+                );
+                return self.sync_full(change, refused);
             }
-            // Somebody has changed what we rely on; or the host has a problem, which will show.
-            Err(error) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "Comparing everything, as a change was refused");
-                self.sync_full(state, delta)
-            }
+            self.record.set_changed(programs.family(), print, Fingerprint::read(programs));
         }
+        Ok(report)
     }
 
     fn serves_localhost(&self, node: &NodeState) -> bool {
@@ -201,134 +169,161 @@ impl IptablesProxier {
         Context { family: IpFamily::V4, settings, node }.serves_localhost()
     }
 
-    fn sync_full(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ToolError> {
+    fn sync_full(
+        &mut self,
+        change: &Transition<'_>,
+        refused: &mut Vec<RefusedAttempt>,
+    ) -> Result<SyncReport, ToolError> {
         let start = Instant::now();
-        let known = self.memory.take();
+        let state = change.after();
+        // What serving localhost takes is not among the changes that `incremental` plans: a sync
+        // that begins or ends it would blame another program for them.
+        let known = change.before().filter(|before| {
+            mem::take(&mut self.is_sure)
+                && self.serves_localhost(before.node()) == self.serves_localhost(&state.node)
+        });
         let mut report = SyncReport::default();
-        let mut waited = Duration::ZERO;
-        let result: Result<(), ToolError> = self.programs().try_for_each(|programs| {
-            let context =
-                Context { family: programs.family, settings: &self.settings, node: &state.node };
+        for programs in self.tools.clone().iter() {
+            let family = programs.family();
+            let context = Context { family, settings: &self.settings, node: &state.node };
             if context.serves_localhost()
                 && let Err(error) = route_localnet()
             {
-                let error: &dyn std::error::Error = &error;
                 tracing::error!(
-                    error,
+                    err = %Chain(&error),
                     "Node ports cannot be reached at loopback addresses: \
                      {ROUTE_LOCALNET} cannot be set"
                 );
             }
-            let dump = run::save(programs)?;
-            let changes = full::plan(state, &context, &dump);
-            if let Some(known) = &known {
-                let expected =
-                    incremental::plan(&self.settings, programs.family, known, state, delta);
-                changes.tell_drift(programs.family, &expected, &mut report.drift);
+            let print = Fingerprint::read(programs);
+            let (dump, sight) = match programs.save() {
+                Ok(dump) => (dump, Sight::Everything),
+                // Another program has put rules into the same tables that iptables cannot print.
+                Err(error @ ToolError::Incompatible { .. }) => {
+                    tracing::warn!(
+                        %family,
+                        err = %Chain(&error),
+                        "The rules cannot be compared, so all of ours are written"
+                    );
+                    (programs.held_jumps(&fixed::jumps())?, Sight::Jumps)
+                }
+                Err(error) => return Err(error),
+            };
+            let known = known.filter(|_| sight == Sight::Everything);
+            let changes = full::plan(state, &context, &dump, sight);
+            if let Some(known) = known {
+                let expected = incremental::plan(&self.settings, family, known, change);
+                for (table, chain) in changes.unexpected(&expected) {
+                    report.drift.found(|| {
+                        let table = table.name();
+                        format!(
+                            "the {family} chain {chain} in {table} was missing, altered or added"
+                        )
+                    });
+                }
             }
-            waited += self.commit(programs, &changes, true, &mut report)?;
-            self.seen.set(programs.family, Fingerprint::read(programs));
-            Ok(())
-        });
-        self.waited += waited;
-        result?;
-        self.seen.compared(start);
-        self.memory = Some(Memory {
-            ports: state.service_ports.clone(),
-            node: state.node.clone(),
-            health_checks: state.health_checks.clone(),
-        });
+            self.commit(programs, &changes, true, &mut report, refused)?;
+            self.record.set_intact(family, print, Fingerprint::read(programs));
+        }
+        self.record.set_compared(start);
+        self.is_sure = true;
         Ok(report)
     }
 
-    /// Makes the changes; returns how long that waited for the lock.
+    /// Commits the changes.
     fn commit(
-        &self,
+        &mut self,
         programs: &Programs,
         changes: &Changes,
-        is_full: bool,
+        compared: bool,
         report: &mut SyncReport,
-    ) -> Result<Duration, ToolError> {
+        refused: &mut Vec<RefusedAttempt>,
+    ) -> Result<(), ToolError> {
+        let family = programs.family();
         let text = changes.to_text();
-        if text.is_empty() {
-            self.stats.committed(programs.family, changes, is_full);
-            return Ok(Duration::ZERO);
+        if !text.is_empty() {
+            let restored = programs
+                .restore(&text)
+                .inspect_err(|_| refused.push(RefusedAttempt { family, compared }))?;
+            let (added, removed) = changes.counts();
+            report.added += added;
+            report.removed += removed;
+            report.bytes += text.len();
+            report.messages += text.lines().count();
+            report.commit += restored.commit;
+            report.waited += restored.waited;
+            if !restored.waited.is_zero() {
+                tracing::info!(waited = ?restored.waited, "Waited for the xtables lock");
+            }
         }
-        let restored = run::restore(programs, &text)
-            .inspect_err(|_| self.stats.failed(programs.family, is_full))?;
-        self.stats.committed(programs.family, changes, is_full);
-        let (added, removed) = changes.counts();
-        report.added += added;
-        report.removed += removed;
-        report.bytes += text.len();
-        report.messages += text.lines().count();
-        report.commit += restored.commit;
-        if !restored.waited.is_zero() {
-            tracing::info!(waited = ?restored.waited, "Waited for the xtables lock");
+        let owned = self.owned.get_mut(family);
+        for (table, owned) in [(Table::Filter, &mut owned.filter), (Table::Nat, &mut owned.nat)] {
+            // A comparison counts all rules that exist.
+            let before = if compared { 0 } else { *owned };
+            *owned = before.saturating_add_signed(changes.owned(table));
+            report.rules.push(RuleCount {
+                family,
+                table: table.name(),
+                owned: *owned,
+                written: changes.written(table),
+            });
         }
-        Ok(restored.waited)
-    }
-
-    fn remember(&mut self, state: &State, delta: &Delta) {
-        let Some(memory) = &mut self.memory else { return };
-        for id in &delta.service_ports {
-            match state.service_ports.get(id) {
-                Some(port) => memory.ports.insert(id.clone(), port.clone()),
-                None => memory.ports.remove(id),
-            };
-        }
-        if delta.node {
-            memory.node = state.node.clone();
-        }
-        if delta.health_checks {
-            memory.health_checks = state.health_checks.clone();
-        }
+        Ok(())
     }
 }
 
 #[async_trait]
 impl Proxier for IptablesProxier {
-    fn mode(&self) -> &'static str {
-        MODE
+    fn mode(&self) -> Mode {
+        Mode::IPTABLES
     }
 
-    /// Blocks for as long as the programs take. After an error, tables that were programmed
-    /// before the one that was refused have been changed: iptables cannot change several at once.
-    async fn sync(&mut self, state: &State, delta: &Delta) -> Result<SyncReport, ProxierError> {
-        let waited_before = self.waited;
-        let result = match delta.full {
-            true => self.sync_full(state, delta),
-            false => self.sync_changes(state, delta),
-        };
-        result
-            .map(|report| SyncReport { waited: self.waited - waited_before, ..report })
-            .map_err(|refusal| error("cannot program the tables", refusal))
+    /// Blocks for as long as the programs take. After an error, the tables before the refused one have
+    /// been changed: iptables cannot change several tables at once.
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let mut refused = Vec::new();
+        match self.sync_changes(change, &mut refused) {
+            Ok(mut report) => {
+                report.refused = refused;
+                Ok(report)
+            }
+            Err(error) => {
+                let message = "cannot program the tables";
+                Err(ProxierError::backend(Mode::IPTABLES, message, error).after_attempts(refused))
+            }
+        }
     }
 
-    /// [`cleanup`]
-    async fn cleanup(&mut self) -> Result<(), ProxierError> {
-        self.memory = None;
-        self.seen.clear();
-        cleanup()
+    /// Removes all rules, as [`clean_up`] does.
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        self.is_sure = false;
+        self.record.clear();
+        clean_up()
     }
 
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
-        Some(Box::new(Monitor::new(self.programs().cloned().collect(), self.seen.clone())))
+        Some(Box::new(Monitor::new(self.tools.clone(), self.record.clone())))
     }
 }
 
-/// Removes the rules of both flavours and both families, whoever programmed them. Needs no
+/// Removes the rules of both flavours and both families, whichever kube-proxy programmed them. Needs no
 /// programs.
-pub fn cleanup() -> Result<(), ProxierError> {
-    leftovers::remove().map_err(|refusal| ProxierError::Backend {
-        mode: MODE,
-        message: "cannot remove all rules".to_owned(),
-        source: Some(Box::new(refusal)),
-    })
+pub fn clean_up() -> Result<(), ProxierError> {
+    remove(&fixed::owned())
 }
 
-/// Has the kernel route what comes from loopback addresses and is translated, which node ports on
-/// them need. Writes nothing if it does already.
+/// Does the same as [`clean_up`], except for chains that ipvs mode has under the same names.
+pub(crate) fn clean_up_beside_ipvs() -> Result<(), ProxierError> {
+    remove(&fixed::owned().without(&SHARED_WITH_IPVS))
+}
+
+fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
+    switchyard_xtables::remove(chains)
+        .map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))
+}
+
+/// Sets the kernel to route translated packets from loopback addresses, which node ports on loopback
+/// addresses need. Writes nothing if that is set already.
 pub fn route_localnet() -> io::Result<()> {
     match fs::read_to_string(ROUTE_LOCALNET) {
         Ok(text) if text.trim() == "1" => Ok(()),

@@ -1,4 +1,4 @@
-//! What is there whatever the Services: base chains, the chains they lead to, sets and maps.
+//! Objects that do not depend on Services: base chains, the chains that these lead to, sets and maps.
 
 use std::{
     net::Ipv6Addr,
@@ -6,18 +6,19 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use proxy_core::state::NodePortAddresses;
+use switchyard_core::state::NodePortAddresses;
 
 use super::{
     ChainRules, Context,
     names::{chain, set},
+    slot_map::SlotMap,
 };
 use crate::ruleset::{
     BaseChain, ChainKind, Element, Family, Field, Hook, Key, Rule, Selector, SetDef, Side,
     Statement, Verdict,
 };
 
-/// Names, types, hooks and priorities are upstream's.
+/// The name, type, hook and priority of each base chain, which are upstream's.
 const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
     ("filter-prerouting-pre-dnat", ChainKind::Filter, Hook::Prerouting, -110),
     ("filter-output-pre-dnat", ChainKind::Filter, Hook::Output, -110),
@@ -39,7 +40,7 @@ pub(crate) fn base_chains() -> impl Iterator<Item = BaseChain> {
     })
 }
 
-/// A set or map that is always there.
+/// A set or map that always exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum FixedSet {
     ClusterIps,
@@ -50,14 +51,12 @@ pub(crate) enum FixedSet {
     NoEndpointNodePorts,
     NodePortIps,
     HairpinConnections,
-    Endpoints,
-    NodePortEndpoints,
-    LocalEndpoints,
-    LocalNodePortEndpoints,
+    /// Endpoints by slot.
+    Slots(SlotMap),
 }
 
 impl FixedSet {
-    pub(crate) const ALL: [Self; 12] = [
+    const WITHOUT_SLOTS: [Self; 8] = [
         Self::ClusterIps,
         Self::ServiceIps,
         Self::ServiceNodePorts,
@@ -66,40 +65,47 @@ impl FixedSet {
         Self::NoEndpointNodePorts,
         Self::NodePortIps,
         Self::HairpinConnections,
-        Self::Endpoints,
-        Self::NodePortEndpoints,
-        Self::LocalEndpoints,
-        Self::LocalNodePortEndpoints,
     ];
+
+    /// All fixed sets.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::WITHOUT_SLOTS.into_iter().chain(SlotMap::all().map(Self::Slots))
+    }
+
+    /// The place of the set in [`FixedSet::all`].
+    fn index(self) -> usize {
+        let slots = Self::WITHOUT_SLOTS.len();
+        match self {
+            Self::ClusterIps => 0,
+            Self::ServiceIps => 1,
+            Self::ServiceNodePorts => 2,
+            Self::FirewallIps => 3,
+            Self::NoEndpointServices => 4,
+            Self::NoEndpointNodePorts => 5,
+            Self::NodePortIps => 6,
+            Self::HairpinConnections => 7,
+            Self::Slots(map) => slots + map.index(),
+        }
+    }
 
     /// The definition for a family.
     pub(crate) fn definition(self, family: Family) -> &'static Arc<SetDef> {
         static DEFINITIONS: LazyLock<[Vec<Arc<SetDef>>; 2]> = LazyLock::new(|| {
-            Family::ALL.map(|family| {
-                FixedSet::ALL.iter().map(|set| Arc::new(set.define(family))).collect()
-            })
+            Family::ALL
+                .map(|family| FixedSet::all().map(|set| Arc::new(set.define(family))).collect())
         });
-        &DEFINITIONS[family as usize][self as usize]
+        &DEFINITIONS[family as usize][self.index()]
     }
 
-    /// Whether it maps slots to endpoints.
+    /// Whether the map leads from slots to endpoints.
     pub(crate) fn has_slots(self) -> bool {
-        matches!(
-            self,
-            Self::Endpoints
-                | Self::NodePortEndpoints
-                | Self::LocalEndpoints
-                | Self::LocalNodePortEndpoints
-        )
+        matches!(self, Self::Slots(_))
     }
 
     fn define(self, family: Family) -> SetDef {
         let address = family.address_field();
         let by_ip = [address, Field::InetProto, Field::InetService];
         let by_port = [Field::InetProto, Field::InetService];
-        let endpoint = [address, Field::InetService];
-        let slot_by_ip = [address, Field::InetProto, Field::InetService, Field::Slot];
-        let slot_by_port = [Field::InetProto, Field::InetService, Field::Slot];
         match self {
             Self::ClusterIps => {
                 SetDef::set(set::CLUSTER_IPS, [address]).with_comment("Active ClusterIPs")
@@ -123,22 +129,13 @@ impl FixedSet {
                 [address, address, Field::InetProto, Field::InetService],
             )
             .with_comment("connections of local endpoints to themselves"),
-            Self::Endpoints => SetDef::map(set::ENDPOINTS, slot_by_ip, endpoint)
-                .with_comment("endpoints by Service IP and slot"),
-            Self::NodePortEndpoints => SetDef::map(set::NODEPORT_ENDPOINTS, slot_by_port, endpoint)
-                .with_comment("endpoints by node port and slot"),
-            Self::LocalEndpoints => SetDef::map(set::LOCAL_ENDPOINTS, slot_by_ip, endpoint)
-                .with_comment("endpoints on this node by Service IP and slot"),
-            Self::LocalNodePortEndpoints => {
-                SetDef::map(set::LOCAL_NODEPORT_ENDPOINTS, slot_by_port, endpoint)
-                    .with_comment("endpoints on this node by node port and slot")
-            }
+            Self::Slots(map) => map.define(family),
         }
     }
 }
 
-/// The rules of base chains and of the chains they lead to, in the order in which packets meet
-/// them.
+/// The rules of base chains and of the chains that these lead to, in the order in which packets pass
+/// through them.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     let mut chains = vec![
         base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]),
@@ -170,7 +167,7 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     chains
 }
 
-/// A filter chain looks at the first packets of connections only.
+/// The rules of a filter chain, which look at the first packet of each connection only.
 fn base(name: &str, to: &[&str]) -> ChainRules {
     let jump = |to: &&str| {
         Rule::new([Statement::CtStateNew, Statement::Verdict(Verdict::Jump((*to).into()))])
@@ -189,14 +186,14 @@ fn services(context: &Context<'_>) -> ChainRules {
     ChainRules::new(chain::SERVICES, rules)
 }
 
-/// Node ports are looked up for packets to the node's own addresses: all but loopback, or those
-/// that were configured.
+/// The rule that looks up node ports, for packets to addresses of the node: all except loopback, or
+/// the configured addresses.
 fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
     let lookup = Statement::VerdictMap {
         key: vec![Selector::Protocol, Selector::DestinationPort],
         map: map.into(),
     };
-    match context.node.node_ports.of(context.family.into()) {
+    match context.node.node_ports.get(context.family.into()) {
         NodePortAddresses::AllLocal => {
             let loopback: IpNet = match context.family {
                 Family::Ip => Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into(),
@@ -218,14 +215,14 @@ fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
     }
 }
 
-/// What is left here was not for any Service port: other ports of cluster IPs, and addresses of
-/// the Service ranges that no Service has.
+/// The rules for packets that match no Service port: those to other ports of cluster IPs, and those
+/// to unallocated addresses of the Service ranges.
 fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
     let mut rules = vec![Rule::new([
         Statement::Lookup { key: vec![Selector::DestinationAddress], set: set::CLUSTER_IPS.into() },
         Statement::Reject,
     ])];
-    for &net in context.node.service_cidrs.of(context.family.into()) {
+    for &net in context.node.service_cidrs.get(context.family.into()) {
         rules.push(Rule::new([
             Statement::Address { side: Side::Destination, negated: false, net },
             Statement::Verdict(Verdict::Drop),
@@ -258,13 +255,25 @@ fn masquerading(context: &Context<'_>) -> ChainRules {
     ChainRules::new(chain::MASQUERADING, rules)
 }
 
-/// The elements that the node's settings put into fixed sets.
+/// The elements of fixed sets that follow from the node's configuration.
 pub(crate) fn elements(context: &Context<'_>) -> Vec<(FixedSet, Element)> {
-    match context.node.node_ports.of(context.family.into()) {
+    match context.node.node_ports.get(context.family.into()) {
         NodePortAddresses::AllLocal => Vec::new(),
         NodePortAddresses::Only(addresses) => addresses
             .iter()
             .map(|&ip| (FixedSet::NodePortIps, Element::new(Key::new().address(ip))))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_is_where_its_index_says() {
+        for (index, set) in FixedSet::all().enumerate() {
+            assert_eq!(set.index(), index, "{set:?}");
+        }
     }
 }

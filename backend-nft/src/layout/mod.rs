@@ -1,59 +1,32 @@
 //! How Services become chains, rules and elements.
 //!
-//! The whole ruleset is fixed ([`fixed`]) but for three things that vary:
+//! The ruleset is fixed ([`fixed`]) except for three things:
 //!
-//! - elements of maps: every Service port has some ([`service_port`]);
+//! - elements of maps, of which every Service port has some ([`service_port`]);
 //! - chains that spread traffic over N slots, shared by all Service ports with N endpoints
 //!   ([`shared`]);
-//! - chains of single Service ports, only for those with ClientIP affinity or source ranges
+//! - chains of single Service ports, for Service ports with ClientIP affinity or source ranges
 //!   ([`own`]).
 //!
-//! Nothing here talks to a kernel or remembers anything.
+//! The functions here are pure: they neither talk to a kernel nor remember anything.
 
+mod config;
 pub(crate) mod fixed;
 pub(crate) mod names;
 pub(crate) mod own;
 pub(crate) mod service_port;
 pub(crate) mod shared;
+pub(crate) mod slot_map;
 pub(crate) mod slots;
 
-use proxy_core::{
-    model::PerFamily,
-    state::{LocalPods, NodeState},
-};
+use std::collections::HashSet;
 
-use crate::ruleset::{ChainName, Family, InterfaceMatch, Rule, Side, Statement};
+use switchyard_core::state::{LocalPods, NodeState};
 
-/// What is fixed for the lifetime of a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NftConfig {
-    /// Which bit of the packet mark says that a packet is to be masqueraded, 0 to 31. It must
-    /// differ from those that the CNI and the kubelet use.
-    pub masquerade_bit: u8,
-    /// Which families are programmed.
-    pub families: PerFamily<bool>,
-}
+pub use self::config::NftConfig;
+use crate::ruleset::{ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement};
 
-impl Default for NftConfig {
-    /// kube-proxy's bit, and both families.
-    fn default() -> Self {
-        Self { masquerade_bit: 14, families: PerFamily { v4: true, v6: true } }
-    }
-}
-
-impl NftConfig {
-    /// The mask of the masquerade bit.
-    pub(crate) fn mark(&self) -> u32 {
-        1 << self.masquerade_bit
-    }
-
-    /// The families that are programmed.
-    pub(crate) fn families(&self) -> impl Iterator<Item = Family> + '_ {
-        Family::ALL.into_iter().filter(|&family| *self.families.of(family.into()))
-    }
-}
-
-/// What rules depend on besides Services: the same for all of a family's.
+/// What the rules of a family depend on besides Services.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) family: Family,
@@ -61,7 +34,7 @@ pub(crate) struct Context<'a> {
     pub(crate) node: &'a NodeState,
 }
 
-/// A chain's rules, as they should be.
+/// A chain and its rules.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChainRules {
     pub(crate) name: ChainName,
@@ -72,14 +45,24 @@ impl ChainRules {
     fn new(name: impl Into<ChainName>, rules: Vec<Rule>) -> Self {
         Self { name: name.into(), rules }
     }
+
+    /// Whether a rule uses one of these sets.
+    pub(crate) fn uses(&self, sets: &HashSet<SetName>) -> bool {
+        !sets.is_empty() && self.rules.iter().flat_map(Rule::sets).any(|set| sets.contains(set))
+    }
 }
 
-impl Context<'_> {
-    /// Matches packets that come from a pod of this node, or that do not; `None` if that cannot be
-    /// told.
+impl<'a> Context<'a> {
+    /// The context of a family, on a node.
+    pub(crate) fn new(config: &NftConfig, family: Family, node: &'a NodeState) -> Self {
+        Self { family, mark: config.mark(), node }
+    }
+
+    /// Matches packets from pods of this node if `is_local`, otherwise all other packets. Returns
+    /// `None` if the node has no way to recognise its pods.
     fn local_pod_match(&self, is_local: bool) -> Option<Statement> {
         let negated = !is_local;
-        Some(match self.node.local_pods.of(self.family.into()).as_ref()? {
+        Some(match self.node.local_pods.get(self.family.into()).as_ref()? {
             LocalPods::Source(net) => Statement::Address { side: Side::Source, negated, net: *net },
             LocalPods::Interface(name) => Statement::InputInterface {
                 negated,

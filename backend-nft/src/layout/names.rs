@@ -1,15 +1,31 @@
-//! Names of chains and sets.
+//! Names of tables, chains and sets.
 //!
-//! Base chains, and the sets and maps that upstream's kube-proxy has too, have its names, so that
-//! either can take over from the other. Other regular chains have a `/` in their names: upstream
-//! takes those for chains of Services that are gone, and deletes them when it takes over.
+//! Tables and base chains have the names of upstream's kube-proxy, and so have the sets and maps that
+//! upstream has too, so that either proxy can take over from the other. Other regular chains have a
+//! `/` in their names: upstream takes such chains for chains of deleted Services, and deletes them
+//! when it takes over.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, sync::LazyLock};
 
-use proxy_core::model::ServicePortName;
 use sha2::{Digest, Sha256};
+use switchyard_core::model::ServicePortName;
 
-/// Regular chains that are always there.
+use crate::ruleset::{Family, Table};
+
+/// The name of both tables, which is upstream's.
+const TABLE: &str = "kube-proxy";
+
+/// The comment of both tables, which is upstream's.
+pub(crate) const TABLE_COMMENT: &str = "rules for kube-proxy";
+
+/// The table of a family.
+pub(crate) fn table(family: Family) -> &'static Table {
+    static TABLES: LazyLock<[Table; 2]> =
+        LazyLock::new(|| Family::ALL.map(|family| Table::new(family, TABLE)));
+    &TABLES[family as usize]
+}
+
+/// Regular chains that always exist.
 pub(crate) mod chain {
     pub(crate) const SERVICES: &str = "services";
     pub(crate) const MASQUERADING: &str = "masquerading";
@@ -20,7 +36,7 @@ pub(crate) mod chain {
     pub(crate) const REJECT: &str = "reject-chain";
 }
 
-/// Sets and maps that are always there.
+/// Sets and maps that always exist.
 pub(crate) mod set {
     pub(crate) const CLUSTER_IPS: &str = "cluster-ips";
     pub(crate) const SERVICE_IPS: &str = "service-ips";
@@ -30,18 +46,12 @@ pub(crate) mod set {
     pub(crate) const NO_ENDPOINT_NODEPORTS: &str = "no-endpoint-nodeports";
     pub(crate) const NODEPORT_IPS: &str = "nodeport-ips";
     pub(crate) const HAIRPIN_CONNECTIONS: &str = "hairpin-connections";
-    // Ours alone. They must not hold verdicts: kube-proxy does not empty them when it takes over,
-    // and could not delete the chains that these lead to.
-    pub(crate) const ENDPOINTS: &str = "endpoints";
-    pub(crate) const NODEPORT_ENDPOINTS: &str = "nodeport-endpoints";
-    pub(crate) const LOCAL_ENDPOINTS: &str = "local-endpoints";
-    pub(crate) const LOCAL_NODEPORT_ENDPOINTS: &str = "local-nodeport-endpoints";
 }
 
-/// The longest name that upstream makes, without its prefix.
+/// The length of the longest name that upstream makes, without the prefix.
 const LONGEST_BASE: usize = 240;
 
-/// What identifies a Service port in names: `HASH-namespace/name/protocol/port`.
+/// The part of a name that identifies a Service port: `HASH-namespace/name/protocol/port`.
 pub(crate) fn service_port_base(name: &ServicePortName) -> String {
     hashed(format!(
         "{}/{}/{}/{}",
@@ -52,7 +62,7 @@ pub(crate) fn service_port_base(name: &ServicePortName) -> String {
     ))
 }
 
-/// What identifies an endpoint of a Service port in names: `HASH-...__address/port`.
+/// The part of a name that identifies an endpoint of a Service port: `HASH-...__address/port`.
 pub(crate) fn endpoint_base(name: &ServicePortName, endpoint: &SocketAddr) -> String {
     // nft's identifiers have no colons.
     let address = endpoint.ip().to_string().replace(':', ".");
@@ -66,8 +76,8 @@ pub(crate) fn endpoint_base(name: &ServicePortName, endpoint: &SocketAddr) -> St
     ))
 }
 
-/// Puts eight characters of a hash before `text`, so that names stay different when they are cut,
-/// as upstream does.
+/// Puts eight characters of a hash before `text`, as upstream does, so that long names stay different
+/// when they are cut.
 fn hashed(text: String) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let mut name = String::with_capacity(LONGEST_BASE);
@@ -81,7 +91,7 @@ fn hashed(text: String) -> String {
     name
 }
 
-/// Five bytes as eight characters (RFC 4648, no padding needed).
+/// Five bytes that print as eight characters of base32 (RFC 4648); no padding is needed.
 struct Base32<'a>(&'a [u8]);
 
 impl fmt::Display for Base32<'_> {
@@ -97,7 +107,7 @@ impl fmt::Display for Base32<'_> {
 
 #[cfg(test)]
 mod tests {
-    use proxy_core::model::{Protocol, ServiceName};
+    use switchyard_core::model::{Protocol, ServiceName};
 
     use super::*;
 

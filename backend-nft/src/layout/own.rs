@@ -1,10 +1,10 @@
-//! Chains and sets of single Service ports: for those with ClientIP affinity, which must remember
-//! clients for each endpoint, and for those with source ranges. Names and shapes are upstream's,
-//! so that a take-over in either direction keeps clients at their endpoints.
+//! Chains and sets of single Service ports: of those with ClientIP affinity, which must remember
+//! clients for each endpoint, and of those with source ranges. Names and shapes are upstream's, so
+//! that a take-over in either direction keeps clients at their endpoints.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use proxy_core::{
+use switchyard_core::{
     model::ServicePortName,
     state::{Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
 };
@@ -12,12 +12,13 @@ use proxy_core::{
 use super::{ChainRules, Context, names};
 use crate::ruleset::{ChainName, Rule, Selector, SetDef, SetName, Side, Statement, Verdict};
 
-/// The largest pool that clients can be remembered for. Each endpoint takes a chain and a set, and
-/// the kernel's commit time grows with the square of their number: 0.1 s for 1,000, 10 s for
-/// 10,000. All other Services would wait for that.
+/// The largest number of endpoints for which ClientIP affinity is programmed. Each endpoint takes a
+/// chain and a set, and the kernel's commit time grows with the square of their number: 0.1 s for
+/// 1,000, 10 s for 10,000. All other Services would wait for such a commit.
 const LARGEST_AFFINITY_POOL: usize = 2_000;
 
-/// Why [`affinity`] is not what the Service asks for, if it is not.
+/// The reason why a Service port is served without the affinity that its Service asks for; `None` if
+/// there is no such difference.
 pub(crate) fn affinity_problem(port: &ResolvedServicePort) -> Option<String> {
     (port.affinity.is_some() && affinity(port).is_none()).then(|| {
         format!(
@@ -26,31 +27,31 @@ pub(crate) fn affinity_problem(port: &ResolvedServicePort) -> Option<String> {
     })
 }
 
-/// For how long clients are remembered: what the Service asks for, if that can be done.
+/// The time for which clients are remembered; `None` without affinity, and for too many endpoints.
 pub(crate) fn affinity(port: &ResolvedServicePort) -> Option<Duration> {
     let largest = port.cluster.len().max(port.local.len());
     port.affinity.filter(|_| largest <= LARGEST_AFFINITY_POOL)
 }
 
-/// The chains and sets that a Service port has for itself.
+/// The chains and sets of a single Service port.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct OwnObjects {
     pub(crate) chains: Vec<ChainRules>,
     pub(crate) sets: Vec<Arc<SetDef>>,
 }
 
-/// The chain that drops what source ranges do not allow.
+/// The name of the chain that drops packets that the source ranges do not allow.
 pub(crate) fn firewall_chain(name: &ServicePortName) -> ChainName {
     format!("firewall-{}", names::service_port_base(name)).into()
 }
 
-/// The chain that a frontend of a Service port with affinity leads to; `None` for frontends that
-/// serve nothing.
+/// The name of the chain that a frontend of a Service port with affinity leads to; `None` for a
+/// frontend without endpoints.
 pub(crate) fn entry_chain(name: &ServicePortName, route: Route) -> Option<ChainName> {
     let base = names::service_port_base(name);
     Some(match route {
         Route::Pool { pool, masquerade: Masquerade::Never } => pool_chain(&base, pool),
-        // Only cluster IPs lead there, and all of them with the same masquerading.
+        // Only cluster IPs lead to this chain, and all of them with the same masquerading.
         Route::Pool { pool: PoolKind::Local, .. } => format!("internal-local-{base}").into(),
         Route::Pool { masquerade: Masquerade::Always, .. } => format!("external-{base}").into(),
         Route::Pool { .. } => format!("internal-{base}").into(),
@@ -66,7 +67,7 @@ fn pool_chain(base: &str, pool: PoolKind) -> ChainName {
     }
 }
 
-/// Everything that `port` has for itself.
+/// The chains and sets of `port` alone.
 pub(crate) fn objects(port: &ResolvedServicePort, context: &Context<'_>) -> OwnObjects {
     let mut own = OwnObjects::default();
     if let Some(ranges) = port.frontends.iter().find_map(|f| f.allowed_sources.as_ref()) {
@@ -135,10 +136,10 @@ fn affinity_objects(
     }
 }
 
-/// First back to the endpoint that a client was at, else to any.
+/// The rules that send a remembered client back to its endpoint, and other clients to any endpoint.
 fn balance(name: &ServicePortName, pool: &Pool) -> Vec<Rule> {
     let chain = |address: &SocketAddr| Verdict::Goto(endpoint_chain(name, address));
-    let remembered = |endpoint: &proxy_core::state::Endpoint| {
+    let remembered = |endpoint: &switchyard_core::state::Endpoint| {
         Rule::new([
             Statement::Lookup {
                 key: vec![Selector::SourceAddress],
@@ -148,8 +149,8 @@ fn balance(name: &ServicePortName, pool: &Pool) -> Vec<Rule> {
         ])
     };
     let any = pool.iter().map(|endpoint| chain(&endpoint.address)).collect();
-    // While these rules are being replaced, a packet may still follow them after the elements of
-    // their map have gone.
+    // While these rules are replaced, a packet may still follow them after the elements of their map
+    // were deleted.
     let otherwise = pool.first().map(|first| {
         Rule::new([Statement::Verdict(chain(&first.address))])
             .with_comment("reached only while this chain is replaced")
@@ -161,7 +162,7 @@ fn balance(name: &ServicePortName, pool: &Pool) -> Vec<Rule> {
         .collect()
 }
 
-/// The rules of an entry chain; `None` if the entry is a pool's chain itself.
+/// The rules of an entry chain; `None` if the entry chain is the chain of a pool.
 fn entry_rules(
     port: &ResolvedServicePort,
     route: Route,

@@ -1,21 +1,25 @@
-//! What one Service port puts into the tables.
+//! Elements of single Service ports, and the shared chains that they need.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use proxy_core::state::{
-    Endpoint, Frontend, FrontendAddress, Masquerade, Pool, PoolKind, ResolvedServicePort, Route,
+use switchyard_core::{
+    model::Protocol,
+    state::{
+        Endpoint, Frontend, FrontendAddress, Masquerade, Pool, PoolKind, ResolvedServicePort, Route,
+    },
 };
 
 use super::{
     fixed::FixedSet,
     names::chain,
     own,
-    shared::{Role, Scope, SharedChain},
+    shared::{Role, SharedChain},
+    slot_map::{Scope, SlotMap, SlotPool},
     slots::Slots,
 };
 use crate::ruleset::{ChainName, Element, Key, Value, Verdict};
 
-/// The longest comment that nft prints.
+/// The length of the longest comment that nft prints, in bytes.
 const LONGEST_COMMENT: usize = 127;
 
 /// The slots of both pools of a Service port.
@@ -26,7 +30,8 @@ pub(crate) struct PoolSlots {
 }
 
 impl PoolSlots {
-    pub(crate) fn of(&self, kind: PoolKind) -> &Slots {
+    /// The slots of one pool.
+    pub(crate) fn get(&self, kind: PoolKind) -> &Slots {
         match kind {
             PoolKind::Cluster => &self.cluster,
             PoolKind::Local => &self.local,
@@ -34,24 +39,25 @@ impl PoolSlots {
     }
 }
 
-/// What a Service port puts into the fixed sets and maps, but for slots.
+/// The elements of a Service port in fixed sets and maps, and what they need. Slots are not among the
+/// elements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Entries {
-    /// Elements that no other Service port has.
+    /// Elements of this Service port alone.
     pub(crate) elements: Vec<(FixedSet, Element)>,
-    /// Elements of sets that other Service ports may have too.
+    /// Elements that other Service ports may need too.
     pub(crate) common: Vec<(FixedSet, Key)>,
     /// Shared chains that elements lead to.
     pub(crate) chains: Vec<SharedChain>,
-    /// Where the endpoints of a pool stand, one after the other.
+    /// The runs of slots that hold the endpoints.
     pub(crate) runs: Vec<SlotRun>,
 }
 
-/// The endpoints of a pool in a map, by slot.
+/// The consecutive slots of a map that hold the endpoints of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotRun {
     pub(crate) map: FixedSet,
-    /// The key, but for the slot.
+    /// The key without the slot.
     pub(crate) key: Key,
     pub(crate) pool: PoolKind,
 }
@@ -68,20 +74,20 @@ impl SlotRun {
     }
 }
 
-/// An endpoint as maps hold it.
+/// An endpoint as the value of an element.
 pub(crate) fn endpoint_value(endpoint: SocketAddr) -> Value {
     Value::new().address(endpoint.ip()).port(endpoint.port())
 }
 
 impl Entries {
-    /// What `port` puts in.
-    pub(crate) fn of(port: &ResolvedServicePort) -> Self {
+    /// The entries of `port`.
+    pub(crate) fn new(port: &ResolvedServicePort) -> Self {
         let mut entries = Self::default();
         let comment = comment(port);
         for frontend in &port.frontends {
             entries.add_frontend(port, frontend, &comment);
         }
-        // Sorted out before they are merged: of a huge pool hardly any are here.
+        // The filter comes first: of a huge pool, hardly any endpoints are on this node.
         let both = port.cluster.iter().chain(port.local.iter());
         let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.is_local).collect();
         for endpoint in here {
@@ -97,7 +103,7 @@ impl Entries {
     }
 
     fn add_frontend(&mut self, port: &ResolvedServicePort, frontend: &Frontend, comment: &str) {
-        let place = Place::of(port, frontend);
+        let place = Place::new(port, frontend);
         if let FrontendAddress::ClusterIp(ip) = frontend.at {
             self.common.push((FixedSet::ClusterIps, Key::new().address(ip)));
         }
@@ -121,8 +127,8 @@ impl Entries {
                     self.add(place.no_endpoints(), &place, Verdict::Drop, comment);
                 } else if own::affinity(port).is_none() {
                     self.runs.push(SlotRun {
-                        map: place.local_endpoints(),
-                        key: place.key,
+                        map: place.slots(SlotPool::Local),
+                        key: place.slot_key,
                         pool: PoolKind::Local,
                     });
                 }
@@ -135,8 +141,8 @@ impl Entries {
         }
     }
 
-    /// Leads a frontend to a pool: through chains of the Service port's own if it has affinity,
-    /// else through shared ones.
+    /// Leads a frontend to a pool: through chains of the Service port if the Service port has
+    /// affinity, otherwise through shared chains.
     fn serve(
         &mut self,
         port: &ResolvedServicePort,
@@ -151,15 +157,17 @@ impl Entries {
         let chain = match own_chain {
             Some(chain) => chain,
             None => {
-                self.runs.push(SlotRun { map: place.endpoints(), key: place.key, pool });
-                self.shared(place.scope, role, port.pool(pool))
+                let map = place.slots(SlotPool::Main);
+                self.runs.push(SlotRun { map, key: place.slot_key, pool });
+                self.need_shared(place.scope, role, port.pool(pool))
             }
         };
         self.add(place.services(), place, Verdict::Goto(chain), comment);
     }
 
-    /// The name of a shared chain for `pool`, which is noted as needed, with what it leads to.
-    fn shared(&mut self, scope: Scope, role: Role, pool: &Pool) -> ChainName {
+    /// Returns the name of the shared chain for `pool`, and adds the chain and all that it leads to to
+    /// `chains`.
+    fn need_shared(&mut self, scope: Scope, role: Role, pool: &Pool) -> ChainName {
         let chain = SharedChain { scope, role, slots: pool.len() as u32 };
         self.chains.extend(chain.leads_to());
         self.chains.push(chain);
@@ -171,32 +179,36 @@ impl Entries {
     }
 }
 
-/// Whose an element is, for people who read the table.
+/// The comment that names the Service port of an element.
 fn comment(port: &ResolvedServicePort) -> String {
     let mut comment = port.id.name.to_string();
-    // Names are ASCII, so that any byte is a boundary.
+    // Names are ASCII, so that every byte is a boundary.
     comment.truncate(LONGEST_COMMENT);
     comment
 }
 
-/// Where a frontend stands in the maps.
+/// The place of a frontend in the maps.
 struct Place {
     scope: Scope,
+    protocol: Protocol,
+    /// The key in maps for all protocols.
     key: Key,
+    /// The key in maps for one protocol, but for the slot.
+    slot_key: Key,
 }
 
 impl Place {
-    fn of(port: &ResolvedServicePort, frontend: &Frontend) -> Self {
+    fn new(port: &ResolvedServicePort, frontend: &Frontend) -> Self {
         let protocol = port.id.name.protocol;
-        match frontend.at.ip() {
-            Some(ip) => Self {
-                scope: Scope::Ip,
-                key: Key::new().address(ip).protocol(protocol).port(frontend.port),
-            },
-            None => Self {
-                scope: Scope::NodePort,
-                key: Key::new().protocol(protocol).port(frontend.port),
-            },
+        let (scope, prefix) = match frontend.at.ip() {
+            Some(ip) => (Scope::Ip, Key::new().address(ip)),
+            None => (Scope::NodePort, Key::new()),
+        };
+        Self {
+            scope,
+            protocol,
+            key: prefix.protocol(protocol).port(frontend.port),
+            slot_key: prefix.port(frontend.port),
         }
     }
 
@@ -211,12 +223,9 @@ impl Place {
         self.by_scope(FixedSet::ServiceIps, FixedSet::ServiceNodePorts)
     }
 
-    fn endpoints(&self) -> FixedSet {
-        self.by_scope(FixedSet::Endpoints, FixedSet::NodePortEndpoints)
-    }
-
-    fn local_endpoints(&self) -> FixedSet {
-        self.by_scope(FixedSet::LocalEndpoints, FixedSet::LocalNodePortEndpoints)
+    /// The map that holds the endpoints.
+    fn slots(&self, pool: SlotPool) -> FixedSet {
+        FixedSet::Slots(SlotMap { scope: self.scope, pool, protocol: self.protocol })
     }
 
     fn no_endpoints(&self) -> FixedSet {

@@ -1,75 +1,38 @@
-//! Chains that spread traffic over N slots, and those that lead to them. All Service ports whose
-//! pool has N endpoints share them; they are made when first needed, and stay.
+//! Chains that spread traffic over N slots, and chains that lead to these. All Service ports whose
+//! pool has N endpoints share them. A shared chain is created when it is first needed, and stays.
 
-use super::{ChainRules, Context, names::set};
-use crate::ruleset::{ChainName, Rule, Selector, Side, Statement, Verdict};
+use switchyard_core::model::Protocol;
 
-/// Where traffic arrives, which decides what a Service port is looked up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    /// At an address of the Service: by address, protocol and port.
-    Ip,
-    /// At an address of the node: by protocol and port.
-    NodePort,
-}
+use super::{
+    ChainRules, Context,
+    slot_map::{Scope, SlotMap, SlotPool},
+};
+use crate::ruleset::{ChainName, Rule, Side, Statement, Verdict};
 
-impl Scope {
-    /// What a Service port is looked up by.
-    pub(crate) fn key(self) -> Vec<Selector> {
-        match self {
-            Self::Ip => {
-                vec![Selector::DestinationAddress, Selector::Protocol, Selector::DestinationPort]
-            }
-            Self::NodePort => vec![Selector::Protocol, Selector::DestinationPort],
-        }
-    }
-
-    fn prefix(self) -> &'static str {
-        match self {
-            Self::Ip => "",
-            Self::NodePort => "nodeport-",
-        }
-    }
-
-    fn endpoints(self) -> &'static str {
-        match self {
-            Self::Ip => set::ENDPOINTS,
-            Self::NodePort => set::NODEPORT_ENDPOINTS,
-        }
-    }
-
-    fn local_endpoints(self) -> &'static str {
-        match self {
-            Self::Ip => set::LOCAL_ENDPOINTS,
-            Self::NodePort => set::LOCAL_NODEPORT_ENDPOINTS,
-        }
-    }
-}
-
-/// What a shared chain does.
+/// The purpose of a shared chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// Translates to one of the slots.
+    /// Translates to the endpoint in one of the slots.
     Balance,
-    /// Has the connection masqueraded, then balances.
+    /// Marks the connection to be masqueraded, then balances.
     MasqueradeAll,
-    /// Has the connection masqueraded unless a pod of this node made it, then balances.
+    /// Marks the connection to be masqueraded unless it comes from a pod of this node, then balances.
     MasqueradeNonLocal,
-    /// `externalTrafficPolicy: Local`: balances what clients on this node send; everything else
-    /// goes to the local endpoints, if there are any.
+    /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all
+    /// endpoints; all other traffic goes to the local endpoints, if there are any.
     ///
-    /// Their number is part of the chain, instead of a lookup in a map: kube-proxy, when it takes
-    /// over, empties the maps that it knows and no others, and a verdict that is left in one would
-    /// keep it for ever from deleting the chain it leads to.
+    /// The number of local endpoints is part of the chain instead of a lookup in a map: kube-proxy,
+    /// when it takes over, empties no maps but those that it knows, and a verdict left in another map
+    /// would keep kube-proxy for ever from deleting the chain that the verdict leads to.
     ExternalLocal {
-        /// How many endpoints are on this node; may be none.
+        /// The number of endpoints on this node, may be 0.
         local: u32,
     },
-    /// Translates to one of the slots of the local endpoints.
+    /// Translates to the endpoint in one of the slots of the local endpoints.
     BalanceLocal,
 }
 
-/// A shared chain. All have a `/` in their names, see [`super::names`].
+/// A shared chain. Its name has a `/`, see [`super::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SharedChain {
     pub(crate) scope: Scope,
@@ -91,7 +54,7 @@ impl SharedChain {
         .into()
     }
 
-    /// The shared chains that this one leads to.
+    /// The shared chains that this chain leads to.
     pub(crate) fn leads_to(&self) -> impl Iterator<Item = Self> + use<> {
         let all = match self.role {
             Role::Balance | Role::BalanceLocal => None,
@@ -102,7 +65,7 @@ impl SharedChain {
         all.into_iter().chain(self.local())
     }
 
-    /// The chain of the local endpoints, if this one leads to it.
+    /// The chain of the local endpoints, if this chain leads there.
     fn local(&self) -> Option<Self> {
         match self.role {
             Role::ExternalLocal { local: slots @ 1.. } => {
@@ -119,8 +82,8 @@ impl SharedChain {
         };
         let mark = Statement::MarkOr(context.mark);
         let rules = match self.role {
-            Role::Balance => self.balance(self.scope.endpoints()),
-            Role::BalanceLocal => self.balance(self.scope.local_endpoints()),
+            Role::Balance => self.balance(SlotPool::Main),
+            Role::BalanceLocal => self.balance(SlotPool::Local),
             Role::MasqueradeAll => vec![Rule::new([mark, balance()])],
             Role::MasqueradeNonLocal => context
                 .local_pod_match(false)
@@ -142,10 +105,8 @@ impl SharedChain {
         ChainRules::new(self.name(), rules)
     }
 
-    fn balance(&self, map: &str) -> Vec<Rule> {
-        vec![Rule::new([
-            Statement::ServiceProtocols,
-            Statement::DnatRandom { key: self.scope.key(), slots: self.slots, map: map.into() },
-        ])]
+    fn balance(&self, pool: SlotPool) -> Vec<Rule> {
+        let map = |protocol| SlotMap { scope: self.scope, pool, protocol };
+        Protocol::ALL.into_iter().map(|protocol| map(protocol).balance(self.slots)).collect()
     }
 }

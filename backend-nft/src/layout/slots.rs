@@ -1,19 +1,20 @@
-//! Which endpoint of a pool is in which slot.
+//! The slots of endpoints within a pool.
 //!
-//! A pool of N endpoints fills the slots 0 to N-1. When endpoints come and go, those that stay keep
-//! their slots where that is possible, so that a change costs the kernel what changed, not what
-//! comes after it; and a restart takes the slots over as the kernel has them.
+//! A pool of N endpoints fills the slots 0 to N-1. When endpoints are added and removed, the others
+//! keep their slots where possible, so that a commit holds the changed endpoints and not all that come
+//! after them. A restart takes the slots over as the kernel has them.
 
 use std::net::SocketAddr;
 
-use proxy_core::state::Pool;
+use switchyard_core::state::Pool;
 
-/// The order of a pool's endpoints in its slots; `None` if it is the pool's own.
+/// The order of a pool's endpoints in its slots; `None` if the slots have the order of the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slots(Option<Box<[u32]>>);
 
 impl Slots {
-    /// Puts the endpoints of `pool` into slots, keeping those of `before` where possible.
+    /// Puts the endpoints of `pool` into slots. `before` is the previous order: an endpoint that is in
+    /// it keeps its slot where possible.
     pub(crate) fn assign(before: impl Iterator<Item = SocketAddr>, pool: &Pool) -> Self {
         const HOLE: u32 = u32::MAX;
         let mut order = vec![HOLE; pool.len()];
@@ -28,7 +29,7 @@ impl Slots {
         }
         let mut unplaced = (0..pool.len()).filter(|&index| !placed[index]);
         for slot in order.iter_mut().filter(|slot| **slot == HOLE) {
-            // There are as many holes as endpoints without a slot.
+            // The number of holes is the number of endpoints without a slot.
             let Some(index) = unplaced.next() else { break };
             *slot = index as u32;
         }
@@ -36,7 +37,7 @@ impl Slots {
         Self((!is_own).then(|| order.into()))
     }
 
-    /// The address in a slot, `None` behind the last one.
+    /// The address in a slot; `None` behind the last slot.
     pub(crate) fn address(&self, pool: &Pool, slot: usize) -> Option<SocketAddr> {
         let index = match &self.0 {
             Some(order) => *order.get(slot)? as usize,
@@ -56,7 +57,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
-    use proxy_core::state::Endpoint;
+    use switchyard_core::state::Endpoint;
 
     use super::*;
 
@@ -89,6 +90,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(switchyard_core::testing::proptest_config(256))]
+
         #[test]
         fn every_endpoint_has_one_slot_and_few_move(
             before in proptest::collection::vec(0u16..40, 0..40),
@@ -99,7 +102,7 @@ mod tests {
             let mut sorted = after.clone();
             sorted.sort_unstable();
             prop_assert_eq!(&sorted, &wanted);
-            // Whoever had a slot that still exists, and had it first, is still there.
+            // An endpoint that was the first in a slot that still exists is still in it.
             let mut seen = BTreeSet::new();
             for (slot, port) in before.iter().enumerate().take(wanted.len()) {
                 if seen.insert(port) && wanted.contains(port) {

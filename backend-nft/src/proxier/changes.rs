@@ -1,4 +1,4 @@
-//! What one sync changes, collected by kind, and put into an order that the kernel takes.
+//! The changes of one sync, collected by kind, and put into an order that the kernel accepts.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -6,19 +6,19 @@ use std::{
 };
 
 use crate::{
-    layout::{ChainRules, fixed::FixedSet},
-    ruleset::{BaseChain, ChainName, Element, Family, Key, SetDef, SetName, Transaction},
+    layout::{ChainRules, fixed::FixedSet, names::TABLE_COMMENT},
+    ruleset::{BaseChain, ChainName, Element, Key, SetDef, SetName, Table, Transaction},
 };
 
-/// What happens to the table itself.
+/// The change of the table itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TableChange {
-    /// It is there, and stays.
+    /// The table exists and stays.
     #[default]
     Keep,
-    /// It is made.
+    /// The table is added.
     Add,
-    /// It is deleted with all that is in it, and made anew.
+    /// The table is deleted with everything in it, and made anew.
     Replace,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum TableChange {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) table: TableChange,
-    /// Base chains that are none of ours.
+    /// Base chains that this backend does not have, at least not at their present hooks.
     pub(crate) delete_base_chains: Vec<ChainName>,
     pub(crate) add_base_chains: Vec<BaseChain>,
     pub(crate) add_chains: Vec<ChainName>,
@@ -51,26 +51,26 @@ impl Changes {
         self.delete_elements.entry(set).or_default().push(key);
     }
 
-    /// Makes a chain that does not exist.
+    /// Adds a chain that does not exist.
     pub(crate) fn new_chain(&mut self, chain: ChainRules) {
         self.add_chains.push(chain.name.clone());
         self.rules.push(chain);
     }
 
-    /// Gives a chain that exists other rules.
+    /// Replaces the rules of a chain that exists.
     pub(crate) fn rewrite_chain(&mut self, chain: ChainRules) {
         self.flush_chains.push(chain.name.clone());
         self.rules.push(chain);
     }
 
-    /// Divides the changes into those that prepare, those that matter, and those that tidy up, to
-    /// be committed one after the other.
+    /// Divides the changes into preparation, main part and tidying up, to be committed one after the
+    /// other.
     ///
-    /// A packet that is on its way through our chains while a commit takes effect follows the rules
-    /// from before it, but finds the elements from after it. So chains are made before elements
-    /// lead to them, and lose their rules after; and the slots behind the last endpoint of a pool
-    /// go last: a packet that was sent to `lb/4` just before the commit may draw slot 3 just after
-    /// it.
+    /// A packet that is on its way through the chains while a commit takes effect follows the rules
+    /// from before the commit, but finds the elements from after it. So chains are added before
+    /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of a
+    /// pool go last: a packet that was sent to `lb/4` just before the commit may draw slot 3 just
+    /// after it.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus_slots();
@@ -90,7 +90,7 @@ impl Changes {
         [first, self, last]
     }
 
-    /// Takes out the deletions of slots that get no other endpoint.
+    /// Removes and returns the deletions of slots that get no other endpoint.
     fn take_surplus_slots(&mut self) -> BTreeMap<FixedSet, Vec<Key>> {
         let mut surplus = BTreeMap::new();
         for (&set, deleted) in self.delete_elements.iter_mut().filter(|(set, _)| set.has_slots()) {
@@ -101,14 +101,14 @@ impl Changes {
         surplus
     }
 
-    /// Puts added elements in the order of their keys, for people.
+    /// Sorts added elements by their keys, for readers.
     pub(crate) fn sort_elements(&mut self) {
         for elements in self.add_elements.values_mut() {
             elements.sort_unstable_by_key(|element| element.key);
         }
     }
 
-    /// How many objects are added, and how many are removed.
+    /// Returns how many objects are added, and how many are removed.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let added = self.add_base_chains.len()
             + self.add_chains.len()
@@ -122,46 +122,47 @@ impl Changes {
         (added, removed)
     }
 
-    /// Appends everything to a transaction. What is referred to comes before what refers to it:
-    /// chains are made before elements and rules lead to them, rules go before the sets they use.
-    pub(crate) fn append_to(self, family: Family, transaction: &mut Transaction) {
+    /// Appends all changes to a transaction. Objects are added before other objects refer to them, and
+    /// deleted after: chains are added before elements and rules lead to them, rules are deleted before
+    /// the sets that they use.
+    pub(crate) fn append_to(self, table: &Table, transaction: &mut Transaction) {
         match self.table {
             TableChange::Keep => {}
-            TableChange::Add => transaction.add_table(family),
+            TableChange::Add => transaction.add_table_with_comment(table, TABLE_COMMENT),
             TableChange::Replace => {
-                transaction.delete_table(family);
-                transaction.add_table(family);
+                transaction.delete_table(table);
+                transaction.add_table_with_comment(table, TABLE_COMMENT);
             }
         }
         for chain in self.delete_base_chains {
-            transaction.flush_chain(family, chain.clone());
-            transaction.delete_chain(family, chain);
+            transaction.flush_chain(table, chain.clone());
+            transaction.delete_chain(table, chain);
         }
         for chain in self.add_base_chains {
-            transaction.add_base_chain(family, chain);
+            transaction.add_base_chain(table, chain);
         }
         for chain in self.add_chains {
-            transaction.add_chain(family, chain);
+            transaction.add_chain(table, chain);
         }
         for (set, keys) in self.delete_elements {
-            transaction.delete_elements(family, set.definition(family), keys);
+            transaction.delete_elements(table, set.definition(table.family), keys);
         }
         for chain in self.flush_chains {
-            transaction.flush_chain(family, chain);
+            transaction.flush_chain(table, chain);
         }
         for set in self.delete_sets {
-            transaction.delete_set(family, set);
+            transaction.delete_set(table, set);
         }
         for set in self.add_sets {
-            transaction.add_set(family, set);
+            transaction.add_set(table, set);
         }
         for chain in self.rules {
             for rule in chain.rules {
-                transaction.add_rule(family, chain.name.clone(), rule);
+                transaction.add_rule(table, chain.name.clone(), rule);
             }
         }
         for (set, elements) in self.add_elements {
-            transaction.add_elements(family, set.definition(family), elements);
+            transaction.add_elements(table, set.definition(table.family), elements);
         }
     }
 }

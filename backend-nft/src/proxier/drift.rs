@@ -1,8 +1,9 @@
-//! What somebody else had changed: whatever a full sync changes that no input asked for.
+//! Drift: the changes of a full sync that no input explains, so that another program must have
+//! changed the tables.
 
 use std::collections::HashSet;
 
-use proxy_core::{model::PerFamily, proxier::Drift};
+use switchyard_core::{model::PerFamily, proxier::Drift};
 
 use super::{
     changes::{Changes, TableChange},
@@ -10,13 +11,12 @@ use super::{
 };
 use crate::{
     layout::fixed::FixedSet,
-    ruleset::{ChainName, Family, Key, SetName},
-    text,
+    ruleset::{ChainName, Family, Key, SetName, text},
 };
 
-/// An object that is changed, and how.
+/// An object that a sync changes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Change<'a> {
+enum ObjectChange<'a> {
     MakeTable,
     ReplaceTable,
     MakeChain(&'a ChainName),
@@ -28,8 +28,8 @@ enum Change<'a> {
     DeleteElement(FixedSet, Key),
 }
 
-/// Compares what a full sync changes with what would have been changed if the kernel had held what
-/// is remembered.
+/// Reports the changes `found` by a full sync that no input explains: those not in `expected`, which
+/// assumes that the kernel still held what `memory` remembers.
 pub(super) fn find(
     found: &PerFamily<Changes>,
     expected: &PerFamily<Changes>,
@@ -37,19 +37,19 @@ pub(super) fn find(
 ) -> Drift {
     let mut drift = Drift::default();
     for family in Family::ALL {
-        let expected: HashSet<Change<'_>> = objects(expected.of(family.into())).collect();
-        // Those that nothing leads to any more keep their rules until a full sync.
+        let expected: HashSet<ObjectChange<'_>> = objects(expected.get(family.into())).collect();
+        // Shared chains without a jump to them keep their rules until a full sync.
         let shared: HashSet<ChainName> =
-            memory.tables.of(family.into()).shared_chains.iter().map(|c| c.name()).collect();
-        let found = found.of(family.into());
+            memory.tables.get(family.into()).shared_chains.iter().map(|c| c.name()).collect();
+        let found = found.get(family.into());
         let rewritten: HashSet<&ChainName> = found.rules.iter().map(|chain| &chain.name).collect();
-        let is_expected = |change: &Change<'_>| {
+        let is_expected = |change: &ObjectChange<'_>| {
             expected.contains(change)
                 || match change {
-                    Change::EmptyChain(name) => {
+                    ObjectChange::EmptyChain(name) => {
                         let is_retired = shared.contains(*name) && !rewritten.contains(name);
-                        // One that nothing led to any more, and that is not deleted yet.
-                        is_retired || expected.contains(&Change::MakeChain(name))
+                        // A chain without a jump to it, which is not deleted yet.
+                        is_retired || expected.contains(&ObjectChange::MakeChain(name))
                     }
                     _ => false,
                 }
@@ -60,48 +60,47 @@ pub(super) fn find(
     drift
 }
 
-fn objects(changes: &Changes) -> impl Iterator<Item = Change<'_>> {
+fn objects(changes: &Changes) -> impl Iterator<Item = ObjectChange<'_>> {
     let table = match changes.table {
         TableChange::Keep => None,
-        TableChange::Add => Some(Change::MakeTable),
-        TableChange::Replace => Some(Change::ReplaceTable),
+        TableChange::Add => Some(ObjectChange::MakeTable),
+        TableChange::Replace => Some(ObjectChange::ReplaceTable),
     };
     table
         .into_iter()
-        .chain(changes.delete_base_chains.iter().map(Change::DeleteChain))
-        .chain(changes.add_base_chains.iter().map(|chain| Change::MakeChain(&chain.name)))
-        .chain(changes.add_chains.iter().map(Change::MakeChain))
-        .chain(changes.flush_chains.iter().map(Change::EmptyChain))
-        .chain(changes.delete_sets.iter().map(Change::DeleteSet))
-        .chain(changes.add_sets.iter().map(|set| Change::MakeSet(&set.name)))
+        .chain(changes.delete_base_chains.iter().map(ObjectChange::DeleteChain))
+        .chain(changes.add_base_chains.iter().map(|chain| ObjectChange::MakeChain(&chain.name)))
+        .chain(changes.add_chains.iter().map(ObjectChange::MakeChain))
+        .chain(changes.flush_chains.iter().map(ObjectChange::EmptyChain))
+        .chain(changes.delete_sets.iter().map(ObjectChange::DeleteSet))
+        .chain(changes.add_sets.iter().map(|set| ObjectChange::MakeSet(&set.name)))
         .chain(
-            changes
-                .delete_elements
-                .iter()
-                .flat_map(|(set, keys)| keys.iter().map(|key| Change::DeleteElement(*set, *key))),
+            changes.delete_elements.iter().flat_map(|(set, keys)| {
+                keys.iter().map(|key| ObjectChange::DeleteElement(*set, *key))
+            }),
         )
         .chain(changes.add_elements.iter().flat_map(|(set, elements)| {
-            elements.iter().map(|element| Change::AddElement(*set, element.key))
+            elements.iter().map(|element| ObjectChange::AddElement(*set, element.key))
         }))
 }
 
-fn describe(family: Family, change: Change<'_>) -> String {
+fn describe(family: Family, change: ObjectChange<'_>) -> String {
     let element = |set: FixedSet, key: &Key| {
         let set = set.definition(family);
         format!("{} in {family} {}", text::key_text(set, key.as_slice()), set.name)
     };
     match change {
-        Change::MakeTable => format!("the table {family} was missing"),
-        Change::ReplaceTable => format!("the table {family} had another structure"),
-        Change::MakeChain(name) => format!("the chain {family} {name} was missing"),
-        Change::EmptyChain(name) => format!("the chain {family} {name} had other rules"),
-        Change::DeleteChain(name) => format!("the base chain {family} {name} was added"),
-        Change::MakeSet(name) => format!("the set {family} {name} was missing"),
-        Change::DeleteSet(name) => format!("the set {family} {name} was added or altered"),
-        Change::AddElement(set, key) => {
+        ObjectChange::MakeTable => format!("the table {family} was missing"),
+        ObjectChange::ReplaceTable => format!("the table {family} had another structure"),
+        ObjectChange::MakeChain(name) => format!("the chain {family} {name} was missing"),
+        ObjectChange::EmptyChain(name) => format!("the chain {family} {name} had other rules"),
+        ObjectChange::DeleteChain(name) => format!("the base chain {family} {name} was added"),
+        ObjectChange::MakeSet(name) => format!("the set {family} {name} was missing"),
+        ObjectChange::DeleteSet(name) => format!("the set {family} {name} was added or altered"),
+        ObjectChange::AddElement(set, key) => {
             format!("the element {} was missing or altered", element(set, &key))
         }
-        Change::DeleteElement(set, key) => {
+        ObjectChange::DeleteElement(set, key) => {
             format!("the element {} was added or altered", element(set, &key))
         }
     }

@@ -1,5 +1,5 @@
-//! A sync of everything: reads what the kernel holds, whoever put it there, and changes what
-//! differs.
+//! A sync of everything: reads what the kernel holds, whichever program put it there, and changes
+//! what differs.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -8,72 +8,75 @@ use std::{
     time::Instant,
 };
 
-use proxy_core::{
+use switchyard_core::{
     model::{PerFamily, ServicePortId},
     state::{PoolKind, State},
 };
 
 use super::{
     changes::{Changes, TableChange},
-    incremental::context,
-    memory::{Memory, Programmed, TableMemory},
+    memory::{Memory, PlacedPort, TableMemory},
 };
 use crate::{
     layout::{
         ChainRules, Context, NftConfig,
         fixed::{self, FixedSet},
+        names::table,
         own,
-        service_port::{Entries, SlotRun},
+        service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
     },
     ruleset::{
-        ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef, SetName,
-        TableDump, Value,
+        BaseChain, ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef,
+        SetName, TableDump, Value,
     },
 };
 
 /// Everything a table should hold.
 struct Desired {
-    base_chains: Vec<crate::ruleset::BaseChain>,
-    /// With base chains.
+    base_chains: Vec<BaseChain>,
+    /// All chains, base chains included.
     chains: BTreeMap<ChainName, ChainRules>,
     sets: BTreeMap<SetName, Arc<SetDef>>,
     elements: BTreeMap<FixedSet, HashMap<Key, Element>>,
     memory: TableMemory,
-    ports: Vec<(ServicePortId, Programmed)>,
+    slots: Vec<(ServicePortId, PoolSlots)>,
 }
 
-/// What makes the kernel hold `state`, given what it holds now; and what is to be remembered then.
+/// Returns the changes that make the kernel hold `state`, given the dumps of what the kernel holds now,
+/// and the memory for after the commit.
 pub(crate) fn plan(
     config: &NftConfig,
     state: &State,
     dumps: &PerFamily<Option<TableDump>>,
 ) -> (PerFamily<Changes>, Memory) {
-    let mut memory = Memory { node: state.node.clone(), ..Memory::default() };
+    let mut memory = Memory::default();
     let mut changes = PerFamily::default();
     for family in config.families() {
-        let dump = dumps.of(family.into()).as_ref();
-        let context = context(config, family, &state.node);
-        let mut desired = Desired::of(state, &context, &KernelSlots::of(dump));
-        *changes.of_mut(family.into()) = compare(family, &mut desired, dump);
-        memory.ports.extend(desired.ports);
-        *memory.tables.of_mut(family.into()) = desired.memory;
+        let dump = dumps.get(family.into()).as_ref();
+        let context = Context::new(config, family, &state.node);
+        let mut desired = Desired::new(state, &context, &KernelSlots::from_dump(dump));
+        *changes.get_mut(family.into()) = compare(family, &mut desired, dump);
+        for (id, slots) in desired.slots {
+            memory.set_slots(id, slots);
+        }
+        *memory.tables.get_mut(family.into()) = desired.memory;
     }
     (changes, memory)
 }
 
 impl Desired {
-    fn of(state: &State, context: &Context<'_>, kernel: &KernelSlots) -> Self {
+    fn new(state: &State, context: &Context<'_>, kernel: &KernelSlots) -> Self {
         let mut desired = Self {
             base_chains: fixed::base_chains().collect(),
             chains: BTreeMap::new(),
             sets: BTreeMap::new(),
             elements: BTreeMap::new(),
             memory: TableMemory::default(),
-            ports: Vec::new(),
+            slots: Vec::new(),
         };
         desired.add_chains(fixed::chains(context));
-        for set in FixedSet::ALL {
+        for set in FixedSet::all() {
             desired.add_set(set.definition(context.family).clone());
         }
         for (set, element) in fixed::elements(context) {
@@ -83,11 +86,10 @@ impl Desired {
         let ports =
             state.service_ports.iter().filter(|(id, _)| Family::from(id.family) == context.family);
         for (id, port) in ports {
-            let entries = Entries::of(port);
-            let programmed =
-                Programmed::following(port.clone(), |kind| kernel.of_pool(&entries.runs, kind));
+            let entries = Entries::new(port);
+            let placed = PlacedPort::place(port, |kind| kernel.pool(&entries.runs, kind));
             for run in &entries.runs {
-                for (slot, address) in programmed.addresses(run.pool).enumerate() {
+                for (slot, address) in placed.addresses(run.pool).enumerate() {
                     desired.add_element(run.map, run.element(slot, address));
                 }
             }
@@ -102,7 +104,7 @@ impl Desired {
             let own = own::objects(port, context);
             desired.add_chains(own.chains);
             own.sets.into_iter().for_each(|set| desired.add_set(set));
-            desired.ports.push((id.clone(), programmed));
+            desired.slots.push((id.clone(), placed.into_slots()));
         }
         desired.add_chains(shared.iter().map(|chain| chain.rules(context)).collect());
         desired.memory.shared_chains = shared;
@@ -125,8 +127,12 @@ impl Desired {
 /// Compares a table with what it should hold.
 fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> Changes {
     let mut changes = Changes::default();
-    let empty =
-        TableDump { family, generation: None, chains: BTreeMap::new(), sets: BTreeMap::new() };
+    let empty = TableDump {
+        table: table(family).clone(),
+        generation: None,
+        chains: BTreeMap::new(),
+        sets: BTreeMap::new(),
+    };
     let dump = match dump {
         Some(dump) if is_repairable(desired, dump) => dump,
         Some(_) => {
@@ -138,23 +144,23 @@ fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> C
             &empty
         }
     };
-    let is_set_replaced = compare_sets(&mut changes, desired, dump);
-    compare_chains(&mut changes, family, desired, dump, is_set_replaced);
+    let replaced = compare_sets(&mut changes, desired, dump);
+    compare_chains(&mut changes, family, desired, dump, &replaced);
     compare_elements(&mut changes, desired, dump);
     changes
 }
 
-/// Whether everything with one of our names is what we would make: if not, it is quicker, and as
-/// atomic, to make the table anew. Base chains and sets that remember clients are replaced one by
-/// one: older kube-proxies had some of the former at other hooks, and clients are worth keeping.
+/// Whether every object with a known name has the expected kind and shape: if not, making the table
+/// anew is quicker, and as atomic. Base chains and sets that remember clients are replaced one by one:
+/// older kube-proxies had some base chains at other hooks, and clients are worth keeping.
 fn is_repairable(desired: &Desired, dump: &TableDump) -> bool {
     let bases: HashSet<_> = desired.base_chains.iter().map(|chain| &chain.name).collect();
     let chains_fit = dump.chains.iter().all(|(name, chain)| {
         let is_regular = chain.base == ChainBase::Regular;
         !desired.chains.contains_key(name) || is_regular != bases.contains(name)
     });
-    let sets_fit = FixedSet::ALL.iter().all(|set| {
-        let definition = set.definition(dump.family);
+    let sets_fit = FixedSet::all().all(|set| {
+        let definition = set.definition(dump.table.family);
         match dump.sets.get(&definition.name).map(|set| &set.definition) {
             Some(Ok(known)) => known.same_shape(definition),
             Some(Err(_)) => false,
@@ -164,16 +170,16 @@ fn is_repairable(desired: &Desired, dump: &TableDump) -> bool {
     chains_fit && sets_fit
 }
 
-/// Returns whether a set is made anew, so that every rule that uses it must be.
-fn compare_sets(changes: &mut Changes, desired: &Desired, dump: &TableDump) -> bool {
-    let mut is_set_replaced = false;
+/// Returns the sets that are made anew: every rule that uses such a set must be made anew, too.
+fn compare_sets(changes: &mut Changes, desired: &Desired, dump: &TableDump) -> HashSet<SetName> {
+    let mut replaced = HashSet::new();
     for (name, set) in &desired.sets {
         match dump.sets.get(name) {
             Some(known) if known.definition.as_ref().is_ok_and(|known| known.same_shape(set)) => {
                 continue;
             }
             Some(_) => {
-                is_set_replaced = true;
+                replaced.insert(name.clone());
                 changes.delete_sets.push(name.clone());
             }
             None => {}
@@ -183,7 +189,7 @@ fn compare_sets(changes: &mut Changes, desired: &Desired, dump: &TableDump) -> b
     changes
         .delete_sets
         .extend(dump.sets.keys().filter(|name| !desired.sets.contains_key(*name)).cloned());
-    is_set_replaced
+    replaced
 }
 
 fn compare_chains(
@@ -191,11 +197,11 @@ fn compare_chains(
     family: Family,
     desired: &mut Desired,
     dump: &TableDump,
-    rewrite_all: bool,
+    replaced: &HashSet<SetName>,
 ) {
     let bases: HashSet<ChainName> =
         desired.base_chains.iter().map(|chain| chain.name.clone()).collect();
-    // Those that are there, but somewhere else.
+    // Base chains that exist at another hook.
     let mut moved: HashSet<&ChainName> = HashSet::new();
     for base in &desired.base_chains {
         match dump.chains.get(&base.name).map(|chain| &chain.base) {
@@ -216,7 +222,7 @@ fn compare_chains(
                         && known.rules.iter().zip(&chain.rules).all(|(known, rule)| {
                             known.fingerprint == Some(rule.fingerprint(family))
                         });
-                if !fits || rewrite_all {
+                if !fits || chain.uses(replaced) {
                     changes.rewrite_chain(chain.clone());
                 }
             }
@@ -244,9 +250,9 @@ fn compare_chains(
 }
 
 fn compare_elements(changes: &mut Changes, desired: &mut Desired, dump: &TableDump) {
-    for set in FixedSet::ALL {
+    for set in FixedSet::all() {
         let mut wanted = desired.elements.remove(&set).unwrap_or_default();
-        let name = &set.definition(dump.family).name;
+        let name = &set.definition(dump.table.family).name;
         let known = dump.sets.get(name).and_then(|set| set.elements.as_ref());
         for known in known.into_iter().flatten() {
             let key = known.element.key;
@@ -268,11 +274,11 @@ fn compare_elements(changes: &mut Changes, desired: &mut Desired, dump: &TableDu
 struct KernelSlots(HashMap<(FixedSet, Key), BTreeMap<u32, SocketAddr>>);
 
 impl KernelSlots {
-    fn of(dump: Option<&TableDump>) -> Self {
+    fn from_dump(dump: Option<&TableDump>) -> Self {
         let mut slots = Self::default();
         let Some(dump) = dump else { return slots };
-        for set in FixedSet::ALL {
-            let definition = set.definition(dump.family);
+        for set in FixedSet::all() {
+            let definition = set.definition(dump.table.family);
             if !matches!(definition.data, SetData::Value(_)) {
                 continue;
             }
@@ -280,7 +286,7 @@ impl KernelSlots {
             for known in elements.into_iter().flatten() {
                 if let ElementData::Value(value) = &known.element.data
                     && let Some((key, slot)) = split_slot(&known.element.key)
-                    && let Some(address) = endpoint_of(value, dump.family)
+                    && let Some(address) = endpoint_address(value, dump.table.family)
                 {
                     slots.0.entry((set, key)).or_default().insert(slot, address);
                 }
@@ -289,8 +295,8 @@ impl KernelSlots {
         slots
     }
 
-    /// The slots of a pool: as they stand in the first of its runs that the kernel has.
-    fn of_pool(&self, runs: &[SlotRun], kind: PoolKind) -> Vec<SocketAddr> {
+    /// Returns the slots of a pool, from the first of its runs that the kernel has.
+    fn pool(&self, runs: &[SlotRun], kind: PoolKind) -> Vec<SocketAddr> {
         runs.iter()
             .filter(|run| run.pool == kind)
             .find_map(|run| self.0.get(&(run.map, run.key)))
@@ -299,13 +305,13 @@ impl KernelSlots {
     }
 }
 
-/// A key without its last field, and the slot number in that.
+/// Splits a key into all fields but the last, and the slot number in the last one.
 fn split_slot(key: &Key) -> Option<(Key, u32)> {
     let (rest, slot) = key.as_slice().split_last_chunk::<4>()?;
     Some((Key::from_bytes(rest)?, u32::from_ne_bytes(*slot)))
 }
 
-fn endpoint_of(value: &Value, family: Family) -> Option<SocketAddr> {
+fn endpoint_address(value: &Value, family: Family) -> Option<SocketAddr> {
     let bytes = value.as_slice();
     let (ip, port): (IpAddr, &[u8]) = match family {
         Family::Ip => {

@@ -1,93 +1,99 @@
-//! A sync of what changed, trusting what we remember of the kernel.
+//! A sync of changes alone, which trusts that the kernel holds what was synced.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     time::Instant,
 };
 
-use proxy_core::{
+use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    state::{Delta, State},
+    state::State,
+    transition::{Before, PortChange, Transition},
 };
 
 use super::{
     changes::Changes,
-    memory::{Memory, Programmed},
+    memory::{Memory, PlacedPort},
 };
 use crate::{
     layout::{
         ChainRules, Context, NftConfig,
         fixed::{self, FixedSet},
         own::{self, OwnObjects},
-        service_port::{Entries, SlotRun},
+        service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
     },
     ruleset::{ChainName, Element, Family, Key},
 };
 
-/// What a sync changes, and what is to be remembered if it succeeds.
-pub(crate) struct Update {
-    pub(crate) changes: PerFamily<Changes>,
-    ports: Vec<(ServicePortId, Option<Programmed>)>,
-    node: Option<proxy_core::state::NodeState>,
+/// The plan of a sync, while it is made.
+struct Update<'a> {
+    config: &'a NftConfig,
+    memory: &'a Memory,
+    before: Before<'a>,
+    after: &'a State,
+    changes: PerFamily<Changes>,
+    commitment: Commitment,
+}
+
+/// What to remember of a sync that succeeds.
+#[derive(Default)]
+pub(crate) struct Commitment {
+    /// The slots of Service ports that were compared; default for Service ports that are gone.
+    slots: Vec<(ServicePortId, PoolSlots)>,
     tables: PerFamily<TableUpdate>,
 }
 
 #[derive(Default)]
 struct TableUpdate {
-    /// How many more (or fewer) Service ports need a common element.
+    /// By how many the Service ports that need a common element have become more (or fewer).
     common: HashMap<(FixedSet, Key), i64>,
     shared_chains: BTreeSet<SharedChain>,
     stale_chains: HashSet<ChainName>,
-    /// Chains with rules: not stale, whatever they were.
+    /// Chains with rules, which are not stale even if they were.
     used_chains: HashSet<ChainName>,
 }
 
-impl Update {
-    /// Compares what changed with what is remembered.
-    pub(crate) fn plan(config: &NftConfig, memory: &Memory, state: &State, delta: &Delta) -> Self {
-        let mut update = Self {
-            changes: PerFamily::default(),
-            ports: Vec::with_capacity(delta.service_ports.len()),
-            node: None,
-            tables: PerFamily::default(),
-        };
-        let mut to_compare = delta.service_ports.clone();
-        if delta.node {
-            update.node = Some(state.node.clone());
-            for family in config.families() {
-                let before = context(config, family, &memory.node);
-                let after = context(config, family, &state.node);
-                update.compare_fixed(memory, &before, &after);
-            }
-            // Chains of their own hold what the node's settings say.
-            let with_own_chains =
-                memory.ports.iter().filter(|(_, p)| own::affinity(&p.port).is_some());
-            to_compare.extend(with_own_chains.map(|(id, _)| id.clone()));
-        }
-        let enabled = |id: &&ServicePortId| *config.families.of(id.family);
-        for id in to_compare.iter().filter(enabled) {
-            let family = id.family.into();
-            let before = context(config, family, &memory.node);
-            let after = context(config, family, &state.node);
-            update.compare_port(memory, state, id, &before, &after);
-        }
-        for family in config.families() {
-            update.count_common(memory, family);
-        }
-        update
+/// Plans the changes from tables that hold `before` to tables that hold `change.after()`.
+pub(crate) fn plan(
+    config: &NftConfig,
+    memory: &Memory,
+    before: Before<'_>,
+    change: &Transition<'_>,
+) -> (PerFamily<Changes>, Commitment) {
+    let mut update = Update {
+        config,
+        memory,
+        before,
+        after: change.after(),
+        changes: PerFamily::default(),
+        commitment: Commitment::default(),
+    };
+    for port in change.ports() {
+        update.compare_port(port);
     }
-
-    /// Remembers that the kernel took it.
-    pub(crate) fn remember(self, memory: &mut Memory) {
-        for (id, programmed) in self.ports {
-            match programmed {
-                Some(programmed) => memory.ports.insert(id, programmed),
-                None => memory.ports.remove(&id),
-            };
+    if change.node_changed() {
+        for family in config.families() {
+            update.compare_fixed(family);
         }
-        if let Some(node) = self.node {
-            memory.node = node;
+        // Chains of single Service ports depend on the node's settings.
+        let unchanged = before.ports().filter(|port| !change.has_port(&port.id));
+        for port in unchanged.filter(|port| own::affinity(port).is_some()) {
+            let after = change.after().service_ports.get(&port.id);
+            update.compare_port(PortChange { id: &port.id, before: Some(port), after });
+        }
+    }
+    for family in config.families() {
+        update.count_common(family);
+    }
+    (update.changes, update.commitment)
+}
+
+impl Commitment {
+    /// Updates the memory after the kernel has committed the changes.
+    pub(crate) fn remember(self, memory: &mut Memory) {
+        for (id, slots) in self.slots {
+            memory.set_slots(id, slots);
         }
         for (table, update) in
             [(&mut memory.tables.v4, self.tables.v4), (&mut memory.tables.v6, self.tables.v6)]
@@ -109,51 +115,58 @@ impl Update {
             }
         }
     }
+}
 
-    /// What the node's settings decide.
-    fn compare_fixed(&mut self, memory: &Memory, before: &Context<'_>, after: &Context<'_>) {
-        let family = after.family.into();
-        let changes = self.changes.of_mut(family);
-        let shared = &memory.tables.of(family).shared_chains;
-        let old =
-            fixed::chains(before).into_iter().chain(shared.iter().map(|chain| chain.rules(before)));
-        let new =
-            fixed::chains(after).into_iter().chain(shared.iter().map(|chain| chain.rules(after)));
-        for (old, new) in old.zip(new) {
+impl<'a> Update<'a> {
+    /// Returns the contexts of rules before and after the sync.
+    fn contexts(&self, family: Family) -> (Context<'a>, Context<'a>) {
+        let context = |node| Context::new(self.config, family, node);
+        (context(self.before.node()), context(&self.after.node))
+    }
+
+    /// Compares the chains and elements that depend on the node's settings.
+    fn compare_fixed(&mut self, family: Family) {
+        let (before, after) = self.contexts(family);
+        let changes = self.changes.get_mut(family.into());
+        let shared = &self.memory.tables.get(family.into()).shared_chains;
+        let chains = |context| {
+            let shared = shared.iter().map(move |chain| chain.rules(context));
+            fixed::chains(context).into_iter().chain(shared)
+        };
+        for (old, new) in chains(&before).zip(chains(&after)) {
             if old != new {
                 changes.rewrite_chain(new);
             }
         }
-        compare_elements(changes, fixed::elements(before), fixed::elements(after));
+        compare_elements(changes, fixed::elements(&before), fixed::elements(&after));
     }
 
-    fn compare_port(
-        &mut self,
-        memory: &Memory,
-        state: &State,
-        id: &ServicePortId,
-        before: &Context<'_>,
-        after: &Context<'_>,
-    ) {
-        let old = memory.ports.get(id);
-        let new = state.service_ports.get(id).map(|port| {
-            Programmed::following(port.clone(), |kind| {
-                old.map(|old| old.addresses(kind).collect()).unwrap_or_default()
+    fn compare_port(&mut self, port: PortChange<'a>) {
+        let id = port.id;
+        if !self.config.families.get(id.family) {
+            return;
+        }
+        let (before, after) = self.contexts(id.family.into());
+        let old = port.before.map(|port| self.memory.placed(port));
+        let new = port.after.map(|port| {
+            PlacedPort::place(port, |kind| {
+                old.as_ref().map(|old| old.addresses(kind).collect()).unwrap_or_default()
             })
         });
-        let old_entries = old.map(|old| Entries::of(&old.port)).unwrap_or_default();
-        let new_entries = new.as_ref().map(|new| Entries::of(&new.port)).unwrap_or_default();
-        let changes = self.changes.of_mut(id.family);
-        let table = self.tables.of_mut(id.family);
+        let (old, new) = (old.as_ref(), new.as_ref());
+        let old_entries = old.map(|old| Entries::new(old.port)).unwrap_or_default();
+        let new_entries = new.map(|new| Entries::new(new.port)).unwrap_or_default();
+        let changes = self.changes.get_mut(id.family);
+        let table = self.commitment.tables.get_mut(id.family);
 
-        let known = &memory.tables.of(id.family).shared_chains;
+        let known = &self.memory.tables.get(id.family).shared_chains;
         for chain in &new_entries.chains {
             if !known.contains(chain) && table.shared_chains.insert(*chain) {
                 table.used_chains.insert(chain.name());
-                changes.new_chain(chain.rules(after));
+                changes.new_chain(chain.rules(&after));
             }
         }
-        compare_runs(changes, (old, &old_entries.runs), (new.as_ref(), &new_entries.runs));
+        compare_runs(changes, (old, &old_entries.runs), (new, &new_entries.runs));
         compare_elements(changes, old_entries.elements, new_entries.elements);
         for element in old_entries.common {
             *table.common.entry(element).or_default() -= 1;
@@ -161,19 +174,20 @@ impl Update {
         for element in new_entries.common {
             *table.common.entry(element).or_default() += 1;
         }
-        let old_own = old.map(|old| own::objects(&old.port, before)).unwrap_or_default();
-        let new_own = new.as_ref().map(|new| own::objects(&new.port, after)).unwrap_or_default();
+        let old_own = old.map(|old| own::objects(old.port, &before)).unwrap_or_default();
+        let new_own = new.map(|new| own::objects(new.port, &after)).unwrap_or_default();
         compare_own(changes, table, old_own, new_own);
-        self.ports.push((id.clone(), new));
+        let slots = new.map(|new| new.clone().into_slots()).unwrap_or_default();
+        self.commitment.slots.push((id.clone(), slots));
     }
 
     /// Elements that several Service ports need are added with the first and deleted with the
     /// last.
-    fn count_common(&mut self, memory: &Memory, family: Family) {
+    fn count_common(&mut self, family: Family) {
         let family = family.into();
-        let counts = &memory.tables.of(family).common;
-        let changes = self.changes.of_mut(family);
-        for (&(set, key), &change) in &self.tables.of(family).common {
+        let counts = &self.memory.tables.get(family).common;
+        let changes = self.changes.get_mut(family);
+        for (&(set, key), &change) in &self.commitment.tables.get(family).common {
             let before = i64::from(counts.get(&(set, key)).copied().unwrap_or_default());
             match (before > 0, before + change > 0) {
                 (false, true) => changes.add_element(set, Element::new(key)),
@@ -182,15 +196,6 @@ impl Update {
             }
         }
     }
-}
-
-/// What rules depend on.
-pub(crate) fn context<'a>(
-    config: &NftConfig,
-    family: Family,
-    node: &'a proxy_core::state::NodeState,
-) -> Context<'a> {
-    Context { family, mark: config.mark(), node }
 }
 
 fn compare_elements(
@@ -215,18 +220,18 @@ fn compare_elements(
     }
 }
 
-/// Compares slot by slot, so that a large pool costs what changed in it.
+/// Compares slot by slot, so that the cost of a large pool is that of its changes.
 fn compare_runs(
     changes: &mut Changes,
-    (old, old_runs): (Option<&Programmed>, &[SlotRun]),
-    (new, new_runs): (Option<&Programmed>, &[SlotRun]),
+    (old, old_runs): (Option<&PlacedPort<'_>>, &[SlotRun]),
+    (new, new_runs): (Option<&PlacedPort<'_>>, &[SlotRun]),
 ) {
     let same_place = |a: &SlotRun, b: &SlotRun| a.map == b.map && a.key == b.key;
     for run in new_runs {
         let before = old_runs.iter().find(|old| same_place(old, run));
         let address_before = |slot| old?.address(before?.pool, slot);
         let address_after = |slot| new?.address(run.pool, slot);
-        let length = |programmed: Option<&Programmed>, run: Option<&SlotRun>| {
+        let length = |programmed: Option<&PlacedPort<'_>>, run: Option<&SlotRun>| {
             programmed.zip(run).map_or(0, |(p, run)| p.port.pool(run.pool).len())
         };
         for slot in 0..length(old, before).max(length(new, Some(run))) {
@@ -252,12 +257,12 @@ fn compare_runs(
 fn compare_own(changes: &mut Changes, table: &mut TableUpdate, old: OwnObjects, new: OwnObjects) {
     let mut old_sets: HashMap<_, _> =
         old.sets.into_iter().map(|set| (set.name.clone(), set)).collect();
-    let mut is_set_replaced = false;
+    let mut replaced = HashSet::new();
     for set in new.sets {
         match old_sets.remove(&set.name) {
             Some(same) if same.same_shape(&set) => continue,
             Some(other) => {
-                is_set_replaced = true;
+                replaced.insert(set.name.clone());
                 changes.delete_sets.push(other.name.clone());
             }
             None => {}
@@ -271,9 +276,9 @@ fn compare_own(changes: &mut Changes, table: &mut TableUpdate, old: OwnObjects, 
     for chain in new.chains {
         table.used_chains.insert(chain.name.clone());
         match old_chains.remove(&chain.name) {
-            Some(same) if same == chain && !is_set_replaced => {}
+            Some(same) if same == chain && !chain.uses(&replaced) => {}
             Some(_) => changes.rewrite_chain(chain),
-            // A stale chain of that name may still exist; making it again does no harm.
+            // A stale chain of that name may still exist; making the chain again does no harm.
             None => changes.new_chain(chain),
         }
     }

@@ -1,18 +1,17 @@
-//! What is allowed but hardly meant, and what cannot work: kube-proxy's checks of a configuration
-//! against the families that the node and its cluster have.
+//! kube-proxy's checks of a configuration against the families that the node and its cluster have:
+//! doubts about what is allowed but hardly meant, and reasons why a configuration cannot work.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use proxy_core::{
+use switchyard_config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
+use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     model::{IpFamily, PerFamily, parse_cidr, parse_ip},
+    track::NodeFacts,
 };
 
-use super::{NodeFacts, NodeIps};
-use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
-
-/// What the checks take from the configuration, and what the node can do.
+/// The fields of the configuration that are checked, and the families that the node supports.
 #[derive(Clone, Debug)]
 pub struct Sanity {
     bind_address: Option<IpAddr>,
@@ -26,12 +25,12 @@ pub struct Sanity {
     supported: PerFamily<bool>,
 }
 
-/// What came of the checks.
+/// The result of the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What the operator should know.
+    /// Texts about a configuration that works, but hardly as meant.
     pub doubts: Vec<String>,
-    /// Why there is no going on, if there is not.
+    /// Why the configuration cannot work; `None` if it can.
     pub fatal: Option<Misfit>,
 }
 
@@ -47,13 +46,14 @@ pub enum Misfit {
 }
 
 impl Sanity {
-    /// Checks of this configuration, on a node that can program the families in `supported`.
+    /// Creates the checks of this configuration, on a node that can program the families in
+    /// `supported`.
     pub fn new(
         config: &KubeProxyConfiguration,
         settings: &Settings,
         supported: PerFamily<bool>,
     ) -> Self {
-        // What cannot be read was refused before, where it matters.
+        // Values that cannot be parsed were rejected before, where they matter.
         let nets = |texts: &mut dyn Iterator<Item = &str>| -> Vec<IpNet> {
             texts.map(parse_cidr).collect::<Result<_, _>>().unwrap_or_default()
         };
@@ -70,14 +70,14 @@ impl Sanity {
         }
     }
 
-    /// Holds the configuration against the Node.
+    /// Checks the configuration against the Node.
     pub fn judge(&self, facts: &NodeFacts) -> Verdict {
-        let node = NodeIps::detect(facts, self.bind_address);
-        let mut doubts: Vec<String> = self.node_ports(&node, facts).into_iter().collect();
-        if !self.supported.of(node.primary) {
-            return Verdict { doubts, fatal: Some(Misfit::Unsupported(node.primary)) };
+        let primary = facts.primary_family(self.bind_address);
+        let mut doubts: Vec<String> = self.node_ports(primary, facts).into_iter().collect();
+        if !self.supported.get(primary) {
+            return Verdict { doubts, fatal: Some(Misfit::Unsupported(primary)) };
         }
-        let (wrong, fatal) = self.families(node.primary, facts);
+        let (wrong, fatal) = self.families(primary, facts);
         if fatal {
             return Verdict { doubts, fatal: Some(Misfit::Incorrect(wrong.join("; "))) };
         }
@@ -85,20 +85,21 @@ impl Sanity {
         Verdict { doubts, fatal: None }
     }
 
-    /// Whether node ports are served on more addresses than `nodePortAddresses` lets one expect.
-    fn node_ports(&self, node: &NodeIps, facts: &NodeFacts) -> Option<String> {
-        let entries = self.expanded(node);
+    /// Returns a doubt if node ports are served on more addresses than `nodePortAddresses` suggests.
+    fn node_ports(&self, primary: IpFamily, facts: &NodeFacts) -> Option<String> {
+        let entries = self.expanded(facts);
         if entries.is_empty() {
-            let (is_so, remedy) = match self.node_port_addresses.is_empty() {
-                true => ("is unset", "; consider nodePortAddresses: [primary]"),
-                false => ("is primary, and the node's addresses are not known", ""),
+            let (is_so, remedy) = if self.node_port_addresses.is_empty() {
+                ("is unset", "; consider nodePortAddresses: [primary]")
+            } else {
+                ("is primary, and the node's addresses are not known", "")
             };
             return Some(format!(
                 "nodePortAddresses {is_so}: node ports are served on all of this node's \
                  addresses{remedy}"
             ));
         }
-        let (primary, other) = (node.primary, other(node.primary));
+        let other = other(primary);
         let of_primary = entries.iter().filter(|net| IpFamily::of_net(net) == primary).count();
         let is_dual = [&self.cluster_cidrs, &entries, &self.exclude_cidrs, &facts.pod_cidrs]
             .into_iter()
@@ -117,23 +118,23 @@ impl Sanity {
         })
     }
 
-    /// `nodePortAddresses`, with the node's own addresses for `primary`.
-    fn expanded(&self, node: &NodeIps) -> Vec<IpNet> {
+    /// Returns `nodePortAddresses`, with the node's own addresses for `primary`.
+    fn expanded(&self, facts: &NodeFacts) -> Vec<IpNet> {
         let expand = |entry: &NodePortAddressConfig| match entry {
             NodePortAddressConfig::Cidr(net) => vec![*net],
             NodePortAddressConfig::Primary => {
-                let ips = IpFamily::ALL.map(|family| *node.ips.of(family)).into_iter();
-                ips.filter(|ip| !ip.is_loopback()).map(IpNet::from).collect()
+                let ips = IpFamily::ALL.map(|family| facts.ip(self.bind_address, family));
+                ips.into_iter().flatten().filter(|ip| !ip.is_loopback()).map(IpNet::from).collect()
             }
         };
         self.node_port_addresses.iter().flat_map(expand).collect()
     }
 
-    /// Fields that have only the family that is not the node's own, and whether one of them makes
-    /// it impossible to tell which traffic is local.
+    /// Returns a text for each field that has only the family that is not the node's own, and whether
+    /// one of these fields makes it impossible to detect local traffic.
     fn families(&self, primary: IpFamily, facts: &NodeFacts) -> (Vec<String>, bool) {
         let bad = other(primary);
-        let is_dual = IpFamily::ALL.iter().all(|family| *self.supported.of(*family));
+        let is_dual = IpFamily::ALL.iter().all(|family| *self.supported.get(*family));
         let cluster = if is_dual { "primary family is" } else { "only family is" };
         let mut wrong = Vec::new();
         let mut fatal = false;
@@ -180,7 +181,7 @@ fn is_dual_stack(nets: &[IpNet]) -> bool {
     IpFamily::ALL.into_iter().all(has)
 }
 
-/// Whether there are networks, all of this family.
+/// Whether there are networks, and all are of this family.
 fn all_of(nets: &[IpNet], family: IpFamily) -> bool {
     !nets.is_empty() && nets.iter().all(|net| IpFamily::of_net(net) == family)
 }
@@ -188,7 +189,8 @@ fn all_of(nets: &[IpNet], family: IpFamily) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli, config};
+    use crate::backends::MODES;
+    use switchyard_config::cli;
 
     const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
     const V4: PerFamily<bool> = PerFamily { v4: true, v6: false };
@@ -201,11 +203,10 @@ mod tests {
     ) -> Verdict {
         let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
         let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
-        let loaded = config::load(&cli::parse(all).unwrap().flags).unwrap();
-        let facts = NodeFacts {
-            ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
-            pod_cidrs: pod_cidrs.iter().map(|net| net.parse().unwrap()).collect(),
-        };
+        let loaded = switchyard_config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
+        let mut facts = NodeFacts::default();
+        facts.addresses = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        facts.pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();
         Sanity::new(&loaded.config, &loaded.settings, can).judge(&facts)
     }
 

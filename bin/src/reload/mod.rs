@@ -1,19 +1,34 @@
-//! What happens when the content of the configuration file changes.
+//! The reaction to changes of the configuration file.
 //!
-//! kube-proxy ends, whatever the file says now. Here the file is read as it was at the start, with
-//! the same flags, and then
+//! kube-proxy ends at every change. Here the file is loaded with the flags of the start, and then
 //!
-//! - if it cannot be used, that is told, and what was good stays in effect. Ending would mean to be
-//!   started again and again with it, and a node whose Services are not followed meanwhile;
-//! - if nothing differs but how it is written, nothing happens;
-//! - if all fields that differ can be applied while the program runs ([`fields`]), they are;
-//! - otherwise the program ends as kube-proxy does, to be started again by whoever supervises it.
+//! - an unusable file is rejected with an error in the log, and the last good configuration stays in
+//!   effect. A program that ended instead would be restarted with that file again and again, and
+//!   would not follow the node's Services meanwhile;
+//! - a change of form or comments alone does nothing;
+//! - if the program can apply every changed field while it runs ([`fields`]), it does;
+//! - otherwise the program ends, as kube-proxy does, and its supervisor restarts it.
 
 pub mod fields;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use proxy_core::runner::Input;
+use switchyard_config::{
+    ConfigError, Loaded,
+    flags::Flags,
+    settings::Settings,
+    v1alpha1::KubeProxyConfiguration,
+    watch::{self as config_watch, Content},
+};
+use switchyard_core::{error::Chain, model::PerFamily, runner::Input};
+use switchyard_observability::{
+    health::ProxyHealth,
+    http::{
+        metrics::ConfigPages,
+        rebind::{self, ServerAddress},
+    },
+    metrics::{Metrics, Reload},
+};
 use tokio::{
     sync::{mpsc::Sender, watch},
     task, time,
@@ -21,88 +36,74 @@ use tokio::{
 
 use self::fields::{Change, Effect};
 use crate::{
-    config::{
-        self, ConfigError, Loaded,
-        settings::{PeriodSettings, ServerSettings, Settings},
-        v1alpha1::KubeProxyConfiguration,
-    },
-    config_watch::{self, Content},
-    events::{Event, Recorder},
-    feed::{self, FeedError},
-    flags::Flags,
-    health::ProxyHealth,
-    http::{metrics::Shown, moving::Place},
-    logging,
-    metrics::{Metrics, Reload},
-    node::discovery::{Discovery, DiscoveryError, Known},
-    run,
+    backends, logging,
+    node::watch::{KnownNode, NodeChecks, NodeError},
+    node_events::{Event, Recorder},
     select::{self, NoMode},
+    source_task::{self, SourceError},
     sysctl,
 };
 
-/// How often a file that was rejected is tried again: it may be the node that is not ready for it.
+/// The wait before a rejected file is tried again: the node may have been the reason.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Why a configuration is rejected.
+/// Why a changed configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 enum Rejection {
-    /// It cannot be read, or makes no sense.
+    /// The file cannot be read, or has an invalid field.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It asks for a mode that this node cannot run.
+    /// This node cannot run the configured mode.
     #[error(transparent)]
     Mode(#[from] NoMode),
-    /// It names an API server that cannot be asked.
+    /// The client of the API server cannot be configured so.
     #[error(transparent)]
-    Source(#[from] FeedError),
-    /// It does not fit the node.
+    Source(#[from] SourceError),
+    /// A field does not fit the Node.
     #[error(transparent)]
-    Node(#[from] DiscoveryError),
+    Node(#[from] NodeError),
 }
 
-/// Where the servers of these settings are.
-pub fn places(servers: &ServerSettings) -> [Place; 2] {
-    [servers.healthz, Some(servers.metrics)]
-        .map(|address| Place { address, hard_fail: servers.bind_hard_fail })
-}
-
-/// The parts of the running program that can be told something else.
-pub struct Parts {
-    /// The engine.
+/// The parts of the running program to which a change is applied.
+pub struct LiveParts {
+    /// The engine's inputs.
     pub inputs: Sender<Input>,
-    /// What says whether it keeps up.
+    /// The health, whose timeout depends on the periods.
     pub health: Arc<ProxyHealth>,
-    /// The servers: of health, of metrics.
-    pub places: [watch::Sender<Place>; 2],
-    /// What is shown of the configuration.
-    pub shown: watch::Sender<Shown>,
-    /// Told what becomes of changes.
+    /// The addresses of the health server and of the metrics server.
+    pub addresses: [watch::Sender<ServerAddress>; 2],
+    /// The pages that show the configuration.
+    pub pages: watch::Sender<ConfigPages>,
+    /// The metrics, which count changes by result.
     pub metrics: Arc<Metrics>,
-    /// Takes Events.
+    /// The recorder of Events.
     pub recorder: Recorder,
-    /// What is known of the Node.
-    pub node: watch::Receiver<Known>,
+    /// The last known facts of the Node.
+    pub node: watch::Receiver<KnownNode>,
+    /// The families that the backend programs.
+    pub supported: PerFamily<bool>,
 }
 
-/// See the [module's documentation](self).
+/// The task that reacts to changes. See the [module's documentation](self).
 pub struct Reloader {
     flags: Flags,
     config: KubeProxyConfiguration,
     settings: Settings,
-    /// What has been said already.
+    /// The warnings that are in the log already.
     warnings: Vec<String>,
-    parts: Parts,
+    parts: LiveParts,
 }
 
 impl Reloader {
-    /// The program runs with these settings, made from what was loaded with these flags.
-    pub fn new(flags: Flags, loaded: &Loaded, settings: Settings, parts: Parts) -> Self {
+    /// Returns a reloader for a program that runs with `settings`, where `loaded` is the configuration
+    /// that `flags` led to.
+    pub fn new(flags: Flags, loaded: &Loaded, settings: Settings, parts: LiveParts) -> Self {
         let (config, warnings) = (loaded.config.clone(), loaded.warnings.clone());
         Self { flags, config, settings, warnings, parts }
     }
 
-    /// Applies changes of the file's content until there is one that needs another start. Without a
-    /// file there are none.
+    /// Applies changes of the file until a change requires a restart. Waits for ever if there is no
+    /// file.
     pub async fn run(mut self) {
         let Some(file) = self.settings.config_file.clone() else { pending().await };
         let mut known = Content::from(&*file.text);
@@ -116,7 +117,7 @@ impl Reloader {
             let loaded = match self.load().await {
                 Ok(loaded) => loaded,
                 Err(rejection) => {
-                    let why = crate::error_chain(&rejection);
+                    let why = Chain(&rejection).to_string();
                     if content.is_some() || rejected.as_ref() != Some(&why) {
                         self.reject(why.clone());
                     }
@@ -126,45 +127,48 @@ impl Reloader {
                 }
             };
             rejected = None;
-            // It may have changed again before it was read.
+            // The file may have changed again before it was loaded.
             if let Some(file) = &loaded.settings.config_file {
                 known = Content::from(&*file.text);
             }
-            if self.take_in(loaded).await == Reload::Restart {
+            if self.apply_file(loaded).await == Reload::Restart {
                 return;
             }
         }
     }
 
-    /// Loads the file; the settings are those of the mode that runs. What would make another start
-    /// fail is refused, as far as that can be known: it would fail again and again.
+    /// Loads the file, with the settings of the mode that runs. Rejects a file with which a start
+    /// would fail, as far as this program can find out: it would fail again and again.
     async fn load(&self) -> Result<Loaded, Rejection> {
-        let mut loaded = config::load(&self.flags)?;
+        let mut loaded = switchyard_config::load(&self.flags, &backends::MODES)?;
         if loaded.settings.source != self.settings.source {
-            feed::check(&loaded.settings.source).await?;
+            source_task::check(&loaded.settings.source).await?;
         }
         if loaded.config.mode == self.config.mode {
             loaded.settings = loaded.with_mode(self.settings.backend.mode)?;
             self.check_node(&loaded)?;
             return Ok(loaded);
         }
-        let (named, backend) = (loaded.named_mode(), loaded.settings.backend.clone());
-        let choose = move || select::choose(named, |mode| select::probe(mode, &backend));
-        // That it panicked is no reason to stay.
+        let (named, backends) = (loaded.named_mode(), backends::all(&loaded)?);
+        let choose = move || select::choose(named, |mode| select::probe(&backends, mode));
+        // After a panic the start decides.
         if let Ok(chosen) = task::spawn_blocking(choose).await {
             chosen?;
         }
         Ok(loaded)
     }
 
-    /// Holds the configuration against the node as the start would. Of another node nothing is known.
-    fn check_node(&self, loaded: &Loaded) -> Result<(), DiscoveryError> {
+    /// Checks the configuration against the Node as the start would. Another Node's name is not
+    /// checked: nothing is known about that Node.
+    fn check_node(&self, loaded: &Loaded) -> Result<(), NodeError> {
         if loaded.config.hostname_override != self.config.hostname_override {
             return Ok(());
         }
         let known = self.parts.node.borrow().clone();
         if let Some(facts) = known {
-            Discovery::of(&loaded.config, &loaded.settings).check(facts.as_ref())?;
+            let supported = self.parts.supported;
+            let checks = NodeChecks::new(&loaded.config, &loaded.settings, supported);
+            checks.check(facts.as_ref())?;
         }
         Ok(())
     }
@@ -178,7 +182,8 @@ impl Reloader {
         self.parts.recorder.record(Event::configuration_rejected(why));
     }
 
-    async fn take_in(&mut self, loaded: Loaded) -> Reload {
+    /// Applies a loaded file, unless a changed field requires a restart. Returns what was done.
+    async fn apply_file(&mut self, loaded: Loaded) -> Reload {
         for warning in loaded.warnings.iter().filter(|text| !self.warnings.contains(text)) {
             tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
         }
@@ -186,7 +191,7 @@ impl Reloader {
         for Change { path, from, to, .. } in &changes {
             tracing::info!(field = path.as_str(), %from, %to, "Configuration changed");
         }
-        // What the Node is waited for at the start depends on the configuration.
+        // What the start waits for depends on the configuration.
         let is_starting = self.parts.node.borrow().is_none();
         let needs_restart = |change: &&Change| match change.effect {
             Effect::Nothing => false,
@@ -203,7 +208,7 @@ impl Reloader {
             );
             Reload::Restart
         } else if changes.is_empty() {
-            tracing::info!("The configuration file was written anew and says the same");
+            tracing::info!("The configuration file was written again, without a change of a field");
             Reload::Unchanged
         } else {
             self.apply(loaded).await;
@@ -214,10 +219,10 @@ impl Reloader {
         result
     }
 
-    /// Applies settings that differ only in what can be applied.
+    /// Applies settings that differ only in fields that can be changed while the program runs.
     async fn apply(&mut self, loaded: Loaded) {
         let Loaded { mut settings, config, warnings, .. } = loaded;
-        // The host may have another name meanwhile; the node has not.
+        // The host may have a new name, but the Node keeps its name.
         settings.node.node_name.clone_from(&self.settings.node.node_name);
         let before = &self.settings;
         if settings.log != before.log {
@@ -228,8 +233,8 @@ impl Reloader {
         {
             let set = move || sysctl::Kernel::default().set_conntrack(&conntrack);
             if let Ok(Err(error)) = task::spawn_blocking(set).await {
-                let why = crate::error_chain(&error);
-                tracing::error!(err = why, "Connection tracking keeps its limits and timeouts");
+                let err = Chain(&error);
+                tracing::error!(%err, "Connection tracking keeps its limits and timeouts");
             }
         }
         if settings.oom_score_adj != before.oom_score_adj
@@ -238,27 +243,23 @@ impl Reloader {
             sysctl::set_oom_score_adj(score);
         }
         if settings.periods != before.periods {
-            self.tell(Input::Timing(run::runner_config(&settings.periods))).await;
-            self.parts.health.set_timeout(patience(&settings.periods));
+            self.send(Input::Timing(settings.periods.runner_config())).await;
+            self.parts.health.set_timeout(settings.periods.health_timeout());
         }
         if settings.node != before.node {
-            self.tell(Input::Node(settings.node.clone())).await;
+            self.send(Input::Node(settings.node.clone())).await;
         }
-        for (sender, place) in self.parts.places.iter().zip(places(&settings.servers)) {
-            sender.send_if_modified(|current| std::mem::replace(current, place) != place);
+        let addresses = rebind::addresses(&settings.servers);
+        for (sender, address) in self.parts.addresses.iter().zip(addresses) {
+            sender.send_if_modified(|current| std::mem::replace(current, address) != address);
         }
         self.parts.metrics.set_gates(&config.feature_gates);
-        self.parts.shown.send_replace(Shown::new(&settings, &config));
+        self.parts.pages.send_replace(ConfigPages::new(&settings, &config));
         (self.settings, self.config, self.warnings) = (settings, config, warnings);
     }
 
-    async fn tell(&self, input: Input) {
-        // That the engine has ended is noticed elsewhere.
+    async fn send(&self, input: Input) {
+        // The program ends by itself when the engine has ended.
         let _ = self.parts.inputs.send(input).await;
     }
-}
-
-/// How long a sync may be waited for.
-pub fn patience(periods: &PeriodSettings) -> Duration {
-    2 * periods.sync
 }

@@ -22,7 +22,7 @@ async fn follows_the_server(namespace: &Namespace) {
     let directory = TempDir::new().unwrap();
     let kubeconfig = directory.path().join("kubeconfig.conf");
     server.write_kubeconfig(&kubeconfig).unwrap();
-    let config = include_str!("../fixtures/kubeadm.yaml")
+    let config = include_str!("../../../agent/config/tests/fixtures/kubeadm.yaml")
         .replace("/var/lib/kube-proxy/kubeconfig.conf", kubeconfig.to_str().unwrap())
         // The limit of connections belongs to the machine, not to the namespace.
         .replace("maxPerCore: null", "maxPerCore: 0");

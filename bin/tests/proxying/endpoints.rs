@@ -4,14 +4,12 @@ use std::{
     fs,
     net::TcpListener,
     process::{Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::namespace::{HEALTH, METRICS, Namespace, Program};
+use crate::namespace::{HEALTH, METRICS, Namespace, Program, until};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -219,11 +217,7 @@ fn servers_listen_where_kube_proxys_do() {
     let bind = |address: &'static str| namespace.0.run(|| TcpListener::bind(address)).unwrap();
     let blockers = [bind("0.0.0.0:10256").unwrap(), bind(METRICS).unwrap()];
     let program = start(&namespace, &objects, &[]);
-    let start = Instant::now();
-    while !namespace.list("tables").contains("kube-proxy") {
-        assert!(start.elapsed() < Duration::from_secs(20), "it does not proxy meanwhile");
-        sleep(Duration::from_millis(20));
-    }
+    until("it proxies meanwhile", || namespace.list("tables").contains("kube-proxy"));
     drop(blockers);
     // An "any" address of IPv4 is that of both families, and metrics are for this node only.
     for address in ["127.0.0.1:10256", "192.0.2.1:10256", "[::1]:10256"] {

@@ -3,13 +3,13 @@
 use std::{
     fs,
     net::{SocketAddr, UdpSocket},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use packet_rig::http::metric_values;
 use tempfile::TempDir;
 
-use crate::namespace::{METRICS, Namespace, Program};
+use crate::namespace::{METRICS, Namespace, Program, until};
 
 const OBJECTS: &str = "\
 apiVersion: v1
@@ -38,14 +38,10 @@ fn socket(namespace: &Namespace, at: &str) -> UdpSocket {
 
 /// Sends on one flow until the server has it.
 fn reach(client: &UdpSocket, server: &UdpSocket) {
-    let start = Instant::now();
-    loop {
+    until("the flow arrives", || {
         client.send_to(b"?", "10.96.0.53:53").unwrap();
-        if server.recv(&mut [0; 1]).is_ok() {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "the flow does not arrive");
-    }
+        server.recv(&mut [0; 1]).is_ok()
+    });
 }
 
 #[test]

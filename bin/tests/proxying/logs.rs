@@ -112,7 +112,8 @@ fn programs_and_their_input_are_logged() {
 #[test]
 fn a_file_can_say_more() {
     let namespace = Namespace::new();
-    let (log, _) = logged(&namespace, &["--vmodule=observe=3,other*=9", "--proxy-mode=nftables"]);
+    let (log, _) =
+        logged(&namespace, &["--vmodule=engine_observer=3,other*=9", "--proxy-mode=nftables"]);
     assert!(log.contains("\"Setting endpoints for service port name\""), "{log}");
     assert!(!log.contains("\"Object added") && !log.contains("\"Listening\""), "{log}");
 }

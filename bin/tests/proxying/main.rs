@@ -1,8 +1,11 @@
 //! The program at work, in network namespaces of its own. These tests need root, and the programs
 //! `ip` and `nft`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
 mod cluster;
 mod config_map;
+mod descriptors;
 mod drift;
 mod drop_in;
 mod endpoints;

@@ -72,16 +72,10 @@ impl Namespace {
         path: &str,
         good: impl Fn(u16, &str) -> bool,
     ) -> String {
-        let start = Instant::now();
-        loop {
-            match self.get(server, path) {
-                Some((status, body)) if good(status, &body) => return body,
-                other if start.elapsed() > Duration::from_secs(20) => {
-                    panic!("{server}{path}: {other:?}")
-                }
-                _ => sleep(Duration::from_millis(50)),
-            }
-        }
+        until_ok(|| match self.get(server, path) {
+            Some((status, body)) if good(status, &body) => Ok(body),
+            other => Err(format!("{server}{path}: {other:?}")),
+        })
     }
 
     /// Waits until so many Service ports of IPv4 are programmed, and returns all metrics.
@@ -123,14 +117,9 @@ impl Program {
     /// Waits until it has ended by itself; its status, and its log.
     #[track_caller]
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return (status, self.log());
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "it is still running");
-            sleep(Duration::from_millis(20));
-        }
+        let ended = || self.child.try_wait().unwrap().ok_or("it is still running".to_owned());
+        let status = until_ok(ended);
+        (status, self.log())
     }
 
     /// What it logged; it has ended.
@@ -148,13 +137,43 @@ impl Drop for Program {
     }
 }
 
+/// How long tests wait for what should happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often tests look.
+const PERIOD: Duration = Duration::from_millis(20);
+
 /// Waits until something is so.
 #[track_caller]
-pub(crate) fn until(mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    until_ok(|| done().then_some(()).ok_or_else(|| what.to_owned()));
+}
+
+/// Waits until there is what the test looks for; returns it. The error has what there is instead.
+#[track_caller]
+pub(crate) fn until_ok<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "it never is");
-        sleep(Duration::from_millis(20));
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => {
+                assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {instead}");
+            }
+        }
+        sleep(PERIOD);
+    }
+}
+
+/// The same in a task.
+pub(crate) async fn until_ok_async<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => {
+                assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {instead}");
+            }
+        }
+        tokio::time::sleep(PERIOD).await;
     }
 }
 

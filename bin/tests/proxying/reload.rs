@@ -1,21 +1,17 @@
 //! What happens when the configuration file changes while the program runs.
 
-use std::{
-    fs,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
 use api_standin::{Resource, load};
 use packet_rig::{
-    Conversation, EchoServer, LoadGenerator, LoadPlan, Protocol, Target, http::metric_values,
+    Conversation, EchoServer, LoadGenerator, LoadPlan, Probe, Protocol, Target, http::metric_values,
 };
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{
     config_map::ConfigMap,
-    namespace::{HEALTH, METRICS, Namespace, Program, until},
+    namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok},
     standin::{Cluster, NODE, run},
 };
 
@@ -131,30 +127,30 @@ impl Running {
 
     fn open(&self, address: &str) -> std::io::Result<Conversation> {
         let target = Target::tcp(address.parse().unwrap());
-        self.namespace.0.run(|| Conversation::open(target, Duration::from_secs(5))).unwrap()
+        let probe = Probe { timeout: Duration::from_secs(5), ..Probe::new(target) };
+        self.namespace.0.run(|| probe.converse()).unwrap()
     }
 
     /// Waits until a new connection to the address is answered, or no longer is.
     #[track_caller]
     fn wait_for(&self, address: &str, answers: bool) {
-        until(|| self.open(address).and_then(|mut c| c.ask()).is_ok() == answers);
+        let what = format!("{address} answers: {answers}");
+        until(&what, || self.open(address).and_then(|mut c| c.ask()).is_ok() == answers);
     }
 
     /// Waits until the mode's rules for IPv4 have this in them, or no longer have.
     #[track_caller]
     fn wait_for_rules(&self, text: &str, has: bool) {
-        let start = Instant::now();
-        loop {
+        until_ok(|| {
             let table = match self.mode {
                 "nftables" => self.namespace.list("table ip kube-proxy"),
                 _ => self.namespace.0.output("iptables-save", &[], "").unwrap(),
             };
-            if table.contains(text) == has {
-                return;
+            match table.contains(text) == has {
+                true => Ok(()),
+                false => Err(format!("{text}: not {has}: {table}")),
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "{text}: not {has}: {table}");
-            sleep(Duration::from_millis(20));
-        }
+        });
     }
 
     fn in_configz(&self, pointer: &str) -> serde_json::Value {
@@ -354,7 +350,9 @@ fn what_would_make_a_start_fail_is_an_event() {
         let metrics = wait("applied", 2.0);
         let name = "switchyard_config_reloads_total{result=\"rejected\"}";
         assert_eq!(metric_values(&metrics, name), [3.0], "each is told once");
-        until(|| namespace.list("table ip kube-proxy").contains("10.244.1.0/24"));
+        until("the pods are known", || {
+            namespace.list("table ip kube-proxy").contains("10.244.1.0/24")
+        });
 
         // This can be started with.
         config.exchange(&text("").replace("/kubeconfig}", "/kubeconfig, qps: 7}"));
@@ -421,7 +419,7 @@ fn the_rest_of_the_program_changes_too() {
     running.change_from(&(conntrack(88) + moved), "127.0.0.1:1249", "applied", 6);
     running.namespace.wait("192.0.2.1:1256", "/healthz", |status, _| status == 200);
     let is_gone = |server| running.namespace.get(server, "/healthz").is_none();
-    until(|| is_gone(METRICS) && is_gone(HEALTH));
+    until("the servers are gone", || is_gone(METRICS) && is_gone(HEALTH));
     assert_ne!(running.namespace.get("127.0.0.1:1249", "/debug/flags/v").unwrap().0, 404);
     let (_, flags) = running.namespace.get("127.0.0.1:1249", "/flagz").unwrap();
     assert!(flags.contains("\niptables-sync-period=7s\n"), "{flags}");

@@ -1,13 +1,11 @@
 //! An API server in the namespace of the program.
 
-use std::time::{Duration, Instant};
-
 use api_standin::{Options, Standin, load};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{runtime, time::sleep};
+use tokio::runtime;
 
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, until_ok_async};
 
 /// The node of the program.
 pub(crate) const NODE: &str = "node-1";
@@ -43,15 +41,15 @@ impl Cluster {
 
     /// Waits for a request of this method, with this in its path.
     pub(crate) async fn request(&self, method: &str, path: &str) {
-        let start = Instant::now();
-        loop {
+        until_ok_async(|| {
             let requests = self.server.requests();
-            if requests.iter().any(|line| line.starts_with(method) && line.contains(path)) {
-                return;
+            let is_wanted = |line: &String| line.starts_with(method) && line.contains(path);
+            match requests.iter().any(is_wanted) {
+                true => Ok(()),
+                false => Err(format!("{path} is not in {requests:#?}")),
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "{path} is not in {requests:#?}");
-            sleep(Duration::from_millis(20)).await;
-        }
+        })
+        .await;
     }
 
     /// Waits for an Event with this reason, whose note has this in it.
@@ -59,15 +57,12 @@ impl Cluster {
         let is_wanted = |event: &&Value| {
             event["reason"] == reason && event["note"].as_str().unwrap_or_default().contains(part)
         };
-        let start = Instant::now();
-        loop {
+        until_ok_async(|| {
             let events = self.server.events();
-            if let Some(event) = events.iter().find(is_wanted) {
-                return event.clone();
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "{reason} is not in {events:#?}");
-            sleep(Duration::from_millis(20)).await;
-        }
+            let found = events.iter().find(is_wanted).cloned();
+            found.ok_or_else(|| format!("{reason} is not in {events:#?}"))
+        })
+        .await
     }
 }
 

@@ -73,7 +73,7 @@ async fn follow_pod_networks(
     namespace.wait_for_service_ports(1);
     assert!(rules().contains("10.7.1.0/24"), "{}", rules());
     apply(node(&["192.0.2.1"], &["10.7.2.0/24"]));
-    until(|| {
+    until("the Node's pods are known", || {
         let rules = rules();
         rules.contains("10.7.2.0/24") && !rules.contains("10.7.1.0/24")
     });
@@ -150,7 +150,7 @@ fn requests_are_paced() {
         let cluster = cluster(node(&["192.0.2.1"], &[])).await;
         let program = start(&cluster, &namespace, &["--kube-api-qps=0.001", "--kube-api-burst=3"]);
         // Four watches and the Event of the start want to be asked for at once.
-        until(|| cluster.server.requests().len() == 3);
+        until("three requests", || cluster.server.requests().len() == 3);
         // Its other servers do not wait for it.
         namespace.wait(METRICS, "/healthz", |status, _| status == 200);
         let (_, log) = program.terminate();
@@ -186,7 +186,7 @@ fn buffered_lines_are_written_now_and_then() {
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
         let read = || fs::read_to_string(&path).unwrap();
         if frequency == "10ms" {
-            until(|| read().contains("\"Starting\""));
+            until("it logs", || read().contains("\"Starting\""));
         }
         child.kill().unwrap();
         child.wait().unwrap();

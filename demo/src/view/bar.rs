@@ -5,11 +5,11 @@
 pub struct Glyphs {
     /// From an eighth of a column to a whole one, or only a whole one.
     blocks: &'static [char],
-    /// What follows a bar.
+    /// The character after a bar.
     track: char,
     /// From a client to a frontend.
     pub arrow: &'static str,
-    /// Between two things said.
+    /// The separator of two remarks.
     pub dot: &'static str,
     /// A horizontal line.
     pub rule: char,
@@ -25,10 +25,10 @@ impl Glyphs {
         rule: '─',
     };
 
-    /// For everything else.
+    /// For other terminals.
     pub const ASCII: Self = Self { blocks: &['#'], track: ' ', arrow: "->", dot: "-", rule: '-' };
 
-    /// A bar of this share of `width` columns, and what follows it up to `width`.
+    /// A bar of this share of `width` columns, filled up to `width`.
     pub fn bar(&self, share: f64, width: usize) -> (String, String) {
         let steps = self.blocks.len();
         // The share is clamped, so the product is a small positive number. NaN becomes 0.

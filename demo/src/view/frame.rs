@@ -1,4 +1,4 @@
-//! The whole picture: a title, a block for each Service, and what was said last.
+//! The whole picture: a title, a block for each Service, and the last messages.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::{
     cast::{Note, ROLES},
 };
 
-/// How wide everything is drawn, on a wider terminal too.
+/// The width of the picture, on a wider terminal too.
 const WIDTH: usize = 79;
-/// The least width at which it makes sense.
+/// The least width of a terminal for the picture.
 const BAR: usize = 36;
 /// Connections whose latency is shown.
 const WINDOW: usize = 500;

@@ -1,11 +1,11 @@
-//! A line of styled text that knows its width.
+//! A line of styled text with its width.
 //!
 //! Every character that the demo draws takes one column.
 
-/// How a piece of a line looks.
+/// The style of a piece of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// As everything else.
+    /// The usual style.
     Plain,
     /// Important.
     Bold,
@@ -57,7 +57,7 @@ impl Line {
         self.push(style, text);
     }
 
-    /// How many columns it takes.
+    /// The width in columns.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -67,7 +67,7 @@ impl Line {
         &self.spans
     }
 
-    /// The line without what is beyond this column.
+    /// The line, cut off at this column.
     pub fn clipped(mut self, columns: usize) -> Self {
         let mut left = columns;
         for (_, text) in &mut self.spans {

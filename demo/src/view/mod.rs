@@ -1,4 +1,4 @@
-//! What is drawn: lines of styled text, the same for a terminal and for a pipe.
+//! The views of the board: lines of styled text, the same for a terminal and for a pipe.
 
 mod bar;
 mod frame;

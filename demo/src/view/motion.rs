@@ -1,15 +1,15 @@
-//! From counts to what moves: each endpoint's share of the connections of the last moments.
+//! Each endpoint's share of the connections of the last moments, computed from counts.
 
 use crate::board::{State, Tally};
 
-/// How fast the past is forgotten, per frame, and how fast bars follow.
+/// The rate at which the past is forgotten, and at which bars follow, per frame.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     forget: f64,
     follow: f64,
 }
 
-/// What remembers earlier frames.
+/// The state kept between frames.
 #[derive(Clone, Debug)]
 pub struct Motion {
     pace: Pace,
@@ -30,12 +30,12 @@ impl Motion {
         Self { pace: Pace { forget: 0.15, follow: 0.35 }, services: Vec::new() }
     }
 
-    /// For tables that each show what was since the last one.
+    /// For tables that each show the connections since the last table.
     pub fn exact() -> Self {
         Self { pace: Pace { forget: 1.0, follow: 1.0 }, services: Vec::new() }
     }
 
-    /// Takes a new state in.
+    /// Updates the shares from a new state.
     pub fn advance(&mut self, state: &State) {
         self.services.resize_with(state.tallies.len(), ServiceMotion::default);
         for (service, tally) in self.services.iter_mut().zip(&state.tallies) {

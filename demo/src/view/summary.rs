@@ -1,4 +1,4 @@
-//! What is left on the screen in the end: the figures, and where to go from here.
+//! The summary that stays on the screen: the figures, and the next commands to try.
 
 use super::{
     line::{Line, Style},
@@ -52,7 +52,7 @@ fn services(state: &State) -> impl Iterator<Item = Line> {
     })
 }
 
-/// What went wrong.
+/// The failures.
 fn failures(state: &State) -> impl Iterator<Item = Line> {
     ROLES.iter().zip(&state.tallies).flat_map(|(role, tally)| {
         tally.failures.iter().map(|(what, count)| {

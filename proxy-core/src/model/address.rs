@@ -10,6 +10,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 /// Why a text is not an address or a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// Not an IP address.
     #[error("`{}` is not an IP address", .0.escape_debug())]

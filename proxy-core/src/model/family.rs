@@ -6,10 +6,13 @@ use ipnet::IpNet;
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum IpFamily {
     /// IPv4
+    #[cfg_attr(feature = "serde", serde(rename = "IPv4"))]
     V4,
     /// IPv6
+    #[cfg_attr(feature = "serde", serde(rename = "IPv6"))]
     V6,
 }
 
@@ -52,6 +55,7 @@ impl fmt::Display for IpFamily {
 
 /// One value for each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PerFamily<T> {
     /// The value for IPv4.
     pub v4: T,
@@ -66,15 +70,15 @@ impl<T> PerFamily<T> {
     }
 
     /// The value for `family`.
-    pub fn of(&self, family: IpFamily) -> &T {
+    pub fn get(&self, family: IpFamily) -> &T {
         match family {
             IpFamily::V4 => &self.v4,
             IpFamily::V6 => &self.v6,
         }
     }
 
-    /// The value for `family`, to change it.
-    pub fn of_mut(&mut self, family: IpFamily) -> &mut T {
+    /// The value for `family`, mutable.
+    pub fn get_mut(&mut self, family: IpFamily) -> &mut T {
         match family {
             IpFamily::V4 => &mut self.v4,
             IpFamily::V6 => &mut self.v6,

@@ -7,8 +7,12 @@
 //! reports what it refuses by object and field.
 //!
 //! `null` reads as the zero value everywhere, as it does in Go.
+//!
+//! With the feature `k8s-openapi`, the types of the crate of that name convert to these by `From`.
 
 mod endpoint_slice;
+#[cfg(feature = "k8s-openapi")]
+mod from_k8s_openapi;
 mod node;
 mod service;
 mod service_cidr;
@@ -181,10 +185,22 @@ impl Object {
     }
 }
 
-/// What a source tells the trackers. Events may come in any order and any number of times; the
+macro_rules! into_object {
+    ($($kind:ident),*) => {
+        $(impl From<$kind> for Object {
+            fn from(object: $kind) -> Self {
+                Self::$kind(object)
+            }
+        })*
+    };
+}
+into_object!(Service, EndpointSlice, Node, ServiceCidr);
+
+/// A change of objects, as a source sends it. Events may come in any order and any number of times; the
 /// newest one of an object counts.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "moved a few times, never kept")]
+#[non_exhaustive]
 pub enum Event {
     /// The object exists and looks like this now.
     Apply(Object),

@@ -8,12 +8,12 @@ use ipnet::IpNet;
 use super::{Surroundings, pools::Pools};
 use crate::{
     model::aggregated,
+    parsed::service::{Addresses, Service, ServicePort},
     state::{Frontend, FrontendAddress, Masquerade, PoolKind, Route},
-    track::service::{Addresses, Service, ServicePort},
 };
 
-/// Where a Service port listens in one family, whatever else is known; at its external IPs only if
-/// those are programmed on this node.
+/// Returns the addresses and ports at which a Service port listens in one family; external IPs only if
+/// they are programmed on this node.
 pub(crate) fn listeners<'a>(
     port: &ServicePort,
     addresses: &'a Addresses,
@@ -29,7 +29,7 @@ pub(crate) fn listeners<'a>(
         .chain(node_port.map(|number| (FrontendAddress::NodePort, number)))
 }
 
-/// All frontends of a Service port, with their routes.
+/// Returns all frontends of a Service port, with their routes.
 pub(crate) fn frontends(
     service: &Service,
     port: &ServicePort,
@@ -57,13 +57,10 @@ pub(crate) fn frontends(
 }
 
 fn internal_route(service: &Service, pools: &Pools, around: &Surroundings) -> Route {
-    let kind = match service.internal_local {
-        true => PoolKind::Local,
-        false => PoolKind::Cluster,
-    };
-    let pool = match kind {
-        PoolKind::Local => &pools.local,
-        PoolKind::Cluster => &pools.cluster,
+    let (kind, pool) = if service.internal_local {
+        (PoolKind::Local, &pools.local)
+    } else {
+        (PoolKind::Cluster, &pools.cluster)
     };
     match (pool.is_empty(), pools.has_any) {
         (false, _) => Route::Pool {
@@ -88,8 +85,8 @@ fn external_route(service: &Service, pools: &Pools) -> Route {
     }
 }
 
-/// Source ranges as they are enforced. Where a load balancer's address is on an interface of a
-/// node, the node's own connections to it come from that address: they are allowed if the node is.
+/// Returns the source ranges to enforce. If a load balancer's address is on an interface of the node,
+/// the node's own connections to that address come from it: they are allowed if the node is.
 fn allowed_sources(addresses: &Addresses, node_ip: Option<IpAddr>) -> Option<Arc<[IpNet]>> {
     if addresses.source_ranges.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! From what Services ask for to what this node should program.
+//! From the policies of Services to what this node should program.
 //!
 //! Two questions, a file each: which endpoints may serve a Service port from this node
 //! ([`pools`]), and what happens to traffic at each of its frontends ([`frontends`]).
@@ -11,21 +11,21 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use self::pools::Pools;
 use crate::{
     model::{IpFamily, PerFamily, ServicePortId, ServicePortName},
-    state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
-    track::{
+    parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
     },
+    state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
 };
 
-/// What decisions about a Service depend on besides itself and its endpoints, in one family.
+/// What decisions about a Service depend on besides the Service and its endpoints, in one family.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Surroundings {
     /// This node's zone.
     pub(crate) zone: Option<String>,
     /// This node's address in the family.
     pub(crate) node_ip: Option<IpAddr>,
-    /// Whether pods of this node can be told from others in the family.
+    /// Whether pods of this node can be distinguished from other clients in the family.
     pub(crate) knows_local_pods: bool,
     /// Whether all traffic to cluster IPs is masqueraded.
     pub(crate) masquerade_all: bool,
@@ -45,8 +45,8 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
     }
 }
 
-/// Resolves one port of a Service in one family. `owns` says whether a frontend is this port's, or
-/// another Service port has an older claim to it.
+/// Resolves one port of a Service in one family. `owns` returns whether a frontend belongs to this port,
+/// and not to another Service port with a better claim.
 pub(crate) fn resolve<'s>(
     id: &ServicePortId,
     service: &Service,
@@ -76,9 +76,8 @@ pub(crate) fn resolve<'s>(
             Route::Reject | Route::Drop => false,
         })
     };
-    let kept = |kind: PoolKind, pool: &Pool| match uses(kind) {
-        true => Arc::clone(pool),
-        false => Pool::default(),
+    let kept = |kind: PoolKind, pool: &Pool| {
+        if uses(kind) { Arc::clone(pool) } else { Pool::default() }
     };
     let cluster = kept(PoolKind::Cluster, &pools.cluster);
     let local = kept(PoolKind::Local, &pools.local);
@@ -92,7 +91,7 @@ pub(crate) fn resolve<'s>(
     }
 }
 
-/// What load balancers are told about a Service, if they ask.
+/// Returns the health check of a Service for load balancers, if the Service has one.
 pub(crate) fn health_check<'s>(
     service: &Service,
     slices: impl Iterator<Item = &'s Slice> + Clone,
@@ -106,6 +105,6 @@ pub(crate) fn health_check<'s>(
         ready.len()
     };
     let local_endpoints =
-        PerFamily::from_fn(|family| service.addresses.of(family).is_some().then(|| count(family)));
+        PerFamily::from_fn(|family| service.addresses.get(family).is_some().then(|| count(family)));
     Some(HealthCheck { port, local_endpoints })
 }

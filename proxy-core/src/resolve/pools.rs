@@ -8,23 +8,24 @@ use std::{
 
 use crate::{
     model::{Protocol, ServicePortId},
+    parsed::slice::{NodeHint, Slice, SliceEndpoint},
     state::{Endpoint, Pool, is_in},
-    track::slice::{NodeHint, Slice, SliceEndpoint},
 };
 
-/// The endpoints a Service port has, chosen.
+/// The endpoints that are chosen for a Service port.
 pub(crate) struct Pools {
-    /// For the `Cluster` policy; empty if the port does not use it.
+    /// Endpoints of the `Cluster` policy; empty if the port does not use that policy.
     pub(crate) cluster: Pool,
-    /// For the `Local` policy; empty if the port does not use it.
+    /// Endpoints of the `Local` policy; empty if the port does not use that policy.
     pub(crate) local: Pool,
-    /// Whether anything, anywhere, could serve it.
+    /// Whether any endpoint, on any node, could serve the port.
     pub(crate) has_any: bool,
-    /// All that serve, whether or not they get new flows; empty for TCP, where nobody asks.
+    /// All endpoints that serve, whether or not they get new flows; empty for TCP, which needs none.
     serving: Pool,
 }
 
 impl Pools {
+    /// Chooses the endpoints of a Service port for the policies that the port uses.
     pub(crate) fn choose<'s>(
         id: &ServicePortId,
         slices: impl Iterator<Item = &'s Slice>,
@@ -33,13 +34,11 @@ impl Pools {
         uses_local: bool,
     ) -> Self {
         let endpoints = candidates(id, slices);
-        let cluster = match uses_cluster {
-            true => cluster_pool(&endpoints, zone),
-            false => Pool::from([]),
-        };
-        let local = match uses_local {
-            true => ready_or_terminating(&endpoints, |endpoint| endpoint.is_local),
-            false => Pool::from([]),
+        let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Pool::default() };
+        let local = if uses_local {
+            ready_or_terminating(&endpoints, |endpoint| endpoint.is_local)
+        } else {
+            Pool::default()
         };
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.ready || is_serving_terminating(e));
@@ -50,7 +49,7 @@ impl Pools {
         Self { cluster, local, has_any, serving }
     }
 
-    /// What serves, and is in neither of the pools that are used.
+    /// Returns the endpoints that serve and are in neither of the given pools.
     pub(crate) fn draining(&self, cluster: &Pool, local: &Pool) -> Pool {
         if self.serving.is_empty() {
             return Pool::default();
@@ -60,7 +59,7 @@ impl Pools {
     }
 }
 
-/// Addresses of the port's endpoints on this node that are ready.
+/// Returns the addresses of the port's ready endpoints on this node.
 pub(crate) fn local_ready<'s>(
     id: &ServicePortId,
     slices: impl Iterator<Item = &'s Slice>,
@@ -73,9 +72,9 @@ pub(crate) fn local_ready<'s>(
 /// Every endpoint of the port, one per address.
 type Candidates<'s> = BTreeMap<SocketAddr, &'s SliceEndpoint>;
 
-/// An address may be in several slices, or belong to a pod that took it over from one that is
-/// terminating. The entry that is better able to serve counts, so that the order of slices does
-/// not matter.
+/// Collects the endpoints of the port. An address may be in several slices, or belong to a pod that took
+/// the address over from a terminating pod. The entry that is better able to serve counts, so that the
+/// order of slices does not matter.
 fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -> Candidates<'s> {
     let rank = |e: &SliceEndpoint| {
         (!e.terminating, e.ready, e.serving, e.is_local, e.node_hint == NodeHint::Ours)
@@ -94,7 +93,7 @@ fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -
                     }
                     Entry::Occupied(mut known) => {
                         let (new, old) = (rank(endpoint), rank(known.get()));
-                        // Equal in all that: prefer by hints, in any fixed order.
+                        // Of equal rank: prefer by hints, in any fixed order.
                         if (new, &endpoint.zones) > (old, &known.get().zones) {
                             known.insert(endpoint);
                         }
@@ -110,15 +109,12 @@ fn is_serving_terminating(endpoint: &SliceEndpoint) -> bool {
     endpoint.serving && endpoint.terminating
 }
 
-/// Ready endpoints that topology allows; if nothing is ready, all that still serve while they
-/// terminate, wherever they are.
+/// Returns the ready endpoints that topology allows; if no endpoint is ready, all endpoints that still
+/// serve while they terminate, on any node.
 fn cluster_pool(endpoints: &Candidates<'_>, zone: Option<&str>) -> Pool {
-    let scope = Scope::of(endpoints, zone);
+    let scope = Scope::from_hints(endpoints, zone);
     let ready = pool(endpoints, |e| e.ready && scope.allows(e));
-    match ready.is_empty() {
-        true => pool(endpoints, is_serving_terminating),
-        false => ready,
-    }
+    if ready.is_empty() { pool(endpoints, is_serving_terminating) } else { ready }
 }
 
 fn ready_or_terminating(
@@ -126,9 +122,10 @@ fn ready_or_terminating(
     mut is_wanted: impl FnMut(&SliceEndpoint) -> bool,
 ) -> Pool {
     let ready = pool(endpoints, |e| e.ready && is_wanted(e));
-    match ready.is_empty() {
-        true => pool(endpoints, |e| is_serving_terminating(e) && is_wanted(e)),
-        false => ready,
+    if ready.is_empty() {
+        pool(endpoints, |e| is_serving_terminating(e) && is_wanted(e))
+    } else {
+        ready
     }
 }
 
@@ -140,7 +137,7 @@ fn pool(endpoints: &Candidates<'_>, mut is_in: impl FnMut(&SliceEndpoint) -> boo
         .collect()
 }
 
-/// How far traffic may go, as the hints of the ready endpoints say.
+/// How far traffic may go, by the hints of the ready endpoints.
 enum Scope<'z> {
     SameNode,
     SameZone(&'z str),
@@ -148,9 +145,9 @@ enum Scope<'z> {
 }
 
 impl<'z> Scope<'z> {
-    /// Hints count only if every ready endpoint has them and one of them is for us: a controller
-    /// that is in the middle of adding them must not cut traffic off.
-    fn of(endpoints: &Candidates<'_>, zone: Option<&'z str>) -> Self {
+    /// Returns the scope. Hints count only if every ready endpoint has hints and at least one is for
+    /// this node or zone: a controller in the middle of adding hints must not cut traffic off.
+    fn from_hints(endpoints: &Candidates<'_>, zone: Option<&'z str>) -> Self {
         let ready = || endpoints.values().filter(|endpoint| endpoint.ready);
         if ready().all(|e| e.node_hint != NodeHint::None)
             && ready().any(|e| e.node_hint == NodeHint::Ours)

@@ -1,22 +1,26 @@
 //! Objects and event sequences for tests, of this crate and of backends (feature `testing`).
 //!
 //! Objects are written as the API's JSON and decoded as a source would decode them, so that a test
-//! exercises decoding too. Four things are here:
+//! exercises decoding too. Here are:
 //!
 //! - builders: [`service`], [`slice()`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON of
 //!   an ordinary object; [`Builder::set`] changes any field of it;
 //! - strategies: [`arbitrary_events`] makes sequences of events about a small, crowded cluster,
 //!   [`arbitrary_config`] a node to see it from;
-//! - a node that syncs when told: [`Stepped`];
+//! - a node that syncs when asked: [`Stepped`], and a single sync from nothing: [`sync_first`];
+//! - stories that every backend passes against its kernel: [`conformance`];
+//! - what benchmarks of syncs share: [`macro@bench`];
+//! - waiting for another thread or process: [`until()`];
+//! - seeds of random tests, and of property tests the configuration: [`proptest_config`];
 //! - an oracle: [`final_objects`] says what a sequence of events leaves, [`resolve_afresh`] what a
 //!   new tracker makes of it, and [`assert_invariants`] checks what [`crate::state`] promises.
 //!
 //! A backend's property test feeds the events to a [`crate::track::Tracker`], syncs with its
-//! deltas, and compares what the kernel holds with a sync from nothing of the same state:
+//! transitions, and compares what the kernel holds with a sync from nothing of the same state:
 //!
 //! ```
 //! use proptest::{strategy::{Strategy, ValueTree}, test_runner::TestRunner};
-//! use proxy_core::{config::NodeConfig, testing, track::Tracker};
+//! use switchyard_core::{config::NodeConfig, testing, track::Tracker};
 //!
 //! let mut runner = TestRunner::deterministic();
 //! let events = testing::arbitrary_events(20).new_tree(&mut runner).unwrap().current();
@@ -24,7 +28,7 @@
 //! for event in events.clone() {
 //!     tracker.apply(event);
 //!     tracker.resolve();
-//!     // Here, sync with tracker.state() and tracker.delta().
+//!     // Here, sync with tracker.transition().
 //!     tracker.mark_synced();
 //! }
 //! testing::assert_invariants(tracker.state());
@@ -33,21 +37,35 @@
 //! assert_eq!(*tracker.state(), afresh);
 //! ```
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "what tests are made of fails by panics"
+)]
+
+pub mod bench;
 mod builders;
+pub mod conformance;
 mod many;
 mod oracle;
+mod owned;
+mod seeds;
 mod stepped;
 mod strategies;
+mod until;
 
 pub use self::{
     builders::{Builder, endpoint, node, service, service_cidr, slice, web, web_slice},
     many::ManyServices,
     oracle::{assert_invariants, final_objects, resolve_afresh},
-    stepped::Stepped,
+    owned::OwnedTransition,
+    seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
+    stepped::{Stepped, sync_first},
     strategies::{
         arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node, arbitrary_object,
         arbitrary_service, arbitrary_service_cidr, arbitrary_slice,
     },
+    until::until,
 };
 
 /// The name of the node that builders and strategies call this one.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily, Protocol},
+    model::{IpFamily, PerFamily, Protocol, parse_cidr, parse_ip},
     objects::{Event, Kind, Object, ObjectKey},
     state::{Masquerade, Pool, PoolKind, ResolvedServicePort, Route, State},
     track::Tracker,
@@ -16,9 +16,7 @@ pub fn final_objects(events: &[Event]) -> Vec<Object> {
     let mut objects: BTreeMap<ObjectKey, Object> = BTreeMap::new();
     for event in events {
         match event {
-            Event::Apply(object) => {
-                objects.insert(object.key(), object.clone());
-            }
+            Event::Apply(object) => set(&mut objects, object),
             Event::Delete(key) if key.kind == Kind::Node => {}
             Event::Delete(key) => {
                 objects.remove(key);
@@ -26,12 +24,26 @@ pub fn final_objects(events: &[Event]) -> Vec<Object> {
             Event::Replace { kind, objects: listed, malformed } => {
                 let stays = |key: &ObjectKey| key.kind == Kind::Node || malformed.contains(key);
                 objects.retain(|key, _| key.kind != *kind || stays(key));
-                objects.extend(listed.iter().map(|object| (object.key(), object.clone())));
+                listed.iter().for_each(|object| set(&mut objects, object));
             }
             Event::Malformed { .. } => {}
         }
     }
     objects.into_values().collect()
+}
+
+/// Adds an object, or replaces it. A Node keeps what it stated before behind what it states now: the
+/// first address and pod network of each family count.
+fn set(objects: &mut BTreeMap<ObjectKey, Object>, object: &Object) {
+    let before = objects.insert(object.key(), object.clone());
+    if let (Some(Object::Node(before)), Some(Object::Node(node))) =
+        (before, objects.get_mut(&object.key()))
+    {
+        let addresses = before.status.addresses.into_iter();
+        node.status.addresses.extend(addresses.filter(|a| parse_ip(&a.address).is_ok()));
+        let pod_cidrs = before.spec.pod_cidrs.into_iter();
+        node.spec.pod_cidrs.extend(pod_cidrs.filter(|text| parse_cidr(text).is_ok()));
+    }
 }
 
 /// What a new tracker resolves from `objects`, in this order.
@@ -77,7 +89,7 @@ pub fn assert_invariants(state: &State) {
         assert_ne!(check.local_endpoints, PerFamily::default(), "{name} has no family");
     }
     for family in IpFamily::ALL {
-        let ranges = state.node.service_cidrs.of(family);
+        let ranges = state.node.service_cidrs.get(family);
         assert!(is_without_overlaps(ranges, family), "{ranges:?}");
     }
 }
@@ -88,7 +100,7 @@ fn assert_route(port: &ResolvedServicePort, route: Route, state: &State) {
     match route {
         Route::Pool { pool, masquerade } => {
             assert!(!port.pool(pool).is_empty(), "{id} routes to the empty pool {pool:?}");
-            let knows = |local_pods: &PerFamily<_>| Option::is_some(local_pods.of(id.family));
+            let knows = |local_pods: &PerFamily<_>| Option::is_some(local_pods.get(id.family));
             assert!(
                 masquerade != Masquerade::ExceptLocalPods || knows(&state.node.local_pods),
                 "{id} excepts local pods, which are unknown"

@@ -6,8 +6,21 @@ use crate::{
     config::NodeConfig,
     objects::Event,
     proxier::{Proxier, ProxierError, SyncReport},
+    state::State,
     track::Tracker,
+    transition::{Transition, Unsynced},
 };
+
+/// Syncs a state as an engine that has just started does: nothing was synced before, and everything
+/// is compared.
+pub fn sync_first(proxier: &mut impl Proxier, state: &State) -> Result<SyncReport, ProxierError> {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut unsynced = Unsynced::default();
+    for id in state.service_ports.keys() {
+        unsynced.note_port(id.clone(), None);
+    }
+    runtime.block_on(proxier.sync(&Transition::new(state, &unsynced)))
+}
 
 /// A node whose backend syncs when the test says so. It panics where a test should.
 pub struct Stepped<P> {
@@ -36,11 +49,10 @@ impl<P: Proxier> Stepped<P> {
 
     /// Syncs what has been taken in. After a failure the next sync is full.
     pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
-        let sync = self.proxier.sync(self.tracker.state(), self.tracker.delta());
-        let result = self.runtime.block_on(sync);
+        let result = self.runtime.block_on(self.proxier.sync(&self.tracker.transition()));
         match result {
-            Ok(_) => drop(self.tracker.mark_synced()),
-            Err(_) => self.tracker.request_full(),
+            Ok(_) => self.tracker.mark_synced(),
+            Err(_) => self.tracker.request_comparison(),
         }
         result
     }
@@ -53,18 +65,20 @@ impl<P: Proxier> Stepped<P> {
 
     /// Syncs everything that is known.
     pub fn full(&mut self) -> SyncReport {
-        self.tracker.request_full();
+        self.tracker.request_comparison();
         self.try_sync().expect("a full sync")
     }
 
-    /// The proxy is killed, and another one, with this backend, started that knows the same.
+    /// Puts another backend in place of the one that has synced, as if the proxy had been killed
+    /// and started again.
     pub fn restart(&mut self, proxier: P) -> SyncReport {
         self.proxier = proxier;
-        self.full()
+        self.tracker.forget_synced();
+        self.try_sync().expect("a first sync")
     }
 
     /// Removes everything.
-    pub fn cleanup(&mut self) {
-        self.runtime.block_on(self.proxier.cleanup()).expect("a clean-up");
+    pub fn clean_up(&mut self) {
+        self.runtime.block_on(self.proxier.clean_up()).expect("a clean-up");
     }
 }

@@ -1,9 +1,9 @@
-//! Which Service port has an address and port that several claim.
+//! Claims: which Service port has an address and port that several Service ports name.
 //!
 //! Two Services may name the same external IP and port, the same node port, or another Service's
-//! cluster IP as an external IP. One of them gets it, and it is the same one whatever the order in
-//! which they came: first those whose cluster IP it is (an external IP must not take over another
-//! Service's cluster IP, CVE-2020-8554), then load balancer addresses, external IPs, and among
+//! cluster IP as an external IP. One Service wins the address and port, and the winner does not
+//! depend on the order of arrival: cluster IPs come first (an external IP must not take over another
+//! Service's cluster IP, CVE-2020-8554), then load balancer addresses, then external IPs, and among
 //! equals the Service that was created first.
 
 use std::{
@@ -52,12 +52,12 @@ impl Claim {
         }
     }
 
-    /// Who claims.
+    /// The Service port that claims.
     pub(crate) fn id(&self) -> &ServicePortId {
         &self.id
     }
 
-    /// Whether it is the claim that `id` has because it listens at `at`.
+    /// Whether this is the claim of the Service port `id` because of its listener `at`.
     pub(crate) fn is_of(&self, id: &ServicePortId, at: FrontendAddress) -> bool {
         self.rank == rank(at) && self.id == *id
     }
@@ -96,8 +96,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Adds a claim. If that changes the winner, all who claim the listener besides are added to
-    /// `displaced`: one loses it, the others lose it to another now.
+    /// Adds a claim. If the winner changes, adds every other claimant to `displaced`: the old winner
+    /// lost the listener, and the others now lose to a different Service.
     pub(crate) fn add(
         &mut self,
         key: ListenerKey,
@@ -125,8 +125,7 @@ impl Claims {
         }
     }
 
-    /// Takes a claim back. If that changes the winner, all who still claim the listener are added
-    /// to `displaced`.
+    /// Removes a claim. If the winner changes, adds every remaining claimant to `displaced`.
     pub(crate) fn remove(
         &mut self,
         key: &ListenerKey,
@@ -148,7 +147,7 @@ impl Claims {
         }
     }
 
-    /// Who has the listener.
+    /// Returns the claim that wins the listener.
     pub(crate) fn winner(&self, key: &ListenerKey) -> Option<&Claim> {
         self.by_listener.get(key)?.as_slice().first()
     }

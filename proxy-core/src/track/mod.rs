@@ -1,17 +1,16 @@
-//! Takes objects in, in any order and repeatedly, and keeps the resolved [`State`] and the
-//! [`Delta`] since the last successful sync.
+//! Accepts objects, in any order and repeatedly, and keeps the resolved [`State`] and the
+//! [`Transition`] to that state from the one that was synced last.
 //!
-//! [`Tracker::apply`] parses (`service`, `slice`, `node`) and notes which Services are
-//! touched; [`Tracker::resolve`] settles who has an address that several Services claim
-//! (`claims`), resolves the Services again (`crate::resolve`), and compares with what there was
-//! (`update`).
+//! [`Tracker::apply`] parses an object (`crate::parsed`) and notes which Services are touched;
+//! [`Tracker::resolve`] decides which Service port has an address that several Services claim
+//! (`claims`), resolves the touched Services again (`crate::resolve`), and compares the result with
+//! the state so far (`update`).
 
 mod claims;
-mod names;
-pub(crate) mod node;
-mod problem;
-pub(crate) mod service;
-pub(crate) mod slice;
+mod known_problems;
+mod missing;
+mod node;
+mod slices;
 mod update;
 
 use std::{
@@ -20,20 +19,26 @@ use std::{
     net::IpAddr,
 };
 
-pub use self::problem::{Problem, Reason};
+pub use self::missing::Missing;
+pub(crate) use self::missing::RequiredFacts;
 use self::{
     claims::Claims,
-    node::{Node, NodeInputs},
-    problem::{KnownProblems, Problems},
-    service::Service,
-    slice::Slices,
-    update::{AllSurroundings, Programmed},
+    known_problems::KnownProblems,
+    node::NodeInputs,
+    slices::Slices,
+    update::{AllSurroundings, ClaimedPort},
+};
+pub use crate::parsed::{
+    node::NodeFacts,
+    problem::{Problem, Reason},
 };
 use crate::{
     config::NodeConfig,
     model::{PerFamily, ServiceName},
     objects::{self, Event, Kind, Object, ObjectKey},
-    state::{Delta, State},
+    parsed::{node::parse_cidrs, problem::Problems, service::Service},
+    state::State,
+    transition::{Transition, Unsynced},
 };
 
 /// The annotation with the time of the change that a slice reflects.
@@ -59,33 +64,35 @@ pub struct Tracker {
     slices: Slices,
     node_inputs: NodeInputs,
     claims: Claims,
-    /// What is wrong within an object.
+    /// Problems within an object.
     problems: KnownProblems,
-    /// What is wrong between objects: listeners that another Service has.
+    /// Problems between objects: listeners that belong to another Service.
     conflicts: KnownProblems,
-    /// Which kinds have been listed whole.
-    synced: HashSet<Kind>,
+    /// The kinds that have been listed whole.
+    listed: HashSet<Kind>,
+    /// What the Node must state before the first sync.
+    required: RequiredFacts,
 
     /// Services to resolve again.
     touched: HashSet<ServiceName>,
     /// Whether something changed that every Service may depend on.
     touched_node: bool,
-    /// What the Services in `state` were resolved against.
+    /// The surroundings that the Services in `state` were resolved against.
     around: Option<AllSurroundings>,
     /// The ports of each Service, as they are in `claims` and `state`.
-    resolved: HashMap<ServiceName, Box<[Programmed]>>,
+    resolved: HashMap<ServiceName, Box<[ClaimedPort]>>,
 
     state: State,
-    delta: Delta,
+    unsynced: Unsynced,
     no_local: PerFamily<NoLocalEndpoints>,
     /// Trigger times of slices that changed since the last resolve.
     pending_triggers: HashMap<ServiceName, Vec<String>>,
-    /// Those of them that changed something to be programmed.
+    /// The trigger times of slices that changed something to be programmed.
     trigger_times: Vec<String>,
 }
 
 impl Tracker {
-    /// A tracker that knows nothing yet about the cluster.
+    /// Creates a tracker that knows nothing yet about the cluster.
     pub fn new(config: NodeConfig) -> Self {
         Self {
             config,
@@ -95,20 +102,21 @@ impl Tracker {
             claims: Claims::default(),
             problems: KnownProblems::default(),
             conflicts: KnownProblems::default(),
-            synced: HashSet::new(),
+            listed: HashSet::new(),
+            required: RequiredFacts::default(),
             touched: HashSet::new(),
             touched_node: true,
             around: None,
             resolved: HashMap::new(),
             state: State::default(),
-            delta: Delta { full: true, ..Delta::default() },
+            unsynced: Unsynced::default(),
             no_local: PerFamily::default(),
             pending_triggers: HashMap::new(),
             trigger_times: Vec::new(),
         }
     }
 
-    /// Takes an event in. Returns what is wrong with its objects, unless that was said before.
+    /// Applies an event. Returns the problems of its objects that were not returned before.
     pub fn apply(&mut self, event: Event) -> Vec<Problem> {
         match event {
             Event::Apply(object) => self.apply_object(&object),
@@ -129,15 +137,15 @@ impl Tracker {
         }
     }
 
-    /// Another configuration of the same node: what it changes is in the next delta. Its name stays
-    /// as it was, whatever `config` says: which endpoints are local has been decided by it.
+    /// Sets another configuration of the same node: the changes are in the next transition. The
+    /// node's name stays, whatever `config` names: which endpoints are local was decided by the name.
     pub fn set_config(&mut self, config: NodeConfig) {
         let node_name = mem::take(&mut self.config.node_name);
         self.config = NodeConfig { node_name, ..config };
         self.touched_node = true;
     }
 
-    /// The addresses of the node's interfaces, all of them: node ports are served on those that
+    /// Sets all addresses of the node's interfaces: node ports are served on the addresses that
     /// `nodePortAddresses` allows.
     pub fn set_interface_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         let addresses = Some(addresses.into_iter().collect());
@@ -147,31 +155,31 @@ impl Tracker {
         }
     }
 
-    /// Whether Services and EndpointSlices have been listed whole, and the Node if the
-    /// configuration takes something from it. Before that, nothing must be programmed: what the
-    /// kernel still holds is better than a part of the truth.
+    /// Whether everything is known that a sync needs: [`Tracker::waits_for`] is `None`.
     pub fn is_synced(&self) -> bool {
-        let needed = [Kind::Service, Kind::EndpointSlice]
-            .into_iter()
-            .chain(self.config.asks_the_node().then_some(Kind::Node));
-        needed.into_iter().all(|kind| self.synced.contains(&kind))
+        self.waits_for().is_none()
     }
 
-    /// Whether this node's Node is neither being deleted nor about to be. A node that is not known
-    /// is eligible only if it need not be.
+    /// What the Node of this node states; `None` if there is no Node. In a family that the Node has
+    /// no address or pod network in, the last known ones stay.
+    pub fn node(&self) -> Option<&NodeFacts> {
+        self.node_inputs.node.as_ref().filter(|_| self.node_inputs.node_exists)
+    }
+
+    /// Whether this node's Node is neither deleted nor about to be. A node that never had a Node is
+    /// eligible as [`NodeConfig::eligible_without_node`] says.
     pub fn is_node_eligible(&self) -> bool {
         let node = self.node_inputs.node.as_ref();
         node.map_or(self.config.eligible_without_node, |node| node.is_eligible)
     }
 
-    /// Brings [`Tracker::state`] and [`Tracker::delta`] up to date. Returns problems that show
-    /// only between objects: addresses that two Services claim.
+    /// Brings [`Tracker::state`] and [`Tracker::transition`] up to date. Returns new problems between
+    /// objects: addresses that two Services claim.
     pub fn resolve(&mut self) -> Vec<Problem> {
         if mem::take(&mut self.touched_node) {
             let node = self.node_inputs.resolve(&self.config);
             if node != self.state.node {
-                self.state.node = node;
-                self.delta.node = true;
+                self.unsynced.note_node(mem::replace(&mut self.state.node, node));
             }
         }
         // Zone, node address and local detection decide every Service's routes.
@@ -182,7 +190,7 @@ impl Tracker {
         let mut to_resolve = mem::take(&mut self.touched);
         let mut displaced = HashSet::new();
         for name in &to_resolve {
-            self.renew_claims(name, &mut displaced);
+            self.update_claims(name, &mut displaced);
         }
         to_resolve.extend(displaced);
         let mut problems = Vec::new();
@@ -190,31 +198,52 @@ impl Tracker {
             self.resolve_service(name, &around, &mut problems);
         }
         self.around = Some(around);
-        // What changed nothing here was not programmed late.
+        // Slices that changed nothing on this node need no programming: there is no latency to report.
         self.pending_triggers.clear();
         problems
     }
 
-    /// What this node should program, as of the last [`Tracker::resolve`].
+    /// The state that this node should program, as of the last [`Tracker::resolve`].
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What changed in [`Tracker::state`] since the last [`Tracker::mark_synced`].
-    pub fn delta(&self) -> &Delta {
-        &self.delta
+    /// The step from the state that was synced last to [`Tracker::state`].
+    pub fn transition(&self) -> Transition<'_> {
+        Transition::new(&self.state, &self.unsynced)
     }
 
     /// Asks for a comparison of everything at the next sync.
-    pub fn request_full(&mut self) {
-        self.delta.full = true;
+    pub fn request_comparison(&mut self) {
+        self.unsynced.request_comparison();
     }
 
-    /// The kernel holds [`Tracker::state`] now. Returns the trigger times (RFC 3339, as annotated)
-    /// of the EndpointSlice changes since the last time.
-    pub fn mark_synced(&mut self) -> Vec<String> {
-        self.delta = Delta::default();
-        mem::take(&mut self.trigger_times)
+    /// Counts the changes of [`Tracker::state`] since the last success. A growing number means that
+    /// there is something new to program.
+    #[cfg(feature = "runner")]
+    pub(crate) fn changes(&self) -> u64 {
+        self.unsynced.changes()
+    }
+
+    /// The trigger times (RFC 3339, as annotated) of the EndpointSlice changes in
+    /// [`Tracker::transition`].
+    pub fn trigger_times(&self) -> &[String] {
+        &self.trigger_times
+    }
+
+    /// Notes that the kernel holds [`Tracker::state`] now.
+    pub fn mark_synced(&mut self) {
+        self.unsynced.mark_synced();
+        self.trigger_times.clear();
+    }
+
+    /// Forgets that anything was synced: the next transition is a first one.
+    #[cfg(feature = "testing")]
+    pub fn forget_synced(&mut self) {
+        self.unsynced = Unsynced::default();
+        for id in self.state.service_ports.keys() {
+            self.unsynced.note_port(id.clone(), None);
+        }
     }
 
     /// Counts of Service ports that have endpoints only elsewhere.
@@ -224,12 +253,12 @@ impl Tracker {
 
     fn apply_object(&mut self, object: &Object) -> Vec<Problem> {
         let key = object.key();
-        let mut problems = Problems::of(key.clone());
+        let mut problems = Problems::new(key.clone());
         match object {
             Object::Service(object) => self.apply_service(object, &key, &mut problems),
             Object::EndpointSlice(object) => {
                 let changed = self.slices.apply(object, &self.config.node_name, &mut problems);
-                // What the first list brings happened before we were there.
+                // The changes in the first list happened before this program was there.
                 if self.is_synced()
                     && let Some(service) = changed.first()
                     && let Some(time) = object.metadata.annotations.get(TRIGGER_TIME)
@@ -242,12 +271,13 @@ impl Tracker {
                 self.touched.extend(changed);
             }
             Object::Node(object) if key.name == self.config.node_name => {
-                self.set_node(Some(Node::parse(object, &mut problems)));
+                let facts = NodeFacts::parse(object, &mut problems);
+                self.touched_node |= self.node_inputs.set_node(facts);
             }
-            // Another node's.
+            // The Node of another node.
             Object::Node(_) => {}
             Object::ServiceCidr(object) => {
-                let nets = node::parse_cidrs("spec.cidrs", &object.spec.cidrs, &mut problems);
+                let nets = parse_cidrs("spec.cidrs", &object.spec.cidrs, &mut problems);
                 let cidrs = &mut self.node_inputs.service_cidrs;
                 if cidrs.insert(key.name.clone(), nets.clone()) != Some(nets) {
                     self.touched_node = true;
@@ -281,13 +311,6 @@ impl Tracker {
         }
     }
 
-    fn set_node(&mut self, node: Option<Node>) {
-        if self.node_inputs.node != node {
-            self.node_inputs.node = node;
-            self.touched_node = true;
-        }
-    }
-
     fn remove(&mut self, key: &ObjectKey) {
         self.problems.replace(key, Vec::new());
         match key.kind {
@@ -295,13 +318,7 @@ impl Tracker {
             Kind::EndpointSlice => {
                 self.touched.extend(self.slices.remove(&key.namespace, &key.name));
             }
-            // The node we run on does not stop having a zone and an address because its object
-            // is deleted; it only stops being eligible.
-            Kind::Node if key.name == self.config.node_name => {
-                if let Some(node) = &mut self.node_inputs.node {
-                    node.is_eligible = false;
-                }
-            }
+            Kind::Node if key.name == self.config.node_name => self.node_inputs.remove_node(),
             Kind::Node => {}
             Kind::ServiceCidr => {
                 self.touched_node |= self.node_inputs.service_cidrs.remove(&key.name).is_some();
@@ -316,7 +333,7 @@ impl Tracker {
         malformed: Vec<ObjectKey>,
     ) -> Vec<Problem> {
         let mut gone: HashSet<ObjectKey> = self.keys(kind).collect();
-        // Objects of which nothing could be used may still have problems to be forgotten.
+        // Objects that could not be used at all may still have problems to be forgotten.
         gone.extend(self.problems.objects(kind).cloned());
         for key in objects.iter().map(Object::key).chain(malformed) {
             gone.remove(&key);
@@ -328,11 +345,11 @@ impl Tracker {
         for object in objects {
             problems.extend(self.apply_object(&object));
         }
-        self.synced.insert(kind);
+        self.listed.insert(kind);
         problems
     }
 
-    /// Those of a Service's pending trigger times count: its ports changed.
+    /// Moves a Service's pending trigger times to those of the transition: its ports changed.
     fn confirm_triggers(&mut self, service: &ServiceName) {
         if let Some(times) = self.pending_triggers.remove(service) {
             let room = MOST_TRIGGER_TIMES.saturating_sub(self.trigger_times.len());

@@ -1,4 +1,4 @@
-//! This node's Node object, and the ranges of cluster IPs.
+//! Settings of the whole node: from its Node, its interfaces and the ranges of cluster IPs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,89 +7,57 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::problem::Problems;
 use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    model::{IpFamily, PerFamily, aggregated, parse_cidr, parse_ip},
-    objects,
+    model::{IpFamily, PerFamily, aggregated},
+    parsed::node::NodeFacts,
     state::{LocalPods, NodePortAddresses, NodeState},
 };
 
-/// The label that names a node's zone.
-const ZONE: &str = "topology.kubernetes.io/zone";
-/// A node with this taint is about to be removed: load balancers should stop using it.
-const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
-
-/// What the Node object of this node says, parsed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Node {
-    /// The zone, unless the label is missing or empty.
-    pub(crate) zone: Option<String>,
-    /// Neither being deleted nor tainted as such.
-    pub(crate) is_eligible: bool,
-    pod_cidrs: Vec<IpNet>,
-    /// The first address of each family: internal ones come before external ones.
-    addresses: PerFamily<Option<IpAddr>>,
-}
-
-impl Node {
-    pub(crate) fn parse(object: &objects::Node, problems: &mut Problems) -> Self {
-        let mut addresses: PerFamily<Option<IpAddr>> = PerFamily::default();
-        for kind in ["InternalIP", "ExternalIP"] {
-            for (i, address) in object.status.addresses.iter().enumerate() {
-                if address.kind != kind {
-                    continue;
-                }
-                match parse_ip(&address.address) {
-                    Ok(ip) => {
-                        addresses.of_mut(IpFamily::of(&ip)).get_or_insert(ip);
-                    }
-                    Err(error) => problems.add(
-                        format!("status.addresses[{i}].address"),
-                        format_args!("{error}; ignored"),
-                    ),
-                }
-            }
-        }
-        Self {
-            zone: object.metadata.labels.get(ZONE).filter(|zone| !zone.is_empty()).cloned(),
-            is_eligible: object.metadata.deletion_timestamp.is_empty()
-                && object.spec.taints.iter().all(|taint| taint.key != TO_BE_DELETED),
-            pod_cidrs: parse_cidrs("spec.podCIDRs", &object.spec.pod_cidrs, problems),
-            addresses,
-        }
-    }
-}
-
-/// The networks in a list of texts.
-pub(crate) fn parse_cidrs(field: &str, texts: &[String], problems: &mut Problems) -> Vec<IpNet> {
-    let parse = |(i, text): (usize, &String)| {
-        parse_cidr(text)
-            .map_err(|error| {
-                problems.add(format!("{field}[{i}]"), format_args!("{error}; ignored"))
-            })
-            .ok()
-    };
-    texts.iter().enumerate().filter_map(parse).collect()
-}
-
-/// What node-wide settings are made of.
+/// The sources of node-wide settings.
 #[derive(Debug, Default)]
 pub(crate) struct NodeInputs {
-    pub(crate) node: Option<Node>,
-    /// The addresses of the node's interfaces; `None` until somebody says them.
+    /// What the Node states, or stated last; see [`NodeInputs::set_node`].
+    pub(crate) node: Option<NodeFacts>,
+    /// Whether the Node exists.
+    pub(crate) node_exists: bool,
+    /// The addresses of the node's interfaces; `None` until they are set.
     pub(crate) interface_addresses: Option<BTreeSet<IpAddr>>,
     /// The ranges of each ServiceCIDR, by its name.
     pub(crate) service_cidrs: BTreeMap<String, Vec<IpNet>>,
 }
 
 impl NodeInputs {
+    /// Sets what the Node states. A node does not stop having an address or pod networks because its
+    /// Node is created anew and lacks them for a while: a family that has none keeps the last known.
+    /// Otherwise `primary` would open node ports on all addresses, and traffic would no longer be
+    /// masqueraded. Returns whether this changes anything.
+    pub(crate) fn set_node(&mut self, mut facts: NodeFacts) -> bool {
+        if let Some(before) = &self.node {
+            facts.fill_from(before);
+        }
+        self.node_exists = true;
+        let facts = Some(facts);
+        let changed = self.node != facts;
+        self.node = facts;
+        changed
+    }
+
+    /// Notes that the Node was deleted. The node keeps its zone, addresses and pod networks, and is
+    /// no longer eligible.
+    pub(crate) fn remove_node(&mut self) {
+        self.node_exists = false;
+        if let Some(node) = &mut self.node {
+            node.is_eligible = false;
+        }
+    }
+
     /// This node's own address in `family`.
     pub(crate) fn node_ip(&self, config: &NodeConfig, family: IpFamily) -> Option<IpAddr> {
-        let bound = config.bind_address.filter(|ip| !ip.is_unspecified());
-        bound
-            .filter(|ip| IpFamily::of(ip) == family)
-            .or_else(|| *self.node.as_ref()?.addresses.of(family))
+        match &self.node {
+            Some(node) => node.ip(config.bind_address, family),
+            None => NodeFacts::default().ip(config.bind_address, family),
+        }
     }
 
     /// The settings for this node.
@@ -141,7 +109,7 @@ impl NodeInputs {
             |ip: &&IpAddr| !ip.is_loopback() && nets.iter().any(|net| net.contains(*ip));
         NodePortAddresses::Only(match &self.interface_addresses {
             Some(addresses) => addresses.iter().filter(is_within).copied().collect(),
-            // Nobody lists interfaces for us: single addresses are taken at their word.
+            // The interfaces are not known: single addresses are taken as configured.
             None => nets
                 .iter()
                 .filter(|net| net.prefix_len() == net.max_prefix_len())

@@ -1,4 +1,4 @@
-//! Resolving the Services that are touched: their claims, then their ports, then what changed.
+//! Resolving the touched Services: first their claims, then their ports, then the changes.
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
@@ -8,25 +8,27 @@ use std::{
 use super::{
     NoLocalEndpoints, Tracker,
     claims::{Claim, ListenerKey},
-    problem::{Problem, Problems},
-    service::{self, Service},
     service_key,
 };
 use crate::{
     model::{IpFamily, PerFamily, ServiceName, ServicePortId},
+    parsed::{
+        problem::{Problem, Problems},
+        service::{Addresses, Service},
+    },
     resolve::{self, Surroundings, frontends::listeners},
     state::{Frontend, FrontendAddress, ResolvedServicePort, Route},
 };
 
-/// One Service port in one family, as it stands in the claims.
+/// One Service port in one family, with the listeners that it claims.
 #[derive(Debug, PartialEq)]
-pub(super) struct Programmed {
+pub(super) struct ClaimedPort {
     id: ServicePortId,
     created: Arc<str>,
     listeners: Box<[(FrontendAddress, u16)]>,
 }
 
-impl Programmed {
+impl ClaimedPort {
     fn claims(&self) -> impl Iterator<Item = (ListenerKey, Claim)> {
         self.listeners.iter().map(|&(at, port)| {
             (ListenerKey::new(&self.id, at, port), Claim::new(&self.id, at, &self.created))
@@ -34,24 +36,24 @@ impl Programmed {
     }
 }
 
-/// What routes depend on besides Services and endpoints, in each family.
+/// The surroundings of Services in each family.
 pub(super) type AllSurroundings = PerFamily<Surroundings>;
 
 impl Tracker {
-    /// What Services are resolved against now.
+    /// Returns what Services are resolved against now.
     pub(super) fn surroundings(&self) -> AllSurroundings {
         PerFamily::from_fn(|family| Surroundings {
             zone: self.node_inputs.node.as_ref().and_then(|node| node.zone.clone()),
             node_ip: self.node_inputs.node_ip(&self.config, family),
-            knows_local_pods: self.state.node.local_pods.of(family).is_some(),
+            knows_local_pods: self.state.node.local_pods.get(family).is_some(),
             masquerade_all: self.config.masquerade_all,
             external_ips: self.config.external_ips,
         })
     }
 
-    /// Puts the claims of a Service as it is now in the place of those it had. Adds the Services
-    /// whose listeners, or the winners of them, are others thereby to `displaced`.
-    pub(super) fn renew_claims(
+    /// Replaces the claims of a Service with those of its present ports. Adds to `displaced` every
+    /// Service whose listeners, or their winners, changed as a result.
+    pub(super) fn update_claims(
         &mut self,
         name: &ServiceName,
         displaced: &mut HashSet<ServiceName>,
@@ -64,28 +66,28 @@ impl Tracker {
             hash_map::Entry::Occupied(known) => known.remove(),
             hash_map::Entry::Vacant(_) => Box::default(),
         };
-        let stays: HashMap<&ServicePortId, &Programmed> =
-            wanted.iter().map(|programmed| (&programmed.id, programmed)).collect();
+        let stays: HashMap<&ServicePortId, &ClaimedPort> =
+            wanted.iter().map(|port| (&port.id, port)).collect();
         let mut changed: HashSet<&ServicePortId> = stays.keys().copied().collect();
-        for programmed in &before {
-            if stays.get(&programmed.id) == Some(&programmed) {
-                changed.remove(&programmed.id);
+        for port in &before {
+            if stays.get(&port.id) == Some(&port) {
+                changed.remove(&port.id);
                 continue;
             }
-            for (key, claim) in programmed.claims() {
+            for (key, claim) in port.claims() {
                 self.claims.remove(&key, &claim, displaced);
             }
         }
-        for programmed in wanted.iter().filter(|programmed| changed.contains(&programmed.id)) {
-            for (key, claim) in programmed.claims() {
+        for port in wanted.iter().filter(|port| changed.contains(&port.id)) {
+            for (key, claim) in port.claims() {
                 self.claims.add(key, claim, displaced);
             }
         }
         // Ports that are gone leave the state here; those that stay are compared when resolved.
         let gone: Vec<ServicePortId> = before
             .iter()
-            .filter(|programmed| !stays.contains_key(&programmed.id))
-            .map(|programmed| programmed.id.clone())
+            .filter(|port| !stays.contains_key(&port.id))
+            .map(|port| port.id.clone())
             .collect();
         for id in gone {
             self.set_resolved(id, None);
@@ -95,7 +97,7 @@ impl Tracker {
         }
     }
 
-    /// Resolves a Service, and adds what is new about its conflicts to `problems`.
+    /// Resolves a Service, and adds its new conflicts to `problems`.
     pub(super) fn resolve_service(
         &mut self,
         name: &ServiceName,
@@ -112,8 +114,8 @@ impl Tracker {
                     for (at, port) in listeners(port, addresses, self.config.external_ips) {
                         match self.claims.winner(&ListenerKey::new(&id, at, port)) {
                             Some(claim) if claim.is_of(&id, at) => owned.push(at),
-                            // An address that the Service itself names twice is served as its
-                            // best kind.
+                            // An address that the Service itself names twice is served as the
+                            // kind that ranks first.
                             Some(claim) if *claim.id() == id => {}
                             Some(claim) => lost.push((at, port, claim.id().clone())),
                             None => {}
@@ -121,8 +123,8 @@ impl Tracker {
                     }
                     owned.sort_unstable();
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let slices = self.slices.of(name);
-                    let around = around.of(family);
+                    let slices = self.slices.get(name);
+                    let around = around.get(family);
                     resolved.push(resolve::resolve(
                         &id, service, port, addresses, slices, around, owns,
                     ));
@@ -132,7 +134,7 @@ impl Tracker {
         // Hardly any Service has conflicts.
         if !lost.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
-            let mut conflicts = Problems::conflicts_of(key.clone());
+            let mut conflicts = Problems::new_conflicts(key.clone());
             for (at, port, winner) in lost {
                 conflicts.add(
                     field_of(at),
@@ -149,17 +151,17 @@ impl Tracker {
         for port in resolved {
             self.set_resolved(port.id.clone(), Some(port));
         }
-        self.renew_health_check(name);
+        self.update_health_check(name);
     }
 
-    fn renew_health_check(&mut self, name: &ServiceName) {
+    fn update_health_check(&mut self, name: &ServiceName) {
         let service = self.services.get(name);
-        let wanted = service.and_then(|s| resolve::health_check(s, self.slices.of(name)));
+        let wanted = service.and_then(|s| resolve::health_check(s, self.slices.get(name)));
         let known = &mut self.state.health_checks;
         if known.get(name) == wanted.as_ref() {
             return;
         }
-        self.delta.health_checks = true;
+        self.unsynced.note_health_checks(known);
         match wanted {
             Some(wanted) => known.insert(name.clone(), wanted),
             None => known.remove(name),
@@ -172,43 +174,41 @@ impl Tracker {
         if before.map(Arc::as_ref) == port.as_ref() {
             return;
         }
-        let counts = self.no_local.of_mut(id.family);
+        let counts = self.no_local.get_mut(id.family);
         if let Some(before) = before {
             let lacking = lacks_local(before);
             counts.internal -= lacking.internal;
             counts.external -= lacking.external;
         }
-        match port {
+        let before = match port {
             Some(port) => {
                 let lacking = lacks_local(&port);
                 counts.internal += lacking.internal;
                 counts.external += lacking.external;
-                self.state.service_ports.insert(id.clone(), Arc::new(port));
+                self.state.service_ports.insert(id.clone(), Arc::new(port))
             }
-            None => {
-                self.state.service_ports.remove(&id);
-            }
-        }
+            None => self.state.service_ports.remove(&id),
+        };
         self.confirm_triggers(&id.name.service);
-        self.delta.service_ports.insert(id);
+        self.unsynced.note_port(id, before);
     }
 }
 
 /// The families that a Service has addresses in.
-fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &service::Addresses)> {
+fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Addresses)> {
     IpFamily::ALL
         .into_iter()
-        .filter_map(|family| Some((family, service.addresses.of(family).as_ref()?)))
+        .filter_map(|family| Some((family, service.addresses.get(family).as_ref()?)))
 }
 
-/// What a Service claims, port by port.
-fn wanted_claims(service: &Service, external_ips: bool) -> Box<[Programmed]> {
+/// Returns the listeners that a Service claims, port by port.
+fn wanted_claims(service: &Service, external_ips: bool) -> Box<[ClaimedPort]> {
     let mut wanted = Vec::new();
     for (family, addresses) in families(service) {
         for port in &service.ports {
             let id = resolve::id(service, port, family);
             let created = service.created.clone();
-            wanted.push(Programmed {
+            wanted.push(ClaimedPort {
                 id,
                 created,
                 listeners: listeners(port, addresses, external_ips).collect(),

@@ -1,11 +1,11 @@
 //! Listeners that several Services claim.
 
-use proxy_core::{
+use serde_json::json;
+use switchyard_core::{
     objects::Kind,
     testing::{Builder, service},
     track::Problem,
 };
-use serde_json::json;
 
 use crate::support::{Cluster, fields, frontends};
 
@@ -45,11 +45,11 @@ fn the_older_service_has_the_address_whoever_came_first() {
         assert_eq!(cluster.apply([&new.clone().port("b", "TCP", 81)]), [], "still the same one");
         cluster.apply([&new]);
         // The loser gets it when the winner goes, and loses it when it comes back.
-        cluster.take_delta();
+        cluster.take_changes();
         assert_eq!(cluster.delete([&old]), []);
         let expected = ["clusterIP 10.0.0.2:80", "externalIP 192.0.2.1:80"];
         assert_eq!(frontends(&cluster.port("new", "")), expected);
-        assert_eq!(cluster.take_delta(), ["ns/new (TCP, IPv4)", "ns/old (TCP, IPv4)"]);
+        assert_eq!(cluster.take_changes(), ["ns/new (TCP, IPv4)", "ns/old (TCP, IPv4)"]);
         assert_eq!(messages(&cluster.apply([&old])), [said]);
         assert_eq!(frontends(&cluster.port("new", "")), ["clusterIP 10.0.0.2:80"]);
     }

@@ -1,8 +1,8 @@
 //! Objects as JSON: what is skipped, what null means, what is refused.
 
-use proxy_core::objects::{EndpointSlice, Kind, Metadata, Node, ObjectKey, Service};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
+use switchyard_core::objects::{EndpointSlice, Kind, Metadata, Node, ObjectKey, Service};
 
 fn decode<T: DeserializeOwned>(json: Value) -> Result<T, String> {
     from_value(json).map_err(|error| error.to_string())

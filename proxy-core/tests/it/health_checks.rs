@@ -1,11 +1,11 @@
 //! What load balancers are told about a Service (`healthCheckNodePort`).
 
-use proxy_core::{
+use serde_json::{Value, json};
+use switchyard_core::{
     model::{PerFamily, ServiceName},
     state::HealthCheck,
     testing::{Builder, NAMESPACE, endpoint, service, slice},
 };
-use serde_json::{Value, json};
 
 use crate::support::{Cluster, fields};
 
@@ -111,14 +111,14 @@ fn a_count_that_changes_alone_is_news() {
         ]),
     );
     cluster.apply(&[only_cluster_ip, local.clone()]);
-    cluster.take_delta();
+    cluster.take_changes();
     cluster.apply(&[not_ready]);
-    let delta = cluster.tracker.delta().clone();
-    assert!(delta.service_ports.is_empty(), "{delta:?}");
-    assert!(delta.health_checks && !delta.is_empty());
+    let change = cluster.tracker.transition();
+    assert_eq!(change.ports().len(), 0, "{change:?}");
+    assert!(change.health_checks_changed() && !change.is_empty());
     assert_eq!(check(&cluster), Some((31000, Some(0), None)));
-    cluster.take_delta();
-    assert!(cluster.tracker.delta().is_empty());
+    cluster.take_changes();
+    assert!(cluster.tracker.transition().is_empty());
     cluster.apply(&[local]);
-    assert!(cluster.tracker.delta().health_checks);
+    assert!(cluster.tracker.transition().health_checks_changed());
 }

@@ -1,16 +1,22 @@
 //! Tests of the public API, on objects decoded from JSON. One program, so that it is linked once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
 mod conflicts;
 mod decoding;
-mod deltas;
+mod engine;
+mod from_k8s_openapi;
 mod health_checks;
 mod node;
+mod node_wait;
 mod properties;
 mod reconfiguring;
 mod routes;
 mod runner;
 mod scale;
+mod serialized;
 mod services;
 mod slices;
 mod support;
 mod topology;
+mod transitions;

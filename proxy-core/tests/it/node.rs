@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use proxy_core::{
+use serde_json::json;
+use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, parse_cidr},
     objects::{Event, Kind},
@@ -11,7 +12,6 @@ use proxy_core::{
     testing::{Builder, NODE, endpoint, node, service, service_cidr, slice},
     track::Tracker,
 };
-use serde_json::json;
 
 use crate::support::{Cluster, fields};
 
@@ -80,14 +80,41 @@ fn the_nodes_pod_networks_come_and_change_with_the_node() {
     let source = |text: &str| Some(LocalPods::Source(net(text)));
     assert_eq!(local_pods(&cluster), [source("10.1.2.0/24"), source("fd01::/64")]);
     assert_eq!(masquerade(&cluster), Masquerade::ExceptLocalPods);
-    assert!(cluster.tracker.delta().node);
-    assert_eq!(cluster.take_delta(), ["ns/web (TCP, IPv4)"]);
+    assert!(cluster.tracker.transition().node_changed());
+    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
     // Other pod networks: the node changes, no Service does.
     cluster.apply(&[with(&["10.1.9.0/24"])]);
-    assert!(cluster.tracker.delta().node);
-    assert_eq!(cluster.take_delta(), [""; 0]);
+    assert!(cluster.tracker.transition().node_changed());
+    assert_eq!(cluster.take_changes(), [""; 0]);
+    // A family that the Node has none of for now keeps the last one.
+    let both = [source("10.1.9.0/24"), source("fd01::/64")];
+    assert_eq!(local_pods(&cluster), both);
     cluster.delete(&[with(&[])]);
-    assert_eq!(local_pods(&cluster), [source("10.1.9.0/24"), None]);
+    assert_eq!(local_pods(&cluster), both);
+    cluster.apply(&[with(&[])]);
+    assert_eq!(local_pods(&cluster), both, "created anew");
+    cluster.apply(&[with(&["fd09::/64"])]);
+    assert_eq!(local_pods(&cluster), [source("10.1.9.0/24"), source("fd09::/64")]);
+}
+
+#[test]
+fn node_ports_stay_where_they_are_while_the_node_has_no_address() {
+    let mut cluster = Cluster::with(|config| configure(config, &["primary"]));
+    cluster.apply(&[this(&[])]);
+    assert_eq!(addresses(&cluster), [None, None], "no address was ever known");
+    cluster.apply(&[this(&["192.0.2.1", "2001:db8::1"])]);
+    let both = [only(&["192.0.2.1"]), only(&["2001:db8::1"])];
+    assert_eq!(addresses(&cluster), both);
+    // The Node is created anew, and its controller fills in the addresses later, one by one.
+    cluster.delete(&[this(&[])]);
+    assert_eq!(cluster.tracker.node(), None);
+    for ips in [&[][..], &["2001:db8::1"]] {
+        cluster.apply(&[this(ips)]);
+        assert_eq!(addresses(&cluster), both, "{ips:?}");
+    }
+    cluster.apply(&[this(&["192.0.2.9"])]);
+    assert_eq!(addresses(&cluster), [only(&["192.0.2.9"]), only(&["2001:db8::1"])]);
+    assert_eq!(cluster.tracker.node().unwrap().addresses.len(), 2);
 }
 
 const INTERFACES: [&str; 6] =
@@ -114,7 +141,7 @@ fn configure(config: &mut NodeConfig, configured: &[&str]) {
 
 /// `None` for all local addresses.
 fn addresses(cluster: &Cluster) -> [Option<Vec<String>>; 2] {
-    IpFamily::ALL.map(|family| match cluster.tracker.state().node.node_ports.of(family) {
+    IpFamily::ALL.map(|family| match cluster.tracker.state().node.node_ports.get(family) {
         NodePortAddresses::AllLocal => None,
         NodePortAddresses::Only(ips) => Some(ips.iter().map(IpAddr::to_string).collect()),
     })
@@ -182,13 +209,13 @@ fn interface_addresses_change_the_node_and_no_service() {
     cluster.tracker.set_interface_addresses(["192.0.2.5".parse().unwrap()]);
     cluster.events([]);
     assert_eq!(addresses(&cluster)[0], only(&["192.0.2.5"]));
-    assert!(cluster.tracker.delta().node);
-    assert_eq!(cluster.take_delta(), [""; 0]);
+    assert!(cluster.tracker.transition().node_changed());
+    assert_eq!(cluster.take_changes(), [""; 0]);
     // The same again, in another order, and one outside.
     let same = ["10.0.0.7".parse().unwrap(), "192.0.2.5".parse().unwrap()];
     cluster.tracker.set_interface_addresses(same);
     cluster.events([]);
-    assert!(cluster.tracker.delta().is_empty());
+    assert!(cluster.tracker.transition().is_empty());
 }
 
 #[test]
@@ -202,7 +229,7 @@ fn ranges_of_cluster_ips_are_a_union() {
     let one = service_cidr("kubernetes", &["010.96.1.0/12", "fd00::/108"]);
     assert_eq!(cluster.apply([&one]), []);
     assert_eq!(ranges(&cluster), "10.96.0.0/12 fd00::/108");
-    assert!(cluster.tracker.delta().node);
+    assert!(cluster.tracker.transition().node_changed());
     cluster.tracker.mark_synced();
     // The same one, one within, a neighbour, and nonsense.
     let two = service_cidr("more", &["10.96.0.0/12", "10.97.0.0/16", "10.112.0.0/12", "x"]);
@@ -210,7 +237,7 @@ fn ranges_of_cluster_ips_are_a_union() {
     assert_eq!(ranges(&cluster), "10.96.0.0/11 fd00::/108");
     cluster.tracker.mark_synced();
     cluster.apply([&two]);
-    assert!(cluster.tracker.delta().is_empty());
+    assert!(cluster.tracker.transition().is_empty());
     // What another object lists too stays when one goes.
     cluster.delete(&[one]);
     assert_eq!(ranges(&cluster), "10.96.0.0/11");
@@ -244,9 +271,12 @@ fn the_node_is_eligible_until_it_is_about_to_go() {
 fn nothing_is_synced_before_a_node_that_is_asked() {
     let list = |kind| Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() };
     let plain = NodeConfig::new(NODE);
-    let primary =
-        NodeConfig { node_port_addresses: vec![NodePortAddressConfig::Primary], ..plain.clone() };
-    let pod_cidrs = NodeConfig { local_pods: LocalPodsConfig::NodeCidr, ..plain.clone() };
+    let mut primary = plain.clone();
+    primary.node_port_addresses = vec![NodePortAddressConfig::Primary];
+
+    let mut pod_cidrs = plain.clone();
+    pod_cidrs.local_pods = LocalPodsConfig::NodeCidr;
+
     for (config, asks) in [(plain, false), (primary, true), (pod_cidrs, true)] {
         let mut tracker = Tracker::new(config);
         tracker.apply(list(Kind::Service));

@@ -1,22 +1,18 @@
 //! Whatever happens, in whatever order: the tracker ends where a new one would.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use proptest::{prelude::*, sample::Index};
-use proxy_core::{
+use switchyard_core::{
     model::ServicePortId,
     objects::{Event, Kind, Object},
     state::State,
     testing::{
-        arbitrary_config, arbitrary_events, assert_invariants, final_objects, resolve_afresh,
+        arbitrary_config, arbitrary_events, assert_invariants, final_objects, proptest_config,
+        resolve_afresh,
     },
     track::Tracker,
 };
-
-pub(crate) fn config() -> ProptestConfig {
-    // PROPTEST_CASES asks for more.
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
-}
 
 /// The same objects in another order, one that `keys` decides.
 fn shuffled(mut objects: Vec<Object>, keys: &[Index]) -> Vec<Object> {
@@ -38,13 +34,13 @@ pub(crate) fn differences(before: &State, after: &State) -> BTreeSet<ServicePort
         .collect()
 }
 
-/// What each object is problematic about.
+/// Resolves, and returns the conflicts that are reported, with the objects they are about.
 fn conflicts(tracker: &mut Tracker) -> BTreeSet<(String, String)> {
     tracker.resolve().into_iter().map(|p| (p.object.to_string(), p.message)).collect()
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(proptest_config(256))]
 
     #[test]
     fn incremental_equals_afresh(
@@ -86,34 +82,50 @@ proptest! {
     }
 
     #[test]
-    fn deltas_cover_every_difference(
+    fn transitions_cover_every_difference(
         config in arbitrary_config(),
         events in arbitrary_events(40),
         syncs in proptest::collection::vec(any::<bool>(), 40),
     ) {
+        let ids = |tracker: &Tracker| -> BTreeSet<ServicePortId> {
+            tracker.transition().ports().map(|change| change.id.clone()).collect()
+        };
         let mut tracker = Tracker::new(config);
         tracker.resolve();
+        prop_assert!(tracker.transition().before().is_none());
         tracker.mark_synced();
         let mut synced = tracker.state().clone();
         for (event, sync) in events.into_iter().zip(syncs) {
-            let before = tracker.state().clone();
+            let known = tracker.state().clone();
             tracker.apply(event);
-            let delta_before = tracker.delta().service_ports.clone();
+            let ids_before = ids(&tracker);
             tracker.resolve();
-            // What is added to the delta changed now, and nothing else.
-            let added: BTreeSet<_> =
-                tracker.delta().service_ports.difference(&delta_before).cloned().collect();
-            prop_assert!(added.is_subset(&differences(&before, tracker.state())));
+            // What is added to the transition changed now, and nothing else.
+            let added: BTreeSet<_> = ids(&tracker).difference(&ids_before).cloned().collect();
+            prop_assert!(added.is_subset(&differences(&known, tracker.state())));
             // And all that differs from the last sync is in it.
-            prop_assert!(
-                differences(&synced, tracker.state()).is_subset(&tracker.delta().service_ports)
-            );
-            prop_assert!(synced.node == tracker.state().node || tracker.delta().node);
+            prop_assert!(differences(&synced, tracker.state()).is_subset(&ids(&tracker)));
+            let change = tracker.transition();
+            prop_assert!(synced.node == tracker.state().node || change.node_changed());
             let checks = &tracker.state().health_checks;
-            prop_assert!(synced.health_checks == *checks || tracker.delta().health_checks);
+            prop_assert!(synced.health_checks == *checks || change.health_checks_changed());
+            // The transition shows the state that was synced, without a copy of it.
+            let before = change.before().unwrap();
+            let ports: HashMap<_, _> =
+                before.ports().map(|port| (port.id.clone(), port.clone())).collect();
+            prop_assert_eq!(&ports, &synced.service_ports);
+            prop_assert_eq!(before.node(), &synced.node);
+            prop_assert_eq!(before.health_checks(), &synced.health_checks);
+            for id in synced.service_ports.keys().chain(tracker.state().service_ports.keys()) {
+                prop_assert_eq!(before.port(id), synced.service_ports.get(id));
+            }
+            for port in change.ports() {
+                prop_assert_eq!(port.before, synced.service_ports.get(port.id));
+                prop_assert_eq!(port.after, tracker.state().service_ports.get(port.id));
+            }
             if sync {
                 tracker.mark_synced();
-                prop_assert!(tracker.delta().is_empty());
+                prop_assert!(tracker.transition().is_empty());
                 synced = tracker.state().clone();
             }
         }
@@ -130,7 +142,7 @@ proptest! {
             Event::Apply(_) => true,
             Event::Delete(key) => key.kind != Kind::Node,
             Event::Replace { kind, .. } => *kind != Kind::Node,
-            Event::Malformed { .. } => false,
+            _ => false,
         });
         let mut tracker = Tracker::new(config);
         for event in &events {
@@ -142,7 +154,7 @@ proptest! {
             prop_assert_eq!(tracker.apply(Event::Apply(object.clone())), vec![], "{:?}", object);
         }
         prop_assert_eq!(tracker.resolve(), vec![]);
-        prop_assert!(tracker.delta().is_empty(), "{:?}", tracker.delta());
+        prop_assert!(tracker.transition().is_empty(), "{:?}", tracker.transition());
     }
 
     #[test]
@@ -151,19 +163,23 @@ proptest! {
         events in arbitrary_events(30),
         order in proptest::collection::vec(any::<Index>(), 1..20),
     ) {
-        let objects = final_objects(&events);
-        let mut one = Tracker::new(config.clone());
-        for object in objects.clone() {
-            one.apply(Event::Apply(object));
+        let objects = shuffled(final_objects(&events), &order);
+        let mut growing = Tracker::new(config.clone());
+        let mut before = BTreeSet::new();
+        for count in 1..=objects.len() {
+            growing.apply(Event::Apply(objects[count - 1].clone()));
+            let reported = conflicts(&mut growing);
+            // A tracker that reads the same objects in another order and resolves once reports all
+            // conflicts that there are.
+            let mut afresh = Tracker::new(config.clone());
+            for object in objects[..count].iter().rev() {
+                afresh.apply(Event::Apply(object.clone()));
+            }
+            let now = conflicts(&mut afresh);
+            // What is new is reported when it begins, and nothing else.
+            let new: BTreeSet<_> = now.difference(&before).cloned().collect();
+            prop_assert_eq!(reported, new, "after {} objects", count);
+            before = now;
         }
-        let mut other = Tracker::new(config);
-        // All that was ever said about a listener; only what holds at the end must be the same.
-        let mut said = BTreeSet::new();
-        for object in shuffled(objects, &order) {
-            other.apply(Event::Apply(object));
-            said.extend(conflicts(&mut other));
-        }
-        let one = conflicts(&mut one);
-        prop_assert!(one.is_subset(&said), "{one:?} is not within {said:?}");
     }
 }

@@ -1,20 +1,20 @@
 //! A node that is configured otherwise while it runs.
 
 use proptest::prelude::*;
-use proxy_core::{
+use serde_json::json;
+use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     objects::Event,
     state::{Masquerade, NodePortAddresses, PoolKind, Route},
     testing::{
-        arbitrary_config, arbitrary_events, assert_invariants, final_objects, resolve_afresh,
-        service,
+        arbitrary_config, arbitrary_events, assert_invariants, final_objects, proptest_config,
+        resolve_afresh, service,
     },
     track::Tracker,
 };
-use serde_json::json;
 
 use crate::{
-    properties::{config, differences},
+    properties::differences,
     support::{Cluster, fields, frontends},
 };
 
@@ -38,7 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(proptest_config(256))]
 
     #[test]
     fn it_ends_where_a_new_tracker_would(
@@ -65,15 +65,14 @@ proptest! {
             if sync {
                 tracker.resolve();
                 assert_invariants(tracker.state());
-                // The delta has all that differs from the last sync, so that a backend which
+                // The transition has all that differs from the last sync, so that a backend which
                 // renders nothing else is up to date.
-                let delta = tracker.delta();
-                prop_assert!(
-                    differences(&synced, tracker.state()).is_subset(&delta.service_ports)
-                );
-                prop_assert!(synced.node == tracker.state().node || delta.node);
+                let change = tracker.transition();
+                let ids = change.ports().map(|port| port.id.clone()).collect();
+                prop_assert!(differences(&synced, tracker.state()).is_subset(&ids));
+                prop_assert!(synced.node == tracker.state().node || change.node_changed());
                 let checks = &tracker.state().health_checks;
-                prop_assert!(synced.health_checks == *checks || delta.health_checks);
+                prop_assert!(synced.health_checks == *checks || change.health_checks_changed());
                 tracker.mark_synced();
                 synced = tracker.state().clone();
             }
@@ -95,7 +94,7 @@ proptest! {
         tracker.mark_synced();
         tracker.set_config(config);
         prop_assert_eq!(tracker.resolve(), vec![]);
-        prop_assert!(tracker.delta().is_empty(), "{:?}", tracker.delta());
+        prop_assert!(tracker.transition().is_empty(), "{:?}", tracker.transition());
     }
 }
 
@@ -107,26 +106,30 @@ fn only_what_the_configuration_decides_is_synced() {
         .port("http", "TCP", 80)
         .set("spec.externalIPs", json!(["192.0.2.1"]));
     cluster.apply(&[web, shop]);
-    cluster.take_delta();
+    cluster.take_changes();
 
-    let base = NodeConfig::new(proxy_core::testing::NODE);
+    let base = NodeConfig::new(switchyard_core::testing::NODE);
     let set = |cluster: &mut Cluster, config: &NodeConfig| {
         cluster.tracker.set_config(config.clone());
         cluster.events([])
     };
     let only = NodePortAddressConfig::Cidr("192.0.2.0/24".parse().unwrap());
-    let node_ports = NodeConfig { node_port_addresses: vec![only], ..base.clone() };
+    let mut node_ports = base.clone();
+    node_ports.node_port_addresses = vec![only];
+
     set(&mut cluster, &node_ports);
-    assert!(cluster.tracker.delta().node);
-    assert_eq!(cluster.take_delta(), [""; 0], "no Service depends on it");
+    assert!(cluster.tracker.transition().node_changed());
+    assert_eq!(cluster.take_changes(), [""; 0], "no Service depends on it");
     let served = &cluster.tracker.state().node.node_ports.v4;
     assert!(matches!(served, NodePortAddresses::Only(ips) if ips.is_empty()), "{served:?}");
 
     // The gate takes a listener away, and gives it back.
-    let gated = NodeConfig { external_ips: false, ..base.clone() };
+    let mut gated = base.clone();
+    gated.external_ips = false;
+
     set(&mut cluster, &gated);
     assert_eq!(frontends(&cluster.port("shop", "http")), ["clusterIP 10.0.0.2:80"]);
-    assert_eq!(cluster.take_delta(), ["ns/shop:http (TCP, IPv4)"]);
+    assert_eq!(cluster.take_changes(), ["ns/shop:http (TCP, IPv4)"]);
     set(&mut cluster, &base);
     let both = ["clusterIP 10.0.0.2:80", "externalIP 192.0.2.1:80"];
     assert_eq!(frontends(&cluster.port("shop", "http")), both);
@@ -142,7 +145,7 @@ fn a_gate_decides_conflicts_too() {
             .set("metadata.creationTimestamp", format!("2026-01-01T00:00:0{}Z", name.len()))
     };
     assert_eq!(cluster.apply(&[claim("aa", "10.0.0.1"), claim("b", "10.0.0.2")]), []);
-    cluster.tracker.set_config(NodeConfig::new(proxy_core::testing::NODE));
+    cluster.tracker.set_config(NodeConfig::new(switchyard_core::testing::NODE));
     let problems = cluster.events([]);
     assert_eq!(fields(&problems), ["Service ns/aa: spec.externalIPs"]);
     assert_eq!(frontends(&cluster.port("aa", "http")), ["clusterIP 10.0.0.1:80"]);
@@ -152,12 +155,12 @@ fn a_gate_decides_conflicts_too() {
 #[test]
 fn masquerading_follows() {
     let mut cluster = Cluster::with(|_| {});
-    let slice = proxy_core::testing::slice("web", "1")
+    let slice = switchyard_core::testing::slice("web", "1")
         .port("http", "TCP", 8080)
-        .endpoint(proxy_core::testing::endpoint("10.1.0.1", "node-2"));
+        .endpoint(switchyard_core::testing::endpoint("10.1.0.1", "node-2"));
     cluster.apply(&[service("web", "10.0.0.1").port("http", "TCP", 80), slice]);
     let mut masquerade = |change: &dyn Fn(&mut NodeConfig)| {
-        let mut config = NodeConfig::new(proxy_core::testing::NODE);
+        let mut config = NodeConfig::new(switchyard_core::testing::NODE);
         change(&mut config);
         cluster.tracker.set_config(config);
         cluster.events([]);
@@ -179,9 +182,9 @@ fn masquerading_follows() {
 fn the_name_stays() {
     let mut cluster = Cluster::with(|_| {});
     cluster.tracker.set_config(NodeConfig::new("another"));
-    let slice = proxy_core::testing::slice("web", "1")
+    let slice = switchyard_core::testing::slice("web", "1")
         .port("http", "TCP", 8080)
-        .endpoint(proxy_core::testing::endpoint("10.1.0.1", proxy_core::testing::NODE));
+        .endpoint(switchyard_core::testing::endpoint("10.1.0.1", switchyard_core::testing::NODE));
     cluster.apply(&[service("web", "10.0.0.1").port("http", "TCP", 80), slice]);
     assert!(cluster.port("web", "http").cluster[0].is_local);
 }

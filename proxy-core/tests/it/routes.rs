@@ -1,11 +1,11 @@
 //! What happens to traffic: every combination of policies, endpoints and local detection.
 
-use proxy_core::{
+use serde_json::json;
+use switchyard_core::{
     config::LocalPodsConfig,
     state::{FrontendAddress, Masquerade, PoolKind, Route},
     testing::{Builder, endpoint, service, slice},
 };
-use serde_json::json;
 
 use crate::support::{Cluster, pool};
 

@@ -2,11 +2,11 @@
 
 use std::net::Ipv4Addr;
 
-use proxy_core::{
+use serde_json::{Value, json};
+use switchyard_core::{
     objects::{Event, Kind, Object},
     testing::{endpoint, service, slice},
 };
-use serde_json::{Value, json};
 
 use crate::support::Cluster;
 
@@ -45,9 +45,9 @@ fn a_service_may_have_twenty_thousand_ports() {
     let mut cluster = Cluster::new();
     assert_eq!(cluster.apply([&many]), []);
     assert_eq!(cluster.programmed().len(), 20_000);
-    cluster.take_delta();
+    cluster.take_changes();
     assert_eq!(cluster.apply(&[many.set("spec.ports.0.port", 30_000)]), []);
-    assert_eq!(cluster.take_delta(), ["ns/many:p1 (TCP, IPv4)"]);
+    assert_eq!(cluster.take_changes(), ["ns/many:p1 (TCP, IPv4)"]);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use proxy_core::{
+use serde_json::json;
+use switchyard_core::{
     model::{IpFamily, Protocol},
     state::{FrontendAddress, Route},
     testing::{Builder, endpoint, node, service, slice},
 };
-use serde_json::json;
 
 use crate::support::{Cluster, fields, frontends, id, id_of};
 
@@ -79,9 +79,9 @@ fn families_are_served_apart() {
     let v6 = cluster.find(&id_of("dual", "", Protocol::Tcp, IpFamily::V6)).unwrap();
     assert_eq!(frontends(&v6), ["clusterIP [fd00::1]:80"]);
     // One family goes away.
-    cluster.take_delta();
+    cluster.take_changes();
     assert_eq!(cluster.apply(&[service("dual", "10.0.0.1").port("", "TCP", 80)]), []);
-    assert_eq!(cluster.take_delta(), ["ns/dual (TCP, IPv6)"]);
+    assert_eq!(cluster.take_changes(), ["ns/dual (TCP, IPv6)"]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn hand_written_services_may_be_short() {
     let mut cluster = Cluster::new();
     // As someone writes it for --manifests: no clusterIPs, no ipFamilies, no namespace, no type.
     let short = Builder::from_json(
-        proxy_core::objects::Kind::Service,
+        switchyard_core::objects::Kind::Service,
         json!({
             "metadata": {"name": "short", "labels": {"empty": null}},
             "spec": {"clusterIP": "10.0.0.9", "ports": [{"port": 53, "protocol": "UDP"}]},
@@ -134,9 +134,9 @@ fn what_is_not_ours_is_left_alone() {
         assert_eq!(cluster.programmed(), [""; 0], "{what}");
         // Also when it was ours before, and when it becomes ours again.
         cluster.apply(&[web()]);
-        cluster.take_delta();
+        cluster.take_changes();
         assert_eq!(cluster.apply(&[other]), [], "{what}");
-        assert_eq!(cluster.take_delta(), ["ns/web:http (TCP, IPv4)"], "{what}");
+        assert_eq!(cluster.take_changes(), ["ns/web:http (TCP, IPv4)"], "{what}");
         assert_eq!(cluster.programmed(), [""; 0], "{what}");
         cluster.apply(&[web()]);
         assert_eq!(cluster.programmed(), ["ns/web:http (TCP, IPv4)"], "{what}");
@@ -314,12 +314,12 @@ fn the_nodes_address_decides_about_source_ranges_as_it_changes() {
         port.frontends[1].allowed_sources.as_ref().map(|sources| sources.len())
     };
     assert_eq!(count(&cluster), Some(1));
-    cluster.take_delta();
+    cluster.take_changes();
     cluster.apply(&[node("node-1", "10.9.0.1")]);
     assert_eq!(count(&cluster), Some(2));
-    assert_eq!(cluster.take_delta(), ["ns/web:http (TCP, IPv4)"]);
+    assert_eq!(cluster.take_changes(), ["ns/web:http (TCP, IPv4)"]);
     cluster.apply(&[node("node-2", "10.8.0.1")]);
-    assert_eq!(cluster.take_delta(), [""; 0]);
+    assert_eq!(cluster.take_changes(), [""; 0]);
     cluster.apply(&[node("node-1", "10.8.0.1")]);
     assert_eq!(count(&cluster), Some(1));
     // bindAddress wins over what the Node says.

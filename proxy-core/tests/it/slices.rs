@@ -1,10 +1,10 @@
 //! EndpointSlices: whose they are, which of their entries count, and duplicates.
 
-use proxy_core::{
+use serde_json::{Value, json};
+use switchyard_core::{
     model::{IpFamily, Protocol},
     testing::{Builder, endpoint, service, slice},
 };
-use serde_json::{Value, json};
 
 use crate::support::{Cluster, fields, id_of, pool};
 
@@ -41,9 +41,9 @@ fn several_slices_make_one_pool() {
     cluster.delete(&[of_web("b")]);
     assert_eq!(pool(&cluster.port("web", "").cluster), "10.1.0.1:9090 10.1.0.3:8080");
     // Deleting what is unknown is nothing.
-    cluster.take_delta();
+    cluster.take_changes();
     cluster.delete(&[of_web("b"), of_web("z")]);
-    assert_eq!(cluster.take_delta(), [""; 0]);
+    assert_eq!(cluster.take_changes(), [""; 0]);
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn a_slice_may_move_to_another_service() {
     let moving = of_web("1").endpoint(endpoint("10.1.0.1", HERE));
     let other = service("other", "10.0.0.2").port("", "TCP", 80);
     cluster.apply(&[web(), other.clone(), moving.clone()]);
-    cluster.take_delta();
+    cluster.take_changes();
     let label = "kubernetes.io/service-name";
     cluster.apply(&[moving.clone().label(label, "other")]);
     assert_eq!(pool(&cluster.port("web", "").cluster), "");
     assert_eq!(pool(&cluster.port("other", "").cluster), "10.1.0.1:8080*");
-    assert_eq!(cluster.take_delta(), ["ns/other (TCP, IPv4)", "ns/web (TCP, IPv4)"]);
+    assert_eq!(cluster.take_changes(), ["ns/other (TCP, IPv4)", "ns/web (TCP, IPv4)"]);
     // And to none: by no label, an empty one, or as a headless Service's.
     for gone in [
         moving.clone().label(label, json!(null)),
@@ -222,7 +222,7 @@ fn problems_name_object_and_field() {
 fn slices_may_come_before_their_service_and_stay_after_it() {
     let mut cluster = Cluster::new();
     cluster.apply(&[of_web("1").endpoint(endpoint("10.1.0.1", HERE))]);
-    assert_eq!(cluster.take_delta(), [""; 0]);
+    assert_eq!(cluster.take_changes(), [""; 0]);
     cluster.apply(&[web()]);
     assert_eq!(pool(&cluster.port("web", "").cluster), "10.1.0.1:8080*");
     cluster.delete(&[web()]);

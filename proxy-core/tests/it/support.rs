@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proxy_core::{
+use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Event, Kind},
@@ -56,11 +56,12 @@ impl Cluster {
         problems
     }
 
-    /// The service ports in the delta, which is taken as synced.
-    pub fn take_delta(&mut self) -> Vec<String> {
-        let delta = self.tracker.delta().service_ports.iter().map(ToString::to_string).collect();
+    /// Returns the Service ports in the transition, and marks it as synced.
+    pub fn take_changes(&mut self) -> Vec<String> {
+        let changes =
+            self.tracker.transition().ports().map(|change| change.id.to_string()).collect();
         self.tracker.mark_synced();
-        delta
+        changes
     }
 
     /// The IPv4 TCP port `port` of the Service.

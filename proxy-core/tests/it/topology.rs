@@ -1,10 +1,10 @@
 //! Which endpoints a node uses: hints, and what is done when nothing is ready.
 
-use proxy_core::{
+use serde_json::{Value, json};
+use switchyard_core::{
     model::{IpFamily, Protocol},
     testing::{Builder, endpoint, node, service, slice},
 };
-use serde_json::{Value, json};
 
 use crate::support::{Cluster, id_of, pool};
 
@@ -161,15 +161,15 @@ fn the_zone_may_change_while_running() {
         (json!(null), &[1, 2]),
         (json!("west"), &[2]),
     ] {
-        cluster.take_delta();
+        cluster.take_changes();
         cluster.apply(&[this(zone)]);
         assert_eq!(last_parts(&cluster), expected);
-        assert_eq!(cluster.take_delta(), ["ns/web (TCP, IPv4)"]);
+        assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
     }
     // The node has not left its zone because its object is gone.
     cluster.delete(&[this(json!("west"))]);
     assert_eq!(last_parts(&cluster), [2]);
-    assert_eq!(cluster.take_delta(), [""; 0]);
+    assert_eq!(cluster.take_changes(), [""; 0]);
     assert!(!cluster.tracker.is_node_eligible());
     // Another node's zone is nothing to us.
     cluster.apply(&[node("node-2", "192.0.2.2").label(ZONE, "east")]);

@@ -1,16 +1,15 @@
-//! The table, held against the configuration and what becomes of it.
+//! Tests of the table against the configuration, the settings and the documentation.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use proptest::prelude::*;
-use proxy_core::config::NodeConfig;
 use serde_json::json;
+use switchyard_config::{
+    gates,
+    settings::{FlagOnlySettings, Settings},
+};
 
 use super::*;
-use crate::config::{
-    gates,
-    settings::{Beside, Settings},
-};
 
 fn config(change: impl FnOnce(&mut KubeProxyConfiguration)) -> KubeProxyConfiguration {
     let mut config =
@@ -20,7 +19,7 @@ fn config(change: impl FnOnce(&mut KubeProxyConfiguration)) -> KubeProxyConfigur
     config
 }
 
-/// The paths of the leaves of a configuration that has all its fields.
+/// Returns the paths of the leaves of a configuration that has all its fields.
 fn all_paths() -> Vec<String> {
     let config = config(|config| {
         config.feature_gates =
@@ -45,7 +44,7 @@ fn every_field_is_in_the_table() {
     assert_eq!(field("conntrackish").map(|field| field.path), None);
 }
 
-/// `config` with another value in the field; a valid one wherever the field means something.
+/// Returns `config` with another value in the field, which is valid wherever the field has an effect.
 fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfiguration {
     if let Some(gate) = path.strip_prefix("featureGates.") {
         let mut gates = config.feature_gates.clone();
@@ -81,15 +80,17 @@ fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfigu
 }
 
 fn settings(config: &KubeProxyConfiguration, runs: Mode) -> Settings {
-    let mut settings = Settings::new(config, &Beside::default(), runs).unwrap();
-    // It is there in all modes, and read in one.
-    settings.backend.localhost_node_ports |= runs != Mode::Iptables;
+    let mut settings = Settings::new(config, &FlagOnlySettings::default(), runs).unwrap();
+    // The setting exists in all modes, but only one mode uses it.
+    settings.backend.localhost_node_ports |= runs != Mode::IPTABLES;
     settings
 }
 
-/// Settings without what can be applied while the program runs.
+/// Returns the settings, but those that can be applied while the program runs as in `usual`.
 fn fixed(mut settings: Settings, usual: &Settings) -> Settings {
-    settings.node = NodeConfig { node_name: settings.node.node_name, ..usual.node.clone() };
+    let node_name = settings.node.node_name;
+    settings.node = usual.node.clone();
+    settings.node.node_name = node_name;
     settings.periods = usual.periods;
     settings.servers = usual.servers.clone();
     settings.log.verbosity = usual.log.verbosity;
@@ -100,16 +101,16 @@ fn fixed(mut settings: Settings, usual: &Settings) -> Settings {
 }
 
 #[test]
-fn the_table_says_what_a_change_does() {
-    // With `detectLocal` meaning something, in the modes that have sections.
+fn the_table_has_the_effect_of_each_change() {
+    // Each mode with each way to detect local traffic, so that every field has an effect somewhere.
     let mut effects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (mode, runs) in [
-        ("", Mode::Nftables),
-        ("", Mode::Iptables),
-        ("nftables", Mode::Nftables),
-        ("iptables", Mode::Iptables),
-        ("ipvs", Mode::Ipvs),
-        ("ipvs", Mode::Iptables),
+        ("", Mode::NFTABLES),
+        ("", Mode::IPTABLES),
+        ("nftables", Mode::NFTABLES),
+        ("iptables", Mode::IPTABLES),
+        ("ipvs", Mode::IPVS),
+        ("ipvs", Mode::IPTABLES),
     ] {
         for detect in ["ClusterCIDR", "BridgeInterface", "InterfaceNamePrefix"] {
             let before = config(|config| {
@@ -134,7 +135,7 @@ fn the_table_says_what_a_change_does() {
             }
         }
     }
-    // What has an effect in some mode has one here.
+    // A field with an effect in some mode has it in one of the cases.
     for row in FIELDS.iter().filter(|row| row.effect != Effect::Nothing) {
         let of_row = effects.iter().filter(|(path, _)| field(path).unwrap().path == row.path);
         let all: BTreeSet<&str> = of_row.flat_map(|(_, e)| e).map(String::as_str).collect();
@@ -145,18 +146,18 @@ fn the_table_says_what_a_change_does() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(switchyard_core::testing::proptest_config(256))]
 
-    /// Fields may depend on each other.
+    /// Several changes have the effects of each, though fields depend on each other.
     #[test]
     fn changes_together_do_what_each_does(
         paths in proptest::sample::subsequence(all_paths(), 0..12),
         (mode, runs) in proptest::sample::select(vec![
-            ("", Mode::Nftables),
-            ("", Mode::Iptables),
-            ("nftables", Mode::Nftables),
-            ("iptables", Mode::Iptables),
-            ("ipvs", Mode::Iptables),
+            ("", Mode::NFTABLES),
+            ("", Mode::IPTABLES),
+            ("nftables", Mode::NFTABLES),
+            ("iptables", Mode::IPTABLES),
+            ("ipvs", Mode::IPTABLES),
         ]),
         bind in proptest::sample::select(vec!["0.0.0.0", "192.0.2.7", "::"]),
     ) {
@@ -166,8 +167,8 @@ proptest! {
         });
         let after = paths.iter().fold(before.clone(), |config, path| with_another(&config, path));
         let found = changes(&before, &after, runs);
-        let told: BTreeSet<&str> = found.iter().map(|change| change.path.as_str()).collect();
-        prop_assert_eq!(told, paths.iter().map(String::as_str).collect::<BTreeSet<_>>());
+        let paths_found: BTreeSet<&str> = found.iter().map(|change| change.path.as_str()).collect();
+        prop_assert_eq!(paths_found, paths.iter().map(String::as_str).collect::<BTreeSet<_>>());
         if found.iter().all(|change| change.effect != Effect::Restart) {
             let usual = settings(&before, runs);
             prop_assert_eq!(fixed(settings(&after, runs), &usual), usual);
@@ -176,18 +177,18 @@ proptest! {
 }
 
 #[test]
-fn changes_are_told_by_field() {
+fn changes_name_field_and_values() {
     let before = config(|config| config.mode = "nftables".into());
     let mut after = before.clone();
-    assert_eq!(changes(&before, &after, Mode::Nftables), []);
+    assert_eq!(changes(&before, &after, Mode::NFTABLES), []);
     after.node_port_addresses = vec!["10.0.0.0/8".into()];
     after.conntrack.max_per_core = Some(0);
     after.feature_gates.insert("AllowServiceExternalIPs".into(), false);
     after.iptables.masquerade_bit = Some(7);
-    let found = changes(&before, &after, Mode::Nftables);
-    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let found = changes(&before, &after, Mode::NFTABLES);
+    let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        texts,
         [
             "conntrack.maxPerCore: 32768 -> 0",
             "featureGates.AllowServiceExternalIPs: null -> false",
@@ -204,7 +205,7 @@ fn another_primary_family_is_a_restart() {
     let to = |address: &str| {
         let before = config(|config| config.bind_address = "192.0.2.1".into());
         let after = KubeProxyConfiguration { bind_address: address.into(), ..before.clone() };
-        changes(&before, &after, Mode::Nftables)[0].effect
+        changes(&before, &after, Mode::NFTABLES)[0].effect
     };
     assert_eq!(to("192.0.2.2"), Effect::Live);
     assert_eq!(to("0.0.0.0"), Effect::Live);
@@ -212,7 +213,7 @@ fn another_primary_family_is_a_restart() {
     assert_eq!(to("::"), Effect::Restart);
 }
 
-/// Set this to write the table instead of checking it.
+/// The variable that makes the test write the table instead of checking it.
 const WRITE: &str = "SWITCHYARD_WRITE_DOCS";
 
 #[test]

@@ -10,17 +10,15 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use api_standin::load;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::time::sleep;
 
 use self::{scrape::Family, table::Kind};
 use crate::{
-    namespace::{HEALTH, METRICS, Namespace, Program},
+    namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok_async},
     standin::{Cluster, run},
 };
 
@@ -87,11 +85,7 @@ impl Owner {
         stdin.write_all(lines.as_bytes()).unwrap();
         stdin.flush().unwrap();
         let owner = Self(child);
-        let start = Instant::now();
-        while !namespace.list("ruleset").contains("flags owner") {
-            assert!(start.elapsed() < Duration::from_secs(20), "nft does not own a table");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("nft owns a table", || namespace.list("ruleset").contains("flags owner"));
         owner
     }
 }
@@ -144,15 +138,14 @@ fn datagrams(endpoints: usize) -> serde_json::Value {
 }
 
 async fn wait(namespace: &Namespace, series: &str, good: impl Fn(f64) -> bool) -> String {
-    let start = Instant::now();
-    loop {
+    until_ok_async(|| {
         let text = namespace.get(METRICS, "/metrics").map(|(_, text)| text).unwrap_or_default();
-        if value(&text, series).is_some_and(&good) {
-            return text;
+        match value(&text, series).is_some_and(&good) {
+            true => Ok(text),
+            false => Err(format!("{series} in\n{text}")),
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "{series} in\n{text}");
-        sleep(Duration::from_millis(20)).await;
-    }
+    })
+    .await
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every metric that there is. `docs/metrics.md` is made from this.
+//! The table of every metric, from which `docs/metrics.md` is generated.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use std::fmt::Write;
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// Its labels, in the order of the alphabet.
+    /// The names of the labels, in alphabetical order.
     pub(super) labels: &'static [&'static str],
     pub(super) modes: Modes,
-    /// What it says, for the documentation.
+    /// The meaning of the metric, for the documentation.
     pub(super) about: &'static str,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Row {
 pub(super) enum Kind {
     Counter,
     Gauge,
-    /// With these buckets, as they are printed, without `+Inf`.
+    /// A histogram with these buckets, as they are printed, without `+Inf`.
     Histogram(&'static str),
 }
 
@@ -49,7 +49,7 @@ impl Modes {
     }
 }
 
-/// Times of syncs.
+/// The buckets of kube-proxy's times of syncs.
 const SYNC: &str =
     "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384";
 const PROGRAMMING: &str = "0.25 0.5 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 \
@@ -57,7 +57,7 @@ const PROGRAMMING: &str = "0.25 0.5 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18
      56 57 58 59 60 65 70 75 80 85 90 95 100 105 110 115 120 150 180 210 240 270 300";
 const REQUESTS: &str = "0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60";
 const SIZES: &str = "64 256 512 1024 4096 16384 65536 262144 1048576 4194304 16777216";
-/// Our times: finer, since the work is quicker.
+/// The buckets of our own times, which are finer, since our syncs are faster.
 const FINE: &str = "0.0001 0.0002 0.0004 0.0008 0.0016 0.0032 0.0064 0.0128 0.0256 0.0512 0.1024 \
      0.2048 0.4096 0.8192 1.6384 3.2768 6.5536 13.1072";
 const BYTES: &str = "256 1024 4096 16384 65536 262144 1048576 4194304 16777216 67108864";
@@ -86,42 +86,42 @@ pub(super) const KUBE_PROXY: &[Row] = &[
         Histogram(SYNC),
         FAMILY,
         All,
-        "Each sync, also if it failed",
+        "Duration of each sync, including failed ones",
     ),
     row(
         "kubeproxy_sync_full_proxy_rules_duration_seconds",
         Histogram(SYNC),
         FAMILY,
         All,
-        "Of these, those that compared everything",
+        "Of these, the syncs that compared everything",
     ),
     row(
         "kubeproxy_sync_partial_proxy_rules_duration_seconds",
         Histogram(SYNC),
         FAMILY,
         All,
-        "Of these, those of what had changed",
+        "Of these, the syncs of changes alone",
     ),
     row(
         "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
         Gauge,
         FAMILY,
         All,
-        "When the last sync succeeded, in seconds since 1970",
+        "Time of the last successful sync, in seconds since 1970",
     ),
     row(
         "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
         Gauge,
         FAMILY,
         All,
-        "When a sync was last asked for, or else the start",
+        "Time of the last request for a sync, at first of the start, in seconds since 1970",
     ),
     row(
         "kubeproxy_network_programming_duration_seconds",
         Histogram(PROGRAMMING),
         FAMILY,
         All,
-        "From the change of a Pod or Service, as the EndpointSlice's annotation says, to its commit",
+        "Time from the change of a Pod or Service, which is in the EndpointSlice's annotation, to the commit",
     ),
     row(
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
@@ -156,7 +156,7 @@ pub(super) const KUBE_PROXY: &[Row] = &[
         Gauge,
         &["ip_family", "traffic_policy"],
         All,
-        "Service ports with policy `Local` (`internal`, `external`) whose endpoints are all elsewhere",
+        "Service ports with policy `Local` (`internal`, `external`) that have endpoints on other nodes only",
     ),
     row("kubeproxy_proxy_healthz_total", Counter, &["code"], All, "Answers of `/healthz`"),
     row("kubeproxy_proxy_livez_total", Counter, &["code"], All, "Answers of `/livez`"),
@@ -165,14 +165,14 @@ pub(super) const KUBE_PROXY: &[Row] = &[
         Counter,
         FAMILY,
         Nftables,
-        "Transactions that the kernel refused; one has both families",
+        "Transactions that the kernel rejected; each transaction has both families",
     ),
     row(
         "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
         Counter,
         FAMILY,
         Nftables,
-        "Chains out of use that could not be deleted",
+        "Failures to delete unused chains",
     ),
     row(
         "kubeproxy_sync_proxy_rules_iptables_total",
@@ -200,14 +200,14 @@ pub(super) const KUBE_PROXY: &[Row] = &[
         Counter,
         FAMILY,
         Iptables,
-        "Of these, those of syncs of what had changed; everything is compared then",
+        "Of these, the runs in syncs of changes alone; each is followed by a comparison of everything",
     ),
     row(
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",
         Histogram(SYNC),
         FAMILY,
         All,
-        "Each search for stale flows",
+        "Duration of each search for stale flows",
     ),
     row(
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
@@ -234,130 +234,141 @@ pub(super) const KUBERNETES: &[Row] = &[
             "platform",
         ],
         All,
-        "1; `git_version` is the release of Kubernetes that is followed",
+        "Always 1; `git_version` is the release of Kubernetes whose behaviour is followed",
     ),
     row(
         "kubernetes_feature_enabled",
         Gauge,
         &["name", "stage"],
         All,
-        "Whether a feature gate is on, 1 or 0",
+        "1 if a feature gate is on, else 0",
     ),
     row(
         "registered_metrics_total",
         Counter,
         &["deprecated_version", "stability_level"],
         All,
-        "How many metrics there are",
+        "Number of metrics",
     ),
-    row("hidden_metrics_total", Counter, &[], All, "0: none is hidden"),
-    row("disabled_metrics_total", Counter, &[], All, "0: none is disabled"),
+    row("hidden_metrics_total", Counter, &[], All, "Always 0"),
+    row("disabled_metrics_total", Counter, &[], All, "Always 0"),
     row(
         "rest_client_requests_total",
         Counter,
         &["code", "host", "method"],
         All,
-        "Requests to the API server; `code` is `<error>` if there was no answer",
+        "Requests to the API server; `code` is `<error>` for a request without an answer",
     ),
     row(
         "rest_client_request_duration_seconds",
         Histogram(REQUESTS),
         HOST,
         All,
-        "Time to the head of the answer",
+        "Time from a request to the head of its answer",
     ),
-    row("rest_client_request_size_bytes", Histogram(SIZES), HOST, All, "Bodies of requests"),
+    row(
+        "rest_client_request_size_bytes",
+        Histogram(SIZES),
+        HOST,
+        All,
+        "Sizes of the bodies of requests",
+    ),
     row(
         "rest_client_response_size_bytes",
         Histogram(SIZES),
         HOST,
         All,
-        "Bodies of answers, but for watches",
+        "Sizes of the bodies of answers, except watches",
     ),
     row(
         "rest_client_rate_limiter_duration_seconds",
         Histogram(REQUESTS),
         HOST,
         All,
-        "For how long requests were held back, as `clientConnection.qps` and `burst` ask for it",
+        "Time that requests waited because of `clientConnection.qps` and `burst`",
     ),
-    row("process_cpu_seconds_total", Counter, &[], All, "CPU time"),
-    row("process_max_fds", Gauge, &[], All, "How many file descriptors there may be"),
-    row("process_network_receive_bytes_total", Counter, &[], All, "Bytes that came to the node"),
-    row("process_network_transmit_bytes_total", Counter, &[], All, "Bytes that left the node"),
-    row("process_open_fds", Gauge, &[], All, "How many file descriptors there are"),
+    row("process_cpu_seconds_total", Counter, &[], All, "CPU time that the process has used"),
+    row("process_max_fds", Gauge, &[], All, "Limit of open file descriptors"),
+    row("process_network_receive_bytes_total", Counter, &[], All, "Bytes that the node received"),
+    row("process_network_transmit_bytes_total", Counter, &[], All, "Bytes that the node sent"),
+    row("process_open_fds", Gauge, &[], All, "Number of open file descriptors"),
     row("process_resident_memory_bytes", Gauge, &[], All, "Memory in use"),
-    row("process_start_time_seconds", Gauge, &[], All, "Start, in seconds since 1970"),
+    row("process_start_time_seconds", Gauge, &[], All, "Time of the start, in seconds since 1970"),
     row("process_virtual_memory_bytes", Gauge, &[], All, "Address space in use"),
     row(
         "process_virtual_memory_max_bytes",
         Gauge,
         &[],
         All,
-        "How large that may be; 2^64 without a limit",
+        "Limit of the address space; 2^64 if there is none",
     ),
 ];
 
 pub(super) const OURS: &[Row] = &[
-    row("switchyard_build_info", Gauge, &["version"], All, "1; the version of this program"),
+    row(
+        "switchyard_build_info",
+        Gauge,
+        &["version"],
+        All,
+        "Always 1; `version` is the version of this program",
+    ),
     row(
         "switchyard_change_latency_seconds",
         Histogram(FINE),
         &[],
         All,
-        "From the arrival of a change to its commit",
+        "Time from the arrival of a change to its commit",
     ),
     row(
         "switchyard_kernel_commit_duration_seconds",
         Histogram(FINE),
         &[],
         All,
-        "Time that the kernel, or the programs that talk to it, took for a transaction",
+        "Time that the kernel, or the program that was run, took to commit",
     ),
     row(
         "switchyard_transaction_bytes",
         Histogram(BYTES),
         &[],
         All,
-        "Size of the transactions that were committed",
+        "Sizes of committed transactions",
     ),
     row(
         "switchyard_transaction_messages",
         Histogram(MESSAGES),
         &[],
         All,
-        "Messages, or lines, in them",
+        "Messages, or lines, in committed transactions",
     ),
     row(
         "switchyard_lock_wait_seconds",
         Histogram(WAITS),
         &[],
         All,
-        "Time that a sync waited for the xtables lock, of those that did",
+        "Time that syncs waited for the xtables lock; syncs without a wait do not count",
     ),
     row(
         "switchyard_drift_repairs_total",
         Counter,
         &[],
         All,
-        "Full syncs that found the kernel to hold other than what was programmed, because somebody \
-         else had changed it, and repaired it",
+        "Comparisons that found, and repaired, changes by other programs",
     ),
     row(
         "switchyard_drift_repaired_objects_total",
         Counter,
         &[],
         All,
-        "Chains, sets, elements and the like that were missing, altered or too many then",
+        "Chains, sets, elements and other objects that were missing, changed or superfluous in these comparisons",
     ),
     row(
         "switchyard_objects_rejected_total",
         Counter,
         &["kind", "reason"],
         All,
-        "Objects, or parts of them, that could not be used: `malformed` (cannot be decoded), \
-         `invalid` (a value that the field cannot have), `conflict` (an address and port of an \
-         older Service)",
+        "Objects, or parts of objects, that could not be used: `malformed` (cannot be decoded), \
+         `invalid` (the field cannot have the value), `conflict` (the address and port belong to \
+         an older Service)",
     ),
     row("switchyard_service_ports", Gauge, FAMILY, All, "Service ports that are programmed"),
     row(
@@ -365,26 +376,26 @@ pub(super) const OURS: &[Row] = &[
         Gauge,
         &["kind"],
         All,
-        "For how long the API server has said nothing on a watch",
+        "Time since the API server last sent something on a watch",
     ),
     row(
         "switchyard_config_reloads_total",
         Counter,
         &["result"],
         All,
-        "Changes of the configuration file's content, by what became of them: `applied`, \
-         `unchanged`, `restart`, `rejected`",
+        "Changes of the configuration file's content, by result: `applied`, `unchanged`, `restart`, \
+         `rejected`",
     ),
     row(
         "switchyard_config_in_effect",
         Gauge,
         &[],
         All,
-        "1 if what the configuration file says is in effect, 0 if it was rejected",
+        "1 if the content of the configuration file is in effect, 0 if it was rejected",
     ),
 ];
 
-/// All of them.
+/// Returns all rows.
 pub(super) fn all() -> impl Iterator<Item = &'static Row> {
     [KUBE_PROXY, KUBERNETES, OURS].into_iter().flatten()
 }
@@ -392,44 +403,43 @@ pub(super) fn all() -> impl Iterator<Item = &'static Row> {
 const HEAD: &str = "\
 # Metrics
 
-`http://127.0.0.1:10249/metrics` (`metricsBindAddress`), in Prometheus' text format, or in its
-protobuf format if that is preferred. Names, types, labels and buckets are kube-proxy's, so that its
-dashboards and alerts work. Series with labels appear when there is something to tell.
+The metrics are at `http://127.0.0.1:10249/metrics` (`metricsBindAddress`), in Prometheus' text format,
+or in its protobuf format for clients that prefer it. Names, types, labels and buckets are
+kube-proxy's, so that its dashboards and alerts work. A series with labels appears with its first value.
 
-This page is made from a table that a test compares with what the program exports, in both
-directions: `SWITCHYARD_WRITE_DOCS=1 cargo test -p switchyard --test proxying metrics::docs` writes
-it.
+This page is generated from a table, which a test compares with the metrics that the program exports,
+in both directions. `SWITCHYARD_WRITE_DOCS=1 cargo test -p switchyard --test proxying metrics::docs`
+writes the page.
 ";
 
 const TAIL: &str = "
-## What is not there
+## Missing metrics
 
-- `go_*`: there is no Go runtime, and nothing that would mean the same.
-- `kubeproxy_iptables_*_packets_total`, which count packets by nfacct objects: we make none, as on
-  kernels without nfacct.
-- `rest_client_exec_plugin_*` and `rest_client_transport_*`, which are about the inside of another
-  client library.
+- `go_*`: there is no Go runtime.
+- `kubeproxy_iptables_*_packets_total`, which count packets by nfacct objects: there are none, as with
+  kube-proxy on kernels without nfacct.
+- `rest_client_exec_plugin_*` and `rest_client_transport_*`, which describe the inside of client-go.
 - Series that kube-proxy exports because it links the API server's library, and never changes.
-- No metric of kube-proxy 1.35 is hidden in 1.36, so that `--show-hidden-metrics-for-version` is
-  checked, and shows nothing more.
+- Hidden metrics: kube-proxy 1.36 hides no metric of 1.35, so that
+  `--show-hidden-metrics-for-version` is checked, but adds nothing.
 
 ## Health of the metrics server
 
 `/metrics/slis` has `kubernetes_healthcheck` (gauge) and `kubernetes_healthchecks_total` (counter)
-of the check `ping`, which is what `/healthz` of this server does. `DELETE` forgets them.
+of the check `ping`, the only check of this server's `/healthz`. `DELETE` resets both.
 ";
 
-/// The page.
+/// Returns the page.
 pub(super) fn page() -> String {
     let mut page = HEAD.to_owned();
     for (title, rows) in [
-        ("kube-proxy's", KUBE_PROXY),
-        ("Those of every Kubernetes component", KUBERNETES),
-        ("Ours", OURS),
+        ("Metrics of kube-proxy", KUBE_PROXY),
+        ("Metrics of every Kubernetes component", KUBERNETES),
+        ("Metrics of Switchyard", OURS),
     ] {
         let _ = write!(
             page,
-            "\n## {title}\n\n| Name | Type | Labels | Mode | What it says |\n|---|---|---|---|---|\n"
+            "\n## {title}\n\n| Name | Type | Labels | Mode | Meaning |\n|---|---|---|---|---|\n"
         );
         for row in rows {
             let mode = match row.modes {

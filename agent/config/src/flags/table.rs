@@ -1,0 +1,187 @@
+//! The table of flags: the flags of kube-proxy v1.36, the flags of Switchyard alone, and flags of
+//! old releases of kube-proxy that manifests still carry.
+
+use super::flag::{
+    Flag,
+    Kind::{self, *},
+    Sets::*,
+    Status,
+};
+
+/// The help text of `--proxy-mode`.
+const MODE: &str = "nftables, iptables, ipvs or userspace; if empty, the first of nftables, iptables \
+                    and userspace that this node can run";
+const IGNORED: &str = "it has no effect";
+const KLOG: &str = "it has no effect: the log goes to standard error";
+const PORT: &str = "use the address with a port instead";
+
+/// Returns a flag of an old release, which has no effect.
+const fn gone(name: &'static str, kind: Kind, why: &'static str) -> Flag {
+    Flag::new(name, kind, "", Nothing, "").status(Status::Gone(why))
+}
+
+/// All flags.
+// With a flag in one line or two, the list reads as a table.
+#[rustfmt::skip]
+pub static FLAGS: &[Flag] = &[
+    // What the program does.
+    Flag::new("config", Text, "", Program, "The KubeProxyConfiguration file, YAML or JSON"),
+    Flag::new("write-config-to", Text, "", Program,
+        "Write the configuration with all defaults to this file, and exit"),
+    Flag::new("cleanup", Switch, "false", Program,
+        "Remove everything that Switchyard or kube-proxy programmed in the kernel, and exit"),
+    Flag::new("init-only", Switch, "false", Program,
+        "Set the sysctls, which needs more privileges than proxying, and exit"),
+    Flag::new("version", Version, "false", Program,
+        "Print the version and exit: raw prints every detail; v1.36.2-SUFFIX is reported as the version instead"),
+    Flag::new("manifests", Text, "", Program,
+        "Proxy for the Services and EndpointSlices in this directory instead of those of a cluster")
+        .status(Status::Ours),
+    Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
+        "How to reach nftables: directly by netlink, or through the nft program by JSON").status(Status::Ours),
+    // The API server.
+    Flag::new("master", Text, "", Program,
+        "The URL of the API server; overrides the URL in the kubeconfig"),
+    Flag::new("kubeconfig", Text, "", Field("clientConnection.kubeconfig"),
+        "The file with the API server's address and credentials"),
+    Flag::new("kube-api-content-type", Text, "application/vnd.kubernetes.protobuf",
+        Field("clientConnection.contentType"), "Ignored: requests to the API server use JSON"),
+    Flag::new("kube-api-burst", Int32, "10", Field("clientConnection.burst"),
+        "Requests that may be made in a burst, above the rate"),
+    Flag::new("kube-api-qps", Float32, "5", Field("clientConnection.qps"),
+        "Rate of requests to the API server, per second; negative for no limit"),
+    Flag::new("config-sync-period", Duration, "15m0s", Field("configSyncPeriod"),
+        "Ignored: kube-proxy's period for repeating known objects to itself"),
+    // The node.
+    Flag::new("hostname-override", Text, "", Field("hostnameOverride"),
+        "The name of the Node, if it is not the host's").beside_file(),
+    Flag::new("bind-address", Ip, "0.0.0.0", Field("bindAddress"),
+        "Overrides the Node object's address for that family and makes the family primary"),
+    Flag::new("feature-gates", Gates, "", Field("featureGates"),
+        "Features to switch on or off; an unknown feature only causes a warning"),
+    Flag::new("oom-score-adj", Int32, "-999", Field("oomScoreAdj"),
+        "The OOM score adjustment of this process, -1000 (never killed) to 1000 (killed first)"),
+    // The servers.
+    Flag::new("healthz-bind-address", Listen, "0.0.0.0:10256", Field("healthzBindAddress"),
+        "Address that serves health"),
+    Flag::new("metrics-bind-address", Listen, "127.0.0.1:10249", Field("metricsBindAddress"),
+        "Address that serves metrics"),
+    Flag::new("healthz-port", Int32, "10256", PortOf("healthzBindAddress"),
+        "The port that serves health; 0 disables the server").status(Status::Deprecated(PORT)),
+    Flag::new("metrics-port", Int32, "10249", PortOf("metricsBindAddress"),
+        "The port that serves metrics; 0 is rejected").status(Status::Deprecated(PORT)),
+    Flag::new("bind-address-hard-fail", Switch, "false", Field("bindAddressHardFail"),
+        "Exit if the address of health or of metrics cannot be bound"),
+    Flag::new("profiling", Switch, "false", Field("enableProfiling"),
+        "Serve pages for debugging at the address of the metrics, under /debug"),
+    Flag::new("show-hidden-metrics-for-version", Text, "", Field("showHiddenMetricsForVersion"),
+        "Show metrics that are hidden since this version, which must be the previous minor release"),
+    // Proxying.
+    Flag::new("proxy-mode", Text, "", Field("mode"), MODE),
+    Flag::new("masquerade-all", Switch, "false", Section("masqueradeAll"),
+        "Masquerade all traffic to cluster IPs"),
+    Flag::new("cluster-cidr", Text, "", Field("clusterCIDR"),
+        "The pods' network, or two of different families separated by a comma"),
+    Flag::new("nodeport-addresses", List, "", Field("nodePortAddresses"),
+        "Node addresses that serve node ports: networks, or the word primary"),
+    Flag::new("detect-local-mode", Text, "", Field("detectLocalMode"),
+        "How traffic from local pods is detected: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"),
+    Flag::new("pod-bridge-interface", Text, "", Field("detectLocal.bridgeInterface"),
+        "The bridge that pods are attached to, for BridgeInterface"),
+    Flag::new("pod-interface-name-prefix", Text, "", Field("detectLocal.interfaceNamePrefix"),
+        "The prefix of the names of the pods' interfaces, for InterfaceNamePrefix"),
+    // One mode.
+    Flag::new("iptables-masquerade-bit", Int32, "14", Field("iptables.masqueradeBit"),
+        "The bit of the packet mark that requests masquerading, in iptables and ipvs mode"),
+    Flag::new("iptables-localhost-nodeports", Switch, "true", Field("iptables.localhostNodePorts"),
+        "Also serve node ports on 127.0.0.1, in iptables mode"),
+    Flag::new("iptables-sync-period", Duration, "30s", SectionUnlessIpvs("syncPeriod"),
+        "Longest wait before a failed sync is retried, in any mode but ipvs"),
+    Flag::new("iptables-min-sync-period", Duration, "1s", SectionUnlessIpvs("minSyncPeriod"),
+        "Longest wait between two syncs under load, in any mode but ipvs"),
+    Flag::new("ipvs-sync-period", Duration, "30s", IpvsOnly("syncPeriod"),
+        "Longest wait before a failed sync is retried, in ipvs mode"),
+    Flag::new("ipvs-min-sync-period", Duration, "1s", IpvsOnly("minSyncPeriod"),
+        "Longest wait between two syncs under load, in ipvs mode"),
+    Flag::new("ipvs-scheduler", Text, "", Field("ipvs.scheduler"),
+        "The kernel's scheduler in ipvs mode; rr if empty"),
+    Flag::new("ipvs-exclude-cidrs", List, "", Field("ipvs.excludeCIDRs"),
+        "Networks whose virtual servers are never removed, in ipvs mode"),
+    Flag::new("ipvs-strict-arp", Switch, "false", Field("ipvs.strictARP"),
+        "Answer ARP only for addresses of the interface that received the request, in ipvs mode"),
+    Flag::new("ipvs-tcp-timeout", Duration, "0s", Field("ipvs.tcpTimeout"),
+        "Timeout of idle TCP connections in ipvs mode; 0 keeps the kernel's"),
+    Flag::new("ipvs-tcpfin-timeout", Duration, "0s", Field("ipvs.tcpFinTimeout"),
+        "Timeout of TCP connections after a FIN in ipvs mode; 0 keeps the kernel's"),
+    Flag::new("ipvs-udp-timeout", Duration, "0s", Field("ipvs.udpTimeout"),
+        "Timeout of UDP flows in ipvs mode; 0 keeps the kernel's"),
+    // Connection tracking.
+    Flag::new("conntrack-max-per-core", Int32, "32768", Field("conntrack.maxPerCore"),
+        "Limit of tracked connections for each processor; 0 keeps the kernel's limit"),
+    Flag::new("conntrack-min", Int32, "131072", Field("conntrack.min"),
+        "Least value of the limit that --conntrack-max-per-core sets"),
+    Flag::new("conntrack-tcp-timeout-established", Duration, "24h0m0s",
+        Field("conntrack.tcpEstablishedTimeout"),
+        "Timeout of tracked idle TCP connections; 0 keeps the kernel's"),
+    Flag::new("conntrack-tcp-timeout-close-wait", Duration, "1h0m0s",
+        Field("conntrack.tcpCloseWaitTimeout"),
+        "Timeout of tracked half-closed TCP connections; 0 keeps the kernel's"),
+    Flag::new("conntrack-tcp-be-liberal", Switch, "false", Field("conntrack.tcpBeLiberal"),
+        "Do not treat TCP packets outside the window as invalid"),
+    Flag::new("conntrack-udp-timeout", Duration, "0s", Field("conntrack.udpTimeout"),
+        "Timeout of tracked UDP flows without a reply; 0 keeps the kernel's"),
+    Flag::new("conntrack-udp-timeout-stream", Duration, "0s", Field("conntrack.udpStreamTimeout"),
+        "Timeout of tracked UDP flows with replies; 0 keeps the kernel's"),
+    // Logging.
+    Flag::new("v", Uint32, "0", Field("logging.verbosity"), "Verbosity of the log, 0 to 10")
+        .short('v').beside_file(),
+    Flag::new("vmodule", Levels, "", Field("logging.vmodule"),
+        "Verbosity for source files whose names match patterns; text format only").beside_file(),
+    Flag::new("logging-format", Text, "text", Field("logging.format"),
+        "Format of log lines: text or json").beside_file(),
+    Flag::new("log-flush-frequency", Duration, "5s", Field("logging.flushFrequency"),
+        "Longest time that buffered log lines wait").beside_file(),
+    Flag::new("log-text-split-stream", Switch, "false", Field("logging.options.text.splitStream"),
+        "Log errors to standard error and other lines to standard output; needs the gate LoggingAlphaOptions").beside_file(),
+    Flag::new("log-json-split-stream", Switch, "false", Field("logging.options.json.splitStream"),
+        "The same as --log-text-split-stream, for JSON").beside_file(),
+    Flag::new("log-text-info-buffer-size", Quantity, "0",
+        Field("logging.options.text.infoBufferSize"),
+        "Size of the buffer for lines to standard output, with split streams; needs the gate LoggingAlphaOptions").beside_file(),
+    Flag::new("log-json-info-buffer-size", Quantity, "0",
+        Field("logging.options.json.infoBufferSize"),
+        "The same as --log-text-info-buffer-size, for JSON").beside_file(),
+    // kube-proxy has these from a library, and they have no effect there either.
+    Flag::new("boot-id-file", Text, "/proc/sys/kernel/random/boot_id", Nothing,
+        "Has no effect").beside_file(),
+    Flag::new("machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id", Nothing,
+        "Has no effect").beside_file(),
+    // Old releases.
+    Flag::new("cleanup-iptables", Switch, "", Program, "")
+        .status(Status::Gone("it means --cleanup")),
+    gone("cleanup-ipvs", Switch, "rules of other modes are always removed"),
+    Flag::new("proxy-port-range", Text, "", Field("portRange"), "").status(Status::Gone(IGNORED)),
+    gone("udp-timeout", Duration, IGNORED),
+    gone("resource-container", Text, IGNORED),
+    gone("azure-container-registry-config", Text, IGNORED),
+    gone("google-json-key", Text, IGNORED),
+    gone("conntrack-max", Int32, "use --conntrack-max-per-core and --conntrack-min"),
+    gone("cloud-provider-gce-lb-src-cidrs", List, IGNORED),
+    gone("cloud-provider-gce-l7lb-src-cidrs", List, IGNORED),
+    gone("logtostderr", Switch, KLOG),
+    gone("alsologtostderr", Switch, KLOG),
+    gone("stderrthreshold", Text, KLOG),
+    gone("log-dir", Text, KLOG),
+    gone("log-file", Text, KLOG),
+    gone("log-file-max-size", Uint32, KLOG),
+    gone("log-backtrace-at", Text, IGNORED),
+    gone("add-dir-header", Switch, IGNORED),
+    gone("skip-headers", Switch, IGNORED),
+    gone("skip-log-headers", Switch, IGNORED),
+    gone("one-output", Switch, IGNORED),
+];
+
+/// The flag of this name.
+pub fn named(name: &str) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.name == name)
+}

@@ -1,0 +1,169 @@
+//! The feature gates of kube-proxy v1.36.
+//!
+//! kube-proxy rejects an unknown gate. Here, an unknown gate only causes a warning, because a file
+//! often lists gates of other components or of an older release.
+
+use std::collections::BTreeMap;
+
+/// The gate that, if false, keeps `externalIPs` from being programmed.
+pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+/// The gate that enables `/flagz`.
+pub const FLAGZ: &str = "ComponentFlagz";
+/// The gate that enables `/statusz`.
+pub const STATUSZ: &str = "ComponentStatusz";
+/// The gate that allows `logging.options`.
+pub const LOGGING_ALPHA: &str = "LoggingAlphaOptions";
+/// The gate that allows JSON logs.
+pub const LOGGING_BETA: &str = "LoggingBetaOptions";
+/// The gates that switch all gates of a stage.
+const ALL: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Alpha,
+    Beta,
+    /// Generally available, but can be switched off.
+    Stable,
+    /// Generally available, and always on.
+    Locked,
+}
+
+impl Stage {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Alpha => "ALPHA",
+            Self::Beta => "BETA",
+            Self::Stable | Self::Locked => "",
+        }
+    }
+
+    fn default_value(self) -> bool {
+        self != Self::Alpha
+    }
+}
+
+/// The gates that matter to kube-proxy on Linux, and `NFTablesProxyMode`, which old files set.
+const KNOWN: &[(&str, Stage)] = &[
+    (EXTERNAL_IPS, Stage::Stable),
+    ("PreferSameTrafficDistribution", Stage::Locked),
+    ("MultiCIDRServiceAllocator", Stage::Locked),
+    (FLAGZ, Stage::Beta),
+    (STATUSZ, Stage::Beta),
+    ("NativeHistograms", Stage::Alpha),
+    ("ContextualLogging", Stage::Beta),
+    (LOGGING_ALPHA, Stage::Alpha),
+    (LOGGING_BETA, Stage::Beta),
+    ("WatchListClient", Stage::Beta),
+    ("ClientsAllowCBOR", Stage::Alpha),
+    ("ClientsPreferCBOR", Stage::Alpha),
+    ("InOrderInformers", Stage::Beta),
+    ("InformerResourceVersion", Stage::Alpha),
+    ("NFTablesProxyMode", Stage::Locked),
+];
+
+/// Why a gate cannot have its configured value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    /// The gate is locked.
+    #[error("cannot set feature gate {0} to false, feature is locked to true")]
+    Locked(String),
+}
+
+/// Checks the configured gates, and returns the warnings about them.
+pub fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, GateError> {
+    let mut warnings = Vec::new();
+    for (name, value) in gates {
+        match stage(name) {
+            Some(Stage::Locked) if !value => return Err(GateError::Locked(name.clone())),
+            Some(Stage::Stable | Stage::Locked) => warnings.push(format!(
+                "setting GA feature gate {name}={value}; it will be removed in a future release"
+            )),
+            Some(Stage::Alpha | Stage::Beta) => {}
+            None if ALL.iter().any(|(all, _)| all == name) => {}
+            None => warnings.push(format!("unrecognized feature gate: {name}; it has no effect")),
+        }
+    }
+    Ok(warnings)
+}
+
+/// Whether a gate is on: by the configuration of the gate, else of the gate's stage, else by
+/// default.
+pub fn is_on(gates: &BTreeMap<String, bool>, name: &str) -> bool {
+    let Some(stage) = stage(name) else { return false };
+    let of_stage = ALL.iter().find(|(_, all)| *all == stage).and_then(|(all, _)| gates.get(*all));
+    gates.get(name).or(of_stage).copied().unwrap_or(stage.default_value())
+}
+
+/// A gate, as the metric `kubernetes_feature_enabled` reports gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// The gate's name.
+    pub name: &'static str,
+    /// The stage as text, empty for a gate that is generally available.
+    pub stage: &'static str,
+    /// Whether the gate is on.
+    pub is_on: bool,
+}
+
+/// Returns all known gates with their configured values.
+pub fn all(gates: &BTreeMap<String, bool>) -> impl Iterator<Item = Gate> {
+    let of_stages = ALL.iter().map(|(name, stage)| Gate {
+        name,
+        stage: stage.as_str(),
+        is_on: gates.get(*name).copied().unwrap_or(false),
+    });
+    let known = KNOWN.iter().map(|(name, stage)| Gate {
+        name,
+        stage: stage.as_str(),
+        is_on: is_on(gates, name),
+    });
+    of_stages.chain(known)
+}
+
+fn stage(name: &str) -> Option<Stage> {
+    KNOWN.iter().find(|(known, _)| *known == name).map(|(_, stage)| *stage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gates(pairs: &[(&str, bool)]) -> BTreeMap<String, bool> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    #[test]
+    fn unknown_gates_cause_a_warning() {
+        let warnings = check(&gates(&[
+            ("ExperimentalCriticalPodAnnotation", true),
+            ("ComponentFlagz", false),
+            ("AllAlpha", true),
+        ]));
+        assert_eq!(
+            warnings.unwrap(),
+            ["unrecognized feature gate: ExperimentalCriticalPodAnnotation; it has no effect"]
+        );
+        let warnings = check(&gates(&[(EXTERNAL_IPS, false)])).unwrap();
+        assert!(warnings[0].starts_with("setting GA feature gate AllowServiceExternalIPs=false"));
+    }
+
+    #[test]
+    fn locked_gates_are() {
+        let error = check(&gates(&[("MultiCIDRServiceAllocator", false)])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to true"
+        );
+        check(&gates(&[("MultiCIDRServiceAllocator", true)])).unwrap();
+    }
+
+    #[test]
+    fn a_stage_can_be_switched_at_once() {
+        assert!(!is_on(&gates(&[]), LOGGING_ALPHA));
+        assert!(is_on(&gates(&[]), LOGGING_BETA));
+        assert!(is_on(&gates(&[("AllAlpha", true)]), LOGGING_ALPHA));
+        assert!(!is_on(&gates(&[("AllBeta", false)]), LOGGING_BETA));
+        assert!(is_on(&gates(&[("AllBeta", false), (LOGGING_BETA, true)]), LOGGING_BETA));
+        assert!(is_on(&gates(&[("AllBeta", false)]), EXTERNAL_IPS));
+    }
+}

@@ -1,0 +1,349 @@
+//! The observer of the engine, which reports to the log, the metrics and the health.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use switchyard_conntrack::Reconciler;
+use switchyard_core::{
+    error::Chain,
+    model::{IpFamily, ServicePortId},
+    objects::Event,
+    proxier::{Disturbance, Mode, ProxierError},
+    runner::{Observer, SyncOutcome},
+    state::PoolKind,
+    track::Problem,
+    transition::Transition,
+};
+use tokio::sync::watch;
+
+use crate::{health::ProxyHealth, http::service_health::HealthChecks, metrics::Metrics};
+
+/// The engine's [`Observer`].
+pub struct EngineObserver {
+    health: Arc<ProxyHealth>,
+    metrics: Arc<Metrics>,
+    flows: Option<Reconciler>,
+    health_checks: watch::Sender<Arc<HealthChecks>>,
+    /// The time of the last warning about a disturbance.
+    warned: Mutex<Option<Instant>>,
+}
+
+/// The least time between two warnings about disturbances.
+const QUIET: Duration = Duration::from_secs(30);
+
+impl EngineObserver {
+    /// Returns the observer of an engine that starts now, and serves these families.
+    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, families: &[IpFamily]) -> Self {
+        health.started(families, Timestamp::now());
+        metrics.started();
+        let health_checks = watch::Sender::new(Arc::default());
+        Self { health, metrics, flows: None, health_checks, warned: Mutex::default() }
+    }
+
+    /// Removes stale flows after each sync, if there is a reconciler.
+    pub fn with_flows(mut self, flows: Option<Reconciler>) -> Self {
+        self.flows = flows;
+        self
+    }
+
+    /// Returns the receiver of the Services whose health is to be served. A value is sent after
+    /// each sync, changed or not.
+    pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
+        self.health_checks.subscribe()
+    }
+
+    fn count_changes(&self, event: &Event) {
+        match event {
+            Event::Apply(object) => self.metrics.changed(object.key().kind),
+            Event::Delete(key) => self.metrics.changed(key.kind),
+            Event::Replace { kind, objects, .. } => {
+                objects.iter().for_each(|_| self.metrics.changed(*kind));
+            }
+            _ => {}
+        }
+    }
+
+    fn send_health_checks(&self, change: &Transition<'_>) {
+        self.health_checks.send_modify(|wanted| {
+            if change.health_checks_changed() || change.node_changed() || change.compare() {
+                let state = change.after();
+                *wanted = Arc::new(HealthChecks {
+                    checks: state.health_checks.clone(),
+                    node_ports: state.node.node_ports.clone(),
+                });
+            }
+        });
+    }
+}
+
+/// Logs the endpoints of the Service ports that a sync changes.
+fn log_endpoints(change: &Transition<'_>) {
+    let ports = &change.after().service_ports;
+    let log = |id: &ServicePortId| {
+        let port = ports.get(id);
+        let endpoints = |kind| {
+            let pool = port.map(|port| &port.pool(kind)[..]).unwrap_or_default();
+            let texts: Vec<String> = pool.iter().map(|e| e.address.to_string()).collect();
+            format!("[{}]", texts.join(" "))
+        };
+        tracing::debug!(
+            target: "switchyard::v3",
+            ipFamily = id.family.as_str(),
+            servicePortName = %id.name,
+            endpoints = endpoints(PoolKind::Cluster),
+            localEndpoints = endpoints(PoolKind::Local),
+            "Setting endpoints for service port name"
+        );
+    };
+    if change.compare() {
+        ports.keys().for_each(log);
+    } else {
+        change.ports().for_each(|port| log(port.id));
+    }
+}
+
+/// Logs the changes of a sync, the drift and the skipped Service ports.
+fn log_outcome(outcome: &SyncOutcome<'_>) {
+    let drift = &outcome.report.drift;
+    if !drift.is_none() {
+        tracing::warn!(
+            objects = drift.objects,
+            examples = drift.examples.join("; "),
+            "Another program had changed what was programmed; it is repaired"
+        );
+    }
+    for skipped in &outcome.report.skipped {
+        tracing::warn!(
+            service_port = skipped.port.to_string(),
+            reason = skipped.reason.as_str(),
+            "A Service port is not served as it asks"
+        );
+    }
+    tracing::debug!(
+        full = outcome.change.compare(),
+        changed = outcome.change.ports().len(),
+        service_ports = outcome.change.after().service_ports.len(),
+        added = outcome.report.added,
+        removed = outcome.report.removed,
+        bytes = outcome.report.bytes,
+        elapsed = ?outcome.duration,
+        commit = ?outcome.report.commit,
+        "Synced"
+    );
+}
+
+impl Observer for EngineObserver {
+    fn received(&self, event: &Event) {
+        self.count_changes(event);
+        match event {
+            Event::Apply(object) => {
+                tracing::trace!(object = %object.key(), "Object added or changed");
+            }
+            Event::Delete(object) => tracing::trace!(%object, "Object deleted"),
+            Event::Replace { kind, objects, malformed } => tracing::debug!(
+                target: "switchyard::v3",
+                kind = kind.as_str(),
+                objects = objects.len(),
+                malformed = malformed.len(),
+                "Listed"
+            ),
+            // The tracker reports a malformed object as rejected.
+            _ => {}
+        }
+    }
+
+    fn rejected(&self, problem: &Problem) {
+        self.metrics.rejected(problem);
+        tracing::warn!(
+            object = %problem.object,
+            field = problem.field.as_str(),
+            reason = problem.message.as_str(),
+            "Part of an object cannot be used"
+        );
+    }
+
+    fn sync_requested(&self) {
+        self.health.sync_requested(Instant::now());
+        self.metrics.sync_requested();
+    }
+
+    fn sync_started(&self, change: &Transition<'_>) {
+        tracing::debug!(
+            full = change.compare(),
+            changed = change.ports().len(),
+            service_ports = change.after().service_ports.len(),
+            "Syncing"
+        );
+        if tracing::enabled!(target: "switchyard::v3", tracing::Level::DEBUG) {
+            log_endpoints(change);
+        }
+    }
+
+    fn disturbed(&self, disturbance: &Disturbance) {
+        let by = match disturbance {
+            Disturbance::Changed { by } => by.as_deref().unwrap_or("unknown"),
+            Disturbance::Suspected => {
+                tracing::debug!("Another program has changed tables; ours are compared");
+                return;
+            }
+        };
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|warned| warned.elapsed() >= QUIET) {
+            *warned = Some(Instant::now());
+            tracing::warn!(
+                author = by,
+                "Another program has changed our tables; they are compared"
+            );
+        } else {
+            tracing::debug!(author = by, "Another program has changed our tables again");
+        }
+    }
+
+    fn comparison_requested(&self) {
+        self.health.disturbed();
+    }
+
+    fn predecessor_stays(&self, mode: Mode, error: &ProxierError) {
+        tracing::error!(
+            %mode,
+            err = %Chain(error),
+            "Failed to remove what another mode left behind"
+        );
+    }
+
+    fn synced(&self, outcome: &SyncOutcome<'_>) {
+        // The log comes first, so that a sync that is in the metrics is in the log.
+        log_outcome(outcome);
+        self.health.synced(Timestamp::now());
+        self.metrics.synced(outcome);
+        self.send_health_checks(&outcome.change);
+        if let Some(flows) = &self.flows {
+            flows.synced(&outcome.change);
+        }
+    }
+
+    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
+        self.metrics.sync_failed(error, change, duration.as_secs_f64());
+        self.health.sync_failed();
+        tracing::error!(
+            err = %Chain(error),
+            full = change.compare(),
+            elapsed = ?duration,
+            "Failed to sync; it will be repeated"
+        );
+    }
+
+    fn node_eligible(&self, is_eligible: bool) {
+        self.health.set_node_eligible(is_eligible);
+        tracing::debug!(is_eligible, "Whether the Node may have traffic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use switchyard_core::{
+        config::NodeConfig,
+        objects::{Kind, Metadata, Node, Object, Service},
+        proxier::{Proxier, SyncReport},
+        runner::{Input, Runner, RunnerConfig},
+        track::Tracker,
+    };
+    use tokio::{sync::mpsc, time::sleep};
+
+    use super::*;
+
+    /// Fails the first time.
+    struct Flaky(bool);
+
+    #[async_trait]
+    impl Proxier for Flaky {
+        fn mode(&self) -> Mode {
+            Mode::NFTABLES
+        }
+
+        async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+            if std::mem::replace(&mut self.0, false) {
+                return Err(ProxierError::unsupported(Mode::NFTABLES, "asleep"));
+            }
+            let mut report = SyncReport::default();
+            report.bytes = 100;
+            report.messages = 3;
+            Ok(report)
+        }
+
+        async fn clean_up(&mut self) -> Result<(), ProxierError> {
+            Ok(())
+        }
+    }
+
+    fn replace(kind: Kind, objects: Vec<Object>) -> Input {
+        Input::Event(Event::Replace { kind, objects, malformed: Vec::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runner_is_observed() {
+        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
+        let metrics = Arc::new(Metrics::for_tests());
+        let observer =
+            EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &IpFamily::ALL);
+        let mut health_checks = observer.health_checks();
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let runner = Runner::new(
+            tracker,
+            Box::new(Flaky(true)),
+            RunnerConfig::default(),
+            Arc::new(observer),
+        );
+        let (sender, receiver) = mpsc::channel(16);
+        let running = tokio::spawn(runner.run(receiver, std::future::pending()));
+        assert_eq!(health.report(Instant::now()).families.len(), 2, "both have started");
+
+        let named = |name: &str| Metadata { name: name.into(), ..Metadata::default() };
+        let mut service = Service { metadata: named("web"), ..Service::default() };
+        service.spec.cluster_ips = vec!["nonsense".into()];
+        service.spec.cluster_ip = "nonsense".into();
+        let node = Node { metadata: named("node-1"), ..Node::default() };
+        for (kind, objects) in [
+            (Kind::Node, vec![Object::Node(node)]),
+            (Kind::Service, vec![Object::Service(service)]),
+            (Kind::EndpointSlice, vec![]),
+        ] {
+            sender.send(replace(kind, objects)).await.unwrap();
+        }
+        sleep(Duration::from_secs(30)).await;
+
+        let report = health.report(Instant::now());
+        assert!(report.node_eligible && report.healthy());
+        let text = metrics.text();
+        for line in [
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 2\n",
+            "kubeproxy_sync_proxy_rules_service_changes_total 2\n",
+            "kubeproxy_sync_proxy_rules_service_changes_pending 0\n",
+            "switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"} 1\n",
+            "switchyard_transaction_bytes_sum 100\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+
+        assert!(health_checks.has_changed().unwrap(), "every sync is told");
+        assert!(health_checks.borrow_and_update().checks.is_empty());
+        let mut balanced = Service { metadata: named("web"), ..Service::default() };
+        balanced.spec.kind = "LoadBalancer".into();
+        balanced.spec.external_traffic_policy = "Local".into();
+        balanced.spec.cluster_ip = "10.0.0.1".into();
+        balanced.spec.health_check_node_port = 31000;
+        let event = Event::Apply(Object::Service(balanced));
+        sender.send(Input::Event(event)).await.unwrap();
+        health_checks.changed().await.unwrap();
+        let port = health_checks.borrow().checks.values().map(|check| check.port).next();
+        assert_eq!(port, Some(31000), "though nothing had to be programmed");
+
+        drop(sender);
+        running.await.unwrap();
+    }
+}

@@ -1,0 +1,240 @@
+//! The health of this proxy, which load balancers and the kubelet check.
+//!
+//! A family is healthy unless a requested sync has been outstanding for too long, or another
+//! program changed the rules in the kernel and the repair failed. Though the proxy works, the node
+//! as a whole may be ineligible for traffic because the node is about to be removed.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use switchyard_core::model::IpFamily;
+
+/// The health of this proxy, shared between the engine, which reports, and the HTTP servers, which
+/// read.
+#[derive(Debug)]
+pub struct ProxyHealth {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    timeout: Duration,
+    families: BTreeMap<IpFamily, Family>,
+    node_eligible: bool,
+    /// Whether another program may have changed the rules in the kernel since the last sync.
+    disturbed: bool,
+    /// Whether the last sync failed.
+    has_failed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    last_updated: Timestamp,
+    oldest_pending: Option<Instant>,
+}
+
+/// The health at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthReport {
+    /// The health of each family that has started.
+    pub families: BTreeMap<IpFamily, FamilyReport>,
+    /// Whether the node may receive traffic from load balancers.
+    pub node_eligible: bool,
+    /// The problems in words, including problems that do not make a family unhealthy yet. Without
+    /// details, since everybody can read them.
+    pub problems: Vec<String>,
+}
+
+/// The health of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyReport {
+    /// The time of the last sync, or of the start if there was no sync.
+    pub last_updated: Timestamp,
+    /// Whether the family is healthy.
+    pub healthy: bool,
+}
+
+impl HealthReport {
+    /// Whether all families are healthy.
+    pub fn healthy(&self) -> bool {
+        self.families.values().all(|family| family.healthy)
+    }
+
+    /// The time of the latest sync of any family.
+    pub fn newest_update(&self) -> Option<Timestamp> {
+        self.families.values().map(|family| family.last_updated).max()
+    }
+}
+
+impl ProxyHealth {
+    /// Returns the health of a proxy that has not started. A family is unhealthy when a requested
+    /// sync has been outstanding for `timeout`.
+    pub fn new(timeout: Duration) -> Self {
+        Self { inner: Mutex::new(Inner { timeout, ..Inner::default() }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is a single assignment, so a panic elsewhere left nothing half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the time after which an outstanding sync makes a family unhealthy.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.lock().timeout = timeout;
+    }
+
+    /// Records that the engine has started to serve these families.
+    pub fn started(&self, families: &[IpFamily], now: Timestamp) {
+        let mut inner = self.lock();
+        for family in families {
+            let started = Family { last_updated: now, oldest_pending: None };
+            inner.families.entry(*family).or_insert(started);
+        }
+    }
+
+    /// Records that a sync was requested.
+    pub fn sync_requested(&self, now: Instant) {
+        for family in self.lock().families.values_mut() {
+            family.oldest_pending.get_or_insert(now);
+        }
+    }
+
+    /// Records that another program may have changed the rules in the kernel.
+    pub fn disturbed(&self) {
+        self.lock().disturbed = true;
+    }
+
+    /// Records that a sync succeeded.
+    pub fn synced(&self, now: Timestamp) {
+        let mut inner = self.lock();
+        for family in inner.families.values_mut() {
+            *family = Family { last_updated: now, oldest_pending: None };
+        }
+        inner.disturbed = false;
+        inner.has_failed = false;
+    }
+
+    /// Records that a sync failed. Why it failed belongs in the log: everybody can read the report.
+    pub fn sync_failed(&self) {
+        self.lock().has_failed = true;
+    }
+
+    /// Sets whether the node may receive traffic: the Node object is known, and is not about to be
+    /// removed.
+    pub fn set_node_eligible(&self, eligible: bool) {
+        self.lock().node_eligible = eligible;
+    }
+
+    /// Returns the health at `now`.
+    pub fn report(&self, now: Instant) -> HealthReport {
+        let inner = self.lock();
+        // A repair takes milliseconds, so the rules are wrong for longer only if a sync fails.
+        let is_wrong = inner.disturbed && inner.has_failed;
+        let waiting =
+            |state: &Family| state.oldest_pending.map(|since| now.saturating_duration_since(since));
+        let families = inner.families.iter().map(|(family, state)| {
+            let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
+            let healthy = !is_late && !is_wrong;
+            (*family, FamilyReport { last_updated: state.last_updated, healthy })
+        });
+        let families = families.collect();
+        let longest = inner.families.values().filter_map(waiting).max();
+        let late = longest.filter(|waiting| *waiting >= inner.timeout);
+        let problems = [
+            inner.has_failed.then(|| "the last sync failed".to_owned()),
+            is_wrong.then(|| "the kernel does not hold what was programmed".to_owned()),
+            late.map(|late| format!("changes have waited for {} s", late.as_secs())),
+        ];
+        HealthReport {
+            families,
+            node_eligible: inner.node_eligible,
+            problems: problems.into_iter().flatten().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_family_is_unhealthy_when_a_request_waits_too_long() {
+        let health = ProxyHealth::new(TIMEOUT);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        health.sync_requested(at(0));
+        assert!(health.report(at(600)).healthy(), "nothing has started");
+        assert_eq!(health.report(at(600)).newest_update(), None);
+
+        health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        assert!(health.report(at(600)).healthy(), "nothing was asked for");
+        health.sync_requested(at(600));
+        health.sync_requested(at(650));
+        assert!(health.report(at(659)).healthy());
+        assert!(!health.report(at(660)).healthy(), "the oldest request counts");
+        assert_eq!(health.report(at(660)).newest_update(), Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(health.report(at(661)).problems, ["changes have waited for 61 s"]);
+
+        health.set_timeout(2 * TIMEOUT);
+        assert!(health.report(at(660)).healthy(), "it may wait longer now");
+
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        health.synced(now);
+        let report = health.report(at(9999));
+        assert!(report.healthy());
+        assert_eq!(report.newest_update(), Some(now));
+        assert_eq!(report.families.len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_repaired_is_unhealthy_at_once() {
+        let health = ProxyHealth::new(TIMEOUT);
+        health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        let now = Instant::now();
+        health.sync_failed();
+        let report = health.report(now);
+        assert!(report.healthy(), "the kernel holds what it held");
+        assert_eq!(report.problems, ["the last sync failed"]);
+        health.synced(Timestamp::UNIX_EPOCH);
+        assert_eq!(health.report(now).problems, [""; 0]);
+
+        health.disturbed();
+        assert!(health.report(now).healthy(), "a repair is under way");
+        health.sync_failed();
+        let report = health.report(now);
+        assert!(!report.healthy());
+        assert_eq!(
+            report.problems,
+            ["the last sync failed", "the kernel does not hold what was programmed"]
+        );
+        health.synced(Timestamp::UNIX_EPOCH);
+        assert!(health.report(now).healthy());
+    }
+
+    #[test]
+    fn starting_again_keeps_what_is_known() {
+        let health = ProxyHealth::new(TIMEOUT);
+        let start = Instant::now();
+        health.started(&[IpFamily::V4], Timestamp::UNIX_EPOCH);
+        health.sync_requested(start);
+        health.started(&[IpFamily::V4], Timestamp::now());
+        assert!(!health.report(start + TIMEOUT).healthy());
+    }
+
+    #[test]
+    fn a_node_is_not_eligible_until_it_is_known() {
+        let health = ProxyHealth::new(TIMEOUT);
+        let eligible = || health.report(Instant::now()).node_eligible;
+        assert!(!eligible());
+        health.set_node_eligible(true);
+        assert!(eligible());
+        health.set_node_eligible(false);
+        assert!(!eligible());
+    }
+}

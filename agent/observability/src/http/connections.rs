@@ -1,0 +1,407 @@
+//! The limits of the open connections of all servers, and which connection is closed for a new one.
+//!
+//! Every pod can reach the health servers, and health check node ports can be reached from outside
+//! the cluster. No client may keep others out, so a new connection is always accepted: at a limit,
+//! another connection is closed. The limits are
+//!
+//! - a number of connections from this node itself, for the kubelet's probes, and another number
+//!   for everybody else, together for all servers;
+//! - a number of connections from one address to one port. At this limit, the connection that has
+//!   sent no request for the longest time is closed;
+//! - at the limit of all connections, that connection is taken from the address and port with the
+//!   most connections.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    convert::Infallible,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// The file descriptors that [`Limits::new`] leaves to the rest of the program: the standard streams,
+/// the health and the metrics listener, watches of the API server, netlink sockets, files, and pipes
+/// to programs.
+pub const RESERVED_DESCRIPTORS: u64 = 128;
+/// The largest number of connections, which bounds the memory of idle connections to some 100 MB.
+const MOST_CONNECTIONS: usize = 4096;
+/// The smallest limit of connections and of servers, however few descriptors there are.
+const LEAST: usize = 16;
+/// The largest number of connections from one address to one port.
+const MOST_OF_GROUP: usize = 128;
+
+/// The most connections and servers that may be open at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections to all servers. An eighth is for connections from this node.
+    pub connections: usize,
+    /// Servers of the health of Services, of which each has one listener.
+    pub service_health_servers: usize,
+}
+
+impl Limits {
+    /// Returns the limits for a process that may have this number of file descriptors, of which
+    /// [`RESERVED_DESCRIPTORS`] stay free.
+    pub fn new(descriptors: u64) -> Self {
+        let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS);
+        let spare = usize::try_from(spare).unwrap_or(usize::MAX);
+        let connections = (spare / 2).clamp(LEAST, MOST_CONNECTIONS);
+        // A server needs a descriptor for its listener, and another for a connection that waits
+        // until a connection has been closed for it.
+        let servers = spare.saturating_sub(connections) / 2;
+        Self { connections, service_health_servers: servers.max(LEAST) }
+    }
+}
+
+/// The open connections of all servers.
+#[derive(Debug)]
+pub struct Connections {
+    limits: Limits,
+    /// The connections from this node.
+    own: Arc<Pool>,
+    /// All other connections.
+    foreign: Arc<Pool>,
+}
+
+impl Connections {
+    /// Returns a record without connections, for servers that share these limits.
+    pub fn new(limits: Limits) -> Arc<Self> {
+        let own = (limits.connections / 8).max(1);
+        let foreign = limits.connections.saturating_sub(own).max(1);
+        Arc::new(Self { limits, own: Pool::new(own), foreign: Pool::new(foreign) })
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Returns the number of open connections, including connections that are being closed.
+    pub fn count(&self) -> usize {
+        self.own.count() + self.foreign.count()
+    }
+
+    /// Returns the slot of a new connection from `peer` to `local`, once there is one. Closes another
+    /// connection if need be.
+    pub(super) async fn admit(&self, peer: SocketAddr, local: SocketAddr) -> (Slot, Evicted) {
+        let (source, destination) = (peer.ip().to_canonical(), local.ip().to_canonical());
+        // The kubelet's probes come from the address that they go to.
+        let is_own = source.is_loopback() || source == destination;
+        let pool = if is_own { &self.own } else { &self.foreign };
+        pool.admit(Group { source: network(source), port: local.port() }).await
+    }
+}
+
+/// Returns the address that stands for a client: of an IPv6 address the first 64 bits, since every
+/// client can have many addresses with the same.
+fn network(source: IpAddr) -> IpAddr {
+    match source {
+        IpAddr::V4(_) => source,
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+    }
+}
+
+/// The end of the connection of a slot: the receiver fails when the connection is to be closed.
+pub(super) type Evicted = oneshot::Receiver<Infallible>;
+
+/// The place of an open connection. Dropping this value frees the place, so the connection has to be
+/// closed before.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pool: Arc<Pool>,
+    group: Group,
+    /// The time of the last request, by the count of [`Table::now`].
+    used: AtomicU64,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Slot {
+    /// Records a request. Returns whether the connection can stay open after the answer; there should
+    /// be some free slots, so that no connection is closed in the middle of a request.
+    pub(super) fn touch(&self) -> bool {
+        let mut table = self.pool.lock();
+        let used = self.used.load(Ordering::Relaxed);
+        self.used.store(table.touch(self.group, used), Ordering::Relaxed);
+        self.pool.slots.available_permits() >= self.pool.size / 8
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.pool.lock().remove(self.group, self.used.load(Ordering::Relaxed));
+    }
+}
+
+/// A number of slots.
+#[derive(Debug)]
+struct Pool {
+    size: usize,
+    most_of_group: usize,
+    slots: Arc<Semaphore>,
+    table: Mutex<Table>,
+}
+
+impl Pool {
+    fn new(size: usize) -> Arc<Self> {
+        Arc::new(Self {
+            size,
+            most_of_group: (size / 4).clamp(1, MOST_OF_GROUP),
+            slots: Arc::new(Semaphore::new(size)),
+            table: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // No method of the table can panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self) -> usize {
+        self.size - self.slots.available_permits()
+    }
+
+    async fn admit(self: &Arc<Self>, group: Group) -> (Slot, Evicted) {
+        {
+            let mut table = self.lock();
+            if table.count(group) >= self.most_of_group {
+                table.evict_of(group);
+            }
+        }
+        let permit = match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => {
+                self.lock().evict();
+                // The slot is free as soon as the connection is closed. The semaphore is never closed.
+                Arc::clone(&self.slots).acquire_owned().await.ok()
+            }
+        };
+        let (sender, evicted) = oneshot::channel();
+        let used = self.lock().insert(group, sender);
+        let slot = Slot { pool: Arc::clone(self), group, used: used.into(), _permit: permit };
+        (slot, evicted)
+    }
+}
+
+/// The connections from a client to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Group {
+    source: IpAddr,
+    port: u16,
+}
+
+/// The open connections of a pool, without connections that are being closed. Dropping the sender of
+/// a connection makes it end.
+#[derive(Debug, Default)]
+struct Table {
+    /// The number of connections and requests so far, which serves as the time.
+    now: u64,
+    /// The connections of each group, by the time of the last request. No group is empty.
+    groups: HashMap<Group, BTreeMap<u64, oneshot::Sender<Infallible>>>,
+    /// The size of each group, and the time of the connection that has been idle for longest. The
+    /// last entry is the largest group.
+    order: BTreeSet<(usize, Reverse<u64>, Group)>,
+}
+
+impl Table {
+    fn count(&self, group: Group) -> usize {
+        self.groups.get(&group).map_or(0, BTreeMap::len)
+    }
+
+    /// Adds a connection, and returns its time.
+    fn insert(&mut self, group: Group, connection: oneshot::Sender<Infallible>) -> u64 {
+        self.now += 1;
+        let now = self.now;
+        self.change(group, |members| members.insert(now, connection));
+        now
+    }
+
+    /// Moves a connection to the current time, and returns this time.
+    fn touch(&mut self, group: Group, used: u64) -> u64 {
+        match self.remove(group, used) {
+            Some(connection) => self.insert(group, connection),
+            // The connection is being closed.
+            None => used,
+        }
+    }
+
+    fn remove(&mut self, group: Group, used: u64) -> Option<oneshot::Sender<Infallible>> {
+        self.change(group, |members| members.remove(&used))
+    }
+
+    /// Closes the connection of this group that has been idle for longest.
+    fn evict_of(&mut self, group: Group) {
+        self.change(group, BTreeMap::pop_first);
+    }
+
+    /// Closes the connection of the largest group that has been idle for longest.
+    fn evict(&mut self) {
+        if let Some((_, _, group)) = self.order.last() {
+            self.evict_of(*group);
+        }
+    }
+
+    /// Changes a group, and keeps the order of the groups.
+    fn change<R>(
+        &mut self,
+        group: Group,
+        change: impl FnOnce(&mut BTreeMap<u64, oneshot::Sender<Infallible>>) -> R,
+    ) -> R {
+        type Members = BTreeMap<u64, oneshot::Sender<Infallible>>;
+        let rank = |members: &Members| {
+            members.keys().next().map(|oldest| (members.len(), Reverse(*oldest), group))
+        };
+        let members = self.groups.entry(group).or_default();
+        if let Some(rank) = rank(members) {
+            self.order.remove(&rank);
+        }
+        let result = change(members);
+        match rank(members) {
+            Some(rank) => {
+                self.order.insert(rank);
+            }
+            None => {
+                self.groups.remove(&group);
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: &str = "192.0.2.1:10256";
+
+    /// A connection that ends when it is evicted.
+    struct Open(Slot, Evicted);
+
+    impl Open {
+        fn is_evicted(&mut self) -> bool {
+            self.1.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        }
+    }
+
+    async fn open(connections: &Connections, peer: &str, local: &str) -> Open {
+        let (slot, evicted) =
+            connections.admit(peer.parse().unwrap(), local.parse().unwrap()).await;
+        Open(slot, evicted)
+    }
+
+    /// Opens a connection while a task closes the connections of `all` that are evicted.
+    async fn open_among(all: &mut Vec<Open>, connections: &Connections, peer: &str) -> Open {
+        let admission = open(connections, peer, LOCAL);
+        tokio::pin!(admission);
+        loop {
+            tokio::select! {
+                biased;
+                admitted = &mut admission => return admitted,
+                () = tokio::task::yield_now() => all.retain_mut(|open| !open.is_evicted()),
+            }
+        }
+    }
+
+    fn connections(count: usize) -> Arc<Connections> {
+        Connections::new(Limits { connections: count, service_health_servers: 1 })
+    }
+
+    #[test]
+    fn limits_leave_descriptors_to_the_rest() {
+        let limits = |descriptors| {
+            let limits = Limits::new(descriptors);
+            (limits.connections, limits.service_health_servers)
+        };
+        assert_eq!(limits(524_288), (4096, (524_288 - 128 - 4096) / 2));
+        assert_eq!(limits(1024), (448, 224));
+        assert_eq!(limits(256), (64, 32));
+        assert_eq!(limits(64), (LEAST, LEAST));
+        for descriptors in [192, 256, 1000, 1024, 4096, 65_536, u64::from(u32::MAX)] {
+            let (connections, servers) = limits(descriptors);
+            let used = (connections + 2 * servers) as u64;
+            assert!(used + RESERVED_DESCRIPTORS <= descriptors, "{descriptors}: {used}");
+        }
+        assert_eq!(limits(u64::MAX).0, 4096);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_idle_connection_of_a_client_gives_way() {
+        // 56 foreign slots, of which one client can have 14.
+        let connections = connections(64);
+        let mut all = Vec::new();
+        for port in 0..14 {
+            all.push(open(&connections, &format!("10.1.0.1:{}", 1000 + port), LOCAL).await);
+        }
+        assert!(all[0].0.touch());
+        let mut other = open(&connections, "10.1.0.2:1000", LOCAL).await;
+        all.push(open(&connections, "10.1.0.1:2000", LOCAL).await);
+        let evicted: Vec<bool> = all.iter_mut().map(Open::is_evicted).collect();
+        assert_eq!(evicted.iter().position(|evicted| *evicted), Some(1), "the first has been used");
+        assert_eq!(evicted.iter().filter(|evicted| **evicted).count(), 1);
+        assert!(!other.is_evicted());
+        // Another port, and another network, have connections of their own.
+        all.push(open(&connections, "10.1.0.1:3000", "192.0.2.1:31000").await);
+        all.push(open(&connections, "[fd00::1]:3000", "[fd00:1::1]:10256").await);
+        let evicted = all.iter_mut().filter_map(|open| open.is_evicted().then_some(()));
+        assert_eq!(evicted.count(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_largest_client_gives_way_to_others() {
+        let connections = connections(64);
+        let mut all = Vec::new();
+        let mut small = open(&connections, "10.2.0.1:1000", LOCAL).await;
+        for client in 1..=5 {
+            for port in 0..14 {
+                let peer = format!("10.1.0.{client}:{}", 1000 + port);
+                let new = open_among(&mut all, &connections, &peer).await;
+                all.push(new);
+            }
+        }
+        for client in 1..=20 {
+            let new = open_among(&mut all, &connections, &format!("10.3.0.{client}:1")).await;
+            all.push(new);
+            assert!(connections.count() <= 56);
+        }
+        assert!(!small.is_evicted(), "a client with one connection");
+        assert!(!small.0.touch(), "after its next answer, it is closed");
+    }
+
+    #[tokio::test]
+    async fn this_node_has_slots_of_its_own() {
+        let connections = connections(64);
+        let mut all = Vec::new();
+        for client in 0..100 {
+            let new = open_among(&mut all, &connections, &format!("10.1.0.{client}:1")).await;
+            all.push(new);
+        }
+        assert_eq!(connections.count(), 56);
+        let mut own = [
+            open(&connections, "127.0.0.1:9", "127.0.0.1:10256").await,
+            open(&connections, "192.0.2.1:9", LOCAL).await,
+            open(&connections, "[::ffff:192.0.2.1]:9", "[::ffff:192.0.2.1]:10256").await,
+        ];
+        assert_eq!(connections.count(), 59);
+        for client in 100..200 {
+            let new = open_among(&mut all, &connections, &format!("10.1.0.{client}:1")).await;
+            all.push(new);
+        }
+        assert!(own.iter_mut().all(|own| !own.is_evicted() && own.0.touch()));
+        drop((own, all));
+        assert_eq!(connections.count(), 0);
+        assert!(connections.foreign.lock().groups.is_empty());
+        assert!(connections.foreign.lock().order.is_empty());
+    }
+
+    #[test]
+    fn a_client_of_ipv6_is_a_network() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+}

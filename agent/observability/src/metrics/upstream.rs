@@ -1,0 +1,252 @@
+//! The metrics of kube-proxy, under the same names, as each mode of kube-proxy registers them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus::{
+    GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
+};
+use switchyard_core::proxier::{Mode, RefusedAttempt, RuleCount};
+
+use super::maker::{FAMILY, Maker};
+
+/// The buckets of sync durations, from 1 ms to 16.384 s.
+fn sync_buckets() -> prometheus::Result<Vec<f64>> {
+    exponential_buckets(0.001, 2.0, 15)
+}
+
+/// The buckets of network programming: 0.25 and 0.5 s, every second to a minute, every 5 s to two
+/// minutes, every 30 s to five.
+pub(super) fn network_programming_buckets() -> Vec<f64> {
+    let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
+}
+
+/// The metrics of syncs, in any mode.
+pub(super) struct SyncMetrics {
+    pub(super) duration: HistogramVec,
+    pub(super) extent: Option<ExtentMetrics>,
+    pub(super) last: GaugeVec,
+    pub(super) last_queued: GaugeVec,
+    pub(super) network_programming: HistogramVec,
+    pub(super) no_local_endpoints: IntGaugeVec,
+}
+
+/// The metrics of full and partial syncs, in modes that have both.
+pub(super) struct ExtentMetrics {
+    pub(super) full: HistogramVec,
+    pub(super) partial: HistogramVec,
+}
+
+impl SyncMetrics {
+    pub(super) fn new(make: &Maker<'_>, mode: Mode) -> prometheus::Result<Self> {
+        let of_syncs = |name, help| make.histograms(name, help, sync_buckets()?, FAMILY);
+        let extent = || {
+            Ok::<_, prometheus::Error>(ExtentMetrics {
+                full: of_syncs(
+                    "kubeproxy_sync_full_proxy_rules_duration_seconds",
+                    "SyncProxyRules latency in seconds for full resyncs",
+                )?,
+                partial: of_syncs(
+                    "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+                    "SyncProxyRules latency in seconds for partial resyncs",
+                )?,
+            })
+        };
+        Ok(Self {
+            duration: of_syncs(
+                "kubeproxy_sync_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds",
+            )?,
+            extent: match mode {
+                Mode::NFTABLES | Mode::IPTABLES => Some(extent()?),
+                _ => None,
+            },
+            last: make.seconds(
+                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+                "The last time proxy rules were successfully synced",
+                FAMILY,
+            )?,
+            last_queued: make.seconds(
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+                "The last time a sync of proxy rules was queued",
+                FAMILY,
+            )?,
+            network_programming: make.histograms(
+                "kubeproxy_network_programming_duration_seconds",
+                "In Cluster Network Programming Latency in seconds",
+                network_programming_buckets(),
+                FAMILY,
+            )?,
+            no_local_endpoints: make.gauges(
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                "Number of services with a Local traffic policy and no endpoints",
+                &["ip_family", "traffic_policy"],
+            )?,
+        })
+    }
+}
+
+/// The metrics of changes of objects.
+pub(super) struct ChangeMetrics {
+    pub(super) endpoints: Changes,
+    pub(super) services: Changes,
+}
+
+/// The metrics of changes of a kind of object.
+pub(super) struct Changes {
+    total: IntCounter,
+    pending: IntGauge,
+    /// How many times each change is counted.
+    times: u64,
+    /// The number of changes that have not led to a request for a sync yet.
+    arrived: AtomicU64,
+}
+
+impl ChangeMetrics {
+    pub(super) fn new(make: &Maker<'_>, families: usize) -> prometheus::Result<Self> {
+        Ok(Self {
+            endpoints: Changes::new(make, "endpoint", "Endpoint", 1)?,
+            // In kube-proxy, the proxier of each family counts every event of a Service.
+            services: Changes::new(make, "service", "Service", families as u64)?,
+        })
+    }
+}
+
+impl Changes {
+    fn new(make: &Maker<'_>, of: &str, what: &str, times: u64) -> prometheus::Result<Self> {
+        Ok(Self {
+            total: make.counter(
+                &format!("kubeproxy_sync_proxy_rules_{of}_changes_total"),
+                &format!("Cumulative proxy rules {what} changes"),
+            )?,
+            pending: make.gauge(
+                &format!("kubeproxy_sync_proxy_rules_{of}_changes_pending"),
+                &format!("Pending proxy rules {what} changes"),
+            )?,
+            times,
+            arrived: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn changed(&self) {
+        self.total.inc_by(self.times);
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds the changes that have arrived to the pending changes, since they require a sync.
+    pub(super) fn requested(&self) {
+        let arrived = self.arrived.swap(0, Ordering::Relaxed);
+        self.pending.add(arrived.try_into().unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn synced(&self) {
+        self.pending.set(0);
+    }
+}
+
+/// The metrics of transactions of the nftables mode.
+pub(super) struct NftablesMetrics {
+    pub(super) failures: IntCounterVec,
+    pub(super) cleanup_failures: IntCounterVec,
+}
+
+impl NftablesMetrics {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            failures: make.counters(
+                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+                "Cumulative proxy nftables sync failures",
+                FAMILY,
+            )?,
+            cleanup_failures: make.counters(
+                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+                "Cumulative proxy nftables cleanup failures",
+                FAMILY,
+            )?,
+        })
+    }
+}
+
+/// The metrics of rules of the iptables mode.
+pub(super) struct IptablesMetrics {
+    owned: IntGaugeVec,
+    written: IntGaugeVec,
+    failures: IntCounterVec,
+    partial_failures: IntCounterVec,
+}
+
+impl IptablesMetrics {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        let by = &["table", "ip_family"];
+        Ok(Self {
+            owned: make.gauges(
+                "kubeproxy_sync_proxy_rules_iptables_total",
+                "Total number of iptables rules owned by kube-proxy",
+                by,
+            )?,
+            written: make.gauges(
+                "kubeproxy_sync_proxy_rules_iptables_last",
+                "Number of iptables rules written by kube-proxy in last sync",
+                by,
+            )?,
+            failures: make.counters(
+                "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+                "Cumulative proxy iptables restore failures",
+                FAMILY,
+            )?,
+            partial_failures: make.counters(
+                "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+                "Cumulative proxy iptables partial restore failures",
+                FAMILY,
+            )?,
+        })
+    }
+
+    /// Sets the numbers of rules after a sync.
+    pub(super) fn set_rules(&self, rules: &[RuleCount]) {
+        for count in rules {
+            let labels = [count.table, count.family.as_str()];
+            self.owned.with_label_values(&labels).set(clamped(count.owned));
+            self.written.with_label_values(&labels).set(clamped(count.written));
+        }
+    }
+
+    /// Counts attempts that `iptables-restore` rejected.
+    pub(super) fn count_refused(&self, attempts: &[RefusedAttempt]) {
+        for attempt in attempts {
+            let labels = [attempt.family.as_str()];
+            self.failures.with_label_values(&labels).inc();
+            if !attempt.compared {
+                self.partial_failures.with_label_values(&labels).inc();
+            }
+        }
+    }
+}
+
+fn clamped(count: u64) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+/// The metrics of sweeps for stale flows.
+pub(super) struct ConntrackMetrics {
+    pub(super) duration: HistogramVec,
+    pub(super) deleted: IntCounterVec,
+}
+
+impl ConntrackMetrics {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            duration: make.histograms(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "ReconcileConntrackFlowsLatency latency in seconds",
+                sync_buckets()?,
+                FAMILY,
+            )?,
+            deleted: make.counters(
+                "kubeproxy_conntrack_reconciler_deleted_entries_total",
+                "Cumulative conntrack flows deleted by conntrack reconciler",
+                FAMILY,
+            )?,
+        })
+    }
+}

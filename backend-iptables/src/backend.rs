@@ -1,0 +1,82 @@
+//! The backend as one value: probed, opened, and cleaned up after.
+
+use std::sync::{Mutex, PoisonError};
+
+use switchyard_core::{
+    config::NodeConfig,
+    error::Chain,
+    proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
+};
+
+use crate::{
+    IptablesConfig, IptablesProxier, Tools, clean_up, find_tools, proxier::clean_up_beside_ipvs,
+    route_localnet,
+};
+
+/// iptables mode with its configuration.
+#[derive(Debug, Default)]
+pub struct IptablesBackend {
+    config: IptablesConfig,
+    /// The programs that the last probe found. Finding programs means running them.
+    found: Mutex<Option<Tools>>,
+}
+
+impl IptablesBackend {
+    /// Creates the backend with this configuration.
+    pub fn new(config: IptablesConfig) -> Self {
+        Self { config, found: Mutex::default() }
+    }
+
+    fn tools(&self) -> Result<Tools, ProxierError> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tools) = &*found {
+            return Ok(tools.clone());
+        }
+        let tools = find_tools(&self.config)?;
+        Ok(found.insert(tools).clone())
+    }
+}
+
+impl Backend for IptablesBackend {
+    fn mode(&self) -> Mode {
+        Mode::IPTABLES
+    }
+
+    fn probe(&self) -> Result<Support, Unusable> {
+        match self.tools() {
+            Ok(tools) => Ok(Support::new(tools.families())),
+            Err(ProxierError::Unsupported { reason, .. }) => Err(Unusable::Backend(reason)),
+            Err(error) => Err(Unusable::Backend(Chain(&error).to_string())),
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
+        Ok(Box::new(IptablesProxier::with_tools(self.config.clone(), self.tools()?)))
+    }
+
+    fn clean_up(&self) -> Result<(), ProxierError> {
+        clean_up()
+    }
+
+    /// Leaves the chains that ipvs mode has under the same names as long as that mode serves.
+    fn clean_up_beside(&self, active: Mode) -> Result<(), ProxierError> {
+        match active {
+            Mode::IPVS => clean_up_beside_ipvs(),
+            _ => clean_up(),
+        }
+    }
+
+    fn conflicts_with(&self) -> &'static [Mode] {
+        &[Mode::NFTABLES, Mode::IPVS]
+    }
+
+    /// Has the kernel route loopback addresses, if node ports are to be served on them.
+    fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
+        if !self.config.localhost_node_ports || !node.allows_loopback_node_ports() {
+            return Ok(());
+        }
+        route_localnet().map_err(|error| {
+            ProxierError::backend(Mode::IPTABLES, "cannot have loopback addresses routed", error)
+        })
+    }
+}

@@ -1,0 +1,36 @@
+//! The configuration of the backend.
+
+use switchyard_core::model::PerFamily;
+use switchyard_xtables::{Flavour, ProgramOptions};
+
+/// Settings that are fixed for the lifetime of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IptablesConfig {
+    /// The bit of the packet mark that has a packet masqueraded, 0 to 31. It must differ from the
+    /// bits that the CNI and the kubelet use.
+    pub masquerade_bit: u8,
+    /// The families that are programmed.
+    pub families: PerFamily<bool>,
+    /// Whether node ports are served on IPv4's loopback addresses as well, if `nodePortAddresses`
+    /// allows all addresses. The backend then has the kernel route loopback addresses
+    /// (`route_localnet`).
+    pub localhost_node_ports: bool,
+    /// The flavour to use; `None` for the flavour that the host uses.
+    pub flavour: Option<Flavour>,
+    /// The programs, and how long they may run.
+    pub programs: ProgramOptions,
+}
+
+impl Default for IptablesConfig {
+    /// kube-proxy's settings.
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            families: PerFamily { v4: true, v6: true },
+            localhost_node_ports: true,
+            flavour: None,
+            programs: ProgramOptions::default(),
+        }
+    }
+}

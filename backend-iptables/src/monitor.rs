@@ -1,0 +1,33 @@
+//! Reports that another program has changed the tables: the backend's end of [`TableMonitor`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use switchyard_core::proxier::{self, Disturbance, Mode, ProxierError};
+use switchyard_xtables::{Alteration, TableMonitor, TableRecord, Tools, Watched};
+
+use crate::layout::{fixed, names::chain};
+
+/// The backend's monitor.
+#[derive(Debug)]
+pub(crate) struct Monitor(TableMonitor);
+
+impl Monitor {
+    pub(crate) fn new(tools: Tools, record: Arc<TableRecord>) -> Self {
+        let watched = Watched { canary: chain::CANARY, jumps: fixed::jumps() };
+        Self(TableMonitor::new(tools, watched, record))
+    }
+}
+
+#[async_trait]
+impl proxier::Monitor for Monitor {
+    async fn disturbed(&mut self) -> Result<Disturbance, ProxierError> {
+        match self.0.changed().await {
+            Ok(Alteration::Missing) => Ok(Disturbance::Changed { by: None }),
+            Ok(Alteration::Altered) => Ok(Disturbance::Suspected),
+            Err(error) => {
+                Err(ProxierError::backend(Mode::IPTABLES, "cannot watch the rules", error))
+            }
+        }
+    }
+}

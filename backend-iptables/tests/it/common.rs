@@ -1,0 +1,133 @@
+//! What the tests share: network namespaces, the programs, and a node with a backend.
+
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use switchyard_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    testing::{NODE, Stepped},
+};
+use switchyard_iptables::{Flavour, IptablesConfig, IptablesProxier, ProgramOptions};
+use tempfile::NamedTempFile;
+pub use test_netns::in_namespace;
+
+thread_local! {
+    /// The xtables lock of this test, so that tests that run at the same time do not wait for each
+    /// other.
+    static LOCK: NamedTempFile = NamedTempFile::new().expect("a file");
+}
+
+fn lock_file() -> PathBuf {
+    LOCK.with(|file| file.path().to_owned())
+}
+
+/// Returns a configuration for one flavour.
+pub fn iptables_config(flavour: Flavour) -> IptablesConfig {
+    let programs = ProgramOptions { lock_file: Some(lock_file()), ..ProgramOptions::default() };
+    let mut made = IptablesConfig::default();
+    made.flavour = Some(flavour);
+    made.programs = programs;
+    made
+}
+
+/// Returns the backend with one flavour.
+pub fn proxier(flavour: Flavour) -> IptablesProxier {
+    let config = iptables_config(flavour);
+    IptablesProxier::new(config).expect("iptables is installed")
+}
+
+/// The iptables programs: 4 or 6, of one flavour.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables {
+    pub flavour: Flavour,
+    pub base: &'static str,
+}
+
+impl Tables {
+    pub fn both(flavour: Flavour) -> [Self; 2] {
+        ["iptables", "ip6tables"].map(|base| Self { flavour, base })
+    }
+
+    pub fn v4(flavour: Flavour) -> Self {
+        Self { flavour, base: "iptables" }
+    }
+
+    fn program(&self, suffix: &str) -> Command {
+        let mut command = Command::new(format!("{}-{}{suffix}", self.base, self.flavour));
+        command.env("XTABLES_LOCKFILE", lock_file());
+        command
+    }
+
+    /// Runs the main program, which must succeed.
+    pub fn run(&self, arguments: &str) {
+        let status = self.program("").arg("-w").args(arguments.split(' ')).status();
+        assert!(status.expect("it is installed").success(), "{arguments} is refused");
+    }
+
+    /// Restores `input`, with counters, without flushing.
+    pub fn restore(&self, input: &str) {
+        let mut child = self
+            .program("-restore")
+            .args(["-w", "5", "--noflush", "--counters"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("it is installed");
+        child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+        assert!(child.wait().expect("it ends").success(), "refused: {input}");
+    }
+
+    /// Returns tables, chains and rules, in order, without counters and comments.
+    pub fn save(&self) -> String {
+        let output = self.program("-save").stderr(Stdio::null()).output().expect("it is installed");
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).expect("text");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let without_counters = |line: &str| match line.strip_prefix(':') {
+            Some(_) => line.split(" [").next().unwrap_or(line).to_owned() + "\n",
+            None => line.to_owned() + "\n",
+        };
+        lines.map(without_counters).collect()
+    }
+
+    /// Returns a table, with counters and without comments.
+    pub fn save_with_counters(&self, table: &str) -> String {
+        let output = self.program("-save").args(["-c", "-t", table]).output();
+        let text = String::from_utf8(output.expect("it is installed").stdout).expect("text");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Returns the rules of a chain.
+    pub fn chain(&self, table: &str, chain: &str) -> Vec<String> {
+        let text = self.save();
+        let rules = text.lines().skip_while(|line| *line != format!("*{table}"));
+        let rules = rules.take_while(|line| *line != "COMMIT");
+        let prefix = format!("-A {chain} ");
+        rules.filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect()
+    }
+}
+
+/// A node with a backend.
+pub type Node = Stepped<IptablesProxier>;
+
+/// Returns a node with this configuration, in the namespace of this thread.
+pub fn start(flavour: Flavour, config: NodeConfig) -> Node {
+    Node::new(config, proxier(flavour))
+}
+
+pub fn config() -> NodeConfig {
+    let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a network")]);
+    let mut made = NodeConfig::new(NODE);
+    made.local_pods = pods;
+    made
+}
+
+/// Returns the chain of the Service port `ns/web:http`.
+pub fn web_chain(tables: Tables) -> String {
+    let dispatch = tables.chain("nat", "KUBE-SERVICES");
+    let rule = dispatch.iter().find(|rule| rule.contains("10.96.0.1/32")).expect("a rule");
+    rule.rsplit(' ').next().expect("a target").to_owned()
+}

@@ -1,0 +1,141 @@
+//! The backend and its host: the flavour that it picks, the lock, programs that are missing or hang.
+
+use std::{
+    error::Error,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{
+    model::PerFamily,
+    proxier::ProxierError,
+    testing::{sync_first, web, web_slice},
+};
+use switchyard_iptables::{
+    Flavour, IptablesConfig, IptablesProxier, ProgramOptions, TimeLimits, find_tools,
+};
+
+use crate::common::{config, in_namespace, iptables_config, start};
+
+/// More than any test takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The rules that a backend has programmed are a reason to stay with its flavour.
+/// The families that this node can program, by the tools that are found.
+fn families(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
+    find_tools(config).map(|tools| tools.families())
+}
+
+#[test]
+fn a_restart_keeps_the_flavour() {
+    in_namespace(|| {
+        let chosen =
+            || IptablesProxier::new(IptablesConfig::default()).expect("installed").flavour();
+        assert_eq!(chosen(), Flavour::Nft, "there are no rules");
+        let mut proxy = start(Flavour::Legacy, config());
+        proxy.sync(web());
+        assert_eq!(chosen(), Flavour::Legacy);
+    });
+}
+
+#[test]
+fn tools_can_be_found_once_and_kept() {
+    in_namespace(|| {
+        let flavour = Some(Flavour::Nft);
+        let mut config = IptablesConfig::default();
+        config.flavour = flavour;
+
+        let tools = find_tools(&config).expect("this machine has them");
+        let proxier = IptablesProxier::with_tools(config.clone(), tools);
+        assert_eq!(proxier.flavour(), Flavour::Nft);
+        assert_eq!(proxier.families(), families(&config).expect("this machine can"));
+    });
+}
+
+#[test]
+fn missing_programs_are_named() {
+    in_namespace(|| {
+        for flavour in Flavour::ALL {
+            let mut config = IptablesConfig::default();
+            config.flavour = Some(flavour);
+
+            families(&config).expect("this machine can");
+        }
+        let nowhere = tempfile::tempdir().expect("a directory");
+        let error =
+            families(&with_programs(nowhere.path().into())).expect_err("no programs").to_string();
+        assert_eq!(
+            error,
+            "iptables cannot be used on this node: iptables, iptables-save and iptables-restore, \
+             ip6tables, ip6tables-save and ip6tables-restore are not installed"
+        );
+    });
+}
+
+fn with_programs(directory: PathBuf) -> IptablesConfig {
+    let limits = TimeLimits { tables: Duration::from_millis(500), ..TimeLimits::default() };
+    let programs =
+        ProgramOptions { directory: Some(directory), limits, ..ProgramOptions::default() };
+    let mut made = IptablesConfig::default();
+    made.programs = programs;
+    made
+}
+
+/// A program that never ends makes the sync fail, and does not hang it.
+#[test]
+fn a_sync_ends_though_a_program_hangs() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let install = |name: &str, script: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        };
+        for base in ["iptables", "ip6tables"] {
+            install(base, "echo 'iptables v1.8.9 (nf_tables)'");
+            install(&format!("{base}-save"), "true");
+            // The shell waits for a process that holds its output.
+            install(&format!("{base}-restore"), "sleep 600; true");
+        }
+        let mut proxier =
+            IptablesProxier::new(with_programs(directory.path().into())).expect("they are there");
+        let begun = Instant::now();
+        let state = switchyard_core::state::State::default();
+        let error = sync_first(&mut proxier, &state).expect_err("nothing is programmed");
+        assert!(begun.elapsed() < PATIENCE);
+        let cause = error.source().expect("the limit").to_string();
+        assert!(
+            cause.contains("iptables-restore was killed as it did not end within 500ms"),
+            "{cause}"
+        );
+        assert!(cause.contains("--noflush"), "{cause}");
+    });
+}
+
+#[test]
+fn a_sync_reports_how_long_it_waited_for_the_lock() {
+    in_namespace(|| {
+        let mut proxy = start(Flavour::Legacy, config());
+        let path = iptables_config(Flavour::Legacy).programs.lock_file.expect("a lock");
+        assert_eq!(proxy.sync(web()).waited, Duration::ZERO);
+
+        let held = fs::File::open(&path).expect("the lock");
+        held.lock().expect("no program has it");
+        let is_free = AtomicBool::new(false);
+        let report = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(400));
+                is_free.store(true, Ordering::SeqCst);
+                drop(held);
+            });
+            let report = proxy.sync([web_slice(&[2])]);
+            assert!(is_free.load(Ordering::SeqCst), "the sync waited");
+            report
+        });
+        assert!(report.waited > Duration::ZERO && report.waited < PATIENCE, "{report:?}");
+    });
+}

@@ -1,0 +1,256 @@
+//! Single syncs with a real kernel: how much they send, what they repair, and what they leave alone.
+//! Each test runs once with each flavour.
+
+use std::error::Error;
+
+use crate::common::{Tables, config, in_namespace, proxier, start, web_chain};
+use serde_json::json;
+use switchyard_core::{
+    config::LocalPodsConfig,
+    testing::{endpoint, service, slice, web, web_slice},
+};
+use switchyard_iptables::Flavour;
+
+/// Runs `work` with each flavour.
+fn with_each(work: fn(Flavour)) {
+    for flavour in Flavour::ALL {
+        in_namespace(move || work(flavour));
+    }
+}
+
+#[test]
+fn a_sync_sends_what_changed_and_no_more() {
+    with_each(|flavour| {
+        let mut proxy = start(flavour, config());
+        proxy.sync(web());
+        assert_eq!(proxy.sync([]).bytes, 0);
+
+        // `*nat`, a chain, the masquerading rule, three endpoints, `COMMIT`.
+        let report = proxy.sync([web_slice(&[1, 2, 4])]);
+        assert_eq!(report.messages, 7);
+        let tables = Tables::v4(flavour);
+        let rules = tables.chain("nat", &web_chain(tables));
+        assert_eq!(rules.len(), 4, "{rules:?}");
+        assert!(rules[3].ends_with("-j DNAT --to-destination 10.244.0.4:80"), "{rules:?}");
+
+        // The endpoint on this node goes, and its chain with it.
+        proxy.sync([web_slice(&[2, 4])]);
+        assert!(!tables.save().contains("KUBE-SEP-"));
+
+        // None is left: one rule of each kind moves from table to table.
+        proxy.sync([web_slice(&[])]);
+        let refused = tables.chain("filter", "KUBE-SERVICES");
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(!tables.save().contains("KUBE-SVC-"));
+        assert_eq!(tables.chain("nat", "KUBE-SERVICES").len(), 1);
+    });
+}
+
+#[test]
+fn many_changes_at_once_are_as_good_as_one_by_one() {
+    with_each(|flavour| {
+        let mut proxy = start(flavour, config());
+        let services = |port: i64| {
+            (0..200u8).map(move |i| {
+                service(&format!("s{i}"), &format!("10.96.1.{i}")).port("http", "TCP", port).apply()
+            })
+        };
+        proxy.sync(services(80));
+        let refused = || Tables::v4(flavour).chain("filter", "KUBE-SERVICES");
+        assert_eq!(refused().len(), 200);
+        // Deleting them one by one would take longer.
+        let report = proxy.sync(services(81));
+        assert_eq!(report.messages, 203, "the chain is written anew");
+        assert!(refused().iter().all(|rule| rule.contains("--dport 81")));
+        assert_eq!(proxy.restart(proxier(flavour)).bytes, 0);
+    });
+}
+
+#[test]
+fn rules_of_kube_proxy_are_taken_over() {
+    with_each(|flavour| {
+        let api = || {
+            let service = service("kubernetes", "10.96.0.1").port("https", "TCP", 443);
+            let slice = slice("kubernetes", "a")
+                .set("ports", json!([{"name": "https", "port": 6443}]))
+                .endpoint(endpoint("192.168.0.1", "elsewhere"));
+            let service = service.set("metadata.namespace", "default");
+            let slice = slice.set("metadata.namespace", "default");
+            [service.apply(), slice.apply()]
+        };
+        let tables = Tables::v4(flavour);
+        let sorted = |text: String| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.retain(|line| !line.contains("KUBELET") && !line.contains("HINT"));
+            lines.sort();
+            lines
+        };
+        tables.restore(include_str!("fixtures/kube-proxy.rules"));
+        start(flavour, config()).sync(api());
+        let taken_over = tables.save();
+        assert!(!taken_over.contains("GONE"), "{taken_over}");
+        assert!(taken_over.contains(":KUBE-SVC-NPX46M4PTMTKRN6Y "), "{taken_over}");
+        assert_eq!(taken_over.matches("KUBE-KUBELET-CANARY").count(), 3);
+
+        test_netns::enter_new_namespace();
+        start(flavour, config()).sync(api());
+        assert_eq!(sorted(taken_over), sorted(tables.save()));
+    });
+}
+
+/// A change fails because the tables are not as remembered: everything is compared then.
+#[test]
+fn a_change_that_is_refused_is_followed_by_a_comparison() {
+    with_each(|flavour| {
+        let mut proxy = start(flavour, config());
+        proxy.sync(web());
+        let tables = Tables::v4(flavour);
+        tables.run("-t nat -F");
+        tables.run("-t filter -F KUBE-FORWARD");
+        // The rule that leads to it cannot be deleted.
+        proxy.sync([service("web", "10.96.0.1").port("http", "TCP", 81).apply()]);
+        assert_eq!(tables.chain("nat", "POSTROUTING").len(), 1);
+        assert_eq!(tables.chain("filter", "KUBE-FORWARD").len(), 3);
+        assert_eq!(proxy.full().bytes, 0);
+    });
+}
+
+#[test]
+fn a_refused_line_is_named_and_the_rest_is_not_lost() {
+    with_each(|flavour| {
+        // Longer than names of interfaces can be.
+        let pods = LocalPodsConfig::BridgeInterface("a-bridge-with-a-long-name".to_owned());
+        let mut proxy = start(flavour, {
+            let mut made = config();
+            made.local_pods = pods;
+            made
+        });
+        proxy.apply(web());
+        let error = proxy.try_sync().expect_err("there is no such interface");
+        let cause = error.source().expect("the program's words").to_string();
+        assert!(cause.contains("refuses line "), "{cause}");
+        assert!(cause.contains("! -i a-bridge-with-a-long-name -p tcp"), "{cause}");
+        assert!(!Tables::v4(flavour).save().contains("10.96.0.1"), "nothing is half done");
+
+        // Without the Service that needs it, there is nothing to refuse.
+        proxy.sync([service("web", "10.96.0.1").delete()]);
+        assert_eq!(Tables::v4(flavour).chain("nat", "POSTROUTING").len(), 1);
+    });
+}
+
+/// An owned chain that another program uses cannot be deleted.
+#[test]
+fn a_chain_that_others_lead_to_is_emptied() {
+    with_each(|flavour| {
+        let mut proxy = start(flavour, config());
+        proxy.sync(web());
+        let tables = Tables::v4(flavour);
+        let chain = web_chain(tables);
+        tables.run(&format!("-t nat -A PREROUTING -s 192.0.2.1/32 -j {chain}"));
+        proxy.sync([service("web", "10.96.0.1").delete()]);
+        assert_eq!(tables.chain("nat", &chain).len(), 0);
+        assert_eq!(tables.chain("nat", "KUBE-SERVICES").len(), 1);
+        assert!(tables.save().contains(&format!(":{chain} ")));
+        proxy.clean_up();
+        assert!(tables.save().contains(&format!(":{chain} ")));
+        assert!(!tables.save().contains(":KUBE-SERVICES "));
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
+    in_namespace(|| {
+        let tables = || {
+            let all = Flavour::ALL.map(Tables::both);
+            all.map(|both| both.map(|tables| tables.save()))
+        };
+        const THEIRS: &str = "*mangle\n-A OUTPUT -j ACCEPT\nCOMMIT\n*filter\n-A OUTPUT -j ACCEPT\n\
+                              COMMIT\n*nat\n-A OUTPUT -j ACCEPT\nCOMMIT\n";
+        for tables in Flavour::ALL.map(Tables::both).as_flattened() {
+            tables.restore(THEIRS);
+        }
+        let before = tables();
+        let mut proxies = Flavour::ALL.map(|flavour| start(flavour, config()));
+        proxies[0].clean_up();
+        assert_eq!(tables(), before);
+        for proxy in &mut proxies {
+            proxy.sync(web());
+        }
+        let is_firewall = |line: &&str| line.contains("KUBE-FIREWALL");
+        let without_firewall = || {
+            let others = |text: String| -> Vec<String> {
+                text.lines().filter(|line| !is_firewall(line)).map(str::to_owned).collect()
+            };
+            tables().map(|families| families.map(others))
+        };
+        let lines = |text: &String| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let before = before.each_ref().map(|families| families.each_ref().map(lines));
+        proxies[0].clean_up();
+        assert_eq!(without_firewall(), before);
+        proxies[1].clean_up();
+        assert_eq!(without_firewall(), before);
+        // As long as loopback addresses are routed, they must be protected: the chain, its rule,
+        // and two jumps.
+        for families in tables() {
+            assert_eq!(families.map(|text| text.lines().filter(is_firewall).count()), [4, 0]);
+        }
+        // And it can go on.
+        proxies[1].full();
+        assert!(Tables::v4(Flavour::Nft).save().contains("10.96.0.1"));
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_to_the_kubelet_what_is_the_kubelets() {
+    with_each(|flavour| {
+        let tables = Tables::v4(flavour);
+        tables.restore(include_str!("fixtures/kube-proxy.rules"));
+        start(flavour, config()).clean_up();
+        let left = tables.save();
+        let rules: Vec<&str> = left.lines().filter(|line| line.starts_with("-A")).collect();
+        assert_eq!(rules.len(), 3, "{rules:#?}");
+        assert!(rules.iter().all(|rule| rule.contains("KUBE-FIREWALL")), "{rules:#?}");
+        let chains = left.lines().filter(|line| line.starts_with(":KUBE"));
+        assert_eq!(chains.count(), 5, "{left}");
+    });
+}
+
+/// A table that is replaced as a whole keeps the order of other rules, and their counters.
+#[test]
+fn a_clean_up_leaves_others_rules_as_they_are() {
+    const OTHERS: &str = "\
+*filter
+:INPUT ACCEPT [11:22]
+:FORWARD DROP [33:44]
+:OUTPUT ACCEPT [55:66]
+:KUBERNETES - [0:0]
+:LAST - [0:0]
+[1:2] -A INPUT -p tcp -m tcp --dport 22 -m comment --comment \"KUBE-SERVICES is none of mine\" -j LAST
+[3:4] -A INPUT -p udp -m multiport --dports 53,67 -g KUBERNETES
+[5:6] -A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT
+[7:8] -A KUBERNETES -m limit --limit 3/sec -j LAST
+[9:10] -A LAST -j LOG --log-prefix \"last: \"
+COMMIT
+";
+    with_each(|flavour| {
+        for tables in Tables::both(flavour) {
+            tables.restore(OTHERS);
+        }
+        let is_kube_proxys =
+            |line: &&str| [":KUBE-", "-A KUBE-", "-j KUBE-"].iter().any(|mark| line.contains(mark));
+        let others = || {
+            Tables::both(flavour).map(|tables| {
+                let text = tables.save_with_counters("filter");
+                let lines = text.lines().filter(|line| !is_kube_proxys(line));
+                lines.map(str::to_owned).collect::<Vec<_>>()
+            })
+        };
+        let mut proxy = start(flavour, config());
+        proxy.sync(web());
+        let before = others();
+        // ip6tables-nft-restore 1.8.9 leaves counters out.
+        assert!(before[0].iter().any(|line| line.starts_with("[9:10] -A LAST")), "{before:#?}");
+        proxy.clean_up();
+        assert_eq!(others(), before);
+    });
+}

@@ -1,0 +1,83 @@
+//! Removal of what ipvs mode leaves on a node: kube-proxy's or an earlier run's.
+//!
+//! The order is that of dependence. Rules go first, because they hold the sets. The device and the
+//! sets go after the virtual servers, because they show that ipvs mode ran here: a removal that
+//! fails and is tried again must still see that.
+
+use switchyard_ipset::DestroyError;
+use switchyard_ipvs_netlink::{Ipvs, Selector};
+use switchyard_netlink::Error;
+use switchyard_xtables::OwnedChains;
+
+use crate::{device, sets::ExistingSets};
+
+/// Why something of ipvs mode could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeftoverError {
+    /// The rules.
+    #[error("cannot remove all rules")]
+    Rules(#[source] switchyard_xtables::LeftoverError),
+    /// The virtual servers.
+    #[error("cannot delete the virtual servers")]
+    VirtualServers(#[source] Error),
+    /// The list of sets.
+    #[error("cannot list the ipsets")]
+    Sets(#[source] Error),
+    /// One of the sets.
+    #[error("cannot destroy the ipset {name}")]
+    Set {
+        /// The name of the set.
+        name: String,
+        /// The kernel's answer.
+        #[source]
+        source: DestroyError,
+    },
+    /// The device.
+    #[error("cannot delete the device kube-ipvs0")]
+    Device(#[source] Error),
+}
+
+/// Removes these chains, and all virtual servers, sets and the device of ipvs mode. A second call
+/// finds nothing.
+///
+/// # Errors
+/// The first error, after everything else was removed; but the sets and the device stay as long as
+/// there are virtual servers that cannot be deleted.
+pub(crate) fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
+    let rules = switchyard_xtables::remove(chains).map_err(LeftoverError::Rules);
+    let sets = ExistingSets::find().map_err(LeftoverError::Sets);
+    let device = device::exists().map_err(LeftoverError::Device);
+    if matches!((&sets, &device), (Ok(sets), Ok(false)) if sets.is_empty()) {
+        return rules;
+    }
+    let servers = match delete_virtual_servers() {
+        Ok(count) => count,
+        Err(error) => return rules.and(Err(LeftoverError::VirtualServers(error))),
+    };
+    let sets = sets.and_then(|sets| {
+        sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })
+    });
+    let device = device.and_then(|_| device::delete().map_err(LeftoverError::Device));
+    rules?;
+    let (sets, device) = (sets?, device?);
+    tracing::info!(virtual_servers = servers, ipsets = sets, device, "Removed what ipvs mode left");
+    Ok(())
+}
+
+/// Deletes the virtual servers that ipvs mode can have made, and returns their number; 0 if the
+/// kernel has no IPVS.
+///
+/// kube-proxy's ipvs mode selects packets by address and port, and deletes all other virtual servers
+/// that do so at each sync. Those that serve marks are never kube-proxy's.
+fn delete_virtual_servers() -> Result<usize, Error> {
+    let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
+    let mut count = 0;
+    for selector in ipvs.virtual_servers()?.iter().filter(|selector| has_address(selector)) {
+        count += usize::from(ipvs.delete(selector)?);
+    }
+    Ok(count)
+}
+
+fn has_address(selector: &Selector) -> bool {
+    matches!(selector, Selector::Address { .. })
+}

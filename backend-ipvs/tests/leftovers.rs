@@ -1,0 +1,201 @@
+//! Removal of what ipvs mode leaves, in a network namespace. Needs root, and the programs `ip`,
+//! `ipset` and `iptables`.
+//!
+//! A kernel without dummy devices has a bridge in the device's place.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use switchyard_core::{
+    error::Chain,
+    proxier::{Backend, Mode, ProxierError},
+};
+use switchyard_ipvs::IpvsBackend;
+use test_netns::in_namespace;
+
+const FLAVOURS: [&str; 2] = ["legacy", "nft"];
+
+fn run(line: &str, input: &str) -> String {
+    let mut words = line.split(' ');
+    let mut child = Command::new(words.next().unwrap())
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The sets and the device of ipvs mode.
+fn leave_sets_and_device() {
+    for set in [
+        "KUBE-CLUSTER-IP hash:ip,port",
+        "KUBE-LOOP-BACK hash:ip,port,ip",
+        "KUBE-NODE-PORT-TCP bitmap:port range 0-65535",
+        "KUBE-6-CLUSTER-IP hash:ip,port family inet6",
+        "KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6",
+    ] {
+        run(&format!("ipset create {set}"), "");
+    }
+    let dummy = Command::new("ip").args(["link", "add", "kube-ipvs0", "type", "dummy"]).output();
+    if !dummy.unwrap().status.success() {
+        run("ip link add kube-ipvs0 type bridge", "");
+    }
+    run("ip address add 10.96.0.10/32 dev kube-ipvs0", "");
+}
+
+/// The rules of ipvs mode for one Service, for IPv4 and IPv6.
+fn leave_rules(flavour: &str) {
+    for (program, number) in [("iptables", ""), ("ip6tables", "6-")] {
+        let rules = format!(
+            "*nat\n\
+             :KUBE-SERVICES - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
+             :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-NODE-PORT - [0:0]\n\
+             -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+             -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+             -A POSTROUTING -j KUBE-POSTROUTING\n\
+             -A KUBE-SERVICES -m set --match-set KUBE-{number}CLUSTER-IP dst,dst -j KUBE-MARK-MASQ\n\
+             -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT\n\
+             -A KUBE-NODE-PORT -j KUBE-MARK-MASQ\n\
+             -A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ\n\
+             -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
+             COMMIT\n\
+             *filter\n\
+             :KUBE-FORWARD - [0:0]\n:KUBE-NODE-PORT - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n\
+             :KUBE-SOURCE-RANGES-FIREWALL - [0:0]\n:KUBE-IPVS-FILTER - [0:0]\n\
+             :KUBE-IPVS-OUT-FILTER - [0:0]\n\
+             -A INPUT -j KUBE-NODE-PORT\n-A INPUT -j KUBE-PROXY-FIREWALL\n\
+             -A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER\n\
+             -A FORWARD -j KUBE-FORWARD\n-A FORWARD -j KUBE-PROXY-FIREWALL\n\
+             -A OUTPUT -j KUBE-IPVS-OUT-FILTER\n\
+             -A KUBE-IPVS-FILTER -m set --match-set KUBE-{number}CLUSTER-IP dst,dst -j RETURN\n\
+             -A KUBE-SOURCE-RANGES-FIREWALL -j DROP\n\
+             COMMIT\n"
+        );
+        run(&format!("{program}-{flavour}-restore --noflush -w"), &rules);
+    }
+}
+
+/// Rules and sets of other programs, among them names that begin as kube-proxy's do.
+fn settle_others() {
+    for set in ["KUBE-SRC-ABCDEFGH hash:ip", "KUBE-CLUSTER-IPS hash:ip", "cali40masq hash:ip"] {
+        run(&format!("ipset create {set}"), "");
+    }
+    for flavour in FLAVOURS {
+        let rules = "*filter\n:KUBE-ROUTER-INPUT - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
+                     -A INPUT -j KUBE-ROUTER-INPUT\n-A INPUT -j KUBE-FIREWALL\n\
+                     -A KUBE-ROUTER-INPUT -m set --match-set KUBE-SRC-ABCDEFGH src -j ACCEPT\n\
+                     COMMIT\n";
+        run(&format!("iptables-{flavour}-restore --noflush -w"), rules);
+    }
+    run("ip link add kube-bridge type bridge", "");
+}
+
+/// Everything that the tests look at: rules of both flavours, sets, and devices.
+fn contents() -> Vec<String> {
+    let mut lines = Vec::new();
+    for program in ["iptables-legacy", "iptables-nft", "ip6tables-legacy", "ip6tables-nft"] {
+        for table in ["nat", "filter"] {
+            let rules = run(&format!("{program} -w -t {table} -S"), "");
+            lines.extend(rules.lines().map(|line| format!("{program} {table} {line}")));
+        }
+    }
+    for line in ["ipset list -n", "ip -brief link"] {
+        lines.extend(run(line, "").lines().map(str::to_owned));
+    }
+    lines.sort();
+    lines
+}
+
+#[test]
+fn only_what_is_of_ipvs_mode_goes() {
+    in_namespace(|| {
+        settle_others();
+        let before = contents();
+        for flavour in FLAVOURS {
+            leave_sets_and_device();
+            leave_rules(flavour);
+            assert!(contents().len() > before.len() + 40);
+            for _ in 0..2 {
+                IpvsBackend.clean_up().unwrap();
+                assert_eq!(contents(), before, "{flavour}");
+            }
+        }
+    });
+}
+
+#[test]
+fn beside_iptables_mode_the_chains_of_both_stay() {
+    for flavour in FLAVOURS {
+        in_namespace(|| {
+            leave_sets_and_device();
+            leave_rules(flavour);
+            // iptables mode writes the chains of both anew, and leads to them by its own jumps.
+            for program in ["iptables", "ip6tables"] {
+                let rules =
+                    "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j KUBE-MARK-MASQ\nCOMMIT\n";
+                run(&format!("{program}-{flavour}-restore --noflush -w"), rules);
+            }
+            let before = contents();
+            IpvsBackend.clean_up_beside(Mode::IPTABLES).unwrap();
+            let only_ipvs = [
+                "KUBE-LOAD-BALANCER",
+                "KUBE-NODE-PORT",
+                "KUBE-SOURCE-RANGES-FIREWALL",
+                "KUBE-IPVS-",
+                "KUBE-CLUSTER-IP",
+                "KUBE-LOOP-BACK",
+                "KUBE-6-",
+                "kube-ipvs0",
+            ];
+            let stays = |line: &&String| !only_ipvs.iter().any(|name| line.contains(name));
+            let expected: Vec<_> = before.iter().filter(stays).cloned().collect();
+            assert!(
+                expected.iter().any(|line| line.ends_with("-A KUBE-SERVICES -j KUBE-MARK-MASQ"))
+            );
+            assert_eq!(contents(), expected, "{flavour}");
+            // Beside any other mode, they go as well.
+            IpvsBackend.clean_up_beside(Mode::NFTABLES).unwrap();
+            assert_eq!(contents().iter().filter(|line| line.contains("KUBE")).count(), 0);
+        });
+    }
+}
+
+#[test]
+fn what_stays_is_an_error_and_can_be_removed_later() {
+    in_namespace(|| {
+        leave_sets_and_device();
+        leave_rules("nft");
+        let rule = "FORWARD -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
+        run(&format!("iptables-nft -w -A {rule}"), "");
+        let error = IpvsBackend.clean_up().unwrap_err();
+        assert_eq!(
+            Chain(&error).to_string(),
+            "ipvs: cannot remove everything of ipvs mode: cannot destroy the ipset \
+             KUBE-CLUSTER-IP: the set is in use"
+        );
+        assert_eq!(run("ipset list -n", ""), "KUBE-CLUSTER-IP\n");
+        assert!(!run("ip -brief link", "").contains("kube-ipvs0"));
+        run(&format!("iptables-nft -w -D {rule}"), "");
+        IpvsBackend.clean_up().unwrap();
+        assert_eq!(run("ipset list -n", ""), "");
+    });
+}
+
+#[test]
+fn a_backend_that_cannot_run_finds_nothing_to_remove() {
+    in_namespace(|| {
+        IpvsBackend.clean_up().unwrap();
+        IpvsBackend.probe().unwrap_err();
+        let error = IpvsBackend.open().err().unwrap();
+        assert!(matches!(error, ProxierError::Unsupported { .. }), "{error}");
+    });
+}

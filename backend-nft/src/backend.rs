@@ -1,0 +1,75 @@
+//! The backend as one value: probed, opened, and cleaned up after.
+
+use switchyard_core::{
+    error::Chain,
+    proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
+};
+
+use crate::{
+    NftConfig, NftProxier,
+    layout::names::table,
+    probe::{ProbeError, probe},
+    ruleset::{Family, Transaction, Transport, TransportError, TransportKind},
+};
+
+/// nftables mode with its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct NftBackend {
+    config: NftConfig,
+}
+
+impl NftBackend {
+    /// Creates the backend with this configuration.
+    pub fn new(config: NftConfig) -> Self {
+        Self { config }
+    }
+}
+
+impl Backend for NftBackend {
+    fn mode(&self) -> Mode {
+        Mode::NFTABLES
+    }
+
+    fn probe(&self) -> Result<Support, Unusable> {
+        let NftConfig { transport, families, any_kernel, .. } = self.config;
+        match probe(transport, &families, any_kernel) {
+            Ok(()) => Ok(Support::new(families)),
+            Err(error @ ProbeError::NothingRefused) => {
+                Err(Unusable::Backend(Chain(&error).to_string()))
+            }
+            Err(error) => Err(Unusable::Node(Chain(&error).to_string())),
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
+        Ok(Box::new(NftProxier::open(self.config.clone())?))
+    }
+
+    /// Deletes both tables, by netlink whichever transport is configured: no program is needed.
+    fn clean_up(&self) -> Result<(), ProxierError> {
+        let mut transport = TransportKind::Netlink.open().map_err(|error| {
+            ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
+        })?;
+        delete_tables(transport.as_mut())
+    }
+
+    fn conflicts_with(&self) -> &'static [Mode] {
+        &[Mode::IPTABLES, Mode::IPVS]
+    }
+}
+
+/// Deletes the tables of both families.
+pub(crate) fn delete_tables(transport: &mut dyn Transport) -> Result<(), ProxierError> {
+    let delete = |family| -> Result<(), TransportError> {
+        if transport.read(table(family), &[])?.is_some() {
+            let mut transaction = Transaction::new();
+            transaction.delete_table(table(family));
+            transport.commit(&transaction)?;
+        }
+        Ok(())
+    };
+    Family::ALL
+        .into_iter()
+        .try_for_each(delete)
+        .map_err(|error| ProxierError::backend(Mode::NFTABLES, "cannot delete the tables", error))
+}

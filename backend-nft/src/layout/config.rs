@@ -1,0 +1,44 @@
+//! The configuration of the backend.
+
+use switchyard_core::model::PerFamily;
+
+use crate::ruleset::{Family, TransportKind};
+
+/// The configuration of the backend, which does not change during its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NftConfig {
+    /// The bit of the packet mark that marks packets to be masqueraded, 0 to 31. The CNI and the
+    /// kubelet must use other bits.
+    pub masquerade_bit: u8,
+    /// The families to program.
+    pub families: PerFamily<bool>,
+    /// How to reach the kernel.
+    pub transport: TransportKind,
+    /// Whether any version of the kernel will do: distributions backport nftables.
+    pub any_kernel: bool,
+}
+
+impl Default for NftConfig {
+    /// Returns kube-proxy's bit, both families, and the netlink transport.
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            families: PerFamily { v4: true, v6: true },
+            transport: TransportKind::default(),
+            any_kernel: false,
+        }
+    }
+}
+
+impl NftConfig {
+    /// The mask of the masquerade bit.
+    pub(crate) fn mark(&self) -> u32 {
+        1 << self.masquerade_bit
+    }
+
+    /// The families to program.
+    pub(crate) fn families(&self) -> impl Iterator<Item = Family> + '_ {
+        Family::ALL.into_iter().filter(|&family| *self.families.get(family.into()))
+    }
+}

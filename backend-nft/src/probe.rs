@@ -1,0 +1,219 @@
+//! A probe of the kernel: can it do what the backend needs?
+//!
+//! One transaction asks for a chain and a rule for each kernel module that the backend uses, and ends
+//! with an operation that the kernel must refuse, so that nothing is committed. If that is the only
+//! refusal, the rest would have worked. The tables may exist, with what an earlier run has programmed.
+
+use std::fs;
+
+use switchyard_core::model::{PerFamily, Protocol};
+
+use crate::{
+    layout::names::table,
+    ruleset::{
+        BaseChain, ChainKind, ChainName, Family, Hook, Refusal, Rule, Side, Statement, Transaction,
+        Transport, TransportError, TransportKind, Verdict,
+    },
+};
+
+/// The oldest kernel whose nftables do what the backend needs: major and minor version.
+const OLDEST_KERNEL: (u32, u32) = (5, 13);
+/// The chains that the probe asks for.
+const NAT_IN: &str = "switchyard-probe-in";
+const NAT_OUT: &str = "switchyard-probe-out";
+const FILTER: &str = "switchyard-probe-filter";
+/// The chain whose deletion the kernel must refuse.
+const NO_SUCH_CHAIN: &str = "switchyard-no-such-chain";
+
+/// Why the backend cannot run on this node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// The kernel is too old.
+    #[error("the kernel is {release}; {}.{} or newer is needed", OLDEST_KERNEL.0, OLDEST_KERNEL.1)]
+    OldKernel {
+        /// The kernel's release, such as `5.10.0-28-amd64`.
+        release: String,
+    },
+    /// The transport cannot be opened, or the probe did not reach the kernel.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The kernel refused something that the backend needs.
+    #[error(
+        "cannot {}: {} (needed of the kernel: {})",
+        .refusal.subject,
+        .refusal.reason,
+        .modules.join(", ")
+    )]
+    Refused {
+        /// The first refusal.
+        refusal: Refusal,
+        /// The kernel modules that all refused operations need.
+        modules: Vec<&'static str>,
+    },
+    /// The kernel took a transaction that it must refuse.
+    #[error("nftables did not refuse what cannot be")]
+    NothingRefused,
+}
+
+/// Probes whether the kernel can do what the backend needs in these families, and whether the
+/// transport can be opened. Works in the network namespace of the calling thread, blocks for some
+/// milliseconds, and changes nothing, except that the kernel may load modules.
+///
+/// With `any_kernel`, the version of the kernel is not checked: distributions backport nftables.
+///
+/// # Errors
+///
+/// [`ProbeError`] names what is missing.
+pub fn probe(
+    transport: TransportKind,
+    families: &PerFamily<bool>,
+    any_kernel: bool,
+) -> Result<(), ProbeError> {
+    if !any_kernel {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        check_release(release.trim())?;
+    }
+    // The needs of the transport itself. The dry run always takes netlink: the program nft does not
+    // report which operation was refused.
+    transport.open()?;
+    let mut netlink = TransportKind::Netlink.open()?;
+    let families: Vec<Family> =
+        Family::ALL.into_iter().filter(|&family| *families.get(family.into())).collect();
+    dry_run(netlink.as_mut(), &families)
+}
+
+/// Checks the kernel's release (`6.1.0-18-amd64`). A release without version numbers passes.
+fn check_release(release: &str) -> Result<(), ProbeError> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return Ok(());
+    };
+    match (major, minor) >= OLDEST_KERNEL {
+        true => Ok(()),
+        false => Err(ProbeError::OldKernel { release: release.to_owned() }),
+    }
+}
+
+/// The transaction of the probe, and the kernel module that each operation needs. The last operation
+/// must be refused, and has no module.
+fn wanted(families: &[Family]) -> (Transaction, Vec<&'static str>) {
+    let mut transaction = Transaction::new();
+    let mut modules = Vec::new();
+    for &family in families {
+        let (fib, reject, address) = match family {
+            Family::Ip => ("nft_fib_ipv4", "nft_reject_ipv4", [127, 0, 0, 1].into()),
+            Family::Ip6 => ("nft_fib_ipv6", "nft_reject_ipv6", [0, 0, 0, 0, 0, 0, 0, 1u16].into()),
+        };
+        let table = table(family);
+        transaction.add_table(table);
+        modules.push("nf_tables");
+        for (name, kind, hook, module) in [
+            (NAT_IN, ChainKind::Nat, Hook::Prerouting, "nft_chain_nat"),
+            (NAT_OUT, ChainKind::Nat, Hook::Postrouting, "nft_chain_nat"),
+            (FILTER, ChainKind::Filter, Hook::Input, "nf_tables"),
+        ] {
+            let chain = BaseChain { name: ChainName::new(name), kind, hook, priority: 0 };
+            transaction.add_base_chain(table, chain);
+            modules.push(module);
+        }
+        let random = Statement::RandomVerdict(vec![Verdict::Accept, Verdict::Drop]);
+        let dnat = Statement::Dnat { address, port: 1 };
+        let tcp = Statement::Protocol(Protocol::Tcp);
+        for (chain, statements, module) in [
+            (NAT_IN, vec![Statement::FibLocal(Side::Destination)], fib),
+            (NAT_IN, vec![random], "nft_numgen"),
+            (NAT_IN, vec![tcp, dnat], "nft_nat"),
+            (NAT_OUT, vec![Statement::Masquerade], "nft_masq"),
+            (FILTER, vec![Statement::CtStateNew], "nft_ct"),
+            (FILTER, vec![Statement::Reject], reject),
+        ] {
+            transaction.add_rule(table, ChainName::new(chain), Rule::new(statements));
+            modules.push(module);
+        }
+    }
+    transaction.delete_chain(table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
+    (transaction, modules)
+}
+
+fn dry_run(transport: &mut dyn Transport, families: &[Family]) -> Result<(), ProbeError> {
+    let (transaction, modules) = wanted(families);
+    let (first, others) = match transport.commit(&transaction) {
+        Err(TransportError::Refused(first, others)) => (first, others),
+        Err(error) => return Err(error.into()),
+        Ok(_) => return Err(ProbeError::NothingRefused),
+    };
+    let mut missing: Vec<&'static str> = Vec::new();
+    let mut reason = None;
+    for refusal in std::iter::once(first).chain(others) {
+        // The last operation must be refused, and has no module.
+        let Some(&module) = modules.get(refusal.operation) else { continue };
+        if !missing.contains(&module) {
+            missing.push(module);
+        }
+        // A rule is also refused when its chain was, so that the first refusal is the cause.
+        reason.get_or_insert(refusal);
+    }
+    match reason {
+        None => Ok(()),
+        Some(refusal) => Err(ProbeError::Refused { refusal, modules: missing }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_nft_ruleset::testing::InterceptingTransport;
+
+    use super::*;
+
+    /// A kernel without these modules.
+    fn without(missing: &'static [&'static str]) -> InterceptingTransport {
+        InterceptingTransport::without_kernel(move |transaction: &Transaction| {
+            let (_, modules) = wanted(&Family::ALL);
+            let last = transaction.operations().len() - 1;
+            assert_eq!(modules.len(), last, "each operation has its module");
+            let refused = |(operation, subject): (usize, String)| Refusal {
+                operation,
+                subject,
+                errno: Some(2),
+                reason: "No such file or directory".into(),
+            };
+            let operations = transaction.operations().iter().enumerate();
+            let mut refusals = operations
+                .filter(|(at, _)| *at == last || missing.contains(&modules[*at]))
+                .map(|(at, operation)| refused((at, operation.subject())));
+            let first = refusals.next().unwrap();
+            Err(TransportError::Refused(first, refusals.collect()))
+        })
+    }
+
+    #[test]
+    fn modules_that_are_missing_are_named() {
+        let run = |modules| dry_run(&mut without(modules), &Family::ALL);
+        run(&[]).unwrap();
+        let error = run(&["nft_fib_ipv6", "nft_masq"]).unwrap_err();
+        assert!(matches!(error, ProbeError::Refused { .. }), "{error:?}");
+        let text = error.to_string();
+        let end = "No such file or directory (needed of the kernel: nft_masq, nft_fib_ipv6)";
+        assert!(text.starts_with("cannot add rule ") && text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_nothing_is_not_trusted() {
+        let mut credulous = InterceptingTransport::without_kernel(|_| Ok(()));
+        let error = dry_run(&mut credulous, &Family::ALL).unwrap_err();
+        assert_eq!(error.to_string(), "nftables did not refuse what cannot be");
+    }
+
+    #[test]
+    fn kernels_have_an_age() {
+        check_release("6.1.0-18-amd64").unwrap();
+        check_release("5.13.0").unwrap();
+        check_release("unknown").unwrap();
+        assert_eq!(
+            check_release("5.10.0-28").unwrap_err().to_string(),
+            "the kernel is 5.10.0-28; 5.13 or newer is needed"
+        );
+        check_release("4.18.0").unwrap_err();
+    }
+}

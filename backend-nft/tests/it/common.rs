@@ -1,0 +1,60 @@
+//! What tests of whole syncs share: a node with a backend in a network namespace of its own, and
+//! `nft` to look at it and to damage it.
+
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+pub use switchyard_core::testing::{web, web_slice};
+use switchyard_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    testing::{NODE, Stepped},
+};
+use switchyard_nft::{NftConfig, NftProxier, ruleset::TransportKind};
+pub use test_netns::in_namespace;
+
+/// A node with a backend.
+pub type Node = Stepped<NftProxier>;
+
+/// A node of this configuration, in the namespace of this thread.
+pub fn start(config: NodeConfig) -> Node {
+    Node::new(config, open())
+}
+
+/// The backend, on a transport of its own.
+pub fn open() -> NftProxier {
+    let transport = TransportKind::Netlink.open().expect("netlink is there");
+    NftProxier::new(NftConfig::default(), transport)
+}
+
+/// Runs nft on `script`; returns what it prints.
+pub fn nft(script: &str) -> String {
+    run_nft("nft".as_ref(), script)
+}
+
+/// Runs the nft at `program` on `script`; returns what it prints.
+pub fn run_nft(program: &Path, script: &str) -> String {
+    let mut child = Command::new(program)
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("nft is installed");
+    child.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("nft reads");
+    let output = child.wait_with_output().expect("nft ends");
+    assert!(output.status.success(), "nft refuses {script}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Both tables, in this order whichever was made first.
+pub fn ruleset() -> String {
+    nft("list table ip kube-proxy") + &nft("list table ip6 kube-proxy")
+}
+
+pub fn config() -> NodeConfig {
+    let mut made = NodeConfig::new(NODE);
+    made.local_pods = LocalPodsConfig::NodeCidr;
+    made
+}

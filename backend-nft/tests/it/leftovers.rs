@@ -1,0 +1,36 @@
+//! Chains that cannot be removed at once.
+
+use std::{sync::atomic::Ordering, thread, time::Duration};
+
+use switchyard_core::{
+    config::NodeConfig,
+    testing::{NODE, Stepped, endpoint, service, slice},
+};
+use switchyard_nft::{
+    NftConfig, NftProxier,
+    ruleset::{TransportKind, testing::InterceptingTransport},
+};
+
+use crate::common::in_namespace;
+
+#[test]
+fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
+    in_namespace(|| {
+        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let (unreliable, fails) = InterceptingTransport::failing(inner);
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(unreliable));
+        let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
+        // Affinity gives a Service port chains of its own.
+        let service =
+            service("a", "10.0.0.1").port("", "TCP", 80).set("spec.sessionAffinity", "ClientIP");
+        let slice = slice("a", "1").port("", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
+        assert!(!node.sync([slice.apply()]).cleanup_failed);
+        assert!(!node.sync([service.apply()]).cleanup_failed);
+        assert!(!node.sync([service.delete()]).cleanup_failed, "too early");
+        thread::sleep(Duration::from_millis(1100));
+        fails.store(true, Ordering::Relaxed);
+        assert!(node.sync([]).cleanup_failed);
+        thread::sleep(Duration::from_millis(1100));
+        assert!(!node.sync([]).cleanup_failed, "the second time they can");
+    });
+}

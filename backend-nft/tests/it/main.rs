@@ -1,0 +1,12 @@
+//! Tests of the backend against a real kernel, in network namespaces of single threads.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+mod common;
+mod conformance;
+mod hand_over;
+mod leftovers;
+mod monitor;
+mod older_layout;
+mod probe;
+mod sync;

@@ -1,0 +1,27 @@
+//! The probe, on this kernel.
+
+use switchyard_core::model::PerFamily;
+use switchyard_nft::{probe, ruleset::TransportKind};
+
+use crate::common::{in_namespace, nft};
+
+#[test]
+fn this_kernel_can_and_nothing_is_done() {
+    in_namespace(|| {
+        for before in ["", "add table ip kube-proxy\nadd chain ip kube-proxy services\n"] {
+            nft(before);
+            let listed = nft("list ruleset");
+            for kind in [TransportKind::Netlink, TransportKind::Json] {
+                let probed = probe(kind, &PerFamily { v4: true, v6: true }, false);
+                match kind.open() {
+                    Ok(_) => probed.unwrap(),
+                    // The program here may be too old.
+                    Err(error) => {
+                        assert_eq!(probed.unwrap_err().to_string(), error.to_string());
+                    }
+                }
+            }
+            assert_eq!(nft("list ruleset"), listed);
+        }
+    });
+}

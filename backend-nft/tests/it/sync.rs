@@ -1,0 +1,219 @@
+//! What single syncs do to a real kernel: how much they send, what they repair, what they leave
+//! alone. Each test works in a network namespace of its own thread.
+
+use std::net::IpAddr;
+
+use switchyard_core::{
+    config::{LocalPodsConfig, NodePortAddressConfig},
+    testing::{NODE, endpoint, node, service, service_cidr, slice},
+};
+use switchyard_nft::{
+    NftConfig, NftProxier,
+    ruleset::{TransportKind, testing::InterceptingTransport},
+};
+
+use crate::common::{config, in_namespace, nft, open, ruleset, start, web, web_slice};
+
+#[test]
+fn a_sync_sends_what_changed_and_no_more() {
+    in_namespace(|| {
+        let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+        let mut proxy = start({
+            let mut made = config();
+            made.local_pods = pods;
+            made
+        });
+        assert!(proxy.sync(web()).added > 40);
+        assert_eq!(proxy.sync([]).bytes, 0);
+
+        // The last slot leads elsewhere.
+        let report = proxy.sync([web_slice(&[1, 2, 4])]);
+        assert_eq!((report.added, report.removed), (1, 1));
+
+        // A hole is filled with the last: one element moves, one goes, and the Service's verdict
+        // leads to another number of slots, for which chains are made.
+        let report = proxy.sync([web_slice(&[1, 4])]);
+        assert_eq!(report.removed, 3, "two slots and a verdict");
+        assert_eq!(report.added, 2 + 2 + 5, "a slot, a verdict, two chains with five rules");
+
+        // Back again: the chains are still there.
+        let report = proxy.sync([web_slice(&[1, 4, 7])]);
+        assert_eq!((report.added, report.removed), (2, 1));
+
+        // The local endpoint goes, and with it its hairpin element.
+        let report = proxy.sync([web_slice(&[4, 7, 8])]);
+        assert_eq!((report.added, report.removed), (1, 2));
+        let listed = ruleset();
+        assert!(!listed.contains("10.244.0.1 "), "{listed}");
+    });
+}
+
+#[test]
+fn a_restart_sends_nothing() {
+    in_namespace(|| {
+        let mut proxy = start(config());
+        proxy.sync(web());
+        // Slots in another order than a sync from nothing would choose.
+        proxy.sync([web_slice(&[2, 3])]);
+        proxy.sync([web_slice(&[1, 2, 3])]);
+        proxy.sync([service("web", "10.96.0.1")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP")
+            .apply()]);
+        nft(&format!("add element ip kube-proxy {} {{ 10.0.0.1 }}", affinity_set()));
+        let before = ruleset();
+        assert!(before.contains("10.0.0.1 expires"), "{before}");
+        let report = proxy.restart(open());
+        assert_eq!(report.added, 0);
+        let _ = proxy.restart(open());
+        let report = proxy.restart(open());
+        assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0));
+        assert!(ruleset().contains("10.0.0.1 expires"), "clients keep their endpoint");
+    });
+}
+
+/// The name of one set that remembers clients.
+fn affinity_set() -> String {
+    let listed = ruleset();
+    let line = listed.lines().find(|line| line.contains("set affinity-")).expect("a set");
+    line.trim().trim_start_matches("set ").trim_end_matches(" {").to_owned()
+}
+
+#[test]
+fn a_sync_that_trusts_a_damaged_table_fails_and_the_next_repairs_it() {
+    in_namespace(|| {
+        let mut proxy = start(config());
+        proxy.sync(web());
+        nft("flush ruleset");
+        proxy.apply([web_slice(&[1, 2, 9])]);
+        let error = proxy.try_sync().expect_err("the table is gone");
+        let source = std::error::Error::source(&error).expect("the kernel's answer").to_string();
+        assert!(source.contains("endpoints"), "names what it could not do: {source}");
+        let drift = proxy.try_sync().expect("a full sync").drift;
+        assert_eq!(drift.examples[0], "the table ip was missing", "{drift:?}");
+        let listed = ruleset();
+        assert!(listed.contains("10.244.0.9 . 80") && !listed.contains("10.244.0.3 "), "{listed}");
+    });
+}
+
+#[test]
+fn a_table_that_is_not_ours_to_repair_is_replaced() {
+    in_namespace(|| {
+        nft("add table ip kube-proxy; \
+             add set ip kube-proxy service-ips { type inet_service; }; \
+             add chain ip kube-proxy services { type filter hook input priority 3; policy drop; }; \
+             add table ip6 kube-proxy; \
+             add chain ip6 kube-proxy nat-output { type nat hook output priority 7; }; \
+             add table ip theirs; add set ip theirs kept { type ipv4_addr; }");
+        let mut proxy = start(config());
+        proxy.sync(web());
+        let listed = ruleset();
+        assert!(listed.contains("10.96.0.1 . tcp . 80"), "{listed}");
+        assert!(!listed.contains("policy drop"), "{listed}");
+        assert!(listed.contains("hook output priority -100"), "{listed}");
+        assert!(nft("list table ip theirs").contains("set kept"));
+    });
+}
+
+#[test]
+fn settings_of_the_node_apply_at_once() {
+    in_namespace(|| {
+        let mut config = config();
+        config.node_port_addresses =
+            vec![NodePortAddressConfig::Cidr("192.168.0.0/16".parse().unwrap())];
+
+        let mut proxy = start(config);
+        let sticky = service("sticky", "10.96.0.2")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP");
+        let its_slice = slice("sticky", "a")
+            .set("ports", serde_json::json!([{"name": "http", "port": 80}]))
+            .endpoint(endpoint("10.244.0.5", "elsewhere"));
+        let with_pods =
+            |cidr: &str| node(NODE, "192.168.0.1").set("spec.podCIDRs", vec![cidr]).apply();
+        proxy.sync(web());
+        proxy.sync([sticky.apply(), its_slice.apply(), with_pods("10.244.0.0/24")]);
+        let listed = ruleset();
+        assert_eq!(listed.matches("ip saddr != 10.244.0.0/24").count(), 2, "{listed}");
+
+        proxy.sync([with_pods("10.244.7.0/24")]);
+        let listed = ruleset();
+        assert_eq!(listed.matches("ip saddr != 10.244.7.0/24").count(), 2, "{listed}");
+        assert!(!listed.contains("10.244.0.0/24"), "{listed}");
+
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        proxy.tracker.set_interface_addresses(["192.168.0.1", "10.0.0.1"].map(address));
+        proxy.sync([service_cidr("kubernetes", &["10.96.0.0/16"]).apply()]);
+        let listed = ruleset();
+        assert!(listed.contains("elements = { 192.168.0.1 }"), "{listed}");
+        assert!(listed.contains("ip daddr 10.96.0.0/16 drop"), "{listed}");
+
+        proxy.tracker.set_interface_addresses(["192.168.0.2"].map(address));
+        proxy.sync([service_cidr("kubernetes", &["10.97.0.0/16"]).apply()]);
+        let listed = ruleset();
+        assert!(listed.contains("elements = { 192.168.0.2 }"), "{listed}");
+        assert!(listed.contains("ip daddr 10.97.0.0/16 drop") && !listed.contains("10.96.0.0/16"));
+    });
+}
+
+/// A packet that finds its way to `lb/2` while a commit takes effect may find it as it was before;
+/// and one that was sent to `lb/3` just before a commit may draw slot 2 just after it.
+#[test]
+fn chains_come_before_what_leads_to_them_and_slots_go_after() {
+    in_namespace(|| {
+        let mut proxy = start(config());
+        let inner = TransportKind::Netlink.open().expect("netlink is there");
+        let (recording, recorded) = InterceptingTransport::recording(inner);
+        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(recording));
+        proxy.sync(web());
+        for (left, name) in [(&[1, 2][..], "one goes"), (&[], "all go")] {
+            recorded.take();
+            proxy.sync([web_slice(left)]);
+            let committed = recorded.take();
+            let (preparing, [main, trimming]) = committed.split_last_chunk().expect("two or more");
+            // `lb/2` is new, and nobody needs a chain for no endpoints.
+            assert_eq!(preparing.len(), usize::from(!left.is_empty()), "{name}: {preparing:?}");
+            assert!(preparing.iter().all(|text| text.starts_with("add chain ip kube-proxy lb/2")));
+            assert!(!preparing.iter().any(|text| text.contains("service-ips")), "{preparing:?}");
+            assert!(main.contains("service-ips"), "{name}: {main}");
+            assert!(!main.contains("delete element ip kube-proxy tcp-endpoints"), "{name}: {main}");
+            let mut lines = trimming.lines();
+            let all_slots =
+                lines.all(|l| l.starts_with("delete element ip kube-proxy tcp-endpoints"));
+            assert!(all_slots, "{name}: {trimming}");
+        }
+        // The same when the table is compared as a whole.
+        proxy.sync(web());
+        recorded.take();
+        proxy.apply([web_slice(&[1, 2])]);
+        proxy.tracker.request_comparison();
+        proxy.try_sync().expect("a sync");
+        let committed = recorded.take();
+        let [main, trimming, deleting] = committed.as_slice() else { panic!("{committed:?}") };
+        assert!(main.contains("service-ips") && !main.contains("flush"), "{main}");
+        assert!(trimming.contains("tcp-endpoints { 10.96.0.1 . 80 . 2"), "{trimming}");
+        // Nothing needs it any more, and that is only found out here.
+        assert!(trimming.contains("flush chain ip kube-proxy lb/3"), "{trimming}");
+        assert_eq!(deleting, "delete chain ip kube-proxy lb/3\n");
+    });
+}
+
+/// A pool that clients cannot be remembered for is served all the same.
+#[test]
+fn a_huge_pool_has_no_affinity() {
+    in_namespace(|| {
+        let mut proxy = start(config());
+        let sticky = service("huge", "10.96.0.3")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP");
+        let mut huge =
+            slice("huge", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
+        for i in 0..2001 {
+            huge = huge.endpoint(endpoint(&format!("10.244.{}.{}", i / 250, i % 250 + 1), "there"));
+        }
+        proxy.sync([sticky.apply(), huge.apply()]);
+        let listed = ruleset();
+        assert!(listed.contains("10.96.0.3 . 80 . 2000 : "), "all are in slots");
+        assert!(!listed.contains("affinity-"));
+    });
+}

@@ -1,0 +1,116 @@
+//! The table of backends, which is all that the program knows about single backends.
+
+use std::{env, sync::Arc};
+
+use switchyard_config::{
+    ConfigError, Loaded,
+    settings::{BackendSettings, NftTransport},
+};
+use switchyard_core::{
+    model::PerFamily,
+    proxier::{Backend, Mode},
+};
+use switchyard_interfaces::families;
+use switchyard_iptables::{IptablesBackend, IptablesConfig};
+use switchyard_ipvs::IpvsBackend;
+use switchyard_nft::{NftBackend, NftConfig, ruleset::TransportKind};
+use switchyard_userspace::UserspaceBackend;
+
+/// A function that makes a backend from its part of the settings, for these families.
+type MakeBackend = fn(&BackendSettings, PerFamily<bool>) -> Arc<dyn Backend>;
+
+/// Every backend, by its mode. A new backend is one more row.
+const TABLE: &[(Mode, MakeBackend)] = &[
+    (Mode::NFTABLES, |settings, families| {
+        Arc::new(NftBackend::new(nft_config(settings, families)))
+    }),
+    (Mode::IPTABLES, |settings, families| {
+        Arc::new(IptablesBackend::new(iptables_config(settings, families)))
+    }),
+    (Mode::IPVS, |_, _| Arc::new(IpvsBackend)),
+    (Mode::USERSPACE, |_, _| Arc::new(UserspaceBackend)),
+];
+
+/// The environment variable that, if not empty, allows nftables mode on any version of the kernel,
+/// as with kube-proxy.
+const SKIP_KERNEL_CHECK: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+
+/// The modes that a configuration may name.
+pub const MODES: [Mode; TABLE.len()] = {
+    let mut modes = [Mode::NFTABLES; TABLE.len()];
+    let mut i = 0;
+    while i < TABLE.len() {
+        modes[i] = TABLE[i].0;
+        i += 1;
+    }
+    modes
+};
+
+/// Makes all backends, each with the settings of its own mode, for the families of this node.
+///
+/// # Errors
+/// If the configuration cannot be applied to a mode.
+pub fn all(loaded: &Loaded) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
+    let families = families();
+    let make =
+        |(mode, make): &(Mode, MakeBackend)| Ok(make(&loaded.with_mode(*mode)?.backend, families));
+    TABLE.iter().map(make).collect()
+}
+
+/// Returns the backend of a mode.
+pub fn get(backends: &[Arc<dyn Backend>], mode: Mode) -> Option<&Arc<dyn Backend>> {
+    backends.iter().find(|backend| backend.mode() == mode)
+}
+
+/// Returns the configuration of the nftables backend.
+pub fn nft_config(settings: &BackendSettings, families: PerFamily<bool>) -> NftConfig {
+    let mut config = NftConfig::default();
+    config.masquerade_bit = settings.masquerade_bit;
+    config.families = families;
+    config.transport = match settings.nft_transport {
+        NftTransport::Netlink => TransportKind::Netlink,
+        NftTransport::Json => TransportKind::Json,
+    };
+    config.any_kernel = env::var_os(SKIP_KERNEL_CHECK).is_some_and(|value| !value.is_empty());
+    config
+}
+
+fn iptables_config(settings: &BackendSettings, families: PerFamily<bool>) -> IptablesConfig {
+    let mut made = IptablesConfig::default();
+    made.masquerade_bit = settings.masquerade_bit;
+    made.families = families;
+    made.localhost_node_ports = settings.localhost_node_ports;
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_config::cli;
+    use switchyard_core::proxier;
+
+    use super::*;
+
+    fn with_defaults() -> Vec<Arc<dyn Backend>> {
+        let arguments = ["switchyard", "--hostname-override=node-1"].map(Into::into);
+        let flags = cli::parse(arguments).unwrap().flags;
+        all(&switchyard_config::load(&flags, &MODES).unwrap()).unwrap()
+    }
+
+    fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {
+        backends.iter().map(|backend| backend.mode()).collect()
+    }
+
+    #[test]
+    fn every_backend_has_the_mode_of_its_row() {
+        assert_eq!(modes(&with_defaults()), MODES);
+    }
+
+    #[test]
+    fn every_mode_removes_what_all_others_left() {
+        let backends = with_defaults();
+        for mode in MODES {
+            let others: Vec<Mode> = MODES.into_iter().filter(|other| *other != mode).collect();
+            assert_eq!(modes(&proxier::predecessors(&backends, mode)), others, "{mode}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The start of the removal of stale conntrack entries, where this process may remove them.
+
+use std::{fs, sync::Arc};
+
+use switchyard_conntrack::Reconciler;
+use switchyard_core::{error::Chain, proxier::Backend};
+use switchyard_observability::metrics::Metrics;
+
+/// The bit of `CAP_NET_ADMIN` in a set of capabilities.
+const CAP_NET_ADMIN: u32 = 12;
+
+/// Starts the thread that removes stale entries after syncs. Returns `None`, after a warning, if
+/// the privilege or the kernel's support is missing: the proxy runs without it, since new flows need
+/// no removal.
+pub fn start(backend: &dyn Backend, metrics: Arc<Metrics>) -> Option<Reconciler> {
+    if !backend.translates_flows() {
+        // The proxy itself is the destination of all flows, so that all would look stale.
+        return None;
+    }
+    if let Some(false) = may_administer_networks() {
+        tracing::warn!("Stale UDP flows will not be ended: CAP_NET_ADMIN is missing");
+        return None;
+    }
+    let report = move |report| metrics.flows_reconciled(report);
+    Reconciler::start(report)
+        .inspect_err(|error| {
+            tracing::warn!(err = %Chain(error), "Stale UDP flows will not be ended");
+        })
+        .ok()
+}
+
+/// Returns whether this process has `CAP_NET_ADMIN`, or `None` if `/proc` does not have the answer.
+fn may_administer_networks() -> Option<bool> {
+    effective(&fs::read_to_string("/proc/self/status").ok()?)
+        .map(|capabilities| capabilities & (1 << CAP_NET_ADMIN) != 0)
+}
+
+/// Parses the effective capabilities in `/proc/<pid>/status`.
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use switchyard_config::release::KUBERNETES;
+
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read() {
+        let status = "Name:\tx\nCapPrm:\t0000000000000001\nCapEff:\t0000000000001000\n";
+        assert_eq!(effective(status), Some(1 << CAP_NET_ADMIN));
+        assert_eq!(effective("Name:\tx\n"), None);
+        assert!(may_administer_networks().is_some());
+    }
+
+    #[test]
+    fn userspace_has_no_flows_to_end() {
+        let backend = switchyard_userspace::UserspaceBackend;
+        let metrics = Metrics::new(backend.mode(), &[], &BTreeMap::new(), KUBERNETES).unwrap();
+        assert!(start(&backend, Arc::new(metrics)).is_none());
+    }
+}

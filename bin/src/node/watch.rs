@@ -1,0 +1,343 @@
+//! What the program does when the engine reports facts of the Node: judges the configuration, logs as
+//! kube-proxy does, and keeps the facts for changes of the configuration.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::ControlFlow,
+};
+
+use switchyard_config::{
+    settings::{Settings, SourceSettings},
+    v1alpha1::KubeProxyConfiguration,
+};
+use switchyard_core::{
+    config::{LocalPodsConfig, NodeConfig},
+    model::{IpFamily, PerFamily},
+    runner::{NodePatience, Observer},
+    track::{Missing, NodeFacts},
+};
+use tokio::sync::watch;
+
+use super::sanity::{Misfit, Sanity};
+
+/// The prefix of warnings about a suspicious configuration.
+const DOUBTFUL: &str = "Kube-proxy configuration may be incomplete or incorrect";
+
+/// Why the program cannot work on this node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The Node's podCIDRs are configured to detect local traffic, and there is no Node.
+    #[error("timeout waiting for node {0:?} to exist")]
+    NoNode(String),
+    /// The Node's podCIDRs are configured to detect local traffic, and the Node has none.
+    #[error("timeout waiting for PodCIDR allocation on node {0:?}")]
+    NoPodCidrs(String),
+    /// The configuration does not fit the node.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+}
+
+/// The facts of the Node, `Some(None)` if there is no Node; `None` until the engine has them.
+pub type KnownNode = Option<Option<NodeFacts>>;
+
+/// How long the first sync waits for facts of the Node. Manifests need not have a Node.
+pub fn patience(source: &SourceSettings) -> Option<NodePatience> {
+    match source {
+        SourceSettings::Manifests(_) => None,
+        SourceSettings::Cluster(_) => Some(NodePatience::KUBE_PROXY),
+    }
+}
+
+/// The checks of a configuration against the facts of the Node.
+#[derive(Debug)]
+pub struct NodeChecks {
+    node: NodeConfig,
+    sanity: Sanity,
+    /// Whether the objects come from a cluster, where every node has a Node.
+    has_cluster: bool,
+}
+
+impl NodeChecks {
+    /// Creates the checks of a configuration, on a node that can program the families in
+    /// `supported`.
+    pub fn new(
+        config: &KubeProxyConfiguration,
+        settings: &Settings,
+        supported: PerFamily<bool>,
+    ) -> Self {
+        Self {
+            node: settings.node.clone(),
+            sanity: Sanity::new(config, settings, supported),
+            has_cluster: patience(&settings.source).is_some(),
+        }
+    }
+
+    /// Checks whether the program could start with this configuration, now that the Node is known.
+    /// Logs doubts.
+    ///
+    /// # Errors
+    /// If the configuration cannot work on this node.
+    pub fn check(&self, node: Option<&NodeFacts>) -> Result<(), NodeError> {
+        let has_pod_cidrs = node.is_some_and(|node| !node.pod_cidrs.is_empty());
+        let needs_pod_cidrs = self.node.local_pods == LocalPodsConfig::NodeCidr;
+        if self.has_cluster && needs_pod_cidrs && !has_pod_cidrs {
+            return Err(self.lacks_pod_cidrs(node.is_some()));
+        }
+        self.judge(node.unwrap_or(&NodeFacts::default()))
+    }
+
+    fn lacks_pod_cidrs(&self, node_exists: bool) -> NodeError {
+        let name = self.node.node_name.clone();
+        if node_exists { NodeError::NoPodCidrs(name) } else { NodeError::NoNode(name) }
+    }
+
+    fn judge(&self, facts: &NodeFacts) -> Result<(), NodeError> {
+        let verdict = self.sanity.judge(facts);
+        for doubt in &verdict.doubts {
+            let err = doubt.as_str();
+            if self.has_cluster {
+                tracing::error!(err, "{DOUBTFUL}");
+            } else {
+                // Manifests are mostly for trying things out.
+                tracing::warn!(err, "{DOUBTFUL}");
+            }
+        }
+        verdict.fatal.map_or(Ok(()), |misfit| Err(misfit.into()))
+    }
+
+    /// Judges the configuration, and logs the node's addresses.
+    fn start(&self, node: Option<&NodeFacts>) -> Result<(), NodeError> {
+        let none = NodeFacts::default();
+        let facts = node.unwrap_or(&none);
+        if !facts.addresses.is_empty() {
+            tracing::info!(node_ips = ?facts.addresses, "The Node tells the node's addresses");
+        }
+        let primary = facts.primary_family(self.node.bind_address);
+        let ip = facts.ip(self.node.bind_address, primary).unwrap_or_else(|| loopback(primary));
+        if ip.is_loopback() && self.has_cluster {
+            tracing::info!(
+                assumed = %ip,
+                "The node's address is not known; if that is wrong, set --bind-address"
+            );
+        }
+        self.judge(facts)?;
+        tracing::info!(%primary, "The node's primary IP family");
+        Ok(())
+    }
+
+    /// Logs what differs.
+    fn log_changes(&self, before: Option<&NodeFacts>, now: Option<&NodeFacts>) {
+        let node = self.node.node_name.as_str();
+        match (before, now) {
+            (Some(_), None) => tracing::info!(node, "The Node is deleted"),
+            (None, Some(_)) => tracing::info!(node, "There is a Node now"),
+            (Some(before), Some(now)) => {
+                if before.addresses != now.addresses {
+                    let (old, new) = (&before.addresses, &now.addresses);
+                    tracing::info!(node, ?old, ?new, "The Node's addresses have changed");
+                }
+                let uses_pod_cidrs = self.node.local_pods == LocalPodsConfig::NodeCidr;
+                if uses_pod_cidrs && before.pod_cidrs != now.pod_cidrs {
+                    let (old, new) = (&before.pod_cidrs, &now.pod_cidrs);
+                    tracing::info!(node, ?old, ?new, "The Node's podCIDRs have changed");
+                }
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// An engine's observer that applies [`NodeChecks`].
+#[derive(Debug)]
+pub struct NodeWatch {
+    checks: NodeChecks,
+    known: watch::Sender<KnownNode>,
+    failure: watch::Sender<Option<NodeError>>,
+}
+
+impl NodeWatch {
+    /// Creates an observer that has seen nothing yet.
+    pub fn new(checks: NodeChecks) -> Self {
+        Self { checks, known: watch::Sender::new(None), failure: watch::Sender::new(None) }
+    }
+
+    /// Returns a receiver of the facts, as they change.
+    pub fn known(&self) -> watch::Receiver<KnownNode> {
+        self.known.subscribe()
+    }
+
+    /// Returns a receiver of the reason why the program has to end, for [`failed`].
+    pub fn failure(&self) -> watch::Receiver<Option<NodeError>> {
+        self.failure.subscribe()
+    }
+
+    fn fail(&self, error: NodeError) {
+        self.failure.send_replace(Some(error));
+    }
+}
+
+/// Returns the reason why the program has to end, once there is one.
+pub async fn failed(mut failure: watch::Receiver<Option<NodeError>>) -> NodeError {
+    loop {
+        if let Some(error) = &*failure.borrow_and_update() {
+            return error.clone();
+        }
+        if failure.changed().await.is_err() {
+            // The engine has ended, which is noticed elsewhere.
+            std::future::pending().await
+        }
+    }
+}
+
+impl Observer for NodeWatch {
+    fn waiting_for(&self, missing: Missing) {
+        tracing::debug!(missing = missing.as_str(), "Waiting before the first sync");
+    }
+
+    fn gave_up(&self, missing: Missing, facts: Option<&NodeFacts>) {
+        let node = self.checks.node.node_name.as_str();
+        match missing {
+            Missing::Node => {
+                tracing::error!(node, "The Node does not exist; going on without it");
+            }
+            Missing::NodeAddresses => {
+                tracing::error!(node, "The Node has no usable address; going on without one");
+            }
+            Missing::PodCidrs => self.fail(self.checks.lacks_pod_cidrs(facts.is_some())),
+            // The runner waits for these without an end.
+            Missing::Services | Missing::EndpointSlices | Missing::Nodes => {}
+        }
+    }
+
+    fn node_known(&self, node: Option<&NodeFacts>) -> ControlFlow<()> {
+        if let Err(error) = self.checks.start(node) {
+            self.fail(error);
+            return ControlFlow::Break(());
+        }
+        self.known.send_replace(Some(node.cloned()));
+        ControlFlow::Continue(())
+    }
+
+    fn node_changed(&self, node: Option<&NodeFacts>) {
+        // Before the start, `node_known` reports the facts.
+        if self.known.borrow().is_none() {
+            return;
+        }
+        if let Some(before) = self.known.send_replace(Some(node.cloned())) {
+            self.checks.log_changes(before.as_ref(), node);
+        }
+    }
+}
+
+/// The address that a node without a known one is assumed to have.
+fn loopback(family: IpFamily) -> IpAddr {
+    match family {
+        IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
+        IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_config::cli;
+
+    use super::*;
+    use crate::backends::MODES;
+
+    fn watch(arguments: &[&str]) -> NodeWatch {
+        let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
+        let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
+        let loaded = switchyard_config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
+        let supported = PerFamily { v4: true, v6: false };
+        NodeWatch::new(NodeChecks::new(&loaded.config, &loaded.settings, supported))
+    }
+
+    fn facts(ips: &[&str], pod_cidrs: &[&str]) -> NodeFacts {
+        let mut facts = NodeFacts::default();
+        facts.addresses = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        facts.pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();
+        facts
+    }
+
+    /// Why the program has to end, if it has to.
+    fn failure(watch: &NodeWatch) -> Option<String> {
+        watch.failure().borrow().as_ref().map(ToString::to_string)
+    }
+
+    #[test]
+    fn facts_are_kept_from_the_start_on() {
+        let watch = watch(&[]);
+        let node = facts(&["10.0.0.1"], &[]);
+        watch.node_changed(Some(&node));
+        assert_eq!(*watch.known().borrow(), None, "not judged yet");
+        assert_eq!(watch.node_known(Some(&node)), ControlFlow::Continue(()));
+        assert_eq!(*watch.known().borrow(), Some(Some(node)));
+        let later = facts(&["10.0.0.2"], &[]);
+        watch.node_changed(Some(&later));
+        assert_eq!(*watch.known().borrow(), Some(Some(later)));
+        watch.node_changed(None);
+        assert_eq!(*watch.known().borrow(), Some(None));
+        assert_eq!(failure(&watch), None);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_and_ends_the_program() {
+        let unsupported = watch(&[]);
+        let verdict = unsupported.node_known(Some(&facts(&["fd00::1"], &[])));
+        assert_eq!(verdict, ControlFlow::Break(()));
+        assert_eq!(failure(&unsupported).unwrap(), "no support for primary IP family \"IPv6\"");
+        assert_eq!(*unsupported.known().borrow(), None);
+
+        let other_family = watch(&["--detect-local-mode=NodeCIDR"]);
+        let verdict = other_family.node_known(Some(&facts(&["10.0.0.1"], &["fd01::/64"])));
+        assert_eq!(verdict, ControlFlow::Break(()));
+        assert!(failure(&other_family).unwrap().contains("spec.podCIDRs of the Node is IPv6"));
+    }
+
+    #[test]
+    fn only_pod_cidrs_cannot_be_done_without() {
+        let node = facts(&["10.0.0.1"], &[]);
+        for (missing, facts, expected) in [
+            (Missing::Node, None, None),
+            (Missing::NodeAddresses, Some(&node), None),
+            (
+                Missing::PodCidrs,
+                Some(&node),
+                Some("timeout waiting for PodCIDR allocation on node \"node-1\""),
+            ),
+            (Missing::PodCidrs, None, Some("timeout waiting for node \"node-1\" to exist")),
+        ] {
+            let watch = watch(&["--detect-local-mode=NodeCIDR"]);
+            watch.gave_up(missing, facts);
+            assert_eq!(failure(&watch).as_deref(), expected, "{missing:?}");
+        }
+    }
+
+    #[test]
+    fn another_configuration_is_checked_against_the_known_node() {
+        let check = |arguments: &[&str], node: Option<&NodeFacts>| {
+            watch(arguments).checks.check(node).map_err(|error| error.to_string())
+        };
+        let node = facts(&["10.0.0.1"], &[]);
+        assert_eq!(check(&[], Some(&node)), Ok(()));
+        assert_eq!(check(&[], None), Ok(()));
+        let node_cidr = "--detect-local-mode=NodeCIDR";
+        let timeout = "timeout waiting for";
+        let error = check(&[node_cidr], Some(&node)).unwrap_err();
+        assert_eq!(error, format!("{timeout} PodCIDR allocation on node \"node-1\""));
+        let error = check(&[node_cidr], None).unwrap_err();
+        assert_eq!(error, format!("{timeout} node \"node-1\" to exist"));
+        assert_eq!(check(&[node_cidr, "--manifests=/"], None), Ok(()));
+        assert!(check(&["--bind-address=fd00::1"], Some(&node)).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_waited_for() {
+        let watch = watch(&["--detect-local-mode=NodeCIDR"]);
+        let failed = tokio::spawn(failed(watch.failure()));
+        tokio::task::yield_now().await;
+        assert!(!failed.is_finished());
+        watch.gave_up(Missing::PodCidrs, None);
+        assert_eq!(failed.await.unwrap(), NodeError::NoNode("node-1".to_owned()));
+    }
+}

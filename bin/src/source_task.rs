@@ -1,0 +1,101 @@
+//! The source of objects, connected to the engine.
+
+use std::{convert::Infallible, sync::Arc};
+
+use futures::{FutureExt, future};
+use switchyard_config::settings::{ClientSettings, SourceSettings};
+use switchyard_core::objects::Event;
+use switchyard_source_kube::{
+    self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, WatchHealth,
+};
+use switchyard_source_manifests::{self as manifests, ManifestsError};
+use tokio::sync::mpsc::Sender;
+
+use crate::node_events::{self, EventQueue};
+
+/// Why the source of objects ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The manifests cannot be followed.
+    #[error(transparent)]
+    Manifests(#[from] ManifestsError),
+    /// The API server cannot be watched.
+    #[error(transparent)]
+    Cluster(#[from] KubeSourceError),
+    /// The source ended while the engine was receiving.
+    #[error("the source of objects ended unexpectedly")]
+    Ended,
+}
+
+/// Everything else that the program exchanges with an API server.
+#[derive(Debug)]
+pub struct ApiServerLink {
+    /// Records when the watches were last heard from.
+    pub watches: WatchHealth,
+    /// Kubernetes Events to be sent to the API server.
+    pub recorded: EventQueue,
+    /// Counts requests.
+    pub requests: Arc<dyn RequestObserver>,
+}
+
+/// Sends the events of the source for ever.
+pub async fn run(
+    source: &SourceSettings,
+    node_name: &str,
+    events: Sender<Event>,
+    link: ApiServerLink,
+) -> SourceError {
+    match from_source(source, node_name, events, link).await {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+/// Checks whether the settings name a source that could be reached. Sends no request.
+pub async fn check(source: &SourceSettings) -> Result<(), SourceError> {
+    if let SourceSettings::Cluster(client) = source {
+        kube::client(&kube_config(client)).await.map_err(KubeSourceError::from)?;
+    }
+    Ok(())
+}
+
+fn kube_config(client: &ClientSettings) -> KubeConfig {
+    KubeConfig {
+        kubeconfig: client.kubeconfig.clone(),
+        master: client.master.clone(),
+        pace: RequestPace { qps: client.qps, burst: client.burst },
+        ..KubeConfig::new(client.user_agent.clone())
+    }
+}
+
+async fn from_source(
+    source: &SourceSettings,
+    node_name: &str,
+    sender: Sender<Event>,
+    link: ApiServerLink,
+) -> Result<Infallible, SourceError> {
+    match source {
+        SourceSettings::Manifests(directory) => {
+            // There is no API server to send Kubernetes Events to.
+            drop(link);
+            manifests::run(directory.clone(), sender).await?;
+        }
+        SourceSettings::Cluster(client) => {
+            let observer = link.requests;
+            let config = KubeConfig { observer: Some(observer.clone()), ..kube_config(client) };
+            let client = kube::client(&config).await.map_err(KubeSourceError::from)?;
+            let pacer = Pacer::new(config.pace).observed_by(observer);
+            let publishing =
+                node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
+            let watching =
+                kube::watch_all(client, pacer, config.timing, node_name, sender, link.watches);
+            // The watches go on even if there is nothing to publish any more.
+            let publishing = publishing.then(|()| future::pending());
+            tokio::select! {
+                result = watching => result?,
+                never = publishing => match never {},
+            }
+        }
+    }
+    Err(SourceError::Ended)
+}

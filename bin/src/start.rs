@@ -1,0 +1,80 @@
+//! The start of proxying: chooses the mode, prepares the node, and then runs the proxy.
+
+use std::sync::Arc;
+
+use switchyard_config::{
+    Loaded,
+    flags::Flags,
+    release,
+    settings::{ConntrackSettings, Settings},
+};
+use switchyard_core::{error::Chain, proxier::Backend};
+
+use crate::{
+    Failure, backends, descriptors, run,
+    select::{self, Chosen, NoMode},
+    sysctl,
+};
+
+/// Chooses the mode and prepares the node. Then proxies, unless `--init-only` is given; so this
+/// returns only after `--init-only`, or with the reason why the program ends.
+pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
+    descriptors::raise_limit();
+    let backends = backends::all(loaded)?;
+    let chosen = choose_mode(loaded, &backends)?;
+    let settings = loaded.with_mode(chosen.mode)?;
+    if let Some(conntrack) = &settings.conntrack {
+        set_conntrack(conntrack)?;
+    }
+    if flags.is_on("init-only") {
+        if let Some(backend) = backends::get(&backends, chosen.mode) {
+            backend.prepare(&settings.node)?;
+        }
+        tracing::info!(mode = %settings.backend.mode, "The node is ready");
+        return Ok(());
+    }
+    if let Some(score) = settings.oom_score_adj {
+        sysctl::set_oom_score_adj(score);
+    }
+    log_start(&settings);
+    match run::run(&settings, loaded, flags, &backends, chosen) {
+        Ok(never) => match never {},
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Chooses the configured mode, or the best mode that this node can run.
+fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen, NoMode> {
+    let chosen = select::choose(loaded.named_mode(), |mode| select::probe(backends, mode))?;
+    for (mode, unusable) in &chosen.passed_over {
+        tracing::info!(%mode, reason = %unusable, "This node cannot run the mode");
+    }
+    if let Some(warning) = &chosen.warning {
+        tracing::warn!(warning = warning.as_str(), "Using another mode");
+    }
+    Ok(chosen)
+}
+
+/// Sets the limits and timeouts of connection tracking. A failure is fatal only if the values are
+/// configured; a failure to set the defaults is logged.
+fn set_conntrack(conntrack: &ConntrackSettings) -> Result<(), Failure> {
+    let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack) else { return Ok(()) };
+    let why = Chain(&error);
+    if conntrack.is_asked_for {
+        return Err(format!(
+            "could not set conntrack parameters from kube-proxy configuration: {why}"
+        )
+        .into());
+    }
+    tracing::warn!(err = %why, "Connection tracking keeps its limits and timeouts");
+    Ok(())
+}
+
+fn log_start(settings: &Settings) {
+    tracing::info!(
+        version = release::OURS,
+        mode = %settings.backend.mode,
+        node = settings.node.node_name.as_str(),
+        "Starting"
+    );
+}

@@ -1,0 +1,8 @@
+//! What needs no network namespace of its own: the program's arguments and output, the manifests in
+//! `deploy/`, and the scripts that make images.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+mod deploy;
+mod image;
+mod program;

@@ -1,0 +1,98 @@
+//! Frontends that may have stale flows after a sync: frontends that were added or removed, and
+//! frontends whose endpoints were removed.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use switchyard_core::{
+    state::{Pool, ResolvedServicePort},
+    transition::{PortChange, Transition},
+};
+
+use crate::{
+    Group,
+    job::Listener,
+    queue::{Queue, Waiting},
+};
+
+/// Queues the frontends that may have stale flows after a sync. After a first sync, those are all
+/// frontends.
+pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
+    let is_first = change.before().is_none();
+    let changed: Vec<PortChange<'_>> =
+        change.ports().filter(|port| Group::from_port(port.id).is_some()).collect();
+    if changed.is_empty() && !is_first && !change.node_changed() {
+        return;
+    }
+    let mut waiting = queue.lock();
+    if is_first || change.node_changed() {
+        waiting.node_ports.clone_from(&change.after().node.node_ports);
+    }
+    // First all removals, so that a frontend that moved to another Service port counts as added.
+    for port in &changed {
+        if let Some(before) = port.before {
+            queue_removed(before, port.after, &mut waiting);
+        }
+    }
+    for port in &changed {
+        if let Some(after) = port.after {
+            queue_present(after, port.before.map(Arc::as_ref), &mut waiting);
+        }
+    }
+    drop(waiting);
+    queue.wake();
+}
+
+fn has_listener(port: &ResolvedServicePort, at: Listener) -> bool {
+    port.frontends.iter().any(|frontend| Listener::from_frontend(frontend) == at)
+}
+
+/// Queues the listeners that `old` had and `new` has not.
+fn queue_removed(
+    old: &Arc<ResolvedServicePort>,
+    new: Option<&Arc<ResolvedServicePort>>,
+    waiting: &mut Waiting,
+) {
+    let Some(group) = Group::from_port(&old.id) else { return };
+    for at in old.frontends.iter().map(Listener::from_frontend) {
+        if !new.is_some_and(|new| has_listener(new, at)) {
+            waiting.lane(group).lost(at, old);
+        }
+    }
+}
+
+/// Queues the listeners of `new` that are new, or all if an endpoint was removed.
+fn queue_present(
+    new: &Arc<ResolvedServicePort>,
+    old: Option<&ResolvedServicePort>,
+    waiting: &mut Waiting,
+) {
+    let Some(group) = Group::from_port(&new.id) else { return };
+    let all = old.is_none_or(|old| has_removed_endpoint(old, new) || has_first_endpoint(old, new));
+    for at in new.frontends.iter().map(Listener::from_frontend) {
+        let needed = all || old.is_none_or(|old| !has_listener(old, at));
+        waiting.lane(group).has(at, new, needed);
+    }
+}
+
+/// Whether an endpoint was removed.
+fn has_removed_endpoint(old: &ResolvedServicePort, new: &ResolvedServicePort) -> bool {
+    let pools =
+        [(&old.cluster, &new.cluster), (&old.local, &new.local), (&old.draining, &new.draining)];
+    // Most endpoints are in the same pool. The others may have changed pools.
+    pools.iter().any(|(old, kept)| missing(old, kept).any(|address| !new.serves(address)))
+}
+
+/// Returns the addresses in `old` that are not in `new`, in one walk over both.
+fn missing<'p>(old: &'p Pool, new: &'p Pool) -> impl Iterator<Item = SocketAddr> + use<'p> {
+    let mut new = new.iter().map(|endpoint| endpoint.address).peekable();
+    old.iter().map(|endpoint| endpoint.address).filter(move |address| {
+        while new.next_if(|other| other < address).is_some() {}
+        new.peek() != Some(address)
+    })
+}
+
+/// Whether the Service port has endpoints now, and had none before.
+fn has_first_endpoint(old: &ResolvedServicePort, new: &ResolvedServicePort) -> bool {
+    let is_served = |port: &ResolvedServicePort| !port.cluster.is_empty() || !port.local.is_empty();
+    !is_served(old) && is_served(new)
+}

@@ -1,0 +1,287 @@
+//! The kernel's table: asks for flows, and deletes the stale ones.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+};
+
+use switchyard_core::{model::Protocol, state::NodePortAddresses};
+use switchyard_netlink::{Error, Socket, Writer, flags};
+
+use crate::{
+    Group, addresses,
+    flow::{Flow, Question},
+    job::{Jobs, Listener},
+    queue::Queue,
+    worker::Tally,
+};
+
+/// The most ports that are requested one by one; for more, the whole protocol is requested. The kernel
+/// walks its table for each request, which costs as much as copying some ten thousand flows.
+const MOST_QUESTIONS: usize = 4;
+/// Flows that are deleted with one system call.
+const BATCH: usize = 256;
+
+/// Sockets in the namespace of the table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    asking: Socket,
+    deleting: Socket,
+    route: Socket,
+}
+
+impl Table {
+    /// Opens the table of the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Self, Error> {
+        Ok(Self {
+            asking: Socket::open(libc::NETLINK_NETFILTER)?,
+            deleting: Socket::open(libc::NETLINK_NETFILTER)?,
+            route: Socket::open(libc::NETLINK_ROUTE)?,
+        })
+    }
+
+    /// Deletes the stale flows of all jobs of a group.
+    pub(crate) fn sweep(
+        &mut self,
+        group: Group,
+        jobs: &Jobs,
+        queue: &Queue,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        let node = Node::list(&mut self.route, group, jobs, queue)?;
+        let mut writer = Writer::new();
+        for question in questions(group, jobs) {
+            let mut broom = Broom {
+                group,
+                queue,
+                socket: &mut self.deleting,
+                flows: Vec::with_capacity(BATCH),
+            };
+            let sequence = self.asking.sequences(1);
+            writer.clear();
+            question.write(&mut writer, sequence);
+            self.asking.request(writer.as_slice(), sequence, |message| {
+                tally.scanned += 1;
+                let Some(flow) = Flow::read(&message, group) else { return Ok(()) };
+                match find(&flow, jobs, &node) {
+                    Some(job) => broom.add(job, flow, tally),
+                    None => Ok(()),
+                }
+            })?;
+            broom.sweep(tally)?;
+        }
+        Ok(())
+    }
+}
+
+/// The addresses of node ports.
+#[derive(Debug, Default)]
+struct Node {
+    /// The node's addresses; empty if they do not matter.
+    addresses: HashSet<IpAddr>,
+    served: NodePortAddresses,
+}
+
+impl Node {
+    fn list(route: &mut Socket, group: Group, jobs: &Jobs, queue: &Queue) -> Result<Self, Error> {
+        if jobs.keys().all(|job| job.ip.is_some()) {
+            return Ok(Self::default());
+        }
+        let served = queue.lock().node_ports.get(group.family).clone();
+        Ok(Self { addresses: addresses::list(route)?, served })
+    }
+
+    fn is_served(&self, ip: IpAddr) -> bool {
+        match &self.served {
+            NodePortAddresses::AllLocal => !ip.is_loopback(),
+            NodePortAddresses::Only(ips) => ips.contains(&ip),
+        }
+    }
+}
+
+/// Returns the listener of the job by which a flow is stale.
+fn find(flow: &Flow, jobs: &Jobs, node: &Node) -> Option<Listener> {
+    let to = flow.original.destination;
+    let exact = Listener::at(to);
+    let job = if jobs.contains_key(&exact) {
+        exact
+    } else if node.addresses.contains(&to.ip())
+        // On other addresses, the port may belong to another program.
+        && (flow.is_redirected() || node.is_served(to.ip()))
+    {
+        Listener::node_port(to.port())
+    } else {
+        return None;
+    };
+    jobs.get(&job).is_some_and(|stale| stale.is_stale(flow)).then_some(job)
+}
+
+/// Returns the requests to the kernel whose answers include all flows of these jobs.
+fn questions(group: Group, jobs: &Jobs) -> Vec<Question> {
+    let all = Question { group, destination: None, port: None };
+    // The listeners by port, with the address if there is only one.
+    let mut ports: BTreeMap<u16, Option<IpAddr>> = BTreeMap::new();
+    for job in jobs.keys() {
+        ports.entry(job.port).and_modify(|ip| *ip = None).or_insert(job.ip);
+        if ports.len() > MOST_QUESTIONS {
+            return vec![all];
+        }
+    }
+    // SCTP flows cannot be requested by port.
+    if group.protocol == Protocol::Sctp && ports.len() > 1 {
+        return vec![all];
+    }
+    let question = |(port, ip)| Question {
+        port: Some(port),
+        destination: match ip {
+            Some(IpAddr::V4(ip)) => Some(ip),
+            Some(IpAddr::V6(_)) | None => None,
+        },
+        ..all
+    };
+    ports.into_iter().map(question).collect()
+}
+
+/// Collects stale flows and deletes them in batches.
+struct Broom<'a> {
+    group: Group,
+    queue: &'a Queue,
+    socket: &'a mut Socket,
+    /// Flows, each with the listener of the job by which it is stale.
+    flows: Vec<(Listener, Flow)>,
+}
+
+impl Broom<'_> {
+    fn add(&mut self, job: Listener, flow: Flow, tally: &mut Tally) -> Result<(), Error> {
+        self.flows.push((job, flow));
+        if self.flows.len() < BATCH { Ok(()) } else { self.sweep(tally) }
+    }
+
+    fn sweep(&mut self, tally: &mut Tally) -> Result<(), Error> {
+        self.keep_current()?;
+        let Some(last) = u32::try_from(self.flows.len()).ok().and_then(|n| n.checked_sub(1)) else {
+            return Ok(());
+        };
+        let first = self.socket.sequences(last + 1);
+        let mut writer = Writer::with_capacity(self.flows.len() * 128);
+        for (i, (_, flow)) in (0..).zip(&self.flows) {
+            // Errors are sent for every request; an acknowledgement only for the last.
+            let flags = if i == last { flags::ACK } else { 0 };
+            flow.delete(&mut writer, self.group, flags, first.wrapping_add(i));
+        }
+        for (_, flow) in &self.flows {
+            tracing::trace!(
+                target: "switchyard_conntrack::v6",
+                ipFamily = self.group.family.as_str(),
+                protocol = self.group.protocol.as_str(),
+                source = %flow.original.source,
+                destination = %flow.original.destination,
+                answered_by = %flow.answered_by,
+                "Deleting conntrack entry"
+            );
+        }
+        let refused = self.socket.batch(writer.as_slice(), first.wrapping_add(last))?;
+        tally.deleted += self.flows.len().saturating_sub(refused.len());
+        self.flows.clear();
+        // An entry that does not exist need not be deleted.
+        match refused.into_iter().find(|error| error.errno != libc::ENOENT) {
+            Some(error) => Err(Error::Kernel(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops flows that a later sync may have made valid: a newer job decides about them.
+    fn keep_current(&mut self) -> Result<(), Error> {
+        let mut waiting = self.queue.lock();
+        if waiting.is_stopped() {
+            return Err(Error::Interrupted);
+        }
+        let lane = waiting.lane(self.group);
+        self.flows.retain(|(job, flow)| lane.is_current(*job, flow.original.destination));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        job::Stale,
+        testing::{create, flow, resolved},
+    };
+
+    const V4: Group = Group::ALL[0];
+    const V4_SCTP: Group = Group::ALL[1];
+    const V6: Group = Group::ALL[2];
+
+    /// The questions for these listeners, as destinations and ports.
+    fn asked(group: Group, listeners: &[&str]) -> Vec<(String, String)> {
+        let job = |text: &&str| {
+            let listener = match text.strip_prefix("node:") {
+                Some(port) => Listener::node_port(port.parse().unwrap()),
+                None => Listener::at(text.parse().unwrap()),
+            };
+            (listener, Stale::Unserved(resolved("a", &[])))
+        };
+        let jobs = listeners.iter().map(job).collect();
+        let any = || "any".to_owned();
+        let question = |question: Question| {
+            assert_eq!(question.group, group);
+            let Question { destination, port, .. } = question;
+            let destination = destination.map_or_else(any, |ip| ip.to_string());
+            (destination, port.map_or_else(any, |port| port.to_string()))
+        };
+        questions(group, &jobs).into_iter().map(question).collect()
+    }
+
+    fn expected(questions: &[(&str, &str)]) -> Vec<(String, String)> {
+        questions.iter().map(|(ip, port)| ((*ip).to_owned(), (*port).to_owned())).collect()
+    }
+
+    #[test]
+    fn few_listeners_are_asked_for_by_port_and_many_at_once() {
+        let check = |group, listeners: &[&str], questions: &[(&str, &str)]| {
+            assert_eq!(asked(group, listeners), expected(questions), "{listeners:?}");
+        };
+        check(V4, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
+        check(V4, &["10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53"], &[("any", "53")]);
+        check(V4, &["10.0.0.1:53", "10.0.0.2:54"], &[("10.0.0.1", "53"), ("10.0.0.2", "54")]);
+        check(V4, &["node:30053"], &[("any", "30053")]);
+        check(V4, &["node:53", "10.0.0.1:53"], &[("any", "53")]);
+        check(V4, &["node:1", "node:2", "node:3", "node:4", "node:5"], &[("any", "any")]);
+        // The kernel cannot compare IPv6 addresses, nor SCTP ports.
+        check(V6, &["[fd00::1]:53"], &[("any", "53")]);
+        check(V4_SCTP, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
+        check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
+    }
+
+    #[test]
+    fn a_flow_is_deleted_once_and_never_in_place_of_another() {
+        let test = || {
+            test_netns::enter_new_namespace();
+            let (queue, mut tally) = (Queue::default(), Tally::default());
+            let mut table = Table::open().unwrap();
+            let to = "10.0.0.10:53";
+            let jobs: Jobs =
+                [(Listener::at(to.parse().unwrap()), Stale::Unserved(resolved("a", &[])))].into();
+            let flow = flow("10.1.9.9:4000", to, "10.1.0.1:5353");
+            let mut delete = |flows: &[Flow], tally: &mut Tally| {
+                let socket = &mut table.deleting;
+                let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
+                Broom { group: V4, queue: &queue, socket, flows }.sweep(tally)
+            };
+            // Nothing is there.
+            delete(&[flow], &mut tally).unwrap();
+            assert_eq!(tally.deleted, 0);
+            // Something is, with the same addresses, but it is not what was seen.
+            create(&flow, V4);
+            delete(&[flow, flow], &mut tally).unwrap();
+            assert_eq!(tally.deleted, 0);
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 1));
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 1));
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+}

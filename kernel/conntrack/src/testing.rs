@@ -1,0 +1,50 @@
+//! What unit tests need.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "what tests are made of fails by panics"
+)]
+
+use std::sync::Arc;
+
+use switchyard_core::{
+    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    state::{Endpoint, Pool, ResolvedServicePort},
+};
+use switchyard_netlink::{Socket, Writer};
+
+use crate::{
+    Group,
+    flow::{Flow, Tuple},
+};
+
+/// A UDP port of the Service `name`, with these endpoints and no frontends.
+pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePort> {
+    let service = ServiceName::new("ns", name);
+    let name = ServicePortName { service, port: "".into(), protocol: Protocol::Udp };
+    let endpoint = |address: &&str| Endpoint { address: address.parse().unwrap(), is_local: false };
+    Arc::new(ResolvedServicePort {
+        id: ServicePortId { name, family: IpFamily::V4 },
+        frontends: Vec::new(),
+        cluster: endpoints.iter().map(endpoint).collect(),
+        local: Pool::default(),
+        draining: Pool::default(),
+        affinity: None,
+    })
+}
+
+/// A flow.
+pub(crate) fn flow(client: &str, to: &str, by: &str) -> Flow {
+    let [source, destination, answered_by] = [client, to, by].map(|text| text.parse().unwrap());
+    Flow { original: Tuple { source, destination }, answered_by, id: [1, 2, 3, 4] }
+}
+
+/// Makes an entry for a flow in this thread's namespace. The kernel gives it an id.
+pub(crate) fn create(flow: &Flow, group: Group) {
+    let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
+    let sequence = socket.sequences(1);
+    let mut writer = Writer::new();
+    flow.create(&mut writer, group, sequence);
+    assert_eq!(socket.batch(writer.as_slice(), sequence).unwrap(), []);
+}

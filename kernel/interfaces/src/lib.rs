@@ -1,0 +1,27 @@
+//! What a proxy must know of the node's own network interfaces.
+//!
+//! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are
+//!   served on them. An engine takes the follower as it is:
+//!
+//!   ```no_run
+//!   # use switchyard_core::{config::NodeConfig, engine::Engine, proxier::Proxier};
+//!   # fn start(backend: Box<dyn Proxier>) -> Result<(), Box<dyn std::error::Error>> {
+//!   use switchyard_interfaces::AddressFollower;
+//!
+//!   let node = NodeConfig::new("node-1");
+//!   let engine = Engine::builder(node).addresses(AddressFollower::new()).start(backend)?;
+//!   # Ok(())
+//!   # }
+//!   ```
+//!
+//! - [`families`]: the IP families that the kernel has.
+
+#![forbid(unsafe_code)]
+
+mod families;
+mod follower;
+
+pub use self::{
+    families::families,
+    follower::{AddressError, AddressFollower},
+};

@@ -1,0 +1,31 @@
+//! Netlink: sockets, messages and attributes, without knowledge of any one protocol on top.
+//!
+//! - [`Writer`] appends messages with nested attributes to one buffer, so a batch is one `send`.
+//! - [`Messages`] and [`Attributes`] walk over what the kernel answers, without copying and without
+//!   trusting any length.
+//! - [`Socket`] sends, and receives acknowledgements, errors, dumps, and what the kernel tells
+//!   groups of listeners.
+//! - [`nftables`] has what is asked of nf_tables by several.
+//! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
+//! - [`generic`] looks up the families of generic netlink, and has their header.
+//!
+//! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
+//! the commit itself for a batch.
+
+mod attribute;
+mod error;
+pub mod generic;
+mod message;
+mod multicast;
+pub mod nfnetlink;
+pub mod nftables;
+mod socket;
+mod writer;
+
+pub use self::{
+    attribute::{Attribute, Attributes},
+    error::{Error, KernelError},
+    message::{Message, Messages, Reply},
+    socket::Socket,
+    writer::{Writer, flags},
+};

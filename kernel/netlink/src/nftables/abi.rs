@@ -1,0 +1,328 @@
+//! Numbers of the kernel's nf_tables interface: those that Switchyard uses of
+//! `linux/netfilter/nf_tables.h`, and a few of the headers that it includes. Each constant's
+//! documentation is the kernel's own name for the number.
+
+/// `NFNLGRP_NFTABLES`: the multicast group of changes.
+pub const GROUP: i32 = 7;
+
+/// `NFTA_LIST_ELEM`
+pub const LIST_ELEMENT: u16 = 1;
+
+/// The attribute that holds the table's name, in the messages about any kind of object.
+pub const ANY_TABLE: u16 = 1;
+
+/// Types of messages: the lower byte of a netlink message's type.
+pub mod message {
+    /// `NFT_MSG_NEWTABLE`
+    pub const NEW_TABLE: u8 = 0;
+    /// `NFT_MSG_GETTABLE`
+    pub const GET_TABLE: u8 = 1;
+    /// `NFT_MSG_DELTABLE`
+    pub const DEL_TABLE: u8 = 2;
+    /// `NFT_MSG_NEWCHAIN`
+    pub const NEW_CHAIN: u8 = 3;
+    /// `NFT_MSG_GETCHAIN`
+    pub const GET_CHAIN: u8 = 4;
+    /// `NFT_MSG_DELCHAIN`
+    pub const DEL_CHAIN: u8 = 5;
+    /// `NFT_MSG_NEWRULE`
+    pub const NEW_RULE: u8 = 6;
+    /// `NFT_MSG_GETRULE`
+    pub const GET_RULE: u8 = 7;
+    /// `NFT_MSG_DELRULE`
+    pub const DEL_RULE: u8 = 8;
+    /// `NFT_MSG_NEWSET`
+    pub const NEW_SET: u8 = 9;
+    /// `NFT_MSG_GETSET`
+    pub const GET_SET: u8 = 10;
+    /// `NFT_MSG_DELSET`
+    pub const DEL_SET: u8 = 11;
+    /// `NFT_MSG_NEWSETELEM`
+    pub const NEW_ELEMENT: u8 = 12;
+    /// `NFT_MSG_GETSETELEM`
+    pub const GET_ELEMENT: u8 = 13;
+    /// `NFT_MSG_DELSETELEM`
+    pub const DEL_ELEMENT: u8 = 14;
+    /// `NFT_MSG_NEWGEN`
+    pub const NEW_GENERATION: u8 = 15;
+    /// `NFT_MSG_GETGEN`
+    pub const GET_GENERATION: u8 = 16;
+}
+
+/// Attributes of tables.
+pub mod table {
+    /// `NFTA_TABLE_NAME`
+    pub const NAME: u16 = 1;
+    /// `NFTA_TABLE_USERDATA`
+    pub const USERDATA: u16 = 6;
+}
+
+/// Attributes of chains, and of the hook in one.
+pub mod chain {
+    /// `NFTA_CHAIN_TABLE`
+    pub const TABLE: u16 = 1;
+    /// `NFTA_CHAIN_HANDLE`
+    pub const HANDLE: u16 = 2;
+    /// `NFTA_CHAIN_NAME`
+    pub const NAME: u16 = 3;
+    /// `NFTA_CHAIN_HOOK`
+    pub const HOOK: u16 = 4;
+    /// `NFTA_CHAIN_POLICY`
+    pub const POLICY: u16 = 5;
+    /// `NFTA_CHAIN_TYPE`
+    pub const TYPE: u16 = 7;
+    /// `NFTA_HOOK_HOOKNUM`
+    pub const HOOK_NUMBER: u16 = 1;
+    /// `NFTA_HOOK_PRIORITY`
+    pub const HOOK_PRIORITY: u16 = 2;
+    /// `NF_ACCEPT`
+    pub const POLICY_ACCEPT: u32 = 1;
+}
+
+/// Attributes of rules.
+pub mod rule {
+    /// `NFTA_RULE_TABLE`
+    pub const TABLE: u16 = 1;
+    /// `NFTA_RULE_CHAIN`
+    pub const CHAIN: u16 = 2;
+    /// `NFTA_RULE_HANDLE`
+    pub const HANDLE: u16 = 3;
+    /// `NFTA_RULE_EXPRESSIONS`
+    pub const EXPRESSIONS: u16 = 4;
+    /// `NFTA_RULE_USERDATA`
+    pub const USERDATA: u16 = 7;
+}
+
+/// Attributes and flags of sets and maps.
+pub mod set {
+    /// `NFTA_SET_TABLE`
+    pub const TABLE: u16 = 1;
+    /// `NFTA_SET_NAME`
+    pub const NAME: u16 = 2;
+    /// `NFTA_SET_FLAGS`
+    pub const FLAGS: u16 = 3;
+    /// `NFTA_SET_KEY_TYPE`
+    pub const KEY_TYPE: u16 = 4;
+    /// `NFTA_SET_KEY_LEN`
+    pub const KEY_LEN: u16 = 5;
+    /// `NFTA_SET_DATA_TYPE`
+    pub const DATA_TYPE: u16 = 6;
+    /// `NFTA_SET_DATA_LEN`
+    pub const DATA_LEN: u16 = 7;
+    /// `NFTA_SET_DESC`
+    pub const DESC: u16 = 9;
+    /// `NFTA_SET_ID`
+    pub const ID: u16 = 10;
+    /// `NFTA_SET_TIMEOUT`
+    pub const TIMEOUT: u16 = 11;
+    /// `NFTA_SET_USERDATA`
+    pub const USERDATA: u16 = 13;
+    /// `NFTA_SET_HANDLE`
+    pub const HANDLE: u16 = 16;
+    /// `NFTA_SET_EXPR`
+    pub const EXPRESSION: u16 = 17;
+    /// `NFTA_SET_EXPRESSIONS`
+    pub const EXPRESSIONS: u16 = 18;
+    /// `NFTA_SET_DESC_SIZE`
+    pub const DESC_SIZE: u16 = 1;
+    /// `NFT_SET_ANONYMOUS`
+    pub const FLAG_ANONYMOUS: u32 = 0x1;
+    /// `NFT_SET_CONSTANT`
+    pub const FLAG_CONSTANT: u32 = 0x2;
+    /// `NFT_SET_MAP`
+    pub const FLAG_MAP: u32 = 0x8;
+    /// `NFT_SET_TIMEOUT`
+    pub const FLAG_TIMEOUT: u32 = 0x10;
+    /// `NFT_SET_EVAL`
+    pub const FLAG_DYNAMIC: u32 = 0x20;
+    /// `NFT_DATA_VERDICT`: the type of data that is a verdict
+    pub const DATA_VERDICT: u32 = 0xffff_ff00;
+}
+
+/// Attributes of lists of elements, and of the elements.
+pub mod element {
+    /// `NFTA_SET_ELEM_LIST_TABLE`
+    pub const TABLE: u16 = 1;
+    /// `NFTA_SET_ELEM_LIST_SET`
+    pub const SET: u16 = 2;
+    /// `NFTA_SET_ELEM_LIST_ELEMENTS`
+    pub const ELEMENTS: u16 = 3;
+    /// `NFTA_SET_ELEM_LIST_SET_ID`
+    pub const SET_ID: u16 = 4;
+    /// `NFTA_SET_ELEM_KEY`
+    pub const KEY: u16 = 1;
+    /// `NFTA_SET_ELEM_DATA`
+    pub const DATA: u16 = 2;
+    /// `NFTA_SET_ELEM_EXPIRATION`
+    pub const EXPIRATION: u16 = 5;
+    /// `NFTA_SET_ELEM_USERDATA`
+    pub const USERDATA: u16 = 6;
+}
+
+/// Attributes of a generation of the ruleset.
+pub mod generation {
+    /// `NFTA_GEN_ID`
+    pub const ID: u16 = 1;
+    /// `NFTA_GEN_PROC_PID`
+    pub const PROCESS: u16 = 2;
+    /// `NFTA_GEN_PROC_NAME`
+    pub const PROGRAM: u16 = 3;
+}
+
+/// Attributes of data and verdicts, and the codes of verdicts.
+pub mod data {
+    /// `NFTA_DATA_VALUE`
+    pub const VALUE: u16 = 1;
+    /// `NFTA_DATA_VERDICT`
+    pub const VERDICT: u16 = 2;
+    /// `NFTA_VERDICT_CODE`
+    pub const VERDICT_CODE: u16 = 1;
+    /// `NFTA_VERDICT_CHAIN`
+    pub const VERDICT_CHAIN: u16 = 2;
+    /// `NF_DROP`
+    pub const DROP: i32 = 0;
+    /// `NF_ACCEPT`
+    pub const ACCEPT: i32 = 1;
+    /// `NFT_JUMP`
+    pub const JUMP: i32 = -3;
+    /// `NFT_GOTO`
+    pub const GOTO: i32 = -4;
+    /// `NFT_RETURN`
+    pub const RETURN: i32 = -5;
+}
+
+/// Attributes of expressions, and those of each kind of expression with their values.
+pub mod expression {
+    /// `NFTA_EXPR_NAME`
+    pub const NAME: u16 = 1;
+    /// `NFTA_EXPR_DATA`
+    pub const DATA: u16 = 2;
+    /// `NFTA_PAYLOAD_DREG`
+    pub const PAYLOAD_DREG: u16 = 1;
+    /// `NFTA_PAYLOAD_BASE`
+    pub const PAYLOAD_BASE: u16 = 2;
+    /// `NFTA_PAYLOAD_OFFSET`
+    pub const PAYLOAD_OFFSET: u16 = 3;
+    /// `NFTA_PAYLOAD_LEN`
+    pub const PAYLOAD_LEN: u16 = 4;
+    /// `NFT_PAYLOAD_NETWORK_HEADER`
+    pub const BASE_NETWORK: u32 = 1;
+    /// `NFT_PAYLOAD_TRANSPORT_HEADER`
+    pub const BASE_TRANSPORT: u32 = 2;
+    /// `NFTA_CMP_SREG`
+    pub const CMP_SREG: u16 = 1;
+    /// `NFTA_CMP_OP`
+    pub const CMP_OP: u16 = 2;
+    /// `NFTA_CMP_DATA`
+    pub const CMP_DATA: u16 = 3;
+    /// `NFT_CMP_EQ`
+    pub const CMP_EQ: u32 = 0;
+    /// `NFT_CMP_NEQ`
+    pub const CMP_NEQ: u32 = 1;
+    /// `NFTA_BITWISE_SREG`
+    pub const BITWISE_SREG: u16 = 1;
+    /// `NFTA_BITWISE_DREG`
+    pub const BITWISE_DREG: u16 = 2;
+    /// `NFTA_BITWISE_LEN`
+    pub const BITWISE_LEN: u16 = 3;
+    /// `NFTA_BITWISE_MASK`
+    pub const BITWISE_MASK: u16 = 4;
+    /// `NFTA_BITWISE_XOR`
+    pub const BITWISE_XOR: u16 = 5;
+    /// `NFTA_META_DREG`
+    pub const META_DREG: u16 = 1;
+    /// `NFTA_META_KEY`
+    pub const META_KEY: u16 = 2;
+    /// `NFTA_META_SREG`
+    pub const META_SREG: u16 = 3;
+    /// `NFT_META_MARK`
+    pub const META_MARK: u32 = 3;
+    /// `NFT_META_IIFNAME`
+    pub const META_IIFNAME: u32 = 6;
+    /// `NFT_META_L4PROTO`
+    pub const META_L4PROTO: u32 = 16;
+    /// `NFTA_CT_DREG`
+    pub const CT_DREG: u16 = 1;
+    /// `NFTA_CT_KEY`
+    pub const CT_KEY: u16 = 2;
+    /// `NFT_CT_STATE`
+    pub const CT_STATE: u32 = 0;
+    /// `NFT_CT_STATUS`
+    pub const CT_STATUS: u32 = 2;
+    /// `NF_CT_STATE_BIT(IP_CT_NEW)`
+    pub const CT_STATE_NEW: u32 = 8;
+    /// `IPS_DST_NAT`
+    pub const CT_STATUS_DNAT: u32 = 32;
+    /// `NFTA_FIB_DREG`
+    pub const FIB_DREG: u16 = 1;
+    /// `NFTA_FIB_RESULT`
+    pub const FIB_RESULT: u16 = 2;
+    /// `NFTA_FIB_FLAGS`
+    pub const FIB_FLAGS: u16 = 3;
+    /// `NFT_FIB_RESULT_ADDRTYPE`
+    pub const FIB_ADDRTYPE: u32 = 3;
+    /// `NFTA_FIB_F_SADDR`
+    pub const FIB_SADDR: u32 = 1;
+    /// `NFTA_FIB_F_DADDR`
+    pub const FIB_DADDR: u32 = 2;
+    /// `RTN_LOCAL`
+    pub const ADDRTYPE_LOCAL: u32 = 2;
+    /// `NFTA_LOOKUP_SET`
+    pub const LOOKUP_SET: u16 = 1;
+    /// `NFTA_LOOKUP_SREG`
+    pub const LOOKUP_SREG: u16 = 2;
+    /// `NFTA_LOOKUP_DREG`
+    pub const LOOKUP_DREG: u16 = 3;
+    /// `NFTA_LOOKUP_SET_ID`
+    pub const LOOKUP_SET_ID: u16 = 4;
+    /// `NFTA_NG_DREG`
+    pub const NUMGEN_DREG: u16 = 1;
+    /// `NFTA_NG_MODULUS`
+    pub const NUMGEN_MODULUS: u16 = 2;
+    /// `NFTA_NG_TYPE`
+    pub const NUMGEN_TYPE: u16 = 3;
+    /// `NFTA_NG_OFFSET`
+    pub const NUMGEN_OFFSET: u16 = 4;
+    /// `NFT_NG_RANDOM`
+    pub const NUMGEN_RANDOM: u32 = 1;
+    /// `NFTA_NAT_TYPE`
+    pub const NAT_TYPE: u16 = 1;
+    /// `NFTA_NAT_FAMILY`
+    pub const NAT_FAMILY: u16 = 2;
+    /// `NFTA_NAT_REG_ADDR_MIN`
+    pub const NAT_ADDR_MIN: u16 = 3;
+    /// `NFTA_NAT_REG_PROTO_MIN`
+    pub const NAT_PROTO_MIN: u16 = 5;
+    /// `NFTA_NAT_FLAGS`
+    pub const NAT_FLAGS: u16 = 7;
+    /// `NFT_NAT_DNAT`
+    pub const NAT_DNAT: u32 = 1;
+    /// `NF_NAT_RANGE_PROTO_SPECIFIED`
+    pub const NAT_RANGE_PROTO: u32 = 2;
+    /// `NFTA_MASQ_FLAGS`
+    pub const MASQ_FLAGS: u16 = 1;
+    /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
+    pub const NAT_FULLY_RANDOM: u32 = 0x10;
+    /// `NFTA_REJECT_TYPE`
+    pub const REJECT_TYPE: u16 = 1;
+    /// `NFTA_REJECT_ICMP_CODE`
+    pub const REJECT_CODE: u16 = 2;
+    /// `NFT_REJECT_ICMP_UNREACH`
+    pub const REJECT_UNREACHABLE: u32 = 0;
+    /// `ICMP_PORT_UNREACH`
+    pub const ICMP_PORT: u8 = 3;
+    /// `ICMPV6_PORT_UNREACH`
+    pub const ICMPV6_PORT: u8 = 4;
+    /// `NFTA_DYNSET_SET_NAME`
+    pub const DYNSET_SET: u16 = 1;
+    /// `NFTA_DYNSET_OP`
+    pub const DYNSET_OP: u16 = 3;
+    /// `NFTA_DYNSET_SREG_KEY`
+    pub const DYNSET_SREG_KEY: u16 = 4;
+    /// `NFT_DYNSET_OP_UPDATE`
+    pub const DYNSET_UPDATE: u32 = 1;
+    /// `NFTA_IMMEDIATE_DREG`
+    pub const IMMEDIATE_DREG: u16 = 1;
+    /// `NFTA_IMMEDIATE_DATA`
+    pub const IMMEDIATE_DATA: u16 = 2;
+}

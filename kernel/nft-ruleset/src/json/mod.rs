@@ -1,0 +1,93 @@
+//! The program `nft` with JSON, as another way to the kernel.
+
+mod document;
+mod probe;
+mod read;
+mod rule;
+mod run;
+mod statement;
+
+use std::{
+    ffi::OsString,
+    time::{Duration, Instant},
+};
+
+pub use self::document::Document;
+use self::run::Program;
+use crate::{
+    ruleset::{SetName, Table, TableDump, Transaction},
+    transport::{CommitStats, Transport, TransportError},
+};
+
+/// How long the program may run. It needs some ten seconds for a million elements.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Commits and reads by running `nft -j`, in the network namespace of the calling thread.
+///
+/// The transport needs an nft that takes maps with `typeof` and concatenated data in JSON, such as
+/// 1.1.3. Such an nft drops the comments of sets. There are no generations: if another program
+/// changes the ruleset between a read and a commit, the commit does not fail.
+#[derive(Clone, Debug)]
+pub struct JsonTransport {
+    program: Program,
+}
+
+impl JsonTransport {
+    /// Uses the program `nft` in the search path.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::Run`] if there is no such program, [`TransportError::Unusable`] if it is too
+    /// old.
+    pub fn open() -> Result<Self, TransportError> {
+        Self::with_program("nft")
+    }
+
+    /// Uses the program at this path; the errors are those of [`Self::open`].
+    pub fn with_program(path: impl Into<OsString>) -> Result<Self, TransportError> {
+        let program = Program { path: path.into(), timeout: TIMEOUT };
+        probe::check(&program)?;
+        Ok(Self { program })
+    }
+}
+
+impl Transport for JsonTransport {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        if transaction.is_empty() {
+            return Ok(CommitStats::default());
+        }
+        let document = serde_json::to_vec(&Document(transaction))
+            .map_err(|error| TransportError::Malformed(error.to_string()))?;
+        let begun = Instant::now();
+        self.program.succeed(&["-j", "-f", "-"], &document)?;
+        Ok(CommitStats {
+            operations: transaction.operations().len(),
+            bytes: document.len(),
+            commit: begun.elapsed(),
+        })
+    }
+
+    fn read(
+        &mut self,
+        table: &Table,
+        elements_of: &[SetName],
+    ) -> Result<Option<TableDump>, TransportError> {
+        // Elements are listed with the table or not at all: a set that is listed alone shows the state
+        // of another moment.
+        let (family, name) = (table.family.as_str(), table.name.as_str());
+        let list = ["-j", "list", "table", family, name];
+        let terse = ["-j", "-t", "list", "table", family, name];
+        let arguments = if elements_of.is_empty() { &terse[..] } else { &list[..] };
+        let output = self.program.run(arguments, b"")?;
+        if !output.success {
+            return match output.stderr.contains("No such file or directory") {
+                true => Ok(None),
+                false => Err(TransportError::Program {
+                    program: self.program.name(),
+                    message: output.stderr,
+                }),
+            };
+        }
+        read::table(table, elements_of, &output.stdout).map(Some)
+    }
+}

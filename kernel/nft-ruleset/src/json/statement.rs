@@ -1,0 +1,207 @@
+//! Statements, read from JSON.
+//!
+//! JSON that looks like a [`Statement`] is taken apart loosely, put together again, and compared, so
+//! that no difference goes unnoticed.
+
+use ipnet::IpNet;
+use serde_json::Value;
+use switchyard_core::model::Protocol;
+
+use super::rule;
+use crate::ruleset::{Family, InterfaceMatch, Selector, SetName, Side, Statement, Verdict};
+
+/// Reads a statement; returns `None` if [`Statement`] cannot express it exactly.
+pub(super) fn parse(family: Family, read: &Value) -> Option<Statement> {
+    let statement = guess(family, read)?;
+    let written = serde_json::to_value(rule::statement(family, &statement)).ok()?;
+    (normal(written) == normal(read.clone())).then_some(statement)
+}
+
+/// Reads a verdict, which is a statement or the data of an element.
+pub(super) fn verdict(read: &Value) -> Option<Verdict> {
+    let (name, body) = single(read)?;
+    let chain = || Some(body.get("target")?.as_str()?.into());
+    Some(match name {
+        "accept" => Verdict::Accept,
+        "drop" => Verdict::Drop,
+        "return" => Verdict::Return,
+        "jump" => Verdict::Jump(chain()?),
+        "goto" => Verdict::Goto(chain()?),
+        _ => return None,
+    })
+}
+
+/// Brings JSON into a form that does not depend on the version of nft: a list of one flag becomes the
+/// flag, and the elements of a set are sorted.
+fn normal(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => entries
+            .into_iter()
+            .map(|(name, value)| {
+                let value = match (name.as_str(), normal(value)) {
+                    ("flags", Value::Array(mut flags)) if flags.len() == 1 => flags.remove(0),
+                    ("set", Value::Array(mut items)) => {
+                        items.sort_by_key(Value::to_string);
+                        Value::Array(items)
+                    }
+                    (_, value) => value,
+                };
+                (name, value)
+            })
+            .collect(),
+        Value::Array(items) => items.into_iter().map(normal).collect(),
+        other => other,
+    }
+}
+
+fn guess(family: Family, read: &Value) -> Option<Statement> {
+    let (name, body) = single(read)?;
+    match name {
+        "match" => guess_match(body),
+        "mangle" => {
+            let (operator, operands) = single(body.get("value")?)?;
+            let bits = number(operands.get(1)?)?;
+            match operator {
+                "|" => Some(Statement::MarkOr(bits)),
+                "^" => Some(Statement::MarkXor(bits)),
+                _ => None,
+            }
+        }
+        "vmap" => match body.pointer("/data/set") {
+            Some(items) => Some(Statement::RandomVerdict(numbered_verdicts(items)?)),
+            None => {
+                let map = reference(body.get("data")?)?;
+                Some(Statement::VerdictMap { key: selectors(body.get("key")?)?, map })
+            }
+        },
+        "dnat" => match body.pointer("/addr/map") {
+            Some(map) => {
+                let (slot, key) = map.pointer("/key/concat")?.as_array()?.split_last()?;
+                Some(Statement::DnatRandom {
+                    protocol: key.iter().find_map(port_protocol)?,
+                    key: key.iter().map(selector).collect::<Option<_>>()?,
+                    slots: number(slot.pointer("/numgen/mod")?)?,
+                    map: reference(map.get("data")?)?,
+                })
+            }
+            None => Some(Statement::Dnat {
+                address: body.get("addr")?.as_str()?.parse().ok()?,
+                port: body.get("port")?.as_u64()?.try_into().ok()?,
+            }),
+        },
+        "masquerade" => Some(Statement::Masquerade),
+        "reject" => Some(Statement::Reject),
+        "set" => {
+            let side = side(body.get("elem")?)?;
+            Some(Statement::UpdateSet { side, set: reference(body.get("set")?)? })
+        }
+        _ => verdict(read).map(Statement::Verdict),
+    }
+    .filter(|statement| match statement {
+        Statement::Dnat { address, .. } => address.is_ipv4() == (family == Family::Ip),
+        _ => true,
+    })
+}
+
+fn guess_match(body: &Value) -> Option<Statement> {
+    let negated = body.get("op")?.as_str()? == "!=";
+    let right = body.get("right")?;
+    let (name, left) = single(body.get("left")?)?;
+    if let Some(set) = reference(right) {
+        return Some(Statement::Lookup { key: selectors(body.get("left")?)?, set });
+    }
+    match (name, left.get("key").and_then(Value::as_str)) {
+        ("ct", Some("state")) => Some(Statement::CtStateNew),
+        ("ct", Some("status")) => Some(Statement::CtStatusDnat),
+        ("payload", _) => {
+            let side = side(body.get("left")?)?;
+            Some(Statement::Address { side, negated, net: network(right)? })
+        }
+        ("meta", Some("iifname")) => {
+            let name = right.as_str()?;
+            let name = match name.strip_suffix('*') {
+                Some(prefix) => InterfaceMatch::Prefix(prefix.into()),
+                None => InterfaceMatch::Exact(name.into()),
+            };
+            Some(Statement::InputInterface { negated, name })
+        }
+        ("meta", Some("l4proto")) => {
+            let name = right.as_str()?;
+            let known = Protocol::ALL.into_iter().find(|known| known.as_lower() == name);
+            known.map(Statement::Protocol)
+        }
+        ("fib", _) => match left.pointer("/flags/0").unwrap_or(left.get("flags")?).as_str()? {
+            "saddr" => Some(Statement::FibLocal(Side::Source)),
+            "daddr" => Some(Statement::FibLocal(Side::Destination)),
+            _ => None,
+        },
+        ("&", _) => Some(Statement::MarkSet(number(left.get(1)?)?)),
+        _ => None,
+    }
+}
+
+/// The name and the body of an object with one entry.
+fn single(value: &Value) -> Option<(&str, &Value)> {
+    let mut entries = value.as_object()?.iter();
+    let (name, body) = entries.next()?;
+    entries.next().is_none().then_some((name.as_str(), body))
+}
+
+fn number(value: &Value) -> Option<u32> {
+    value.as_u64()?.try_into().ok()
+}
+
+fn reference(value: &Value) -> Option<SetName> {
+    value.as_str()?.strip_prefix('@').map(SetName::from)
+}
+
+fn side(payload: &Value) -> Option<Side> {
+    match payload.pointer("/payload/field")?.as_str()? {
+        "saddr" => Some(Side::Source),
+        "daddr" => Some(Side::Destination),
+        _ => None,
+    }
+}
+
+fn selectors(key: &Value) -> Option<Vec<Selector>> {
+    match key.get("concat") {
+        Some(parts) => parts.as_array()?.iter().map(selector).collect(),
+        None => Some(vec![selector(key)?]),
+    }
+}
+
+fn selector(value: &Value) -> Option<Selector> {
+    match value.pointer("/payload/field").and_then(Value::as_str) {
+        Some("dport") => Some(Selector::DestinationPort),
+        Some("saddr") => Some(Selector::SourceAddress),
+        Some("daddr") => Some(Selector::DestinationAddress),
+        Some(_) => None,
+        None => (value.pointer("/meta/key")? == "l4proto").then_some(Selector::Protocol),
+    }
+}
+
+/// The protocol of a port, such as `tcp dport`.
+fn port_protocol(value: &Value) -> Option<Protocol> {
+    let name = value.pointer("/payload/protocol")?.as_str()?;
+    Protocol::ALL.into_iter().find(|protocol| protocol.as_lower() == name)
+}
+
+fn network(value: &Value) -> Option<IpNet> {
+    match value.get("prefix") {
+        Some(prefix) => {
+            let address = prefix.get("addr")?.as_str()?.parse().ok()?;
+            IpNet::new(address, prefix.get("len")?.as_u64()?.try_into().ok()?).ok()
+        }
+        None => Some(IpNet::from(value.as_str()?.parse::<std::net::IpAddr>().ok()?)),
+    }
+}
+
+fn numbered_verdicts(items: &Value) -> Option<Vec<Verdict>> {
+    let mut numbered: Vec<_> = items
+        .as_array()?
+        .iter()
+        .map(|item| Some((number(item.get(0)?)?, verdict(item.get(1)?)?)))
+        .collect::<Option<_>>()?;
+    numbered.sort_by_key(|(slot, _)| *slot);
+    Some(numbered.into_iter().map(|(_, verdict)| verdict).collect())
+}

@@ -1,0 +1,118 @@
+//! Typed nftables rulesets: built as values, committed to the kernel, read back and compared.
+//!
+//! A [`Table`] is a value, so that several programs, or several parts of one, can have a table each. A
+//! [`Transaction`] is a list of operations on tables. It prints as text for `nft -f`, and a
+//! [`Transport`] commits it and reads a table back as a [`TableDump`]:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use switchyard_core::model::Protocol;
+//! use switchyard_nft_ruleset::{
+//!     BaseChain, ChainKind, Element, Family, Field, Hook, Key, Rule, Selector, SetDef, Statement,
+//!     Table, Transaction, Verdict,
+//! };
+//!
+//! let table = Table::new(Family::Ip, "my-firewall");
+//! let blocked = Arc::new(SetDef::set("blocked", [Field::Ipv4Addr, Field::InetService]));
+//! let input = BaseChain {
+//!     name: "input".into(),
+//!     kind: ChainKind::Filter,
+//!     hook: Hook::Input,
+//!     priority: 0,
+//! };
+//! let is_blocked = Statement::Lookup {
+//!     key: vec![Selector::SourceAddress, Selector::DestinationPort],
+//!     set: blocked.name.clone(),
+//! };
+//!
+//! let mut transaction = Transaction::new();
+//! transaction.add_table(&table);
+//! transaction.add_set(&table, blocked.clone());
+//! transaction.add_base_chain(&table, input);
+//! transaction.add_rule(
+//!     &table,
+//!     "input",
+//!     Rule::new([
+//!         Statement::Protocol(Protocol::Tcp),
+//!         is_blocked,
+//!         Statement::Verdict(Verdict::Drop),
+//!     ]),
+//! );
+//! let key = Key::new().address([192, 0, 2, 1].into()).port(22);
+//! transaction.add_elements(&table, &blocked, vec![Element::new(key)]);
+//!
+//! assert_eq!(
+//!     transaction.to_string(),
+//!     "\
+//! add table ip my-firewall
+//! add set ip my-firewall blocked { type ipv4_addr . inet_service; }
+//! add chain ip my-firewall input { type filter hook input priority 0; policy accept; }
+//! add rule ip my-firewall input meta l4proto tcp ip saddr . th dport @blocked drop
+//! add element ip my-firewall blocked { 192.0.2.1 . 22 }
+//! "
+//! );
+//! ```
+//!
+//! With the privilege `CAP_NET_ADMIN`, the same goes to the kernel:
+//!
+//! ```no_run
+//! # use switchyard_nft_ruleset::{Family, Table, Transaction, TransportKind};
+//! # let (table, transaction) = (Table::new(Family::Ip, "my-firewall"), Transaction::new());
+//! let mut transport = TransportKind::Netlink.open()?;
+//! transport.commit(&transaction)?;
+//! let dump = transport.read(&table, &["blocked".into()])?.expect("the table exists");
+//! assert_eq!(dump.sets["blocked"].elements.as_ref().map(Vec::len), Some(1));
+//! # Ok::<(), switchyard_nft_ruleset::TransportError>(())
+//! ```
+//!
+//! # What to know before use
+//!
+//! - **One transaction is one commit.** The kernel does all of a transaction or nothing, but a packet
+//!   that is on its way during the commit may follow the old rules and find the new elements. What
+//!   must happen in an order takes several transactions.
+//! - **Operations are not idempotent, except for those that add tables, chains, sets and elements.**
+//!   Each [`OperationKind::AddRule`] appends another rule: flush the chain in the same transaction, or
+//!   compare [`Rule::fingerprint`] with what was read.
+//! - **Reads and commits are two steps.** [`Transaction::expect_generation`] makes a commit fail with
+//!   [`TransportError::Conflict`] if another program commits in between. The kernel counts the commits
+//!   of all tables.
+//! - **Calls block** until the kernel is done, and belong to the network namespace in which the
+//!   transport was opened.
+//! - **nft can print every rule**, which is why [`Statement`] is a closed list: other bytecode makes
+//!   some versions of nft abort when they list any table. Tests compare the listings of 1.0.6 and
+//!   1.1.3. nft before 1.1.0 cannot load maps with concatenated data from JSON; the JSON transport
+//!   checks this when it is opened.
+//! - **Kernel 5.13 is the oldest that is supported.** Kernels before 6.2 refuse for a moment to delete
+//!   a chain after the last map element that led to it was deleted: wait a second, and try again.
+//!
+//! # Modules and features
+//!
+//! - [`netlink`]: the kernel's own interface, and [`netlink::Listener`], which reports the changes of
+//!   other programs.
+//! - [`text`]: nft's syntax.
+//! - `json` (feature `json`): the program `nft` with JSON, as another transport and as a format.
+//! - `testing` (feature `testing`): a transport for tests, which intercepts commits.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "json")]
+pub mod json;
+pub mod netlink;
+mod open;
+mod ruleset;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod text;
+mod transport;
+
+pub use self::{
+    open::TransportKind,
+    ruleset::{
+        BaseChain, Bytes, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
+        ElementDump, Family, Field, Hook, InterfaceMatch, Key, Operation, OperationKind, Rule,
+        RuleDump, Selector, SetData, SetDef, SetDump, SetName, Side, Statement, Table, TableDump,
+        TableName, Transaction, Value, Verdict,
+    },
+    transport::{CommitStats, Refusal, Transport, TransportError},
+};

@@ -1,0 +1,401 @@
+//! Transactions as batches of netlink messages.
+
+use std::ops::Range;
+
+use switchyard_netlink::{
+    Writer, flags,
+    nfnetlink::{self, subsystem::NFTABLES},
+    nftables::abi::{LIST_ELEMENT, chain, data, element, message, rule, set, table},
+};
+
+use super::{
+    expression::{self, AnonymousSet},
+    userdata::{self, UserData, abi as udata},
+};
+use crate::{
+    ruleset::{
+        BaseChain, Element, ElementData, Field, Hook, Key, OperationKind, Rule, SetData, SetDef,
+        Statement, Table, Transaction, Verdict,
+    },
+    text,
+};
+
+/// The most elements in one message. The list is one attribute of at most 64 KiB, and an element with
+/// the longest key, chain name and comment has some 500 bytes.
+const ELEMENTS_PER_MESSAGE: usize = 1000;
+/// The length in bytes at which a list of elements ends, so that one more element cannot make it too
+/// long.
+const ELEMENTS_BYTES: usize = 60_000;
+
+/// The typical length of an element without a comment, in bytes.
+const ELEMENT_BYTES: usize = 64;
+
+/// Name patterns of sets and maps inside rules, which the kernel numbers.
+const ANONYMOUS_MAP: &str = "__map%d";
+
+/// The number of bits per field in the type of a key: the type is nft's numbers of the fields' types,
+/// packed.
+const TYPE_BITS: u32 = 6;
+
+/// A transaction that is ready to be sent.
+pub(super) struct Batch {
+    /// All messages.
+    pub writer: Writer,
+    /// The sequence number of the first message, which begins the batch.
+    pub first_sequence: u32,
+    /// The sequence number of the message that the kernel acknowledges.
+    pub acked: u32,
+    /// For each message after the first: the index of its operation, and where its bytes are.
+    pub sources: Vec<(usize, Range<usize>)>,
+}
+
+/// Writes a transaction as a batch. The sequence numbers of its messages start at `sequence`.
+pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -> Batch {
+    let mut encoder = Encoder {
+        batch: Batch { writer, first_sequence: sequence, acked: sequence, sources: Vec::new() },
+        next_set: 1,
+        operation: 0,
+    };
+    let w = &mut encoder.batch.writer;
+    w.clear();
+    let elements: usize =
+        transaction.operations().iter().map(|operation| operation.elements()).sum();
+    w.reserve(elements * ELEMENT_BYTES);
+    nfnetlink::batch_begin(w, NFTABLES, sequence, transaction.generation());
+    for (index, operation) in transaction.operations().iter().enumerate() {
+        encoder.operation = index;
+        encoder.operation(&operation.table, &operation.kind);
+    }
+    let Encoder { mut batch, .. } = encoder;
+    // Older kernels do not acknowledge the end of a batch: ask for that of the last message before.
+    if let Some((_, range)) = batch.sources.last() {
+        batch.writer.add_flags(range.start, flags::ACK);
+        batch.acked = sequence.wrapping_add(batch.sources.len() as u32);
+    }
+    let end = batch.acked.wrapping_add(1);
+    nfnetlink::batch_end(&mut batch.writer, NFTABLES, end);
+    batch
+}
+
+/// The most messages that a transaction can become, for which sequence numbers are reserved.
+pub(super) fn message_bound(transaction: &Transaction) -> u32 {
+    let messages = |kind: &OperationKind| match kind {
+        OperationKind::AddElements(_, elements) => elements.len(),
+        OperationKind::DeleteElements(_, keys) => keys.len(),
+        // A set and its elements, for each statement.
+        OperationKind::AddRule(_, rule) => 1 + 2 * rule.statements.len(),
+        _ => 1,
+    };
+    let all: usize =
+        transaction.operations().iter().map(|operation| messages(&operation.kind)).sum();
+    u32::try_from(all + 2).unwrap_or(u32::MAX)
+}
+
+struct Encoder {
+    batch: Batch,
+    next_set: u32,
+    operation: usize,
+}
+
+impl Encoder {
+    fn operation(&mut self, table: &Table, kind: &OperationKind) {
+        let name = table.name.as_str();
+        match kind {
+            OperationKind::AddTable { comment } => {
+                self.message(table, message::NEW_TABLE, flags::CREATE, |w| {
+                    w.string(table::NAME, name);
+                    if let Some(comment) = comment {
+                        let mut user_data = UserData::new();
+                        user_data.comment(udata::COMMENT, &text::comment_text(comment));
+                        w.attribute(table::USERDATA, user_data.as_slice());
+                    }
+                });
+            }
+            OperationKind::DeleteTable => {
+                self.message(table, message::DEL_TABLE, 0, |w| w.string(table::NAME, name));
+            }
+            OperationKind::AddBaseChain(base) => {
+                self.message(table, message::NEW_CHAIN, flags::CREATE, |w| {
+                    base_chain(w, name, base);
+                });
+            }
+            OperationKind::AddChain(chain) => {
+                self.message(table, message::NEW_CHAIN, flags::CREATE, |w| {
+                    w.string(chain::TABLE, name);
+                    w.string(chain::NAME, chain.as_str());
+                });
+            }
+            OperationKind::FlushChain(chain) => {
+                self.message(table, message::DEL_RULE, 0, |w| {
+                    w.string(rule::TABLE, name);
+                    w.string(rule::CHAIN, chain.as_str());
+                });
+            }
+            OperationKind::DeleteChain(chain) => {
+                self.message(table, message::DEL_CHAIN, 0, |w| {
+                    w.string(chain::TABLE, name);
+                    w.string(chain::NAME, chain.as_str());
+                });
+            }
+            OperationKind::AddSet(definition) => {
+                let id = self.set_id();
+                self.message(table, message::NEW_SET, flags::CREATE, |w| {
+                    named_set(w, name, definition, id);
+                });
+            }
+            OperationKind::DeleteSet(set) => {
+                self.message(table, message::DEL_SET, 0, |w| {
+                    w.string(set::TABLE, name);
+                    w.string(set::NAME, set.as_str());
+                });
+            }
+            OperationKind::AddRule(chain, rule) => self.rule(table, chain.as_str(), rule),
+            OperationKind::AddElements(definition, elements) => {
+                self.elements(table, message::NEW_ELEMENT, definition, elements, |w, element| {
+                    write_element(w, definition, element)
+                })
+            }
+            OperationKind::DeleteElements(definition, keys) => {
+                self.elements(table, message::DEL_ELEMENT, definition, keys, |w, key| {
+                    write_key(w, definition, key);
+                });
+            }
+        }
+    }
+
+    fn message(&mut self, table: &Table, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
+        let Batch { writer, first_sequence, sources, .. } = &mut self.batch;
+        let start = writer.len();
+        let sequence = first_sequence.wrapping_add(sources.len() as u32 + 1);
+        writer.message(nfnetlink::kind(NFTABLES, kind), flags, sequence, |w| {
+            nfnetlink::header(w, table.family.number(), 0);
+            fill(w);
+        });
+        sources.push((self.operation, start..writer.len()));
+    }
+
+    fn set_id(&mut self) -> u32 {
+        let id = self.next_set;
+        self.next_set += 1;
+        id
+    }
+
+    fn rule(&mut self, table: &Table, chain: &str, rule: &Rule) {
+        // The sets inside a rule come before the rule.
+        let anonymous: Vec<_> =
+            rule.statements.iter().map(|statement| self.anonymous(table, statement)).collect();
+        self.message(table, message::NEW_RULE, flags::CREATE | flags::APPEND, |w| {
+            w.string(rule::TABLE, table.name.as_str());
+            w.string(rule::CHAIN, chain);
+            w.nest(rule::EXPRESSIONS, |w| {
+                for (statement, set) in rule.statements.iter().zip(anonymous) {
+                    expression::write(w, table.family, statement, set);
+                }
+            });
+            let mut user_data = UserData::new();
+            if let Some(comment) = &rule.comment {
+                user_data.comment(udata::COMMENT, &text::comment_text(comment));
+            }
+            user_data.item(udata::RULE_FINGERPRINT, &rule.fingerprint(table.family).to_be_bytes());
+            w.attribute(rule::USERDATA, user_data.as_slice());
+        });
+    }
+
+    /// Writes the set inside a statement, if the statement has one.
+    fn anonymous(&mut self, table: &Table, statement: &Statement) -> Option<AnonymousSet<'static>> {
+        match statement {
+            Statement::RandomVerdict(verdicts) => Some(self.random_map(table, verdicts)),
+            _ => None,
+        }
+    }
+
+    fn random_map(&mut self, table: &Table, verdicts: &[Verdict]) -> AnonymousSet<'static> {
+        let made = AnonymousSet { name: ANONYMOUS_MAP, id: self.set_id() };
+        self.message(table, message::NEW_SET, flags::CREATE, |w| {
+            let map = set::FLAG_ANONYMOUS | set::FLAG_CONSTANT | set::FLAG_MAP;
+            set_head(w, table.name.as_str(), made.name, map);
+            w.be32(set::KEY_TYPE, type_number(Field::Slot));
+            w.be32(set::KEY_LEN, 4);
+            w.be32(set::DATA_TYPE, expression::VERDICT_TYPE);
+            w.be32(set::DATA_LEN, 0);
+            set_tail(w, made.id, Some(verdicts.len()), &userdata::for_random_verdicts());
+        });
+        let numbered: Vec<_> = (0u32..).zip(verdicts).collect();
+        for chunk in numbered.chunks(ELEMENTS_BYTES / 400) {
+            self.message(table, message::NEW_ELEMENT, flags::CREATE, |w| {
+                anonymous_elements(w, table.name.as_str(), &made, chunk, |w, (slot, verdict)| {
+                    w.nest(element::KEY, |w| w.attribute(data::VALUE, &slot.to_ne_bytes()));
+                    w.nest(element::DATA, |w| expression::write_verdict(w, verdict));
+                });
+            });
+        }
+        made
+    }
+
+    /// Writes elements, as many in a message as fit.
+    fn elements<T>(
+        &mut self,
+        table: &Table,
+        kind: u8,
+        set: &SetDef,
+        mut items: &[T],
+        mut write: impl FnMut(&mut Writer, &T),
+    ) {
+        while !items.is_empty() {
+            let mut taken = 0;
+            let flags = if kind == message::NEW_ELEMENT { flags::CREATE } else { 0 };
+            self.message(table, kind, flags, |w| {
+                w.string(element::TABLE, table.name.as_str());
+                w.string(element::SET, set.name.as_str());
+                let start = w.len();
+                w.nest(element::ELEMENTS, |w| {
+                    for item in items.iter().take(ELEMENTS_PER_MESSAGE) {
+                        if w.len() - start > ELEMENTS_BYTES {
+                            break;
+                        }
+                        w.nest(LIST_ELEMENT, |w| write(w, item));
+                        taken += 1;
+                    }
+                });
+            });
+            items = &items[taken..];
+        }
+    }
+}
+
+fn base_chain(w: &mut Writer, table: &str, base: &BaseChain) {
+    w.string(chain::TABLE, table);
+    w.string(chain::NAME, base.name.as_str());
+    w.string(chain::TYPE, base.kind.as_str());
+    w.be32(chain::POLICY, chain::POLICY_ACCEPT);
+    w.nest(chain::HOOK, |w| {
+        w.be32(chain::HOOK_NUMBER, hook_number(base.hook));
+        w.be32(chain::HOOK_PRIORITY, base.priority.cast_unsigned());
+    });
+}
+
+/// `NF_INET_*`
+pub(super) fn hook_number(hook: Hook) -> u32 {
+    match hook {
+        Hook::Prerouting => 0,
+        Hook::Input => 1,
+        Hook::Forward => 2,
+        Hook::Output => 3,
+        Hook::Postrouting => 4,
+    }
+}
+
+fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {
+    set_head(w, table, definition.name.as_str(), set_flags(definition));
+    w.be32(set::KEY_TYPE, packed_type(&definition.key));
+    w.be32(set::KEY_LEN, definition.key_len() as u32);
+    match &definition.data {
+        SetData::None => {}
+        SetData::Verdict => {
+            w.be32(set::DATA_TYPE, set::DATA_VERDICT);
+            w.be32(set::DATA_LEN, 0);
+        }
+        SetData::Value(fields) => {
+            w.be32(set::DATA_TYPE, packed_type(fields));
+            w.be32(set::DATA_LEN, definition.value_len() as u32);
+        }
+    }
+    if let Some(timeout) = definition.timeout {
+        w.be64(set::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    }
+    set_tail(w, id, None, &userdata::for_set(definition));
+}
+
+/// The flags of a set.
+pub(super) fn set_flags(definition: &SetDef) -> u32 {
+    let map = if definition.is_map() { set::FLAG_MAP } else { 0 };
+    let dynamic = match definition.timeout {
+        Some(_) => set::FLAG_DYNAMIC | set::FLAG_TIMEOUT,
+        None => 0,
+    };
+    map | dynamic
+}
+
+fn set_head(w: &mut Writer, table: &str, name: &str, flags: u32) {
+    w.string(set::TABLE, table);
+    w.string(set::NAME, name);
+    w.be32(set::FLAGS, flags);
+}
+
+fn set_tail(w: &mut Writer, id: u32, size: Option<usize>, user_data: &UserData) {
+    w.be32(set::ID, id);
+    if let Some(size) = size {
+        w.nest(set::DESC, |w| w.be32(set::DESC_SIZE, size as u32));
+    }
+    w.attribute(set::USERDATA, user_data.as_slice());
+}
+
+/// nft's number of a type (`enum datatypes`).
+pub(super) fn type_number(field: Field) -> u32 {
+    match field {
+        Field::Slot => 4,
+        Field::Ipv4Addr => 7,
+        Field::Ipv6Addr => 8,
+        Field::InetProto => 12,
+        Field::InetService | Field::Port(_) => 13,
+    }
+}
+
+fn packed_type(fields: &[Field]) -> u32 {
+    fields.iter().fold(0, |packed, field| (packed << TYPE_BITS) | type_number(*field))
+}
+
+/// The fields of a packed type; `None` if one of them is not a [`Field`].
+pub(super) fn unpacked_type(mut packed: u32) -> Option<Vec<Field>> {
+    let mut fields = Vec::new();
+    while packed != 0 {
+        let number = packed & ((1 << TYPE_BITS) - 1);
+        fields.push(Field::TYPES.into_iter().find(|field| type_number(*field) == number)?);
+        packed >>= TYPE_BITS;
+    }
+    fields.reverse();
+    (!fields.is_empty()).then_some(fields)
+}
+
+/// Writes the elements of the set inside a rule.
+fn anonymous_elements<T>(
+    w: &mut Writer,
+    table: &str,
+    set: &AnonymousSet<'_>,
+    items: &[T],
+    mut write: impl FnMut(&mut Writer, &T),
+) {
+    w.string(element::TABLE, table);
+    w.string(element::SET, set.name);
+    w.be32(element::SET_ID, set.id);
+    w.nest(element::ELEMENTS, |w| {
+        items.iter().for_each(|item| w.nest(LIST_ELEMENT, |w| write(w, item)));
+    });
+}
+
+fn write_key(w: &mut Writer, definition: &SetDef, key: &Key) {
+    w.nest(element::KEY, |w| w.attribute(data::VALUE, cut(key.as_slice(), definition.key_len())));
+}
+
+fn write_element(w: &mut Writer, definition: &SetDef, element: &Element) {
+    write_key(w, definition, &element.key);
+    match &element.data {
+        ElementData::None => {}
+        ElementData::Verdict(verdict) => {
+            w.nest(element::DATA, |w| expression::write_verdict(w, verdict));
+        }
+        ElementData::Value(value) => w.nest(element::DATA, |w| {
+            w.attribute(data::VALUE, cut(value.as_slice(), definition.value_len()));
+        }),
+    }
+    if let Some(comment) = &element.comment {
+        let mut user_data = UserData::new();
+        user_data.comment(udata::COMMENT, &text::comment_text(comment));
+        w.attribute(element::USERDATA, user_data.as_slice());
+    }
+}
+
+/// A key of one field has no padding in the kernel.
+fn cut(bytes: &[u8], length: usize) -> &[u8] {
+    &bytes[..bytes.len().min(length)]
+}

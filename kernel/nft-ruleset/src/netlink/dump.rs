@@ -1,0 +1,308 @@
+//! Tables, read by dumps of their objects.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use switchyard_netlink::{
+    Attribute, Attributes, Error, Message, Socket, Writer, flags,
+    nfnetlink::{self, subsystem::NFTABLES},
+    nftables::{
+        self,
+        abi::{chain, data, element, message, rule, set, table},
+    },
+};
+
+use super::{
+    batch,
+    userdata::{self, abi as udata},
+};
+use crate::ruleset::{
+    BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData, ElementDump,
+    Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
+    Verdict,
+};
+
+/// The number of attempts to read a set that the kernel is resizing.
+const RESIZE_ATTEMPTS: usize = 100;
+/// The wait between two attempts: two seconds in all.
+const RESIZE_WAIT: Duration = Duration::from_millis(20);
+
+/// Returns the generation of the ruleset.
+pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
+    nftables::generation(socket)?.ok_or(Error::Malformed("there is no nf_tables"))
+}
+
+/// Reads a table; returns `None` if it does not exist.
+pub(super) fn read_table(
+    socket: &mut Socket,
+    table: &Table,
+    elements_of: &[SetName],
+    generation: u32,
+) -> Result<Option<TableDump>, Error> {
+    if !exists(socket, table)? {
+        return Ok(None);
+    }
+    let (family, in_table) = (table.family, table.name.as_str());
+    let mut chains: BTreeMap<_, _> = dump(
+        socket,
+        family,
+        message::GET_CHAIN,
+        |_| {},
+        |chains: &mut BTreeMap<ChainName, ChainDump>, read| {
+            chains.extend(read_chain(in_table, read));
+        },
+    )?;
+    let rules: Vec<(ChainName, RuleDump)> = dump(
+        socket,
+        family,
+        message::GET_RULE,
+        |w| w.string(rule::TABLE, in_table),
+        |rules: &mut Vec<_>, read| rules.extend(read_rule(in_table, read)),
+    )?;
+    for (name, rule) in rules {
+        if let Some(chain) = chains.get_mut(&name) {
+            chain.rules.push(rule);
+        }
+    }
+    let mut sets: BTreeMap<_, _> = dump(
+        socket,
+        family,
+        message::GET_SET,
+        |w| w.string(set::TABLE, in_table),
+        |sets: &mut BTreeMap<SetName, SetDump>, read| sets.extend(read_set(in_table, read)),
+    )?;
+    for name in elements_of {
+        if let Some(SetDump { definition: Ok(definition), elements, .. }) = sets.get_mut(name) {
+            *elements = Some(read_elements(socket, table, definition)?);
+        }
+    }
+    Ok(Some(TableDump { table: table.clone(), generation: Some(generation), chains, sets }))
+}
+
+fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
+    let sequence = socket.sequences(1);
+    let mut request = Writer::new();
+    let kind = nfnetlink::kind(NFTABLES, message::GET_TABLE);
+    request.message(kind, flags::ACK, sequence, |w| {
+        nfnetlink::header(w, table.family.number(), 0);
+        w.string(table::NAME, table.name.as_str());
+    });
+    match socket.request(request.as_slice(), sequence, |_| Ok(())) {
+        Ok(()) => Ok(true),
+        Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
+/// tables: older kernels narrow fewer dumps to a table.
+fn dump<T: Default>(
+    socket: &mut Socket,
+    family: Family,
+    kind: u8,
+    mut narrow: impl FnMut(&mut Writer),
+    mut read: impl FnMut(&mut T, Attributes<'_>),
+) -> Result<T, Error> {
+    socket.dump(
+        |sequence| {
+            let mut writer = Writer::new();
+            let kind = nfnetlink::kind(NFTABLES, kind);
+            nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
+            writer.as_slice().to_vec()
+        },
+        |all, message| {
+            read(all, attributes(message));
+            Ok(())
+        },
+    )
+}
+
+fn attributes(message: Message<'_>) -> Attributes<'_> {
+    message.attributes(nfnetlink::HEADER)
+}
+
+fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
+    attributes.find_kind(kind).and_then(|attribute| attribute.str())
+}
+
+fn be32(attributes: Attributes<'_>, kind: u16) -> Option<u32> {
+    attributes.find_kind(kind).and_then(|attribute| attribute.be32())
+}
+
+fn be64(attributes: Attributes<'_>, kind: u16) -> Option<u64> {
+    attributes.find_kind(kind).and_then(|attribute| attribute.be64())
+}
+
+fn read_chain(table: &str, read: Attributes<'_>) -> Option<(ChainName, ChainDump)> {
+    if text(read, chain::TABLE)? != table {
+        return None;
+    }
+    let name = ChainName::from(text(read, chain::NAME)?);
+    let base = match read.find_kind(chain::HOOK) {
+        None => ChainBase::Regular,
+        Some(hook) => match base_chain(&name, read, hook) {
+            Some(base) => ChainBase::Base(base),
+            None => ChainBase::Foreign("its type, hook or policy is another".into()),
+        },
+    };
+    let handle = be64(read, chain::HANDLE)?;
+    Some((name, ChainDump { handle, base, rules: Vec::new() }))
+}
+
+fn base_chain(name: &ChainName, read: Attributes<'_>, hook: Attribute<'_>) -> Option<BaseChain> {
+    if be32(read, chain::POLICY)? != chain::POLICY_ACCEPT {
+        return None;
+    }
+    let number = be32(hook.nested(), chain::HOOK_NUMBER)?;
+    Some(BaseChain {
+        name: name.clone(),
+        kind: ChainKind::ALL
+            .into_iter()
+            .find(|kind| text(read, chain::TYPE) == Some(kind.as_str()))?,
+        hook: Hook::ALL.into_iter().find(|hook| batch::hook_number(*hook) == number)?,
+        priority: be32(hook.nested(), chain::HOOK_PRIORITY)?.cast_signed(),
+    })
+}
+
+fn read_rule(table: &str, read: Attributes<'_>) -> Option<(ChainName, RuleDump)> {
+    if text(read, rule::TABLE)? != table {
+        return None;
+    }
+    let fingerprint = read.find_kind(rule::USERDATA).and_then(|user_data| {
+        let (_, hash) = userdata::items(user_data.payload)
+            .find(|(kind, _)| *kind == udata::RULE_FINGERPRINT)?;
+        Some(u64::from_be_bytes(hash.try_into().ok()?))
+    });
+    let handle = be64(read, rule::HANDLE)?;
+    Some((text(read, rule::CHAIN)?.into(), RuleDump { handle, fingerprint }))
+}
+
+fn read_set(table: &str, read: Attributes<'_>) -> Option<(SetName, SetDump)> {
+    if text(read, set::TABLE)? != table {
+        return None;
+    }
+    let flags = be32(read, set::FLAGS).unwrap_or(0);
+    if flags & set::FLAG_ANONYMOUS != 0 {
+        return None;
+    }
+    let name = SetName::from(text(read, set::NAME)?);
+    let definition = definition(&name, flags, read).map_err(str::to_owned);
+    Some((name, SetDump { handle: be64(read, set::HANDLE)?, definition, elements: None }))
+}
+
+/// The definition of a set, or why [`SetDef`] cannot express it.
+fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef, &'static str> {
+    let fields = |packed| batch::unpacked_type(packed).ok_or("its fields have other types");
+    let key = fields(be32(read, set::KEY_TYPE).unwrap_or(0))?;
+    let data = match be32(read, set::DATA_TYPE) {
+        _ if flags & set::FLAG_MAP == 0 => SetData::None,
+        None => return Err("its data has another type"),
+        Some(set::DATA_VERDICT) => SetData::Verdict,
+        Some(packed) => SetData::Value(fields(packed)?),
+    };
+    let timeout = match flags & set::FLAG_TIMEOUT {
+        0 => None,
+        _ => Some(Duration::from_millis(be64(read, set::TIMEOUT).unwrap_or(0))),
+    };
+    if [set::EXPRESSION, set::EXPRESSIONS].into_iter().any(|kind| read.find_kind(kind).is_some()) {
+        return Err("its elements have statements");
+    }
+    let comment = read
+        .find_kind(set::USERDATA)
+        .and_then(|data| userdata::comment(data.payload, udata::SET_COMMENT))
+        .map(|comment| comment.to_owned().into());
+    let definition = SetDef { name: name.clone(), key, data, timeout, comment };
+    if flags != batch::set_flags(&definition) {
+        return Err("its flags are others");
+    }
+    if be32(read, set::KEY_LEN) != Some(definition.key_len() as u32) {
+        return Err("its key has another length");
+    }
+    let value_len = be32(read, set::DATA_LEN).unwrap_or(0);
+    if matches!(definition.data, SetData::Value(_)) && value_len != definition.value_len() as u32 {
+        return Err("its data has another length");
+    }
+    Ok(definition)
+}
+
+/// All elements of a set, sorted by key.
+///
+/// The kernel resizes the hash table of a set for a while after many elements were added. A dump in
+/// this time has some elements twice, and lacks as many others. So a dump is complete if it has no
+/// element twice.
+fn read_elements(
+    socket: &mut Socket,
+    table: &Table,
+    definition: &SetDef,
+) -> Result<Vec<ElementDump>, Error> {
+    for _ in 0..RESIZE_ATTEMPTS {
+        let mut elements = dump_elements(socket, table, definition)?;
+        elements.sort_unstable_by_key(|found| found.element.key);
+        if elements.windows(2).all(|pair| pair[0].element.key != pair[1].element.key) {
+            return Ok(elements);
+        }
+        thread::sleep(RESIZE_WAIT);
+    }
+    Err(Error::Interrupted)
+}
+
+fn dump_elements(
+    socket: &mut Socket,
+    table: &Table,
+    definition: &SetDef,
+) -> Result<Vec<ElementDump>, Error> {
+    let name = definition.name.as_str();
+    let (elements, missed): (Vec<ElementDump>, usize) = dump(
+        socket,
+        table.family,
+        message::GET_ELEMENT,
+        |w| {
+            w.string(element::TABLE, table.name.as_str());
+            w.string(element::SET, name);
+        },
+        |(elements, missed): &mut (Vec<_>, usize), read| {
+            let Some(list) = read.find_kind(element::ELEMENTS) else { return };
+            for one in list.nested() {
+                match read_element(one.nested()) {
+                    Some(element) => elements.push(element),
+                    None => *missed += 1,
+                }
+            }
+        },
+    )?;
+    if missed > 0 {
+        return Err(Error::Malformed("an element has an unknown form"));
+    }
+    Ok(elements)
+}
+
+fn read_element(read: Attributes<'_>) -> Option<ElementDump> {
+    let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
+    let data = match read.find_kind(element::DATA) {
+        None => ElementData::None,
+        Some(found) => match found.nested().next()? {
+            Attribute { kind: data::VALUE, payload } => {
+                ElementData::Value(Value::from_bytes(payload)?)
+            }
+            verdict => ElementData::Verdict(read_verdict(verdict)?),
+        },
+    };
+    let comment = read
+        .find_kind(element::USERDATA)
+        .and_then(|data| userdata::comment(data.payload, udata::COMMENT));
+    let element =
+        Element { key: Key::from_bytes(key.payload)?, data, comment: comment.map(Into::into) };
+    let expires = be64(read, element::EXPIRATION).map(Duration::from_millis);
+    Some(ElementDump { element, expires })
+}
+
+fn read_verdict(read: Attribute<'_>) -> Option<Verdict> {
+    let chain = || text(read.nested(), data::VERDICT_CHAIN).map(ChainName::from);
+    Some(match be32(read.nested(), data::VERDICT_CODE)?.cast_signed() {
+        data::ACCEPT => Verdict::Accept,
+        data::DROP => Verdict::Drop,
+        data::RETURN => Verdict::Return,
+        data::JUMP => Verdict::Jump(chain()?),
+        data::GOTO => Verdict::Goto(chain()?),
+        _ => return None,
+    })
+}

@@ -1,0 +1,117 @@
+//! The kernel's notifications of commits of other programs.
+
+use std::{
+    fmt,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+};
+
+use switchyard_netlink::{
+    Error, Message, Socket,
+    nfnetlink::{self, subsystem::NFTABLES},
+    nftables::abi::{ANY_TABLE, GROUP, generation, message},
+};
+
+use crate::ruleset::Table;
+
+/// Listens to commits that touch some tables.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    tables: Vec<Table>,
+    /// Whether the commit whose notifications are being read touches a watched table.
+    touched: bool,
+}
+
+/// The program that changed a table, as far as the kernel reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Author {
+    program: Option<String>,
+    process: Option<u32>,
+}
+
+impl Author {
+    const UNKNOWN: Self = Self { program: None, process: None };
+}
+
+impl fmt::Display for Author {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.program, self.process) {
+            (Some(program), Some(process)) => write!(f, "{program} (process {process})"),
+            (Some(program), None) => f.write_str(program),
+            (None, Some(process)) => write!(f, "process {process}"),
+            (None, None) => f.write_str("an unknown program"),
+        }
+    }
+}
+
+impl Listener {
+    /// Listens for changes of `tables`, in the network namespace of the calling thread. Changes by
+    /// the socket with the port `own` are left out ([`crate::Transport::port`]).
+    ///
+    /// The descriptor becomes readable when there is something to read.
+    pub fn open(own: u32, tables: Vec<Table>) -> Result<Self, Error> {
+        let socket = Socket::open(libc::NETLINK_NETFILTER)?;
+        socket.ignore_requests_of(own)?;
+        socket.join(GROUP)?;
+        Ok(Self { socket, tables, touched: false })
+    }
+
+    /// Reads all pending notifications, without blocking. Returns the author of the last change of a
+    /// watched table; `None` if there was no such change. If notifications were lost, the author is
+    /// unknown.
+    pub fn read_changes(&mut self) -> Result<Option<Author>, Error> {
+        let mut author = None;
+        loop {
+            match self.socket.receive() {
+                Ok(None) => return Ok(author),
+                Ok(Some(datagram)) => {
+                    for notification in datagram {
+                        if let Some(committer) = commit_author(&notification) {
+                            if std::mem::take(&mut self.touched) {
+                                author = Some(committer);
+                            }
+                        } else {
+                            self.touched |= is_about(&self.tables, &notification);
+                        }
+                    }
+                }
+                // The receive buffer was too small, so that notifications were lost.
+                Err(Error::Overrun) => author = Some(Author::UNKNOWN),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The author of the commit that this notification ends; `None` if it does not end a commit.
+fn commit_author(notification: &Message<'_>) -> Option<Author> {
+    if notification.kind != nfnetlink::kind(NFTABLES, message::NEW_GENERATION) {
+        return None;
+    }
+    let attributes = notification.attributes(nfnetlink::HEADER);
+    let program = attributes.find_kind(generation::PROGRAM).and_then(|name| name.str());
+    let process = attributes.find_kind(generation::PROCESS).and_then(|id| id.be32());
+    Some(Author { program: program.map(str::to_owned), process })
+}
+
+/// Whether a notification is about one of the tables, or about an object in one.
+fn is_about(tables: &[Table], notification: &Message<'_>) -> bool {
+    let family = notification.payload.first();
+    let name = notification.attributes(nfnetlink::HEADER).find_kind(ANY_TABLE);
+    let name = name.and_then(|name| name.str());
+    let is_same =
+        |table: &Table| Some(&table.family.number()) == family && Some(table.name.as_str()) == name;
+    tables.iter().any(is_same)
+}

@@ -1,0 +1,174 @@
+//! Rules, and the statements that they are made of.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use ipnet::IpNet;
+use switchyard_core::model::Protocol;
+
+use super::{ChainName, SetName};
+
+/// The decision that a rule or a verdict map makes about a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// `accept`: the packet passes this base chain.
+    Accept,
+    /// `drop`
+    Drop,
+    /// `return`: the packet goes back to the rule after the last jump.
+    Return,
+    /// `jump`: the packet goes to another chain, and may return.
+    Jump(ChainName),
+    /// `goto`: the packet goes to another chain, and does not return.
+    Goto(ChainName),
+}
+
+/// One of the two addresses of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// `saddr`
+    Source,
+    /// `daddr`
+    Destination,
+}
+
+/// A part of the packet that is looked up in a set or map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Selector {
+    /// `ip saddr` or `ip6 saddr`
+    SourceAddress,
+    /// `ip daddr` or `ip6 daddr`
+    DestinationAddress,
+    /// `meta l4proto`
+    Protocol,
+    /// `th dport`
+    DestinationPort,
+}
+
+/// The interface names that a statement matches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum InterfaceMatch {
+    /// This name.
+    Exact(Box<str>),
+    /// All names that begin like this: `pfx*` in nft's syntax, written here without the star.
+    Prefix(Box<str>),
+}
+
+/// One statement of a rule. Statements apply from left to right, and a match that fails ends the
+/// rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Statement {
+    /// `ct state new`
+    CtStateNew,
+    /// `ct status dnat`: the connection's destination was translated.
+    CtStatusDnat,
+    /// `ip saddr [!=] 10.0.0.0/8`
+    Address {
+        /// The address to compare.
+        side: Side,
+        /// Whether the address must lie outside the network.
+        negated: bool,
+        /// The network, of the table's family.
+        net: IpNet,
+    },
+    /// `iifname [!=] "eth0"`
+    InputInterface {
+        /// Whether the interface must have another name.
+        negated: bool,
+        /// The name.
+        name: InterfaceMatch,
+    },
+    /// `fib daddr type local`: the address belongs to this host.
+    FibLocal(Side),
+    /// `meta l4proto tcp`
+    Protocol(Protocol),
+    /// `meta mark & 0x4000 != 0`
+    MarkSet(u32),
+    /// `meta mark set meta mark | 0x4000`
+    MarkOr(u32),
+    /// `meta mark set meta mark ^ 0x4000`
+    MarkXor(u32),
+    /// `ip daddr . meta l4proto . th dport @set`: the parts of the packet are an element of a set.
+    Lookup {
+        /// The parts of the packet.
+        key: Vec<Selector>,
+        /// The set.
+        set: SetName,
+    },
+    /// `ip daddr . meta l4proto . th dport vmap @map`: the verdict of an element of a verdict map,
+    /// if there is such an element.
+    VerdictMap {
+        /// The parts of the packet.
+        key: Vec<Selector>,
+        /// The verdict map.
+        map: SetName,
+    },
+    /// `numgen random mod 2 vmap { 0 : goto a, 1 : goto b }`: one of the verdicts, each with the same
+    /// probability.
+    RandomVerdict(Vec<Verdict>),
+    /// `dnat ip to ip daddr . tcp dport . numgen random mod 5 map @tcp-endpoints`: translates the
+    /// destination to the endpoint in a random slot. Matches packets of the protocol only, as nft
+    /// does for a port that names its protocol.
+    DnatRandom {
+        /// The protocol.
+        protocol: Protocol,
+        /// The parts of the packet before the slot. [`Selector::DestinationPort`] is the port of the
+        /// protocol, which nft writes as `tcp dport`.
+        key: Vec<Selector>,
+        /// The number of slots, at least 1.
+        slots: u32,
+        /// A map from key and slot to address and port.
+        map: SetName,
+    },
+    /// `dnat to 10.0.0.1:80`: translates the destination. [`Self::Protocol`] must come before it in
+    /// the rule.
+    Dnat {
+        /// The address, of the table's family.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+    },
+    /// `masquerade fully-random`
+    Masquerade,
+    /// `reject`: drops the packet, and answers with ICMP or ICMPv6 port unreachable.
+    Reject,
+    /// `update @affinity { ip saddr }`: adds an address to a dynamic set, or renews its timeout.
+    UpdateSet {
+        /// The address to add.
+        side: Side,
+        /// The set.
+        set: SetName,
+    },
+    /// `drop`, `return`, `jump chain`, `goto chain`, `accept`
+    Verdict(Verdict),
+}
+
+/// A rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The statements, in order; at least one, as nft's syntax has no empty rule.
+    pub statements: Vec<Statement>,
+    /// A comment for people, cut to 128 bytes when written.
+    pub comment: Option<Cow<'static, str>>,
+}
+
+impl Rule {
+    /// Returns a rule of these statements.
+    pub fn new(statements: impl Into<Vec<Statement>>) -> Self {
+        Self { statements: statements.into(), comment: None }
+    }
+
+    /// Adds a comment.
+    pub fn with_comment(self, comment: impl Into<Cow<'static, str>>) -> Self {
+        Self { comment: Some(comment.into()), ..self }
+    }
+
+    /// The sets and maps that the rule uses, by name. The kernel deletes none of them while the rule
+    /// exists.
+    pub fn sets(&self) -> impl Iterator<Item = &SetName> {
+        self.statements.iter().filter_map(|statement| match statement {
+            Statement::Lookup { set, .. } | Statement::UpdateSet { set, .. } => Some(set),
+            Statement::VerdictMap { map, .. } | Statement::DnatRandom { map, .. } => Some(map),
+            _ => None,
+        })
+    }
+}

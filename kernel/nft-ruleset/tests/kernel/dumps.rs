@@ -1,0 +1,203 @@
+//! Committed rulesets are read back.
+
+use std::time::Duration;
+
+use switchyard_nft_ruleset::{
+    ChainBase, ElementData, Family, OperationKind, SetDef, SetName, Transaction, Transport,
+};
+
+use crate::support::{self, Nft, in_namespace, table};
+
+/// The definition that was read is that of `set`. The kernel does not know of which protocol a port is.
+fn assert_same_set(read: &Result<SetDef, String>, set: &SetDef) {
+    let read = read.as_ref().expect("readable");
+    assert!(read.same_shape(set), "{read:?} {set:?}");
+    assert_eq!(read.comment, set.comment);
+}
+
+/// Asserts that the table holds what the transaction has.
+pub fn assert_holds(transport: &mut impl Transport, transaction: &Transaction, family: Family) {
+    let of_family = || transaction.operations().iter().filter(|o| o.table == table(family));
+    let names: Vec<SetName> = of_family()
+        .filter_map(|operation| match &operation.kind {
+            OperationKind::AddSet(set) => Some(set.name.clone()),
+            _ => None,
+        })
+        .collect();
+    let dump = transport.read(&table(family), &names).unwrap().expect("there is a table");
+    assert_eq!(dump.table, table(family));
+    let mut chains = 0;
+    let mut rules: std::collections::BTreeMap<_, Vec<_>> = dump
+        .chains
+        .iter()
+        .map(|(name, chain)| (name.clone(), chain.rules.iter().rev().collect()))
+        .collect();
+    let mut elements: std::collections::BTreeMap<_, Vec<_>> = dump
+        .sets
+        .iter()
+        .map(|(name, set)| (name.clone(), set.elements.clone().expect("elements were asked for")))
+        .collect();
+    for operation in of_family() {
+        match &operation.kind {
+            OperationKind::AddBaseChain(base) => {
+                chains += 1;
+                assert_eq!(dump.chains[&base.name].base, ChainBase::Base(base.clone()));
+            }
+            OperationKind::AddChain(name) => {
+                chains += 1;
+                assert_eq!(dump.chains[name].base, ChainBase::Regular);
+            }
+            OperationKind::AddSet(set) => {
+                assert_same_set(&dump.sets[&set.name].definition, set);
+            }
+            OperationKind::AddRule(chain, rule) => {
+                let found = rules.get_mut(chain).unwrap().pop().expect("a rule is missing");
+                assert_eq!(found.fingerprint, Some(rule.fingerprint(family)), "{operation}");
+            }
+            OperationKind::AddElements(set, added) => {
+                let found = elements.get_mut(&set.name).unwrap();
+                for element in added {
+                    let mut wanted = element.clone();
+                    if let Some(comment) = &mut wanted.comment {
+                        *comment = comment.chars().take(128).collect();
+                    }
+                    let index = found.iter().position(|found| found.element == wanted);
+                    found.swap_remove(index.unwrap_or_else(|| panic!("{}", element.display(set))));
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(dump.chains.len(), chains);
+    assert_eq!(dump.sets.len(), names.len());
+    assert!(rules.values().all(Vec::is_empty), "{rules:?}");
+    assert!(elements.values().all(Vec::is_empty), "{elements:?}");
+}
+
+#[test]
+fn everything_is_read_back() {
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        let transaction = support::everything();
+        netlink.commit(&transaction).unwrap();
+        for family in Family::ALL {
+            assert_holds(&mut netlink, &transaction, family);
+        }
+    });
+}
+
+#[test]
+fn a_table_that_does_not_exist_is_none() {
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        let mut transaction = Transaction::new();
+        transaction.add_table(&table(Family::Ip));
+        netlink.commit(&transaction).unwrap();
+        assert!(netlink.read(&table(Family::Ip), &[]).unwrap().is_some());
+        assert_eq!(netlink.read(&table(Family::Ip6), &[]).unwrap(), None);
+    });
+}
+
+#[test]
+fn rules_restored_from_text_have_no_fingerprint() {
+    let nft = Nft::installed();
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        netlink.commit(&support::everything()).unwrap();
+        let saved = nft.list();
+        nft.flush();
+        nft.load(&saved);
+        for family in Family::ALL {
+            let dump = netlink.read(&table(family), &[]).unwrap().unwrap();
+            let rules: Vec<_> = dump.chains.values().flat_map(|chain| &chain.rules).collect();
+            assert_eq!(rules.len(), support::rules(family).len());
+            assert!(rules.iter().all(|rule| rule.fingerprint.is_none()));
+            // The definitions of sets and maps do not depend on the program that wrote them.
+            for set in support::Sets::new(family).all() {
+                assert_same_set(&dump.sets[&set.name].definition, set);
+            }
+        }
+    });
+}
+
+#[test]
+fn other_tables_are_left_out_and_other_definitions_are_recognised() {
+    let nft = Nft::installed();
+    in_namespace(|| {
+        nft.load(
+            "table ip other {
+                 chain foreign { }
+                 set cluster-ips { type ipv4_addr; }
+             }
+             table ip kube-proxy {
+                 set marks { type mark; }
+                 set ranges { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 } }
+                 map ports { type inet_service : inet_service; elements = { 80 : 8080 } }
+                 map counted { type ipv4_addr : counter; }
+                 chain strict { type filter hook forward priority 0; policy drop; }
+                 chain raw { type filter hook prerouting priority raw; accept; }
+                 chain ours { }
+             }",
+        );
+        let names = ["marks", "ranges", "ports", "counted", "cluster-ips"].map(SetName::from);
+        let dump = support::netlink().read(&table(Family::Ip), &names).unwrap().unwrap();
+        let chains: Vec<_> = dump.chains.keys().map(|name| name.as_str()).collect();
+        assert_eq!(chains, ["ours", "raw", "strict"]);
+        assert!(matches!(dump.chains["strict"].base, ChainBase::Foreign(_)));
+        assert!(matches!(&dump.chains["raw"].base, ChainBase::Base(base) if base.priority == -300));
+        assert_eq!(dump.sets.len(), 4);
+        for foreign in ["marks", "ranges", "counted"] {
+            assert!(dump.sets[foreign].definition.is_err(), "{foreign}");
+            assert_eq!(dump.sets[foreign].elements, None);
+        }
+        let ports = dump.sets["ports"].elements.as_ref().unwrap();
+        assert_eq!(ports[0].element.key.as_slice(), [0, 80, 0, 0]);
+        assert!(matches!(ports[0].element.data, ElementData::Value(value)
+            if value.as_slice() == [0x1f, 0x90, 0, 0]));
+    });
+}
+
+#[test]
+fn elements_of_dynamic_sets_have_an_expiry() {
+    let nft = Nft::installed();
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        netlink.commit(&support::everything()).unwrap();
+        nft.load("add element ip kube-proxy affinity { 10.9.9.9 timeout 50s }");
+        let dump = netlink.read(&table(Family::Ip), &["affinity".into()]).unwrap().unwrap();
+        let elements = dump.sets["affinity"].elements.as_ref().unwrap();
+        assert_eq!(elements.len(), 1);
+        let expires = elements[0].expires.unwrap();
+        assert!(expires <= Duration::from_secs(50) && expires > Duration::from_secs(30));
+    });
+}
+
+#[test]
+fn a_table_that_keeps_changing_can_be_read() {
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        let transaction = support::everything();
+        netlink.commit(&transaction).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        // A thread that starts here is in this namespace too.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut other = support::netlink();
+                let mut change = Transaction::new();
+                change.add_chain(&table(Family::Ip), "other");
+                change.delete_chain(&table(Family::Ip), "other");
+                for _ in 0..2000 {
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    other.commit(&change).unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            for _ in 0..20 {
+                assert_holds(&mut netlink, &transaction, Family::Ip);
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}

@@ -1,0 +1,64 @@
+//! Removal of chains of both flavours, without any of the programs.
+//!
+//! An image that has changed to another mode may lack the programs, and rules that stay would go on
+//! translating to endpoints that are gone. So the kernel is asked directly ([`nft`], [`legacy`]),
+//! which takes CAP_NET_ADMIN and nothing else.
+
+mod entries;
+mod legacy;
+mod nft;
+
+use std::io;
+
+use switchyard_core::model::IpFamily;
+
+use crate::OwnedChains;
+
+/// How often removal is repeated if another program changes rules at the same time.
+const ATTEMPTS: usize = 10;
+
+/// Why rules could not be removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeftoverError {
+    /// nf_tables refused.
+    #[error("cannot remove rules of iptables-nft")]
+    Nft(#[from] switchyard_netlink::Error),
+    /// x_tables refused.
+    #[error("cannot {action} the table {table} of iptables-legacy")]
+    Legacy {
+        /// `read` or `replace`.
+        action: &'static str,
+        /// The table.
+        table: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's table has an unknown form.
+    #[error("the table {table} of iptables-legacy has an unknown form")]
+    Malformed {
+        /// The table.
+        table: &'static str,
+    },
+    /// Other programs changed rules all the time.
+    #[error("gave up after {ATTEMPTS} attempts: the rules kept changing")]
+    Busy,
+}
+
+/// Removes the owned chains, the jumps to them, and all rules in them, of both flavours and both
+/// families. A chain that rules of other programs lead to is emptied only.
+///
+/// Blocks for at most five seconds while another program holds the xtables lock.
+///
+/// # Errors
+///
+/// The first error, after everything else was removed.
+pub fn remove(owned: &OwnedChains) -> Result<(), LeftoverError> {
+    let mut result = Ok(());
+    for family in IpFamily::ALL {
+        result = result.and(nft::remove(family, owned));
+        result = result.and(legacy::remove(family, owned));
+    }
+    result
+}

@@ -1,0 +1,85 @@
+//! Why a program failed.
+
+use std::{io, time::Duration};
+
+/// Why a program did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// The program could not be run.
+    #[error("cannot run {program}")]
+    Run {
+        /// The program.
+        program: String,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The program did not end in time, and was killed. A change may have been made or not, each
+    /// table's as a whole.
+    #[error(
+        "{program} was killed as it did not end within {limit:?} (arguments: {arguments}){}",
+        colon(message)
+    )]
+    TimedOut {
+        /// The program.
+        program: String,
+        /// The arguments, separated by spaces.
+        arguments: String,
+        /// The [limit](super::TimeLimits).
+        limit: Duration,
+        /// The program's message before, mostly empty.
+        message: String,
+    },
+    /// Another program holds the xtables lock, and keeps it.
+    #[error("{program}: another program holds the xtables lock: {message}")]
+    Locked {
+        /// The program.
+        program: String,
+        /// The program's message.
+        message: String,
+    },
+    /// The program refused a line of its input.
+    #[error("{program} refuses line {line}, `{text}`: {message}")]
+    Refused {
+        /// The program.
+        program: String,
+        /// The number of the line, from 1.
+        line: usize,
+        /// The line.
+        text: String,
+        /// The program's message.
+        message: String,
+    },
+    /// The program failed otherwise.
+    #[error("{program} fails with {status}: {message}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// The exit status, or the signal that ended the program.
+        status: String,
+        /// The program's message.
+        message: String,
+    },
+    /// The program cannot show a table, because of rules that it does not know.
+    #[error("{program} cannot read the table {table}: it has rules that are not iptables'")]
+    Incompatible {
+        /// The program.
+        program: String,
+        /// The table.
+        table: &'static str,
+    },
+}
+
+/// A message behind a colon, if there is a message.
+fn colon(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+/// The node lacks programs that could be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct MissingPrograms {
+    /// What is missing, or why an installed program cannot be used.
+    pub reason: String,
+}

@@ -1,0 +1,249 @@
+//! Saving, restoring and checking.
+
+use std::{
+    borrow::Cow,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Flavour, ProgramOptions, Programs, ToolError,
+    process::{self, Failure, Output},
+};
+use crate::{
+    Dump, Jump,
+    lock::{self, VARIABLE},
+    rule::Words,
+};
+
+/// For how many seconds a program waits for the lock.
+const WAIT_SECONDS: &str = "5";
+/// How often a program is run that did not get the lock.
+const ATTEMPTS: u32 = 3;
+/// The exit status of programs that did not get the lock, or some other resource.
+const RESOURCE_PROBLEM: i32 = 4;
+
+/// The time that a restore took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Restored {
+    /// The run of the program that succeeded.
+    pub commit: Duration,
+    /// The wait for the xtables lock before that.
+    pub waited: Duration,
+}
+
+/// The answer of a program that checks something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Yes,
+    No,
+    /// Another program holds the lock.
+    Locked,
+}
+
+/// Returns the output of `--version`.
+pub(super) fn version(program: &Path, options: &ProgramOptions) -> Result<String, ToolError> {
+    let mut command = Command::new(program);
+    command.arg("--version");
+    let output = run(&mut command, "", options.limits.single)?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(failure(program, &output, "")),
+    }
+}
+
+impl Programs {
+    /// Reads all tables. Blocks, as all methods of this type do, for as long as the program runs.
+    ///
+    /// # Errors
+    ///
+    /// If the program fails or takes too long, or cannot show one of the tables.
+    pub fn save(&self) -> Result<Dump, ToolError> {
+        let output = run(&mut self.command(&self.save), "", self.limits.tables)?;
+        if !output.status.success() {
+            return Err(failure(&self.save, &output, ""));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Dump::parse(&text).map_err(|unreadable| ToolError::Incompatible {
+            program: self.save.display().to_string(),
+            table: unreadable.0.name(),
+        })
+    }
+
+    /// Makes the changes in `input` ([`Changes::to_text`](crate::Changes::to_text)). The changes of
+    /// each table are made as a whole or not at all, one table after the other. While another
+    /// program holds the xtables lock, tries three times, for five to ten seconds each.
+    ///
+    /// # Errors
+    ///
+    /// If the program fails or takes too long.
+    pub fn restore(&self, input: &str) -> Result<Restored, ToolError> {
+        let mut restored = Restored::default();
+        let mut attempt = 1;
+        tracing::trace!(
+            target: "switchyard_xtables::v9",
+            ipFamily = self.family.as_str(),
+            rules = input,
+            "Restoring"
+        );
+        loop {
+            if self.flavour == Flavour::Legacy {
+                restored.waited += lock::wait_until_free(&self.lock_file());
+            }
+            let mut command = self.command(&self.restore);
+            command.args(["-w", WAIT_SECONDS, "--noflush", "--counters"]);
+            let start = Instant::now();
+            let output = run(&mut command, input, self.limits.tables)?;
+            if output.status.success() {
+                restored.commit = start.elapsed();
+                return Ok(restored);
+            }
+            match failure(&self.restore, &output, input) {
+                ToolError::Locked { .. } if attempt < ATTEMPTS => {
+                    restored.waited += start.elapsed();
+                    attempt += 1;
+                }
+                error => return Err(error),
+            }
+        }
+    }
+
+    /// Asks for each of these jumps, and returns a dump of those that exist, for tables that
+    /// [`Programs::save`] cannot show. Takes a run of the program for each.
+    ///
+    /// # Errors
+    ///
+    /// If the program cannot be run, or another program holds the lock.
+    pub fn held_jumps(&self, jumps: &[Jump]) -> Result<Dump, ToolError> {
+        let mut dump = Dump::default();
+        for jump in jumps {
+            let mut arguments = vec!["-t", jump.table.name(), "-C", jump.from];
+            arguments.extend(Words(&jump.rule));
+            match self.check(&arguments)? {
+                Answer::Yes => dump.add_jump(jump),
+                Answer::No => {}
+                Answer::Locked => {
+                    let program = self.main.display().to_string();
+                    return Err(ToolError::Locked { program, message: String::new() });
+                }
+            }
+        }
+        Ok(dump)
+    }
+
+    /// Runs the main program; returns whether it succeeds.
+    pub(crate) fn check(&self, arguments: &[&str]) -> Result<Answer, ToolError> {
+        let mut command = self.command(&self.main);
+        command.args(["-w", WAIT_SECONDS]).args(arguments);
+        let output = run(&mut command, "", self.limits.single)?;
+        Ok(match output.status.code() {
+            Some(0) => Answer::Yes,
+            Some(1) => Answer::No,
+            Some(RESOURCE_PROBLEM) => Answer::Locked,
+            _ => return Err(failure(&self.main, &output, "")),
+        })
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        if let Some(path) = &self.lock_file {
+            command.env(VARIABLE, path);
+        }
+        command
+    }
+
+    fn lock_file(&self) -> Cow<'_, Path> {
+        match &self.lock_file {
+            Some(path) => Cow::Borrowed(path),
+            None => Cow::Owned(lock::default_file()),
+        }
+    }
+}
+
+fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, ToolError> {
+    // Messages are parsed, which works in one language.
+    command.env("LC_ALL", "C");
+    // Joining the arguments is worth it only if they are logged.
+    if tracing::enabled!(target: "switchyard_xtables::v5", tracing::Level::TRACE) {
+        let (program, arguments) = (name(command), arguments(command));
+        tracing::trace!(target: "switchyard_xtables::v5", command = program, arguments, "Running");
+    }
+    process::run(command, input.as_bytes(), limit).map_err(|failure| match failure {
+        Failure::Io(source) => ToolError::Run { program: name(command), source },
+        Failure::TimedOut { stderr } => ToolError::TimedOut {
+            program: name(command),
+            arguments: arguments(command),
+            limit,
+            message: sentence(&String::from_utf8_lossy(&stderr)),
+        },
+    })
+}
+
+fn name(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+fn arguments(command: &Command) -> String {
+    let arguments: Vec<_> = command.get_args().map(|part| part.to_string_lossy()).collect();
+    arguments.join(" ")
+}
+
+/// Returns why a program failed.
+fn failure(program: &Path, output: &Output, input: &str) -> ToolError {
+    let program = program.display().to_string();
+    let message = sentence(&String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(RESOURCE_PROBLEM) && message.contains("lock") {
+        return ToolError::Locked { program, message };
+    }
+    match refused_line(&message) {
+        Some(line) if !input.is_empty() => {
+            let text = input.lines().nth(line - 1).unwrap_or_default().to_owned();
+            ToolError::Refused { program, line, text, message }
+        }
+        _ => ToolError::Failed { program, status: output.status.to_string(), message },
+    }
+}
+
+/// Returns a program's messages in one line, without advice.
+fn sentence(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let kept: Vec<&str> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with("Try `") && !line.starts_with('#'))
+        .collect();
+    kept.join("; ")
+}
+
+/// Returns the number in `line 5 failed` or `Error occurred at line: 5`.
+fn refused_line(message: &str) -> Option<usize> {
+    let rest = message.split("line").skip(1);
+    rest.filter_map(|rest| {
+        let digits = rest.trim_start_matches([':', ' ']);
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        digits[..end].parse().ok()
+    })
+    .find(|line| *line > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refused_line_is_found() {
+        let legacy = "iptables-restore v1.8.9 (legacy): Set foo doesn't exist.\n\n\
+                      Error occurred at line: 13\nTry `iptables-restore -h' for more information.\n";
+        assert_eq!(refused_line(&sentence(legacy)), Some(13));
+        assert!(!sentence(legacy).contains("Try"));
+        assert_eq!(refused_line("iptables-restore: line 9 failed"), Some(9));
+        assert_eq!(refused_line("iptables-nft-restore: line 7 failed: Bad rule"), Some(7));
+        assert_eq!(refused_line("nothing in line"), None);
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        let mut command = Command::new("/nonexistent/iptables");
+        let error = run(&mut command, "", Duration::from_secs(60)).unwrap_err();
+        assert_eq!(error.to_string(), "cannot run /nonexistent/iptables");
+    }
+}

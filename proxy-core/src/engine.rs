@@ -1,0 +1,339 @@
+//! The engine: a tracker, a runner and a backend on a thread of their own.
+//!
+//! ```text
+//! events, inputs ──────┐
+//! interface addresses ─┼─► runner ─► backend ─► kernel
+//! backend's monitor ───┘     │
+//!                            └─► observer
+//! ```
+//!
+//! An engine begins and ends as a whole: [`EngineBuilder::start`] starts the thread, and
+//! [`Engine::stop`] ends the thread and returns the backend. The kernel is left as it is, so that
+//! traffic goes on, and another engine (of this process or of a later one) takes the rules over. Many
+//! engines can run in one process, one to a network namespace: everything that an engine starts
+//! works in the namespace of the thread that called [`EngineBuilder::start`].
+
+use std::{
+    error, io,
+    net::IpAddr,
+    pin::pin,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    runtime,
+    sync::{
+        mpsc::{self, Receiver, Sender},
+        oneshot,
+    },
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    config::NodeConfig,
+    error::Chain,
+    objects::{Event, Kind, Object, ObjectKey},
+    proxier::{Backend, Monitor, Proxier},
+    runner::{Input, NodePatience, Observer, Runner, RunnerConfig},
+    track::Tracker,
+};
+
+/// The most events, and the most inputs, that wait for the engine while it commits.
+const QUEUE: usize = 4096;
+/// How long the first sync waits for the interface addresses.
+const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
+/// How long to wait before interface addresses are asked for again after a failure.
+const ADDRESSES_RETRY: Duration = Duration::from_secs(5);
+
+/// Follows the addresses of the node's interfaces, on which node ports are served.
+#[async_trait]
+pub trait InterfaceAddresses: Send {
+    /// Waits until the addresses differ from those returned last, and returns all addresses. The
+    /// first call returns as soon as the addresses are known. The engine polls the future on its own
+    /// thread.
+    ///
+    /// # Errors
+    /// If the addresses cannot be listed. The engine asks again after a while.
+    async fn changed(&mut self) -> Result<Vec<IpAddr>, Box<dyn error::Error + Send + Sync>>;
+}
+
+/// Why an engine could not be started or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The thread or its runtime could not be started.
+    #[error("cannot start the engine's thread")]
+    Thread(#[source] io::Error),
+    /// The thread panicked, so that the backend is lost.
+    #[error("the engine panicked")]
+    Panicked,
+    /// The engine has ended and takes no more inputs.
+    #[error("the engine has ended")]
+    Ended,
+}
+
+/// The settings of an [`Engine`]. All have defaults, except the node and the backend.
+pub struct EngineBuilder {
+    node: NodeConfig,
+    timing: RunnerConfig,
+    node_patience: Option<NodePatience>,
+    observer: Arc<dyn Observer>,
+    addresses: Option<Box<dyn InterfaceAddresses>>,
+    predecessors: Vec<Arc<dyn Backend>>,
+    thread_name: String,
+}
+
+impl EngineBuilder {
+    /// The name of the engine's thread, of which the kernel shows 15 bytes; `engine` by default.
+    pub fn thread_name(self, name: impl Into<String>) -> Self {
+        Self { thread_name: name.into(), ..self }
+    }
+
+    /// The timing of syncs; kube-proxy's periods by default.
+    pub fn timing(self, timing: RunnerConfig) -> Self {
+        Self { timing, ..self }
+    }
+
+    /// How long the first sync waits for facts of the Node, if the configuration takes anything from
+    /// the Node. `None`, the default, is for sources that may have no Node: once the Nodes are listed,
+    /// nothing more is waited for.
+    pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {
+        Self { node_patience, ..self }
+    }
+
+    /// The receiver of reports; by default there is none.
+    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// The source of the addresses of the node's interfaces. Without a source, the caller sends
+    /// [`Input::InterfaceAddresses`], or node ports are served only where whole networks are
+    /// configured, or single addresses.
+    pub fn addresses(self, addresses: impl InterfaceAddresses + 'static) -> Self {
+        Self { addresses: Some(Box::new(addresses)), ..self }
+    }
+
+    /// Backends of other modes. What they left behind is removed once this engine's backend
+    /// serves; a failed removal is repeated every minute.
+    pub fn predecessors(self, predecessors: Vec<Arc<dyn Backend>>) -> Self {
+        Self { predecessors, ..self }
+    }
+
+    /// Starts the engine, in the network namespace of the calling thread. The backend must have
+    /// been opened in the same one.
+    ///
+    /// # Errors
+    /// [`EngineError::Thread`]
+    pub fn start(self, proxier: impl Proxier + 'static) -> Result<Engine, EngineError> {
+        let Self { node, timing, node_patience, observer, addresses, predecessors, thread_name } =
+            self;
+        let proxier: Box<dyn Proxier> = Box::new(proxier);
+        let monitor = proxier.monitor();
+        let (events, received_events) = mpsc::channel(QUEUE);
+        let runner = Runner::new(Tracker::new(node), proxier, timing, observer)
+            .waiting_for_node(node_patience)
+            .replacing(predecessors)
+            .receiving(received_events);
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(EngineError::Thread)?;
+        let (inputs, received) = mpsc::channel(QUEUE);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (alive, ended) = oneshot::channel::<()>();
+        let to_self = inputs.clone();
+        let body = move || {
+            let _alive = alive;
+            let proxier =
+                runtime.block_on(live(runner, monitor, addresses, received, to_self, stopped));
+            // A blocking task of a monitor may still wait for a program.
+            runtime.shutdown_background();
+            proxier
+        };
+        let thread =
+            thread::Builder::new().name(thread_name).spawn(body).map_err(EngineError::Thread)?;
+        Ok(Engine { events, inputs, stop: Some(stop), ended, thread: Some(thread) })
+    }
+}
+
+/// Runs all parts of an engine until the engine is stopped.
+async fn live(
+    mut runner: Runner,
+    monitor: Option<Box<dyn Monitor>>,
+    addresses: Option<Box<dyn InterfaceAddresses>>,
+    received: Receiver<Input>,
+    to_self: Sender<Input>,
+    stopped: oneshot::Receiver<()>,
+) -> Box<dyn Proxier> {
+    let mut stop = pin!(async { drop(stopped.await) });
+    // The tasks end with the set.
+    let mut tasks = JoinSet::new();
+    if let Some(mut addresses) = addresses {
+        let first = tokio::select! {
+            biased;
+            () = &mut stop => return runner.into_proxier(),
+            first = timeout(ADDRESSES_WAIT, addresses.changed()) => first,
+        };
+        // The first sync should know the addresses.
+        match first {
+            Ok(Ok(first)) => runner.set_interface_addresses(first),
+            Ok(Err(error)) => tracing::error!(
+                err = %Chain(&*error),
+                "Failed to list the node's addresses; going on without"
+            ),
+            Err(_) => tracing::error!(
+                "The node's addresses are not listed within {ADDRESSES_WAIT:?}; going on without"
+            ),
+        }
+        tasks.spawn(follow_addresses(addresses, to_self.clone()));
+    }
+    if let Some(monitor) = monitor {
+        tasks.spawn(watch(monitor, to_self));
+    }
+    runner.run(received, stop).await
+}
+
+/// Sends the monitor's reports to the runner.
+async fn watch(mut monitor: Box<dyn Monitor>, inputs: Sender<Input>) {
+    loop {
+        match monitor.disturbed().await {
+            Ok(disturbance) => {
+                if inputs.send(Input::Disturbed(disturbance)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::error!(
+                    err = %Chain(&error),
+                    "Changes by other programs are noticed only by the periodic comparison"
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// Sends the interface addresses whenever they change.
+async fn follow_addresses(mut addresses: Box<dyn InterfaceAddresses>, inputs: Sender<Input>) {
+    loop {
+        match addresses.changed().await {
+            Ok(found) => {
+                if inputs.send(Input::InterfaceAddresses(found)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::error!(err = %Chain(&*error), "Failed to follow the node's addresses");
+                sleep(ADDRESSES_RETRY).await;
+            }
+        }
+    }
+}
+
+/// A running proxy of one node. See the [module's documentation](self).
+///
+/// An engine that is dropped stops as by [`Engine::stop`].
+#[derive(Debug)]
+pub struct Engine {
+    events: Sender<Event>,
+    inputs: Sender<Input>,
+    stop: Option<oneshot::Sender<()>>,
+    ended: oneshot::Receiver<()>,
+    thread: Option<JoinHandle<Box<dyn Proxier>>>,
+}
+
+impl Engine {
+    /// Begins to describe an engine for this node.
+    pub fn builder(node: NodeConfig) -> EngineBuilder {
+        EngineBuilder {
+            node,
+            timing: RunnerConfig::default(),
+            node_patience: None,
+            observer: Arc::new(()),
+            addresses: None,
+            predecessors: Vec::new(),
+            thread_name: "engine".to_owned(),
+        }
+    }
+
+    /// Returns a channel for events alone, as sources send them. Events are applied in the order in
+    /// which they are sent; they may overtake inputs, and be overtaken by them. Handles do not keep
+    /// the engine running.
+    pub fn events(&self) -> Sender<Event> {
+        self.events.clone()
+    }
+
+    /// Returns a handle for inputs. Handles do not keep the engine running.
+    pub fn inputs(&self) -> Sender<Input> {
+        self.inputs.clone()
+    }
+
+    /// Sends an event. Waits while many inputs are queued.
+    ///
+    /// # Errors
+    /// [`EngineError::Ended`]
+    pub async fn send(&self, event: Event) -> Result<(), EngineError> {
+        self.events.send(event).await.map_err(|_| EngineError::Ended)
+    }
+
+    /// Replaces all objects of a kind: those that are not in `objects` are gone. Nothing is
+    /// programmed before Services and EndpointSlices have been listed so.
+    ///
+    /// # Errors
+    /// [`EngineError::Ended`]
+    pub async fn replace(
+        &self,
+        kind: Kind,
+        objects: impl IntoIterator<Item = Object>,
+    ) -> Result<(), EngineError> {
+        let objects = objects.into_iter().collect();
+        self.send(Event::Replace { kind, objects, malformed: Vec::new() }).await
+    }
+
+    /// Adds an object, or changes it.
+    ///
+    /// # Errors
+    /// [`EngineError::Ended`]
+    pub async fn apply(&self, object: impl Into<Object>) -> Result<(), EngineError> {
+        self.send(Event::Apply(object.into())).await
+    }
+
+    /// Removes an object.
+    ///
+    /// # Errors
+    /// [`EngineError::Ended`]
+    pub async fn delete(&self, key: ObjectKey) -> Result<(), EngineError> {
+        self.send(Event::Delete(key)).await
+    }
+
+    /// Waits until the engine ends by itself, which only a panic makes it do.
+    pub async fn ended(&mut self) {
+        // Nothing is sent: the thread drops the sender.
+        let _ = (&mut self.ended).await;
+    }
+
+    /// Stops the engine and returns its backend. Inputs that are not synced yet are dropped; the
+    /// kernel is left as it is. Blocks until a sync that is under way has ended.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`]
+    pub fn stop(mut self) -> Result<Box<dyn Proxier>, EngineError> {
+        self.end().unwrap_or(Err(EngineError::Panicked))
+    }
+
+    fn end(&mut self) -> Option<Result<Box<dyn Proxier>, EngineError>> {
+        drop(self.stop.take());
+        let ended = self.thread.take()?.join();
+        Some(ended.map_err(|_| EngineError::Panicked))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}

@@ -1,0 +1,167 @@
+//! Nodes: the facts that the Node object of this node states.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::problem::Problems;
+use crate::{
+    model::{IpFamily, parse_cidr, parse_ip},
+    objects,
+};
+
+/// The label that names a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// The taint of a node that is about to be removed: load balancers should stop using it.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// What the Node object of this node states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeFacts {
+    /// The node's first address, and the first of the other family: internal addresses come before
+    /// external ones.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`, without values that cannot be used.
+    pub pod_cidrs: Vec<IpNet>,
+    /// The node's zone, unless the label is missing or empty.
+    pub zone: Option<String>,
+    /// Whether the node may have traffic from load balancers: it is neither being deleted nor
+    /// tainted as such.
+    pub is_eligible: bool,
+}
+
+impl NodeFacts {
+    /// Parses `object`. Values that cannot be used are left out and added to `problems`.
+    pub(crate) fn parse(object: &objects::Node, problems: &mut Problems) -> Self {
+        Self {
+            addresses: parse_addresses(&object.status.addresses, problems),
+            pod_cidrs: parse_cidrs("spec.podCIDRs", &object.spec.pod_cidrs, problems),
+            zone: object.metadata.labels.get(ZONE).filter(|zone| !zone.is_empty()).cloned(),
+            is_eligible: object.metadata.deletion_timestamp.is_empty()
+                && object.spec.taints.iter().all(|taint| taint.key != TO_BE_DELETED),
+        }
+    }
+
+    /// Adds the addresses and pod networks of `before` in families that have none here.
+    pub(crate) fn fill_from(&mut self, before: &Self) {
+        let lacks_ip = |ips: &[IpAddr], ip| ips.iter().all(|known| family(known) != family(ip));
+        let kept = before.addresses.iter().filter(|ip| lacks_ip(&self.addresses, ip)).copied();
+        let kept: Vec<IpAddr> = kept.collect();
+        self.addresses.extend(kept);
+        let lacks_net = |net| {
+            let family = IpFamily::of_net(net);
+            self.pod_cidrs.iter().all(|known| IpFamily::of_net(known) != family)
+        };
+        let kept: Vec<IpNet> =
+            before.pod_cidrs.iter().filter(|net| lacks_net(net)).copied().collect();
+        self.pod_cidrs.extend(kept);
+    }
+
+    /// The node's own address in `family`: `bind_address` if it is of that family and not all zeros,
+    /// else the Node's.
+    pub fn ip(&self, bind_address: Option<IpAddr>, family: IpFamily) -> Option<IpAddr> {
+        let bound = bind_address.filter(|ip| !ip.is_unspecified());
+        let candidates = bound.into_iter().chain(self.addresses.iter().copied());
+        candidates.into_iter().find(|ip| IpFamily::of(ip) == family)
+    }
+
+    /// The family of `bind_address`, unless that is all zeros, else of the Node's first address; IPv4
+    /// if neither is known.
+    pub fn primary_family(&self, bind_address: Option<IpAddr>) -> IpFamily {
+        let bound = bind_address.filter(|ip| !ip.is_unspecified());
+        let first = bound.or_else(|| self.addresses.first().copied());
+        first.map_or(IpFamily::V4, |ip| IpFamily::of(&ip))
+    }
+}
+
+fn family(ip: &IpAddr) -> IpFamily {
+    IpFamily::of(ip)
+}
+
+fn parse_addresses(addresses: &[objects::NodeAddress], problems: &mut Problems) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for kind in ["InternalIP", "ExternalIP"] {
+        for (i, address) in addresses.iter().enumerate() {
+            if address.kind != kind {
+                continue;
+            }
+            match parse_ip(&address.address) {
+                Ok(ip) if found.iter().any(|known| family(known) == family(&ip)) => {}
+                Ok(ip) => found.push(ip),
+                Err(error) => problems.add(
+                    format!("status.addresses[{i}].address"),
+                    format_args!("{error}; ignored"),
+                ),
+            }
+        }
+    }
+    found
+}
+
+/// Parses a list of networks.
+pub(crate) fn parse_cidrs(field: &str, texts: &[String], problems: &mut Problems) -> Vec<IpNet> {
+    let parse = |(i, text): (usize, &String)| {
+        parse_cidr(text)
+            .map_err(|error| {
+                problems.add(format!("{field}[{i}]"), format_args!("{error}; ignored"));
+            })
+            .ok()
+    };
+    texts.iter().enumerate().filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{Kind, NodeAddress, ObjectKey};
+
+    fn parse(addresses: &[(&str, &str)]) -> Vec<String> {
+        let mut node = objects::Node::default();
+        let address = |(kind, address): &(&str, &str)| NodeAddress {
+            kind: (*kind).into(),
+            address: (*address).into(),
+        };
+        node.status.addresses = addresses.iter().map(address).collect();
+        let key = ObjectKey::new(Kind::Node, &node.metadata);
+        let facts = NodeFacts::parse(&node, &mut Problems::new(key));
+        facts.addresses.iter().map(IpAddr::to_string).collect()
+    }
+
+    #[test]
+    fn internal_addresses_come_first_and_families_follow_once() {
+        let (internal, external) = ("InternalIP", "ExternalIP");
+        assert_eq!(
+            parse(&[
+                (external, "203.0.113.1"),
+                (internal, "fd00::1"),
+                ("Hostname", "10.9.9.9"),
+                (internal, "nonsense"),
+                (internal, "fd00::2"),
+                (internal, "010.0.0.1"),
+            ]),
+            ["fd00::1", "10.0.0.1"]
+        );
+        assert_eq!(parse(&[(external, "203.0.113.1")]), ["203.0.113.1"]);
+        assert_eq!(parse(&[("Hostname", "x")]), [""; 0]);
+    }
+
+    #[test]
+    fn the_primary_family_is_that_of_the_first_or_the_bind_address() {
+        use IpFamily::{V4, V6};
+        let detect = |ips: &[&str], bind: &str| {
+            let addresses = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            let facts = NodeFacts { addresses, ..NodeFacts::default() };
+            let bind = bind.parse::<IpAddr>().ok();
+            let ip = |family| facts.ip(bind, family).map_or(String::new(), |ip| ip.to_string());
+            (facts.primary_family(bind), ip(V4), ip(V6))
+        };
+        let is = |primary, v4: &str, v6: &str| (primary, v4.to_owned(), v6.to_owned());
+        assert_eq!(detect(&[], ""), is(V4, "", ""));
+        assert_eq!(detect(&[], "::"), is(V4, "", ""), "all zeros are no address");
+        assert_eq!(detect(&["10.0.0.1"], "::"), is(V4, "10.0.0.1", ""));
+        assert_eq!(detect(&["fd00::1", "10.0.0.1"], ""), is(V6, "10.0.0.1", "fd00::1"));
+        assert_eq!(detect(&["fd00::1", "10.0.0.1"], "10.0.0.9"), is(V4, "10.0.0.9", "fd00::1"));
+        assert_eq!(detect(&["10.0.0.1"], "fd00::9"), is(V6, "10.0.0.1", "fd00::9"));
+    }
+}

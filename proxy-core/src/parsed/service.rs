@@ -1,0 +1,368 @@
+//! Services: from the object to ports, addresses per family, and policies.
+
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+
+use super::{
+    names,
+    problem::Problems,
+    values::{clip, is_never_shared, is_special, port_number},
+};
+use crate::{
+    model::{IpFamily, PerFamily, Protocol, ServiceName, aggregated, parse_cidr, parse_ip},
+    objects,
+};
+
+/// `sessionAffinityConfig.clientIP.timeoutSeconds` of an object without the field (API default).
+const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
+/// The values that the API allows for `timeoutSeconds`.
+const AFFINITY_SECONDS: RangeInclusive<i64> = 1..=86_400;
+/// A Service with this label belongs to another proxy, whatever the label's value.
+const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+/// A Service that this proxy serves, parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Service {
+    pub(crate) name: ServiceName,
+    /// `creationTimestamp`, empty if unknown.
+    pub(crate) created: Arc<str>,
+    pub(crate) addresses: PerFamily<Option<Addresses>>,
+    pub(crate) ports: Vec<ServicePort>,
+    pub(crate) affinity: Option<Duration>,
+    pub(crate) external_local: bool,
+    pub(crate) internal_local: bool,
+    /// The port where load balancers ask for the Service's health.
+    pub(crate) health_check: Option<u16>,
+}
+
+/// The addresses of a Service in one family.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Addresses {
+    pub(crate) cluster_ip: IpAddr,
+    external_ips: Vec<IpAddr>,
+    pub(crate) load_balancer_ips: Vec<IpAddr>,
+    /// Sources of traffic to load balancer IPs; if empty, all sources are allowed.
+    pub(crate) source_ranges: Vec<IpNet>,
+}
+
+impl Addresses {
+    /// The external IPs; empty if external IPs are not programmed on this node.
+    pub(crate) fn external_ips(&self, are_programmed: bool) -> &[IpAddr] {
+        if are_programmed { &self.external_ips } else { &[] }
+    }
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ServicePort {
+    pub(crate) name: Arc<str>,
+    pub(crate) protocol: Protocol,
+    pub(crate) port: u16,
+    pub(crate) node_port: Option<u16>,
+}
+
+impl Service {
+    /// Whether anything but the cluster IP leads to this port in this family, where external IPs
+    /// are programmed or not.
+    pub(crate) fn is_externally_accessible(
+        &self,
+        port: &ServicePort,
+        addresses: &Addresses,
+        external_ips: bool,
+    ) -> bool {
+        port.node_port.is_some()
+            || !addresses.load_balancer_ips.is_empty()
+            || !addresses.external_ips(external_ips).is_empty()
+    }
+
+    /// Parses `object`. Returns `None` if the Service is not for this proxy (headless, ExternalName,
+    /// another proxy's), or has nothing usable. Values that cannot be used are left out and added to
+    /// `problems`.
+    pub(crate) fn parse(object: &objects::Service, problems: &mut Problems) -> Option<Self> {
+        let spec = &object.spec;
+        if spec.kind == "ExternalName"
+            || spec.cluster_ip == "None"
+            || spec.cluster_ips.first().is_some_and(|ip| ip == "None")
+            || object.metadata.labels.contains_key(SERVICE_PROXY_NAME)
+            || (spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty())
+        {
+            return None;
+        }
+        let name = names::service_name(&object.metadata, problems)?;
+        let addresses = parse_addresses(object, problems);
+        if addresses.v4.is_none() && addresses.v6.is_none() {
+            return None;
+        }
+        let takes_external = matches!(spec.kind.as_str(), "NodePort" | "LoadBalancer")
+            || !spec.external_ips.is_empty();
+        if !matches!(spec.kind.as_str(), "" | "ClusterIP" | "NodePort" | "LoadBalancer") {
+            problems.add(
+                "spec.type",
+                format_args!("`{}` is unknown; read as ClusterIP", clip(&spec.kind)),
+            );
+        }
+        let external_local = takes_external
+            && is_local("spec.externalTrafficPolicy", &spec.external_traffic_policy, problems);
+        Some(Self {
+            name,
+            created: object.metadata.creation_timestamp.as_str().into(),
+            addresses,
+            ports: parse_ports(&spec.ports, problems),
+            affinity: parse_affinity(spec, problems),
+            external_local,
+            internal_local: is_local(
+                "spec.internalTrafficPolicy",
+                &spec.internal_traffic_policy,
+                problems,
+            ),
+            health_check: if external_local && spec.kind == "LoadBalancer" {
+                parse_health_check(spec.health_check_node_port, problems)
+            } else {
+                None
+            },
+        })
+    }
+}
+
+fn parse_health_check(number: i64, problems: &mut Problems) -> Option<u16> {
+    let port = port_number(number);
+    if port.is_none() {
+        problems.add(
+            "spec.healthCheckNodePort",
+            format_args!(
+                "{number} is not within 1 and 65535; load balancers cannot ask for its health"
+            ),
+        );
+    }
+    port
+}
+
+fn is_local(field: &str, policy: &str, problems: &mut Problems) -> bool {
+    match policy {
+        "Local" => true,
+        "" | "Cluster" => false,
+        other => {
+            problems.add(field, format_args!("`{}` is unknown; read as Cluster", clip(other)));
+            false
+        }
+    }
+}
+
+fn parse_affinity(spec: &objects::ServiceSpec, problems: &mut Problems) -> Option<Duration> {
+    match spec.session_affinity.as_str() {
+        "" | "None" => return None,
+        "ClientIP" => {}
+        other => {
+            problems.add(
+                "spec.sessionAffinity",
+                format_args!("`{}` is unknown; read as None", clip(other)),
+            );
+            return None;
+        }
+    }
+    let asked =
+        spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(DEFAULT_AFFINITY_SECONDS);
+    let seconds = asked.clamp(*AFFINITY_SECONDS.start(), *AFFINITY_SECONDS.end());
+    if seconds != asked {
+        problems.add(
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+            format_args!("{asked} is not within 1 and 86400; {seconds} is used"),
+        );
+    }
+    Some(Duration::from_secs(seconds.unsigned_abs()))
+}
+
+fn parse_addresses(
+    object: &objects::Service,
+    problems: &mut Problems,
+) -> PerFamily<Option<Addresses>> {
+    let spec = &object.spec;
+    let mut addresses = parse_cluster_ips(spec, problems).map(|cluster_ip| Addresses {
+        cluster_ip,
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        source_ranges: Vec::new(),
+    });
+    for (i, text) in spec.external_ips.iter().enumerate() {
+        let Some(ip) = parse_ip_field(text, || format!("spec.externalIPs[{i}]"), problems) else {
+            continue;
+        };
+        if is_special(&ip) {
+            problems.add(
+                format!("spec.externalIPs[{i}]"),
+                format_args!(
+                    "{ip} is a loopback, link-local, multicast or unspecified address; ignored"
+                ),
+            );
+        } else if let Some(of_family) = addresses.get_mut(IpFamily::of(&ip)) {
+            push_new(&mut of_family.external_ips, ip);
+        }
+    }
+    for (i, ingress) in object.status.load_balancer.ingress.iter().enumerate() {
+        let field = || format!("status.loadBalancer.ingress[{i}].ip");
+        match ingress.ip_mode.as_str() {
+            "" | "VIP" => {}
+            // Packets do not arrive with the VIP as their destination: nothing to intercept.
+            "Proxy" => continue,
+            other => {
+                problems.add(
+                    format!("status.loadBalancer.ingress[{i}].ipMode"),
+                    format_args!("`{}` is unknown; the address is ignored", clip(other)),
+                );
+                continue;
+            }
+        }
+        let Some(ip) = parse_ip_field(&ingress.ip, field, problems) else { continue };
+        // The API takes these from whoever may write the status.
+        if is_never_shared(&ip) {
+            problems
+                .add(field(), format_args!("{ip} cannot be a load balancer's address; ignored"));
+        } else if let Some(of_family) = addresses.get_mut(IpFamily::of(&ip)) {
+            push_new(&mut of_family.load_balancer_ips, ip);
+        }
+    }
+    let ranges = parse_source_ranges(&spec.load_balancer_source_ranges, problems);
+    for family in IpFamily::ALL {
+        if let Some(of_family) = addresses.get_mut(family) {
+            of_family.source_ranges = ranges.get(family).clone();
+        }
+    }
+    addresses
+}
+
+/// Parses the cluster IP of each family. Objects that the API server has seen list cluster IPs in the
+/// order of `ipFamilies`; hand-written objects may leave out `ipFamilies` or `clusterIPs`.
+fn parse_cluster_ips(
+    spec: &objects::ServiceSpec,
+    problems: &mut Problems,
+) -> PerFamily<Option<IpAddr>> {
+    let mut found: PerFamily<Option<IpAddr>> = PerFamily::default();
+    let listed: &[String] = match spec.cluster_ips.as_slice() {
+        [] => std::slice::from_ref(&spec.cluster_ip),
+        listed => listed,
+    };
+    for (i, text) in listed.iter().enumerate() {
+        let field = || {
+            if spec.cluster_ips.is_empty() {
+                "spec.clusterIP".to_owned()
+            } else {
+                format!("spec.clusterIPs[{i}]")
+            }
+        };
+        let Some(ip) = parse_ip_field(text, field, problems) else { continue };
+        let family = IpFamily::of(&ip);
+        if spec.ip_families.get(i).is_some_and(|named| named != family.as_str()) {
+            problems.add(
+                field(),
+                format_args!(
+                    "{ip} is not {}, as spec.ipFamilies[{i}] says; ignored",
+                    clip(&spec.ip_families[i])
+                ),
+            );
+        } else if is_never_shared(&ip) {
+            problems.add(field(), format_args!("{ip} cannot be a cluster IP; ignored"));
+        } else if let Some(first) = found.get(family) {
+            problems.add(
+                field(),
+                format_args!("{first} is the cluster IP for {family} already; {ip} is ignored"),
+            );
+        } else {
+            *found.get_mut(family) = Some(ip);
+        }
+    }
+    found
+}
+
+fn parse_source_ranges(texts: &[String], problems: &mut Problems) -> PerFamily<Vec<IpNet>> {
+    let mut ranges: PerFamily<Vec<IpNet>> = PerFamily::default();
+    let mut open: PerFamily<bool> = PerFamily::default();
+    for (i, text) in texts.iter().enumerate() {
+        match parse_cidr(text.trim()) {
+            Ok(net) if net.prefix_len() == 0 => *open.get_mut(IpFamily::of_net(&net)) = true,
+            Ok(net) => ranges.get_mut(IpFamily::of_net(&net)).push(net),
+            Err(error) => problems.add(
+                format!("spec.loadBalancerSourceRanges[{i}]"),
+                format_args!("{error}; ignored"),
+            ),
+        }
+    }
+    PerFamily::from_fn(|family| {
+        let merged = aggregated(ranges.get(family));
+        // Two halves are the whole, too.
+        let is_open = *open.get(family) || merged.iter().any(|net| net.prefix_len() == 0);
+        if is_open { Vec::new() } else { merged }
+    })
+}
+
+fn parse_ports(specs: &[objects::ServiceSpecPort], problems: &mut Problems) -> Vec<ServicePort> {
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(specs.len());
+    for (i, spec) in specs.iter().enumerate() {
+        let field = |name: &str| format!("spec.ports[{i}].{name}");
+        if let Err(reason) = names::check_port_name(&spec.name) {
+            problems.add(field("name"), format_args!("{reason}; the port is ignored"));
+            continue;
+        }
+        let Ok(protocol) = spec.protocol.parse::<Protocol>() else {
+            problems.add(
+                field("protocol"),
+                format_args!(
+                    "`{}` is not TCP, UDP or SCTP; the port is ignored",
+                    clip(&spec.protocol)
+                ),
+            );
+            continue;
+        };
+        let Some(port) = port_number(spec.port) else {
+            problems.add(
+                field("port"),
+                format_args!("{} is not within 1 and 65535; the port is ignored", spec.port),
+            );
+            continue;
+        };
+        let node_port = match spec.node_port {
+            0 => None,
+            number => {
+                let parsed = port_number(number);
+                if parsed.is_none() {
+                    problems.add(
+                        field("nodePort"),
+                        format_args!("{number} is not within 1 and 65535; it is ignored"),
+                    );
+                }
+                parsed
+            }
+        };
+        if ports.iter().any(|p| *p.name == *spec.name && p.protocol == protocol) {
+            problems.add(
+                field("name"),
+                format_args!(
+                    "`{}` ({protocol}) is the name of an earlier port; the port is ignored",
+                    spec.name
+                ),
+            );
+            continue;
+        }
+        ports.push(ServicePort { name: spec.name.as_str().into(), protocol, port, node_port });
+    }
+    ports
+}
+
+/// Parses an address. Returns `None` if the field is empty, or is no address, which is added to
+/// `problems`.
+fn parse_ip_field(
+    text: &str,
+    field: impl Fn() -> String,
+    problems: &mut Problems,
+) -> Option<IpAddr> {
+    if text.is_empty() {
+        return None;
+    }
+    parse_ip(text).map_err(|error| problems.add(field(), format_args!("{error}; ignored"))).ok()
+}
+
+fn push_new(ips: &mut Vec<IpAddr>, ip: IpAddr) {
+    if !ips.contains(&ip) {
+        ips.push(ip);
+    }
+}

@@ -1,0 +1,252 @@
+//! EndpointSlices: from the object to endpoints of one family and their ports.
+
+use std::{collections::HashSet, hash::Hash, net::IpAddr, sync::Arc};
+
+use super::{
+    names,
+    problem::Problems,
+    values::{clip, is_special, port_number},
+};
+use crate::{
+    model::{IpFamily, Protocol, ServiceName, parse_ip},
+    objects::{self, ObjectKey},
+};
+
+/// The label with the name of the Service whose endpoints a slice has.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label of slices that no proxy needs.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// A slice, parsed.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Slice {
+    pub(crate) family: IpFamily,
+    pub(crate) ports: Box<[SlicePort]>,
+    pub(crate) endpoints: Box<[SliceEndpoint]>,
+}
+
+/// A port of all endpoints of a slice.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SlicePort {
+    pub(crate) name: Arc<str>,
+    pub(crate) protocol: Protocol,
+    pub(crate) port: u16,
+}
+
+/// An endpoint of a slice.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SliceEndpoint {
+    pub(crate) address: IpAddr,
+    pub(crate) ready: bool,
+    pub(crate) serving: bool,
+    pub(crate) terminating: bool,
+    /// Whether the endpoint runs on this node.
+    pub(crate) is_local: bool,
+    pub(crate) node_hint: NodeHint,
+    /// `hints.forZones`
+    pub(crate) zones: Zones,
+}
+
+/// Names of zones: sorted, each once. The same few sets are shared by all endpoints.
+pub(crate) type Zones = Arc<[Arc<str>]>;
+
+/// What `hints.forNodes` says about this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeHint {
+    /// The hint names no node.
+    None,
+    /// The hint names this node.
+    Ours,
+    /// The hint names other nodes only.
+    Others,
+}
+
+/// Parses slices. Names and sets of zones are kept once: a cluster may have hundreds of thousands of
+/// endpoints.
+#[derive(Debug, Default)]
+pub(crate) struct SliceParser {
+    /// Names of ports, zones and namespaces.
+    names: Interned<str>,
+    zones: Interned<[Arc<str>]>,
+}
+
+impl SliceParser {
+    /// Returns the shared copy of a name.
+    pub(crate) fn intern(&mut self, name: &str) -> Arc<str> {
+        self.names.intern(name)
+    }
+
+    /// Parses `object` as the node `node_name` sees it. Returns the name of the Service whose
+    /// endpoints the slice has, or `None` if no proxy needs the slice, or it is not usable. Values
+    /// that cannot be used are left out and added to `problems`.
+    pub(crate) fn parse(
+        &mut self,
+        object: &objects::EndpointSlice,
+        key: &ObjectKey,
+        node_name: &str,
+        problems: &mut Problems,
+    ) -> Option<(ServiceName, Slice)> {
+        let labels = &object.metadata.labels;
+        let service = labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
+        if labels.contains_key(HEADLESS) {
+            return None;
+        }
+        if !names::is_dns_name(service) || !names::is_dns_name(&key.namespace) {
+            problems.add(
+                format!("metadata.labels[{SERVICE_NAME}]"),
+                "is not a DNS name (RFC 1123); the object is ignored",
+            );
+            return None;
+        }
+        let family = match object.address_type.as_str() {
+            "IPv4" => IpFamily::V4,
+            "IPv6" => IpFamily::V6,
+            "FQDN" => return None,
+            other => {
+                problems.add(
+                    "addressType",
+                    format_args!(
+                        "`{}` is not IPv4, IPv6 or FQDN; the object is ignored",
+                        clip(other)
+                    ),
+                );
+                return None;
+            }
+        };
+        let ports = object
+            .ports
+            .iter()
+            .enumerate()
+            .filter_map(|(i, port)| self.parse_port(i, port, problems))
+            .collect();
+        let endpoints = object
+            .endpoints
+            .iter()
+            .enumerate()
+            .filter_map(|(i, endpoint)| {
+                self.parse_endpoint(i, endpoint, family, node_name, problems)
+            })
+            .collect();
+        Some((ServiceName::new(&key.namespace, service), Slice { family, ports, endpoints }))
+    }
+
+    fn parse_port(
+        &mut self,
+        i: usize,
+        port: &objects::EndpointPort,
+        problems: &mut Problems,
+    ) -> Option<SlicePort> {
+        let name = port.name.as_deref()?;
+        let number = port.port.filter(|&number| number != 0)?;
+        let Ok(protocol) = port.protocol.parse::<Protocol>() else {
+            problems.add(
+                format!("ports[{i}].protocol"),
+                format_args!(
+                    "`{}` is not TCP, UDP or SCTP; the port is ignored",
+                    clip(&port.protocol)
+                ),
+            );
+            return None;
+        };
+        let Some(number) = port_number(number) else {
+            problems.add(
+                format!("ports[{i}].port"),
+                format_args!("{number} is not within 1 and 65535; the port is ignored"),
+            );
+            return None;
+        };
+        Some(SlicePort { name: self.names.intern(name), protocol, port: number })
+    }
+
+    fn parse_endpoint(
+        &mut self,
+        i: usize,
+        endpoint: &objects::SliceEndpoint,
+        family: IpFamily,
+        node_name: &str,
+        problems: &mut Problems,
+    ) -> Option<SliceEndpoint> {
+        let text = endpoint.addresses.first()?;
+        let field = || format!("endpoints[{i}].addresses[0]");
+        let address = match parse_ip(text) {
+            Ok(address) => address,
+            Err(error) => {
+                problems.add(field(), format_args!("{error}; the endpoint is ignored"));
+                return None;
+            }
+        };
+        if IpFamily::of(&address) != family {
+            problems
+                .add(field(), format_args!("{address} is not {family}; the endpoint is ignored"));
+            return None;
+        }
+        if is_special(&address) {
+            problems.add(
+                field(),
+                format_args!(
+                    "{address} is a loopback, link-local, multicast or unspecified address; \
+                     the endpoint is ignored"
+                ),
+            );
+            return None;
+        }
+        let conditions = endpoint.conditions;
+        let nodes = &endpoint.hints.for_nodes;
+        Some(SliceEndpoint {
+            address,
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(false),
+            is_local: endpoint.node_name.as_deref() == Some(node_name),
+            node_hint: if nodes.is_empty() {
+                NodeHint::None
+            } else if nodes.iter().any(|hint| hint.name == node_name) {
+                NodeHint::Ours
+            } else {
+                NodeHint::Others
+            },
+            zones: self.parse_zones(endpoint),
+        })
+    }
+
+    fn parse_zones(&mut self, endpoint: &objects::SliceEndpoint) -> Zones {
+        let hints = endpoint.hints.for_zones.iter();
+        let mut zones: Vec<Arc<str>> = hints.map(|hint| self.names.intern(&hint.name)).collect();
+        zones.sort_unstable();
+        zones.dedup();
+        self.zones.intern(&zones)
+    }
+}
+
+/// Values that are kept once, however many objects share them.
+#[derive(Debug)]
+struct Interned<T: ?Sized> {
+    known: HashSet<Arc<T>>,
+    /// At this number of values, those that are no longer in use are dropped.
+    sweep_at: usize,
+}
+
+impl<T: ?Sized> Default for Interned<T> {
+    fn default() -> Self {
+        Self { known: HashSet::new(), sweep_at: 1024 }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Interned<T> {
+    /// Returns the shared value that equals `value`.
+    fn intern<'t>(&mut self, value: &'t T) -> Arc<T>
+    where
+        Arc<T>: From<&'t T>,
+    {
+        if let Some(known) = self.known.get(value) {
+            return known.clone();
+        }
+        if self.known.len() >= self.sweep_at {
+            self.known.retain(|known| Arc::strong_count(known) > 1);
+            self.sweep_at = 1024.max(2 * self.known.len());
+        }
+        let new = Arc::from(value);
+        self.known.insert(Arc::clone(&new));
+        new
+    }
+}

@@ -1,0 +1,29 @@
+//! Values that several kinds of objects have: port numbers, addresses, texts in messages.
+
+use std::net::IpAddr;
+
+/// Returns the number as a port, or `None` if it is not within 1 and 65535.
+pub(crate) fn port_number(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|&port| port != 0)
+}
+
+/// Whether the API refuses the address for external IPs and endpoints: such an address means
+/// something else on each host, and redirecting to it would reach into the node.
+pub(crate) fn is_special(ip: &IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    is_never_shared(ip) || link_local
+}
+
+/// Whether the address means the host itself, or a group: no Service can be reached at one.
+pub(crate) fn is_never_shared(ip: &IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback() || ip.is_multicast()
+}
+
+/// Returns at most 64 characters of a value, for messages; characters that could upset a terminal are
+/// escaped.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
+}

@@ -1,0 +1,52 @@
+//! When to compare everything with the kernel because of a [`Disturbance`].
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::timing::{RunnerConfig, after};
+use crate::proxier::Disturbance;
+
+/// Comparisons on suspicion take at most this part of the time.
+const SHARE: u32 = 50;
+
+/// Comparisons: the last one, and the next that a disturbance has asked for.
+#[derive(Debug, Default)]
+pub(super) struct Comparisons {
+    /// When the last comparison ended, and how long it took.
+    last: Option<(Instant, Duration)>,
+    due: Option<Instant>,
+}
+
+impl Comparisons {
+    /// Plans a comparison, which after a quiet time is due at once.
+    pub(super) fn plan(&mut self, disturbance: &Disturbance, config: &RunnerConfig, now: Instant) {
+        let due = match (self.last, disturbance) {
+            (None, _) => now,
+            (Some((ended, took)), Disturbance::Changed { .. }) => {
+                after(ended, config.compare_at_most_every.max(took))
+            }
+            (Some((ended, took)), Disturbance::Suspected) => {
+                after(ended, config.suspect_at_most_every.max(took.saturating_mul(SHARE)))
+            }
+        };
+        let due = due.max(now);
+        self.due = Some(self.due.map_or(due, |planned| planned.min(due)));
+    }
+
+    /// When the next comparison is due, if one is planned.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Returns whether a planned comparison is due, and removes the plan if so.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        self.due.take_if(|due| *due <= now).is_some()
+    }
+
+    /// Notes that everything was compared, for whatever reason.
+    pub(super) fn compared(&mut self, now: Instant, took: Duration) {
+        self.last = Some((now, took));
+        self.due = None;
+    }
+}

@@ -1,0 +1,27 @@
+//! The inputs of a runner.
+
+use std::net::IpAddr;
+
+use super::RunnerConfig;
+use crate::{config::NodeConfig, objects::Event, proxier::Disturbance};
+
+/// An input of a running [`Engine`](crate::engine::Engine). Inputs are applied in the order in which
+/// they are sent.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "moved a few times, never kept")]
+#[non_exhaustive]
+pub enum Input {
+    /// An object was added, changed or removed, or all objects of a kind were listed.
+    Event(Event),
+    /// All addresses of the node's interfaces, which replace those of earlier inputs.
+    InterfaceAddresses(Vec<IpAddr>),
+    /// Another configuration of the same node, as
+    /// [`Tracker::set_config`](crate::track::Tracker::set_config) takes it.
+    Node(NodeConfig),
+    /// The timing of syncs from now on.
+    Timing(RunnerConfig),
+    /// Another program may have changed what was programmed. The runner decides when to compare.
+    Disturbed(Disturbance),
+    /// A request to compare everything with the kernel at the next sync, which is due now.
+    Compare,
+}

@@ -1,0 +1,340 @@
+//! The sync runner: turns a stream of inputs into syncs of a backend.
+//!
+//! Nothing is synced before the tracker knows what a first sync needs
+//! ([`Tracker::waits_for`]). After that, a change that comes while the runner is idle is synced at
+//! once, together with all other changes that have arrived by then. After a sync, the next one waits
+//! as [`Pace`] says, and covers all changes that came in the meantime. A sync that failed is repeated
+//! with a growing delay, compares everything, and loses nothing: a
+//! [`Transition`](crate::transition::Transition) covers everything since the last success. A panic of
+//! a backend ends the runner, because what the backend had done by then is unknown.
+//!
+//! An [`Engine`](crate::engine::Engine) runs a runner on a thread of its own.
+
+mod comparisons;
+mod input;
+mod node_wait;
+mod observer;
+mod predecessors;
+mod retries;
+mod timing;
+
+use std::{
+    future::{Future, pending},
+    net::IpAddr,
+    pin::pin,
+    sync::Arc,
+};
+
+use tokio::{sync::mpsc::Receiver, time::Instant};
+
+use self::{
+    comparisons::Comparisons,
+    node_wait::NodeWait,
+    predecessors::Predecessors,
+    retries::Retries,
+    timing::{after, wait_until},
+};
+pub use self::{
+    input::Input,
+    node_wait::NodePatience,
+    observer::{Observer, SyncOutcome},
+    timing::{Pace, RunnerConfig},
+};
+use crate::{
+    objects::{Event, Kind, Object},
+    proxier::{Backend, Proxier},
+    track::{Missing, Problem, Tracker},
+};
+
+/// The most inputs that are applied before a sync is considered: a burst becomes one sync.
+const BATCH: usize = 4096;
+
+/// See the [module's documentation](self).
+pub struct Runner {
+    tracker: Tracker,
+    proxier: Box<dyn Proxier>,
+    config: RunnerConfig,
+    observer: Arc<dyn Observer>,
+    /// Events that come by a channel of their own.
+    events: Option<Receiver<Event>>,
+    node_wait: NodeWait,
+    /// What the first sync waits for, as it was reported.
+    waits_for: Option<Missing>,
+    /// When the oldest change that is not synced arrived.
+    oldest_change: Option<Instant>,
+    /// No sync before this.
+    not_before: Instant,
+    retries: Retries,
+    last_comparison: Option<Instant>,
+    /// Comparisons that disturbances ask for.
+    comparisons: Comparisons,
+    predecessors: Predecessors,
+    node_eligible: Option<bool>,
+}
+
+impl Runner {
+    /// Creates a runner that syncs `proxier` with what `tracker` resolves.
+    pub fn new(
+        tracker: Tracker,
+        proxier: Box<dyn Proxier>,
+        config: RunnerConfig,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Self {
+            tracker,
+            proxier,
+            config,
+            observer,
+            events: None,
+            node_wait: NodeWait::default(),
+            waits_for: None,
+            oldest_change: None,
+            not_before: Instant::now(),
+            retries: Retries::default(),
+            last_comparison: None,
+            comparisons: Comparisons::default(),
+            predecessors: Predecessors::default(),
+            node_eligible: None,
+        }
+    }
+
+    /// Has the runner wait for facts of the Node before the first sync, if the configuration takes
+    /// anything from the Node. Without patience, which is the default, the Nodes have to be listed,
+    /// and the Node may lack anything.
+    pub fn waiting_for_node(mut self, patience: Option<NodePatience>) -> Self {
+        self.node_wait = NodeWait::new(patience, &mut self.tracker);
+        self
+    }
+
+    /// Has the runner receive events from this channel as well.
+    pub(crate) fn receiving(mut self, events: Receiver<Event>) -> Self {
+        self.events = Some(events);
+        self
+    }
+
+    /// Has the runner remove what these backends left behind once its own serves.
+    pub fn replacing(mut self, predecessors: Vec<Arc<dyn Backend>>) -> Self {
+        self.predecessors = Predecessors::new(predecessors);
+        self
+    }
+
+    /// Sets the addresses of the node's interfaces before the runner starts.
+    pub(crate) fn set_interface_addresses(&mut self, addresses: Vec<IpAddr>) {
+        self.tracker.set_interface_addresses(addresses);
+    }
+
+    /// Ends a runner that does not run.
+    pub(crate) fn into_proxier(self) -> Box<dyn Proxier> {
+        self.proxier
+    }
+
+    /// Runs until `stop` resolves or `inputs` ends, and returns the backend. Inputs that are not
+    /// synced by then are dropped; the kernel is left as it is.
+    pub async fn run(
+        mut self,
+        mut inputs: Receiver<Input>,
+        stop: impl Future<Output = ()>,
+    ) -> Box<dyn Proxier> {
+        let mut stop = pin!(stop);
+        let mut events = self.events.take();
+        let (mut batch, mut event_batch) = (Vec::new(), Vec::new());
+        // The tracker may know a cluster already.
+        self.look_for_changes(Instant::now());
+        loop {
+            self.work().await;
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                received = inputs.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        break;
+                    }
+                    self.apply(batch.drain(..));
+                }
+                () = receive(&mut events, &mut event_batch) => {
+                    self.apply(event_batch.drain(..).map(Input::Event));
+                }
+                () = wait_until(self.due()) => {}
+            }
+        }
+        self.proxier
+    }
+
+    /// Does what is due.
+    async fn work(&mut self) {
+        if self.node_wait.due().is_some_and(|due| due <= Instant::now()) {
+            self.look_for_changes(Instant::now());
+        }
+        if self.comparisons.take_due(Instant::now()) {
+            self.tracker.request_comparison();
+            self.observer.comparison_requested();
+            self.look_for_changes(Instant::now());
+        }
+        if self.sync_due().is_some_and(|due| due <= Instant::now()) {
+            self.sync().await;
+        }
+        self.predecessors.remove(Instant::now(), self.proxier.mode(), &*self.observer);
+    }
+
+    fn apply(&mut self, batch: impl Iterator<Item = Input>) {
+        let arrived = Instant::now();
+        let changes = self.tracker.changes();
+        let mut may_help = false;
+        for input in batch {
+            may_help |= matches!(input, Input::Node(_) | Input::Timing(_) | Input::Compare);
+            match input {
+                Input::Event(event) => {
+                    self.observer.received(&event);
+                    let is_node = is_of_node(&event);
+                    let problems = self.tracker.apply(event);
+                    self.report_problems(&problems);
+                    if is_node {
+                        self.node_wait.report(&self.tracker, &*self.observer);
+                    }
+                }
+                Input::InterfaceAddresses(addresses) => {
+                    self.tracker.set_interface_addresses(addresses);
+                }
+                Input::Node(config) => self.tracker.set_config(config),
+                Input::Timing(config) => self.set_timing(config, arrived),
+                Input::Disturbed(disturbance) => {
+                    self.observer.disturbed(&disturbance);
+                    self.comparisons.plan(&disturbance, &self.config, arrived);
+                }
+                Input::Compare => self.tracker.request_comparison(),
+            }
+        }
+        let eligible = self.tracker.is_node_eligible();
+        if self.node_eligible != Some(eligible) {
+            self.node_eligible = Some(eligible);
+            self.observer.node_eligible(eligible);
+        }
+        self.look_for_changes(arrived);
+        // An input that changes nothing is not the remedy of a failure.
+        if may_help || self.tracker.changes() != changes {
+            self.retries.hasten(arrived);
+        }
+    }
+
+    /// Sets the timing. A sync that waits already does not wait longer than the new timing allows.
+    fn set_timing(&mut self, config: RunnerConfig, now: Instant) {
+        self.config = config;
+        self.not_before = self.not_before.min(after(now, config.pace.longest()));
+        self.retries.limit(now, config.longest_retry);
+    }
+
+    /// Whether a sync may be made: everything is known that the first one needs.
+    fn is_ready(&self) -> bool {
+        self.waits_for.is_none() && !self.node_wait.is_refused()
+    }
+
+    /// Resolves what came in at `arrived`.
+    fn look_for_changes(&mut self, arrived: Instant) {
+        self.node_wait.update(&mut self.tracker, &*self.observer, arrived);
+        let missing = self.tracker.waits_for();
+        if self.waits_for != missing {
+            self.waits_for = missing;
+            if let Some(missing) = missing {
+                self.observer.waiting_for(missing);
+            }
+        }
+        if !self.is_ready() {
+            return;
+        }
+        let problems = self.tracker.resolve();
+        self.report_problems(&problems);
+        if !self.tracker.transition().is_empty() {
+            self.oldest_change.get_or_insert(arrived);
+            self.observer.sync_requested();
+        }
+    }
+
+    /// When the runner has to act next without an input.
+    fn due(&self) -> Option<Instant> {
+        let others = [self.node_wait.due(), self.comparisons.due(), self.predecessors.due()];
+        self.sync_due().into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// When the next sync is due; `None` before there is anything to program.
+    fn sync_due(&self) -> Option<Instant> {
+        if !self.is_ready() {
+            return None;
+        }
+        // The period may be over, but that must not make the runner fail faster.
+        if let Some(retry) = self.retries.due() {
+            return Some(retry.max(self.not_before));
+        }
+        let periodic = self.last_comparison.map(|last| after(last, self.config.full_period));
+        let due = match (self.oldest_change, periodic) {
+            (Some(_), _) => self.not_before,
+            (None, periodic) => periodic?.max(self.not_before),
+        };
+        Some(due)
+    }
+
+    async fn sync(&mut self) {
+        let start = Instant::now();
+        let full_period = self.config.full_period;
+        if self.last_comparison.is_none_or(|last| start >= after(last, full_period)) {
+            self.tracker.request_comparison();
+        }
+        let change = self.tracker.transition();
+        let compares = change.compare();
+        self.observer.sync_started(&change);
+        let result = self.proxier.sync(&change).await;
+        let duration = start.elapsed();
+        let now = Instant::now();
+        self.not_before = after(now, self.config.pace.wait_after(duration));
+        if compares {
+            self.comparisons.compared(now, duration);
+        }
+        match result {
+            Ok(report) => {
+                self.retries.succeeded();
+                if compares {
+                    self.last_comparison = Some(start);
+                }
+                self.observer.synced(&SyncOutcome {
+                    change,
+                    report: &report,
+                    duration,
+                    latency: self.oldest_change.take().map(|arrived| arrived.elapsed()),
+                    trigger_times: self.tracker.trigger_times(),
+                    no_local_endpoints: self.tracker.no_local_endpoints(),
+                });
+                self.tracker.mark_synced();
+                self.predecessors.serve(now);
+            }
+            Err(error) => {
+                self.observer.sync_failed(&error, &change, duration);
+                self.tracker.request_comparison();
+                self.retries.failed(Instant::now(), self.config.longest_retry);
+            }
+        }
+    }
+
+    fn report_problems(&self, problems: &[Problem]) {
+        for problem in problems {
+            self.observer.rejected(problem);
+        }
+    }
+}
+
+fn is_of_node(event: &Event) -> bool {
+    match event {
+        Event::Apply(object) => matches!(object, Object::Node(_)),
+        Event::Delete(key) | Event::Malformed { object: key, .. } => key.kind == Kind::Node,
+        Event::Replace { kind, .. } => *kind == Kind::Node,
+    }
+}
+
+/// Receives events. Never returns without a channel, or when the channel has ended.
+async fn receive(events: &mut Option<Receiver<Event>>, batch: &mut Vec<Event>) {
+    if let Some(channel) = events {
+        if channel.recv_many(batch, BATCH).await > 0 {
+            return;
+        }
+        *events = None;
+    }
+    pending().await
+}

@@ -1,0 +1,65 @@
+//! When a sync that failed is repeated.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::timing::after;
+
+/// The delay after the first of several failures; the delay doubles with each.
+const FIRST: Duration = Duration::from_millis(200);
+/// The delay of a retry after something to program has changed, which may be the remedy; this delay
+/// doubles with each such retry that fails.
+const HASTENED: Duration = Duration::from_secs(1);
+
+/// Failures in a row, and the next retry.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    failures: u32,
+    due: Option<Instant>,
+    /// Whether the next retry was hastened.
+    is_hastened: bool,
+    /// Hastened retries in a row that failed. They end with a retry after the full delay, so that
+    /// constant changes do not keep up a fast pace.
+    hastened: u32,
+}
+
+impl Retries {
+    /// When a failed sync is due again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Notes that a sync succeeded.
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Notes that a sync failed, and plans the next one.
+    pub(super) fn failed(&mut self, now: Instant, longest: Duration) {
+        self.due = Some(after(now, doubled(FIRST, self.failures).min(longest)));
+        self.failures = self.failures.saturating_add(1);
+        self.hastened = if self.is_hastened { self.hastened.saturating_add(1) } else { 0 };
+        self.is_hastened = false;
+    }
+
+    /// Brings a retry forward: something has changed that may be the remedy.
+    pub(super) fn hasten(&mut self, now: Instant) {
+        let hastened = after(now, doubled(HASTENED, self.hastened));
+        if let Some(due) = self.due.as_mut().filter(|due| hastened < **due) {
+            *due = hastened;
+            self.is_hastened = true;
+        }
+    }
+
+    /// Sets another longest delay.
+    pub(super) fn limit(&mut self, now: Instant, longest: Duration) {
+        if let Some(due) = &mut self.due {
+            *due = (*due).min(after(now, longest));
+        }
+    }
+}
+
+fn doubled(delay: Duration, times: u32) -> Duration {
+    delay.saturating_mul(2u32.saturating_pow(times))
+}

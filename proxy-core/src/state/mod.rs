@@ -1,0 +1,253 @@
+//! The resolved state: what this node should program, with all decisions made.
+//!
+//! Backends render this and nothing else. Every policy (traffic policies, topology, readiness,
+//! masquerading, what an empty pool means) has been applied; a backend that needs to know more
+//! about a Service is asking for a new field here.
+//!
+//! Two kinds of growth are treated differently. [`State`] may get fields, which a backend may ignore.
+//! The enums [`Route`], [`Masquerade`], [`FrontendAddress`], [`LocalPods`] and [`NodePortAddresses`]
+//! are exhaustive on purpose: a backend that does not know a way to treat traffic must not compile.
+//!
+//! With the feature `serde`, a [`State`] can be serialized, for status pages. Names are those of the
+//! fields in camel case; lists and maps are sorted.
+
+#[cfg(feature = "serde")]
+mod serialized;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+
+use crate::model::{PerFamily, ServiceName, ServicePortId};
+
+/// Everything to be programmed on this node.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[non_exhaustive]
+pub struct State {
+    /// The Service ports that have at least one frontend.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serialized::sorted_values"))]
+    pub service_ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
+    /// The settings of the whole node.
+    pub node: NodeState,
+    /// The health checks of Services, which load balancers send to this node.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serialized::by_name"))]
+    pub health_checks: HashMap<ServiceName, HealthCheck>,
+}
+
+/// The health check by which load balancers find out whether this node has endpoints of a Service
+/// (`healthCheckNodePort`): for type `LoadBalancer` with `externalTrafficPolicy: Local`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct HealthCheck {
+    /// The port of the health check, 1 to 65535, on the addresses of [`NodeState::node_ports`].
+    pub port: u16,
+    /// The number of ready endpoints of the Service on this node, counted by address: an endpoint
+    /// with several ports counts once, and a terminating endpoint does not count even if it serves.
+    /// `None` in a family that the Service has no address in.
+    pub local_endpoints: PerFamily<Option<usize>>,
+}
+
+/// The settings of the whole node, in each family.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct NodeState {
+    /// How to detect that a packet comes from a pod of this node; `None` if not configured.
+    pub local_pods: PerFamily<Option<LocalPods>>,
+    /// The addresses of the node on which node ports are served.
+    pub node_ports: PerFamily<NodePortAddresses>,
+    /// Ranges that cluster IPs are allocated from: sorted, without overlaps, adjacent ones merged.
+    /// Traffic to an address in them that no Service has is dropped.
+    pub service_cidrs: PerFamily<Vec<IpNet>>,
+}
+
+/// How to detect that a packet comes from a pod of this node (`detectLocalMode`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum LocalPods {
+    /// The packet's source address is in this network.
+    Source(IpNet),
+    /// The packet came in through this interface.
+    Interface(String),
+    /// The packet came in through an interface whose name starts with this prefix.
+    InterfacePrefix(String),
+}
+
+/// The addresses of the node on which node ports are served. Loopback addresses are never among them,
+/// except in backends that document otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum NodePortAddresses {
+    /// Every local address.
+    #[default]
+    AllLocal,
+    /// These addresses.
+    Only(BTreeSet<IpAddr>),
+}
+
+/// A Service port in one family, as this node should program it.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct ResolvedServicePort {
+    /// The id of the Service port.
+    pub id: ServicePortId,
+    /// Where the Service port's traffic arrives, sorted, each (address, protocol, port) at most once
+    /// in the whole [`State`]: if two Services claim the same, one of them wins.
+    pub frontends: Vec<Frontend>,
+    /// Endpoints of the `Cluster` policy; empty if no frontend uses them.
+    pub cluster: Pool,
+    /// Endpoints of the `Local` policy, all on this node; empty if no frontend uses them.
+    pub local: Pool,
+    /// Endpoints outside both pools that still serve: terminating, or left out by a policy. These
+    /// endpoints get no new flows and keep the flows that they have. Known for UDP and SCTP, whose
+    /// flows the proxy has to end; empty for TCP, whose connections end themselves.
+    pub draining: Pool,
+    /// For how long after its last new connection a client goes back to the same endpoint
+    /// (`sessionAffinity: ClientIP`), whichever frontend the client uses.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "affinitySeconds", serialize_with = "serialized::seconds")
+    )]
+    pub affinity: Option<Duration>,
+}
+
+impl ResolvedServicePort {
+    /// Returns the pool of a kind.
+    pub fn pool(&self, kind: PoolKind) -> &Pool {
+        match kind {
+            PoolKind::Cluster => &self.cluster,
+            PoolKind::Local => &self.local,
+        }
+    }
+
+    /// Whether the endpoint at `address` still serves the flows that it has. Meaningless for TCP.
+    pub fn serves(&self, address: SocketAddr) -> bool {
+        [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
+    }
+
+    /// Returns the endpoints of both pools, each once, in order.
+    pub fn reachable(&self) -> impl Iterator<Item = &Endpoint> {
+        let both: BTreeSet<&Endpoint> = self.cluster.iter().chain(self.local.iter()).collect();
+        both.into_iter()
+    }
+}
+
+/// Endpoints that traffic is spread over evenly: sorted by address, each once.
+pub type Pool = Arc<[Endpoint]>;
+
+/// Whether there is an endpoint at `address` in the pool.
+pub(crate) fn is_in(pool: &Pool, address: SocketAddr) -> bool {
+    pool.binary_search_by_key(&address, |endpoint| endpoint.address).is_ok()
+}
+
+/// An endpoint of a [`Pool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Endpoint {
+    /// The address and port at which the endpoint listens.
+    pub address: SocketAddr,
+    /// Whether the endpoint runs on this node, so that a connection may come back to its own client
+    /// (hairpin) without leaving the node.
+    pub is_local: bool,
+}
+
+/// A kind of a Service port's pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum PoolKind {
+    /// [`ResolvedServicePort::cluster`]
+    Cluster,
+    /// [`ResolvedServicePort::local`]
+    Local,
+}
+
+/// An address and port where a Service port's traffic arrives.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Frontend {
+    /// The address.
+    pub at: FrontendAddress,
+    /// The port, 1 to 65535. The protocol is the Service port's.
+    pub port: u16,
+    /// What happens to a new connection or flow.
+    pub route: Route,
+    /// If present, new connections from any other source are dropped, whatever the route
+    /// (`loadBalancerSourceRanges`). Sorted, without overlaps.
+    pub allowed_sources: Option<Arc<[IpNet]>>,
+}
+
+/// The address of a [`Frontend`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum FrontendAddress {
+    /// `spec.clusterIPs`
+    ClusterIp(IpAddr),
+    /// `status.loadBalancer.ingress[].ip`
+    LoadBalancerIp(IpAddr),
+    /// `spec.externalIPs`
+    ExternalIp(IpAddr),
+    /// The node's own addresses in [`NodeState::node_ports`].
+    NodePort,
+}
+
+impl FrontendAddress {
+    /// Returns the address, or `None` for the node's addresses.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match *self {
+            Self::ClusterIp(ip) | Self::LoadBalancerIp(ip) | Self::ExternalIp(ip) => Some(ip),
+            Self::NodePort => None,
+        }
+    }
+}
+
+/// What happens to a new connection or flow at a [`Frontend`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Route {
+    /// The traffic goes to an endpoint of this pool, which is not empty.
+    Pool {
+        /// The pool.
+        pool: PoolKind,
+        /// Which clients' source addresses are replaced with the node's. (Hairpin connections are
+        /// masqueraded in any case.)
+        masquerade: Masquerade,
+    },
+    /// `externalTrafficPolicy: Local`. Clients on this node have the `Cluster` pool, which is not
+    /// empty: pods ([`NodeState::local_pods`]) unmasqueraded, the node itself masqueraded. All
+    /// others have the `Local` pool, unmasqueraded; if that is empty, their packets are dropped.
+    ExternalLocal,
+    /// No endpoint serves the port: refused (ICMP port unreachable).
+    Reject,
+    /// No endpoint may serve the port for this node, but others exist: dropped silently, so that a
+    /// load balancer tries another node.
+    Drop,
+}
+
+/// The clients whose source addresses are replaced with the node's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Masquerade {
+    /// No clients.
+    Never,
+    /// All clients but pods of this node ([`NodeState::local_pods`], which is present).
+    ExceptLocalPods,
+    /// All clients.
+    Always,
+}

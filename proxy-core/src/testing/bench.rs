@@ -1,0 +1,158 @@
+//! What benchmarks of syncs share: a cluster, an engine whose syncs are timed, and the report.
+//!
+//! Times are of real engines: from the input to the end of the sync that commits it. They are shown
+//! beside a floor, which is the time that the kernel or a program takes for the same change alone.
+
+use std::{
+    env,
+    error::Error,
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+
+use super::ManyServices;
+use crate::{
+    engine::Engine,
+    objects::Event,
+    proxier::{Mode, Proxier, ProxierError, SyncReport},
+    runner::{Input, Observer, Pace, RunnerConfig, SyncOutcome},
+    state::State,
+    track::Tracker,
+    transition::Transition,
+};
+
+/// The cluster that the arguments of a benchmark ask for: `SERVICES ENDPOINTS`, 10,000 and 5 by
+/// default.
+pub fn cluster_from_arguments() -> ManyServices {
+    // Cargo passes flags such as `--bench`.
+    let numbers: Vec<usize> = env::args().filter_map(|arg| arg.parse().ok()).collect();
+    ManyServices {
+        services: numbers.first().copied().unwrap_or(10_000),
+        endpoints: numbers.get(1).copied().unwrap_or(5),
+    }
+}
+
+/// The state that a node resolves from the cluster.
+pub fn resolved(many: &ManyServices) -> State {
+    let mut tracker = Tracker::new(many.node());
+    for list in many.lists() {
+        tracker.apply(list);
+    }
+    tracker.resolve();
+    tracker.state().clone()
+}
+
+/// Prints the median of `times` beside that of `floor`, and whether it is within `target`; times
+/// have so many decimals of a millisecond.
+pub fn report(
+    what: &str,
+    times: Vec<Duration>,
+    floor: Vec<Duration>,
+    target: Duration,
+    decimals: usize,
+) {
+    let worst = times.iter().max().copied().unwrap_or_default();
+    let (time, floor) = (median(times), median(floor));
+    println!(
+        "{what:<28}{:>12}   floor {:>12}   {:.2} x floor   worst {:>12}   target {} {}",
+        show(time, decimals),
+        show(floor, decimals),
+        time.as_secs_f64() / floor.as_secs_f64(),
+        show(worst, decimals),
+        show(target, decimals),
+        if time <= target { "met" } else { "MISSED" },
+    );
+}
+
+/// The median; zero if there are no times.
+pub fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// A time in milliseconds with so many decimals.
+pub fn show(time: Duration, decimals: usize) -> String {
+    format!("{:.decimals$} ms", time.as_secs_f64() * 1e3)
+}
+
+/// How long the work takes.
+pub fn time<T>(work: impl FnOnce() -> T) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// An engine that syncs at once, in the namespace of the thread that starts it.
+pub struct TimedEngine {
+    inner: Engine,
+    synced: mpsc::Receiver<()>,
+}
+
+impl TimedEngine {
+    /// Starts an engine for the cluster's node, and sends the Services; nothing is programmed
+    /// before [`TimedEngine::first`].
+    pub fn start(many: &ManyServices, proxier: impl Proxier + 'static) -> Self {
+        let (sender, synced) = mpsc::channel();
+        let timing = RunnerConfig { pace: Pace::Fixed(Duration::ZERO), ..RunnerConfig::default() };
+        let inner = Engine::builder(many.node())
+            .timing(timing)
+            .observer(Arc::new(Synced(Mutex::new(sender))))
+            .start(proxier)
+            .expect("a thread");
+        let engine = Self { inner, synced };
+        let [services, _] = many.lists();
+        engine.send(services);
+        engine
+    }
+
+    /// Sends the slices; returns the time until everything is programmed.
+    pub fn first(&self, many: &ManyServices) -> Duration {
+        let [_, slices] = many.lists();
+        self.time(slices)
+    }
+
+    /// Sends an event that changes something; returns the time until the kernel has it.
+    pub fn time(&self, event: Event) -> Duration {
+        let start = Instant::now();
+        self.send(event);
+        self.synced.recv().expect("the engine syncs");
+        start.elapsed()
+    }
+
+    fn send(&self, event: Event) {
+        self.inner.inputs().blocking_send(Input::Event(event)).expect("the engine runs");
+    }
+}
+
+struct Synced(Mutex<mpsc::Sender<()>>);
+
+impl Observer for Synced {
+    fn synced(&self, _: &SyncOutcome<'_>) {
+        // The benchmark may have ended.
+        let _ = self.0.lock().expect("nothing panics").send(());
+    }
+
+    fn sync_failed(&self, error: &ProxierError, _: &Transition<'_>, _: Duration) {
+        panic!("{error}: {:?}", error.source());
+    }
+}
+
+/// A backend without its monitor, to measure what watching costs.
+pub struct Unwatched<P>(pub P);
+
+#[async_trait]
+impl<P: Proxier> Proxier for Unwatched<P> {
+    fn mode(&self) -> Mode {
+        self.0.mode()
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        self.0.sync(change).await
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        self.0.clean_up().await
+    }
+}

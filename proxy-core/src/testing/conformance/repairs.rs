@@ -1,0 +1,135 @@
+//! What syncs do about damage, and about transactions that were refused.
+
+use std::{error::Error, ops::Range};
+
+use super::{Subject, assert_as_from_nothing, cluster, dual_slice, node_config, start};
+use crate::{
+    objects::Event,
+    testing::{endpoint, service, slice, web_slice},
+};
+
+/// A comparison finds what another program has damaged, names it, and repairs it; the backend's own
+/// changes are not drift.
+pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
+    subject.in_namespace(|| {
+        let mut proxy = start(subject, node_config());
+        proxy.sync(cluster());
+        for damage in subject.damages() {
+            let (name, good) = (&damage.name, subject.listing());
+            damage.inflict();
+            assert_ne!(subject.listing(), good, "{name} does something");
+            let report = proxy.full();
+            assert!(report.added + report.removed > 0, "{name}: {report:?}");
+            let alone = report.drift;
+            let is_named = alone.examples.iter().any(|text| text.contains(damage.drift));
+            assert!(is_named, "{name}: {alone:?}");
+            assert_eq!(subject.listing(), good, "{name}");
+            let again = proxy.full();
+            assert!(again.drift.is_none() && again.bytes == 0, "{name}: {again:?}");
+
+            // At the same time something else has changed.
+            damage.inflict();
+            proxy.apply([dual_slice(21)]);
+            let drift = proxy.full().drift;
+            let is_named = drift.examples.iter().any(|text| text.contains(damage.drift));
+            assert!(is_named && drift.objects <= alone.objects, "{name}: {drift:?} {alone:?}");
+            assert_as_from_nothing(subject, proxy.tracker.state(), name);
+            proxy.apply([dual_slice(20)]);
+            assert!(proxy.full().drift.is_none(), "{name}: our own change is no drift");
+        }
+    });
+}
+
+/// A sync that trusts what is damaged may fail or not: the next comparison makes it good.
+pub fn a_change_on_top_of_damage_is_made_good<S: Subject>(subject: &S) {
+    for damage in subject.damages() {
+        subject.in_namespace(|| {
+            let mut proxy = start(subject, node_config());
+            proxy.sync(cluster());
+            damage.inflict();
+            let rename = service("web", "10.96.0.1").port("http", "TCP", 81);
+            proxy.apply([rename.apply(), web_slice(&[1, 2, 9])]);
+            if let Err(error) = proxy.try_sync() {
+                assert!(error.source().is_some(), "{}: {error:?} has no cause", damage.name);
+            }
+            proxy.full();
+            assert_as_from_nothing(subject, proxy.tracker.state(), &damage.name);
+        });
+    }
+}
+
+/// What happens to [`cluster`]: in both families something comes, changes and goes.
+fn change() -> Vec<Event> {
+    let slice6 = slice("more", "6")
+        .set("addressType", "IPv6")
+        .port("http", "TCP", 80)
+        .endpoint(endpoint("fd01::30", "elsewhere"));
+    vec![
+        web_slice(&[2]),
+        service("idle", "10.96.0.5").delete(),
+        service("dual", "10.96.0.4,fd00::4").port("dns", "UDP", 54).apply(),
+        service("more", "10.96.0.6,fd00::6").port("http", "TCP", 80).apply(),
+        slice6.apply(),
+    ]
+}
+
+/// A sync of which any transaction is refused, or that one and all that follow, is made good by the
+/// next one.
+pub fn a_sync_that_is_refused_halfway_is_made_good<S: Subject>(subject: &S) {
+    for is_first in [true, false] {
+        for compares in [true, false] {
+            for refuses_the_rest in [true, false] {
+                let what = format!(
+                    "first: {is_first}, compares: {compares}, refuses the rest: {refuses_the_rest}"
+                );
+                let transactions = (0..).find(|&passing| {
+                    let end = if refuses_the_rest { usize::MAX } else { passing + 1 };
+                    let is_refused = subject.in_namespace(|| {
+                        let what = format!("{what}, after {passing}");
+                        refuse_once(subject, [is_first, compares], passing..end, &what)
+                    });
+                    !is_refused
+                });
+                assert!(transactions > Some(0), "a sync has transactions: {what}");
+            }
+        }
+    }
+}
+
+/// Refuses transactions of a sync, and repeats it; returns whether one was refused.
+fn refuse_once<S: Subject>(
+    subject: &S,
+    [is_first, compares]: [bool; 2],
+    refused: Range<usize>,
+    what: &str,
+) -> bool {
+    let mut proxy = start(subject, node_config());
+    match is_first {
+        true => proxy.apply(cluster()),
+        false => drop(proxy.sync(cluster())),
+    }
+    proxy.apply(change());
+    if compares {
+        proxy.tracker.request_comparison();
+    }
+    let refuses_the_rest = refused.end == usize::MAX;
+    subject.refuse(refused);
+    let result = proxy.try_sync();
+    let count = subject.refused();
+    subject.refuse(0..0);
+    match result {
+        Ok(_) => assert!(count == 0 || !refuses_the_rest || compares, "{what}: {count} refused"),
+        Err(error) => {
+            assert!(count > 0, "{what}: {error:?}");
+            assert!(error.source().is_some(), "{what}: {error:?} has no cause");
+            // A change of the meantime comes with what failed.
+            proxy.apply([web_slice(&[2, 3])]);
+            let report = proxy.try_sync().expect("nothing is refused");
+            assert!(report.drift.is_none(), "{what}: {report:?}");
+        }
+    }
+    let report = proxy.full();
+    assert!(report.drift.is_none(), "{what}: {report:?}");
+    assert_as_from_nothing(subject, proxy.tracker.state(), what);
+    count > 0
+}

@@ -1,0 +1,78 @@
+//! Seeds of random tests: fixed in an ordinary run, from the clock in a soak run.
+//!
+//! An ordinary run is repeatable: every random test uses seeds that are written in the source. Two
+//! variables of the environment change that:
+//!
+//! - `SWITCHYARD_SEED=N` replays one seed, as a failing test prints it;
+//! - `SWITCHYARD_SOAK=SECONDS` takes new seeds from the clock. Tests that can go on, do so for so
+//!   many seconds.
+//!
+//! The functions here panic if a variable cannot be read, because a test that ignored the variable
+//! would not test what was asked for.
+
+use std::{
+    env,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// The seed of property tests in an ordinary run.
+const SEED: u64 = 1;
+
+/// The seed to replay: the value of `SWITCHYARD_SEED`, if it is set.
+pub fn replayed_seed() -> Option<u64> {
+    number("SWITCHYARD_SEED")
+}
+
+/// The length of a soak run: the value of `SWITCHYARD_SOAK`, if it is set.
+pub fn soak_time() -> Option<Duration> {
+    number("SWITCHYARD_SOAK").map(Duration::from_secs)
+}
+
+/// A seed that no earlier call in this second has returned: the nanoseconds of the clock.
+pub fn clock_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // The low 64 bits last until the year 2554; all that counts is that they differ.
+    now.as_nanos() as u64
+}
+
+/// The configuration of a property test that runs `cases` cases, or as many as `PROPTEST_CASES`
+/// asks for.
+///
+/// The random numbers follow from one seed, which is printed; the output of a test is shown if the
+/// test fails. The seed is fixed unless `SWITCHYARD_SEED` or `SWITCHYARD_SOAK` is set.
+///
+/// ```
+/// use proptest::prelude::*;
+/// use switchyard_core::testing::proptest_config;
+///
+/// proptest! {
+///     #![proptest_config(proptest_config(64))]
+///
+///     fn addition_is_undone_by_subtraction(a: u32, b: u32) {
+///         prop_assert_eq!(a.wrapping_add(b).wrapping_sub(b), a);
+///     }
+/// }
+/// addition_is_undone_by_subtraction();
+/// ```
+pub fn proptest_config(cases: u32) -> Config {
+    let seed = replayed_seed().unwrap_or_else(|| match soak_time() {
+        Some(_) => clock_seed(),
+        None => SEED,
+    });
+    println!("to repeat these cases: SWITCHYARD_SEED={seed}");
+    Config {
+        cases: number("PROPTEST_CASES").unwrap_or(cases),
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..Config::default()
+    }
+}
+
+/// The value of a variable of the environment, if the variable is set.
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let text = env::var_os(name)?;
+    let number = text.to_str().and_then(|text| text.trim().parse().ok());
+    Some(number.unwrap_or_else(|| panic!("{name} must be a number, and is {text:?}")))
+}

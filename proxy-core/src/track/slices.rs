@@ -1,0 +1,89 @@
+//! All EndpointSlices, several per Service.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    model::ServiceName,
+    objects::{self, Kind, ObjectKey},
+    parsed::{
+        problem::Problems,
+        slice::{Slice, SliceParser},
+    },
+};
+
+/// All slices, by Service.
+#[derive(Debug, Default)]
+pub(crate) struct Slices {
+    /// In the order of the slices' names.
+    by_service: HashMap<ServiceName, Vec<(Arc<str>, Slice)>>,
+    /// The Service whose endpoints each slice (by namespace and name) has.
+    owners: HashMap<(Arc<str>, Arc<str>), ServiceName>,
+    parser: SliceParser,
+}
+
+impl Slices {
+    /// The slices of a Service, in the order of their names.
+    pub(crate) fn get(&self, service: &ServiceName) -> impl Iterator<Item = &Slice> + Clone {
+        self.by_service.get(service).into_iter().flatten().map(|(_, slice)| slice)
+    }
+
+    /// Adds a slice, or changes it. Returns the Services whose endpoints changed, the slice's own
+    /// first.
+    pub(crate) fn apply(
+        &mut self,
+        object: &objects::EndpointSlice,
+        node_name: &str,
+        problems: &mut Problems,
+    ) -> Vec<ServiceName> {
+        let key = ObjectKey::new(Kind::EndpointSlice, &object.metadata);
+        let Some((service, slice)) = self.parser.parse(object, &key, node_name, problems) else {
+            return self.remove(&key.namespace, &key.name);
+        };
+        let owner_key = (self.parser.intern(&key.namespace), Arc::from(key.name));
+        let before = match self.owners.get(&owner_key) {
+            Some(owner) if *owner != service => self.remove(&owner_key.0, &owner_key.1),
+            _ => Vec::new(),
+        };
+        let service = match self.by_service.get_key_value(&service) {
+            Some((known, _)) => known.clone(),
+            None => service,
+        };
+        let slices = self.by_service.entry(service.clone()).or_default();
+        match slices.binary_search_by(|(name, _)| name.cmp(&owner_key.1)) {
+            Ok(place) if slices[place].1 == slice => return before,
+            Ok(place) => slices[place].1 = slice,
+            Err(place) => {
+                // Most Services have one or two.
+                slices.reserve_exact(if slices.len() < 4 { 1 } else { slices.len() / 2 });
+                slices.insert(place, (owner_key.1.clone(), slice));
+                self.owners.insert(owner_key, service.clone());
+            }
+        }
+        [vec![service], before].concat()
+    }
+
+    /// Removes a slice. Returns the Services whose endpoints changed.
+    pub(crate) fn remove(&mut self, namespace: &str, name: &str) -> Vec<ServiceName> {
+        let Some(service) = self.owners.remove(&(namespace.into(), name.into())) else {
+            return Vec::new();
+        };
+        if let Some(slices) = self.by_service.get_mut(&service) {
+            if let Ok(place) = slices.binary_search_by(|(known, _)| (**known).cmp(name)) {
+                slices.remove(place);
+            }
+            if slices.is_empty() {
+                self.by_service.remove(&service);
+            }
+        }
+        vec![service]
+    }
+
+    /// The keys of all slices.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = ObjectKey> + '_ {
+        self.owners.keys().map(|(namespace, name)| ObjectKey {
+            kind: Kind::EndpointSlice,
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! The step from the state that was synced last to the one that a backend should make true.
+//!
+//! Core remembers what was synced, so that no backend has to: of everything that has changed since
+//! the last successful sync, the tracker keeps the value from then (`Unsynced`); everything else
+//! is in both states. A [`Transition`] shows both sides without a second copy of either.
+
+use std::{
+    collections::{BTreeMap, HashMap, btree_map},
+    mem,
+    sync::Arc,
+};
+
+use crate::{
+    model::{ServiceName, ServicePortId},
+    state::{HealthCheck, NodeState, ResolvedServicePort, State},
+};
+
+/// What has changed since the last successful sync, with the values from then.
+#[derive(Debug)]
+pub(crate) struct Unsynced {
+    /// The Service ports that were added, changed or removed, as they were synced; `None` for ports
+    /// that were not there.
+    ports: BTreeMap<ServicePortId, Option<Arc<ResolvedServicePort>>>,
+    /// The node's settings as they were synced, if they have changed.
+    node: Option<NodeState>,
+    /// The health checks as they were synced, if one has changed.
+    health_checks: Option<HashMap<ServiceName, HealthCheck>>,
+    compare: bool,
+    is_first: bool,
+    /// How many changes were noted.
+    changes: u64,
+}
+
+impl Default for Unsynced {
+    /// Returns the value before the first sync.
+    fn default() -> Self {
+        Self {
+            ports: BTreeMap::new(),
+            node: None,
+            health_checks: None,
+            compare: true,
+            is_first: true,
+            changes: 0,
+        }
+    }
+}
+
+impl Unsynced {
+    /// Notes that a Service port has changed, whose value was `before` until now.
+    pub(crate) fn note_port(
+        &mut self,
+        id: ServicePortId,
+        before: Option<Arc<ResolvedServicePort>>,
+    ) {
+        self.changes += 1;
+        // Only the first of several values was synced.
+        if let btree_map::Entry::Vacant(entry) = self.ports.entry(id) {
+            entry.insert(before);
+        }
+    }
+
+    /// Notes that the node's settings have changed, which were `before` until now.
+    pub(crate) fn note_node(&mut self, before: NodeState) {
+        self.changes += 1;
+        self.node.get_or_insert(before);
+    }
+
+    /// Notes that a health check is about to change.
+    pub(crate) fn note_health_checks(&mut self, before: &HashMap<ServiceName, HealthCheck>) {
+        self.changes += 1;
+        self.health_checks.get_or_insert_with(|| before.clone());
+    }
+
+    /// The number of changes since the last successful sync.
+    #[cfg(feature = "runner")]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Asks for a comparison of everything at the next sync.
+    pub(crate) fn request_comparison(&mut self) {
+        self.compare = true;
+    }
+
+    /// Notes that a sync has succeeded.
+    pub(crate) fn mark_synced(&mut self) {
+        let _ = mem::replace(self, Self { compare: false, is_first: false, ..Self::default() });
+    }
+}
+
+/// What one sync should change: the state to make true, the state that was synced before, and what
+/// differs between the two.
+///
+/// A sync that fails keeps its transition: the next one covers both.
+#[derive(Clone, Copy, Debug)]
+pub struct Transition<'a> {
+    after: &'a State,
+    unsynced: &'a Unsynced,
+}
+
+impl<'a> Transition<'a> {
+    pub(crate) fn new(after: &'a State, unsynced: &'a Unsynced) -> Self {
+        Self { after, unsynced }
+    }
+
+    /// The state that the kernel should hold after the sync.
+    pub fn after(&self) -> &'a State {
+        self.after
+    }
+
+    /// The state that was synced last; `None` if no sync has succeeded yet.
+    ///
+    /// The kernel holds that state, unless [`Transition::compare`] is set: then a sync has failed
+    /// since and may have done a part, another program may have changed something, or the kernel has
+    /// not been read for a while.
+    pub fn before(&self) -> Option<Before<'a>> {
+        (!self.unsynced.is_first).then_some(Before { transition: *self })
+    }
+
+    /// Whether the backend should read what the kernel holds, whichever program put it there, and change
+    /// what differs from [`Transition::after`], instead of trusting [`Transition::before`]. Set at the
+    /// first sync, after a failure, and on a period.
+    pub fn compare(&self) -> bool {
+        self.unsynced.compare
+    }
+
+    /// The Service ports that were added, changed or removed, in order of their ids.
+    pub fn ports(&self) -> impl ExactSizeIterator<Item = PortChange<'a>> + use<'a> {
+        let after = self.after;
+        self.unsynced.ports.iter().map(|(id, before)| PortChange {
+            id,
+            before: before.as_ref(),
+            after: after.service_ports.get(id),
+        })
+    }
+
+    /// Whether a Service port is among [`Transition::ports`].
+    pub fn has_port(&self, id: &ServicePortId) -> bool {
+        self.unsynced.ports.contains_key(id)
+    }
+
+    /// Whether [`State::node`] has changed.
+    pub fn node_changed(&self) -> bool {
+        self.unsynced.node.is_some()
+    }
+
+    /// Whether [`State::health_checks`] has changed.
+    pub fn health_checks_changed(&self) -> bool {
+        self.unsynced.health_checks.is_some()
+    }
+
+    /// Whether there is nothing to sync: nothing has changed, and no comparison is asked for.
+    pub fn is_empty(&self) -> bool {
+        let Unsynced { ports, node, health_checks, compare, is_first: _, changes: _ } =
+            self.unsynced;
+        ports.is_empty() && node.is_none() && health_checks.is_none() && !compare
+    }
+}
+
+/// A Service port that a sync adds, changes or removes.
+#[derive(Clone, Copy, Debug)]
+pub struct PortChange<'a> {
+    /// The Service port's id.
+    pub id: &'a ServicePortId,
+    /// The Service port as it was synced last; `None` if it was not there.
+    pub before: Option<&'a Arc<ResolvedServicePort>>,
+    /// The Service port as it should be; `None` if it is gone.
+    pub after: Option<&'a Arc<ResolvedServicePort>>,
+}
+
+/// The state that was synced last, seen through a [`Transition`].
+#[derive(Clone, Copy, Debug)]
+pub struct Before<'a> {
+    transition: Transition<'a>,
+}
+
+impl<'a> Before<'a> {
+    /// Returns a Service port, or `None` if it was not there.
+    pub fn port(&self, id: &ServicePortId) -> Option<&'a Arc<ResolvedServicePort>> {
+        let Transition { after, unsynced } = self.transition;
+        match unsynced.ports.get(id) {
+            Some(before) => before.as_ref(),
+            None => after.service_ports.get(id),
+        }
+    }
+
+    /// All Service ports, in any order.
+    pub fn ports(&self) -> impl Iterator<Item = &'a Arc<ResolvedServicePort>> + use<'a> {
+        let Transition { after, unsynced } = self.transition;
+        let unchanged = after.service_ports.iter();
+        let unchanged = unchanged.filter(|(id, _)| !unsynced.ports.contains_key(*id));
+        unchanged.map(|(_, port)| port).chain(unsynced.ports.values().flatten())
+    }
+
+    /// The node's settings.
+    pub fn node(&self) -> &'a NodeState {
+        let Transition { after, unsynced } = self.transition;
+        unsynced.node.as_ref().unwrap_or(&after.node)
+    }
+
+    /// The health checks.
+    pub fn health_checks(&self) -> &'a HashMap<ServiceName, HealthCheck> {
+        let Transition { after, unsynced } = self.transition;
+        unsynced.health_checks.as_ref().unwrap_or(&after.health_checks)
+    }
+}

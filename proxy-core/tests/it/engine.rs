@@ -1,0 +1,199 @@
+//! The engine: it starts, stops and starts again, reports panics, and leaks nothing.
+
+use std::{
+    fs,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use switchyard_core::{
+    config::{NodeConfig, NodePortAddressConfig},
+    engine::{Engine, EngineError, InterfaceAddresses},
+    objects::Kind,
+    proxier::{Disturbance, Mode, Monitor, Proxier, ProxierError, SyncReport},
+    state::NodePortAddresses,
+    testing::{NODE, service},
+    transition::Transition,
+};
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    time::timeout,
+};
+
+const FAKE: Mode = Mode::new("fake");
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A sync that the backend was asked for: its ports, whether it compares, and the node port
+/// addresses of IPv4.
+type Seen = (usize, bool, NodePortAddresses);
+
+/// A backend that reports its syncs, and panics when told to.
+struct Fake {
+    syncs: UnboundedSender<Seen>,
+    panics: Arc<AtomicBool>,
+    /// Counts the monitors that exist.
+    monitors: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl Proxier for Fake {
+    fn mode(&self) -> Mode {
+        FAKE
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        assert!(!self.panics.load(Ordering::SeqCst), "as asked");
+        let after = change.after();
+        let sync = (after.service_ports.len(), change.compare(), after.node.node_ports.v4.clone());
+        self.syncs.send(sync).unwrap();
+        Ok(SyncReport::default())
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        Ok(())
+    }
+
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        self.monitors.fetch_add(1, Ordering::SeqCst);
+        Some(Box::new(Restless { monitors: self.monitors.clone(), reports: 1 }))
+    }
+}
+
+/// A monitor that reports so many changes, and then waits for ever.
+struct Restless {
+    monitors: Arc<AtomicU32>,
+    reports: u32,
+}
+
+#[async_trait]
+impl Monitor for Restless {
+    async fn disturbed(&mut self) -> Result<Disturbance, ProxierError> {
+        if self.reports == 0 {
+            std::future::pending::<()>().await;
+        }
+        // After the first sync.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.reports -= 1;
+        Ok(Disturbance::Changed { by: None })
+    }
+}
+
+impl Drop for Restless {
+    fn drop(&mut self) {
+        self.monitors.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// One list of addresses, and none after it.
+struct Fixed(Option<Vec<IpAddr>>);
+
+#[async_trait]
+impl InterfaceAddresses for Fixed {
+    async fn changed(&mut self) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
+        match self.0.take() {
+            Some(addresses) => Ok(addresses),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn fake() -> (Fake, UnboundedReceiver<Seen>) {
+    let (syncs, received) = mpsc::unbounded_channel();
+    (Fake { syncs, panics: Arc::default(), monitors: Arc::default() }, received)
+}
+
+async fn list(engine: &Engine) {
+    let web = service("web", "10.0.0.1").port("", "TCP", 80).object();
+    engine.replace(Kind::Service, [web]).await.unwrap();
+    engine.replace(Kind::EndpointSlice, []).await.unwrap();
+}
+
+async fn next(syncs: &mut UnboundedReceiver<Seen>) -> Seen {
+    timeout(PATIENCE, syncs.recv()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn an_engine_stops_with_everything_it_started_and_its_backend_starts_again() {
+    let (fake, mut syncs) = fake();
+    let monitors = fake.monitors.clone();
+    let mut proxier: Box<dyn Proxier> = Box::new(fake);
+    for _ in 0..3 {
+        let engine = Engine::builder(NodeConfig::new(NODE)).start(proxier).unwrap();
+        let inputs = engine.inputs();
+        list(&engine).await;
+        let (ports, compares, _) = next(&mut syncs).await;
+        assert_eq!((ports, compares), (1, true));
+        assert!(next(&mut syncs).await.1, "the monitor reported a change");
+        assert_eq!(monitors.load(Ordering::SeqCst), 1);
+        // A handle for inputs keeps nothing alive, and nor does the monitor's.
+        proxier = engine.stop().unwrap();
+        assert_eq!(monitors.load(Ordering::SeqCst), 0);
+        assert!(inputs.is_closed());
+        assert_eq!(proxier.mode(), FAKE);
+    }
+}
+
+#[tokio::test]
+async fn the_first_sync_knows_the_interface_addresses() {
+    let (fake, mut syncs) = fake();
+    let own: IpAddr = "192.0.2.1".parse().unwrap();
+    let other: IpAddr = "198.51.100.1".parse().unwrap();
+    let mut node = NodeConfig::new(NODE);
+    node.node_port_addresses = vec![NodePortAddressConfig::Cidr("192.0.2.0/24".parse().unwrap())];
+    let addresses = Fixed(Some(vec![own, other]));
+    let engine = Engine::builder(node).addresses(addresses).start(fake).unwrap();
+    list(&engine).await;
+    assert_eq!(next(&mut syncs).await.2, NodePortAddresses::Only([own].into()));
+}
+
+#[tokio::test]
+async fn a_panic_of_the_backend_is_reported_and_nothing_hangs() {
+    let (fake, _syncs) = fake();
+    fake.panics.store(true, Ordering::SeqCst);
+    let mut engine = Engine::builder(NodeConfig::new(NODE)).start(fake).unwrap();
+    list(&engine).await;
+    timeout(PATIENCE, engine.ended()).await.unwrap();
+    let web = service("web", "10.0.0.1").object();
+    assert!(matches!(engine.apply(web).await, Err(EngineError::Ended)));
+    assert!(matches!(engine.stop(), Err(EngineError::Panicked)));
+}
+
+/// The threads of this process whose name is that of an engine's.
+fn engine_threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(|task| name(task.ok()?)).filter(|name| name.trim() == "leaktest").count()
+}
+
+#[tokio::test]
+async fn many_engines_run_in_one_process_and_dropping_them_leaks_nothing() {
+    let mut engines = Vec::new();
+    let mut received = Vec::new();
+    let (mut monitors, mut syncs) = (Vec::new(), Vec::new());
+    for _ in 0..8 {
+        let (fake, receiver) = fake();
+        monitors.push(fake.monitors.clone());
+        let builder = Engine::builder(NodeConfig::new(NODE)).thread_name("leaktest");
+        engines.push(builder.start(fake).unwrap());
+        received.push(receiver);
+    }
+    for (engine, received) in engines.iter().zip(&mut received) {
+        list(engine).await;
+        syncs.push(next(received).await);
+    }
+    assert!(syncs.iter().all(|(ports, compares, _)| (*ports, *compares) == (1, true)));
+    assert_eq!(engine_threads(), 8);
+    drop(engines);
+    assert_eq!(engine_threads(), 0);
+    assert!(monitors.iter().all(|monitors| monitors.load(Ordering::SeqCst) == 0));
+    for received in &mut received {
+        // The backends are gone, too: the comparisons that were under way are all that is left.
+        while received.recv().await.is_some() {}
+    }
+}

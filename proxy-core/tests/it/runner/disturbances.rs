@@ -1,0 +1,52 @@
+//! Comparisons after another program changed the rules.
+
+use super::*;
+
+fn changed() -> Input {
+    Input::Disturbed(Disturbance::Changed { by: None })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disturbance_is_compared_at_once_and_then_once_a_second() {
+    let running = start_with(Pace::Fixed(Duration::ZERO), |log, _| {
+        log.takes = Duration::from_millis(100);
+    });
+    running.list(&[web(1)]).await;
+    pass(10_000).await;
+    for _ in 0..20 {
+        running.inputs.send(changed()).await.unwrap();
+        pass(100).await;
+    }
+    pass(10_000).await;
+    // From the end of one to the start of the next.
+    assert_eq!(running.times(), [0, 10_000, 11_100, 12_200]);
+    assert!(running.asked().iter().all(|asked| asked.is_full));
+    assert_eq!(running.log.lock().unwrap().comparisons, 3);
+    // Comparisons that take long are as far apart as they take.
+    running.log.lock().unwrap().takes = Duration::from_secs(8);
+    running.inputs.send(changed()).await.unwrap();
+    pass(100).await;
+    running.inputs.send(changed()).await.unwrap();
+    pass(60_000).await;
+    assert_eq!(running.times()[4..], [22_000, 38_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspicion_waits_for_its_share_of_the_time() {
+    let running = start_with(Pace::Fixed(Duration::ZERO), |log, _| {
+        log.takes = Duration::from_secs(1);
+    });
+    running.list(&[web(1)]).await;
+    pass(5_000).await;
+    let suspected = || Input::Disturbed(Disturbance::Suspected);
+    running.inputs.send(suspected()).await.unwrap();
+    pass(55_000).await;
+    assert_eq!(running.times(), [0, 51_000], "a fiftieth of the time");
+    // What is sure does not wait for what is suspected, and is enough for both.
+    running.inputs.send(suspected()).await.unwrap();
+    pass(1).await;
+    running.inputs.send(changed()).await.unwrap();
+    pass(200_000).await;
+    assert_eq!(running.times()[2..], [60_001]);
+    assert_eq!(running.log.lock().unwrap().comparisons, 2);
+}

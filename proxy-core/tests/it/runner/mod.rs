@@ -1,0 +1,225 @@
+//! The runner, on a paused clock, with a backend that writes down what it is asked.
+
+mod disturbances;
+mod predecessors;
+mod retries;
+mod syncs;
+
+use std::{
+    collections::VecDeque,
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use switchyard_core::{
+    config::NodeConfig,
+    objects::{Event, Kind},
+    proxier::{Backend, Disturbance, Mode, Proxier, ProxierError, Support, SyncReport, Unusable},
+    runner::{Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
+    testing::{Builder, NODE, endpoint, node, service, slice},
+    track::{Problem, Tracker},
+    transition::Transition,
+};
+use tokio::{
+    sync::mpsc::{self, Sender},
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+const RECORDER: Mode = Mode::new("recorder");
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// What the backend was asked, and when.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    /// Milliseconds since the start.
+    at: u128,
+    ports: Vec<String>,
+    is_full: bool,
+    /// How many ports the state had.
+    size: usize,
+}
+
+/// What the observer was told of a success.
+#[derive(Clone, Debug, PartialEq)]
+struct Told {
+    duration: Duration,
+    latency: Option<Duration>,
+    trigger_times: Vec<String>,
+    no_local_internal: usize,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    asked: Vec<Asked>,
+    told: Vec<Told>,
+    failed: Vec<String>,
+    requested: usize,
+    changed: Vec<Kind>,
+    rejected: Vec<String>,
+    eligible: Vec<bool>,
+    comparisons: usize,
+    stays: Vec<String>,
+    /// Results of the next syncs; after them, all succeed.
+    outcomes: VecDeque<bool>,
+    /// How long a sync takes.
+    takes: Duration,
+}
+
+struct Recorder {
+    start: Instant,
+    log: Arc<Mutex<Log>>,
+}
+
+#[async_trait]
+impl Proxier for Recorder {
+    fn mode(&self) -> Mode {
+        RECORDER
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let (takes, succeeds) = {
+            let mut log = self.log.lock().unwrap();
+            log.asked.push(Asked {
+                at: self.start.elapsed().as_millis(),
+                ports: change.ports().map(|port| port.id.name.to_string()).collect(),
+                is_full: change.compare(),
+                size: change.after().service_ports.len(),
+            });
+            (log.takes, log.outcomes.pop_front().unwrap_or(true))
+        };
+        sleep(takes).await;
+        match succeeds {
+            true => {
+                let mut report = SyncReport::default();
+                report.added = 7;
+                Ok(report)
+            }
+            false => Err(ProxierError::backend(RECORDER, "no", "never")),
+        }
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        Ok(())
+    }
+}
+
+struct Watcher(Arc<Mutex<Log>>);
+
+impl Observer for Watcher {
+    fn rejected(&self, problem: &Problem) {
+        self.0.lock().unwrap().rejected.push(problem.to_string());
+    }
+
+    fn received(&self, event: &Event) {
+        if let Event::Apply(object) = event {
+            self.0.lock().unwrap().changed.push(object.key().kind);
+        } else if let Event::Delete(key) = event {
+            self.0.lock().unwrap().changed.push(key.kind);
+        }
+    }
+
+    fn comparison_requested(&self) {
+        self.0.lock().unwrap().comparisons += 1;
+    }
+
+    fn predecessor_stays(&self, mode: Mode, error: &ProxierError) {
+        self.0.lock().unwrap().stays.push(format!("{mode} {error}"));
+    }
+
+    fn sync_requested(&self) {
+        self.0.lock().unwrap().requested += 1;
+    }
+
+    fn synced(&self, outcome: &SyncOutcome<'_>) {
+        assert_eq!(outcome.report.added, 7);
+        assert!(outcome.change.ports().len() <= outcome.change.after().service_ports.len() + 1);
+        self.0.lock().unwrap().told.push(Told {
+            duration: outcome.duration,
+            latency: outcome.latency,
+            trigger_times: outcome.trigger_times.to_vec(),
+            no_local_internal: outcome.no_local_endpoints.v4.internal,
+        });
+    }
+
+    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, _duration: Duration) {
+        assert!(!change.is_empty());
+        self.0.lock().unwrap().failed.push(error.to_string());
+    }
+
+    fn node_eligible(&self, is_eligible: bool) {
+        self.0.lock().unwrap().eligible.push(is_eligible);
+    }
+}
+
+/// A runner on a task, and what it does.
+struct Running {
+    inputs: Sender<Input>,
+    log: Arc<Mutex<Log>>,
+    task: JoinHandle<Box<dyn Proxier>>,
+}
+
+fn start(pace: Pace) -> Running {
+    start_with(pace, |_, _| {})
+}
+
+fn start_with(pace: Pace, prepare: impl FnOnce(&mut Log, &mut Tracker)) -> Running {
+    let log = Arc::new(Mutex::new(Log::default()));
+    let mut tracker = Tracker::new(NodeConfig::new(NODE));
+    prepare(&mut log.lock().unwrap(), &mut tracker);
+    let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
+    let mut config = RunnerConfig::default();
+    config.pace = pace;
+
+    let runner = Runner::new(tracker, proxier, config, Arc::new(Watcher(log.clone())));
+    let (inputs, receiver) = mpsc::channel(10_000);
+    Running { inputs, log, task: tokio::spawn(runner.run(receiver, pending())) }
+}
+
+impl Running {
+    async fn send(&self, event: Event) {
+        self.inputs.send(Input::Event(event)).await.unwrap();
+    }
+
+    async fn apply(&self, builders: &[Builder]) {
+        for builder in builders {
+            self.send(builder.apply()).await;
+        }
+    }
+
+    /// Lists Services and slices, so that syncs begin.
+    async fn list(&self, services: &[Builder]) {
+        for (kind, builders) in [(Kind::Service, services), (Kind::EndpointSlice, &[])] {
+            let objects = builders.iter().map(Builder::object).collect();
+            self.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+        }
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.log.lock().unwrap().asked.clone()
+    }
+
+    /// When syncs were made, in milliseconds.
+    fn times(&self) -> Vec<u128> {
+        self.asked().iter().map(|asked| asked.at).collect()
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.log.lock().unwrap().told.clone()
+    }
+}
+
+fn web(n: u8) -> Builder {
+    service(&format!("s{n}"), &format!("10.0.0.{n}")).port("", "TCP", 80)
+}
+
+async fn pass(millis: u64) {
+    sleep(Duration::from_millis(millis)).await;
+}
+
+const SECOND: Pace = Pace::Fixed(Duration::from_secs(1));

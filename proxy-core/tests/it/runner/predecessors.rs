@@ -1,0 +1,62 @@
+//! What other modes left is removed.
+
+use super::*;
+
+/// A mode whose leftovers can be removed only at the third attempt.
+struct Stubborn(AtomicU32);
+
+impl Backend for Stubborn {
+    fn mode(&self) -> Mode {
+        Mode::IPTABLES
+    }
+
+    fn probe(&self) -> Result<Support, Unusable> {
+        Err(Unusable::Backend("not here".to_owned()))
+    }
+
+    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
+        Err(ProxierError::unsupported(Mode::IPTABLES, "not here"))
+    }
+
+    fn clean_up(&self) -> Result<(), ProxierError> {
+        match self.0.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => Err(ProxierError::backend(Mode::IPTABLES, "locked", "busy")),
+            _ => Ok(()),
+        }
+    }
+
+    fn clean_up_beside(&self, active: Mode) -> Result<(), ProxierError> {
+        assert_eq!(active, RECORDER, "the mode that serves");
+        self.clean_up()
+    }
+
+    fn conflicts_with(&self) -> &'static [Mode] {
+        &[]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn predecessors_go_after_the_first_success_and_are_tried_again_without_changes() {
+    let log = Arc::new(Mutex::new(Log { outcomes: [false].into(), ..Log::default() }));
+    let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
+    let tracker = Tracker::new(NodeConfig::new(NODE));
+    let config = RunnerConfig::default();
+    let stubborn = Arc::new(Stubborn(AtomicU32::new(0)));
+    let runner = Runner::new(tracker, proxier, config, Arc::new(Watcher(log.clone())))
+        .replacing(vec![stubborn.clone()]);
+    let (inputs, receiver) = mpsc::channel(8);
+    let task = tokio::spawn(runner.run(receiver, pending()));
+    let running = Running { inputs, log, task };
+    let attempts = || stubborn.0.load(Ordering::SeqCst);
+    running.list(&[web(1)]).await;
+    pass(100).await;
+    assert_eq!(attempts(), 0, "until this mode serves, the other one does");
+    pass(1_000).await;
+    assert_eq!(attempts(), 1);
+    pass(60_000).await;
+    assert_eq!(attempts(), 2, "nothing was to be synced");
+    pass(600_000).await;
+    assert_eq!(attempts(), 3);
+    assert_eq!(running.times().len(), 2);
+    assert_eq!(running.log.lock().unwrap().stays, ["iptables iptables: locked"; 2]);
+}

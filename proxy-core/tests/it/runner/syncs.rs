@@ -1,0 +1,282 @@
+//! When a sync is due, and what the observer gets to know of it.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_synced_before_the_lists_are_there() {
+    let running = start(SECOND);
+    running.apply(&[web(1)]).await;
+    running.inputs.send(Input::Compare).await.unwrap();
+    pass(10_000).await;
+    let objects = vec![web(1).object()];
+    let kind = Kind::Service;
+    running.send(Event::Replace { kind, objects, malformed: Vec::new() }).await;
+    pass(10_000).await;
+    assert_eq!(running.asked(), []);
+    assert_eq!(running.log.lock().unwrap().requested, 0);
+    let kind = Kind::EndpointSlice;
+    running.send(Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() }).await;
+    pass(1).await;
+    let first = Asked { at: 20_000, ports: vec!["ns/s1".to_owned()], is_full: true, size: 1 };
+    assert_eq!(running.asked(), [first]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_runner_syncs_at_once_and_then_keeps_its_pace() {
+    let running = start(SECOND);
+    running.list(&[]).await;
+    pass(5_000).await;
+    // Idle: at once.
+    running.apply(&[web(1)]).await;
+    pass(100).await;
+    assert_eq!(running.times(), [0, 5_000]);
+    // All that comes within the second is one sync, at its end.
+    for n in 2..7 {
+        running.apply(&[web(n)]).await;
+        pass(100).await;
+    }
+    pass(2_000).await;
+    assert_eq!(running.times(), [0, 5_000, 6_000]);
+    let last = running.asked().pop().unwrap();
+    assert_eq!(last.ports, ["ns/s2", "ns/s3", "ns/s4", "ns/s5", "ns/s6"]);
+    assert!(!last.is_full);
+    // What changes nothing is no sync.
+    running.apply(&[web(1), web(2), slice("unknown", "1")]).await;
+    pass(10_000).await;
+    assert_eq!(running.times().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pace_counts_from_the_end_of_a_sync() {
+    let running = start_with(SECOND, |log, _| log.takes = Duration::from_millis(300));
+    running.list(&[]).await;
+    pass(100).await;
+    // Comes during the sync.
+    running.apply(&[web(1)]).await;
+    pass(5_000).await;
+    assert_eq!(running.times(), [0, 1_300]);
+    assert_eq!(running.told()[0].duration, Duration::from_millis(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_pace_is_twenty_times_the_sync_up_to_its_longest() {
+    let pace = Pace::Adaptive { longest: Duration::from_secs(1) };
+    for (takes, waits) in [(0, 0), (5, 100), (20, 400), (300, 1_000)] {
+        let running = start_with(pace, |log, _| log.takes = Duration::from_millis(takes));
+        running.list(&[]).await;
+        pass(1).await;
+        running.apply(&[web(1)]).await;
+        pass(5_000).await;
+        // With syncs that take no time, the second one starts when the change comes.
+        let expected = (takes + waits).max(1);
+        assert_eq!(running.times(), [0, u128::from(expected)], "{takes} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_one_sync() {
+    let running = start(Pace::Adaptive { longest: Duration::from_secs(1) });
+    running.list(&[]).await;
+    pass(1_000).await;
+    for n in 1..=250 {
+        // Without giving the runner a turn.
+        running.inputs.try_send(Input::Event(web(n).apply())).unwrap();
+    }
+    pass(1_000).await;
+    assert_eq!(running.asked().len(), 2);
+    assert_eq!(running.asked()[1].ports.len(), 250);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_sync_is_made_on_a_period() {
+    let running = start(SECOND);
+    running.list(&[web(1)]).await;
+    pass(1_800_000).await;
+    running.apply(&[web(2)]).await;
+    pass(1_800_500).await;
+    assert_eq!(running.times(), [0, 1_800_000, 3_600_000]);
+    let full: Vec<bool> = running.asked().iter().map(|asked| asked.is_full).collect();
+    assert_eq!(full, [true, false, true]);
+    assert_eq!(running.asked()[2].ports, [""; 0]);
+    // Nothing asked for it but the period.
+    assert_eq!(running.told()[2].latency, None);
+    // A resync is full too, and starts the period anew.
+    running.inputs.send(Input::Compare).await.unwrap();
+    pass(3_600_600).await;
+    assert_eq!(running.times()[3..], [3_601_000, 7_201_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn interface_addresses_and_the_node_are_taken_in() {
+    let running = start(SECOND);
+    running.list(&[]).await;
+    pass(2_000).await;
+    running
+        .inputs
+        .send(Input::InterfaceAddresses(vec!["192.0.2.1".parse().unwrap()]))
+        .await
+        .unwrap();
+    pass(2_000).await;
+    assert_eq!(running.times(), [0], "no nodePortAddresses: they do not matter");
+    running.apply(&[node("node-1", "192.0.2.1")]).await;
+    running.send(node("node-1", "192.0.2.1").delete()).await;
+    pass(1).await;
+    running.apply(&[node("node-1", "192.0.2.1")]).await;
+    pass(1).await;
+    running.send(node("node-1", "192.0.2.1").delete()).await;
+    pass(1).await;
+    let log = running.log.lock().unwrap();
+    assert_eq!(log.eligible, [false, true, false]);
+    assert_eq!(log.changed, [Kind::Node; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_configuration_of_the_node_is_a_sync_of_what_differs() {
+    let running = start(SECOND);
+    let shop = web(2).set("spec.externalIPs", serde_json::json!(["192.0.2.1"]));
+    running.list(&[web(1), shop]).await;
+    pass(2_000).await;
+    let same = NodeConfig::new(NODE);
+    running.inputs.send(Input::Node(same.clone())).await.unwrap();
+    pass(2_000).await;
+    assert_eq!(running.times(), [0], "nothing differs");
+    let mut gated = same;
+    gated.external_ips = false;
+
+    running.inputs.send(Input::Node(gated)).await.unwrap();
+    pass(2_000).await;
+    let second = Asked { at: 4_000, ports: vec!["ns/s2".to_owned()], is_full: false, size: 2 };
+    assert_eq!(running.asked()[1..], [second]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_times_count_for_what_waits_already() {
+    let hour = Pace::Fixed(Duration::from_secs(3600));
+    let running = start(hour);
+    running.list(&[web(1)]).await;
+    pass(1_000).await;
+    running.apply(&[web(2)]).await;
+    pass(10_000).await;
+    assert_eq!(running.times(), [0]);
+    let mut config = RunnerConfig::default();
+    config.pace = SECOND;
+
+    running.inputs.send(Input::Timing(config)).await.unwrap();
+    pass(2_000).await;
+    assert_eq!(running.times(), [0, 12_000]);
+    // And a longer pace from the next sync on.
+    running
+        .inputs
+        .send(Input::Timing({
+            let mut made = config;
+            made.pace = hour;
+            made
+        }))
+        .await
+        .unwrap();
+    running.apply(&[web(3), web(4)]).await;
+    pass(1_000).await;
+    assert_eq!(running.times(), [0, 12_000, 13_000]);
+    running.apply(&[web(5)]).await;
+    pass(60_000).await;
+    assert_eq!(running.times().len(), 3);
+
+    // A failed sync is due again after this at the latest.
+    let running = start(Pace::Fixed(Duration::ZERO));
+    running.list(&[web(1)]).await;
+    pass(1_000).await;
+    running.log.lock().unwrap().outcomes = vec![false; 20].into();
+    running.apply(&[web(2)]).await;
+    pass(13_000).await;
+    let short = Duration::from_millis(500);
+    config.longest_retry = short;
+    config.pace = Pace::Fixed(Duration::ZERO);
+
+    running.inputs.send(Input::Timing(config)).await.unwrap();
+    pass(2_100).await;
+    let times = running.times();
+    assert_eq!(times[times.len() - 4..], [14_500, 15_000, 15_500, 16_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn latencies_trigger_times_and_problems_are_told() {
+    let running = start_with(SECOND, |log, _| log.takes = Duration::from_millis(50));
+    let local = web(1).set("spec.internalTrafficPolicy", "Local");
+    running.list(&[local]).await;
+    pass(500).await;
+    let of = |time: &str, n: u8| {
+        slice("s1", "1")
+            .annotation(TRIGGER, time)
+            .port("", "TCP", 80)
+            .endpoint(endpoint(&format!("10.1.0.{n}"), "node-2"))
+            .endpoint(endpoint("127.0.0.1", "node-2"))
+    };
+    running.apply(&[of("t1", 1)]).await;
+    pass(100).await;
+    running.apply(&[of("t2", 2)]).await;
+    pass(5_000).await;
+    let told = running.told();
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[0].latency, Some(Duration::from_millis(50)));
+    // It came at 500 ms and waited for the pace (1,050 ms), then for the sync.
+    assert_eq!(told[1].latency, Some(Duration::from_millis(600)));
+    assert_eq!(told[1].trigger_times, ["t1"], "t2 changed nothing that is programmed here");
+    assert_eq!((told[0].no_local_internal, told[1].no_local_internal), (0, 1));
+    let log = running.log.lock().unwrap();
+    assert_eq!(log.rejected.len(), 1, "{:?}", log.rejected);
+    assert!(log.rejected[0].starts_with("EndpointSlice ns/s1-1: endpoints[1].addresses[0]: "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_when_the_inputs_do_and_gives_the_backend_back() {
+    let running = start(SECOND);
+    running.list(&[web(1)]).await;
+    pass(1).await;
+    let Running { inputs, log, task } = running;
+    drop(inputs);
+    assert_eq!(task.await.unwrap().mode(), RECORDER);
+    assert_eq!(log.lock().unwrap().asked.len(), 1);
+    // Also while it waits to repeat a failed sync.
+    let running = start_with(SECOND, |log, _| log.outcomes = vec![false; 100].into());
+    running.list(&[web(1)]).await;
+    pass(100).await;
+    let Running { inputs, task, .. } = running;
+    drop(inputs);
+    assert_eq!(task.await.unwrap().mode(), RECORDER);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tracker_that_knows_a_cluster_is_synced_without_being_told_more() {
+    let running = start_with(SECOND, |_, tracker| {
+        for (kind, objects) in
+            [(Kind::Service, vec![web(1).object()]), (Kind::EndpointSlice, Vec::new())]
+        {
+            tracker.apply(Event::Replace { kind, objects, malformed: Vec::new() });
+        }
+    });
+    pass(1).await;
+    assert_eq!(running.asked().len(), 1);
+    assert_eq!(running.asked()[0].ports, ["ns/s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn periods_may_be_endless() {
+    let log = Arc::new(Mutex::new(Log::default()));
+    let mut config = RunnerConfig::default();
+    config.pace = Pace::Fixed(Duration::MAX);
+    config.longest_retry = Duration::MAX;
+    config.full_period = Duration::MAX;
+    config.compare_at_most_every = Duration::MAX;
+    config.suspect_at_most_every = Duration::MAX;
+    let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
+    let tracker = Tracker::new(NodeConfig::new(NODE));
+    let (inputs, receiver) = mpsc::channel(8);
+    let runner = Runner::new(tracker, proxier, config, Arc::new(()));
+    let task = tokio::spawn(runner.run(receiver, pending()));
+    let running = Running { inputs, log, task };
+    running.list(&[web(1)]).await;
+    pass(100_000).await;
+    assert_eq!(running.asked().len(), 1);
+    drop(running.inputs);
+    running.task.await.unwrap();
+}

@@ -1,0 +1,170 @@
+//! The `kube` configuration of a client, from a kubeconfig, a pod's service account or an address.
+//!
+//! The kubeconfig's fields are copied here and not by `kube`'s loader, because that loader applies
+//! the proxy variables differently from client-go: it matches `NO_PROXY` against the proxy, and
+//! fails on entries that client-go skips.
+
+use std::{env, path::PathBuf};
+
+use hyper::Uri;
+use kube::{
+    Config,
+    config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig, KubeconfigError},
+};
+
+use super::{CONNECT_TIMEOUT, ClientError, KubeConfig, proxy, token::TokenFile};
+
+/// The credentials and the server, as they were read once at the start. Files that a kubeconfig names
+/// are read again for each [`Access::config`].
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    config: Config,
+    /// Files whose contents the client copies when it is made.
+    credential_files: Vec<PathBuf>,
+    token_file: Option<PathBuf>,
+}
+
+impl Access {
+    pub(super) fn load(config: &KubeConfig) -> Result<Self, ClientError> {
+        let mut kube = match (&config.kubeconfig, &config.master) {
+            (Some(path), _) => {
+                let failed = |source| ClientError::Kubeconfig {
+                    path: path.display().to_string(),
+                    source: Box::new(source),
+                };
+                Kubeconfig::read_from(path).and_then(from_kubeconfig).map_err(failed)?
+            }
+            (None, Some(_)) => Config::new(Uri::default()),
+            (None, None) => Config::incluster().map_err(ClientError::InCluster)?,
+        };
+        if let Some(master) = &config.master {
+            kube.cluster_url = server_address(master, &kube)?;
+        }
+        // Certificates that nothing verifies need no authorities. Without this the system's would be
+        // read, and an image that holds nothing but the program has none.
+        let is_plain = kube.cluster_url.scheme_str() == Some("http");
+        if kube.root_cert.is_none() && (is_plain || kube.accept_invalid_certs) {
+            kube.root_cert = Some(Vec::new());
+        }
+        if kube.proxy_url.is_none() {
+            kube.proxy_url = proxy::from_environment(&kube.cluster_url, |name| env::var(name).ok());
+        }
+        let user = &mut kube.auth_info;
+        let token_file = user.token_file.take().map(PathBuf::from);
+        let credential_files = [
+            (&user.client_certificate, user.client_certificate_data.is_none()),
+            (&user.client_key, user.client_key_data.is_none()),
+        ]
+        .into_iter()
+        .filter_map(|(file, counts)| file.as_ref().filter(|_| counts).map(PathBuf::from))
+        .collect();
+        kube.connect_timeout = Some(CONNECT_TIMEOUT);
+        // The watches have their own back-off and log what they wait for.
+        kube.default_retry = false;
+        if let (Ok(name), Ok(value)) = ("user-agent".parse(), config.user_agent.parse()) {
+            kube.headers.push((name, value));
+        }
+        Ok(Self { config: kube, credential_files, token_file })
+    }
+
+    pub(super) fn config(&self) -> Config {
+        self.config.clone()
+    }
+
+    /// The server's name or address, with its port if that is given.
+    pub(super) fn host(&self) -> String {
+        self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+    }
+
+    pub(super) fn credential_files(&self) -> &[PathBuf] {
+        &self.credential_files
+    }
+
+    /// Whether a plugin provides the credentials.
+    pub(super) fn has_plugin(&self) -> bool {
+        self.config.auth_info.exec.is_some()
+    }
+
+    /// Takes over the token file from `kube`'s client. As in client-go, the token of a file goes
+    /// before a token in the kubeconfig, which counts as long as the file cannot be read.
+    pub(super) fn token_file(&mut self) -> Result<Option<TokenFile>, ClientError> {
+        let Some(path) = self.token_file.take() else { return Ok(None) };
+        match TokenFile::open(path) {
+            Ok(file) => {
+                self.config.auth_info.token = None;
+                Ok(Some(file))
+            }
+            Err(_) if self.config.auth_info.token.is_some() => Ok(None),
+            Err((path, source)) => Err(ClientError::Token { path, source }),
+        }
+    }
+}
+
+/// Returns the address that `master` means. As in client-go, an address without a scheme is reached
+/// by TLS if there is an authority to trust.
+fn server_address(master: &str, config: &Config) -> Result<Uri, ClientError> {
+    let has_tls = config.root_cert.is_some() || config.accept_invalid_certs;
+    let scheme = match (master.contains("://"), has_tls) {
+        (true, _) => "",
+        (false, true) => "https://",
+        (false, false) => "http://",
+    };
+    let address = format!("{scheme}{master}").parse::<Uri>().ok();
+    address
+        .filter(|address| address.host().is_some())
+        .ok_or_else(|| ClientError::Master(master.to_owned()))
+}
+
+/// Returns the configuration of the kubeconfig's current context.
+fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Config, KubeconfigError> {
+    let name = kubeconfig.current_context.ok_or(KubeconfigError::CurrentContextNotSet)?;
+    let context = kubeconfig.contexts.into_iter().find(|named| named.name == name);
+    let context =
+        context.and_then(|named| named.context).ok_or(KubeconfigError::LoadContext(name))?;
+    let name = context.cluster;
+    let cluster = kubeconfig.clusters.into_iter().find(|named| named.name == name);
+    let cluster = cluster
+        .and_then(|named| named.cluster)
+        .ok_or(KubeconfigError::LoadClusterOfContext(name))?;
+    // As in client-go, a user that is missing means no credentials.
+    let user = context.user.and_then(|name| {
+        kubeconfig.auth_infos.into_iter().find(|named| named.name == name)?.auth_info
+    });
+
+    let server = cluster.server.as_deref().ok_or(KubeconfigError::MissingClusterUrl)?;
+    let mut config = Config::new(server.parse().map_err(KubeconfigError::ParseClusterUrl)?);
+    if let Some(namespace) = context.namespace {
+        config.default_namespace = namespace;
+    }
+    config.root_cert = authorities(&cluster)?;
+    if cluster.certificate_authority_data.is_none() {
+        // The client reads the file again when the authority changes.
+        config.root_cert_file = cluster.certificate_authority.as_ref().map(Into::into);
+    }
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
+    config.disable_compression = cluster.disable_compression.unwrap_or(false);
+    if let Some(proxy) = cluster.proxy_url.as_deref().filter(|proxy| !proxy.is_empty()) {
+        config.proxy_url = Some(proxy.parse().map_err(KubeconfigError::ParseProxyUrl)?);
+    }
+    config.auth_info = with_cluster(user.unwrap_or_default(), &cluster)?;
+    config.tls_server_name = cluster.tls_server_name;
+    Ok(config)
+}
+
+/// Gives the exec plugin the cluster if the kubeconfig asks for that.
+fn with_cluster(mut user: AuthInfo, cluster: &Cluster) -> Result<AuthInfo, KubeconfigError> {
+    if let Some(exec) = user.exec.as_mut().filter(|exec| exec.provide_cluster_info) {
+        exec.cluster = Some(cluster.try_into()?);
+    }
+    Ok(user)
+}
+
+/// Returns the certificates of the authorities that the kubeconfig names, if it names any.
+fn authorities(cluster: &Cluster) -> Result<Option<Vec<Vec<u8>>>, KubeconfigError> {
+    // The form for plugins holds the text of the data or of the file.
+    let text = ExecAuthCluster::try_from(cluster)?.certificate_authority_data;
+    let Some(text) = text else { return Ok(None) };
+    let blocks = pem::parse_many(text).map_err(KubeconfigError::ParseCertificates)?;
+    let certificates = blocks.into_iter().filter(|block| block.tag() == "CERTIFICATE");
+    Ok(Some(certificates.map(pem::Pem::into_contents).collect()))
+}

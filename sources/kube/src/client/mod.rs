@@ -1,0 +1,72 @@
+//! The client of the API server: credentials that are renewed, proxies, and reports of requests.
+
+mod access;
+mod observed;
+mod proxy;
+mod renewal;
+mod retry_after;
+mod token;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use kube::{
+    Client,
+    config::{InClusterError, KubeconfigError},
+};
+
+use self::{access::Access, observed::Observed, renewal::Renewing, retry_after::RetryAfter};
+use crate::config::KubeConfig;
+
+/// How long it may take to establish a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why the configuration does not say how to reach the API server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The kubeconfig cannot be used.
+    #[error("cannot use the kubeconfig `{path}`")]
+    Kubeconfig {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: Box<KubeconfigError>,
+    },
+    /// There is neither a kubeconfig nor a service account.
+    #[error(
+        "neither a kubeconfig nor a server is given, and this is no pod with a service account"
+    )]
+    InCluster(#[source] InClusterError),
+    /// `master` is no address.
+    #[error("`{0}` is not the address of a server")]
+    Master(String),
+    /// The token file cannot be used.
+    #[error("cannot use the token file `{}`", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The credentials, the certificates or the proxy cannot be used.
+    #[error("cannot make a client for the API server")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// Makes a client for the API server. Nothing is sent yet.
+///
+/// The server is reached by the proxy that the kubeconfig's `proxy-url` names, or else by the proxy
+/// of `HTTPS_PROXY` or `HTTP_PROXY` unless `NO_PROXY` covers the server, as by client-go. SOCKS
+/// proxies are not supported.
+///
+/// # Errors
+/// If the kubeconfig, the service account, the address or the proxy cannot be used.
+pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
+    let access = Access::load(config)?;
+    if let Some(observer) = &config.observer {
+        observer.connecting_to(&access.host());
+    }
+    let namespace = access.config().default_namespace;
+    let service = Observed::new(Renewing::new(access)?, config.observer.clone());
+    Ok(Client::new(RetryAfter(service), namespace))
+}

@@ -1,0 +1,217 @@
+//! The service that makes a new connection pool when credentials change.
+//!
+//! The `kube` client copies client certificates when it is made. The service therefore makes another
+//! client when certificate files change, when the credentials of an exec plugin expire, and when the
+//! server rejects the credentials of a plugin. Requests that are under way, such as open watches,
+//! end with the client that they began with; client-go closes them, which only servers notice.
+
+use std::{
+    fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::{Duration, SystemTime},
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use hyper::{Request, Response, StatusCode, header::AUTHORIZATION};
+use kube::{
+    Client,
+    client::{Body, ClientBuilder},
+};
+use switchyard_core::error::Chain;
+use tokio::{sync::Mutex as AsyncMutex, task, time::Instant};
+use tower::Service;
+use tracing::{info, warn};
+
+use super::{ClientError, access::Access, token::TokenFile};
+
+/// How often certificate files are read without a reason, as in client-go.
+const CHECK_AGAIN: Duration = Duration::from_secs(60);
+/// How long to wait at least between two reads of the files, and between two attempts to make a
+/// client, while requests are rejected.
+const CHECK_REJECTED_AGAIN: Duration = Duration::from_secs(1);
+/// How long to wait at least between two runs of a plugin whose credentials are rejected.
+const RUN_PLUGIN_AGAIN: Duration = Duration::from_secs(10);
+
+/// A service that sends requests with the current credentials. Clones share them.
+#[derive(Clone)]
+pub(super) struct Renewing(Arc<Shared>);
+
+struct Shared {
+    access: Access,
+    token_file: Option<TokenFile>,
+    hasher: RandomState,
+    current: Mutex<Current>,
+    /// Held while a client is made.
+    renewal: AsyncMutex<()>,
+}
+
+#[derive(Clone)]
+struct Current {
+    client: Client,
+    /// How many clients were made before this one.
+    generation: u64,
+    /// A hash of the certificate files that the client was made from.
+    files: u64,
+    files_read: Instant,
+    plugin_run: Option<Instant>,
+    /// Whether the server rejected the credentials.
+    is_rejected: bool,
+}
+
+impl Renewing {
+    /// Reads the credentials and makes the first client.
+    pub(super) fn new(mut access: Access) -> Result<Self, ClientError> {
+        let token_file = access.token_file()?;
+        let hasher = RandomState::new();
+        let files = hash_files(&hasher, access.credential_files());
+        let current = Current {
+            client: make_client(&access)?,
+            generation: 0,
+            files,
+            files_read: Instant::now(),
+            plugin_run: None,
+            is_rejected: false,
+        };
+        let shared = Shared {
+            access,
+            token_file,
+            hasher,
+            current: Mutex::new(current),
+            renewal: AsyncMutex::default(),
+        };
+        Ok(Self(Arc::new(shared)))
+    }
+}
+
+impl Service<Request<Body>> for Renewing {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, kube::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), kube::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let shared = Arc::clone(&self.0);
+        async move {
+            let (client, generation) = shared.client().await;
+            if let Some(file) = &shared.token_file {
+                request.headers_mut().insert(AUTHORIZATION, file.header());
+            }
+            let answer = client.send(request).await;
+            match &answer {
+                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
+                    shared.reject(generation);
+                }
+                Err(error) if is_about_tls(error) => shared.reject(generation),
+                _ => (),
+            }
+            answer
+        }
+        .boxed()
+    }
+}
+
+impl Shared {
+    /// Returns the client with the newest credentials.
+    async fn client(&self) -> (Client, u64) {
+        let is_fresh = |current: &Current| {
+            let limit = if current.is_rejected { CHECK_REJECTED_AGAIN } else { CHECK_AGAIN };
+            !is_expired(&current.client) && current.files_read.elapsed() < limit
+        };
+        let current = self.lock().clone();
+        if is_fresh(&current) {
+            return (current.client, current.generation);
+        }
+        let _renewal = self.renewal.lock().await;
+        // Another request may have made a client meanwhile.
+        let current = self.lock().clone();
+        if !is_fresh(&current) {
+            self.renew(&current).await;
+        }
+        let current = self.lock();
+        (current.client.clone(), current.generation)
+    }
+
+    /// Makes a client if there is reason to expect other credentials.
+    async fn renew(&self, current: &Current) {
+        let files = hash_files(&self.hasher, self.access.credential_files());
+        let may_run_plugin = self.access.has_plugin()
+            && current.plugin_run.is_none_or(|run| run.elapsed() >= RUN_PLUGIN_AGAIN);
+        let needs_plugin = current.is_rejected || is_expired(&current.client);
+        self.lock().files_read = Instant::now();
+        if files == current.files && !(may_run_plugin && needs_plugin) {
+            return;
+        }
+        let access = self.access.clone();
+        // A plugin is a program that is waited for.
+        let made = task::spawn_blocking(move || make_client(&access)).await;
+        let mut current = self.lock();
+        if self.access.has_plugin() {
+            current.plugin_run = Some(Instant::now());
+        }
+        match made {
+            Ok(Ok(client)) => {
+                info!("Client credentials have changed; using the new ones for new connections");
+                current.client = client;
+                current.generation += 1;
+                current.files = files;
+                current.is_rejected = false;
+            }
+            // The pair of files may be half written: they are read again.
+            Ok(Err(error)) => warn!(err = %Chain(&error), "Cannot use the new client credentials"),
+            Err(error) => warn!(err = %Chain(&error), "Cannot use the new client credentials"),
+        }
+    }
+
+    /// Records that the server rejected the credentials of a client.
+    fn reject(&self, generation: u64) {
+        if let Some(file) = &self.token_file {
+            file.reject();
+        }
+        let mut current = self.lock();
+        if current.generation == generation {
+            current.is_rejected = true;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // Each change is complete when the lock is released.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make_client(access: &Access) -> Result<Client, ClientError> {
+    let builder = ClientBuilder::try_from(access.config())
+        .map_err(|error| ClientError::Client(Box::new(error)))?;
+    Ok(builder.build())
+}
+
+/// Whether a plugin said that its credentials have expired.
+fn is_expired(client: &Client) -> bool {
+    client.valid_until().is_some_and(|end| SystemTime::from(end) <= SystemTime::now())
+}
+
+/// Whether a request failed in the TLS layer, as it does when the server rejects a certificate.
+fn is_about_tls(error: &kube::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Returns a hash of the files' contents; a file that cannot be read counts as empty.
+fn hash_files(hasher: &RandomState, files: &[PathBuf]) -> u64 {
+    let contents = files.iter().map(|file| fs::read(file).unwrap_or_default());
+    hasher.hash_one(contents.collect::<Vec<_>>())
+}

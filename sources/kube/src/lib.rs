@@ -1,0 +1,210 @@
+//! The API server of a Kubernetes cluster as a source of objects: four watches, whose changes are
+//! sent as [`Event`]s.
+//!
+//! ```no_run
+//! use switchyard_source_kube::{KubeConfig, run};
+//! use tokio::sync::mpsc;
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let (sender, mut events) = mpsc::channel(64);
+//!     let config = KubeConfig {
+//!         kubeconfig: Some("/etc/kubernetes/kube-proxy.conf".into()),
+//!         ..KubeConfig::new("example/1.0")
+//!     };
+//!     tokio::spawn(async move { run(config, "node-1", sender).await });
+//!     while let Some(event) = events.recv().await {
+//!         println!("{event:?}");
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What a source is
+//!
+//! A source is a task that sends [`Event`]s about Services, EndpointSlices, Nodes and ServiceCIDRs
+//! until the receiver is dropped. A source sends one [`Event::Replace`] per kind as soon as all
+//! objects of that kind are known, and single changes after that. A source fails only if it cannot
+//! start at all: later trouble is logged and retried, and the last good state stays.
+//!
+//! # The watches
+//!
+//! | Resource | Selectors |
+//! |---|---|
+//! | `v1` nodes | field `metadata.name=<node>` |
+//! | `v1` services | label `!service.kubernetes.io/service-proxy-name`, field `spec.clusterIP!=None` |
+//! | `discovery.k8s.io/v1` endpointslices | label `!service.kubernetes.io/headless` |
+//! | `networking.k8s.io/v1` servicecidrs | none; may be absent or forbidden |
+//!
+//! - The watches run independently. Each begins with a list and ends the list with one
+//!   [`Event::Replace`].
+//! - A list is streamed (`sendInitialEvents`). After any failure of a streamed list, the list is
+//!   read in pages of 500, as client-go does: servers without that feature answer 422 or 400, and
+//!   servers whose etcd lacks progress requests (3.4.x before 3.4.25, 3.5.x before 3.5.8) answer 200
+//!   and send an error of code 500 in the stream. Lists are streamed again once a watch was
+//!   established after the paged list, or when three paged lists have failed.
+//! - When the server no longer has the version of a watch (410), the watch lists again: the last
+//!   state stays until the new list is complete, and the `Replace` carries every deletion in between.
+//! - A watch that is silent for 90 s counts as dead and is opened again; a healthy server sends a
+//!   bookmark every 60 to 75 s. After two silent watches in a row the watch lists again, because a
+//!   server that was restored from a backup is silent until its versions catch up. A connection that
+//!   is closed or reset is noticed at once.
+//!
+//! # Access
+//!
+//! Client, TLS and authentication are the `kube` crate's, with client-go's behaviour where that
+//! differs: the proxy variables ([`client`]), and credentials that change. Client certificate files
+//! named in the kubeconfig are read again when they change, an exec plugin is run again when its
+//! credentials are rejected, and a token file is read again every minute and when its token is
+//! rejected.
+//!
+//! # Why not `kube::runtime::watcher`
+//!
+//! The watch loop is our own. As of kube 5.0, `watcher` differs from what a proxy needs in ways that
+//! its configuration, and a layer around the client, cannot change:
+//!
+//! - An object that is deleted while a list is streamed stays in the list: the watcher logs the
+//!   `DELETED` and drops it, because the API's documentation rules it out (kube-rs/kube#1499). API
+//!   servers do send it, and client-go handles it.
+//! - A stream that ends is opened again inside the watcher, without an item, so that the consumer can
+//!   neither delay the next request nor notice that a streamed list never completes: a server that
+//!   closes watches at once gets requests in a tight loop. The back-off of kube-rs/kube#577 covers
+//!   errors alone.
+//! - A watch whose version the server rejects with HTTP status 410 is opened at the same version for
+//!   ever (kube-rs/kube#1042).
+//! - A list whose continue token expires is read in pages again, for ever if the token always expires;
+//!   client-go reads the whole list in one piece.
+//! - A watcher has one list strategy and cannot start at a version, so that changing the strategy
+//!   after a failure means a new list.
+//! - `DeserializeGuard` keeps the metadata of an object that cannot be decoded, but not the field that
+//!   is wrong; it copies every object twice, and one object without usable metadata fails the page.
+//!
+//! Bookmarks, silence, response time limits and pace could be had from a layer.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod health;
+mod observer;
+mod pace;
+mod watch;
+
+use kube::Client;
+use switchyard_core::objects::{EndpointSlice, Event, Node, Service, ServiceCidr};
+use tokio::{
+    sync::mpsc::Sender,
+    task::{JoinError, JoinSet},
+};
+
+use self::watch::{DecodableObject, Target, Watch};
+pub use self::{
+    client::{ClientError, client},
+    config::{KubeConfig, Timing},
+    health::WatchHealth,
+    observer::RequestObserver,
+    pace::{Pacer, RequestPace},
+};
+
+/// Why the Kubernetes source ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KubeSourceError {
+    /// The configuration does not say how to reach the API server.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A watch panicked.
+    #[error("a watch ended unexpectedly")]
+    Watch(#[source] JoinError),
+}
+
+/// Watches the API server as the proxy of node `node_name`, and sends all objects and changes until
+/// the receiver is dropped.
+///
+/// # Errors
+/// If the configuration does not say how to reach the server. A server that does not answer is no
+/// error: requests are repeated for ever.
+pub async fn run(
+    config: KubeConfig,
+    node_name: &str,
+    sender: Sender<Event>,
+) -> Result<(), KubeSourceError> {
+    let client = client(&config).await?;
+    let mut pacer = Pacer::new(config.pace);
+    if let Some(observer) = config.observer {
+        pacer = pacer.observed_by(observer);
+    }
+    watch_all(client, pacer, config.timing, node_name, sender, WatchHealth::new()).await
+}
+
+/// Does the same as [`run`] with a client and a pacer that the caller may share with other users of
+/// the API server, and records in `health` when the server was last heard from.
+///
+/// # Errors
+/// If a watch panics.
+pub async fn watch_all(
+    client: Client,
+    pacer: Pacer,
+    timing: Timing,
+    node_name: &str,
+    sender: Sender<Event>,
+    health: WatchHealth,
+) -> Result<(), KubeSourceError> {
+    let mut watches = JoinSet::new();
+    let context = (client, pacer, timing, sender.clone(), health);
+    start::<Node>(
+        &mut watches,
+        &context,
+        Target {
+            path: "/api/v1/nodes",
+            labels: None,
+            fields: Some(format!("metadata.name={node_name}")),
+            is_optional: false,
+        },
+    );
+    start::<ServiceCidr>(
+        &mut watches,
+        &context,
+        Target {
+            path: "/apis/networking.k8s.io/v1/servicecidrs",
+            labels: None,
+            fields: None,
+            is_optional: true,
+        },
+    );
+    start::<Service>(
+        &mut watches,
+        &context,
+        Target {
+            path: "/api/v1/services",
+            labels: Some("!service.kubernetes.io/service-proxy-name"),
+            fields: Some("spec.clusterIP!=None".to_owned()),
+            is_optional: false,
+        },
+    );
+    start::<EndpointSlice>(
+        &mut watches,
+        &context,
+        Target {
+            path: "/apis/discovery.k8s.io/v1/endpointslices",
+            labels: Some("!service.kubernetes.io/headless"),
+            fields: None,
+            is_optional: false,
+        },
+    );
+    drop(context);
+    tokio::select! {
+        () = sender.closed() => Ok(()),
+        Some(ended) = watches.join_next() => ended.map_err(KubeSourceError::Watch),
+    }
+}
+
+fn start<T: DecodableObject>(
+    watches: &mut JoinSet<()>,
+    (client, pacer, timing, sender, health): &(Client, Pacer, Timing, Sender<Event>, WatchHealth),
+    target: Target,
+) {
+    let pulse = health.pulse(T::KIND);
+    let server = (client.clone(), pacer.clone());
+    watches.spawn(Watch::<T>::new(server, target, *timing, sender.clone(), pulse).run());
+}

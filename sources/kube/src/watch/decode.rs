@@ -1,0 +1,203 @@
+//! Decoding of the server's JSON into the core's objects, one by one.
+//!
+//! An item is taken as raw text first and then decoded by itself. An object that cannot be decoded is
+//! therefore reported with its name and field, and the rest of its list or watch is unaffected. The raw
+//! text is borrowed from the answer and not copied.
+
+use std::marker::PhantomData;
+
+use kube::core::{WatchEvent, watch::Bookmark};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::value::RawValue;
+use switchyard_core::objects::{
+    EndpointSlice, Kind, Metadata, Node, Object, ObjectKey, Service, ServiceCidr,
+};
+
+/// An object type of the core that can be decoded from the server's JSON.
+pub(crate) trait DecodableObject: DeserializeOwned + Clone + Send + Sync + 'static {
+    /// The kind of the type's objects.
+    const KIND: Kind;
+
+    /// Returns the object as an object of any kind.
+    fn into_object(self) -> Object;
+}
+
+macro_rules! decodable {
+    ($($type:ident: $variant:ident),*) => {$(
+        impl DecodableObject for $type {
+            const KIND: Kind = Kind::$variant;
+
+            fn into_object(self) -> Object {
+                Object::$variant(self)
+            }
+        }
+    )*};
+}
+
+decodable!(Node: Node, Service: Service, EndpointSlice: EndpointSlice, ServiceCidr: ServiceCidr);
+
+/// An object of a list or a watch.
+#[derive(Clone, Debug)]
+pub(super) struct Item<T> {
+    /// The object's kind, namespace and name; `None` if the name cannot be read.
+    pub(super) key: Option<ObjectKey>,
+    /// The object's `resourceVersion`; empty if it cannot be read.
+    pub(super) version: String,
+    /// The object, or why it cannot be decoded.
+    pub(super) content: Result<Object, Fault>,
+    kind: PhantomData<T>,
+}
+
+/// Why an object cannot be decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fault {
+    /// The field, as a path such as `spec.ports[0].port`.
+    pub(super) field: String,
+    /// What is wrong with the field.
+    pub(super) message: String,
+}
+
+/// The part of an object that identifies it and its version.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Identity {
+    metadata: IdentityMetadata,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct IdentityMetadata {
+    name: String,
+    namespace: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl<'de, T: DecodableObject> Deserialize<'de> for Item<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|raw| Self::decode(raw.get()))
+    }
+}
+
+impl<T: DecodableObject> Item<T> {
+    fn decode(text: &str) -> Self {
+        let identity = serde_json::from_str::<Identity>(text).map(|identity| identity.metadata);
+        let IdentityMetadata { name, namespace, resource_version } = identity.unwrap_or_default();
+        let metadata =
+            Metadata { name, namespace: namespace.unwrap_or_default(), ..Metadata::default() };
+        Self {
+            key: (!metadata.name.is_empty()).then(|| ObjectKey::new(T::KIND, &metadata)),
+            version: resource_version.unwrap_or_default(),
+            content: match serde_json::from_str::<T>(text) {
+                Ok(object) => Ok(object.into_object()),
+                Err(_) => decode_tracked::<T>(text),
+            },
+            kind: PhantomData,
+        }
+    }
+}
+
+/// Decodes again, now with a record of the path to each field.
+fn decode_tracked<T: DecodableObject>(text: &str) -> Result<Object, Fault> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Ok(object) => Ok(object.into_object()),
+        Err(error) => {
+            let field = error.path().to_string();
+            let message = error.inner().to_string();
+            // The position is of no use: it counts from the object's start.
+            let end = message.rfind(" at line ").unwrap_or(message.len());
+            Err(Fault {
+                field: if field == "." { String::new() } else { field },
+                message: message[..end].to_owned(),
+            })
+        }
+    }
+}
+
+/// A list, or a page of one.
+#[derive(Debug, Deserialize)]
+#[serde(bound = "T: DecodableObject")]
+pub(super) struct Page<T> {
+    #[serde(default)]
+    pub(super) metadata: PageMetadata,
+    /// `null` for none.
+    pub(super) items: Option<Vec<Item<T>>>,
+}
+
+/// `metadata` of a list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PageMetadata {
+    pub(super) resource_version: Option<String>,
+    #[serde(rename = "continue")]
+    pub(super) next: Option<String>,
+}
+
+/// An event of a watch.
+pub(super) type WatchItem<T> = WatchEvent<Item<T>>;
+
+/// Whether a bookmark ends a streamed list.
+pub(super) fn ends_list(bookmark: &Bookmark) -> bool {
+    bookmark.metadata.annotations.get("k8s.io/initial-events-end").is_some_and(|v| v == "true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"kind":"Service","metadata":{"name":"a","namespace":"n",
+        "resourceVersion":"7","managedFields":[{"x":1}]},"spec":{"clusterIP":"10.0.0.1"}}"#;
+    const BAD: &str = r#"{"metadata":{"name":"b","namespace":"n","resourceVersion":"8"},
+        "spec":{"ports":[{"port":80},{"port":"http"}]}}"#;
+
+    fn fault<T>(item: &Item<T>) -> (&str, &str) {
+        item.content.as_ref().map_err(|f| (f.field.as_str(), f.message.as_str())).unwrap_err()
+    }
+
+    #[test]
+    fn an_object_comes_with_key_and_version() {
+        let item: Item<Service> = serde_json::from_str(GOOD).unwrap();
+        assert_eq!(item.key.unwrap().to_string(), "Service n/a");
+        assert_eq!(item.version, "7");
+        let Ok(Object::Service(service)) = item.content else { panic!() };
+        assert_eq!(service.spec.cluster_ip, "10.0.0.1");
+    }
+
+    #[test]
+    fn a_page_survives_a_malformed_item() {
+        let text = format!(
+            r#"{{"kind":"ServiceList","apiVersion":"v1","metadata":{{"resourceVersion":"9",
+            "continue":"x","remainingItemCount":4}},"items":[{BAD},{GOOD},5]}}"#
+        );
+        let page: Page<Service> = serde_json::from_str(&text).unwrap();
+        assert_eq!(page.metadata.next.as_deref(), Some("x"));
+        let items = page.items.unwrap();
+        let (field, message) = fault(&items[0]);
+        assert_eq!(field, "spec.ports[1].port");
+        assert!(message.starts_with("invalid type: string \"http\""), "{message}");
+        assert!(!message.contains("line"), "{message}");
+        assert_eq!(items[0].key.as_ref().unwrap().name, "b");
+        assert!(items[1].content.is_ok());
+        assert_eq!((&items[2].key, fault(&items[2]).0), (&None, ""));
+        let page: Page<Service> = serde_json::from_str(r#"{"items":null}"#).unwrap();
+        assert!(page.items.is_none());
+    }
+
+    #[test]
+    fn a_watch_event_survives_a_malformed_object() {
+        let text = format!(r#"{{"type":"MODIFIED","object":{BAD}}}"#);
+        let WatchEvent::Modified(item) = serde_json::from_str::<WatchItem<Service>>(&text).unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!((item.version.as_str(), fault(&item).0), ("8", "spec.ports[1].port"));
+        let text = r#"{"type":"BOOKMARK","object":{"kind":"Service","apiVersion":"v1","metadata":
+            {"resourceVersion":"5","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+        let WatchEvent::Bookmark(bookmark) =
+            serde_json::from_str::<WatchItem<Service>>(text).unwrap()
+        else {
+            panic!()
+        };
+        assert!(ends_list(&bookmark));
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a watch does not go on.
+
+use std::{error::Error, time::Duration};
+
+use kube::core::Status;
+
+/// The longest time that the server can make a watch wait.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Why a watch does not go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The receiver of the events was dropped.
+    #[error("the receiver of the events was dropped")]
+    ReceiverDropped,
+    /// The server answered with an error.
+    #[error("{} ({})", .0.message, .0.code)]
+    Answer(Box<Status>),
+    /// The stream of an open watch held an error.
+    #[error("{} ({})", .0.message, .0.code)]
+    Event(Box<Status>),
+    /// The server could not be reached, or the connection broke. The error is no `source`: the texts
+    /// of the client's errors repeat each other, and only the last cause says what happened.
+    #[error("{}", last_cause(.0))]
+    Connection(kube::Error),
+    /// The list is not JSON of a list.
+    #[error("the list cannot be decoded")]
+    List(#[source] serde_json::Error),
+    /// The server did not answer in time.
+    #[error("the server did not answer within {} s", .0.as_secs_f32())]
+    NoAnswer(Duration),
+    /// The server sent nothing on an open watch.
+    #[error("the server sent nothing for {} s", .0.as_secs_f32())]
+    Silence(Duration),
+    /// The watch ended as soon as it began.
+    #[error("the watch ended at once")]
+    EndedEarly,
+    /// A streamed list ended before it was complete.
+    #[error("the streamed list ended before it was complete")]
+    Incomplete,
+    /// An object or list has no version from which to watch.
+    #[error("the server sent no resource version")]
+    NoVersion,
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Answer(status),
+            other => Self::Connection(other),
+        }
+    }
+}
+
+impl From<ReceiverDropped> for Failure {
+    fn from(_: ReceiverDropped) -> Self {
+        Self::ReceiverDropped
+    }
+}
+
+impl Failure {
+    fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Answer(status) | Self::Event(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The HTTP status code; 0 if the server sent none.
+    pub(super) fn code(&self) -> u16 {
+        self.status().map_or(0, |status| status.code)
+    }
+
+    /// Whether the server no longer has the version, or does not have it yet (another server behind
+    /// the same address is behind).
+    pub(super) fn is_about_version(&self) -> bool {
+        let is_too_large = |status: &Status| {
+            status.code == 504 && status.message.contains("Too large resource version")
+        };
+        self.code() == 410
+            || self.status().is_some_and(is_too_large)
+            || matches!(self, Self::NoVersion)
+    }
+
+    /// Whether a streamed list failed in a way that has nothing to do with the load or the reach of
+    /// the server, so that pages can be asked for at once.
+    pub(super) fn is_about_streaming(&self) -> bool {
+        match self {
+            Self::Answer(status) => matches!(status.code, 400 | 410 | 422),
+            Self::Event(_) | Self::Incomplete | Self::Silence(_) => self.retry_after().is_zero(),
+            _ => false,
+        }
+    }
+
+    /// How long the server asks the client to wait, at most a minute.
+    pub(super) fn retry_after(&self) -> Duration {
+        let seconds = self
+            .status()
+            .and_then(|status| status.details.as_ref())
+            .map_or(0, |details| details.retry_after_seconds);
+        Duration::from_secs(u64::from(seconds)).min(MAX_RETRY_AFTER)
+    }
+}
+
+fn last_cause(error: &kube::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// The receiver of the events was dropped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReceiverDropped;

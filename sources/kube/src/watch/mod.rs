@@ -1,0 +1,393 @@
+//! One watch: lists, follows changes, and begins again after a failure.
+
+mod decode;
+mod failure;
+mod list;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    marker::PhantomData,
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use kube::{
+    Client,
+    api::{ListParams, WatchParams},
+    core::{Request, WatchEvent},
+    runtime::{utils::Backoff, watcher::DefaultBackoff},
+};
+use switchyard_core::{error::Chain, objects::Event};
+use tokio::{
+    sync::mpsc::Sender,
+    time::{self, Instant},
+};
+use tracing::{debug, info, warn};
+
+pub(crate) use self::decode::DecodableObject;
+use self::{
+    decode::{Item, Page, WatchItem, ends_list},
+    failure::{Failure, ReceiverDropped},
+    list::{Collected, log_nameless, malformed_event},
+};
+use crate::{config::Timing, health::Pulse, pace::Pacer};
+
+/// Objects in a page of a list.
+const PAGE_SIZE: u32 = 500;
+/// A watch that ends within this time without an event counts as failed.
+const EARLY: Duration = Duration::from_secs(1);
+/// A request that lasted this long resets the back-off.
+const STABLE: Duration = Duration::from_secs(10);
+/// After so many failures of paged lists in a row, the list is streamed again.
+const MAX_PAGED_FAILURES: u32 = 3;
+/// After so many watches in a row that were silent from the start, the version is given up.
+const MAX_SILENT: u32 = 2;
+
+/// An open watch.
+type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
+
+/// The resource that a watch is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) path: &'static str,
+    pub(crate) labels: Option<&'static str>,
+    pub(crate) fields: Option<String>,
+    /// Whether the server may lack or forbid the resource.
+    pub(crate) is_optional: bool,
+}
+
+/// A watch and its state.
+pub(crate) struct Watch<T> {
+    client: Client,
+    pacer: Pacer,
+    target: Target,
+    timing: Timing,
+    sender: Sender<Event>,
+    pulse: Pulse,
+    /// The version up to which all changes were sent; `None` while there is no complete list.
+    version: Option<String>,
+    is_synced: bool,
+    /// Whether the next list is streamed.
+    streams: bool,
+    /// Whether a list that is not streamed is read in pages. Not after a list that the server forgot
+    /// between two pages.
+    pages: bool,
+    /// Failures of lists that were not streamed, since the last streamed list.
+    paged_failures: u32,
+    /// Watches in a row that were silent from the start.
+    silent: u32,
+    is_absent: bool,
+    item: PhantomData<fn() -> T>,
+}
+
+impl<T: DecodableObject> Watch<T> {
+    pub(crate) fn new(
+        (client, pacer): (Client, Pacer),
+        target: Target,
+        timing: Timing,
+        sender: Sender<Event>,
+        pulse: Pulse,
+    ) -> Self {
+        Self {
+            client,
+            pacer,
+            target,
+            timing,
+            sender,
+            pulse,
+            version: None,
+            is_synced: false,
+            streams: true,
+            pages: true,
+            paged_failures: 0,
+            silent: 0,
+            is_absent: false,
+            item: PhantomData,
+        }
+    }
+
+    /// Lists and watches until the receiver is dropped.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = DefaultBackoff::default();
+        loop {
+            let start = Instant::now();
+            let Err(failure) = self.step().await else {
+                self.is_absent = false;
+                continue;
+            };
+            if start.elapsed() > STABLE {
+                backoff.reset();
+            }
+            match self.recover(failure).await {
+                Ok(None) => (),
+                Ok(Some(pause)) => time::sleep(pause.max(next(&mut backoff))).await,
+                Err(ReceiverDropped) => return,
+            }
+        }
+    }
+
+    /// Makes one request and sends the events that it brings. `Ok` if the next can follow at once.
+    async fn step(&mut self) -> Result<(), Failure> {
+        match self.version.clone() {
+            Some(version) => self.watch(&version).await,
+            None if self.streams => self.stream().await,
+            None => self.list().await,
+        }
+    }
+
+    /// Prepares for the next request after a failure. Returns how long to wait at least, or `None` if
+    /// the next request can follow at once.
+    async fn recover(&mut self, failure: Failure) -> Result<Option<Duration>, ReceiverDropped> {
+        if matches!(failure, Failure::ReceiverDropped) {
+            return Err(ReceiverDropped);
+        }
+        if self.target.is_optional && matches!(failure.code(), 403 | 404) {
+            return self.do_without(&failure).await.map(Some);
+        }
+        Ok(match (&self.version, self.streams) {
+            (None, true) => self.recover_stream(&failure),
+            (None, false) => self.recover_list(&failure),
+            (Some(_), _) => self.recover_watch(&failure),
+        })
+    }
+
+    /// Has the list read in pages after a streamed list failed, whatever the reason.
+    fn recover_stream(&mut self, failure: &Failure) -> Option<Duration> {
+        let kind = T::KIND;
+        self.streams = false;
+        self.paged_failures = 0;
+        if failure.is_about_streaming() {
+            debug!(%kind, err = %Chain(failure), "Streamed list failed; reading the list in pages");
+            return None;
+        }
+        self.log_and_wait(failure)
+    }
+
+    /// Has the list read in one piece if it expired between two pages, and streamed again if it
+    /// failed too often.
+    fn recover_list(&mut self, failure: &Failure) -> Option<Duration> {
+        self.pages = self.pages && failure.code() != 410;
+        self.paged_failures += 1;
+        self.streams = self.paged_failures >= MAX_PAGED_FAILURES;
+        self.log_and_wait(failure)
+    }
+
+    /// Has everything listed again if the version is of no use.
+    fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
+        let kind = T::KIND;
+        if failure.is_about_version() || self.silent >= MAX_SILENT {
+            info!(%kind, err = %Chain(failure), "Watch lost its place; listing again");
+            self.silent = 0;
+            self.version = None;
+            return Some(failure.retry_after());
+        }
+        self.log_and_wait(failure)
+    }
+
+    fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
+        warn!(kind = %T::KIND, err = %Chain(failure), "Watch failed; trying again");
+        self.pulse.failed(&Chain(failure), failure.code() == 401);
+        match failure {
+            // Enough time has passed already.
+            Failure::Silence(_) | Failure::NoAnswer(_) => None,
+            _ => Some(failure.retry_after()),
+        }
+    }
+
+    /// Goes on without a resource that the server does not have or does not allow.
+    async fn do_without(&mut self, failure: &Failure) -> Result<Duration, ReceiverDropped> {
+        if !self.is_absent {
+            info!(kind = %T::KIND, err = %Chain(failure), "Resource is not available; going on without");
+            self.is_absent = true;
+        }
+        self.pulse.absent();
+        if !self.is_synced {
+            self.replace(Collected::new(T::KIND)).await?;
+        }
+        Ok(self.timing.absent)
+    }
+
+    /// Streams a list, and then follows the changes that come after it.
+    async fn stream(&mut self) -> Result<(), Failure> {
+        let params = WatchParams { send_initial_events: true, ..self.watch_params() };
+        let mut events = self.open(&params, "").await?;
+        let mut collected = Collected::new(T::KIND);
+        let version = loop {
+            match self.next_event(&mut events).await? {
+                Some(WatchEvent::Added(item)) => collected.add(item),
+                // A change since the list began.
+                Some(WatchEvent::Modified(item)) => {
+                    collected.remove(&item);
+                    collected.add(item);
+                }
+                Some(WatchEvent::Deleted(item)) => collected.remove(&item),
+                Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
+                    break bookmark.metadata.resource_version;
+                }
+                Some(WatchEvent::Bookmark(_)) => (),
+                Some(WatchEvent::Error(status)) => return Err(Failure::Event(status)),
+                None => return Err(Failure::Incomplete),
+            }
+        };
+        self.version = Some(version);
+        self.replace(collected).await?;
+        self.follow(events).await
+    }
+
+    /// Reads a list in pages.
+    async fn list(&mut self) -> Result<(), Failure> {
+        let mut params = ListParams {
+            label_selector: self.target.labels.map(str::to_owned),
+            field_selector: self.target.fields.clone(),
+            limit: self.pages.then_some(PAGE_SIZE),
+            ..ListParams::default()
+        };
+        let mut collected = Collected::new(T::KIND);
+        self.pacer.permit("GET").await;
+        let version = loop {
+            let page = self.page(&params).await?;
+            for item in page.items.into_iter().flatten() {
+                collected.add(item);
+            }
+            match page.metadata.next.filter(|next| !next.is_empty()) {
+                Some(next) => params.continue_token = Some(next),
+                None => break page.metadata.resource_version,
+            }
+        };
+        let version = version.filter(|version| !version.is_empty()).ok_or(Failure::NoVersion)?;
+        self.pages = true;
+        self.version = Some(version);
+        self.replace(collected).await?;
+        Ok(())
+    }
+
+    async fn page(&self, params: &ListParams) -> Result<Page<T>, Failure> {
+        let request =
+            Request::new(self.target.path).list(params).map_err(kube::Error::BuildRequest)?;
+        let text = time::timeout(self.timing.list, self.client.request_text(request))
+            .await
+            .map_err(|_| Failure::NoAnswer(self.timing.list))??;
+        self.pulse.heard();
+        serde_json::from_str(&text).map_err(Failure::List)
+    }
+
+    /// Watches from a version on.
+    async fn watch(&mut self, version: &str) -> Result<(), Failure> {
+        let opened = Instant::now();
+        let events = self.open(&self.watch_params(), version).await?;
+        // The next list can be streamed: the server may have been replaced.
+        self.streams = true;
+        let result = self.follow(events).await;
+        // Any event would have brought a newer version; a bookmark may bring the same.
+        let is_same = self.version.as_deref() == Some(version);
+        self.silent = match &result {
+            Err(Failure::Silence(_)) if is_same => self.silent + 1,
+            _ => 0,
+        };
+        result?;
+        match opened.elapsed() < EARLY && is_same {
+            true => Err(Failure::EndedEarly),
+            false => Ok(()),
+        }
+    }
+
+    fn watch_params(&self) -> WatchParams {
+        let seconds = self.timing.watch.as_secs().max(1);
+        let seconds = seconds + RandomState::new().hash_one(T::KIND) % (seconds + 1);
+        WatchParams {
+            label_selector: self.target.labels.map(str::to_owned),
+            field_selector: self.target.fields.clone(),
+            timeout: Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+            bookmarks: true,
+            send_initial_events: false,
+        }
+    }
+
+    async fn open(&self, params: &WatchParams, version: &str) -> Result<Events<T>, Failure> {
+        let request = Request::new(self.target.path)
+            .watch(params, version)
+            .map_err(kube::Error::BuildRequest)?;
+        self.pacer.permit("GET").await;
+        let events = time::timeout(self.timing.response, self.client.request_events(request))
+            .await
+            .map_err(|_| Failure::NoAnswer(self.timing.response))??;
+        self.pulse.heard();
+        Ok(events.boxed())
+    }
+
+    /// Returns the next event; `None` if the server ended the watch.
+    async fn next_event(&self, events: &mut Events<T>) -> Result<Option<WatchItem<T>>, Failure> {
+        let event = time::timeout(self.timing.idle, events.try_next())
+            .await
+            .map_err(|_| Failure::Silence(self.timing.idle))??;
+        self.pulse.heard();
+        Ok(event)
+    }
+
+    /// Sends changes until the server ends the watch.
+    async fn follow(&mut self, mut events: Events<T>) -> Result<(), Failure> {
+        while let Some(event) = self.next_event(&mut events).await? {
+            match event {
+                WatchEvent::Added(item) | WatchEvent::Modified(item) => {
+                    self.advance(&item)?;
+                    self.apply(item).await?;
+                }
+                WatchEvent::Deleted(item) => {
+                    self.advance(&item)?;
+                    if let Some(key) = item.key {
+                        self.send(Event::Delete(key)).await?;
+                    }
+                }
+                WatchEvent::Bookmark(bookmark) => {
+                    self.version = Some(bookmark.metadata.resource_version);
+                }
+                WatchEvent::Error(status) => return Err(Failure::Event(status)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the version of an object. An object without a readable name may have none.
+    fn advance(&mut self, item: &Item<T>) -> Result<(), Failure> {
+        match (item.version.as_str(), &item.key) {
+            ("", Some(_)) => Err(Failure::NoVersion),
+            ("", None) => Ok(()),
+            (version, _) => {
+                self.version = Some(version.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    async fn apply(&self, item: Item<T>) -> Result<(), Failure> {
+        let event = match (item.content, item.key) {
+            (Ok(object), _) => Event::Apply(object),
+            (Err(fault), Some(key)) => malformed_event(key, fault),
+            (Err(fault), None) => {
+                log_nameless(T::KIND, &fault);
+                return Ok(());
+            }
+        };
+        Ok(self.send(event).await?)
+    }
+
+    /// Sends a complete list.
+    async fn replace(&mut self, collected: Collected) -> Result<(), ReceiverDropped> {
+        info!(kind = %T::KIND, objects = collected.len(), "All objects are known");
+        for event in collected.into_events() {
+            self.send(event).await?;
+        }
+        self.is_synced = true;
+        self.pulse.synced();
+        Ok(())
+    }
+
+    async fn send(&self, event: Event) -> Result<(), ReceiverDropped> {
+        self.sender.send(event).await.map_err(|_| ReceiverDropped)
+    }
+}
+
+fn next(backoff: &mut DefaultBackoff) -> Duration {
+    // The back-off never ends.
+    backoff.next().unwrap_or(Duration::from_secs(30))
+}

@@ -1,0 +1,9 @@
+//! The Kubernetes source against the API server's stand-in and its faults.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+mod access;
+mod lists;
+mod malformed;
+mod rig;
+mod watches;

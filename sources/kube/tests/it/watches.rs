@@ -1,0 +1,271 @@
+//! Watches: changes, and all that can happen to an open watch.
+
+use std::time::{Duration, Instant};
+
+use api_standin::{Options, Resource, Standin, load};
+use switchyard_core::objects::{Kind, Object};
+use switchyard_source_kube::Timing;
+use tokio::time;
+
+use crate::rig::{NODE, PATIENCE, Rig, apply, fill, labelled, paged};
+
+#[tokio::test]
+async fn changes_and_selections_are_followed() {
+    let mut rig = Rig::plain(|server| fill(server, 3)).await;
+    rig.synced().await;
+    let proxy = "service.kubernetes.io/service-proxy-name";
+    apply(&rig.server, labelled(load::service(0), proxy));
+    rig.until("a Service that leaves", |rig| !rig.has(Kind::Service, "svc-0")).await;
+    apply(&rig.server, load::service(0));
+    rig.until("a Service that comes back", |rig| rig.has(Kind::Service, "svc-0")).await;
+    let headless = labelled(load::slice(1, 0, &[5]), "service.kubernetes.io/headless");
+    apply(&rig.server, headless);
+    rig.until("a slice that leaves", |rig| !rig.has(Kind::EndpointSlice, "svc-1-0")).await;
+    rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-2");
+    rig.until("a deletion", |rig| !rig.has(Kind::Service, "svc-2")).await;
+    let mut node = load::node(NODE);
+    node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "elsewhere".into();
+    apply(&rig.server, load::node("node-7"));
+    apply(&rig.server, node);
+    rig.until("the node's zone", |rig| {
+        rig.objects.values().any(|object| match object {
+            Object::Node(n) => n.metadata.labels["topology.kubernetes.io/zone"] == "elsewhere",
+            _ => false,
+        })
+    })
+    .await;
+    assert_eq!(rig.names(Kind::Node), [NODE].into());
+    apply(&rig.server, load::slice(2, 0, &[77]));
+    let address = load::endpoint_ip(77).to_string();
+    rig.until("an endpoint", |rig| {
+        rig.objects.values().any(|object| match object {
+            Object::EndpointSlice(s) => s.endpoints[0].addresses[0] == address,
+            _ => false,
+        })
+    })
+    .await;
+    assert!(rig.replaced.values().all(|count| *count == 1));
+}
+
+#[tokio::test]
+async fn a_watch_resumes_from_its_last_bookmark() {
+    let options = Options { bookmarks: Duration::from_millis(50), ..Options::default() };
+    let mut rig = Rig::start(options, Timing::default(), |server| fill(server, 2)).await;
+    rig.synced().await;
+    // Only slices change; the watch of Services knows by bookmarks.
+    for number in 0..20 {
+        apply(&rig.server, load::slice(0, 0, &[number]));
+    }
+    let version = rig.server.store().version();
+    rig.wait(Duration::from_millis(300)).await;
+    rig.server.faults().cut_connections();
+    // A change before the cut is noticed could still arrive by the old connection.
+    requests_for_services(&mut rig, 2).await;
+    apply(&rig.server, load::service(9));
+    rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-9")).await;
+    let resumed = format!("resourceVersion={version}");
+    assert_eq!(rig.requests("services", &resumed).len(), 1, "{:?}", rig.requests("services", ""));
+    assert_eq!(rig.replaced[&Kind::Service], 1);
+}
+
+async fn nothing_is_missed_while_the_log_expires(options: Options) {
+    let mut rig = Rig::start(options, Timing::default(), |server| fill(server, 10)).await;
+    rig.synced().await;
+    let faults = rig.server.faults();
+    faults.refuse_connections(true);
+    faults.cut_connections();
+    rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-4");
+    rig.server.store().delete(Resource::EndpointSlices, load::NAMESPACE, "svc-4-0");
+    apply(&rig.server, load::service(70));
+    rig.server.faults().expire_log();
+    // The last state stays while the server is away.
+    rig.wait(Duration::from_millis(300)).await;
+    assert_eq!(rig.names(Kind::Service).len(), 10);
+    rig.server.faults().refuse_connections(false);
+    rig.until("a second list", |rig| {
+        rig.replaced[&Kind::Service] == 2 && rig.replaced[&Kind::EndpointSlice] == 2
+    })
+    .await;
+    assert!(!rig.has(Kind::Service, "svc-4") && !rig.has(Kind::EndpointSlice, "svc-4-0"));
+    assert!(rig.has(Kind::Service, "svc-70"));
+}
+
+#[tokio::test]
+async fn nothing_is_missed_while_the_log_expires_with_streams() {
+    nothing_is_missed_while_the_log_expires(Options::default()).await;
+}
+
+#[tokio::test]
+async fn nothing_is_missed_while_the_log_expires_with_pages() {
+    nothing_is_missed_while_the_log_expires(paged()).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_has_expired_lists_again() {
+    let mut rig = Rig::plain(|server| fill(server, 3)).await;
+    rig.synced().await;
+    rig.server.faults().expire_watches();
+    rig.until("second lists", |rig| rig.replaced.values().all(|count| *count == 2)).await;
+    rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-1");
+    rig.until("a change", |rig| !rig.has(Kind::Service, "svc-1")).await;
+}
+
+#[tokio::test]
+async fn a_version_that_the_server_does_not_know_is_given_up() {
+    let mut rig = Rig::plain(|server| fill(server, 3)).await;
+    rig.synced().await;
+    rig.server.faults().fail_next(Some(Resource::Services), 504, 1);
+    rig.server.faults().cut_connections();
+    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+    assert_eq!(rig.replaced[&Kind::EndpointSlice], 1);
+}
+
+#[tokio::test]
+async fn a_cut_connection_is_replaced_at_once() {
+    let mut rig = Rig::plain(|server| fill(server, 3)).await;
+    rig.synced().await;
+    // Long enough not to count as a failure to begin.
+    rig.wait(Duration::from_millis(1100)).await;
+    rig.server.faults().cut_connections();
+    let cut = Instant::now();
+    apply(&rig.server, load::service(8));
+    rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-8")).await;
+    println!("a change after a cut took {:?}", cut.elapsed());
+    assert_eq!(rig.replaced[&Kind::Service], 1);
+}
+
+/// Waits until there are `count` requests for Services.
+async fn requests_for_services(rig: &mut Rig, count: usize) {
+    let deadline = time::Instant::now() + PATIENCE;
+    while rig.requests("services", "").len() < count {
+        assert!(time::Instant::now() < deadline, "{:?}", rig.requests("services", ""));
+        rig.wait(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_opened_again() {
+    let timing = Timing { idle: Duration::from_millis(1000), ..Timing::default() };
+    let mut rig = Rig::start(Options::default(), timing, |server| fill(server, 3)).await;
+    rig.synced().await;
+    let before = rig.requests("services", "").len();
+    rig.server.faults().stall_watches(true);
+    apply(&rig.server, load::service(8));
+    requests_for_services(&mut rig, before + 1).await;
+    assert!(!rig.has(Kind::Service, "svc-8"));
+    rig.server.faults().stall_watches(false);
+    rig.until("a change after the silence", |rig| rig.has(Kind::Service, "svc-8")).await;
+    assert_eq!(rig.replaced[&Kind::Service], 1);
+}
+
+#[tokio::test]
+async fn a_server_restored_from_a_backup_is_listed_again() {
+    let timing = Timing { idle: Duration::from_millis(400), ..Timing::default() };
+    let mut rig = Rig::start(Options::default(), timing, |server| fill(server, 3)).await;
+    rig.synced().await;
+    rig.server.faults().restore_backup();
+    rig.server.faults().cut_connections();
+    // The new version is below that of the watch, which is therefore not sent the change.
+    apply(&rig.server, load::service(8));
+    rig.until("a change after the restoration", |rig| rig.has(Kind::Service, "svc-8")).await;
+    assert!(rig.replaced[&Kind::Service] > 1);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_watches_at_once_is_not_asked_in_a_tight_loop() {
+    let mut rig = Rig::plain(|server| fill(server, 3)).await;
+    rig.synced().await;
+    let before = rig.requests("services", "").len();
+    rig.server.faults().end_watches_at_once(true);
+    rig.server.faults().cut_connections();
+    rig.wait(Duration::from_millis(2000)).await;
+    let reopened = rig.requests("services", "").len() - before;
+    assert!((1..10).contains(&reopened), "{reopened}");
+    rig.server.faults().end_watches_at_once(false);
+    apply(&rig.server, load::service(8));
+    rig.until("a change", |rig| rig.has(Kind::Service, "svc-8")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_is_given_the_time_it_asks_for() {
+    let start = Instant::now();
+    let mut rig = Rig::plain(|server| {
+        fill(server, 3);
+        server.faults().throttle_next(Some(Resource::Services), 4, 1);
+    })
+    .await;
+    rig.synced().await;
+    assert!(start.elapsed() >= Duration::from_secs(4));
+}
+
+#[tokio::test]
+async fn errors_are_retried() {
+    for options in [Options::default(), paged()] {
+        let mut rig = Rig::start(options, Timing::default(), |server| {
+            fill(server, 3);
+            server.faults().fail_next(Some(Resource::Services), 500, 1);
+            server.faults().throttle_next(Some(Resource::Services), 1, 1);
+            server.faults().fail_next(Some(Resource::EndpointSlices), 403, 1);
+        })
+        .await;
+        rig.synced().await;
+        assert_eq!(rig.names(Kind::Service).len(), 3);
+        assert_eq!(rig.names(Kind::EndpointSlice).len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn service_cidrs_may_be_missing_or_forbidden() {
+    let timing = Timing { absent: Duration::from_millis(200), ..Timing::default() };
+    for (code, options) in [(403, Options::default()), (404, paged())] {
+        let refuse = |server: &Standin, on| match code {
+            403 => server.faults().forbid(Resource::ServiceCidrs, on),
+            _ => server.faults().hide(Resource::ServiceCidrs, on),
+        };
+        let mut rig = Rig::start(options, timing, |server| {
+            fill(server, 1);
+            refuse(server, true);
+        })
+        .await;
+        rig.synced().await;
+        assert!(rig.names(Kind::ServiceCidr).is_empty());
+        refuse(&rig.server, false);
+        rig.until("ServiceCIDRs", |rig| rig.has(Kind::ServiceCidr, "kubernetes")).await;
+    }
+}
+
+#[tokio::test]
+async fn service_cidrs_that_disappear_are_not_silent() {
+    let timing = Timing { absent: Duration::from_millis(200), ..Timing::default() };
+    for code in [403, 404] {
+        let refuse = |server: &Standin, on| match code {
+            403 => server.faults().forbid(Resource::ServiceCidrs, on),
+            _ => server.faults().hide(Resource::ServiceCidrs, on),
+        };
+        let mut rig = Rig::start(Options::default(), timing, |server| fill(server, 1)).await;
+        rig.synced().await;
+        assert!(rig.health.heard(Kind::ServiceCidr).is_some());
+        refuse(&rig.server, true);
+        rig.server.faults().cut_connections();
+        let deadline = time::Instant::now() + PATIENCE;
+        while rig.health.heard(Kind::ServiceCidr).is_some() {
+            assert!(time::Instant::now() < deadline, "the watch still counts as heard from");
+            rig.wait(Duration::from_millis(10)).await;
+        }
+        assert!(rig.health.heard(Kind::Service).is_some());
+        assert!(rig.has(Kind::ServiceCidr, "kubernetes"), "the last state stays");
+        refuse(&rig.server, false);
+        while rig.health.heard(Kind::ServiceCidr).is_none() {
+            assert!(time::Instant::now() < deadline, "the watch is not heard from again");
+            rig.wait(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_source_ends_with_its_receiver() {
+    let mut rig = Rig::plain(|server| fill(server, 1)).await;
+    rig.synced().await;
+    drop(rig.events);
+    time::timeout(PATIENCE, rig.task).await.unwrap().unwrap().unwrap();
+}

@@ -1,0 +1,229 @@
+//! Decoding of a file's text into objects.
+//!
+//! Each document is read twice: first only its kind and name and those of its list items, then the
+//! objects with the types of their kinds. An object that cannot be decoded is therefore known by name,
+//! and an object of another kind cannot fail. A document whose kind is plain to see is read once if it
+//! can be decoded.
+
+mod header;
+mod typed;
+
+use std::path::Path;
+
+use switchyard_core::objects::{Kind, Metadata, Object, ObjectKey};
+use tracing::debug;
+
+use self::{
+    header::{Header, Meaning},
+    typed::{ObjectSeed, Slot, TypedDocument},
+};
+use super::{
+    problem::{Problem, Severity},
+    syntax::{DecodeError, Document, Step, Syntax, documents, print_path},
+};
+
+/// How many malformed objects of a list are reported one by one: each costs another pass over the
+/// document.
+const MAX_PASSES: usize = 100;
+
+/// The content of one file.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// The objects that could be decoded, in the file's order.
+    pub(super) objects: Vec<Object>,
+    /// The problems. An error that names an object means that the file holds the object but the object
+    /// could not be decoded.
+    pub(super) problems: Vec<Problem>,
+    /// Whether the file has a part in which not even the objects' names could be read. Objects that
+    /// seem to have been removed may still be there then.
+    pub(super) has_unknown: bool,
+}
+
+impl Content {
+    /// Returns the content of a file that cannot be read at all.
+    pub(super) fn unreadable(problem: Problem) -> Self {
+        Self { problems: vec![problem], has_unknown: true, ..Self::default() }
+    }
+
+    /// Decodes the text of `file`.
+    pub(super) fn decode(file: &Path, syntax: Syntax, text: &str) -> Self {
+        let mut content = Self::default();
+        let (documents, rest) = documents(syntax, text);
+        for document in &documents {
+            content.add_document(file, document);
+        }
+        if let Some(error) = rest {
+            let problem = problem(file, documents.len() + 1, error);
+            content.add_unknown(problem);
+        }
+        content
+    }
+
+    fn add_document(&mut self, file: &Path, document: &Document<'_>) {
+        if let Some(object) = decode_plain(document) {
+            self.objects.extend(Some(object).filter(is_for_this_proxy));
+            return;
+        }
+        let header = match Header::decode(document) {
+            Ok(header) => header,
+            Err(error) => return self.add_unknown(problem(file, document.number, error)),
+        };
+        let mut slots = Vec::new();
+        let is_list = header.is_list();
+        for (index, header) in header.objects().enumerate() {
+            let slot = self.slot(file, document.number, is_list.then_some(index), &header);
+            slots.push(slot);
+        }
+        if slots.iter().any(Option::is_some) {
+            self.add_objects(file, document, TypedDocument { is_list, slots });
+        }
+    }
+
+    /// Returns how to decode the object with this header; `None` if the object does not count.
+    fn slot(
+        &mut self,
+        file: &Path,
+        number: usize,
+        index: Option<usize>,
+        header: &Header,
+    ) -> Option<Slot> {
+        let mut problem = Problem {
+            document: Some(number),
+            ..Problem::with_file(file, "the object has no name, or a generated one")
+        };
+        let prefix = index.map(|index| format!("items[{index}].")).unwrap_or_default();
+        let kind = match header.meaning() {
+            Meaning::Known(kind) | Meaning::WrongVersion { kind, .. } => kind,
+            Meaning::Other => {
+                debug!(
+                    file = %file.display(), document = number, kind = header.kind(),
+                    api_version = header.api_version(), "Object of another kind is skipped"
+                );
+                return None;
+            }
+            Meaning::Unknown => {
+                problem.field = format!("{prefix}kind");
+                problem.message = "the document names no kind".to_owned();
+                self.add_unknown(problem);
+                return None;
+            }
+        };
+        let key = ObjectKey::new(
+            kind,
+            &Metadata {
+                name: header.name().to_owned(),
+                namespace: header.namespace().to_owned(),
+                ..Metadata::default()
+            },
+        );
+        if key.name.is_empty() {
+            problem.field = format!("{prefix}metadata.name");
+            self.add_unknown(problem);
+            return None;
+        }
+        if let Meaning::WrongVersion { expected, .. } = header.meaning() {
+            problem.field = "apiVersion".to_owned();
+            problem.message = match header.api_version() {
+                "" => format!("missing; should be `{expected}`"),
+                found => format!("`{found}` is not supported; should be `{expected}`"),
+            };
+            self.add_malformed(key, problem);
+            return None;
+        }
+        Some(Slot { kind, key })
+    }
+
+    fn add_objects(&mut self, file: &Path, document: &Document<'_>, mut typed: TypedDocument) {
+        for _ in 0..MAX_PASSES {
+            let error = match typed.decode(document) {
+                Ok(objects) => {
+                    self.objects.extend(objects.into_iter().filter(is_for_this_proxy));
+                    return;
+                }
+                Err(error) => error,
+            };
+            let (index, depth) = match &error.path[..] {
+                [Step::Field(items), Step::Index(index), ..]
+                    if typed.is_list && items == "items" =>
+                {
+                    (*index, 2)
+                }
+                _ => (0, if typed.is_list { usize::MAX } else { 0 }),
+            };
+            let slot = match depth {
+                usize::MAX => None,
+                _ => typed.slots.get_mut(index).and_then(Option::take),
+            };
+            let Some(slot) = slot else {
+                // A list that is broken outside of its items.
+                return self.add_unknown(problem(file, document.number, error));
+            };
+            let field = print_path(&error.path[depth..]);
+            let problem = Problem { field, ..problem(file, document.number, error) };
+            self.add_malformed(slot.key, problem);
+            if typed.slots.iter().all(Option::is_none) {
+                return;
+            }
+        }
+        for slot in typed.slots.into_iter().flatten() {
+            let message = format!("not read: {MAX_PASSES} others in this document are broken");
+            let problem =
+                Problem { document: Some(document.number), ..Problem::with_file(file, message) };
+            self.add_malformed(slot.key, problem);
+        }
+    }
+
+    fn add_unknown(&mut self, problem: Problem) {
+        self.has_unknown = true;
+        self.problems.push(problem);
+    }
+
+    fn add_malformed(&mut self, key: ObjectKey, problem: Problem) {
+        self.problems.push(Problem { object: Some(key), ..problem });
+    }
+}
+
+/// Decodes a document whose kind can be seen without a parser; `None` if that fails.
+fn decode_plain(document: &Document<'_>) -> Option<Object> {
+    let kind = header::plain_kind(document.yaml()?)?;
+    let object = document.decode_untracked(ObjectSeed(kind))?;
+    (!object.key().name.is_empty()).then_some(object)
+}
+
+fn problem(file: &Path, number: usize, error: DecodeError) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        file: file.to_owned(),
+        document: Some(number),
+        line: error.line,
+        object: None,
+        field: print_path(&error.path),
+        message: error.message,
+    }
+}
+
+/// Applies the label selectors of the watches on an API server.
+fn is_for_this_proxy(object: &Object) -> bool {
+    let (metadata, label) = match object {
+        Object::Service(service) => (&service.metadata, "service.kubernetes.io/service-proxy-name"),
+        Object::EndpointSlice(slice) => (&slice.metadata, "service.kubernetes.io/headless"),
+        Object::Node(_) | Object::ServiceCidr(_) => return true,
+    };
+    let is_ours = !metadata.labels.contains_key(label);
+    if !is_ours {
+        debug!(object = %object.key(), label, "Object is left to another proxy");
+    }
+    is_ours
+}
+
+/// The `apiVersion` in which an object of this kind is read.
+fn api_version(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service | Kind::Node => "v1",
+        Kind::EndpointSlice => "discovery.k8s.io/v1",
+        Kind::ServiceCidr => "networking.k8s.io/v1",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! A directory of YAML and JSON files as a source of objects, in place of an API server: the changes
+//! of the files are sent as [`Event`]s.
+//!
+//! ```no_run
+//! use switchyard_source_manifests::run;
+//! use tokio::sync::mpsc;
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() {
+//!     let (sender, mut events) = mpsc::channel(64);
+//!     tokio::spawn(async move { run("manifests".into(), sender).await });
+//!     while let Some(event) = events.recv().await {
+//!         println!("{event:?}");
+//!     }
+//! }
+//! ```
+//!
+//! # What a source is
+//!
+//! A source is a task that sends [`Event`]s about Services, EndpointSlices, Nodes and ServiceCIDRs
+//! until the receiver is dropped. A source sends one [`Event::Replace`] per kind as soon as all
+//! objects of that kind are known, and single changes after that. A source fails only if it cannot
+//! start at all: later trouble is logged and retried, and the last good state stays.
+//!
+//! # Manifests
+//!
+//! Every `*.yaml`, `*.yml` and `*.json` file below the directory is read, except hidden files. A file
+//! may hold several documents and lists. Services, EndpointSlices, Nodes and ServiceCIDRs are read,
+//! and objects of other kinds are skipped. Like the watches of an API server, the source skips objects
+//! that belong to another proxy: Services labelled `service.kubernetes.io/service-proxy-name` and
+//! EndpointSlices labelled `service.kubernetes.io/headless`.
+//!
+//! - An object that cannot be decoded keeps its last good state, and so does every object of a
+//!   document that is not YAML at all.
+//! - If two files hold the same object, the file whose path sorts last counts. When that file is
+//!   removed, the object of the other file takes its place.
+//! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed. Changes
+//!   that inotify cannot see (network file systems, targets of symbolic links) are found by a
+//!   comparison of file times every ten seconds.
+
+#![forbid(unsafe_code)]
+
+mod directory;
+mod document;
+mod problem;
+mod reader;
+mod store;
+mod syntax;
+mod watch;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use switchyard_core::objects::{Event, Object};
+use tokio::{sync::mpsc::Sender, task::JoinError};
+
+pub use self::problem::{Problem, Severity};
+use self::{reader::Reader, watch::Watcher};
+
+/// Why the manifest source cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestsError {
+    /// The directory does not exist, is not a directory, or cannot be read.
+    #[error("cannot read the manifest directory `{}`", dir.display())]
+    Directory {
+        /// The directory as it was given.
+        dir: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The kernel provides no inotify instance.
+    #[error("cannot follow changes of `{}` with inotify", dir.display())]
+    Inotify {
+        /// The directory as it was given.
+        dir: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The task that reads the files panicked.
+    #[error("the manifest reader ended unexpectedly")]
+    Reader(#[source] JoinError),
+}
+
+/// Reads all manifests below `dir` once.
+///
+/// Returns the objects that count, sorted by key, and the problems with the rest.
+///
+/// # Errors
+/// If `dir` itself cannot be read. Errors of single files are among the problems.
+pub fn read_dir(dir: &Path) -> Result<(Vec<Object>, Vec<Problem>), ManifestsError> {
+    let mut reader = Reader::new(dir)?;
+    let batch = reader.rescan(&mut |_| ());
+    Ok((reader.into_objects(), batch.problems))
+}
+
+/// Reads all manifests below `dir`, sends one [`Event::Replace`] per kind, and then follows
+/// changes until the receiver is dropped. Problems are logged.
+///
+/// # Errors
+/// If `dir` cannot be read at the start, or inotify is not available.
+pub async fn run(dir: PathBuf, sender: Sender<Event>) -> Result<(), ManifestsError> {
+    watch::follow(Watcher::new(&dir)?, Reader::new(&dir)?, sender).await
+}

@@ -1,0 +1,127 @@
+//! The files that changed, read and handed to the store.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use switchyard_core::objects::{Event, Object};
+
+use super::{
+    ManifestsError,
+    directory::{self, Signature},
+    document::Content,
+    problem::Problem,
+    store::Store,
+    syntax::Syntax,
+};
+
+/// The result of reading files.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The changes of objects.
+    pub(super) events: Vec<Event>,
+    /// The problems with the files.
+    pub(super) problems: Vec<Problem>,
+}
+
+/// The directory and the files that were read from it.
+#[derive(Debug)]
+pub(super) struct Reader {
+    root: PathBuf,
+    signatures: BTreeMap<PathBuf, Signature>,
+    store: Store,
+    /// Problems with directories come back at every scan, but are reported once.
+    directory_problems: Vec<Problem>,
+}
+
+impl Reader {
+    /// Returns the reader of a directory that must exist. No file is read yet.
+    pub(super) fn new(dir: &Path) -> Result<Self, ManifestsError> {
+        let failed = |source| ManifestsError::Directory { dir: dir.to_owned(), source };
+        fs::read_dir(dir).map_err(failed)?;
+        Ok(Self {
+            root: dir.to_owned(),
+            signatures: BTreeMap::new(),
+            store: Store::default(),
+            directory_problems: Vec::new(),
+        })
+    }
+
+    /// Lists the whole tree, and reads the files that are new or different. `visit` is called with the path
+    /// of each directory, relative to the root.
+    pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(&Path)) -> Batch {
+        let scan = directory::scan(&self.root, visit);
+        let is_unlisted = |file: &Path| scan.unlisted.iter().any(|dir| file.starts_with(dir));
+        let gone = self
+            .signatures
+            .keys()
+            .filter(|file| !scan.files.contains_key(*file) && !is_unlisted(file))
+            .cloned();
+        let different = scan
+            .files
+            .iter()
+            .filter(|(file, signature)| self.signatures.get(*file) != Some(signature))
+            .map(|(file, _)| file.clone());
+        let changed: BTreeSet<_> = gone.chain(different).collect();
+        let mut batch = self.reread(changed);
+        let new_problems =
+            scan.problems.iter().filter(|problem| !self.directory_problems.contains(problem));
+        batch.problems.splice(0..0, new_problems.cloned());
+        self.directory_problems = scan.problems;
+        batch
+    }
+
+    /// Reads these files again, whether they look different or not.
+    pub(super) fn reread(&mut self, files: BTreeSet<PathBuf>) -> Batch {
+        let changes = files
+            .into_iter()
+            .map(|file| {
+                let content = self.read(&file);
+                (file, content)
+            })
+            .collect();
+        let (events, problems) = self.store.update(changes);
+        Batch { events, problems }
+    }
+
+    /// Returns one [`Event::Replace`] for every kind, and the malformed objects.
+    pub(super) fn everything(&self) -> Vec<Event> {
+        self.store.everything()
+    }
+
+    /// Returns all objects that count.
+    pub(super) fn into_objects(self) -> Vec<Object> {
+        self.store.into_objects()
+    }
+
+    /// Reads a file; `None` if the file does not exist.
+    fn read(&mut self, file: &Path) -> Option<Content> {
+        let path = self.root.join(file);
+        // Taken before the content: a write in between makes the next scan read again.
+        let signature = fs::metadata(&path).and_then(|metadata| match metadata.is_file() {
+            true => Ok(Signature::new(&metadata)),
+            false => Err(io::ErrorKind::NotFound.into()),
+        });
+        let read = signature.and_then(|signature| {
+            self.signatures.insert(file.to_owned(), signature);
+            fs::read(&path)
+        });
+        let problem = match read.map(String::from_utf8) {
+            Ok(Ok(text)) => {
+                let syntax = Syntax::from_path(file).unwrap_or(Syntax::Yaml);
+                return Some(Content::decode(file, syntax, &text));
+            }
+            Ok(Err(error)) => {
+                Problem::with_file(file, format!("not UTF-8: {}", error.utf8_error()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.signatures.remove(file);
+                return None;
+            }
+            Err(error) => Problem::with_file(file, format!("cannot be read: {error}")),
+        };
+        Some(Content::unreadable(problem))
+    }
+}

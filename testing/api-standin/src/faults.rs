@@ -1,0 +1,265 @@
+//! Faults that a test switches on.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use hyper::Response;
+use tokio::{
+    sync::{mpsc::Sender, watch},
+    time::sleep,
+};
+
+use crate::{
+    answer::{Status, StreamedBody, throttled},
+    resource::Resource,
+    store::Store,
+};
+
+/// The switches for faults. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+    /// Grows when all connections are to be cut.
+    cuts: watch::Sender<u64>,
+    /// Grows when all watches are to end because their version is too old.
+    gone: watch::Sender<u64>,
+    /// Whether nothing is sent on watches.
+    stalled: watch::Sender<bool>,
+    /// Whether the bookmark that ends a streamed list is withheld.
+    ends_withheld: watch::Sender<bool>,
+    store: Store,
+}
+
+#[derive(Debug)]
+struct State {
+    refuses_connections: bool,
+    streaming_lists: bool,
+    progress_requests: bool,
+    watches_end_at_once: bool,
+    forbidden: BTreeSet<Resource>,
+    missing: BTreeSet<Resource>,
+    errors: VecDeque<(Option<Resource>, Reply)>,
+    slow: Option<(usize, Duration)>,
+}
+
+/// An answer in place of the right one.
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    Error(u16),
+    /// 429 with these seconds in `Retry-After`.
+    Throttle(u32),
+}
+
+impl Faults {
+    pub(crate) fn new(store: Store, streaming_lists: bool) -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State {
+                refuses_connections: false,
+                streaming_lists,
+                progress_requests: true,
+                watches_end_at_once: false,
+                forbidden: BTreeSet::new(),
+                missing: BTreeSet::new(),
+                errors: VecDeque::new(),
+                slow: None,
+            })),
+            cuts: watch::Sender::new(0),
+            gone: watch::Sender::new(0),
+            stalled: watch::Sender::new(false),
+            ends_withheld: watch::Sender::new(false),
+            store,
+        }
+    }
+
+    /// Closes every open connection at once, in the middle of what it carries and without TLS's close
+    /// notification. New connections are accepted.
+    pub fn cut_connections(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Whether new connections are closed as soon as they are accepted.
+    pub fn refuse_connections(&self, refuse: bool) {
+        self.lock().refuses_connections = refuse;
+    }
+
+    /// Whether watches stay open without events and bookmarks. Requests are still answered: watches
+    /// with a head and no body.
+    pub fn stall_watches(&self, stall: bool) {
+        self.stalled.send_replace(stall);
+    }
+
+    /// Sends all bodies in pieces of so many bytes with a pause between them; `None` sends bodies whole.
+    pub fn trickle(&self, pieces: Option<(usize, Duration)>) {
+        self.lock().slow = pieces;
+    }
+
+    /// Answers the next `times` requests for `resource`, or for any, with an error such as 500. 504
+    /// says that the client's version is too large, as from a server that is behind.
+    pub fn fail_next(&self, resource: Option<Resource>, code: u16, times: usize) {
+        self.reply_next(resource, Reply::Error(code), times);
+    }
+
+    /// Answers the next `times` requests for `resource`, or for any, with 429, a text and `seconds` in
+    /// `Retry-After`, as a server's priority and fairness does.
+    pub fn throttle_next(&self, resource: Option<Resource>, seconds: u32, times: usize) {
+        self.reply_next(resource, Reply::Throttle(seconds), times);
+    }
+
+    fn reply_next(&self, resource: Option<Resource>, reply: Reply, times: usize) {
+        self.lock().errors.extend(std::iter::repeat_n((resource, reply), times));
+    }
+
+    /// Forgets all changes so far: a watch that comes back with an earlier version gets 410. See
+    /// [`Store::expire_log`].
+    pub fn expire_log(&self) {
+        self.store.expire_log();
+    }
+
+    /// Ends every open watch with the error that its version is too old, so that clients must list
+    /// again.
+    pub fn expire_watches(&self) {
+        self.store.expire_log();
+        self.gone.send_modify(|gone| *gone += 1);
+    }
+
+    /// Whether the resource is refused with 403, as without a role that allows it.
+    pub fn forbid(&self, resource: Resource, forbid: bool) {
+        toggle(&mut self.lock().forbidden, resource, forbid);
+    }
+
+    /// Whether the resource is answered with 404, as by a server without that API.
+    pub fn hide(&self, resource: Resource, hide: bool) {
+        toggle(&mut self.lock().missing, resource, hide);
+    }
+
+    /// Whether lists can be streamed (`sendInitialEvents`). If not, they are refused with 422, as by
+    /// a server with that feature off.
+    pub fn streaming_lists(&self, offered: bool) {
+        self.lock().streaming_lists = offered;
+    }
+
+    /// Whether the server's etcd supports progress requests. If not, streamed lists are answered with
+    /// 200 and an error of code 500 in the stream.
+    pub fn progress_requests(&self, supported: bool) {
+        self.lock().progress_requests = supported;
+    }
+
+    /// Whether streamed lists stay without the bookmark that ends them. Changes are sent meanwhile.
+    pub fn withhold_list_ends(&self, withhold: bool) {
+        self.ends_withheld.send_replace(withhold);
+    }
+
+    /// Whether watches from a version end as soon as they begin, as during a server's shutdown.
+    pub fn end_watches_at_once(&self, end: bool) {
+        self.lock().watches_end_at_once = end;
+    }
+
+    /// Restores the objects from a backup made when the store was at version 1: the version starts
+    /// again there, below all versions that clients know. See [`Store::restore`].
+    pub fn restore_backup(&self) {
+        self.store.restore();
+    }
+
+    pub(crate) fn supports_progress_requests(&self) -> bool {
+        self.lock().progress_requests
+    }
+
+    pub(crate) fn ends_watches_at_once(&self) -> bool {
+        self.lock().watches_end_at_once
+    }
+
+    pub(crate) fn watch_ends_withheld(&self) -> watch::Receiver<bool> {
+        self.ends_withheld.subscribe()
+    }
+
+    pub(crate) fn refuses_connections(&self) -> bool {
+        self.lock().refuses_connections
+    }
+
+    pub(crate) fn offers_streaming(&self) -> bool {
+        self.lock().streaming_lists
+    }
+
+    /// Returns the error with which to answer a request, if any.
+    pub(crate) fn verdict(&self, resource: Resource, verb: &str) -> Option<Response<StreamedBody>> {
+        let mut state = self.lock();
+        let next = state.errors.iter().position(|(r, _)| r.is_none_or(|r| r == resource));
+        if let Some((_, reply)) = next.and_then(|next| state.errors.remove(next)) {
+            let status = match reply {
+                Reply::Throttle(seconds) => return Some(throttled(seconds)),
+                Reply::Error(504) => Status::too_large(2, 1),
+                Reply::Error(code) => {
+                    Status::new(code, "InternalError", "Internal error occurred: on command")
+                }
+            };
+            return Some(status.into_answer());
+        }
+        if state.missing.contains(&resource) {
+            let message = "the server could not find the requested resource";
+            return Some(Status::new(404, "NotFound", message).into_answer());
+        }
+        state.forbidden.contains(&resource).then(|| {
+            let status = Status::new(
+                403,
+                "Forbidden",
+                format!(
+                    "{resource} is forbidden: User \"system:kube-proxy\" cannot {verb} resource \
+                     \"{resource}\" in API group \"{}\" at the cluster scope",
+                    resource.group()
+                ),
+            );
+            status.into_answer()
+        })
+    }
+
+    pub(crate) fn watch_cuts(&self) -> watch::Receiver<u64> {
+        self.cuts.subscribe()
+    }
+
+    pub(crate) fn watch_gone(&self) -> watch::Receiver<u64> {
+        self.gone.subscribe()
+    }
+
+    /// Returns when watches may be written to.
+    pub(crate) async fn not_stalled(&self) {
+        // Fails only if the sender, which `self` holds, is gone.
+        let _ = self.stalled.subscribe().wait_for(|stalled| !stalled).await;
+    }
+
+    /// Writes to a body, slowly if that is commanded. Fails when the client is gone.
+    pub(crate) async fn write(&self, body: &Sender<Bytes>, bytes: Bytes) -> Result<(), Gone> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let slow = self.lock().slow;
+            let (length, pause) = match slow {
+                Some((length, pause)) => (length.clamp(1, rest.len()), Some(pause)),
+                None => (rest.len(), None),
+            };
+            body.send(rest.split_to(length)).await.map_err(|_| Gone)?;
+            if let Some(pause) = pause {
+                sleep(pause).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+fn toggle(set: &mut BTreeSet<Resource>, resource: Resource, on: bool) {
+    if on {
+        set.insert(resource);
+    } else {
+        set.remove(&resource);
+    }
+}

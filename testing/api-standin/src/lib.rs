@@ -1,0 +1,52 @@
+//! A stand-in for the Kubernetes API server.
+//!
+//! It speaks the list and watch protocol that a Service proxy depends on, over TLS and HTTP/1.1,
+//! for Nodes, Services, EndpointSlices and ServiceCIDRs: resource versions, pages, selectors,
+//! bookmarks, streamed lists, an event log of bounded length and the errors of a server whose log
+//! does not reach back far enough. It accepts Events and keeps them.
+//!
+//! Its purpose is faults that a test switches on ([`Faults`]): connections that are cut or go silent,
+//! slow answers, errors, missing permissions, an expired log, lists that end in an error or not at
+//! all, a restored backup, revoked certificates, objects that no client can decode. It validates and
+//! defaults nothing, and keeps everything in memory.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), api_standin::StandinError> {
+//! let server = api_standin::Standin::start(api_standin::Options::default()).await?;
+//! server.write_kubeconfig("/tmp/kubeconfig".as_ref())?;
+//! server.store().apply(serde_json::json!({
+//!     "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+//! }))?;
+//! server.faults().cut_connections();
+//! # Ok(())
+//! # }
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "what tests are made of fails by panics"
+)]
+
+mod answer;
+mod faults;
+mod list;
+pub mod load;
+mod log;
+mod query;
+mod resource;
+mod route;
+mod selector;
+mod server;
+mod state;
+mod store;
+mod tls;
+mod watch;
+
+pub use self::{
+    faults::Faults,
+    resource::Resource,
+    server::{Options, Standin, StandinError},
+    store::{Store, StoreError},
+    tls::ClientCertificate,
+};

@@ -1,0 +1,156 @@
+//! Lists, whole or in pages.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    answer::{Status, StreamedBody, json_answer},
+    faults::Faults,
+    log::Key,
+    query::Query,
+    resource::Resource,
+    selector::Selector,
+    store::{Snapshot, Store},
+};
+
+/// The end of a page, from which the next page starts.
+#[derive(Debug, PartialEq)]
+struct Continue {
+    version: u64,
+    after: Key,
+}
+
+impl Continue {
+    fn encode(&self) -> String {
+        let (namespace, name) = &self.after;
+        URL_SAFE_NO_PAD.encode(json!([self.version, namespace, name]).to_string())
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (version, namespace, name) = serde_json::from_slice(&bytes).ok()?;
+        Some(Self { version, after: (namespace, name) })
+    }
+}
+
+/// Answers a list.
+pub(crate) fn list(
+    store: &Store,
+    faults: &Faults,
+    resource: Resource,
+    namespace: Option<&str>,
+    query: &Query,
+) -> Result<Response<StreamedBody>, Status> {
+    let selector = query.selector()?;
+    let (snapshot, after) = snapshot(store, resource, query)?;
+    // A real server answers version 0 from its cache, in one piece.
+    let limit = match query.get("resourceVersion") {
+        "0" => 0,
+        _ => query.number("limit")?.unwrap_or(0),
+    };
+    let (items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
+    let mut metadata = json!({"resourceVersion": snapshot.version.to_string()});
+    if let Some(next) = next {
+        metadata["continue"] = Continue { version: snapshot.version, after: next }.encode().into();
+    }
+    let list = json!({
+        "kind": format!("{}List", resource.kind()),
+        "apiVersion": resource.api_version(),
+        "metadata": metadata,
+        "items": items,
+    });
+    let (sender, body) = StreamedBody::new();
+    let faults = faults.clone();
+    tokio::spawn(async move { faults.write(&sender, list.to_string().into()).await });
+    Ok(json_answer(StatusCode::OK, body))
+}
+
+fn snapshot(
+    store: &Store,
+    resource: Resource,
+    query: &Query,
+) -> Result<(Snapshot, Option<Key>), Status> {
+    let token = query.get("continue");
+    let expired = |version| {
+        let message = "The provided continue parameter is too old to display a consistent list \
+                       result.";
+        move |_| Status::new(410, "Expired", format!("{message} ({version})"))
+    };
+    if !token.is_empty() {
+        let token = Continue::decode(token)
+            .ok_or_else(|| Status::bad_request("continue key is not valid"))?;
+        let snapshot =
+            store.snapshot(resource, Some(token.version)).map_err(expired(token.version))?;
+        return Ok((snapshot, Some(token.after)));
+    }
+    let matching = query.get("resourceVersionMatch");
+    let version = match (query.get("resourceVersion"), matching) {
+        ("", "") | ("0", "" | "NotOlderThan") => None,
+        ("", _) => {
+            let message = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is \
+                           provided";
+            return Err(Status::invalid("resourceVersionMatch", message));
+        }
+        ("0", _) => {
+            let message = "Forbidden: resourceVersionMatch \"Exact\" is forbidden for \
+                           resourceVersion \"0\"";
+            return Err(Status::invalid("resourceVersionMatch", message));
+        }
+        (_, "Exact") => query.version()?,
+        (_, _) => {
+            let (wanted, newest) = (query.version()?.unwrap_or(0), store.version());
+            if wanted > newest {
+                return Err(Status::too_large(wanted, newest));
+            }
+            None
+        }
+    };
+    let snapshot =
+        store.snapshot(resource, version).map_err(expired(version.unwrap_or_default()))?;
+    Ok((snapshot, None))
+}
+
+/// Returns the selected objects after `after`, at most `limit` of them (0 for all), and the key
+/// after which the next page starts.
+fn page(
+    snapshot: &Snapshot,
+    namespace: Option<&str>,
+    selector: &Selector,
+    after: Option<&Key>,
+    limit: u64,
+) -> (Vec<Value>, Option<Key>) {
+    let mut items = Vec::new();
+    let mut last = None;
+    let selected = snapshot.objects.iter().filter(|(key, stored)| {
+        after.is_none_or(|after| *key > after)
+            && namespace.is_none_or(|namespace| key.0 == namespace)
+            && selector.matches(&stored.value)
+    });
+    for (key, stored) in selected {
+        if limit > 0 && items.len() as u64 >= limit {
+            return (items, last);
+        }
+        let mut item = Value::clone(&stored.value);
+        // Items of a typed list have no `kind` and `apiVersion`.
+        if let Some(item) = item.as_object_mut() {
+            item.remove("kind");
+            item.remove("apiVersion");
+        }
+        items.push(item);
+        last = Some(key.clone());
+    }
+    (items, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_back() {
+        let token = Continue { version: 7, after: ("a b".into(), "c\"".into()) };
+        assert_eq!(Continue::decode(&token.encode()), Some(token));
+        assert_eq!(Continue::decode("?"), None);
+    }
+}

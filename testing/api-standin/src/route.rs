@@ -1,0 +1,178 @@
+//! The dispatch of a request to the handler of its path.
+
+use bytes::Bytes;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    header::{AUTHORIZATION, USER_AGENT},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    answer::{Status, StreamedBody, json_answer},
+    list,
+    query::Query,
+    resource::Resource,
+    state::Shared,
+    watch,
+};
+
+/// The resource, namespace and object that a path names.
+#[derive(Debug, PartialEq)]
+struct Target<'p> {
+    resource: Resource,
+    namespace: Option<&'p str>,
+    name: Option<&'p str>,
+}
+
+impl<'p> Target<'p> {
+    fn parse(path: &'p str) -> Option<Self> {
+        Resource::ALL.into_iter().find_map(|resource| {
+            let rest = path.strip_prefix(&resource.base_path())?.strip_prefix('/')?;
+            let parts: Vec<_> = rest.split('/').collect();
+            let (namespace, parts) = match parts[..] {
+                ["namespaces", namespace, ref parts @ ..] if resource.is_namespaced() => {
+                    (Some(namespace), parts)
+                }
+                ref parts => (None, parts),
+            };
+            match parts {
+                [plural] if *plural == resource.name() => {
+                    Some(Self { resource, namespace, name: None })
+                }
+                [plural, name] if *plural == resource.name() => {
+                    Some(Self { resource, namespace, name: Some(name) })
+                }
+                _ => None,
+            }
+        })
+    }
+}
+
+/// Answers a request whose body was read. `has_certificate` says whether the connection has a client
+/// certificate that counts.
+pub(crate) fn answer(
+    shared: &Shared,
+    request: &Request<()>,
+    body: &Bytes,
+    has_certificate: bool,
+) -> Response<StreamedBody> {
+    let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
+    shared.record(format!("{} {}", request.method(), request.uri()), header(USER_AGENT));
+    let path = request.uri().path();
+    if matches!(path, "/healthz" | "/livez" | "/readyz") {
+        return Response::new(StreamedBody::whole(Bytes::from_static(b"ok")));
+    }
+    let has_token =
+        header(AUTHORIZATION).and_then(|v| v.strip_prefix("Bearer ")) == Some(&*shared.token());
+    if !has_token && !has_certificate {
+        return Status::new(401, "Unauthorized", "Unauthorized").into_answer();
+    }
+    dispatch(shared, request, body).unwrap_or_else(Status::into_answer)
+}
+
+fn dispatch(
+    shared: &Shared,
+    request: &Request<()>,
+    body: &Bytes,
+) -> Result<Response<StreamedBody>, Status> {
+    let path = request.uri().path();
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    if path == "/version" {
+        let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0-standin"});
+        return Ok(object(StatusCode::OK, &version));
+    }
+    if path.starts_with("/apis/events.k8s.io/v1/") || path.ends_with("/events") {
+        return event(shared, request.method(), body);
+    }
+    let Some(Target { resource, namespace, name }) = Target::parse(path) else {
+        let message = "the server could not find the requested resource";
+        return Err(Status::new(404, "NotFound", message));
+    };
+    let is_watch = query.is_true("watch");
+    let verb = match (request.method(), name) {
+        (&Method::GET, Some(_)) => "get",
+        (&Method::GET, None) if is_watch => "watch",
+        (&Method::GET, None) => "list",
+        (&Method::DELETE, Some(_)) => "delete",
+        (&Method::PUT, Some(_)) | (&Method::POST, None) => "update",
+        _ => return Err(Status::new(405, "MethodNotAllowed", "not served by the stand-in")),
+    };
+    if let Some(answer) = shared.faults.verdict(resource, verb) {
+        return Ok(answer);
+    }
+    let (store, faults) = (&shared.store, &shared.faults);
+    match (verb, name) {
+        ("watch", _) => watch::watch(store, faults, resource, namespace, &query, shared.bookmarks),
+        ("list", _) => list::list(store, faults, resource, namespace, &query),
+        ("get", Some(name)) => match store.get(resource, namespace.unwrap_or_default(), name) {
+            Some(value) => Ok(object(StatusCode::OK, &value)),
+            None => Err(not_found(resource, name)),
+        },
+        ("delete", Some(name)) => match store.delete(resource, namespace.unwrap_or_default(), name)
+        {
+            true => Ok(object(
+                StatusCode::OK,
+                &json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                }),
+            )),
+            false => Err(not_found(resource, name)),
+        },
+        _ => {
+            let value: Value = serde_json::from_slice(body)
+                .map_err(|error| Status::bad_request(error.to_string()))?;
+            store.apply(value.clone()).map_err(|error| Status::bad_request(error.to_string()))?;
+            Ok(object(StatusCode::OK, &value))
+        }
+    }
+}
+
+fn not_found(resource: Resource, name: &str) -> Status {
+    Status::new(404, "NotFound", format!("{resource} \"{name}\" not found"))
+}
+
+fn object(code: StatusCode, value: &Value) -> Response<StreamedBody> {
+    json_answer(code, StreamedBody::whole(value.to_string().into()))
+}
+
+/// Keeps an Event and returns it as the answer.
+fn event(shared: &Shared, method: &Method, body: &Bytes) -> Result<Response<StreamedBody>, Status> {
+    if !matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
+        return Err(Status::new(405, "MethodNotAllowed", "events can only be created"));
+    }
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| Status::bad_request(error.to_string()))?;
+    let code = if method == Method::POST { StatusCode::CREATED } else { StatusCode::OK };
+    let answer = object(code, &value);
+    shared.keep_event(value);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_resources() {
+        let target = |resource, namespace, name| Some(Target { resource, namespace, name });
+        for (path, expected) in [
+            ("/api/v1/nodes", target(Resource::Nodes, None, None)),
+            ("/api/v1/nodes/n1", target(Resource::Nodes, None, Some("n1"))),
+            ("/api/v1/namespaces/a/services", target(Resource::Services, Some("a"), None)),
+            ("/api/v1/namespaces/a/services/b", target(Resource::Services, Some("a"), Some("b"))),
+            (
+                "/apis/discovery.k8s.io/v1/endpointslices",
+                target(Resource::EndpointSlices, None, None),
+            ),
+            (
+                "/apis/networking.k8s.io/v1/servicecidrs/x",
+                target(Resource::ServiceCidrs, None, Some("x")),
+            ),
+            ("/api/v1/pods", None),
+            ("/api/v1/namespaces/a/nodes", None),
+            ("/apis/apps/v1/services", None),
+        ] {
+            assert_eq!(Target::parse(path), expected, "{path}");
+        }
+    }
+}

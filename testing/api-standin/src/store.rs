@@ -1,0 +1,347 @@
+//! The objects, with one growing resource version.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::{
+    log::{Change, Expired, Key, Log, Stored, WatchEvent},
+    resource::Resource,
+    selector::Selector,
+};
+
+/// Why an object cannot be stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// `apiVersion` and `kind` name no resource of the stand-in.
+    #[error("`{kind}` in `{api_version}` is not served")]
+    Kind {
+        /// The object's `kind`.
+        kind: String,
+        /// The object's `apiVersion`.
+        api_version: String,
+    },
+    /// The object has no `metadata.name`.
+    #[error("the object has no name")]
+    Name,
+    /// The object is not a mapping with a mapping `metadata`.
+    #[error("the object has no metadata")]
+    Metadata,
+}
+
+/// The objects that the stand-in serves. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<Mutex<Inner>>,
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    version: u64,
+    tables: BTreeMap<Resource, Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    objects: BTreeMap<Key, Stored>,
+    log: Log,
+}
+
+/// All objects of a resource at one version.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) version: u64,
+    pub(crate) objects: BTreeMap<Key, Stored>,
+}
+
+impl Store {
+    /// An empty store that remembers `log_capacity` changes of each resource.
+    pub(crate) fn new(log_capacity: usize) -> Self {
+        let table = || Table { objects: BTreeMap::new(), log: Log::new(log_capacity) };
+        let tables = Resource::ALL.map(|resource| (resource, table())).into();
+        Self {
+            inner: Arc::new(Mutex::new(Inner { version: 1, tables })),
+            version: watch::Sender::new(1),
+        }
+    }
+
+    /// Creates an object, or replaces the one of the same name. Nothing is validated. Returns its
+    /// resource version.
+    ///
+    /// # Errors
+    /// If the object has no known kind, no name or no metadata.
+    pub fn apply(&self, object: Value) -> Result<u64, StoreError> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let Some(resource) = Resource::of(&api_version, &kind) else {
+            return Err(StoreError::Kind { kind, api_version });
+        };
+        let name = text(&object["metadata"]["name"]);
+        if name.is_empty() {
+            return Err(StoreError::Name);
+        }
+        let namespace = match (resource.is_namespaced(), &object["metadata"]["namespace"]) {
+            (false, _) => "",
+            (true, Value::String(namespace)) => namespace,
+            (true, _) => "default",
+        }
+        .to_owned();
+        self.apply_as(resource, &namespace, &name, object)
+    }
+
+    /// Does the same as [`Store::apply`] under the given resource, namespace and name, whatever the
+    /// object's own fields: for objects that no client can decode.
+    ///
+    /// # Errors
+    /// If the object has no metadata to put a resource version in.
+    pub fn apply_as(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        mut object: Value,
+    ) -> Result<u64, StoreError> {
+        let mut inner = self.lock();
+        let version = inner.version + 1;
+        let metadata = object
+            .get_mut("metadata")
+            .and_then(Value::as_object_mut)
+            .ok_or(StoreError::Metadata)?;
+        metadata.insert("resourceVersion".to_owned(), version.to_string().into());
+        if resource.is_namespaced() {
+            metadata.entry("namespace").or_insert_with(|| namespace.into());
+        }
+        metadata.entry("uid").or_insert_with(|| format!("uid-{version}").into());
+        inner.change(
+            resource,
+            (namespace.to_owned(), name.to_owned()),
+            Some(Stored { value: Arc::new(object) }),
+        );
+        self.announce(inner);
+        Ok(version)
+    }
+
+    /// Deletes an object and returns whether it existed. `namespace` is empty for cluster-scoped
+    /// objects.
+    pub fn delete(&self, resource: Resource, namespace: &str, name: &str) -> bool {
+        let mut inner = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        let was_there = inner.table(resource).objects.contains_key(&key);
+        if was_there {
+            inner.change(resource, key, None);
+            self.announce(inner);
+        }
+        was_there
+    }
+
+    /// Returns the object as clients receive it.
+    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Value> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.lock().table(resource).objects.get(&key).map(|stored| Value::clone(&stored.value))
+    }
+
+    /// How many objects of the resource there are.
+    pub fn count(&self, resource: Resource) -> usize {
+        self.lock().table(resource).objects.len()
+    }
+
+    /// The newest resource version.
+    pub fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    /// Forgets all changes so far, as compaction does: a client that comes back with an earlier
+    /// version gets 410. The version grows by one, so that every version a client can know is too
+    /// old. Open watches that are up to date go on.
+    pub fn expire_log(&self) {
+        let mut inner = self.lock();
+        inner.version += 1;
+        let version = inner.version;
+        for table in inner.tables.values_mut() {
+            table.log.forget(version);
+        }
+    }
+
+    /// Starts the version again at 1, as after etcd was restored from a backup: the objects stay, and
+    /// the log is empty. Open watches find no changes until their version is passed.
+    pub fn restore(&self) {
+        let mut inner = self.lock();
+        inner.version = 1;
+        for table in inner.tables.values_mut() {
+            table.log.restart();
+        }
+    }
+
+    /// Returns a channel with the newest version.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// All objects of the resource as they are now, or as they were at `version`.
+    pub(crate) fn snapshot(
+        &self,
+        resource: Resource,
+        version: Option<u64>,
+    ) -> Result<Snapshot, Expired> {
+        let mut inner = self.lock();
+        let newest = inner.version;
+        let table = inner.table(resource);
+        let mut objects = table.objects.clone();
+        let version = version.unwrap_or(newest);
+        if version < newest {
+            // Newest first, so that what stays is the state before the oldest change.
+            for change in table.log.since(version)?.collect::<Vec<_>>().into_iter().rev() {
+                match &change.before {
+                    Some(before) => objects.insert(change.key.clone(), before.clone()),
+                    None => objects.remove(&change.key),
+                };
+            }
+        }
+        Ok(Snapshot { version, objects })
+    }
+
+    /// Whether a watch can start from `version`.
+    pub(crate) fn check(&self, resource: Resource, version: u64) -> Result<(), Expired> {
+        self.lock().table(resource).log.since(version).map(|_| ())
+    }
+
+    /// Returns the events after `version` for an open watch, and the version that they lead to.
+    pub(crate) fn events(
+        &self,
+        resource: Resource,
+        version: u64,
+        selector: &Selector,
+    ) -> Result<(Vec<WatchEvent>, u64), Expired> {
+        let mut inner = self.lock();
+        let newest = inner.version;
+        let changes = inner.table(resource).log.after(version)?;
+        Ok((changes.filter_map(|change| change.event(selector)).collect(), newest))
+    }
+
+    fn announce(&self, inner: MutexGuard<'_, Inner>) {
+        let version = inner.version;
+        drop(inner);
+        self.version.send_replace(version);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is complete when the lock is dropped: a panic elsewhere spoils nothing.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn table(&mut self, resource: Resource) -> &mut Table {
+        self.tables
+            .entry(resource)
+            .or_insert_with(|| Table { objects: BTreeMap::new(), log: Log::new(0) })
+    }
+
+    fn change(&mut self, resource: Resource, key: Key, after: Option<Stored>) {
+        self.version += 1;
+        let version = self.version;
+        let table = self.table(resource);
+        let before = match &after {
+            Some(after) => table.objects.insert(key.clone(), after.clone()),
+            None => table.objects.remove(&key),
+        };
+        table.log.push(Change { version, key, before, after });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(name: &str, label: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "labels": {label: ""}},
+        })
+    }
+
+    fn names(snapshot: &Snapshot) -> Vec<&str> {
+        snapshot.objects.keys().map(|(_, name)| name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_snapshot_of_the_past_undoes_changes() {
+        let store = Store::new(10);
+        store.apply(service("a", "x")).unwrap();
+        let then = store.apply(service("b", "x")).unwrap();
+        store.delete(Resource::Services, "default", "a");
+        store.apply(service("b", "y")).unwrap();
+        store.apply(service("c", "x")).unwrap();
+        let past = store.snapshot(Resource::Services, Some(then)).unwrap();
+        assert_eq!(names(&past), ["a", "b"]);
+        let b = &past.objects[&("default".to_owned(), "b".to_owned())];
+        assert_eq!(b.value["metadata"]["resourceVersion"], then.to_string());
+        assert_eq!(names(&store.snapshot(Resource::Services, None).unwrap()), ["b", "c"]);
+        store.expire_log();
+        assert!(store.snapshot(Resource::Services, Some(then)).is_err());
+    }
+
+    #[test]
+    fn selections_are_entered_and_left() {
+        let store = Store::new(10);
+        let start = store.version();
+        store.apply(service("a", "x")).unwrap();
+        store.apply(service("a", "y")).unwrap();
+        store.apply(service("a", "y")).unwrap();
+        store.apply(service("a", "x")).unwrap();
+        store.delete(Resource::Services, "default", "a");
+        let types = |label: &str| {
+            let selector = Selector::parse(label, "").unwrap();
+            let (events, version) = store.events(Resource::Services, start, &selector).unwrap();
+            assert_eq!(version, store.version());
+            events.iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
+        };
+        assert_eq!(types("x"), ["ADDED", "DELETED", "ADDED", "DELETED"]);
+        assert_eq!(types("!x"), ["ADDED", "MODIFIED", "DELETED"]);
+        let (events, _) = store.events(Resource::Services, start, &Selector::default()).unwrap();
+        // The last state of a deleted object has the version of the deletion.
+        let (kind, last) = events.last().unwrap();
+        let version = store.version().to_string();
+        assert_eq!(
+            (*kind, &last.value["metadata"]["resourceVersion"]),
+            ("DELETED", &version.into())
+        );
+    }
+
+    #[test]
+    fn the_log_is_bounded() {
+        let store = Store::new(3);
+        let versions: Vec<_> = (0..5).map(|_| store.apply(service("a", "x")).unwrap()).collect();
+        let events = |version| {
+            store.events(Resource::Services, version, &Selector::default()).map(|(e, _)| e.len())
+        };
+        assert_eq!(events(versions[1]), Ok(3));
+        assert_eq!(events(versions[0]), Err(Expired { oldest: versions[1] }));
+        // Other resources have a log of their own.
+        assert!(store.check(Resource::Nodes, versions[0]).is_ok());
+        // An open watch that is up to date outlives compaction, but cannot start over.
+        store.expire_log();
+        assert_eq!(events(versions[4]), Ok(0));
+        assert!(store.check(Resource::Services, versions[4]).is_err());
+        assert!(store.check(Resource::Services, store.version()).is_ok());
+    }
+
+    #[test]
+    fn what_has_no_name_is_refused() {
+        let store = Store::new(1);
+        assert!(matches!(store.apply(json!({"kind": "Pod"})), Err(StoreError::Kind { .. })));
+        let nameless = json!({"apiVersion": "v1", "kind": "Node"});
+        assert!(matches!(store.apply(nameless), Err(StoreError::Name)));
+        let odd = json!({"metadata": {"name": 5}, "spec": []});
+        store.apply_as(Resource::Services, "ns", "odd", odd).unwrap();
+        assert_eq!(store.get(Resource::Services, "ns", "odd").unwrap()["metadata"]["name"], 5);
+    }
+}

@@ -1,0 +1,23 @@
+//! Capabilities of this kernel and this user, which a case may need.
+
+use std::io;
+
+use crate::{error::Result, netns::NetNs};
+
+/// Checks that namespaces can be made and configured here; the error names what is missing.
+pub fn can_build_namespaces() -> Result<()> {
+    NetNs::new().map(drop)
+}
+
+/// Whether the kernel has SCTP sockets.
+pub fn has_sctp() -> bool {
+    // SAFETY: plain system calls on a descriptor that is closed at once.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP);
+        if fd < 0 {
+            return io::Error::last_os_error().raw_os_error() != Some(libc::EPROTONOSUPPORT);
+        }
+        libc::close(fd);
+    }
+    true
+}

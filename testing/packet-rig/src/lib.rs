@@ -1,0 +1,66 @@
+//! The packet rig shows where packets go.
+//!
+//! A [`Topology`] is a small cluster made of network namespaces: the node under test, a second
+//! node, pods on both and a client outside. [`EchoServer`]s in it answer with their name and the
+//! client's address; a [`Probe`] makes a request with a real socket. So a test observes what the
+//! kernel did, whatever the rules look like.
+//!
+//! Namespaces have no names and belong to the process ([`NetNs`]): nothing is left behind, even by
+//! `SIGKILL`. Root is needed.
+//!
+//! ```no_run
+//! use packet_rig::{EchoServer, Probe, Protocol, Target, Topology};
+//!
+//! let topology = Topology::new()?;
+//! let pod = topology.place("a").unwrap();
+//! let _server = EchoServer::start(&pod.namespace, "a", 8080, &[Protocol::Tcp])?;
+//! let target: Target = "tcp://10.244.1.10:8080".parse().unwrap();
+//! let outcome = Probe::new(target).run(&topology.node().namespace)?;
+//! assert_eq!(outcome.endpoint(), Some("a"));
+//! # Ok::<(), packet_rig::RigError>(())
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "what tests are made of fails by panics"
+)]
+
+pub mod address;
+pub mod backend;
+pub mod binary;
+pub mod capability;
+pub mod case;
+mod conversation;
+mod echo;
+mod error;
+mod expect;
+pub mod http;
+mod load;
+mod netns;
+mod outcome;
+mod probe;
+mod protocol;
+pub mod proxy;
+mod rig;
+mod run;
+pub mod spawn;
+mod topology;
+mod workdir;
+
+pub use self::{
+    case::Case,
+    conversation::Conversation,
+    echo::{Answer, EchoServer},
+    error::{Result, RigError, chain},
+    load::{LoadGenerator, LoadPlan, LoadReport, Tally},
+    netns::NetNs,
+    outcome::Outcome,
+    probe::Probe,
+    protocol::{BadTarget, Protocol, Target},
+    proxy::{Proxy, ProxyOptions},
+    rig::Rig,
+    run::{KEEP, run_case},
+    topology::{Layout, Place, Topology},
+    workdir::WorkDir,
+};

@@ -1,0 +1,271 @@
+//! The proxy under test: starting, watching, killing and restarting it in a node's namespace.
+
+use std::{
+    fs::{self, OpenOptions},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    address::CLUSTER_CIDR,
+    error::{Result, RigError, chain},
+    http::{self, HttpAnswer},
+    netns::NetNs,
+    spawn,
+};
+
+/// The address of the health server, inside the proxy's namespace.
+pub const HEALTHZ: &str = "127.0.0.1:10256";
+/// The address of the metrics server, inside the proxy's namespace.
+pub const METRICS: &str = "127.0.0.1:10249";
+
+/// The metric that has a value for each family once something has been programmed.
+const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+
+/// The options with which a proxy is started.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    /// The program.
+    pub binary: PathBuf,
+    /// The directory of manifests that the proxy follows.
+    pub manifests: PathBuf,
+    /// `nftables`, `iptables`, ...
+    pub backend: String,
+    /// The cluster CIDRs, comma-separated; `None` omits the flag.
+    pub cluster_cidr: Option<String>,
+    /// The file of a KubeProxyConfiguration, which replaces the flags that have a field in it.
+    pub config: Option<PathBuf>,
+    /// More arguments.
+    pub args: Vec<String>,
+    /// The file to which standard error is appended.
+    pub log: PathBuf,
+}
+
+impl ProxyOptions {
+    /// The usual options: node `node-1`, the cluster CIDRs of the address plan, no file.
+    pub fn new(binary: PathBuf, backend: &str, manifests: PathBuf, log: PathBuf) -> Self {
+        Self {
+            binary,
+            manifests,
+            backend: backend.to_owned(),
+            cluster_cidr: Some(CLUSTER_CIDR.to_owned()),
+            config: None,
+            args: Vec::new(),
+            log,
+        }
+    }
+
+    /// The command line without the program.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments =
+            vec!["--manifests".to_owned(), self.manifests.to_string_lossy().into_owned()];
+        let mut flag = |name: &str, value: &str| {
+            arguments.extend([format!("--{name}"), value.to_owned()]);
+        };
+        flag("hostname-override", "node-1");
+        match &self.config {
+            Some(config) => flag("config", &config.to_string_lossy()),
+            None => {
+                flag("proxy-mode", &self.backend);
+                flag("healthz-bind-address", HEALTHZ);
+                flag("metrics-bind-address", METRICS);
+                if let Some(cidr) = &self.cluster_cidr {
+                    flag("cluster-cidr", cidr);
+                }
+            }
+        }
+        arguments.extend(self.args.iter().cloned());
+        arguments
+    }
+
+    /// A KubeProxyConfiguration with the values that the flags would have, followed by `more` fields.
+    pub fn configuration(&self, more: &str) -> String {
+        let cidr = self.cluster_cidr.as_deref().unwrap_or_default();
+        format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
+             kind: KubeProxyConfiguration\n\
+             mode: {}\n\
+             clusterCIDR: \"{cidr}\"\n\
+             healthzBindAddress: {HEALTHZ}\n\
+             metricsBindAddress: {METRICS}\n\
+             {more}",
+            self.backend
+        )
+    }
+}
+
+/// A proxy, running or not. Dropping the value ends the process.
+#[derive(Debug)]
+pub struct Proxy {
+    options: ProxyOptions,
+    namespace: NetNs,
+    child: Option<Child>,
+}
+
+impl Proxy {
+    /// Starts the proxy in `namespace`.
+    pub fn start(namespace: &NetNs, options: ProxyOptions) -> Result<Self> {
+        let mut proxy = Self::prepare(namespace, options);
+        proxy.start_again()?;
+        Ok(proxy)
+    }
+
+    /// A proxy for `namespace` that has not been started yet.
+    pub fn prepare(namespace: &NetNs, options: ProxyOptions) -> Self {
+        Self { options, namespace: namespace.clone(), child: None }
+    }
+
+    /// Starts the proxy (again) with its options, ending the old process first.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.stop();
+        let ProxyOptions { binary, log, .. } = &self.options;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .map_err(|source| RigError::File { action: "open", path: log.clone(), source })?;
+        let mut command = self.command(&self.options.arguments());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = spawn::spawn(command)
+            .map_err(|source| RigError::Start { program: binary.display().to_string(), source })?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// The program with other arguments, in the same namespace.
+    pub fn command(&self, arguments: &[String]) -> Command {
+        let mut command = self.namespace.command(&self.options.binary);
+        command.args(arguments);
+        command
+    }
+
+    /// Ends the process with `SIGTERM`, or with `SIGKILL` two seconds later. Returns the exit status,
+    /// or `None` if no process was running.
+    pub fn stop(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        terminate(&child);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Some(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        child.wait().ok()
+    }
+
+    /// Ends the process with `SIGKILL`, and waits for its end.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// The number of the process, if it was started and not ended.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// The options; a change counts from the next start on.
+    pub fn options_mut(&mut self) -> &mut ProxyOptions {
+        &mut self.options
+    }
+
+    /// The exit status, if the process has ended by itself.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok()?
+    }
+
+    /// Waits until the proxy has programmed every family that its metrics name.
+    pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let seen = self.metrics();
+            if seen.as_ref().is_ok_and(|text| has_synced(text)) {
+                return Ok(());
+            }
+            if let Some(status) = self.ended() {
+                return Err(RigError::ProxyEnded { status });
+            }
+            let waited = started.elapsed();
+            if waited > timeout {
+                let last = match seen {
+                    Ok(_) => format!("{LAST_SYNC} is not set"),
+                    Err(error) => chain(&error),
+                };
+                return Err(RigError::ProxyNotReady { waited, last });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Reads `/metrics`.
+    pub fn metrics(&self) -> Result<String> {
+        self.get(METRICS, "/metrics").map(|answer| answer.body)
+    }
+
+    /// The values of every series of a metric.
+    pub fn metric(&self, name: &str) -> Result<Vec<f64>> {
+        Ok(http::metric_values(&self.metrics()?, name))
+    }
+
+    /// Reads `/healthz`.
+    pub fn healthz(&self) -> Result<HttpAnswer> {
+        self.get(HEALTHZ, "/healthz")
+    }
+
+    /// The proxy's standard error so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.options.log).unwrap_or_default()
+    }
+
+    /// The proxy's log and the rules in the kernel, for people.
+    pub fn diagnostics(&self) -> String {
+        let mut text = format!("--- proxy, standard error\n{}", self.log());
+        let mut dumps: Vec<(&str, &[&str])> = vec![("nft", &["list", "ruleset"])];
+        if self.options.backend != "nftables" {
+            dumps.extend([("iptables-save", &[] as &[&str]), ("ip6tables-save", &[])]);
+        }
+        for (program, arguments) in dumps {
+            let dump = self.namespace.output(program, arguments, "");
+            text += &format!(
+                "--- {program} {}\n{}",
+                arguments.join(" "),
+                dump.unwrap_or_else(|error| chain(&error))
+            );
+        }
+        text
+    }
+
+    fn get(&self, address: &str, path: &str) -> Result<HttpAnswer> {
+        let address: SocketAddr = address.parse().map_err(|error| RigError::Socket {
+            what: format!("address {address}"),
+            source: std::io::Error::other(error),
+        })?;
+        http::get(&self.namespace, address, path)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Whether every family has been programmed, according to the metrics.
+fn has_synced(metrics: &str) -> bool {
+    let times = http::metric_values(metrics, LAST_SYNC);
+    !times.is_empty() && times.iter().all(|time| *time > 0.0)
+}
+
+/// Sends `SIGTERM` to a child that has not been waited for.
+fn terminate(child: &Child) {
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return };
+    // SAFETY: a system call without memory effects; an unreaped child's number is not reused.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+}

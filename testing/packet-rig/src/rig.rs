@@ -1,0 +1,212 @@
+//! A network with servers, the proxy under test and its manifests.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    case::{
+        Case, Expectation, HttpPlan, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ServerPlan,
+    },
+    echo::EchoServer,
+    error::{Result, RigError, chain},
+    expect::{self, Memory},
+    http,
+    protocol::Protocol,
+    proxy::{Proxy, ProxyOptions},
+    topology::{Place, Topology},
+    workdir::WorkDir,
+};
+
+/// The time that the proxy has to program its first state.
+const READY: Duration = Duration::from_secs(20);
+
+/// The time after a change for which probes are repeated until their outcomes are as expected.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The directory of manifests in the working directory.
+const FILES: &str = "manifests";
+
+/// A running proxy and its surroundings. Fields are dropped in order: the proxy ends before its
+/// network.
+#[derive(Debug)]
+pub struct Rig {
+    /// The proxy under test.
+    pub proxy: Proxy,
+    _servers: Vec<EchoServer>,
+    /// The network that the proxy runs in.
+    pub topology: Topology,
+    files: WorkDir,
+    memory: Memory,
+}
+
+impl Rig {
+    /// Builds the network of `case`, writes the first manifests and starts the proxy `binary` with
+    /// a backend. Probes and steps of the case are ignored.
+    pub fn start(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
+        let mut rig = Self::prepare(case, backend, binary)?;
+        rig.proxy.start_again()?;
+        Ok(rig)
+    }
+
+    /// Builds the same as [`Self::start`], without starting the proxy.
+    pub fn prepare(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
+        let topology = Topology::with_layout(case.layout)?;
+        let servers = start_servers(&topology, &case.servers)?;
+        let files = WorkDir::new(&case.name)?;
+        let mut contents = BTreeMap::from([(NODE_FILE, NODE_MANIFEST)]);
+        contents.insert(MANIFESTS, &case.manifests);
+        contents.extend(case.files.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+        for (name, text) in contents {
+            files.replace(FILES, name, text)?;
+        }
+
+        let directory = files.directory(FILES)?;
+        let log = files.path().join("proxy.log");
+        let mut options = ProxyOptions::new(binary.to_owned(), backend, directory, log);
+        if !case.cluster_cidr {
+            options.cluster_cidr = None;
+        }
+        if let Some(more) = &case.config {
+            let text = options.configuration(more);
+            options.config = Some(files.replace("config", "config.yaml", &text)?);
+        }
+        options.args.clone_from(&case.args);
+        let proxy = Proxy::prepare(&topology.node().namespace, options);
+        Ok(Self { proxy, _servers: servers, topology, files, memory: Memory::default() })
+    }
+
+    /// Waits until the proxy has programmed something.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        self.proxy.wait_ready(READY)
+    }
+
+    /// Starts the proxy again, and waits until it has programmed something.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.proxy.start_again()?;
+        self.wait_ready()
+    }
+
+    /// Writes a file of manifests, at once.
+    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+        self.files.replace(FILES, name, text).map(drop)
+    }
+
+    /// Removes a file of manifests.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        self.files.remove(FILES, name)
+    }
+
+    /// Repeats each probe until the outcome is as expected, or the time to settle is over. Probes
+    /// that expect a failure are made at the same time, as most of them wait.
+    pub fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
+        let deadline = Instant::now() + SETTLE;
+        let Self { topology, memory, proxy, .. } = self;
+        let proxy = Mutex::new(proxy);
+        let until_it_holds = |check: &mut dyn FnMut() -> Result<Result<(), String>>| {
+            until_it_holds(&proxy, deadline, check)
+        };
+        let (failing, answered): (Vec<_>, Vec<_>) =
+            plans.iter().partition(|plan| matches!(plan.expect, Expectation::Fails(_)));
+        thread::scope(|scope| {
+            let check = |plan| expect::check(topology, plan, &mut Memory::default());
+            let running: Vec<_> = failing
+                .into_iter()
+                .map(|plan| scope.spawn(move || until_it_holds(&mut || check(plan))))
+                .collect();
+            running.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err("a probe's thread panicked".to_owned()))
+            })
+        })?;
+        answered
+            .into_iter()
+            .try_for_each(|plan| until_it_holds(&mut || expect::check(topology, plan, memory)))
+    }
+
+    /// Repeats each health check until the answer is as expected, or the time to settle is over.
+    pub fn check_http(&mut self, plans: &[HttpPlan]) -> Result<(), String> {
+        let deadline = Instant::now() + SETTLE;
+        for plan in plans {
+            let place = self.place(&plan.from).map_err(|error| chain(&error))?.clone();
+            let proxy = Mutex::new(&mut self.proxy);
+            until_it_holds(&proxy, deadline, &mut || Ok(ask_health(&place, plan)))?;
+        }
+        Ok(())
+    }
+
+    /// The place of that name.
+    pub fn place(&self, name: &str) -> Result<&Place> {
+        self.topology.place(name).ok_or_else(|| no_such_place(name))
+    }
+}
+
+fn no_such_place(name: &str) -> RigError {
+    RigError::BadCase { case: format!("at {name}"), message: "there is no such place".to_owned() }
+}
+
+/// Repeats `check` until it succeeds, or the deadline has passed.
+fn until_it_holds(
+    proxy: &Mutex<&mut Proxy>,
+    deadline: Instant,
+    check: &mut dyn FnMut() -> Result<Result<(), String>>,
+) -> Result<(), String> {
+    loop {
+        let checked = check().map_err(|error| chain(&error))?;
+        let Err(mismatch) = checked else { return Ok(()) };
+        if let Some(status) = proxy.lock().unwrap_or_else(PoisonError::into_inner).ended() {
+            return Err(format!("{mismatch}; {}", RigError::ProxyEnded { status }));
+        }
+        if Instant::now() >= deadline {
+            return Err(mismatch);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Asks every address once, and compares.
+fn ask_health(place: &Place, plan: &HttpPlan) -> Result<(), String> {
+    for address in &plan.to {
+        let asked = http::get(&place.namespace, *address, &plan.path);
+        let wrong = |what: String| Err(format!("{} to {address}{}: {what}", place.name, plan.path));
+        match (asked, plan.status) {
+            (Err(_), None) => {}
+            (Err(error), Some(_)) => return wrong(chain(&error)),
+            (Ok(answer), None) => return wrong(format!("expected no server, got {answer:?}")),
+            (Ok(answer), Some(status)) => {
+                let has = |line: &String| {
+                    answer.head.lines().any(|sent| sent.trim_end().eq_ignore_ascii_case(line))
+                };
+                if answer.status != status {
+                    return wrong(format!("expected {status}, got {answer:?}"));
+                }
+                if let Some(missing) = plan.headers.iter().find(|line| !has(line)) {
+                    return wrong(format!("no header {missing:?} in {answer:?}"));
+                }
+                if plan.body.as_ref().is_some_and(|body| *body != answer.body) {
+                    return wrong(format!("expected {:?}, got {:?}", plan.body, answer.body));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts a server on port 8080 of every pod, and the servers of the case.
+fn start_servers(topology: &Topology, plans: &[ServerPlan]) -> Result<Vec<EchoServer>> {
+    let usual = topology.pods().map(|pod| {
+        EchoServer::start(&pod.namespace, &pod.name, 8080, &[Protocol::Tcp, Protocol::Udp])
+    });
+    let mut servers = usual.collect::<Result<Vec<_>>>()?;
+    for plan in plans {
+        for name in &plan.at {
+            let place = topology.place(name).ok_or_else(|| no_such_place(name))?;
+            let name = format!("{name}{}", plan.suffix);
+            servers.push(EchoServer::start(&place.namespace, &name, plan.port, &plan.protocols)?);
+        }
+    }
+    Ok(servers)
+}

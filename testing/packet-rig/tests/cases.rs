@@ -1,0 +1,78 @@
+//! Every case of `cases/*.yaml` as a test of its own, against the real proxy and the real kernel.
+//!
+//! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
+//! backends as a comma-separated list (else: all that are built). Four cases run at a time unless
+//! `--test-threads` asks for another number. A case that this machine cannot run is reported as ignored, with the reason.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use packet_rig::{Case, RigError, backend, binary, capability, chain, run_case};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(4));
+    match trials(arguments.list) {
+        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Err(error) => {
+            eprintln!("packet cases cannot be run: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
+    let binary = match only_listed {
+        true => PathBuf::new(),
+        false => {
+            capability::can_build_namespaces()?;
+            binary::find()?
+        }
+    };
+    let backends = backend::selected()?;
+    let mut trials = Vec::new();
+    for file in case_files()? {
+        let subject = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        for case in Case::load(&file)? {
+            let case = Arc::new(case);
+            for backend in &backends {
+                let name = format!("{backend}::{subject}::{}", case.name);
+                trials.push(trial(name, Arc::clone(&case), backend, binary.clone()));
+            }
+        }
+    }
+    Ok(trials)
+}
+
+fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = case.not_for(backend) {
+            return Ok(Completion::ignored_with(format!("not with {backend}: {reason}")));
+        }
+        if let Some(reason) = case.not_runnable() {
+            return Ok(Completion::ignored_with(format!("not runnable: {reason}")));
+        }
+        run_case(&case, backend, &binary).map_err(Failed::from)?;
+        Ok(Completion::Completed)
+    })
+}
+
+fn case_files() -> Result<Vec<PathBuf>, RigError> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+    let failed = |source| RigError::File { action: "read", path: directory.clone(), source };
+    let mut files: Vec<PathBuf> = fs::read_dir(&directory)
+        .map_err(failed)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,259 @@
+//! The proxy is killed and started again under load: no connection is lost, and the kernel is sent
+//! the differences alone.
+
+use std::{collections::BTreeMap, fmt::Write, thread, time::Duration};
+
+use packet_rig::{
+    Case, LoadGenerator, LoadPlan, Rig, Target, backend, binary,
+    case::{Expectation, ProbePlan, Reaches},
+};
+
+/// Services besides the one under load, so that a difference is much less than the whole.
+const OTHERS: usize = 200;
+
+/// The metric of the bytes sent to the kernel.
+const SENT: &str = "switchyard_transaction_bytes_sum";
+
+const WEB: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10, "fd00:10:96::10"]
+  ipFamilies: [IPv4, IPv6]
+  ports: [{name: t, port: 80, nodePort: 30080}, {name: u, port: 80, nodePort: 30080, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node-1}, {addresses: [10.244.2.10], nodeName: node-2}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
+endpoints: [{addresses: ["fd00:10:244:1::10"], nodeName: node-1}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: sticky}
+spec: {sessionAffinity: ClientIP, clusterIP: 10.96.0.20, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sticky-4, labels: {kubernetes.io/service-name: sticky}}
+addressType: IPv4
+ports: [{name: "", port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node-1}, {addresses: [10.244.2.11], nodeName: node-2}]
+"#;
+
+/// The traffic meanwhile: the place of the clients, and their target.
+const LOAD: [(&str, &str); 6] = [
+    ("client", "tcp://10.96.0.10:80"),
+    ("client", "udp://192.168.10.1:30080"),
+    ("b", "udp://10.96.0.10:80"),
+    ("b", "tcp://[fd00:10:96::10]:80"),
+    ("node-1", "tcp://192.168.10.1:30080"),
+    ("node-2", "tcp://10.96.0.20:80"),
+];
+
+/// A Service whose endpoint can move.
+fn moving(endpoint: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Service
+metadata: {{name: moving}}
+spec: {{type: NodePort, clusterIP: 10.96.0.30, ports: [{{port: 80, nodePort: 30090}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: moving-4, labels: {{kubernetes.io/service-name: moving}}}}
+addressType: IPv4
+ports: [{{name: \"\", port: 8080}}]
+endpoints: [{{addresses: [{endpoint}], nodeName: node-1}}]
+"
+    )
+}
+
+fn others() -> String {
+    let mut text = String::new();
+    for i in 0..OTHERS {
+        write!(
+            text,
+            "
+apiVersion: v1
+kind: Service
+metadata: {{name: other-{i}}}
+spec: {{clusterIP: 10.96.1.{i}, ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: other-{i}, labels: {{kubernetes.io/service-name: other-{i}}}}}
+addressType: IPv4
+ports: [{{name: \"\", port: 8080}}]
+endpoints: [{{addresses: [10.244.2.10]}}, {{addresses: [10.244.2.11]}}]
+---"
+        )
+        .unwrap();
+    }
+    text
+}
+
+fn target(text: &str) -> Target {
+    text.parse().unwrap()
+}
+
+/// Whether a new process of the backend sends the differences from the kernel's rules alone.
+fn is_incremental(backend: &str) -> bool {
+    ["nftables", "iptables"].contains(&backend)
+}
+
+fn start(backend: &str) -> Rig {
+    let case = Case {
+        name: "restart".to_owned(),
+        cluster_cidr: true,
+        manifests: WEB.to_owned(),
+        files: BTreeMap::from([
+            ("others.yaml".to_owned(), others()),
+            ("moving.yaml".to_owned(), moving("10.244.1.10")),
+        ]),
+        ..Case::default()
+    };
+    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
+    rig.wait_ready().unwrap();
+    rig
+}
+
+fn start_load(rig: &Rig) -> Vec<(&'static str, &'static str, LoadGenerator)> {
+    let start = |(from, to): (&'static str, &'static str)| {
+        let plan = LoadPlan {
+            workers: 2,
+            persistent: 3,
+            pause: Duration::from_millis(3),
+            // A busy machine must not look like a lost connection.
+            timeout: Duration::from_secs(5),
+            ..LoadPlan::new(&rig.place(from).unwrap().namespace, target(to))
+        };
+        (from, to, LoadGenerator::start(&plan))
+    };
+    LOAD.into_iter().map(start).collect()
+}
+
+fn assert_nothing_lost(load: Vec<(&str, &str, LoadGenerator)>) {
+    for (from, to, load) in load {
+        let report = load.finish().unwrap();
+        let (new, kept) = (&report.new_connections, &report.persistent);
+        println!(
+            "{from} to {to}: {} new connections, {} requests over kept ones, {} and {} lost; \
+             slowest {:?}",
+            new.attempts,
+            kept.attempts,
+            new.failed(),
+            kept.failed(),
+            new.latency(1.0).unwrap_or_default()
+        );
+        assert_eq!(new.failed() + kept.failed(), 0, "{from} to {to}: {new:?} {kept:?}");
+        assert!(new.attempts > 50 && kept.attempts > 10, "{from} to {to}: hardly any traffic");
+    }
+}
+
+/// Runs a test with each selected backend; the backend's name is printed before.
+fn with_every_backend(test: impl Fn(&str)) {
+    let _calm = crate::stay_calm();
+    for backend in backend::selected().unwrap() {
+        println!("--- {backend}");
+        test(backend);
+    }
+}
+
+/// Bytes that this process has sent the kernel so far.
+fn sent(rig: &Rig) -> f64 {
+    rig.proxy.metric(SENT).unwrap().iter().sum()
+}
+
+/// The requests of 17 clients whose endpoint is remembered or compared.
+fn sticky_clients(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
+    let mut reaches = Reaches::all_of(["a", "d"]);
+    reaches.same_endpoint = true;
+    change(&mut reaches);
+    let to = [target("tcp://10.96.0.20:80")];
+    let plan = ProbePlan::new(&["client"], &to, Expectation::Reaches(reaches));
+    [ProbePlan { sources: 17, ..plan }]
+}
+
+fn moving_reaches(endpoint: &str) -> [ProbePlan; 1] {
+    let to = [target("tcp://10.96.0.30:80"), target("tcp://192.168.10.1:30090")];
+    let expect = Expectation::Reaches(Reaches::all_of([endpoint]));
+    [ProbePlan::new(&["client", "node-1"], &to, expect)]
+}
+
+#[test]
+fn killed_under_load_it_loses_nothing_and_sends_nothing() {
+    with_every_backend(kill_under_load);
+}
+
+fn kill_under_load(backend: &str) {
+    let mut rig = start(backend);
+    rig.check(&sticky_clients(|reaches| {
+        reaches.clients_differ = true;
+        reaches.remember = Some("before".to_owned());
+    }))
+    .unwrap();
+    assert!(sent(&rig) > 0.0, "the first process must have programmed something");
+    let load = start_load(&rig);
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(300));
+        rig.proxy.kill();
+        thread::sleep(Duration::from_millis(300));
+        rig.start_again().unwrap();
+        // Long enough for a second look at anything.
+        thread::sleep(Duration::from_millis(700));
+        if is_incremental(backend) {
+            assert_eq!(sent(&rig), 0.0, "nothing has changed: {}", rig.proxy.log());
+        }
+    }
+    assert_nothing_lost(load);
+    rig.check(&sticky_clients(|reaches| reaches.same_as = Some("before".to_owned()))).unwrap();
+}
+
+#[test]
+fn what_changed_while_it_was_away_is_sent_alone() {
+    with_every_backend(change_while_away);
+}
+
+fn change_while_away(backend: &str) {
+    let mut rig = start(backend);
+    rig.check(&moving_reaches("a")).unwrap();
+    let everything = sent(&rig);
+    rig.write("moving.yaml", &moving("10.244.1.11")).unwrap();
+    rig.check(&moving_reaches("b")).unwrap();
+    let by_the_running_one = sent(&rig) - everything;
+    assert!(by_the_running_one > 0.0);
+
+    let load = start_load(&rig);
+    thread::sleep(Duration::from_millis(300));
+    rig.proxy.kill();
+    rig.write("moving.yaml", &moving("10.244.1.10")).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    rig.check(&moving_reaches("b")).unwrap();
+    rig.start_again().unwrap();
+    rig.check(&moving_reaches("a")).unwrap();
+    thread::sleep(Duration::from_millis(700));
+    let by_the_new_one = sent(&rig);
+    println!(
+        "everything: {everything} bytes; one endpoint, running: {by_the_running_one}, \
+         away: {by_the_new_one}"
+    );
+    if is_incremental(backend) {
+        // A new process may send a little more than a process that knows what it wrote.
+        assert!(by_the_new_one > 0.0 && by_the_new_one <= 2.0 * by_the_running_one);
+        assert!(by_the_new_one * 20.0 < everything);
+    }
+    assert_nothing_lost(load);
+}

@@ -1,0 +1,182 @@
+//! The table in `docs/semantics.md` and the tests agree: the table names every case, and nothing
+//! that does not exist.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use packet_rig::{Case, backend::BACKENDS};
+
+pub(super) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn document() -> String {
+    fs::read_to_string(root().join("docs/semantics.md")).unwrap()
+}
+
+/// Whether the source has a function of that name which the test harness runs: marked as a test,
+/// and not ignored.
+fn is_run_as_a_test(source: &str, name: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let start = format!("fn {name}(");
+    let is_function = |line: &&str| line.strip_prefix("async ").unwrap_or(line).starts_with(&start);
+    let Some(place) = lines.iter().position(is_function) else { return false };
+    // Attributes and comments, up to the end of the item before or the start of the module.
+    let ends_item = |line: &&&str| line.is_empty() || line.ends_with(['{', '}', ';']);
+    let attributes: Vec<&str> = lines[..place]
+        .iter()
+        .rev()
+        .take_while(|line| !ends_item(line))
+        .filter(|line| !line.starts_with("//"))
+        .copied()
+        .collect();
+    let has = |starts: [&str; 2]| {
+        attributes.iter().any(|line| starts.iter().any(|start| line.starts_with(start)))
+    };
+    has(["#[test]", "#[tokio::test"]) && !has(["#[ignore", "#[cfg("])
+}
+
+#[test]
+fn tests_are_told_from_other_functions() {
+    let source = "
+        fn helper() {}
+
+        #[test]
+        fn plain() {}
+
+        /// With a comment.
+        #[tokio::test(
+            start_paused = true
+        )]
+        // And another.
+        async fn paused() {}
+
+        #[test]
+        #[ignore = \"slow\"]
+        fn ignored() {}
+        fn after() {}
+        // fn commented(
+        proptest! {
+            #![proptest_config(config())]
+
+            #[test]
+            fn property(
+                number in 0..9,
+            ) {}
+        }
+    ";
+    for name in ["plain", "paused", "property"] {
+        assert!(is_run_as_a_test(source, name), "{name}");
+    }
+    for name in ["helper", "ignored", "after", "commented", "missing"] {
+        assert!(!is_run_as_a_test(source, name), "{name}");
+    }
+}
+
+/// Every case, by the name it has in the table.
+fn cases() -> BTreeMap<String, Case> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+    let mut cases = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let subject = path.file_stem().unwrap().to_string_lossy().into_owned();
+        for case in Case::load(&path).unwrap() {
+            cases.insert(format!("{subject}::{}", case.name), case);
+        }
+    }
+    assert!(cases.len() > 50, "where are the cases?");
+    cases
+}
+
+/// The cells of every row with so many cells.
+pub(super) fn rows(text: &str, count: usize) -> Vec<Vec<&str>> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .map(|line| line.split(" | ").map(str::trim).collect::<Vec<_>>())
+        .filter(|cells| cells.len() == count && !["Behaviour", "Case"].contains(&cells[0]))
+        .collect()
+}
+
+/// The names in a cell.
+pub(super) fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn what_the_table_names_exists() {
+    let (text, cases) = (document(), cases());
+    let rows = rows(&text, 4);
+    assert!(rows.len() > 50, "where is the table?");
+    for row in rows {
+        let shown_by = names(row[3]);
+        assert!(!shown_by.is_empty(), "nothing shows: {}", row[0]);
+        for name in shown_by {
+            let (place, item) = name.split_once("::").unwrap_or_else(|| panic!("{name}"));
+            let exists = match place.contains('/') {
+                true => fs::read_to_string(root().join(place))
+                    .is_ok_and(|source| is_run_as_a_test(&source, item)),
+                false => cases.contains_key(name),
+            };
+            assert!(exists, "{name} is no test that is run, but is to show: {}", row[0]);
+        }
+    }
+}
+
+#[test]
+fn every_case_is_in_the_table() {
+    let text = document();
+    let named: BTreeSet<&str> = rows(&text, 4).iter().flat_map(|row| names(row[3])).collect();
+    let cases = cases();
+    let missing: Vec<_> = cases.keys().filter(|name| !named.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "docs/semantics.md does not name {missing:?}");
+}
+
+#[test]
+fn the_table_says_which_backends_are_excepted() {
+    let (text, cases) = (document(), cases());
+    for row in rows(&text, 4) {
+        let named = names(row[3]);
+        let excepted: BTreeSet<&str> = named
+            .iter()
+            .filter_map(|name| cases.get(*name))
+            .flat_map(|case| case.not.keys().map(String::as_str))
+            .collect();
+        let expected = match excepted.is_empty() {
+            true => "all".to_owned(),
+            false => {
+                let in_order = BACKENDS.into_iter().filter(|name| excepted.contains(name));
+                format!("all but {}", in_order.collect::<Vec<_>>().join(", "))
+            }
+        };
+        assert_eq!(row[2], expected, "backends of: {}", row[0]);
+    }
+}
+
+#[test]
+fn the_table_says_why() {
+    let (text, cases) = (document(), cases());
+    let said: BTreeSet<String> =
+        rows(&text, 3).into_iter().map(|cells| format!("| {} |", cells.join(" | "))).collect();
+    let meant: BTreeSet<String> = cases
+        .iter()
+        .flat_map(|(name, case)| {
+            let line = move |(backend, reason): (&String, &String)| {
+                format!("| `{name}` | {backend} | {} |", reason.trim())
+            };
+            case.not.iter().map(line)
+        })
+        .collect();
+    let lines = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join("\n");
+    assert!(said == meant, "docs/semantics.md should end with:\n{}", lines(&meant));
+}
+
+#[test]
+fn nftables_passes_every_case_that_upstreams_does() {
+    for (name, case) in cases() {
+        let is_excepted = case.not_for("nftables").is_some();
+        assert_eq!(is_excepted, name == "nodeport::localhost-node-ports", "{name}");
+    }
+}

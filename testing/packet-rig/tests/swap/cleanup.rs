@@ -1,0 +1,96 @@
+//! `--cleanup` removes what kube-proxy's own clean-up would, in every mode, without a cluster, and can
+//! be repeated.
+
+use packet_rig::{NetNs, Rig};
+use switchyard_core::model::IpFamily;
+use switchyard_iptables::Flavour;
+
+use crate::kube_proxy::{Bystanders, IpvsMode, programs};
+use crate::support::{
+    KubeProxy, assert_no_chains, assert_no_tables, assert_nothing_of_ipvs, cluster, node, prepare,
+};
+
+const MODES: [&str; 4] = ["nftables", "iptables", "ipvs", "userspace"];
+
+fn firewall(node: &NetNs, flavour: Flavour) -> Vec<String> {
+    let lines = programs::save(flavour, node, IpFamily::V4).unwrap();
+    lines.into_iter().filter(|line| line.contains("KUBE-FIREWALL")).collect()
+}
+
+/// Leaves something behind, and cleans up, once for each mode that may be configured.
+fn cleans_up(flavour: Flavour, leave: impl Fn(&NetNs)) {
+    let rig = prepare("nftables", &cluster());
+    let node = node(&rig);
+    // First without a kubelet: the proxy or the kubelet makes the shared chain, whichever is first.
+    leave(&node);
+    let before = firewall(&node, flavour);
+    clean_up_twice(&rig, "iptables");
+    assert_no_tables(&node);
+    assert_no_chains(&node, flavour);
+    assert_nothing_of_ipvs(&node, flavour);
+    assert_eq!(firewall(&node, flavour), before, "upstream's clean-up leaves it");
+
+    let bystanders = Bystanders::settle(&node, flavour).unwrap();
+    for mode in MODES {
+        leave(&node);
+        clean_up_twice(&rig, mode);
+        assert_no_tables(&node);
+        assert_no_chains(&node, flavour);
+        assert_nothing_of_ipvs(&node, flavour);
+        assert_eq!(bystanders.changes(&node).unwrap(), [""; 0], "{mode}");
+    }
+}
+
+fn clean_up_twice(rig: &Rig, mode: &str) {
+    for _ in 0..2 {
+        let arguments = ["--cleanup".to_owned(), format!("--proxy-mode={mode}")];
+        let output = rig.proxy.command(&arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{mode}: {}: {said}", output.status);
+    }
+}
+
+#[test]
+fn of_nftables() {
+    cleans_up(Flavour::Nft, |node| KubeProxy::nftables().sync(node, &cluster()));
+}
+
+#[test]
+fn of_iptables_nft() {
+    cleans_up(Flavour::Nft, |node| KubeProxy::iptables(Flavour::Nft).sync(node, &cluster()));
+}
+
+#[test]
+fn of_iptables_legacy() {
+    cleans_up(Flavour::Legacy, |node| KubeProxy::iptables(Flavour::Legacy).sync(node, &cluster()));
+}
+
+fn cleans_up_ipvs(flavour: Flavour) {
+    let mode = IpvsMode { flavour };
+    cleans_up(flavour, |node| {
+        mode.leave(node, &cluster()).unwrap();
+        assert!(mode.leftovers(node).unwrap().len() > 60, "the fixtures");
+    });
+}
+
+#[test]
+fn of_ipvs_with_nft() {
+    cleans_up_ipvs(Flavour::Nft);
+}
+
+#[test]
+fn of_ipvs_with_legacy() {
+    cleans_up_ipvs(Flavour::Legacy);
+}
+
+/// As after a try of all modes without a clean-up between them.
+#[test]
+fn of_everything_at_once() {
+    cleans_up(Flavour::Legacy, |node| {
+        KubeProxy::nftables().sync(node, &cluster());
+        for flavour in Flavour::ALL {
+            KubeProxy::iptables(flavour).sync(node, &cluster());
+        }
+        IpvsMode { flavour: Flavour::Legacy }.leave(node, &cluster()).unwrap();
+    });
+}

@@ -1,0 +1,42 @@
+//! A stand-in for kube-proxy v1.36, as far as the kernel can tell: something to take over from,
+//! and to be taken over by.
+//!
+//! From a description of a cluster ([`Cluster`]), [`NftablesMode`] and [`IptablesMode`] write what
+//! kube-proxy writes at a sync, in the same steps: which objects are listed, which are stale, which
+//! declarations are repeated for objects that may exist, what goes into one transaction, and what
+//! waits for the next. On an empty node, the first sync leaves kube-proxy's ruleset; on a node with
+//! another proxy's rules, the first sync is a take-over. [`IpvsMode`] writes what ipvs mode leaves, and
+//! serves nothing. [`Cluster::manifests`] returns the same Services for the proxy under test.
+//!
+//! Left out:
+//!
+//! - partial syncs (every sync here is one of kube-proxy's full ones, of which a partial sync is a
+//!   part), nfacct counters, the large-cluster mode, and what topology and the conditions of
+//!   endpoints decide;
+//! - the clean-up of conntrack, sysctls, the ACCEPT rules for health check node ports;
+//! - in nftables mode, `list --terse`: the stand-in lists tables with their elements.
+//!
+//! Sources: kube-proxy's documented behaviour, and the names in its documentation.
+
+mod bystanders;
+mod cluster;
+mod error;
+mod family;
+mod iptables;
+mod ipvs;
+mod listing;
+mod names;
+mod nftables;
+pub mod programs;
+
+pub use self::{
+    bystanders::Bystanders,
+    cluster::{Cluster, Port, Service},
+    iptables::IptablesMode,
+    ipvs::IpvsMode,
+    listing::Listing,
+    nftables::NftablesMode,
+};
+
+/// The mark bit of packets to be masqueraded.
+const MARK: &str = "0x4000";

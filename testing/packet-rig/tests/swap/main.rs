@@ -1,0 +1,13 @@
+//! The two-way swap: Switchyard takes over from kube-proxy, and kube-proxy from Switchyard, under
+//! load. kube-proxy is the stand-in in [`kube_proxy`].
+//!
+//! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+mod cleanup;
+mod fixtures;
+mod kube_proxy;
+mod support;
+mod taken_over;
+mod taking_over;
