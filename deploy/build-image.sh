@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the image without a registry and without a container engine: a static binary, a root file
-# system of little more than it, and an OCI layout in a tar file, by cargo, tar and sha256sum.
+# Builds the image without a registry and without a container engine, with cargo, tar and sha256sum: a
+# static binary, a small root file system, and an OCI layout in a tar file.
 #
 #   [LEVEL=1-9] deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
 #
@@ -11,12 +11,12 @@
 #   -b  a binary that was built before, instead of building one
 #   -f  a directory to lay over the root file system
 #
-# LEVEL is how hard the layer is compressed; 9 if not given.
+# LEVEL is the compression level of the layer; 9 if not given.
 #
 # Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
 # `skopeo copy oci-archive:FILE docker://...`, or `podman load -i FILE`.
 set -eu
-# What is made must not depend on who makes it.
+# The result must not depend on the user who builds it.
 umask 022
 
 cd "$(dirname "$0")/.."
@@ -51,7 +51,7 @@ if [ -z "$binary" ]; then
     if [ "$(printf '2.36\n%s\n' "$version" | sort -V | head -n 1)" = 2.36 ]; then
         flags="$flags -C link-arg=-Wl,-z,pack-relative-relocs"
     fi
-    # The explicit target keeps the flags off what runs while building.
+    # The explicit target keeps the flags from build scripts and macros.
     RUSTFLAGS=$flags \
         cargo build --profile dist --locked --package switchyard --bin switchyard --target "$target"
     binary=${CARGO_TARGET_DIR:-target}/$target/dist/switchyard
@@ -64,19 +64,19 @@ mkdir -p "$root/usr/local/bin" "$root/etc" "$root/var/lib/kube-proxy" "$root/tmp
     "$layout/blobs/sha256"
 chmod 1777 "$root/tmp"
 install -m 0755 "$binary" "$root/usr/local/bin/switchyard"
-# Where kube-proxy is in its image, so that manifests that call it need no change.
+# The path of the program in kube-proxy's image, so that manifests with that path need no change.
 ln -s switchyard "$root/usr/local/bin/kube-proxy"
 echo "root:x:0:0::/:/nonexistent
 nonroot:x:65532:65532::/:/nonexistent" >"$root/etc/passwd"
 echo "root:x:0:
 nonroot:x:65532:" >"$root/etc/group"
-# A node may know the API server by a name in its /etc/hosts alone.
+# The API server's name may be only in the node's /etc/hosts.
 echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 [ "$variant" = nftables ] || deploy/iptables-root.sh "$root"
 [ -z "$overlay" ] || cp -a "$overlay/." "$root/"
 
-# A user other than root has a capability only if the file grants it. Without the privilege to mark
-# the file the image is whole all the same, but must run as root.
+# A user other than root has a capability only if the file grants it. If this user may not mark the
+# file, the image is complete nevertheless, but must run as root.
 xattrs=
 if setcap cap_net_admin+ep "$root/usr/local/bin/switchyard" 2>/dev/null; then
     xattrs="--xattrs --xattrs-include=security.capability"
@@ -90,7 +90,7 @@ reproducible() {
         --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime "$@"
 }
 digest() { sha256sum "$1" | cut -d' ' -f1; }
-# Moves a file to where its content says; prints digest and size, two words.
+# Moves a file to the path of its digest; prints digest and size as two words.
 blob() {
     sum=$(digest "$1")
     mv "$1" "$layout/blobs/sha256/$sum"
@@ -124,7 +124,7 @@ esac
 printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
     "$manifest" "$manifest_size" "$architecture" "$full" "${name##*:}" >"$layout/index.json"
 printf '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"
-# For engines that know only their own archives.
+# For engines that read only Docker's archives.
 printf '[{"Config":"blobs/sha256/%s","RepoTags":["%s"],"Layers":["blobs/sha256/%s"]}]' \
     "$config" "$name" "$layer" >"$layout/manifest.json"
 

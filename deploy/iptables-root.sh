@@ -1,25 +1,24 @@
 #!/bin/sh
-# Collects what the iptables and ipvs modes call, for the image's root file system: iptables and
+# Collects the programs of the iptables and ipvs modes for the image's root file system: iptables and
 # ip6tables of both flavours, ipset and modprobe, with the libraries and extensions that they load.
-# It takes them from this distribution, without a container engine: those that are installed from
-# where they are, those that are not from Debian packages (apt-get download), which are unpacked
-# and not installed.
+# The files come from this distribution, without a container engine: installed files are copied, and
+# others are taken from Debian packages (apt-get download), which are unpacked but not installed.
 #
 #   deploy/iptables-root.sh DIRECTORY
 set -eu
-# What is made must not depend on who makes it.
+# The result must not depend on the user who builds it.
 umask 022
 destination=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$1" >&2; exit 1; }
 
-# Where programs are that may not be in an ordinary user's PATH.
+# Directories of programs that may be missing from an ordinary user's PATH.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 # The program that both flavours have under other names, and those names.
 iptables='iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore'
 
-# Packages whose programs are missing here, with what they depend on that is missing, too.
+# Packages whose programs are missing here, with their missing dependencies.
 missing=
 command -v xtables-nft-multi >/dev/null && command -v xtables-legacy-multi >/dev/null ||
     missing="$missing iptables"
@@ -42,7 +41,7 @@ if [ -n "$missing" ]; then
 fi
 unpacked=$work/unpacked
 
-# Where a program is, here or among what was unpacked.
+# Prints the path of a program, installed or unpacked.
 find_program() {
     for directory in $(echo "$PATH" | tr : ' ') \
         "$unpacked/usr/sbin" "$unpacked/sbin" "$unpacked/usr/bin" "$unpacked/bin"; do
@@ -61,7 +60,7 @@ put() {
     install -m "$(stat -c %a "$1")" "$1" "$place"
 }
 
-# Copies what a program or library loads: names that the loader must find below /lib and /usr/lib.
+# Copies the libraries that a program or library loads, under the names that the loader looks up.
 put_libraries() {
     paths=$(find "$unpacked" -name '*.so*' -printf '%h\n' 2>/dev/null | sort -u | paste -sd:)
     LD_LIBRARY_PATH=$paths ldd "$@" 2>&1 | grep -v 'not a dynamic executable' >"$work/ldd" || true
@@ -74,7 +73,8 @@ put_libraries() {
 }
 
 mkdir -p "$destination/usr/sbin" "$destination/usr/bin" "$destination/usr/lib"
-# One tree, as distributions have it: the kernel is told of /sbin/modprobe, the loader of /lib.
+# /sbin and /lib lead into /usr, as in distributions: the kernel runs /sbin/modprobe, and the loader
+# looks in /lib.
 for name in bin sbin lib; do ln -sfn "usr/$name" "$destination/$name"; done
 [ ! -d /lib64 ] || { mkdir -p "$destination/usr/lib64"; ln -sfn usr/lib64 "$destination/lib64"; }
 
@@ -87,12 +87,12 @@ for flavour in nft legacy; do
         ln -sfn "xtables-$flavour-multi" "$destination/usr/sbin/$prefix-$flavour$action"
     done
 done
-# What somebody types who looks around in a pod. The program itself uses the host's flavour.
+# The plain names, for people in a pod. The program itself uses the host's flavour.
 for name in $iptables; do ln -sfn xtables-nft-multi "$destination/usr/sbin/$name"; done
 ipset=$(find_program ipset)
 put "$ipset" usr/sbin/ipset
 put_libraries "$ipset"
-# It goes by its name: as modprobe it does what modprobe does.
+# kmod acts as the program whose name it is called by.
 kmod=$(find_program kmod)
 put "$kmod" usr/bin/kmod
 ln -sfn ../bin/kmod "$destination/usr/sbin/modprobe"

@@ -4,7 +4,7 @@
 #
 #   [LIMIT=BYTES] deploy/test-image.sh FILE
 set -eu
-# Of the binary; 15 MiB.
+# The limit of the binary's size: 15 MiB.
 limit=${LIMIT:-15728640}
 archive=$1
 here=$(dirname "$0")
@@ -17,7 +17,7 @@ tar -C "$work/layout" -xf "$archive"
 for blob in "$work"/layout/blobs/sha256/*; do
     [ "$(sha256sum "$blob" | cut -d' ' -f1)" = "${blob##*/}" ] || fail "$blob has another digest"
 done
-# Whatever is named by digest and size must be there in that size.
+# Every blob that is named by digest and size must exist in that size.
 cat "$work/layout/index.json" "$work"/layout/blobs/sha256/* 2>/dev/null |
     grep -ao '"digest":"sha256:[0-9a-f]*","size":[0-9]*' |
     sed 's/.*sha256:\([0-9a-f]*\)","size":\([0-9]*\)/\1 \2/' >"$work/named"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the program of an unpacked image in its own root file system, as test-image.sh does for each
-# mode: in network, mount and process namespaces that are gone afterwards. The rules must be there
-# for the programs of this machine, stay when the program ends, and go with --cleanup.
+# Runs the program of an unpacked image in its own root file system, in network, mount and process
+# namespaces of its own; test-image.sh does so for each mode. The programs of this machine must list
+# the rules; the rules must stay when the program ends, and disappear with --cleanup.
 #
 #   deploy/try-root.sh ROOT nftables|iptables-nft|iptables-legacy USER
 set -eu
@@ -13,14 +13,14 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 fail() { echo "$mode: $1" >&2; cat "$log" >&2; exit 1; }
 
-# Whether the cluster IP is among the rules, by this machine's own programs.
+# Whether this machine's own programs list the cluster IP among the rules.
 programmed() {
     case $mode in
         nftables) nft list table ip kube-proxy 2>/dev/null | grep -qF 10.96.0.10 ;;
         *) "$mode-save" 2>/dev/null | grep -qF 'KUBE-SERVICES -d 10.96.0.10/32' ;;
     esac
 }
-# Whether anything of ours is there.
+# Whether any rule of ours exists.
 anything() {
     case $mode in
         nftables) nft list tables | grep -q kube-proxy ;;
@@ -29,8 +29,8 @@ anything() {
 }
 ip link set lo up
 ip address add 192.0.2.1/32 dev lo
-# As containers have it: nothing but what the image has, /proc, /sys, and nothing to write to but
-# the lock of iptables, which is the host's.
+# As in a container: only the image, /proc and /sys, all read-only except for the host's lock of
+# iptables.
 mount --bind "$root" "$root"
 mkdir -p "$root/proc" "$root/sys" "$root/manifests" "$root/run"
 : >"$root/run/xtables.lock"
@@ -63,16 +63,16 @@ mount --bind "$lock" "$root/run/xtables.lock"
 rm -f "$lock"
 mount -o remount,ro,bind "$root"
 case $mode in
-    # By this the kubelet shows which flavour the host has.
+    # The kubelet's chain, which shows the host's flavour.
     iptables-*) "$mode" -t mangle -N KUBE-IPTABLES-HINT ;;
-    # Left behind by kube-proxy.
+    # Rules that kube-proxy left behind.
     nftables)
         iptables-nft -t nat -N KUBE-SERVICES
-        # Others are not told of tables of iptables-legacy whose modules are built into the kernel.
+        # Only root can list the tables of iptables-legacy if its modules are built into the kernel.
         if [ "$user" = 0:0 ]; then iptables-legacy -t nat -N KUBE-SERVICES; fi
         ;;
 esac
-# Whether that is still there.
+# Whether the rules of kube-proxy still exist.
 left_behind() {
     [ "$mode" = nftables ] || return 1
     for flavour in nft legacy; do
