@@ -23,8 +23,8 @@ use switchyard_core::{
 use switchyard_nft::{
     NftConfig, NftProxier, render,
     ruleset::{
-        Element, Family, Key, OperationKind, SetDef, Table, Transaction, Transport, TransportKind,
-        Value,
+        Element, Elements, Family, Key, OperationKind, SetDef, Table, Transaction, Transport,
+        TransportKind, Value,
     },
 };
 use test_netns::in_namespace;
@@ -133,7 +133,7 @@ fn chains(many: &ManyServices) -> usize {
     in_namespace(|| {
         let mut transport = open();
         transport.commit(&transaction(many)).expect("the ruleset is committed");
-        let table = transport.read(&table(), &[]).expect("the table can be read");
+        let table = transport.read(&table(), Elements::Omit).expect("the table can be read");
         table.expect("the table exists").chains.len()
     })
 }

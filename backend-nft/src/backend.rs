@@ -9,7 +9,7 @@ use crate::{
     NftConfig, NftProxier,
     layout::names::table,
     probe::{ProbeError, probe},
-    ruleset::{Family, Transaction, Transport, TransportError, TransportKind},
+    ruleset::{Elements, Family, Transaction, Transport, TransportError, TransportKind},
 };
 
 /// nftables mode with its configuration.
@@ -61,7 +61,7 @@ impl Backend for NftBackend {
 /// Deletes the tables of both families.
 pub(crate) fn delete_tables(transport: &mut dyn Transport) -> Result<(), ProxierError> {
     let delete = |family| -> Result<(), TransportError> {
-        if transport.read(table(family), &[])?.is_some() {
+        if transport.read(table(family), Elements::Omit)?.is_some() {
             let mut transaction = Transaction::new();
             transaction.delete_table(table(family));
             transport.commit(&transaction)?;

@@ -11,8 +11,8 @@ use switchyard_core::model::{PerFamily, Protocol};
 use crate::{
     layout::names::table,
     ruleset::{
-        BaseChain, ChainKind, ChainName, Family, Hook, Refusal, Rule, Side, Statement, Transaction,
-        Transport, TransportError, TransportKind, Verdict,
+        BaseChain, ChainKind, ChainName, Family, Field, Hook, Refusal, Rule, Selector, SetDef,
+        Side, Statement, Transaction, Transport, TransportError, TransportKind,
     },
 };
 
@@ -22,6 +22,9 @@ const OLDEST_KERNEL: (u32, u32) = (5, 13);
 const NAT_IN: &str = "switchyard-probe-in";
 const NAT_OUT: &str = "switchyard-probe-out";
 const FILTER: &str = "switchyard-probe-filter";
+/// The maps that the probe asks for.
+const BY_PORT: &str = "switchyard-probe-by-port";
+const BY_SLOT: &str = "switchyard-probe-by-slot";
 /// The chain whose deletion the kernel must refuse.
 const NO_SUCH_CHAIN: &str = "switchyard-no-such-chain";
 
@@ -101,9 +104,9 @@ fn wanted(families: &[Family]) -> (Transaction, Vec<&'static str>) {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();
     for &family in families {
-        let (fib, reject, address) = match family {
-            Family::Ip => ("nft_fib_ipv4", "nft_reject_ipv4", [127, 0, 0, 1].into()),
-            Family::Ip6 => ("nft_fib_ipv6", "nft_reject_ipv6", [0, 0, 0, 0, 0, 0, 0, 1u16].into()),
+        let (fib, reject) = match family {
+            Family::Ip => ("nft_fib_ipv4", "nft_reject_ipv4"),
+            Family::Ip6 => ("nft_fib_ipv6", "nft_reject_ipv6"),
         };
         let table = table(family);
         transaction.add_table(table);
@@ -117,13 +120,19 @@ fn wanted(families: &[Family]) -> (Transaction, Vec<&'static str>) {
             transaction.add_base_chain(table, chain);
             modules.push(module);
         }
-        let random = Statement::RandomVerdict(vec![Verdict::Accept, Verdict::Drop]);
-        let dnat = Statement::Dnat { address, port: 1 };
-        let tcp = Statement::Protocol(Protocol::Tcp);
+        let (protocol, port) = (Protocol::Tcp, Field::Port(Protocol::Tcp));
+        let endpoint = [family.address_field(), port];
+        for (map, key) in [(BY_PORT, vec![port]), (BY_SLOT, vec![port, Field::Slot])] {
+            transaction.add_set(table, SetDef::map(map, key, endpoint).into());
+            modules.push("nf_tables");
+        }
+        let key = vec![Selector::DestinationPort];
+        let by_port = Statement::DnatMap { key: key.clone(), map: BY_PORT.into() };
+        let by_slot = Statement::DnatRandom { protocol, key, slots: 1, map: BY_SLOT.into() };
         for (chain, statements, module) in [
             (NAT_IN, vec![Statement::FibLocal(Side::Destination)], fib),
-            (NAT_IN, vec![random], "nft_numgen"),
-            (NAT_IN, vec![tcp, dnat], "nft_nat"),
+            (NAT_IN, vec![Statement::Protocol(protocol), by_port], "nft_nat"),
+            (NAT_IN, vec![by_slot], "nft_numgen"),
             (NAT_OUT, vec![Statement::Masquerade], "nft_masq"),
             (FILTER, vec![Statement::CtStateNew], "nft_ct"),
             (FILTER, vec![Statement::Reject], reject),

@@ -10,6 +10,7 @@ use switchyard_core::state::NodePortAddresses;
 
 use super::{
     ChainRules, Context,
+    affinity::{self, FrontendMap},
     names::{chain, set},
     slot_map::SlotMap,
 };
@@ -51,12 +52,14 @@ pub(crate) enum FixedSet {
     NoEndpointNodePorts,
     NodePortIps,
     HairpinConnections,
+    /// Frontends of Service ports with ClientIP affinity.
+    Affinity(FrontendMap),
     /// Endpoints by slot.
     Slots(SlotMap),
 }
 
 impl FixedSet {
-    const WITHOUT_SLOTS: [Self; 8] = [
+    const SINGLE: [Self; 8] = [
         Self::ClusterIps,
         Self::ServiceIps,
         Self::ServiceNodePorts,
@@ -69,12 +72,14 @@ impl FixedSet {
 
     /// All fixed sets.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        Self::WITHOUT_SLOTS.into_iter().chain(SlotMap::all().map(Self::Slots))
+        let affinity = FrontendMap::all().map(Self::Affinity);
+        Self::SINGLE.into_iter().chain(affinity).chain(SlotMap::all().map(Self::Slots))
     }
 
     /// The place of the set in [`FixedSet::all`].
     fn index(self) -> usize {
-        let slots = Self::WITHOUT_SLOTS.len();
+        let affinity = Self::SINGLE.len();
+        let slots = affinity + FrontendMap::all().count();
         match self {
             Self::ClusterIps => 0,
             Self::ServiceIps => 1,
@@ -84,6 +89,7 @@ impl FixedSet {
             Self::NoEndpointNodePorts => 5,
             Self::NodePortIps => 6,
             Self::HairpinConnections => 7,
+            Self::Affinity(map) => affinity + map.index(),
             Self::Slots(map) => slots + map.index(),
         }
     }
@@ -129,6 +135,7 @@ impl FixedSet {
                 [address, address, Field::InetProto, Field::InetService],
             )
             .with_comment("connections of local endpoints to themselves"),
+            Self::Affinity(map) => map.define(family),
             Self::Slots(map) => map.define(family),
         }
     }
@@ -144,6 +151,12 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
         base("filter-forward", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
         base("filter-output", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
     ];
+    // Where packets are translated already: those to endpoints in the node's own network, those that
+    // are forwarded, and those of the node.
+    for chain in chains.iter_mut().filter(|chain| AFTER_TRANSLATION.contains(&chain.name.as_str()))
+    {
+        chain.rules.push(remember_clients());
+    }
     let jump = |from: &str, to: &str| {
         ChainRules::new(from, vec![Rule::new([Statement::Verdict(Verdict::Jump(to.into()))])])
     };
@@ -162,6 +175,7 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
         vec![node_port_rule(context, set::NO_ENDPOINT_NODEPORTS)],
     ));
     chains.push(cluster_ips_check(context));
+    chains.push(affinity::lookup_chain());
     chains.push(ChainRules::new(chain::REJECT, vec![Rule::new([Statement::Reject])]));
     chains.push(masquerading(context));
     chains
@@ -173,6 +187,18 @@ fn base(name: &str, to: &[&str]) -> ChainRules {
         Rule::new([Statement::CtStateNew, Statement::Verdict(Verdict::Jump((*to).into()))])
     };
     ChainRules::new(name, to.iter().map(jump).collect())
+}
+
+/// The base chains that packets enter after their destination was translated.
+const AFTER_TRANSLATION: [&str; 3] = ["filter-input", "filter-forward", "filter-output"];
+
+/// The rule for the first packet of each connection that was translated.
+fn remember_clients() -> Rule {
+    Rule::new([
+        Statement::CtStateNew,
+        Statement::CtStatusDnat,
+        Statement::Verdict(Verdict::Jump(chain::REMEMBER_CLIENTS.into())),
+    ])
 }
 
 fn by_ip(map: &str) -> Statement {

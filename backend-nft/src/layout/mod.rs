@@ -5,11 +5,12 @@
 //! - elements of maps, of which every Service port has some ([`service_port`]);
 //! - chains that spread traffic over N slots, shared by all Service ports with N endpoints
 //!   ([`shared`]);
-//! - chains of single Service ports, for Service ports with ClientIP affinity or source ranges
-//!   ([`own`]).
+//! - chains and sets of single Service ports, for Service ports with ClientIP affinity ([`affinity`])
+//!   or source ranges ([`own`]).
 //!
 //! The functions here are pure: they neither talk to a kernel nor remember anything.
 
+pub(crate) mod affinity;
 mod config;
 pub(crate) mod fixed;
 pub(crate) mod names;

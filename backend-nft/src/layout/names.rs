@@ -33,6 +33,7 @@ pub(crate) mod chain {
     pub(crate) const SERVICE_ENDPOINTS_CHECK: &str = "service-endpoints-check";
     pub(crate) const NODEPORT_ENDPOINTS_CHECK: &str = "nodeport-endpoints-check";
     pub(crate) const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
+    pub(crate) const REMEMBER_CLIENTS: &str = "remember-clients";
     pub(crate) const REJECT: &str = "reject-chain";
 }
 
@@ -47,6 +48,9 @@ pub(crate) mod set {
     pub(crate) const NODEPORT_IPS: &str = "nodeport-ips";
     pub(crate) const HAIRPIN_CONNECTIONS: &str = "hairpin-connections";
 }
+
+/// The length of the longest name that the kernel takes, in bytes (`NFT_NAME_MAXLEN` less a NUL).
+const LONGEST_NAME: usize = 255;
 
 /// The length of the longest name that upstream makes, without the prefix.
 const LONGEST_BASE: usize = 240;
@@ -74,6 +78,15 @@ pub(crate) fn endpoint_base(name: &ServicePortName, endpoint: &SocketAddr) -> St
         name.port,
         endpoint.port()
     ))
+}
+
+/// Returns a name with a prefix that upstream does not have, cut to the kernel's limit. The hash in
+/// `base` is at its beginning, and stays.
+pub(crate) fn with_prefix(prefix: &str, base: &str) -> String {
+    let mut name = format!("{prefix}{base}");
+    // Names are ASCII, so that every byte is a boundary.
+    name.truncate(LONGEST_NAME);
+    name
 }
 
 /// Puts eight characters of a hash before `text`, as upstream does, so that long names stay different

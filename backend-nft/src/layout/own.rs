@@ -1,43 +1,28 @@
-//! Chains and sets of single Service ports: of those with ClientIP affinity, which must remember
-//! clients for each endpoint, and of those with source ranges. Names and shapes are upstream's, so
-//! that a take-over in either direction keeps clients at their endpoints.
+//! Chains and sets of single Service ports: of those with ClientIP affinity, and of those with source
+//! ranges. Chains have upstream's names where upstream has them too.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::collections::BTreeSet;
 
 use switchyard_core::{
     model::ServicePortName,
-    state::{Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
+    state::{Masquerade, PoolKind, ResolvedServicePort, Route},
 };
 
-use super::{ChainRules, Context, names};
-use crate::ruleset::{ChainName, Rule, Selector, SetDef, SetName, Side, Statement, Verdict};
-
-/// The largest number of endpoints for which ClientIP affinity is programmed. Each endpoint takes a
-/// chain and a set, and the kernel's commit time grows with the square of their number: 0.1 s for
-/// 1,000, 10 s for 10,000. All other Services would wait for such a commit.
-const LARGEST_AFFINITY_POOL: usize = 2_000;
-
-/// The reason why a Service port is served without the affinity that its Service asks for; `None` if
-/// there is no such difference.
-pub(crate) fn affinity_problem(port: &ResolvedServicePort) -> Option<String> {
-    (port.affinity.is_some() && affinity(port).is_none()).then(|| {
-        format!(
-            "it has more than {LARGEST_AFFINITY_POOL} endpoints: served without ClientIP affinity"
-        )
-    })
-}
-
-/// The time for which clients are remembered; `None` without affinity, and for too many endpoints.
-pub(crate) fn affinity(port: &ResolvedServicePort) -> Option<Duration> {
-    let largest = port.cluster.len().max(port.local.len());
-    port.affinity.filter(|_| largest <= LARGEST_AFFINITY_POOL)
-}
+use super::{
+    ChainRules, Context,
+    affinity::{self, RememberedPool},
+    names,
+    shared::SharedChain,
+    slot_map::Scope,
+};
+use crate::ruleset::{ChainName, Rule, Side, Statement, Verdict};
 
 /// The chains and sets of a single Service port.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct OwnObjects {
     pub(crate) chains: Vec<ChainRules>,
-    pub(crate) sets: Vec<Arc<SetDef>>,
+    /// What remembers clients.
+    pub(crate) pools: Vec<RememberedPool>,
 }
 
 /// The name of the chain that drops packets that the source ranges do not allow.
@@ -47,24 +32,31 @@ pub(crate) fn firewall_chain(name: &ServicePortName) -> ChainName {
 
 /// The name of the chain that a frontend of a Service port with affinity leads to; `None` for a
 /// frontend without endpoints.
-pub(crate) fn entry_chain(name: &ServicePortName, route: Route) -> Option<ChainName> {
+pub(crate) fn entry_chain(name: &ServicePortName, scope: Scope, route: Route) -> Option<ChainName> {
     let base = names::service_port_base(name);
-    Some(match route {
-        Route::Pool { pool, masquerade: Masquerade::Never } => pool_chain(&base, pool),
+    let prefix = match route {
+        Route::Pool { pool, masquerade: Masquerade::Never } => {
+            return Some(pool_chain(&base, scope, pool));
+        }
         // Only cluster IPs lead to this chain, and all of them with the same masquerading.
-        Route::Pool { pool: PoolKind::Local, .. } => format!("internal-local-{base}").into(),
-        Route::Pool { masquerade: Masquerade::Always, .. } => format!("external-{base}").into(),
-        Route::Pool { .. } => format!("internal-{base}").into(),
-        Route::ExternalLocal => format!("external-local-{base}").into(),
+        Route::Pool { pool: PoolKind::Local, .. } => "internal-local-",
+        Route::Pool { masquerade: Masquerade::Always, .. } => "external-",
+        Route::Pool { .. } => "internal-",
+        Route::ExternalLocal => "external-local-",
         Route::Reject | Route::Drop => return None,
-    })
+    };
+    Some(scoped(scope, prefix, &base))
 }
 
-fn pool_chain(base: &str, pool: PoolKind) -> ChainName {
+fn pool_chain(base: &str, scope: Scope, pool: PoolKind) -> ChainName {
     match pool {
-        PoolKind::Cluster => format!("service-{base}").into(),
-        PoolKind::Local => format!("local-{base}").into(),
+        PoolKind::Cluster => scoped(scope, "service-", base),
+        PoolKind::Local => scoped(scope, "local-", base),
     }
+}
+
+fn scoped(scope: Scope, prefix: &str, base: &str) -> ChainName {
+    names::with_prefix(&format!("{}{prefix}", scope.prefix()), base).into()
 }
 
 /// The chains and sets of `port` alone.
@@ -83,93 +75,56 @@ pub(crate) fn objects(port: &ResolvedServicePort, context: &Context<'_>) -> OwnO
             ranges.iter().map(allow).chain([deny]).collect(),
         ));
     }
-    if let Some(timeout) = affinity(port) {
-        affinity_objects(port, timeout, context, &mut own);
+    if port.affinity.is_some() {
+        add_affinity(port, context, &mut own);
     }
     own
 }
 
-fn affinity_objects(
-    port: &ResolvedServicePort,
-    timeout: Duration,
-    context: &Context<'_>,
-    own: &mut OwnObjects,
-) {
+fn add_affinity(port: &ResolvedServicePort, context: &Context<'_>, own: &mut OwnObjects) {
     let name = &port.id.name;
     let base = names::service_port_base(name);
-    for endpoint in port.reachable() {
-        let remembered = affinity_set(name, &endpoint.address);
-        own.sets.push(Arc::new(SetDef::dynamic_set(
-            remembered.clone(),
-            [context.family.address_field()],
-            timeout,
-        )));
-        own.chains.push(ChainRules::new(
-            endpoint_chain(name, &endpoint.address),
-            vec![
-                Rule::new([Statement::UpdateSet { side: Side::Source, set: remembered }]),
-                Rule::new([
-                    Statement::Protocol(name.protocol),
-                    Statement::Dnat {
-                        address: endpoint.address.ip(),
-                        port: endpoint.address.port(),
-                    },
-                ]),
-            ],
-        ));
+    own.pools = affinity::pools(port, context.family);
+    if own.pools.is_empty() {
+        return;
     }
-    for kind in [PoolKind::Cluster, PoolKind::Local] {
-        let pool = port.pool(kind);
-        if !pool.is_empty() {
-            own.chains.push(ChainRules::new(pool_chain(&base, kind), balance(name, pool)));
+    own.chains.push(affinity::remember_rules(port));
+    let entries: BTreeSet<(Scope, Route)> =
+        port.frontends.iter().map(|frontend| (Scope::of(frontend), frontend.route)).collect();
+    let mut pools: BTreeSet<(Scope, PoolKind)> = BTreeSet::new();
+    for (scope, route) in entries {
+        match route {
+            Route::Pool { pool, .. } => _ = pools.insert((scope, pool)),
+            Route::ExternalLocal => {
+                pools.insert((scope, PoolKind::Cluster));
+                if !port.local.is_empty() {
+                    pools.insert((scope, PoolKind::Local));
+                }
+            }
+            Route::Reject | Route::Drop => {}
         }
-    }
-    let mut routes: Vec<&Frontend> = port.frontends.iter().collect();
-    routes.sort_unstable_by_key(|frontend| frontend.route);
-    routes.dedup_by_key(|frontend| frontend.route);
-    for frontend in routes {
-        if let Some(entry) = entry_chain(name, frontend.route)
-            && let Some(rules) = entry_rules(port, frontend.route, &base, context)
+        if let Some(entry) = entry_chain(name, scope, route)
+            && let Some(rules) = entry_rules(port, scope, route, &base, context)
         {
             own.chains.push(ChainRules::new(entry, rules));
         }
     }
-}
-
-/// The rules that send a remembered client back to its endpoint, and other clients to any endpoint.
-fn balance(name: &ServicePortName, pool: &Pool) -> Vec<Rule> {
-    let chain = |address: &SocketAddr| Verdict::Goto(endpoint_chain(name, address));
-    let remembered = |endpoint: &switchyard_core::state::Endpoint| {
-        Rule::new([
-            Statement::Lookup {
-                key: vec![Selector::SourceAddress],
-                set: affinity_set(name, &endpoint.address),
-            },
-            Statement::Verdict(chain(&endpoint.address)),
-        ])
-    };
-    let any = pool.iter().map(|endpoint| chain(&endpoint.address)).collect();
-    // While these rules are replaced, a packet may still follow them after the elements of their map
-    // were deleted.
-    let otherwise = pool.first().map(|first| {
-        Rule::new([Statement::Verdict(chain(&first.address))])
-            .with_comment("reached only while this chain is replaced")
-    });
-    pool.iter()
-        .map(remembered)
-        .chain([Rule::new([Statement::RandomVerdict(any)])])
-        .chain(otherwise)
-        .collect()
+    for (scope, kind) in pools {
+        let draw = SharedChain::draw(scope, kind, port.pool(kind)).name();
+        let rules = affinity::pool_rules(name, kind, draw);
+        own.chains.push(ChainRules::new(pool_chain(&base, scope, kind), rules));
+    }
 }
 
 /// The rules of an entry chain; `None` if the entry chain is the chain of a pool.
 fn entry_rules(
     port: &ResolvedServicePort,
+    scope: Scope,
     route: Route,
     base: &str,
     context: &Context<'_>,
 ) -> Option<Vec<Rule>> {
-    let go = |pool| Statement::Verdict(Verdict::Goto(pool_chain(base, pool)));
+    let go = |pool| Statement::Verdict(Verdict::Goto(pool_chain(base, scope, pool)));
     let mark = Statement::MarkOr(context.mark);
     match route {
         Route::Pool { masquerade: Masquerade::Never, .. } | Route::Reject | Route::Drop => None,
@@ -189,12 +144,4 @@ fn entry_rules(
             Some(local.into_iter().chain([node]).chain(outside).collect())
         }
     }
-}
-
-fn affinity_set(name: &ServicePortName, endpoint: &SocketAddr) -> SetName {
-    format!("affinity-{}", names::endpoint_base(name, endpoint)).into()
-}
-
-fn endpoint_chain(name: &ServicePortName, endpoint: &SocketAddr) -> ChainName {
-    format!("endpoint-{}", names::endpoint_base(name, endpoint)).into()
 }

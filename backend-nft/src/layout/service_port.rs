@@ -10,14 +10,15 @@ use switchyard_core::{
 };
 
 use super::{
+    affinity::{self, FrontendMap},
     fixed::FixedSet,
     names::chain,
     own,
     shared::{Role, SharedChain},
-    slot_map::{Scope, SlotMap, SlotPool},
+    slot_map::{Scope, SlotMap, SlotPool, endpoint_value},
     slots::Slots,
 };
-use crate::ruleset::{ChainName, Element, Key, Value, Verdict};
+use crate::ruleset::{ChainName, Element, Key, Verdict};
 
 /// The length of the longest comment that nft prints, in bytes.
 const LONGEST_COMMENT: usize = 127;
@@ -74,11 +75,6 @@ impl SlotRun {
     }
 }
 
-/// An endpoint as the value of an element.
-pub(crate) fn endpoint_value(endpoint: SocketAddr) -> Value {
-    Value::new().address(endpoint.ip()).port(endpoint.port())
-}
-
 impl Entries {
     /// The entries of `port`.
     pub(crate) fn new(port: &ResolvedServicePort) -> Self {
@@ -125,12 +121,15 @@ impl Entries {
                 self.serve(port, frontend, &place, role, PoolKind::Cluster, comment);
                 if port.local.is_empty() {
                     self.add(place.no_endpoints(), &place, Verdict::Drop, comment);
-                } else if own::affinity(port).is_none() {
-                    self.runs.push(SlotRun {
-                        map: place.slots(SlotPool::Local),
-                        key: place.slot_key,
-                        pool: PoolKind::Local,
-                    });
+                } else {
+                    self.add_run(&place, SlotPool::Local, PoolKind::Local);
+                    if port.affinity.is_some() {
+                        self.chains.push(SharedChain::draw(
+                            place.scope,
+                            PoolKind::Local,
+                            &port.local,
+                        ));
+                    }
                 }
             }
             Route::Drop => self.add(place.no_endpoints(), &place, Verdict::Drop, comment),
@@ -152,17 +151,29 @@ impl Entries {
         pool: PoolKind,
         comment: &str,
     ) {
+        let name = &port.id.name;
         let own_chain =
-            own::affinity(port).and_then(|_| own::entry_chain(&port.id.name, frontend.route));
+            port.affinity.and_then(|_| own::entry_chain(name, place.scope, frontend.route));
         let chain = match own_chain {
-            Some(chain) => chain,
+            Some(chain) => {
+                self.add_run(place, SlotPool::remembering(pool), pool);
+                self.chains.push(SharedChain::draw(place.scope, pool, port.pool(pool)));
+                let map = FrontendMap { scope: place.scope, protocol: place.protocol };
+                let remember = Verdict::Goto(affinity::remember_chain(name));
+                let element = Element::verdict(place.slot_key, remember).with_comment(comment);
+                self.elements.push((FixedSet::Affinity(map), element));
+                chain
+            }
             None => {
-                let map = place.slots(SlotPool::Main);
-                self.runs.push(SlotRun { map, key: place.slot_key, pool });
+                self.add_run(place, SlotPool::Main, pool);
                 self.need_shared(place.scope, role, port.pool(pool))
             }
         };
         self.add(place.services(), place, Verdict::Goto(chain), comment);
+    }
+
+    fn add_run(&mut self, place: &Place, slots: SlotPool, pool: PoolKind) {
+        self.runs.push(SlotRun { map: place.slots(slots), key: place.slot_key, pool });
     }
 
     /// Returns the name of the shared chain for `pool`, and adds the chain and all that it leads to to

@@ -1,7 +1,10 @@
 //! Chains that spread traffic over N slots, and chains that lead to these. All Service ports whose
 //! pool has N endpoints share them. A shared chain is created when it is first needed, and stays.
 
-use switchyard_core::model::Protocol;
+use switchyard_core::{
+    model::Protocol,
+    state::{Pool, PoolKind},
+};
 
 use super::{
     ChainRules, Context,
@@ -42,6 +45,15 @@ pub(crate) struct SharedChain {
 }
 
 impl SharedChain {
+    /// The chain that draws an endpoint of a pool for Service ports with ClientIP affinity.
+    pub(crate) fn draw(scope: Scope, kind: PoolKind, pool: &Pool) -> Self {
+        let role = match SlotPool::remembering(kind) {
+            SlotPool::Main => Role::Balance,
+            SlotPool::Local => Role::BalanceLocal,
+        };
+        Self { scope, role, slots: pool.len() as u32 }
+    }
+
     pub(crate) fn name(&self) -> ChainName {
         let (prefix, slots) = (self.scope.prefix(), self.slots);
         match self.role {

@@ -1,9 +1,14 @@
 //! The maps that lead from slots to endpoints: one for each protocol, since nft has no name for a port
 //! whose protocol is not known that it could print, read back and use in later rules.
 
-use switchyard_core::model::Protocol;
+use std::net::SocketAddr;
 
-use crate::ruleset::{Family, Field, Rule, Selector, SetDef, Statement};
+use switchyard_core::{
+    model::Protocol,
+    state::{Frontend, PoolKind},
+};
+
+use crate::ruleset::{Family, Field, Rule, Selector, SetDef, Statement, Value};
 
 /// The kind of address at which traffic arrives, which decides how a Service port is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,7 +20,15 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    const ALL: [Self; 2] = [Self::Ip, Self::NodePort];
+    pub(crate) const ALL: [Self; 2] = [Self::Ip, Self::NodePort];
+
+    /// The scope of a frontend.
+    pub(crate) fn of(frontend: &Frontend) -> Self {
+        match frontend.at.ip() {
+            Some(_) => Self::Ip,
+            None => Self::NodePort,
+        }
+    }
 
     /// The prefix of the names of chains.
     pub(crate) fn prefix(self) -> &'static str {
@@ -38,6 +51,19 @@ pub(crate) enum SlotPool {
 
 impl SlotPool {
     const ALL: [Self; 2] = [Self::Main, Self::Local];
+
+    /// The slots of a pool of a Service port with ClientIP affinity: each pool has its own.
+    pub(crate) fn remembering(kind: PoolKind) -> Self {
+        match kind {
+            PoolKind::Cluster => Self::Main,
+            PoolKind::Local => Self::Local,
+        }
+    }
+}
+
+/// An endpoint as the value of an element.
+pub(crate) fn endpoint_value(endpoint: SocketAddr) -> Value {
+    Value::new().address(endpoint.ip()).port(endpoint.port())
 }
 
 /// A map from a Service port and a slot to an endpoint.

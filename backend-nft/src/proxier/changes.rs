@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use super::clients::ClientChanges;
 use crate::{
     layout::{ChainRules, fixed::FixedSet, names::TABLE_COMMENT},
     ruleset::{BaseChain, ChainName, Element, Key, SetDef, SetName, Table, Transaction},
@@ -38,6 +39,10 @@ pub(crate) struct Changes {
     pub(crate) rules: Vec<ChainRules>,
     pub(crate) delete_elements: BTreeMap<FixedSet, Vec<Key>>,
     pub(crate) add_elements: BTreeMap<FixedSet, Vec<Element>>,
+    /// Elements of sets of single Service ports.
+    pub(crate) delete_own: Vec<(Arc<SetDef>, Vec<Key>)>,
+    pub(crate) add_own: Vec<(Arc<SetDef>, Vec<Element>)>,
+    pub(crate) clients: ClientChanges,
 }
 
 impl Changes {
@@ -49,6 +54,16 @@ impl Changes {
     /// Deletes an element.
     pub(crate) fn delete_element(&mut self, set: FixedSet, key: Key) {
         self.delete_elements.entry(set).or_default().push(key);
+    }
+
+    /// Changes elements of a set of a single Service port.
+    pub(crate) fn change_own(&mut self, set: &Arc<SetDef>, deleted: Vec<Key>, added: Vec<Element>) {
+        if !deleted.is_empty() {
+            self.delete_own.push((set.clone(), deleted));
+        }
+        if !added.is_empty() {
+            self.add_own.push((set.clone(), added));
+        }
     }
 
     /// Adds a chain that does not exist.
@@ -114,11 +129,15 @@ impl Changes {
             + self.add_chains.len()
             + self.add_sets.len()
             + self.rules.iter().map(|chain| chain.rules.len()).sum::<usize>()
-            + self.add_elements.values().map(Vec::len).sum::<usize>();
+            + self.add_elements.values().map(Vec::len).sum::<usize>()
+            + self.add_own.iter().map(|(_, elements)| elements.len()).sum::<usize>()
+            + self.clients.restored();
         let removed = self.delete_base_chains.len()
             + self.flush_chains.len()
             + self.delete_sets.len()
-            + self.delete_elements.values().map(Vec::len).sum::<usize>();
+            + self.delete_elements.values().map(Vec::len).sum::<usize>()
+            + self.delete_own.iter().map(|(_, keys)| keys.len()).sum::<usize>()
+            + self.clients.forgotten();
         (added, removed)
     }
 
@@ -147,6 +166,9 @@ impl Changes {
         for (set, keys) in self.delete_elements {
             transaction.delete_elements(table, set.definition(table.family), keys);
         }
+        for (set, keys) in self.delete_own.into_iter().chain(self.clients.delete) {
+            transaction.delete_elements(table, &set, keys);
+        }
         for chain in self.flush_chains {
             transaction.flush_chain(table, chain);
         }
@@ -163,6 +185,12 @@ impl Changes {
         }
         for (set, elements) in self.add_elements {
             transaction.add_elements(table, set.definition(table.family), elements);
+        }
+        for (set, elements) in self.add_own {
+            transaction.add_elements(table, &set, elements);
+        }
+        for (map, clients) in self.clients.restore {
+            transaction.restore_elements(table, &map, clients);
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     layout::fixed::FixedSet,
-    ruleset::{ChainName, Family, Key, SetName, text},
+    ruleset::{ChainName, Family, Key, SetDef, SetName, text},
 };
 
 /// An object that a sync changes, and how.
@@ -26,6 +26,8 @@ enum ObjectChange<'a> {
     DeleteSet(&'a SetName),
     AddElement(FixedSet, Key),
     DeleteElement(FixedSet, Key),
+    AddOwn(&'a SetDef, Key),
+    DeleteOwn(&'a SetDef, Key),
 }
 
 /// Reports the changes `found` by a full sync that no input explains: those not in `expected`, which
@@ -82,11 +84,19 @@ fn objects(changes: &Changes) -> impl Iterator<Item = ObjectChange<'_>> {
         .chain(changes.add_elements.iter().flat_map(|(set, elements)| {
             elements.iter().map(|element| ObjectChange::AddElement(*set, element.key))
         }))
+        .chain(
+            changes
+                .delete_own
+                .iter()
+                .flat_map(|(set, keys)| keys.iter().map(|key| ObjectChange::DeleteOwn(set, *key))),
+        )
+        .chain(changes.add_own.iter().flat_map(|(set, elements)| {
+            elements.iter().map(|element| ObjectChange::AddOwn(set, element.key))
+        }))
 }
 
 fn describe(family: Family, change: ObjectChange<'_>) -> String {
-    let element = |set: FixedSet, key: &Key| {
-        let set = set.definition(family);
+    let element = |set: &SetDef, key: &Key| {
         format!("{} in {family} {}", text::key_text(set, key.as_slice()), set.name)
     };
     match change {
@@ -98,10 +108,16 @@ fn describe(family: Family, change: ObjectChange<'_>) -> String {
         ObjectChange::MakeSet(name) => format!("the set {family} {name} was missing"),
         ObjectChange::DeleteSet(name) => format!("the set {family} {name} was added or altered"),
         ObjectChange::AddElement(set, key) => {
-            format!("the element {} was missing or altered", element(set, &key))
+            format!("the element {} was missing or altered", element(set.definition(family), &key))
         }
         ObjectChange::DeleteElement(set, key) => {
-            format!("the element {} was added or altered", element(set, &key))
+            format!("the element {} was added or altered", element(set.definition(family), &key))
+        }
+        ObjectChange::AddOwn(set, key) => {
+            format!("the element {} was missing", element(set, &key))
+        }
+        ObjectChange::DeleteOwn(set, key) => {
+            format!("the element {} was added", element(set, &key))
         }
     }
 }

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     layout::{
         ChainRules, Context, NftConfig,
+        affinity::RememberedPool,
         fixed::{self, FixedSet},
         names::table,
         own,
@@ -38,6 +39,7 @@ struct Desired {
     /// All chains, base chains included.
     chains: BTreeMap<ChainName, ChainRules>,
     sets: BTreeMap<SetName, Arc<SetDef>>,
+    pools: Vec<RememberedPool>,
     elements: BTreeMap<FixedSet, HashMap<Key, Element>>,
     memory: TableMemory,
     slots: Vec<(ServicePortId, PoolSlots)>,
@@ -71,6 +73,7 @@ impl Desired {
             base_chains: fixed::base_chains().collect(),
             chains: BTreeMap::new(),
             sets: BTreeMap::new(),
+            pools: Vec::new(),
             elements: BTreeMap::new(),
             memory: TableMemory::default(),
             slots: Vec::new(),
@@ -103,7 +106,11 @@ impl Desired {
             shared.extend(entries.chains);
             let own = own::objects(port, context);
             desired.add_chains(own.chains);
-            own.sets.into_iter().for_each(|set| desired.add_set(set));
+            for pool in own.pools {
+                desired.add_set(pool.members.clone());
+                desired.add_set(pool.clients.clone());
+                desired.pools.push(pool);
+            }
             desired.slots.push((id.clone(), placed.into_slots()));
         }
         desired.add_chains(shared.iter().map(|chain| chain.rules(context)).collect());
@@ -147,6 +154,10 @@ fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> C
     let replaced = compare_sets(&mut changes, desired, dump);
     compare_chains(&mut changes, family, desired, dump, &replaced);
     compare_elements(&mut changes, desired, dump);
+    for pool in &desired.pools {
+        compare_members(&mut changes, pool, dump);
+        changes.clients.compare(pool, dump);
+    }
     changes
 }
 
@@ -267,6 +278,23 @@ fn compare_elements(changes: &mut Changes, desired: &mut Desired, dump: &TableDu
             changes.add_element(set, element);
         }
     }
+}
+
+/// Compares the set of a pool's endpoints.
+fn compare_members(changes: &mut Changes, pool: &RememberedPool, dump: &TableDump) {
+    let set = &pool.members;
+    let known = dump.sets.get(&set.name).filter(|known| {
+        known.definition.as_ref().is_ok_and(|definition| definition.same_shape(set))
+    });
+    let mut known: HashSet<Key> = known
+        .and_then(|known| known.elements.as_ref())
+        .into_iter()
+        .flatten()
+        .map(|known| known.element.key)
+        .collect();
+    let added: Vec<Element> =
+        pool.elements().filter(|element| !known.remove(&element.key)).collect();
+    changes.change_own(set, known.into_iter().collect(), added);
 }
 
 /// The endpoints as the kernel has them in slots.

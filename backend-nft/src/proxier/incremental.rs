@@ -18,12 +18,13 @@ use super::{
 use crate::{
     layout::{
         ChainRules, Context, NftConfig,
+        affinity::RememberedPool,
         fixed::{self, FixedSet},
         own::{self, OwnObjects},
         service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
     },
-    ruleset::{ChainName, Element, Family, Key},
+    ruleset::{ChainName, Element, Family, Key, SetName, Value},
 };
 
 /// The plan of a sync, while it is made.
@@ -78,7 +79,7 @@ pub(crate) fn plan(
         }
         // Chains of single Service ports depend on the node's settings.
         let unchanged = before.ports().filter(|port| !change.has_port(&port.id));
-        for port in unchanged.filter(|port| own::affinity(port).is_some()) {
+        for port in unchanged.filter(|port| port.affinity.is_some()) {
             let after = change.after().service_ports.get(&port.id);
             update.compare_port(PortChange { id: &port.id, before: Some(port), after });
         }
@@ -254,23 +255,47 @@ fn compare_runs(
     }
 }
 
-fn compare_own(changes: &mut Changes, table: &mut TableUpdate, old: OwnObjects, new: OwnObjects) {
-    let mut old_sets: HashMap<_, _> =
-        old.sets.into_iter().map(|set| (set.name.clone(), set)).collect();
+/// Compares the pools that remember clients. Returns the maps that are made anew: every rule that uses
+/// such a map must be made anew, too.
+fn compare_pools(
+    changes: &mut Changes,
+    old: Vec<RememberedPool>,
+    new: Vec<RememberedPool>,
+) -> HashSet<SetName> {
     let mut replaced = HashSet::new();
-    for set in new.sets {
-        match old_sets.remove(&set.name) {
-            Some(same) if same.same_shape(&set) => continue,
-            Some(other) => {
-                replaced.insert(set.name.clone());
-                changes.delete_sets.push(other.name.clone());
+    let mut old: HashMap<SetName, RememberedPool> =
+        old.into_iter().map(|pool| (pool.clients.name.clone(), pool)).collect();
+    for pool in new {
+        let Some(before) = old.remove(&pool.clients.name) else {
+            changes.change_own(&pool.members, Vec::new(), pool.elements().collect());
+            changes.add_sets.extend([pool.members, pool.clients]);
+            continue;
+        };
+        let mut left: HashSet<Key> = before.elements().map(|element| element.key).collect();
+        let came = pool.elements().filter(|element| !left.remove(&element.key)).collect();
+        changes.change_own(&pool.members, left.into_iter().collect(), came);
+        let endpoints: HashSet<Value> = pool.values().collect();
+        if before.clients.same_shape(&pool.clients) {
+            let left: HashSet<Value> =
+                before.values().filter(|endpoint| !endpoints.contains(endpoint)).collect();
+            if !left.is_empty() {
+                changes.clients.forget.push((pool.clients, left));
             }
-            None => {}
+        } else {
+            // The timeout is another. Not every kernel changes that of a map that exists.
+            replaced.insert(pool.clients.name.clone());
+            changes.delete_sets.push(pool.clients.name.clone());
+            changes.add_sets.push(pool.clients.clone());
+            changes.clients.keep.push((pool.clients, endpoints));
         }
-        changes.add_sets.push(set);
     }
-    changes.delete_sets.extend(old_sets.into_keys());
+    let gone = old.into_values().flat_map(|pool| [pool.members, pool.clients]);
+    changes.delete_sets.extend(gone.map(|set| set.name.clone()));
+    replaced
+}
 
+fn compare_own(changes: &mut Changes, table: &mut TableUpdate, old: OwnObjects, new: OwnObjects) {
+    let replaced = compare_pools(changes, old.pools, new.pools);
     let mut old_chains: HashMap<ChainName, ChainRules> =
         old.chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
     for chain in new.chains {

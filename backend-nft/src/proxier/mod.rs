@@ -6,29 +6,31 @@
 //! reports what other programs had changed.
 
 mod changes;
+mod clients;
 mod drift;
 mod full;
 mod incremental;
 mod memory;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use switchyard_core::{
     error::Chain,
     model::PerFamily,
-    proxier::{self, Mode, Proxier, ProxierError, Skipped, SyncReport},
-    state::{ResolvedServicePort, State},
+    proxier::{self, Mode, Proxier, ProxierError, SyncReport},
+    state::State,
     transition::Transition,
 };
 
 use self::{changes::Changes, memory::Memory};
 use crate::{
     backend::delete_tables,
-    layout::{NftConfig, fixed::FixedSet, names::table, own},
+    layout::{NftConfig, names::table},
     monitor::Monitor,
     ruleset::{
-        Family, SetName, TableDump, Transaction, Transport, TransportError, netlink::Listener,
+        Elements, Family, SetDef, TableDump, Transaction, Transport, TransportError, Value,
+        netlink::Listener,
     },
 };
 
@@ -71,13 +73,24 @@ impl NftProxier {
         else {
             return self.sync_full(change);
         };
-        let (changes, commitment) = incremental::plan(&self.config, memory, before, change);
+        let (mut changes, commitment) = incremental::plan(&self.config, memory, before, change);
+        for family in self.config.families() {
+            let clients = &mut changes.get_mut(family.into()).clients;
+            clients.read(self.transport.as_mut(), table(family))?;
+        }
+        let forget = take_forgotten(&mut changes);
         let (transactions, mut report) = into_transactions(changes);
-        self.commit(&transactions, &mut report)?;
+        match self.commit(&transactions, &mut report) {
+            // A client that was to be forgotten has timed out since it was read.
+            Err(error) if error.is_missing() && !forget.v4.is_empty() | !forget.v6.is_empty() => {
+                return self.sync_full(change);
+            }
+            result => result?,
+        }
         if let Some(memory) = &mut self.memory {
             commitment.remember(memory);
         }
-        report.skipped = skipped(change.ports().filter_map(|port| port.after));
+        self.forget_clients(&forget);
         Ok(report)
     }
 
@@ -85,7 +98,10 @@ impl NftProxier {
         let mut attempt = 1;
         loop {
             match self.try_sync_full(change) {
-                Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
+                // What is missing has timed out since it was read.
+                Err(error) if attempt < ATTEMPTS && (error.is_conflict() || error.is_missing()) => {
+                    attempt += 1;
+                }
                 result => return result,
             }
         }
@@ -95,13 +111,14 @@ impl NftProxier {
         let mut dumps = PerFamily::default();
         for family in self.config.families() {
             *dumps.get_mut(family.into()) =
-                self.transport.read(table(family), &all_sets(family))?;
+                self.transport.read(table(family), Elements::Include)?;
         }
-        let (changes, memory) = full::plan(&self.config, change.after(), &dumps);
+        let (mut changes, memory) = full::plan(&self.config, change.after(), &dumps);
         let drift = self.memory.as_ref().zip(change.before()).map(|(known, before)| {
             let (expected, _) = incremental::plan(&self.config, known, before, change);
             drift::find(&changes, &expected, known)
         });
+        let forget = take_forgotten(&mut changes);
         let (mut transactions, mut report) = into_transactions(changes);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
@@ -116,8 +133,24 @@ impl NftProxier {
         self.commit(&transactions, &mut report)?;
         self.memory = Some(memory);
         self.delete_unused_chains();
-        report.skipped = skipped(change.after().service_ports.values());
+        self.forget_clients(&forget);
         Ok(report)
+    }
+
+    /// Forgets clients that were added to maps during the commit. A client that cannot be forgotten is
+    /// looked for again by a full sync.
+    fn forget_clients(&mut self, forget: &PerFamily<Forgotten>) {
+        for family in self.config.families() {
+            let forget = forget.get(family.into());
+            if let Err(error) = clients::look_again(self.transport.as_mut(), table(family), forget)
+            {
+                tracing::warn!(
+                    err = %Chain(&error),
+                    "Cannot forget clients of removed endpoints; comparing everything at the next sync"
+                );
+                self.memory = None;
+            }
+        }
     }
 
     /// Commits the transactions, one after the other.
@@ -251,16 +284,14 @@ pub fn render(config: &NftConfig, state: &State) -> Transaction {
     transaction
 }
 
-/// Returns the Service ports that are not served exactly as configured, and why.
-fn skipped<'a>(ports: impl Iterator<Item = &'a Arc<ResolvedServicePort>>) -> Vec<Skipped> {
-    let skipped = |port: &Arc<ResolvedServicePort>| {
-        Some(Skipped { port: port.id.clone(), reason: own::affinity_problem(port)? })
-    };
-    ports.filter_map(skipped).collect()
-}
+/// Maps of clients, and the endpoints whose clients each map forgets.
+type Forgotten = Vec<(Arc<SetDef>, HashSet<Value>)>;
 
-fn all_sets(family: Family) -> Vec<SetName> {
-    FixedSet::all().map(|set| set.definition(family).name.clone()).collect()
+fn take_forgotten(changes: &mut PerFamily<Changes>) -> PerFamily<Forgotten> {
+    PerFamily {
+        v4: std::mem::take(&mut changes.v4.clients.forget),
+        v6: std::mem::take(&mut changes.v6.clients.forget),
+    }
 }
 
 /// Returns the transactions for the changes of both families, in the order of [`Changes::split`].

@@ -6,15 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use switchyard_core::testing::{
-    conformance::{Damage, Refusals, Subject, Unservable},
-    endpoint, service, slice,
-};
+use switchyard_core::testing::conformance::{Damage, Refusals, Subject};
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
-        ChainDump, ChainName, Element, ElementData, Family, Field, SetDump, SetName, Table,
-        TableDump, Transport, TransportError, TransportKind, json::JsonTransport,
+        ChainDump, ChainName, Element, ElementData, Elements, Family, Field, SetDump, SetName,
+        Table, TableDump, Transport, TransportError, TransportKind, json::JsonTransport,
         testing::InterceptingTransport,
     },
 };
@@ -174,20 +171,6 @@ impl Subject for Nft {
         Some("nft (process ")
     }
 
-    /// Clients of a pool that is too large cannot be remembered.
-    fn unservable(&self) -> Vec<Unservable> {
-        let sticky = service("huge", "10.96.0.3")
-            .port("http", "TCP", 80)
-            .set("spec.sessionAffinity", "ClientIP");
-        let mut huge =
-            slice("huge", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
-        for i in 0..2001 {
-            huge = huge.endpoint(endpoint(&format!("10.244.{}.{}", i / 250, i % 250 + 1), "there"));
-        }
-        let events = vec![sticky.apply(), huge.apply()];
-        vec![Unservable { events, port: "ns/huge:http", reason: "2000 endpoints" }]
-    }
-
     /// A program is run for each commit by JSON.
     fn stories(&self) -> u32 {
         if self.program.is_some() { 8 } else { 192 }
@@ -206,9 +189,7 @@ fn is_own(table: &str) -> bool {
 fn read(family: Family) -> Option<TableDump> {
     let mut transport = TransportKind::Netlink.open().expect("netlink is there");
     let table = Table::new(family, "kube-proxy");
-    let no_elements = transport.read(&table, &[]).expect("readable")?;
-    let names: Vec<SetName> = no_elements.sets.into_keys().collect();
-    transport.read(&table, &names).expect("readable")
+    transport.read(&table, Elements::Include).expect("readable")
 }
 
 /// A table in a form that two kernels can be compared by: without handles, chains that wait for
@@ -235,7 +216,8 @@ fn dump(family: Family, table: TableDump) -> String {
 
 /// Chains without rules wait for their deletion.
 fn is_left_over(name: &ChainName, chain: &ChainDump) -> bool {
-    chain.rules.is_empty() && name.as_str().contains('/')
+    chain.rules.is_empty()
+        && (name.as_str().contains('/') || name.as_str().starts_with("remember-"))
 }
 
 /// Chains that several Services need stay for the next one.

@@ -81,6 +81,12 @@ struct Table {
     elements: Vec<(String, Element)>,
 }
 
+/// Whether kube-proxy leaves a chain alone: it deletes those with a `/` alone. Nothing leads to such a
+/// chain once the base chains are kube-proxy's.
+fn stays(chain: &str) -> bool {
+    chain.starts_with("remember-") && !chain.contains('/')
+}
+
 fn target(verdict: &Verdict) -> Option<&str> {
     match verdict {
         Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain.as_str()),
@@ -94,23 +100,27 @@ impl Table {
             assert!(base_chains().contains(base), "{base:?} is declared in another way");
         }
         for chain in &self.chains {
-            assert!(chain.contains('/') || CHAINS.contains(&chain.as_str()), "{chain} stays");
+            let is_known = CHAINS.contains(&chain.as_str());
+            assert!(chain.contains('/') || is_known || stays(chain), "{chain} stays");
         }
         for (name, set) in &self.sets {
-            let is_affinity = name.starts_with("affinity-");
+            assert!(!name.starts_with("affinity-"), "{name} is deleted, while a rule uses it");
             match upstreams(name, family) {
                 Some((key, data)) => {
                     assert_eq!((&set.key, &set.data, set.timeout), (&key, &data, None), "{name}");
                 }
+                // The elements stay; see below where they lead.
+                None if name.ends_with("-affinity") => {}
                 None => assert_ne!(set.data, SetData::Verdict, "{name} stays, and leads on"),
             }
-            assert_eq!(is_affinity, set.timeout.is_some(), "{name}");
+            assert_eq!(name.contains("clients-"), set.timeout.is_some(), "{name}");
         }
         for (set, element) in &self.elements {
             if let ElementData::Verdict(verdict) = &element.data
                 && let Some(chain) = target(verdict)
             {
-                assert!(upstreams(set, family).is_some(), "{chain} stays in use by {set}");
+                let is_emptied = upstreams(set, family).is_some();
+                assert!(is_emptied || stays(chain), "{chain} stays in use by {set}");
             }
         }
         // Rules of chains that kube-proxy knows are replaced; those of others must go, or what they
@@ -118,10 +128,11 @@ impl Table {
         for (chain, rule) in &self.rules {
             let goes = chain.contains('/') || CHAINS.contains(&chain.as_str());
             let is_base = self.base_chains.iter().any(|base| base.name.as_str() == chain);
-            assert!(goes || is_base, "{chain} keeps {rule:?}");
+            assert!(goes || is_base || stays(chain), "{chain} keeps {rule:?}");
             for statement in &rule.statements {
                 let Statement::Verdict(verdict) = statement else { continue };
                 if let Some(to) = target(verdict) {
+                    assert!(!stays(chain) || stays(to), "{chain} keeps {to} in use");
                     assert!(self.chains.contains(to), "{chain} leads to {to}, which is not there");
                 }
             }

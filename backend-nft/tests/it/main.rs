@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod affinity;
 mod common;
 mod conformance;
 mod hand_over;

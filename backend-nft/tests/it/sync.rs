@@ -60,7 +60,8 @@ fn a_restart_sends_nothing() {
             .port("http", "TCP", 80)
             .set("spec.sessionAffinity", "ClientIP")
             .apply()]);
-        nft(&format!("add element ip kube-proxy {} {{ 10.0.0.1 }}", affinity_set()));
+        let remembered = "10.0.0.1 : 10.244.0.2 . 80";
+        nft(&format!("add element ip kube-proxy {} {{ {remembered} }}", clients()));
         let before = ruleset();
         assert!(before.contains("10.0.0.1 expires"), "{before}");
         let report = proxy.restart(open());
@@ -72,11 +73,11 @@ fn a_restart_sends_nothing() {
     });
 }
 
-/// The name of one set that remembers clients.
-fn affinity_set() -> String {
+/// The name of the map that remembers the clients of the only Service with affinity.
+fn clients() -> String {
     let listed = ruleset();
-    let line = listed.lines().find(|line| line.contains("set affinity-")).expect("a set");
-    line.trim().trim_start_matches("set ").trim_end_matches(" {").to_owned()
+    let line = listed.lines().find(|line| line.contains("map clients-")).expect("a map");
+    line.trim().trim_start_matches("map ").trim_end_matches(" {").to_owned()
 }
 
 #[test]
@@ -195,25 +196,5 @@ fn chains_come_before_what_leads_to_them_and_slots_go_after() {
         // Nothing needs it any more, and that is only found out here.
         assert!(trimming.contains("flush chain ip kube-proxy lb/3"), "{trimming}");
         assert_eq!(deleting, "delete chain ip kube-proxy lb/3\n");
-    });
-}
-
-/// A pool that clients cannot be remembered for is served all the same.
-#[test]
-fn a_huge_pool_has_no_affinity() {
-    in_namespace(|| {
-        let mut proxy = start(config());
-        let sticky = service("huge", "10.96.0.3")
-            .port("http", "TCP", 80)
-            .set("spec.sessionAffinity", "ClientIP");
-        let mut huge =
-            slice("huge", "a").set("ports", serde_json::json!([{"name": "http", "port": 80}]));
-        for i in 0..2001 {
-            huge = huge.endpoint(endpoint(&format!("10.244.{}.{}", i / 250, i % 250 + 1), "there"));
-        }
-        proxy.sync([sticky.apply(), huge.apply()]);
-        let listed = ruleset();
-        assert!(listed.contains("10.96.0.3 . 80 . 2000 : "), "all are in slots");
-        assert!(!listed.contains("affinity-"));
     });
 }

@@ -57,11 +57,11 @@
 //! With the privilege `CAP_NET_ADMIN`, the same goes to the kernel:
 //!
 //! ```no_run
-//! # use switchyard_nft_ruleset::{Family, Table, Transaction, TransportKind};
+//! # use switchyard_nft_ruleset::{Elements, Family, Table, Transaction, TransportKind};
 //! # let (table, transaction) = (Table::new(Family::Ip, "my-firewall"), Transaction::new());
 //! let mut transport = TransportKind::Netlink.open()?;
 //! transport.commit(&transaction)?;
-//! let dump = transport.read(&table, &["blocked".into()])?.expect("the table exists");
+//! let dump = transport.read(&table, Elements::Include)?.expect("the table exists");
 //! assert_eq!(dump.sets["blocked"].elements.as_ref().map(Vec::len), Some(1));
 //! # Ok::<(), switchyard_nft_ruleset::TransportError>(())
 //! ```
@@ -114,5 +114,5 @@ pub use self::{
         RuleDump, Selector, SetData, SetDef, SetDump, SetName, Side, Statement, Table, TableDump,
         TableName, Transaction, Value, Verdict,
     },
-    transport::{CommitStats, Refusal, Transport, TransportError},
+    transport::{CommitStats, Elements, Refusal, Transport, TransportError},
 };

@@ -12,8 +12,8 @@ use std::sync::{
 };
 
 use crate::{
-    ruleset::{SetName, Table, TableDump, Transaction},
-    transport::{CommitStats, Transport, TransportError},
+    ruleset::{ElementDump, SetDef, Table, TableDump, Transaction},
+    transport::{CommitStats, Elements, Transport, TransportError},
 };
 
 /// Decides whether a transaction is committed.
@@ -77,10 +77,21 @@ impl Transport for InterceptingTransport {
     fn read(
         &mut self,
         table: &Table,
-        elements_of: &[SetName],
+        elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
         match &mut self.inner {
-            Some(inner) => inner.read(table, elements_of),
+            Some(inner) => inner.read(table, elements),
+            None => Ok(None),
+        }
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        match &mut self.inner {
+            Some(inner) => inner.read_elements(table, set),
             None => Ok(None),
         }
     }

@@ -5,6 +5,7 @@ use std::{
     borrow::Cow,
     fmt::{self, Display, Formatter, Write},
     net::{Ipv4Addr, Ipv6Addr},
+    time::Duration,
 };
 
 use switchyard_core::model::Protocol;
@@ -52,6 +53,13 @@ impl Display for Operation {
             OperationKind::AddElements(set, elements) => {
                 write!(f, "add element {table} {} {{ ", set.name)?;
                 list(f, ", ", elements, |f, element| write!(f, "{}", element.display(set)))?;
+                f.write_str(" }")
+            }
+            OperationKind::RestoreElements(set, elements) => {
+                write!(f, "add element {table} {} {{ ", set.name)?;
+                list(f, ", ", elements, |f, restored| {
+                    write_element(f, set, &restored.element, restored.expires)
+                })?;
                 f.write_str(" }")
             }
             OperationKind::DeleteElements(set, keys) => {
@@ -123,21 +131,31 @@ impl Field {
 impl Element {
     /// The element in nft's syntax, as an element of `set`.
     pub fn display<'a>(&'a self, set: &'a SetDef) -> impl Display + 'a {
-        Printed(move |f: &mut Formatter<'_>| {
-            fields(f, &set.key, self.key.as_slice())?;
-            if let Some(comment) = &self.comment {
-                write!(f, " comment \"{}\"", comment_text(comment))?;
-            }
-            match (&self.data, &set.data) {
-                (ElementData::None, _) => Ok(()),
-                (ElementData::Verdict(verdict), _) => write!(f, " : {verdict}"),
-                (ElementData::Value(value), SetData::Value(types)) => {
-                    f.write_str(" : ")?;
-                    fields(f, types, value.as_slice())
-                }
-                (ElementData::Value(value), _) => write!(f, " : {value:?}"),
-            }
-        })
+        Printed(move |f: &mut Formatter<'_>| write_element(f, set, self, None))
+    }
+}
+
+fn write_element(
+    f: &mut Formatter<'_>,
+    set: &SetDef,
+    element: &Element,
+    expires: Option<Duration>,
+) -> fmt::Result {
+    fields(f, &set.key, element.key.as_slice())?;
+    if let Some(expires) = expires {
+        write!(f, " expires {}s", expires.as_secs())?;
+    }
+    if let Some(comment) = &element.comment {
+        write!(f, " comment \"{}\"", comment_text(comment))?;
+    }
+    match (&element.data, &set.data) {
+        (ElementData::None, _) => Ok(()),
+        (ElementData::Verdict(verdict), _) => write!(f, " : {verdict}"),
+        (ElementData::Value(value), SetData::Value(types)) => {
+            f.write_str(" : ")?;
+            fields(f, types, value.as_slice())
+        }
+        (ElementData::Value(value), _) => write!(f, " : {value:?}"),
     }
 }
 
@@ -241,40 +259,48 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
             selectors(f, family, key)?;
             write!(f, " vmap @{map}")
         }
-        Statement::RandomVerdict(verdicts) => {
-            write!(f, "numgen random mod {} vmap {{ ", verdicts.len())?;
-            let numbered: Vec<_> = verdicts.iter().enumerate().collect();
-            list(f, ", ", &numbered, |f, (slot, verdict)| write!(f, "{slot} : {verdict}"))?;
-            f.write_str(" }")
-        }
         Statement::DnatRandom { protocol, key, slots, map } => {
             write!(f, "dnat {family} to ")?;
-            for selector in key {
-                match selector {
-                    Selector::DestinationPort => write!(f, "{} dport", protocol.as_lower())?,
-                    other => selectors(f, family, &[*other])?,
-                }
-                f.write_str(" . ")?;
-            }
-            write!(f, "numgen random mod {slots} map @{map}")
+            selectors_of(f, family, key, protocol.as_lower())?;
+            write!(f, " . numgen random mod {slots} map @{map}")
         }
-        Statement::Dnat { address, port } if address.is_ipv4() => {
-            write!(f, "dnat to {address}:{port}")
+        Statement::DnatMap { key, map } => {
+            write!(f, "dnat {family} to ")?;
+            selectors(f, family, key)?;
+            write!(f, " map @{map}")
         }
-        Statement::Dnat { address, port } => write!(f, "dnat to [{address}]:{port}"),
         Statement::Masquerade => f.write_str("masquerade fully-random"),
         Statement::Reject => f.write_str("reject"),
-        Statement::UpdateSet { side, set } => write!(f, "update @{set} {{ {family} {side} }}"),
+        Statement::UpdateMap { protocol, key, value, map } => {
+            write!(f, "update @{map} {{ ")?;
+            selectors_of(f, family, key, protocol.as_lower())?;
+            f.write_str(" : ")?;
+            selectors_of(f, family, value, protocol.as_lower())?;
+            f.write_str(" }")
+        }
         Statement::Verdict(verdict) => write!(f, "{verdict}"),
     }
 }
 
 fn selectors(f: &mut Formatter<'_>, family: Family, key: &[Selector]) -> fmt::Result {
+    selectors_of(f, family, key, "th")
+}
+
+/// Prints parts of a packet whose transport header has this name.
+fn selectors_of(
+    f: &mut Formatter<'_>,
+    family: Family,
+    key: &[Selector],
+    transport: &str,
+) -> fmt::Result {
     list(f, " . ", key, |f, selector| match selector {
         Selector::SourceAddress => write!(f, "{family} saddr"),
         Selector::DestinationAddress => write!(f, "{family} daddr"),
         Selector::Protocol => f.write_str("meta l4proto"),
-        Selector::DestinationPort => f.write_str("th dport"),
+        Selector::DestinationPort => write!(f, "{transport} dport"),
+        Selector::OriginalSource => write!(f, "ct original {family} saddr"),
+        Selector::OriginalDestination => write!(f, "ct original {family} daddr"),
+        Selector::OriginalDestinationPort => f.write_str("ct original proto-dst"),
     })
 }
 

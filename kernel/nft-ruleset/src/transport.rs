@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use crate::ruleset::{SetName, Table, TableDump, Transaction};
+use crate::ruleset::{ElementDump, SetDef, Table, TableDump, Transaction};
 
 /// A way to the kernel.
 ///
@@ -12,19 +12,35 @@ pub trait Transport: Send {
     /// Commits a transaction. After an error, nothing of it was done. An empty transaction succeeds.
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError>;
 
-    /// Reads a table; returns `None` if it does not exist. Elements are read of the sets in
-    /// `elements_of` alone, and of those only if [`crate::SetDef`] can express the definition.
+    /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only where
+    /// [`SetDef`] can express the definition.
     fn read(
         &mut self,
         table: &Table,
-        elements_of: &[SetName],
+        elements: Elements,
     ) -> Result<Option<TableDump>, TransportError>;
+
+    /// Reads the elements of a set or map, sorted by key; returns `None` if there is no such set.
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError>;
 
     /// The netlink port from which this transport commits, for [`crate::netlink::Listener::open`];
     /// `None` if its commits have no fixed port.
     fn port(&self) -> Option<u32> {
         None
     }
+}
+
+/// Whether a table is read with the elements of its sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// The elements of all sets.
+    Include,
+    /// No elements: chains, rules and the definitions of sets alone.
+    Omit,
 }
 
 /// The size and the duration of a commit.
@@ -99,7 +115,20 @@ impl TransportError {
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict)
     }
+
+    /// Whether something that the transaction deletes or changes does not exist, such as an element
+    /// that has timed out.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Refused(first, _) => first.errno == Some(libc::ENOENT),
+            Self::Program { message, .. } => message.contains(NO_SUCH_OBJECT),
+            _ => false,
+        }
+    }
 }
+
+/// The text of `ENOENT`, as the program `nft` prints it.
+pub(crate) const NO_SUCH_OBJECT: &str = "No such file or directory";
 
 fn also(others: &[Refusal]) -> String {
     match others.len() {

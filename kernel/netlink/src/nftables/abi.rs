@@ -245,10 +245,24 @@ pub mod expression {
     pub const CT_DREG: u16 = 1;
     /// `NFTA_CT_KEY`
     pub const CT_KEY: u16 = 2;
+    /// `NFTA_CT_DIRECTION`
+    pub const CT_DIRECTION: u16 = 3;
+    /// `IP_CT_DIR_ORIGINAL`
+    pub const CT_DIR_ORIGINAL: u8 = 0;
     /// `NFT_CT_STATE`
     pub const CT_STATE: u32 = 0;
     /// `NFT_CT_STATUS`
     pub const CT_STATUS: u32 = 2;
+    /// `NFT_CT_PROTO_DST`
+    pub const CT_PROTO_DST: u32 = 12;
+    /// `NFT_CT_SRC_IP`
+    pub const CT_SRC_IP: u32 = 19;
+    /// `NFT_CT_DST_IP`
+    pub const CT_DST_IP: u32 = 20;
+    /// `NFT_CT_SRC_IP6`
+    pub const CT_SRC_IP6: u32 = 21;
+    /// `NFT_CT_DST_IP6`
+    pub const CT_DST_IP6: u32 = 22;
     /// `NF_CT_STATE_BIT(IP_CT_NEW)`
     pub const CT_STATE_NEW: u32 = 8;
     /// `IPS_DST_NAT`
@@ -319,6 +333,8 @@ pub mod expression {
     pub const DYNSET_OP: u16 = 3;
     /// `NFTA_DYNSET_SREG_KEY`
     pub const DYNSET_SREG_KEY: u16 = 4;
+    /// `NFTA_DYNSET_SREG_DATA`
+    pub const DYNSET_SREG_DATA: u16 = 5;
     /// `NFT_DYNSET_OP_UPDATE`
     pub const DYNSET_UPDATE: u32 = 1;
     /// `NFTA_IMMEDIATE_DREG`

@@ -4,7 +4,7 @@
 //! here: tables for their comment; sets and maps for verdict maps, `typeof` and concatenated data; and
 //! elements for verdicts as data, and so that 60,000 elements need no tree of boxes.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use nftables::{
     schema::Chain,
@@ -16,11 +16,11 @@ use serde::{
 };
 use switchyard_core::model::Protocol;
 
-use super::rule;
+use super::rule::{self, RuleObject};
 use crate::{
     ruleset::{
-        self, BaseChain, ChainKind, ChainName, Element, ElementData, Field, Hook, Key, Operation,
-        OperationKind, SetData, SetDef, Transaction,
+        self, BaseChain, ChainKind, ChainName, Element, ElementData, ElementDump, Field, Hook, Key,
+        Operation, OperationKind, SetData, SetDef, Transaction,
     },
     text,
 };
@@ -65,7 +65,7 @@ enum Command<'a> {
 enum Object<'a> {
     Table(Table<'a>),
     Chain(Chain<'a>),
-    Rule(nftables::schema::Rule<'a>),
+    Rule(RuleObject<'a>),
     Set(Set<'a>),
     Map(Set<'a>),
     Element(Elements<'a>),
@@ -113,6 +113,7 @@ struct Elements<'a> {
 
 enum ElementList<'a> {
     Added(&'a SetDef, &'a [Element]),
+    Restored(&'a SetDef, &'a [ElementDump]),
     Deleted(&'a SetDef, &'a [Key]),
 }
 
@@ -134,10 +135,13 @@ fn command(operation: &Operation) -> Command<'_> {
             Command::Delete(Object::Set(Set::named(table, name.as_str())))
         }
         OperationKind::AddRule(chain, rule) => {
-            Command::Add(Object::Rule(rule::object(table, chain.as_str(), rule)))
+            Command::Add(Object::Rule(RuleObject::new(table, chain.as_str(), rule)))
         }
         OperationKind::AddElements(definition, elements) => Command::Add(Object::Element(
             Elements::new(table, definition, ElementList::Added(definition, elements)),
+        )),
+        OperationKind::RestoreElements(definition, elements) => Command::Add(Object::Element(
+            Elements::new(table, definition, ElementList::Restored(definition, elements)),
         )),
         OperationKind::DeleteElements(definition, keys) => Command::Delete(Object::Element(
             Elements::new(table, definition, ElementList::Deleted(definition, keys)),
@@ -248,7 +252,19 @@ impl Serialize for ElementList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Added(set, elements) => {
-                serializer.collect_seq(elements.iter().map(|element| SetElement { set, element }))
+                let elements = elements.iter();
+                serializer.collect_seq(elements.map(|e| SetElement {
+                    set,
+                    element: e,
+                    expires: None,
+                }))
+            }
+            Self::Restored(set, elements) => {
+                serializer.collect_seq(elements.iter().map(|restored| SetElement {
+                    set,
+                    element: &restored.element,
+                    expires: restored.expires,
+                }))
             }
             Self::Deleted(set, keys) => serializer.collect_seq(
                 keys.iter().map(|key| Concat { fields: &set.key, bytes: key.as_slice() }),
@@ -257,18 +273,20 @@ impl Serialize for ElementList<'_> {
     }
 }
 
-/// An element: a key, or a pair of key and data. A comment is part of the key.
+/// An element: a key, or a pair of key and data. Comment and remaining time are parts of the key.
 struct SetElement<'a> {
     set: &'a SetDef,
     element: &'a Element,
+    expires: Option<Duration>,
 }
 
 impl Serialize for SetElement<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { set, element } = self;
+        let Self { set, element, expires } = self;
         let key = ElementKey {
             key: Concat { fields: &set.key, bytes: element.key.as_slice() },
             comment: element.comment.as_deref(),
+            expires: *expires,
         };
         match (&element.data, &set.data) {
             (ElementData::Verdict(verdict), _) => {
@@ -291,19 +309,29 @@ impl Serialize for SetElement<'_> {
 struct ElementKey<'a> {
     key: Concat<'a>,
     comment: Option<&'a str>,
+    expires: Option<Duration>,
 }
 
 impl Serialize for ElementKey<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Commented<'a> {
+        struct Detailed<'a> {
             val: &'a Concat<'a>,
-            comment: Cow<'a, str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            comment: Option<Cow<'a, str>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            expires: Option<u64>,
         }
-        let Some(comment) = self.comment else { return self.key.serialize(serializer) };
+        if self.comment.is_none() && self.expires.is_none() {
+            return self.key.serialize(serializer);
+        }
         let mut map = serializer.serialize_map(Some(1))?;
-        let commented = Commented { val: &self.key, comment: text::comment_text(comment) };
-        map.serialize_entry("elem", &commented)?;
+        let detailed = Detailed {
+            val: &self.key,
+            comment: self.comment.map(text::comment_text),
+            expires: self.expires.map(|expires| expires.as_secs()),
+        };
+        map.serialize_entry("elem", &detailed)?;
         map.end()
     }
 }

@@ -15,8 +15,8 @@ use std::{
 pub use self::document::Document;
 use self::run::Program;
 use crate::{
-    ruleset::{SetName, Table, TableDump, Transaction},
-    transport::{CommitStats, Transport, TransportError},
+    ruleset::{ElementDump, SetDef, Table, TableDump, Transaction},
+    transport::{CommitStats, Elements, NO_SUCH_OBJECT, Transport, TransportError},
 };
 
 /// How long the program may run. It needs some ten seconds for a million elements.
@@ -51,6 +51,21 @@ impl JsonTransport {
     }
 }
 
+impl JsonTransport {
+    /// Returns what `nft` lists, or `None` if there is no such object.
+    fn list(&self, arguments: &[&str]) -> Result<Option<Vec<u8>>, TransportError> {
+        let output = self.program.run(arguments, b"")?;
+        match output.success {
+            true => Ok(Some(output.stdout)),
+            false if output.stderr.contains(NO_SUCH_OBJECT) => Ok(None),
+            false => Err(TransportError::Program {
+                program: self.program.name(),
+                message: output.stderr,
+            }),
+        }
+    }
+}
+
 impl Transport for JsonTransport {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
         if transaction.is_empty() {
@@ -70,24 +85,28 @@ impl Transport for JsonTransport {
     fn read(
         &mut self,
         table: &Table,
-        elements_of: &[SetName],
+        elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
         // Elements are listed with the table or not at all: a set that is listed alone shows the state
         // of another moment.
         let (family, name) = (table.family.as_str(), table.name.as_str());
-        let list = ["-j", "list", "table", family, name];
-        let terse = ["-j", "-t", "list", "table", family, name];
-        let arguments = if elements_of.is_empty() { &terse[..] } else { &list[..] };
-        let output = self.program.run(arguments, b"")?;
-        if !output.success {
-            return match output.stderr.contains("No such file or directory") {
-                true => Ok(None),
-                false => Err(TransportError::Program {
-                    program: self.program.name(),
-                    message: output.stderr,
-                }),
-            };
-        }
-        read::table(table, elements_of, &output.stdout).map(Some)
+        let listing = match elements {
+            Elements::Include => self.list(&["-j", "list", "table", family, name])?,
+            Elements::Omit => self.list(&["-j", "-t", "list", "table", family, name])?,
+        };
+        listing.map(|listing| read::table(table, elements, &listing)).transpose()
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        let kind = if set.is_map() { "map" } else { "set" };
+        let (family, in_table) = (table.family.as_str(), table.name.as_str());
+        let listing = self.list(&["-j", "list", kind, family, in_table, set.name.as_str()])?;
+        let Some(listing) = listing else { return Ok(None) };
+        let mut dump = read::table(table, Elements::Include, &listing)?;
+        Ok(dump.sets.remove(&set.name).and_then(|set| set.elements))
     }
 }

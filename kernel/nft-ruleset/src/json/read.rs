@@ -13,7 +13,7 @@ use crate::{
         ElementDump, Family, Field, Hook, Rule, RuleDump, SetData, SetDef, SetDump, SetName, Table,
         TableDump,
     },
-    transport::TransportError,
+    transport::{Elements, TransportError},
 };
 
 #[derive(Deserialize)]
@@ -97,7 +97,7 @@ impl OneOrMore {
 /// Reads a table from its listing.
 pub(super) fn table(
     table: &Table,
-    elements_of: &[SetName],
+    elements: Elements,
     listing: &[u8],
 ) -> Result<TableDump, TransportError> {
     let malformed = |error: serde_json::Error| TransportError::Malformed(error.to_string());
@@ -119,7 +119,7 @@ pub(super) fn table(
         }
         if let Some(set) = object.set.or(object.map) {
             let name = SetName::from(set.name.as_str());
-            let dump = set_dump(&name, set, elements_of.contains(&name))?;
+            let dump = set_dump(&name, set, elements == Elements::Include);
             sets.insert(name, dump);
         }
     }
@@ -157,22 +157,26 @@ fn fingerprint(family: Family, read: &ListedRule) -> Option<u64> {
     Some(rule.fingerprint(family))
 }
 
-fn set_dump(name: &SetName, set: Set, with_elements: bool) -> Result<SetDump, TransportError> {
-    let definition = definition(name, &set).map_err(str::to_owned);
-    let elements = match &definition {
-        Ok(definition) if with_elements => {
-            let read = |element| {
-                element_dump(definition, element).ok_or_else(|| {
-                    TransportError::Malformed(format!("an element of {name}: {element}"))
-                })
-            };
-            let mut elements: Vec<_> = set.elem.iter().map(read).collect::<Result<_, _>>()?;
-            elements.sort_unstable_by_key(|found| found.element.key);
-            Some(elements)
-        }
-        _ => None,
+fn set_dump(name: &SetName, set: Set, with_elements: bool) -> SetDump {
+    let handle = set.handle;
+    let definition = match definition(name, &set) {
+        Ok(definition) => definition,
+        Err(why) => return SetDump { handle, definition: Err(why.to_owned()), elements: None },
     };
-    Ok(SetDump { handle: set.handle, definition, elements })
+    if !with_elements {
+        return SetDump { handle, definition: Ok(definition), elements: None };
+    }
+    let read = |element: &Value| {
+        element_dump(&definition, element)
+            .ok_or_else(|| format!("an element has an unknown form: {element}"))
+    };
+    match set.elem.iter().map(read).collect::<Result<Vec<_>, _>>() {
+        Ok(mut elements) => {
+            elements.sort_unstable_by_key(|found| found.element.key);
+            SetDump { handle, definition: Ok(definition), elements: Some(elements) }
+        }
+        Err(why) => SetDump { handle, definition: Err(why), elements: None },
+    }
 }
 
 fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {

@@ -5,20 +5,21 @@ use std::{borrow::Cow, collections::HashSet};
 use ipnet::IpNet;
 use nftables::{
     expr::{
-        BinaryOperation, CT, Expression, Fib, FibFlag, FibResult, Map, Meta, MetaKey,
-        NamedExpression, NgMode, Numgen, Payload, PayloadField, Prefix, SetItem,
+        BinaryOperation, CT, CTDir, Expression, Fib, FibFlag, FibResult, Map, Meta, MetaKey,
+        NamedExpression, NgMode, Numgen, Payload, PayloadField, Prefix,
     },
-    schema,
     stmt::{
-        JumpTarget, Mangle, Match, NAT, NATFamily, NATFlag, Operator, Reject, RejectType, Set,
-        SetOp, Statement as Stmt, VerdictMap,
+        JumpTarget, Mangle, Match, NAT, NATFamily, NATFlag, Operator, Reject, RejectType, SetOp,
+        Statement as Stmt, VerdictMap,
     },
     types::{NfFamily, RejectCode},
 };
-use switchyard_core::model::Protocol;
+use serde::Serialize;
 
 use crate::{
-    ruleset::{Family, Field, InterfaceMatch, Rule, Selector, Side, Statement, Table, Verdict},
+    ruleset::{
+        Family, Field, InterfaceMatch, Rule, Selector, SetName, Side, Statement, Table, Verdict,
+    },
     text,
 };
 
@@ -31,20 +32,50 @@ pub(super) fn nf_family(family: Family) -> NfFamily {
 }
 
 /// A rule in a chain.
-pub(super) fn object<'a>(table: &'a Table, chain: &'a str, rule: &'a Rule) -> schema::Rule<'a> {
-    schema::Rule {
-        family: nf_family(table.family),
-        table: table.name.as_str().into(),
-        chain: chain.into(),
-        expr: rule.statements.iter().map(|s| statement(table.family, s)).collect(),
-        comment: rule.comment.as_ref().map(|comment| text::comment_text(comment)),
-        ..schema::Rule::default()
+#[derive(Serialize)]
+pub(super) struct RuleObject<'a> {
+    family: NfFamily,
+    table: &'a str,
+    chain: &'a str,
+    expr: Vec<AnyStatement<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comment: Option<Cow<'a, str>>,
+}
+
+impl<'a> RuleObject<'a> {
+    /// Returns the object for `rule` in `chain`.
+    pub(super) fn new(table: &'a Table, chain: &'a str, rule: &'a Rule) -> Self {
+        Self {
+            family: nf_family(table.family),
+            table: table.name.as_str(),
+            chain,
+            expr: rule.statements.iter().map(|s| statement(table.family, s)).collect(),
+            comment: rule.comment.as_ref().map(|comment| text::comment_text(comment)),
+        }
     }
 }
 
-/// A statement, nearly as `nft -j list` prints it.
-pub(super) fn statement(family: Family, statement: &Statement) -> Stmt<'_> {
-    match statement {
+/// A statement, nearly as `nft -j list` prints it: one of the `nftables` crate, or the one that the
+/// crate lacks.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum AnyStatement<'a> {
+    Known(Box<Stmt<'a>>),
+    Map { map: MapUpdate<'a> },
+}
+
+/// `update @map { key : value }`
+#[derive(Serialize)]
+pub(super) struct MapUpdate<'a> {
+    op: SetOp,
+    elem: Expression<'a>,
+    data: Expression<'a>,
+    map: String,
+}
+
+/// Returns a statement as JSON has it.
+pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'_> {
+    let known = match statement {
         Statement::CtStateNew => ct("state", "new"),
         Statement::CtStatusDnat => ct("status", "dnat"),
         Statement::Address { side, negated, net } => {
@@ -87,35 +118,12 @@ pub(super) fn statement(family: Family, statement: &Statement) -> Stmt<'_> {
             key: selectors(family, key),
             data: reference(map.as_str()),
         }),
-        Statement::RandomVerdict(verdicts) => {
-            let items = (0u32..).zip(verdicts);
-            let items = items.map(|(slot, verdict)| {
-                SetItem::MappingStatement(Expression::Number(slot), self::verdict(verdict))
-            });
-            Stmt::VerdictMap(VerdictMap {
-                key: numgen(verdicts.len() as u32),
-                data: Expression::Named(NamedExpression::Set(items.collect())),
-            })
-        }
         Statement::DnatRandom { protocol, key, slots, map } => {
-            let key = key_and_slot(family, *protocol, key, *slots);
-            let map = Map { key, data: reference(map.as_str()) };
-            Stmt::DNAT(Some(NAT {
-                addr: Some(Expression::Named(NamedExpression::Map(map.into()))),
-                family: Some(match family {
-                    Family::Ip => NATFamily::IP,
-                    Family::Ip6 => NATFamily::IP6,
-                }),
-                port: None,
-                flags: None,
-            }))
+            let mut parts = selectors_of(family, key, protocol.as_lower());
+            parts.push(numgen(*slots));
+            dnat(family, concat(parts), map)
         }
-        Statement::Dnat { address, port } => Stmt::DNAT(Some(NAT {
-            addr: Some(Expression::String(address.to_string().into())),
-            family: None,
-            port: Some(Expression::Number((*port).into())),
-            flags: None,
-        })),
+        Statement::DnatMap { key, map } => dnat(family, selectors(family, key), map),
         Statement::Masquerade => Stmt::Masquerade(Some(NAT {
             addr: None,
             family: None,
@@ -129,13 +137,29 @@ pub(super) fn statement(family: Family, statement: &Statement) -> Stmt<'_> {
             };
             Stmt::Reject(Some(Reject::new(Some(kind), Some(RejectCode::PortUnreach))))
         }
-        Statement::UpdateSet { side, set } => Stmt::Set(Set {
-            op: SetOp::Update,
-            elem: address(family, *side),
-            set: format!("@{set}").into(),
-        }),
+        Statement::UpdateMap { protocol, key, value, map } => {
+            let parts = |key| concat(selectors_of(family, key, protocol.as_lower()));
+            let map = format!("@{map}");
+            let update = MapUpdate { op: SetOp::Update, elem: parts(key), data: parts(value), map };
+            return AnyStatement::Map { map: update };
+        }
         Statement::Verdict(verdict) => self::verdict(verdict),
-    }
+    };
+    AnyStatement::Known(Box::new(known))
+}
+
+/// A translation of the destination to what a map has for the key.
+fn dnat<'a>(family: Family, key: Expression<'a>, map: &SetName) -> Stmt<'a> {
+    let map = Map { key, data: reference(map.as_str()) };
+    Stmt::DNAT(Some(NAT {
+        addr: Some(Expression::Named(NamedExpression::Map(map.into()))),
+        family: Some(match family {
+            Family::Ip => NATFamily::IP,
+            Family::Ip6 => NATFamily::IP6,
+        }),
+        port: None,
+        flags: None,
+    }))
 }
 
 /// A verdict, as a statement or as the data of a verdict map.
@@ -223,29 +247,36 @@ fn reference(set: &str) -> Expression<'static> {
 
 /// The parts of the packet.
 fn selectors(family: Family, key: &[Selector]) -> Expression<'static> {
-    let mut parts: Vec<_> = key.iter().map(|part| selector(family, *part, "th")).collect();
+    concat(selectors_of(family, key, "th"))
+}
+
+/// The parts of a packet whose transport header has this name.
+fn selectors_of(
+    family: Family,
+    key: &[Selector],
+    transport: &'static str,
+) -> Vec<Expression<'static>> {
+    let part = |part: &Selector| match part {
+        Selector::SourceAddress => address(family, Side::Source),
+        Selector::DestinationAddress => address(family, Side::Destination),
+        Selector::Protocol => meta(MetaKey::L4proto),
+        Selector::DestinationPort => payload(transport, "dport"),
+        Selector::OriginalSource => ct_original(format!("{family} saddr")),
+        Selector::OriginalDestination => ct_original(format!("{family} daddr")),
+        Selector::OriginalDestinationPort => ct_original("proto-dst".to_owned()),
+    };
+    key.iter().map(part).collect()
+}
+
+/// One expression, or a concatenation of several.
+fn concat(mut parts: Vec<Expression<'_>>) -> Expression<'_> {
     match parts.len() {
         1 => parts.remove(0),
         _ => Expression::Named(NamedExpression::Concat(parts)),
     }
 }
 
-/// The parts of a packet of one protocol, followed by a random slot.
-fn key_and_slot(
-    family: Family,
-    protocol: Protocol,
-    key: &[Selector],
-    slots: u32,
-) -> Expression<'static> {
-    let parts = key.iter().map(|part| selector(family, *part, protocol.as_lower()));
-    Expression::Named(NamedExpression::Concat(parts.chain([numgen(slots)]).collect()))
-}
-
-fn selector(family: Family, part: Selector, protocol: &'static str) -> Expression<'static> {
-    match part {
-        Selector::SourceAddress => address(family, Side::Source),
-        Selector::DestinationAddress => address(family, Side::Destination),
-        Selector::Protocol => meta(MetaKey::L4proto),
-        Selector::DestinationPort => payload(protocol, "dport"),
-    }
+fn ct_original(key: String) -> Expression<'static> {
+    let ct = CT { key: key.into(), family: None, dir: Some(CTDir::Original) };
+    Expression::Named(NamedExpression::CT(ct))
 }

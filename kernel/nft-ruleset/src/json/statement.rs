@@ -12,7 +12,7 @@ use crate::ruleset::{Family, InterfaceMatch, Selector, SetName, Side, Statement,
 
 /// Reads a statement; returns `None` if [`Statement`] cannot express it exactly.
 pub(super) fn parse(family: Family, read: &Value) -> Option<Statement> {
-    let statement = guess(family, read)?;
+    let statement = guess(read)?;
     let written = serde_json::to_value(rule::statement(family, &statement)).ok()?;
     (normal(written) == normal(read.clone())).then_some(statement)
 }
@@ -54,7 +54,7 @@ fn normal(value: Value) -> Value {
     }
 }
 
-fn guess(family: Family, read: &Value) -> Option<Statement> {
+fn guess(read: &Value) -> Option<Statement> {
     let (name, body) = single(read)?;
     match name {
         "match" => guess_match(body),
@@ -67,39 +67,41 @@ fn guess(family: Family, read: &Value) -> Option<Statement> {
                 _ => None,
             }
         }
-        "vmap" => match body.pointer("/data/set") {
-            Some(items) => Some(Statement::RandomVerdict(numbered_verdicts(items)?)),
-            None => {
-                let map = reference(body.get("data")?)?;
-                Some(Statement::VerdictMap { key: selectors(body.get("key")?)?, map })
-            }
-        },
-        "dnat" => match body.pointer("/addr/map") {
-            Some(map) => {
-                let (slot, key) = map.pointer("/key/concat")?.as_array()?.split_last()?;
-                Some(Statement::DnatRandom {
-                    protocol: key.iter().find_map(port_protocol)?,
-                    key: key.iter().map(selector).collect::<Option<_>>()?,
-                    slots: number(slot.pointer("/numgen/mod")?)?,
-                    map: reference(map.get("data")?)?,
-                })
-            }
-            None => Some(Statement::Dnat {
-                address: body.get("addr")?.as_str()?.parse().ok()?,
-                port: body.get("port")?.as_u64()?.try_into().ok()?,
-            }),
-        },
+        "vmap" => {
+            let map = reference(body.get("data")?)?;
+            Some(Statement::VerdictMap { key: selectors(body.get("key")?)?, map })
+        }
+        "dnat" => guess_dnat(body.pointer("/addr/map")?),
         "masquerade" => Some(Statement::Masquerade),
         "reject" => Some(Statement::Reject),
-        "set" => {
-            let side = side(body.get("elem")?)?;
-            Some(Statement::UpdateSet { side, set: reference(body.get("set")?)? })
+        "map" => {
+            let data = body.get("data")?;
+            Some(Statement::UpdateMap {
+                protocol: parts(data).iter().find_map(port_protocol)?,
+                key: selectors(body.get("elem")?)?,
+                value: selectors(data)?,
+                map: reference(body.get("map")?)?,
+            })
         }
         _ => verdict(read).map(Statement::Verdict),
     }
-    .filter(|statement| match statement {
-        Statement::Dnat { address, .. } => address.is_ipv4() == (family == Family::Ip),
-        _ => true,
+}
+
+/// Reads a translation to what a map has: for a key that ends with a random slot, or for parts of the
+/// packet alone.
+fn guess_dnat(read: &Value) -> Option<Statement> {
+    let key = read.get("key")?;
+    let map = reference(read.get("data")?)?;
+    let slots = parts(key).split_last().and_then(|(slot, _)| number(slot.pointer("/numgen/mod")?));
+    let Some(slots) = slots else {
+        return Some(Statement::DnatMap { key: selectors(key)?, map });
+    };
+    let (_, key) = parts(key).split_last()?;
+    Some(Statement::DnatRandom {
+        protocol: key.iter().find_map(port_protocol)?,
+        key: key.iter().map(selector).collect::<Option<_>>()?,
+        slots,
+        map,
     })
 }
 
@@ -164,13 +166,25 @@ fn side(payload: &Value) -> Option<Side> {
 }
 
 fn selectors(key: &Value) -> Option<Vec<Selector>> {
-    match key.get("concat") {
-        Some(parts) => parts.as_array()?.iter().map(selector).collect(),
-        None => Some(vec![selector(key)?]),
+    parts(key).iter().map(selector).collect()
+}
+
+/// The parts of a concatenation, or one expression alone.
+fn parts(value: &Value) -> &[Value] {
+    match value.get("concat").and_then(Value::as_array) {
+        Some(parts) => parts,
+        None => std::slice::from_ref(value),
     }
 }
 
 fn selector(value: &Value) -> Option<Selector> {
+    match value.pointer("/ct/key").and_then(Value::as_str) {
+        Some("ip saddr" | "ip6 saddr") => return Some(Selector::OriginalSource),
+        Some("ip daddr" | "ip6 daddr") => return Some(Selector::OriginalDestination),
+        Some("proto-dst") => return Some(Selector::OriginalDestinationPort),
+        Some(_) => return None,
+        None => {}
+    }
     match value.pointer("/payload/field").and_then(Value::as_str) {
         Some("dport") => Some(Selector::DestinationPort),
         Some("saddr") => Some(Selector::SourceAddress),
@@ -194,14 +208,4 @@ fn network(value: &Value) -> Option<IpNet> {
         }
         None => Some(IpNet::from(value.as_str()?.parse::<std::net::IpAddr>().ok()?)),
     }
-}
-
-fn numbered_verdicts(items: &Value) -> Option<Vec<Verdict>> {
-    let mut numbered: Vec<_> = items
-        .as_array()?
-        .iter()
-        .map(|item| Some((number(item.get(0)?)?, verdict(item.get(1)?)?)))
-        .collect::<Option<_>>()?;
-    numbered.sort_by_key(|(slot, _)| *slot);
-    Some(numbered.into_iter().map(|(_, verdict)| verdict).collect())
 }

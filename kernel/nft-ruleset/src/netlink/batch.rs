@@ -9,13 +9,13 @@ use switchyard_netlink::{
 };
 
 use super::{
-    expression::{self, AnonymousSet},
+    expression,
     userdata::{self, UserData, abi as udata},
 };
 use crate::{
     ruleset::{
         BaseChain, Element, ElementData, Field, Hook, Key, OperationKind, Rule, SetData, SetDef,
-        Statement, Table, Transaction, Verdict,
+        Table, Transaction,
     },
     text,
 };
@@ -29,9 +29,6 @@ const ELEMENTS_BYTES: usize = 60_000;
 
 /// The typical length of an element without a comment, in bytes.
 const ELEMENT_BYTES: usize = 64;
-
-/// Name patterns of sets and maps inside rules, which the kernel numbers.
-const ANONYMOUS_MAP: &str = "__map%d";
 
 /// The number of bits per field in the type of a key: the type is nft's numbers of the fields' types,
 /// packed.
@@ -81,9 +78,8 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
 pub(super) fn message_bound(transaction: &Transaction) -> u32 {
     let messages = |kind: &OperationKind| match kind {
         OperationKind::AddElements(_, elements) => elements.len(),
+        OperationKind::RestoreElements(_, elements) => elements.len(),
         OperationKind::DeleteElements(_, keys) => keys.len(),
-        // A set and its elements, for each statement.
-        OperationKind::AddRule(_, rule) => 1 + 2 * rule.statements.len(),
         _ => 1,
     };
     let all: usize =
@@ -152,8 +148,17 @@ impl Encoder {
             OperationKind::AddRule(chain, rule) => self.rule(table, chain.as_str(), rule),
             OperationKind::AddElements(definition, elements) => {
                 self.elements(table, message::NEW_ELEMENT, definition, elements, |w, element| {
-                    write_element(w, definition, element)
-                })
+                    write_element(w, definition, element);
+                });
+            }
+            OperationKind::RestoreElements(definition, elements) => {
+                self.elements(table, message::NEW_ELEMENT, definition, elements, |w, restored| {
+                    write_element(w, definition, &restored.element);
+                    if let Some(expires) = restored.expires {
+                        let milliseconds = u64::try_from(expires.as_millis()).unwrap_or(u64::MAX);
+                        w.be64(element::EXPIRATION, milliseconds);
+                    }
+                });
             }
             OperationKind::DeleteElements(definition, keys) => {
                 self.elements(table, message::DEL_ELEMENT, definition, keys, |w, key| {
@@ -181,15 +186,12 @@ impl Encoder {
     }
 
     fn rule(&mut self, table: &Table, chain: &str, rule: &Rule) {
-        // The sets inside a rule come before the rule.
-        let anonymous: Vec<_> =
-            rule.statements.iter().map(|statement| self.anonymous(table, statement)).collect();
         self.message(table, message::NEW_RULE, flags::CREATE | flags::APPEND, |w| {
             w.string(rule::TABLE, table.name.as_str());
             w.string(rule::CHAIN, chain);
             w.nest(rule::EXPRESSIONS, |w| {
-                for (statement, set) in rule.statements.iter().zip(anonymous) {
-                    expression::write(w, table.family, statement, set);
+                for statement in &rule.statements {
+                    expression::write(w, table.family, statement);
                 }
             });
             let mut user_data = UserData::new();
@@ -199,37 +201,6 @@ impl Encoder {
             user_data.item(udata::RULE_FINGERPRINT, &rule.fingerprint(table.family).to_be_bytes());
             w.attribute(rule::USERDATA, user_data.as_slice());
         });
-    }
-
-    /// Writes the set inside a statement, if the statement has one.
-    fn anonymous(&mut self, table: &Table, statement: &Statement) -> Option<AnonymousSet<'static>> {
-        match statement {
-            Statement::RandomVerdict(verdicts) => Some(self.random_map(table, verdicts)),
-            _ => None,
-        }
-    }
-
-    fn random_map(&mut self, table: &Table, verdicts: &[Verdict]) -> AnonymousSet<'static> {
-        let made = AnonymousSet { name: ANONYMOUS_MAP, id: self.set_id() };
-        self.message(table, message::NEW_SET, flags::CREATE, |w| {
-            let map = set::FLAG_ANONYMOUS | set::FLAG_CONSTANT | set::FLAG_MAP;
-            set_head(w, table.name.as_str(), made.name, map);
-            w.be32(set::KEY_TYPE, type_number(Field::Slot));
-            w.be32(set::KEY_LEN, 4);
-            w.be32(set::DATA_TYPE, expression::VERDICT_TYPE);
-            w.be32(set::DATA_LEN, 0);
-            set_tail(w, made.id, Some(verdicts.len()), &userdata::for_random_verdicts());
-        });
-        let numbered: Vec<_> = (0u32..).zip(verdicts).collect();
-        for chunk in numbered.chunks(ELEMENTS_BYTES / 400) {
-            self.message(table, message::NEW_ELEMENT, flags::CREATE, |w| {
-                anonymous_elements(w, table.name.as_str(), &made, chunk, |w, (slot, verdict)| {
-                    w.nest(element::KEY, |w| w.attribute(data::VALUE, &slot.to_ne_bytes()));
-                    w.nest(element::DATA, |w| expression::write_verdict(w, verdict));
-                });
-            });
-        }
-        made
     }
 
     /// Writes elements, as many in a message as fit.
@@ -286,7 +257,9 @@ pub(super) fn hook_number(hook: Hook) -> u32 {
 }
 
 fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {
-    set_head(w, table, definition.name.as_str(), set_flags(definition));
+    w.string(set::TABLE, table);
+    w.string(set::NAME, definition.name.as_str());
+    w.be32(set::FLAGS, set_flags(definition));
     w.be32(set::KEY_TYPE, packed_type(&definition.key));
     w.be32(set::KEY_LEN, definition.key_len() as u32);
     match &definition.data {
@@ -303,7 +276,8 @@ fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {
     if let Some(timeout) = definition.timeout {
         w.be64(set::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
     }
-    set_tail(w, id, None, &userdata::for_set(definition));
+    w.be32(set::ID, id);
+    w.attribute(set::USERDATA, userdata::for_set(definition).as_slice());
 }
 
 /// The flags of a set.
@@ -314,20 +288,6 @@ pub(super) fn set_flags(definition: &SetDef) -> u32 {
         None => 0,
     };
     map | dynamic
-}
-
-fn set_head(w: &mut Writer, table: &str, name: &str, flags: u32) {
-    w.string(set::TABLE, table);
-    w.string(set::NAME, name);
-    w.be32(set::FLAGS, flags);
-}
-
-fn set_tail(w: &mut Writer, id: u32, size: Option<usize>, user_data: &UserData) {
-    w.be32(set::ID, id);
-    if let Some(size) = size {
-        w.nest(set::DESC, |w| w.be32(set::DESC_SIZE, size as u32));
-    }
-    w.attribute(set::USERDATA, user_data.as_slice());
 }
 
 /// nft's number of a type (`enum datatypes`).
@@ -355,22 +315,6 @@ pub(super) fn unpacked_type(mut packed: u32) -> Option<Vec<Field>> {
     }
     fields.reverse();
     (!fields.is_empty()).then_some(fields)
-}
-
-/// Writes the elements of the set inside a rule.
-fn anonymous_elements<T>(
-    w: &mut Writer,
-    table: &str,
-    set: &AnonymousSet<'_>,
-    items: &[T],
-    mut write: impl FnMut(&mut Writer, &T),
-) {
-    w.string(element::TABLE, table);
-    w.string(element::SET, set.name);
-    w.be32(element::SET_ID, set.id);
-    w.nest(element::ELEMENTS, |w| {
-        items.iter().for_each(|item| w.nest(LIST_ELEMENT, |w| write(w, item)));
-    });
 }
 
 fn write_key(w: &mut Writer, definition: &SetDef, key: &Key) {

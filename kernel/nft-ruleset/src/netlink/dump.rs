@@ -15,10 +15,13 @@ use super::{
     batch,
     userdata::{self, abi as udata},
 };
-use crate::ruleset::{
-    BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData, ElementDump,
-    Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
-    Verdict,
+use crate::{
+    ruleset::{
+        BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData, ElementDump,
+        Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
+        Verdict,
+    },
+    transport::Elements,
 };
 
 /// The number of attempts to read a set that the kernel is resizing.
@@ -35,7 +38,7 @@ pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
 pub(super) fn read_table(
     socket: &mut Socket,
     table: &Table,
-    elements_of: &[SetName],
+    with_elements: Elements,
     generation: u32,
 ) -> Result<Option<TableDump>, Error> {
     if !exists(socket, table)? {
@@ -70,9 +73,14 @@ pub(super) fn read_table(
         |w| w.string(set::TABLE, in_table),
         |sets: &mut BTreeMap<SetName, SetDump>, read| sets.extend(read_set(in_table, read)),
     )?;
-    for name in elements_of {
-        if let Some(SetDump { definition: Ok(definition), elements, .. }) = sets.get_mut(name) {
-            *elements = Some(read_elements(socket, table, definition)?);
+    if with_elements == Elements::Include {
+        for set in sets.values_mut() {
+            let Ok(definition) = &set.definition else { continue };
+            match read_elements(socket, table, definition) {
+                Ok(elements) => set.elements = Some(elements),
+                Err(Error::Malformed(why)) => set.definition = Err(why.to_owned()),
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(Some(TableDump { table: table.clone(), generation: Some(generation), chains, sets }))
@@ -229,7 +237,7 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
 /// The kernel resizes the hash table of a set for a while after many elements were added. A dump in
 /// this time has some elements twice, and lacks as many others. So a dump is complete if it has no
 /// element twice.
-fn read_elements(
+pub(super) fn read_elements(
     socket: &mut Socket,
     table: &Table,
     definition: &SetDef,

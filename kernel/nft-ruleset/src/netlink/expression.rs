@@ -1,12 +1,10 @@
 //! Statements as the expressions that the kernel runs, in the forms that nft recognises when it
 //! lists them.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 use switchyard_netlink::{
     Writer,
-    nftables::abi::{LIST_ELEMENT, data, expression as e, set},
+    nftables::abi::{LIST_ELEMENT, data, expression as e},
 };
 
 use crate::ruleset::{Family, Field, InterfaceMatch, Selector, Side, Statement, Verdict};
@@ -15,32 +13,16 @@ use crate::ruleset::{Family, Field, InterfaceMatch, Selector, Side, Statement, V
 const VERDICT_REGISTER: u32 = 0;
 /// The first register: 16 bytes, or the first four of them.
 const FIRST_REGISTER: u32 = 1;
-/// The second register of 16 bytes.
-const SECOND_REGISTER: u32 = 2;
+/// The length of a register in bytes, of those that have room for an IPv6 address.
+const LONG_REGISTER: usize = 16;
 /// The first register of 4 bytes. These registers overlap with those of 16 bytes.
 const FIRST_SHORT_REGISTER: u32 = 8;
 
 /// The length of the longest interface name with its NUL, in bytes.
 const INTERFACE_NAME: usize = 16;
 
-/// The name of the anonymous set of a rule, and its number within the batch, by which an expression
-/// refers to the set.
-#[derive(Clone, Copy)]
-pub(super) struct AnonymousSet<'a> {
-    pub name: &'a str,
-    pub id: u32,
-}
-
 /// Appends the expressions of a statement.
-///
-/// `anonymous` is the set inside the statement, for the statements that have one:
-/// [`Statement::RandomVerdict`].
-pub(super) fn write(
-    w: &mut Writer,
-    family: Family,
-    statement: &Statement,
-    anonymous: Option<AnonymousSet<'_>>,
-) {
+pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
     match statement {
         Statement::CtStateNew => ct_bits(w, e::CT_STATE, e::CT_STATE_NEW),
         Statement::CtStatusDnat => ct_bits(w, e::CT_STATUS, e::CT_STATUS_DNAT),
@@ -85,34 +67,22 @@ pub(super) fn write(
         Statement::MarkXor(bits) => change_mark(w, u32::MAX, *bits),
         Statement::Lookup { key, set } => {
             load(w, family, key);
-            lookup(w, set.as_str(), None, None);
+            lookup(w, set.as_str(), None);
         }
         Statement::VerdictMap { key, map } => {
             load(w, family, key);
-            lookup(w, map.as_str(), None, Some(VERDICT_REGISTER));
-        }
-        Statement::RandomVerdict(verdicts) => {
-            numgen(w, verdicts.len() as u32, FIRST_REGISTER);
-            if let Some(map) = anonymous {
-                lookup(w, map.name, Some(map.id), Some(VERDICT_REGISTER));
-            }
+            lookup(w, map.as_str(), Some(VERDICT_REGISTER));
         }
         Statement::DnatRandom { protocol, key, slots, map } => {
             meta_load(w, e::META_L4PROTO, FIRST_REGISTER);
             compare(w, false, &[protocol.number()]);
             let offset = load(w, family, key);
             numgen(w, *slots, register(offset));
-            lookup(w, map.as_str(), None, Some(FIRST_REGISTER));
-            // The port follows the address in the map's data.
-            nat(w, family, register(family.address_field().padded_width()), None);
+            dnat_by_map(w, family, map.as_str());
         }
-        Statement::Dnat { address, port } => {
-            immediate(w, FIRST_REGISTER, |w| match address {
-                IpAddr::V4(address) => w.attribute(data::VALUE, &address.octets()),
-                IpAddr::V6(address) => w.attribute(data::VALUE, &address.octets()),
-            });
-            immediate(w, SECOND_REGISTER, |w| w.be16(data::VALUE, *port));
-            nat(w, family, SECOND_REGISTER, Some(e::NAT_RANGE_PROTO));
+        Statement::DnatMap { key, map } => {
+            load(w, family, key);
+            dnat_by_map(w, family, map.as_str());
         }
         Statement::Masquerade => {
             expression(w, "masq", |w| w.be32(e::MASQ_FLAGS, e::NAT_FULLY_RANDOM));
@@ -127,19 +97,18 @@ pub(super) fn write(
                 },
             );
         }),
-        Statement::UpdateSet { side, set } => {
-            load(
-                w,
-                family,
-                &[match side {
-                    Side::Source => Selector::SourceAddress,
-                    Side::Destination => Selector::DestinationAddress,
-                }],
-            );
+        Statement::UpdateMap { protocol, key, value, map } => {
+            meta_load(w, e::META_L4PROTO, FIRST_REGISTER);
+            compare(w, false, &[protocol.number()]);
+            let end = load(w, family, key);
+            // nft gives the value whole registers of 16 bytes.
+            let start = end.next_multiple_of(LONG_REGISTER);
+            load_from(w, family, value, start);
             expression(w, "dynset", |w| {
                 w.be32(e::DYNSET_SREG_KEY, FIRST_REGISTER);
+                w.be32(e::DYNSET_SREG_DATA, register(start));
                 w.be32(e::DYNSET_OP, e::DYNSET_UPDATE);
-                w.string(e::DYNSET_SET, set.as_str());
+                w.string(e::DYNSET_SET, map.as_str());
             });
         }
         Statement::Verdict(verdict) => immediate(w, VERDICT_REGISTER, |w| {
@@ -175,8 +144,8 @@ fn expression(w: &mut Writer, name: &str, fill: impl FnOnce(&mut Writer)) {
 /// The register at an offset from the first register, in bytes.
 fn register(offset: usize) -> u32 {
     let offset = offset as u32;
-    if offset.is_multiple_of(16) {
-        FIRST_REGISTER + offset / 16
+    if offset.is_multiple_of(LONG_REGISTER as u32) {
+        FIRST_REGISTER + offset / LONG_REGISTER as u32
     } else {
         FIRST_SHORT_REGISTER + offset / 4
     }
@@ -185,7 +154,12 @@ fn register(offset: usize) -> u32 {
 /// Loads parts of the packet into consecutive registers, from the first register on. Returns the
 /// offset behind the last part, in bytes.
 fn load(w: &mut Writer, family: Family, key: &[Selector]) -> usize {
-    key.iter().fold(0, |offset, selector| {
+    load_from(w, family, key, 0)
+}
+
+/// Loads parts of the packet like [`load`], but from the register at `start` on, in bytes.
+fn load_from(w: &mut Writer, family: Family, key: &[Selector], start: usize) -> usize {
+    key.iter().fold(start, |offset, selector| {
         let register = register(offset);
         let field = match selector {
             Selector::SourceAddress => {
@@ -202,6 +176,18 @@ fn load(w: &mut Writer, family: Family, key: &[Selector]) -> usize {
             }
             Selector::DestinationPort => {
                 payload(w, e::BASE_TRANSPORT, 2, 2, register);
+                Field::InetService
+            }
+            Selector::OriginalSource => {
+                ct_original(w, original_address(family, Side::Source), register);
+                family.address_field()
+            }
+            Selector::OriginalDestination => {
+                ct_original(w, original_address(family, Side::Destination), register);
+                family.address_field()
+            }
+            Selector::OriginalDestinationPort => {
+                ct_original(w, e::CT_PROTO_DST, register);
                 Field::InetService
             }
         };
@@ -277,6 +263,26 @@ fn ct_bits(w: &mut Writer, key: u32, bits: u32) {
     compare(w, true, &[0; 4]);
 }
 
+/// The conntrack key of an address. These keys, other than `NFT_CT_SRC` and `NFT_CT_DST`, name the
+/// family.
+fn original_address(family: Family, side: Side) -> u32 {
+    match (family, side) {
+        (Family::Ip, Side::Source) => e::CT_SRC_IP,
+        (Family::Ip, Side::Destination) => e::CT_DST_IP,
+        (Family::Ip6, Side::Source) => e::CT_SRC_IP6,
+        (Family::Ip6, Side::Destination) => e::CT_DST_IP6,
+    }
+}
+
+/// Loads a part of the connection's first packet, as it was before any translation.
+fn ct_original(w: &mut Writer, key: u32, register: u32) {
+    expression(w, "ct", |w| {
+        w.be32(e::CT_KEY, key);
+        w.be32(e::CT_DREG, register);
+        w.u8(e::CT_DIRECTION, e::CT_DIR_ORIGINAL);
+    });
+}
+
 fn compare(w: &mut Writer, negated: bool, value: &[u8]) {
     expression(w, "cmp", |w| {
         w.be32(e::CMP_SREG, FIRST_REGISTER);
@@ -304,16 +310,13 @@ fn numgen(w: &mut Writer, modulus: u32, register: u32) {
     });
 }
 
-fn lookup(w: &mut Writer, set: &str, id: Option<u32>, destination: Option<u32>) {
+fn lookup(w: &mut Writer, set: &str, destination: Option<u32>) {
     expression(w, "lookup", |w| {
         w.be32(e::LOOKUP_SREG, FIRST_REGISTER);
         if let Some(register) = destination {
             w.be32(e::LOOKUP_DREG, register);
         }
         w.string(e::LOOKUP_SET, set);
-        if let Some(id) = id {
-            w.be32(e::LOOKUP_SET_ID, id);
-        }
     });
 }
 
@@ -324,19 +327,16 @@ fn immediate(w: &mut Writer, register: u32, value: impl FnOnce(&mut Writer)) {
     });
 }
 
-/// Translates the destination to the address in the first register and the port in the register
-/// `port`.
-fn nat(w: &mut Writer, family: Family, port: u32, flags: Option<u32>) {
+/// Translates the destination to the address and the port that a map has for the key in the first
+/// register.
+fn dnat_by_map(w: &mut Writer, family: Family, map: &str) {
+    lookup(w, map, Some(FIRST_REGISTER));
+    // The port follows the address in the map's data.
+    let port = register(family.address_field().padded_width());
     expression(w, "nat", |w| {
         w.be32(e::NAT_TYPE, e::NAT_DNAT);
         w.be32(e::NAT_FAMILY, family.number().into());
         w.be32(e::NAT_ADDR_MIN, FIRST_REGISTER);
         w.be32(e::NAT_PROTO_MIN, port);
-        if let Some(flags) = flags {
-            w.be32(e::NAT_FLAGS, flags);
-        }
     });
 }
-
-/// The type of the data of a verdict map.
-pub(super) const VERDICT_TYPE: u32 = set::DATA_VERDICT;

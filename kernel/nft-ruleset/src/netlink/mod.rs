@@ -14,8 +14,8 @@ use switchyard_netlink::{Error, Socket, Writer};
 
 pub use self::notice::{Author, Listener};
 use crate::{
-    ruleset::{Family, SetName, Table, TableDump, Transaction},
-    transport::{CommitStats, Transport, TransportError},
+    ruleset::{ElementDump, Family, SetDef, Table, TableDump, Transaction},
+    transport::{CommitStats, Elements, Transport, TransportError},
 };
 
 /// The largest buffer that is kept for the next transaction, in bytes.
@@ -68,17 +68,29 @@ impl Transport for NetlinkTransport {
     fn read(
         &mut self,
         table: &Table,
-        elements_of: &[SetName],
+        elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
         for _ in 0..READ_ATTEMPTS {
             let before = dump::generation(&mut self.socket)?;
-            let read = dump::read_table(&mut self.socket, table, elements_of, before);
+            let read = dump::read_table(&mut self.socket, table, elements, before);
             // The dumps show one state if nothing was committed between them.
             if dump::generation(&mut self.socket)? == before {
                 return Ok(read?);
             }
         }
         Err(Error::Interrupted.into())
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        match dump::read_elements(&mut self.socket, table, set) {
+            Ok(elements) => Ok(Some(elements)),
+            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn port(&self) -> Option<u32> {

@@ -43,7 +43,9 @@ fn refusal(transaction: &Transaction, batch: &Batch, error: KernelError) -> Refu
     let bytes = batch.writer.as_slice().get(range.clone()).unwrap_or_default();
     let subject = match element_at(bytes, error.offset) {
         Some(key) => match &kind.kind {
-            OperationKind::AddElements(set, _) | OperationKind::DeleteElements(set, _) => {
+            OperationKind::AddElements(set, _)
+            | OperationKind::RestoreElements(set, _)
+            | OperationKind::DeleteElements(set, _) => {
                 format!("{}: {}", kind.subject(), text::key_text(set, key))
             }
             _ => kind.subject(),

@@ -188,15 +188,6 @@ pub(super) fn for_set(set: &SetDef) -> UserData {
     data
 }
 
-/// The user data of the map in `numgen random mod 2 vmap { 0 : goto a, 1 : goto b }`.
-pub(super) fn for_random_verdicts() -> UserData {
-    let mut data = UserData::new();
-    data.u32(abi::SET_KEY_BYTEORDER, abi::BYTEORDER_HOST);
-    data.u32(abi::SET_DATA_BYTEORDER, abi::BYTEORDER_NONE);
-    data.u32(abi::SET_DATA_INTERVAL, 0);
-    data
-}
-
 fn byteorder(fields: &[Field]) -> u32 {
     match fields {
         [Field::Slot | Field::InetProto] => abi::BYTEORDER_HOST,

@@ -1,6 +1,6 @@
 //! Rules, and the statements that they are made of.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::borrow::Cow;
 
 use ipnet::IpNet;
 use switchyard_core::model::Protocol;
@@ -42,6 +42,14 @@ pub enum Selector {
     Protocol,
     /// `th dport`
     DestinationPort,
+    /// `ct original ip saddr`: the source address of the connection's first packet, as the packet was
+    /// before any translation.
+    OriginalSource,
+    /// `ct original ip daddr`: the destination address before any translation.
+    OriginalDestination,
+    /// `ct original proto-dst`: the destination port before any translation. [`Statement::Protocol`]
+    /// must come before it in the rule.
+    OriginalDestinationPort,
 }
 
 /// The interface names that a statement matches.
@@ -102,9 +110,6 @@ pub enum Statement {
         /// The verdict map.
         map: SetName,
     },
-    /// `numgen random mod 2 vmap { 0 : goto a, 1 : goto b }`: one of the verdicts, each with the same
-    /// probability.
-    RandomVerdict(Vec<Verdict>),
     /// `dnat ip to ip daddr . tcp dport . numgen random mod 5 map @tcp-endpoints`: translates the
     /// destination to the endpoint in a random slot. Matches packets of the protocol only, as nft
     /// does for a port that names its protocol.
@@ -119,24 +124,32 @@ pub enum Statement {
         /// A map from key and slot to address and port.
         map: SetName,
     },
-    /// `dnat to 10.0.0.1:80`: translates the destination. [`Self::Protocol`] must come before it in
-    /// the rule.
-    Dnat {
-        /// The address, of the table's family.
-        address: IpAddr,
-        /// The port.
-        port: u16,
+    /// `dnat ip to ip saddr map @affinity`: translates the destination to the endpoint that a map has
+    /// for parts of the packet, if there is one. [`Self::Protocol`] must come before it in the rule.
+    DnatMap {
+        /// The parts of the packet.
+        key: Vec<Selector>,
+        /// A map from the key to address and port.
+        map: SetName,
     },
     /// `masquerade fully-random`
     Masquerade,
     /// `reject`: drops the packet, and answers with ICMP or ICMPv6 port unreachable.
     Reject,
-    /// `update @affinity { ip saddr }`: adds an address to a dynamic set, or renews its timeout.
-    UpdateSet {
-        /// The address to add.
-        side: Side,
-        /// The set.
-        set: SetName,
+    /// `update @affinity { ct original ip saddr : ip daddr . tcp dport }`: adds an element to a map
+    /// with a timeout, or renews the timeout of the element with this key, which keeps its value.
+    /// Matches packets of the protocol only, as nft does for a port that names its protocol, and if
+    /// the map is not full.
+    UpdateMap {
+        /// The protocol.
+        protocol: Protocol,
+        /// The parts of the packet that are the key.
+        key: Vec<Selector>,
+        /// The parts of the packet that are the value. [`Selector::DestinationPort`] is the port of
+        /// the protocol, which nft writes as `tcp dport`.
+        value: Vec<Selector>,
+        /// The map.
+        map: SetName,
     },
     /// `drop`, `return`, `jump chain`, `goto chain`, `accept`
     Verdict(Verdict),
@@ -166,8 +179,11 @@ impl Rule {
     /// exists.
     pub fn sets(&self) -> impl Iterator<Item = &SetName> {
         self.statements.iter().filter_map(|statement| match statement {
-            Statement::Lookup { set, .. } | Statement::UpdateSet { set, .. } => Some(set),
-            Statement::VerdictMap { map, .. } | Statement::DnatRandom { map, .. } => Some(map),
+            Statement::Lookup { set, .. } => Some(set),
+            Statement::VerdictMap { map, .. }
+            | Statement::DnatRandom { map, .. }
+            | Statement::DnatMap { map, .. }
+            | Statement::UpdateMap { map, .. } => Some(map),
             _ => None,
         })
     }

@@ -109,13 +109,9 @@ impl SetDef {
         Self { data: SetData::Value(value.into()), ..Self::set(name, key) }
     }
 
-    /// Returns a set to which rules add elements that disappear after `timeout`, in whole seconds.
-    pub fn dynamic_set(
-        name: impl Into<SetName>,
-        key: impl Into<Vec<Field>>,
-        timeout: Duration,
-    ) -> Self {
-        Self { timeout: Some(timeout), ..Self::set(name, key) }
+    /// Lets rules add elements, which disappear after `timeout`, in whole seconds.
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 
     /// Adds a comment.
@@ -150,16 +146,18 @@ impl SetDef {
 
     /// Whether `other` is equal but for the comment, so that it holds the same kind of elements.
     pub fn same_shape(&self, other: &Self) -> bool {
+        self.same_fields(other) && self.timeout == other.timeout
+    }
+
+    /// Whether `other` is equal but for comment and timeout.
+    pub fn same_fields(&self, other: &Self) -> bool {
         let types =
             |fields: &[Field]| fields.iter().map(|field| field.of_type()).collect::<Vec<_>>();
         let same_data = match (&self.data, &other.data) {
             (SetData::Value(ours), SetData::Value(theirs)) => types(ours) == types(theirs),
             (ours, theirs) => ours == theirs,
         };
-        self.name == other.name
-            && types(&self.key) == types(&other.key)
-            && same_data
-            && self.timeout == other.timeout
+        self.name == other.name && types(&self.key) == types(&other.key) && same_data
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{ChainName, Element, Key, Rule, SetDef, SetName, Table};
+use super::{ChainName, Element, ElementDump, Key, Rule, SetDef, SetName, Table};
 
 /// The hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +81,9 @@ pub enum OperationKind {
     /// Adds elements. An element that exists with the same data is left alone; with other data, the
     /// kernel refuses it.
     AddElements(Arc<SetDef>, Vec<Element>),
+    /// Adds elements that disappear earlier than the timeout of their set has it: restores what was
+    /// read. The remaining time must not be longer than the timeout.
+    RestoreElements(Arc<SetDef>, Vec<ElementDump>),
     /// Deletes elements, which must exist.
     DeleteElements(Arc<SetDef>, Vec<Key>),
 }
@@ -99,6 +102,7 @@ impl Operation {
     pub fn elements(&self) -> usize {
         match &self.kind {
             OperationKind::AddElements(_, elements) => elements.len(),
+            OperationKind::RestoreElements(_, elements) => elements.len(),
             OperationKind::DeleteElements(_, keys) => keys.len(),
             _ => 0,
         }
@@ -117,10 +121,12 @@ impl Operation {
             OperationKind::AddSet(def) => ("add", set(def), def.name.as_str()),
             OperationKind::DeleteSet(name) => ("delete", "set", name.as_str()),
             OperationKind::AddRule(chain, _) => ("add", "rule to chain", chain.as_str()),
-            OperationKind::AddElements(def, _) => match def.is_map() {
-                true => ("add", "element to map", def.name.as_str()),
-                false => ("add", "element to set", def.name.as_str()),
-            },
+            OperationKind::AddElements(def, _) | OperationKind::RestoreElements(def, _) => {
+                match def.is_map() {
+                    true => ("add", "element to map", def.name.as_str()),
+                    false => ("add", "element to set", def.name.as_str()),
+                }
+            }
             OperationKind::DeleteElements(def, _) => match def.is_map() {
                 true => ("delete", "element from map", def.name.as_str()),
                 false => ("delete", "element from set", def.name.as_str()),
@@ -228,6 +234,18 @@ impl Transaction {
     pub fn add_elements(&mut self, table: &Table, set: &Arc<SetDef>, elements: Vec<Element>) {
         if !elements.is_empty() {
             self.push(table, OperationKind::AddElements(set.clone(), elements));
+        }
+    }
+
+    /// Appends [`OperationKind::RestoreElements`], unless `elements` is empty.
+    pub fn restore_elements(
+        &mut self,
+        table: &Table,
+        set: &Arc<SetDef>,
+        elements: Vec<ElementDump>,
+    ) {
+        if !elements.is_empty() {
+            self.push(table, OperationKind::RestoreElements(set.clone(), elements));
         }
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use switchyard_nft_ruleset::{
-    ChainBase, ElementData, Family, OperationKind, SetDef, SetName, Transaction, Transport,
+    ChainBase, ElementData, Elements, Family, Field, OperationKind, Rule, SetDef, Transaction,
+    Transport,
 };
 
 use crate::support::{self, Nft, in_namespace, table};
@@ -18,15 +19,10 @@ fn assert_same_set(read: &Result<SetDef, String>, set: &SetDef) {
 /// Asserts that the table holds what the transaction has.
 pub fn assert_holds(transport: &mut impl Transport, transaction: &Transaction, family: Family) {
     let of_family = || transaction.operations().iter().filter(|o| o.table == table(family));
-    let names: Vec<SetName> = of_family()
-        .filter_map(|operation| match &operation.kind {
-            OperationKind::AddSet(set) => Some(set.name.clone()),
-            _ => None,
-        })
-        .collect();
-    let dump = transport.read(&table(family), &names).unwrap().expect("there is a table");
+    let dump =
+        transport.read(&table(family), Elements::Include).unwrap().expect("there is a table");
     assert_eq!(dump.table, table(family));
-    let mut chains = 0;
+    let (mut chains, mut sets) = (0, 0);
     let mut rules: std::collections::BTreeMap<_, Vec<_>> = dump
         .chains
         .iter()
@@ -48,6 +44,7 @@ pub fn assert_holds(transport: &mut impl Transport, transaction: &Transaction, f
                 assert_eq!(dump.chains[name].base, ChainBase::Regular);
             }
             OperationKind::AddSet(set) => {
+                sets += 1;
                 assert_same_set(&dump.sets[&set.name].definition, set);
             }
             OperationKind::AddRule(chain, rule) => {
@@ -69,7 +66,7 @@ pub fn assert_holds(transport: &mut impl Transport, transaction: &Transaction, f
         }
     }
     assert_eq!(dump.chains.len(), chains);
-    assert_eq!(dump.sets.len(), names.len());
+    assert_eq!(dump.sets.len(), sets);
     assert!(rules.values().all(Vec::is_empty), "{rules:?}");
     assert!(elements.values().all(Vec::is_empty), "{elements:?}");
 }
@@ -93,8 +90,8 @@ fn a_table_that_does_not_exist_is_none() {
         let mut transaction = Transaction::new();
         transaction.add_table(&table(Family::Ip));
         netlink.commit(&transaction).unwrap();
-        assert!(netlink.read(&table(Family::Ip), &[]).unwrap().is_some());
-        assert_eq!(netlink.read(&table(Family::Ip6), &[]).unwrap(), None);
+        assert!(netlink.read(&table(Family::Ip), Elements::Omit).unwrap().is_some());
+        assert_eq!(netlink.read(&table(Family::Ip6), Elements::Omit).unwrap(), None);
     });
 }
 
@@ -103,14 +100,17 @@ fn rules_restored_from_text_have_no_fingerprint() {
     let nft = Nft::installed();
     in_namespace(|| {
         let mut netlink = support::netlink();
-        netlink.commit(&support::everything()).unwrap();
+        let takes = |family, rule: &Rule| nft.takes(family, rule);
+        netlink.commit(&support::everything_with(takes)).unwrap();
         let saved = nft.list();
         nft.flush();
         nft.load(&saved);
         for family in Family::ALL {
-            let dump = netlink.read(&table(family), &[]).unwrap().unwrap();
+            let dump = netlink.read(&table(family), Elements::Omit).unwrap().unwrap();
             let rules: Vec<_> = dump.chains.values().flat_map(|chain| &chain.rules).collect();
-            assert_eq!(rules.len(), support::rules(family).len());
+            let count =
+                support::rules(family).iter().filter(|(_, rule)| takes(family, rule)).count();
+            assert_eq!(rules.len(), count);
             assert!(rules.iter().all(|rule| rule.fingerprint.is_none()));
             // The definitions of sets and maps do not depend on the program that wrote them.
             for set in support::Sets::new(family).all() {
@@ -139,8 +139,7 @@ fn other_tables_are_left_out_and_other_definitions_are_recognised() {
                  chain ours { }
              }",
         );
-        let names = ["marks", "ranges", "ports", "counted", "cluster-ips"].map(SetName::from);
-        let dump = support::netlink().read(&table(Family::Ip), &names).unwrap().unwrap();
+        let dump = support::netlink().read(&table(Family::Ip), Elements::Include).unwrap().unwrap();
         let chains: Vec<_> = dump.chains.keys().map(|name| name.as_str()).collect();
         assert_eq!(chains, ["ours", "raw", "strict"]);
         assert!(matches!(dump.chains["strict"].base, ChainBase::Foreign(_)));
@@ -158,17 +157,42 @@ fn other_tables_are_left_out_and_other_definitions_are_recognised() {
 }
 
 #[test]
-fn elements_of_dynamic_sets_have_an_expiry() {
-    let nft = Nft::installed();
+fn elements_with_a_timeout_are_restored_with_the_time_that_remains() {
+    for family in Family::ALL {
+        in_namespace(|| {
+            let (table, affinity) = (table(family), support::Sets::new(family).affinity);
+            let mut netlink = support::netlink();
+            netlink.commit(&support::everything()).unwrap();
+            assert_eq!(netlink.read_elements(&table, &affinity).unwrap(), Some(Vec::new()));
+            let remembered = support::remembered(family, 50);
+            let mut restore = Transaction::new();
+            restore.restore_elements(&table, &affinity, vec![remembered.clone()]);
+            netlink.commit(&restore).unwrap();
+            let dump = netlink.read(&table, Elements::Include).unwrap().unwrap();
+            let elements = dump.sets["affinity"].elements.clone().unwrap();
+            assert_eq!(elements.len(), 1);
+            assert_eq!(elements[0].element, remembered.element);
+            let expires = elements[0].expires.unwrap();
+            assert!(expires <= Duration::from_secs(50) && expires > Duration::from_secs(20));
+            let alone = netlink.read_elements(&table, &affinity).unwrap().unwrap();
+            assert_eq!(alone[0].element, remembered.element);
+        });
+    }
+}
+
+#[test]
+fn an_element_that_has_timed_out_is_missing() {
     in_namespace(|| {
+        let (table, affinity) = (table(Family::Ip), support::Sets::new(Family::Ip).affinity);
         let mut netlink = support::netlink();
         netlink.commit(&support::everything()).unwrap();
-        nft.load("add element ip kube-proxy affinity { 10.9.9.9 timeout 50s }");
-        let dump = netlink.read(&table(Family::Ip), &["affinity".into()]).unwrap().unwrap();
-        let elements = dump.sets["affinity"].elements.as_ref().unwrap();
-        assert_eq!(elements.len(), 1);
-        let expires = elements[0].expires.unwrap();
-        assert!(expires <= Duration::from_secs(50) && expires > Duration::from_secs(30));
+        let mut delete = Transaction::new();
+        let key = support::remembered(Family::Ip, 1).element.key;
+        delete.delete_elements(&table, &affinity, vec![key]);
+        let error = netlink.commit(&delete).unwrap_err();
+        assert!(error.is_missing(), "{error}");
+        let nowhere = SetDef::set("nowhere", [Field::Ipv4Addr]);
+        assert_eq!(netlink.read_elements(&table, &nowhere).unwrap(), None);
     });
 }
 

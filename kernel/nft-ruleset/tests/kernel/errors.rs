@@ -2,7 +2,8 @@
 
 use switchyard_core::model::Protocol;
 use switchyard_nft_ruleset::{
-    Element, Family, Key, Rule, Statement, Transaction, Transport, TransportError, Verdict,
+    Element, Elements, Family, Key, Rule, Statement, Transaction, Transport, TransportError,
+    Verdict,
 };
 
 use crate::support::{self, Nft, address, in_namespace, table};
@@ -108,7 +109,9 @@ fn every_operation_without_its_object_is_refused() {
         let (message, errno) = refused(&mut netlink, &transaction);
         assert!(message.contains("add rule to chain ip kube-proxy here"), "{message}");
         assert_eq!(errno, Some(libc::ENOENT));
-        assert!(netlink.read(&table(Family::Ip), &[]).unwrap().unwrap().chains.is_empty());
+        assert!(
+            netlink.read(&table(Family::Ip), Elements::Omit).unwrap().unwrap().chains.is_empty()
+        );
     });
 }
 
@@ -131,14 +134,14 @@ fn a_stale_generation_is_a_conflict() {
         let mut netlink = support::netlink();
         netlink.commit(&support::everything()).unwrap();
         let generation =
-            netlink.read(&table(Family::Ip), &[]).unwrap().unwrap().generation.unwrap();
+            netlink.read(&table(Family::Ip), Elements::Omit).unwrap().unwrap().generation.unwrap();
         let mut transaction = Transaction::new();
         transaction.add_chain(&table(Family::Ip), "ours");
         transaction.expect_generation(generation);
         Nft::installed().load("add chain ip kube-proxy theirs");
         let error = netlink.commit(&transaction).unwrap_err();
         assert!(error.is_conflict(), "{error}");
-        let dump = netlink.read(&table(Family::Ip), &[]).unwrap().unwrap();
+        let dump = netlink.read(&table(Family::Ip), Elements::Omit).unwrap().unwrap();
         assert!(dump.chains.contains_key("theirs") && !dump.chains.contains_key("ours"));
         transaction.expect_generation(dump.generation.unwrap());
         netlink.commit(&transaction).unwrap();

@@ -1,6 +1,8 @@
 //! JSON: the same ruleset as by netlink, or a clear refusal of a program that is too old.
 
-use switchyard_nft_ruleset::{Family, Transaction, Transport, TransportError, json::JsonTransport};
+use switchyard_nft_ruleset::{
+    Elements, Family, SetDef, Transaction, Transport, TransportError, json::JsonTransport,
+};
 
 use crate::{
     dumps::assert_holds,
@@ -53,7 +55,7 @@ fn each_statement_is_the_same_by_json_and_by_netlink() {
                 json.commit(&transaction).unwrap_or_else(|error| panic!("{shown}: {error}"));
                 let by_json = nft.list();
                 // Read back, it is the rule that was written.
-                let dump = json.read(&table(family), &[]).unwrap().unwrap();
+                let dump = json.read(&table(family), Elements::Omit).unwrap().unwrap();
                 let expected = Some(rule.fingerprint(family));
                 assert_eq!(dump.chains[chain].rules[0].fingerprint, expected, "{shown}");
                 nft.flush();
@@ -92,13 +94,36 @@ fn netlink_and_json_read_the_same() {
         let mut netlink = support::netlink();
         netlink.commit(&support::everything()).unwrap();
         for family in Family::ALL {
-            let names: Vec<_> =
-                support::Sets::new(family).all().iter().map(|set| set.name.clone()).collect();
-            let mut by_netlink = netlink.read(&table(family), &names).unwrap().unwrap();
+            let mut by_netlink = netlink.read(&table(family), Elements::Include).unwrap().unwrap();
             by_netlink.generation = None;
-            assert_eq!(json.read(&table(family), &names).unwrap().unwrap(), by_netlink);
+            assert_eq!(json.read(&table(family), Elements::Include).unwrap().unwrap(), by_netlink);
         }
     });
+}
+
+#[test]
+fn elements_with_a_timeout_are_restored_by_json() {
+    for family in Family::ALL {
+        in_namespace(|| {
+            let Some((_, mut json)) = trixie() else { return };
+            let (table, affinity) = (table(family), support::Sets::new(family).affinity);
+            support::netlink().commit(&support::everything()).unwrap();
+            let remembered = support::remembered(family, 50);
+            let mut change = Transaction::new();
+            change.restore_elements(&table, &affinity, vec![remembered.clone()]);
+            json.commit(&change).unwrap();
+            let read = json.read_elements(&table, &affinity).unwrap().unwrap();
+            assert_eq!(read[0].element, remembered.element);
+            assert!(read[0].expires.unwrap().as_secs() > 20, "{read:?}");
+            let mut change = Transaction::new();
+            change.delete_elements(&table, &affinity, vec![remembered.element.key]);
+            json.commit(&change).unwrap();
+            assert!(json.commit(&change).unwrap_err().is_missing());
+            assert_eq!(json.read_elements(&table, &affinity).unwrap(), Some(Vec::new()));
+            let nowhere = SetDef::set("nowhere", [family.address_field()]);
+            assert_eq!(json.read_elements(&table, &nowhere).unwrap(), None);
+        });
+    }
 }
 
 #[test]
@@ -114,7 +139,7 @@ fn what_was_added_by_json_can_be_deleted_by_it() {
         let mut transaction = Transaction::new();
         Family::ALL.into_iter().for_each(|family| transaction.delete_table(&table(family)));
         json.commit(&transaction).unwrap();
-        assert_eq!(json.read(&table(Family::Ip), &[]).unwrap(), None);
+        assert_eq!(json.read(&table(Family::Ip), Elements::Omit).unwrap(), None);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Several tables in one kernel do not touch each other.
 
 use switchyard_nft_ruleset::{
-    Family, Rule, SetName, Statement, Table, TableDump, Transaction, Transport, Verdict,
+    Elements, Family, Rule, Statement, Table, TableDump, Transaction, Transport, Verdict,
     json::JsonTransport,
 };
 
@@ -13,9 +13,7 @@ fn other(family: Family) -> Table {
 }
 
 fn read(transport: &mut impl Transport, table: &Table) -> Option<TableDump> {
-    let names: Vec<SetName> =
-        Sets::new(table.family).all().iter().map(|set| set.name.clone()).collect();
-    transport.read(table, &names).unwrap()
+    transport.read(table, Elements::Include).unwrap()
 }
 
 /// Two tables of each family that differ in one rule, in one transaction.

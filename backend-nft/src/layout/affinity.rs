@@ -1,0 +1,228 @@
+//! ClientIP affinity as data: a Service port remembers its clients in a map, from the client's address
+//! to the endpoint, whose elements time out.
+//!
+//! A connection takes two steps:
+//!
+//! 1. Before translation, the chain of the pool translates to the endpoint that the map has for the
+//!    client. If there is none, the connection goes on to the chain that all Service ports with as many
+//!    endpoints share, which draws an endpoint.
+//! 2. After translation, maps of frontends lead the first packet of the connection to the chain of its
+//!    Service port, which adds the client with its endpoint to the map, or renews the element's
+//!    timeout. An endpoint that is not in the set of the pool's endpoints is not remembered: another
+//!    program may have translated the packet, or the endpoint may have left the pool meanwhile.
+//!
+//! The two pools of a Service port remember their clients apart, since the pool of this node must not
+//! lead to endpoints of others.
+//!
+//! kube-proxy has a set of clients, and a chain, for each endpoint. A take-over adds these clients to the
+//! map.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use switchyard_core::{
+    model::{Protocol, ServicePortName},
+    state::{Pool, PoolKind, ResolvedServicePort, Route},
+};
+
+use super::{
+    ChainRules,
+    names::{self, chain},
+    slot_map::{Scope, endpoint_value},
+};
+use crate::ruleset::{
+    ChainName, Element, Family, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
+    Verdict,
+};
+
+/// Both pools of a Service port.
+const POOLS: [PoolKind; 2] = [PoolKind::Cluster, PoolKind::Local];
+
+/// The endpoints of a pool, and the clients that are remembered at them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RememberedPool {
+    /// The set of the endpoints.
+    pub(crate) members: Arc<SetDef>,
+    /// The map of clients to endpoints.
+    pub(crate) clients: Arc<SetDef>,
+    /// The endpoints, sorted.
+    pub(crate) endpoints: Vec<SocketAddr>,
+    name: Arc<ServicePortName>,
+}
+
+impl RememberedPool {
+    /// The elements of the set of endpoints.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = Element> + '_ {
+        let key = |endpoint: &SocketAddr| {
+            let key = Key::new().address(endpoint.ip()).protocol(self.name.protocol);
+            Element::new(key.port(endpoint.port()))
+        };
+        self.endpoints.iter().map(key)
+    }
+
+    /// The endpoints as the map of clients has them.
+    pub(crate) fn values(&self) -> impl Iterator<Item = Value> + '_ {
+        self.endpoints.iter().copied().map(endpoint_value)
+    }
+
+    /// The sets in which kube-proxy, and this backend up to 0.1, remember the clients of each endpoint.
+    pub(crate) fn upstream_sets(&self) -> impl Iterator<Item = (SetName, Value)> + '_ {
+        self.endpoints.iter().map(|endpoint| {
+            let name = format!("{UPSTREAM_PREFIX}{}", names::endpoint_base(&self.name, endpoint));
+            (name.into(), endpoint_value(*endpoint))
+        })
+    }
+}
+
+/// The prefix of the names of kube-proxy's sets of clients.
+pub(crate) const UPSTREAM_PREFIX: &str = "affinity-";
+
+/// The pools of a Service port that remember clients; none without affinity.
+pub(crate) fn pools(port: &ResolvedServicePort, family: Family) -> Vec<RememberedPool> {
+    let Some(timeout) = port.affinity else { return Vec::new() };
+    let used = POOLS.into_iter().filter(|&kind| uses(port, kind));
+    used.map(|kind| pool(port, kind, timeout, family)).collect()
+}
+
+fn pool(
+    port: &ResolvedServicePort,
+    kind: PoolKind,
+    timeout: Duration,
+    family: Family,
+) -> RememberedPool {
+    let name = &port.id.name;
+    let ip = family.address_field();
+    let members = [ip, Field::InetProto, Field::InetService];
+    let clients = SetDef::map(clients_map(name, kind), [ip], [ip, Field::Port(name.protocol)]);
+    RememberedPool {
+        members: Arc::new(SetDef::set(members_set(name, kind), members)),
+        clients: Arc::new(clients.with_timeout(timeout)),
+        endpoints: addresses(port.pool(kind)).collect(),
+        name: Arc::new(name.clone()),
+    }
+}
+
+fn addresses(pool: &Pool) -> impl Iterator<Item = SocketAddr> + '_ {
+    pool.iter().map(|endpoint| endpoint.address)
+}
+
+/// Whether a frontend of `port` leads to a pool.
+fn uses(port: &ResolvedServicePort, kind: PoolKind) -> bool {
+    !port.pool(kind).is_empty()
+        && port.frontends.iter().any(|frontend| match frontend.route {
+            Route::Pool { pool, .. } => pool == kind,
+            Route::ExternalLocal => true,
+            Route::Reject | Route::Drop => false,
+        })
+}
+
+/// The rules of the chain of a pool: to the endpoint that remembers the client, else to `draw`.
+pub(crate) fn pool_rules(name: &ServicePortName, kind: PoolKind, draw: ChainName) -> Vec<Rule> {
+    let map = clients_map(name, kind);
+    vec![
+        Rule::new([
+            Statement::Protocol(name.protocol),
+            Statement::DnatMap { key: vec![Selector::SourceAddress], map },
+        ]),
+        Rule::new([Statement::Verdict(Verdict::Goto(draw))]),
+    ]
+}
+
+/// The chain that remembers the clients of a Service port. Its name has no `/`, unlike those of other
+/// chains of single Service ports: kube-proxy, when it takes over, deletes chains with a `/` in their
+/// names, but does not delete the elements that lead to this one, so that the deletion would fail.
+pub(crate) fn remember_chain(name: &ServicePortName) -> ChainName {
+    format!("remember-{}", names::service_port_base(name).replace('/', ".")).into()
+}
+
+/// The chain with its rules.
+pub(crate) fn remember_rules(port: &ResolvedServicePort) -> ChainRules {
+    let name = &port.id.name;
+    let rule = |kind| {
+        Rule::new([
+            Statement::Lookup {
+                key: vec![
+                    Selector::DestinationAddress,
+                    Selector::Protocol,
+                    Selector::DestinationPort,
+                ],
+                set: members_set(name, kind),
+            },
+            Statement::UpdateMap {
+                protocol: name.protocol,
+                key: vec![Selector::OriginalSource],
+                value: vec![Selector::DestinationAddress, Selector::DestinationPort],
+                map: clients_map(name, kind),
+            },
+        ])
+    };
+    let used = POOLS.into_iter().filter(|&kind| uses(port, kind));
+    ChainRules::new(remember_chain(name), used.map(rule).collect())
+}
+
+fn clients_map(name: &ServicePortName, kind: PoolKind) -> SetName {
+    own_name(["clients-", "local-clients-"], kind, name)
+}
+
+fn members_set(name: &ServicePortName, kind: PoolKind) -> SetName {
+    own_name(["endpoints-", "local-endpoints-"], kind, name)
+}
+
+fn own_name(prefixes: [&str; 2], kind: PoolKind, name: &ServicePortName) -> SetName {
+    let [cluster, local] = prefixes;
+    let prefix = match kind {
+        PoolKind::Cluster => cluster,
+        PoolKind::Local => local,
+    };
+    names::with_prefix(prefix, &names::service_port_base(name)).into()
+}
+
+/// A verdict map from frontends of Service ports with affinity, as a connection's first packet has them,
+/// to the chains that remember clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FrontendMap {
+    pub(crate) scope: Scope,
+    pub(crate) protocol: Protocol,
+}
+
+impl FrontendMap {
+    /// All maps, in the order of lookups.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Scope::ALL.into_iter().flat_map(|scope| {
+            Protocol::ALL.into_iter().map(move |protocol| Self { scope, protocol })
+        })
+    }
+
+    /// The place of the map in [`FrontendMap::all`].
+    pub(crate) fn index(self) -> usize {
+        self.scope as usize * Protocol::ALL.len() + self.protocol as usize
+    }
+
+    /// The name of the map.
+    pub(crate) fn name(self) -> String {
+        format!("{}{}-affinity", self.scope.prefix(), self.protocol.as_lower())
+    }
+
+    /// The definition for a family.
+    pub(crate) fn define(self, family: Family) -> SetDef {
+        let key = match self.scope {
+            Scope::Ip => vec![family.address_field(), Field::InetService],
+            Scope::NodePort => vec![Field::InetService],
+        };
+        SetDef::verdict_map(self.name(), key).with_comment("frontends that remember clients")
+    }
+
+    /// The rule that looks up a connection's frontend.
+    fn lookup(self) -> Rule {
+        let key = match self.scope {
+            Scope::Ip => vec![Selector::OriginalDestination, Selector::OriginalDestinationPort],
+            Scope::NodePort => vec![Selector::OriginalDestinationPort],
+        };
+        let map = self.name().into();
+        Rule::new([Statement::Protocol(self.protocol), Statement::VerdictMap { key, map }])
+    }
+}
+
+/// The chain that finds the Service port of a connection that was translated.
+pub(crate) fn lookup_chain() -> ChainRules {
+    ChainRules::new(chain::REMEMBER_CLIENTS, FrontendMap::all().map(FrontendMap::lookup).collect())
+}
