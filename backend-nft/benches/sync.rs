@@ -8,16 +8,20 @@
 
 use std::{
     io::Write,
+    net::Ipv4Addr,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
+use serde_json::json;
 use switchyard_core::{
+    config::NodeConfig,
     objects::Event,
     testing::{
-        ManyServices,
+        ManyServices, NODE, Stepped,
         bench::{TimedEngine, Unwatched, cluster_from_arguments, report, resolved, show, time},
+        endpoint, service, slice,
     },
 };
 use switchyard_nft::{
@@ -65,6 +69,77 @@ fn main() {
         chains(&many),
         many.services
     );
+    affinity();
+}
+
+/// The number of endpoints of one Service whose affinity is measured.
+const AFFINE_ENDPOINTS: u16 = 10_000;
+/// The number of clients that the Service remembers when an endpoint goes.
+const CLIENTS: u32 = 50_000;
+
+/// One Service with many endpoints, with ClientIP affinity beside the same without; and the removal of
+/// an endpoint, which looks through all clients.
+fn affinity() {
+    println!("one Service with {AFFINE_ENDPOINTS} endpoints, and {CLIENTS} clients");
+    let (with, without): (Vec<_>, Vec<_>) =
+        (0..FIRST_ROUNDS).map(|_| (single_service(true), single_service(false))).unzip();
+    for (name, at) in [("first programming", 0), ("an endpoint goes", 1)] {
+        let [with, without] = [&with, &without].map(|times| median(times.iter().map(|t| t[at])));
+        let ratio = with.as_secs_f64() / without.as_secs_f64();
+        println!(
+            "{name:<28}{:>12} with affinity, {} without: {ratio:.1} times",
+            show(with, 3),
+            show(without, 3)
+        );
+    }
+}
+
+/// The times of the first sync of a single Service, and of a sync that removes an endpoint.
+fn single_service(has_affinity: bool) -> [Duration; 2] {
+    in_namespace(|| {
+        let mut node =
+            Stepped::new(NodeConfig::new(NODE), NftProxier::new(NftConfig::default(), open()));
+        let mut sticky = service("sticky", "10.96.0.7").port("http", "TCP", 80);
+        if has_affinity {
+            sticky = sticky.set("spec.sessionAffinity", "ClientIP");
+        }
+        let slice = |first: u16| {
+            let made = slice("sticky", "a").set("ports", json!([{"name": "http", "port": 80}]));
+            let address = |n: u16| format!("10.244.{}.{}", n >> 8, n & 0xff);
+            (first..=AFFINE_ENDPOINTS)
+                .fold(made, |made, n| made.endpoint(endpoint(&address(n), "there")))
+                .apply()
+        };
+        node.apply([sticky.apply(), slice(1)]);
+        let first = time(|| node.try_sync().expect("a sync"));
+        if has_affinity {
+            remember_clients();
+        }
+        node.apply([slice(2)]);
+        [first, time(|| node.try_sync().expect("a sync"))]
+    })
+}
+
+/// Adds clients to the only map of clients, as rules would.
+fn remember_clients() {
+    let mut transport = open();
+    let dump = transport.read(&table(), Elements::Omit).expect("readable").expect("a table");
+    let map = dump.sets.into_iter().find(|(name, _)| name.as_str().starts_with("clients-"));
+    let map = map.expect("a map of clients").1.definition.expect("the definition").into();
+    let client = |n: u32| {
+        let endpoint = Ipv4Addr::from(0x0af4_0000 + 1 + n % u32::from(AFFINE_ENDPOINTS));
+        let value = Value::new().address(endpoint.into()).port(80);
+        Element::value(Key::new().address(Ipv4Addr::from(0xac10_0000 + n).into()), value)
+    };
+    let mut transaction = Transaction::new();
+    transaction.add_elements(&table(), &map, (0..CLIENTS).map(client).collect());
+    transport.commit(&transaction).expect("clients are added");
+}
+
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 fn start(many: &ManyServices, watches: bool) -> TimedEngine {

@@ -34,6 +34,10 @@ use crate::ruleset::{
     Verdict,
 };
 
+/// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and a
+/// stranger can make up as many source addresses as he likes.
+const MOST_CLIENTS: u32 = 524_288;
+
 /// Both pools of a Service port.
 const POOLS: [PoolKind; 2] = [PoolKind::Cluster, PoolKind::Local];
 
@@ -95,7 +99,7 @@ fn pool(
     let clients = SetDef::map(clients_map(name, kind), [ip], [ip, Field::Port(name.protocol)]);
     RememberedPool {
         members: Arc::new(SetDef::set(members_set(name, kind), members)),
-        clients: Arc::new(clients.with_timeout(timeout)),
+        clients: Arc::new(clients.with_timeout(timeout).with_size(MOST_CLIENTS)),
         endpoints: addresses(port.pool(kind)).collect(),
         name: Arc::new(name.clone()),
     }

@@ -176,6 +176,12 @@ impl Changes {
             transaction.delete_set(table, set);
         }
         for set in self.add_sets {
+            if set.size.is_some() {
+                // The kernel makes a new set large enough for all of its elements at once. The size is
+                // changed afterwards, where the kernel does so.
+                let unlimited = SetDef { size: None, ..SetDef::clone(&set) };
+                transaction.add_set(table, unlimited.into());
+            }
             transaction.add_set(table, set);
         }
         for chain in self.rules {

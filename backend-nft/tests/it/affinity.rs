@@ -277,3 +277,24 @@ fn endpoints_of_others_are_not_remembered_for_long() {
         assert!(nft(&format!("list set ip kube-proxy endpoints-{BASE}")).contains("10.244.0.1"));
     });
 }
+
+/// The kernel's default is 65,535 clients of all endpoints together.
+#[test]
+fn a_service_remembers_many_clients() {
+    in_namespace(|| {
+        let mut node = start(config());
+        node.sync([sticky(10_800), endpoints([1])]);
+        let listed = nft(&format!("list map ip kube-proxy {}", clients()));
+        assert!(listed.contains("size 524288"), "{listed}");
+        let many = (0..70_000u32).map(|n| {
+            let client = std::net::Ipv4Addr::from(0xac10_0000 + n);
+            format!("{client} : 10.244.0.1 . 80")
+        });
+        let many: Vec<String> = many.collect();
+        nft(&format!("add element ip kube-proxy {} {{ {} }}", clients(), many.join(", ")));
+        // All go with their endpoint.
+        let report = node.sync([endpoints([2])]);
+        assert!(report.removed > 70_000, "{report:?}");
+        assert!(remembered().is_empty());
+    });
+}

@@ -95,6 +95,9 @@ fn add_set(f: &mut Formatter<'_>, table: &Table, set: &SetDef) -> fmt::Result {
     if let Some(timeout) = set.timeout {
         write!(f, " flags dynamic,timeout; timeout {}s;", timeout.as_secs())?;
     }
+    if let Some(size) = set.size {
+        write!(f, " size {size};")?;
+    }
     if let Some(comment) = &set.comment {
         write!(f, " comment \"{}\";", set_comment_text(comment))?;
     }

@@ -94,6 +94,8 @@ struct Set<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     comment: Option<Cow<'a, str>>,
 }
 
@@ -198,6 +200,7 @@ fn set_object<'a>(table: &'a ruleset::Table, definition: &'a SetDef) -> Object<'
         },
         flags: if definition.timeout.is_some() { &["timeout", "dynamic"] } else { &[] },
         timeout: definition.timeout.map(|timeout| timeout.as_secs()),
+        size: definition.size,
         comment: definition.comment.as_ref().map(|comment| text::set_comment_text(comment)),
         ..Set::named(table, definition.name.as_str())
     };
@@ -214,6 +217,7 @@ impl<'a> Set<'a> {
             data: None,
             flags: &[],
             timeout: None,
+            size: None,
             comment: None,
         }
     }

@@ -61,6 +61,7 @@ struct Set {
     #[serde(default)]
     flags: OneOrMore,
     timeout: Option<u64>,
+    size: Option<u32>,
     comment: Option<String>,
     stmt: Option<Value>,
     #[serde(default)]
@@ -196,7 +197,8 @@ fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {
         return Err("its elements have statements");
     }
     let comment = set.comment.clone().map(Into::into);
-    Ok(SetDef { name: name.clone(), key: fields(&set.key)?, data, timeout, comment })
+    let (key, size) = (fields(&set.key)?, set.size);
+    Ok(SetDef { name: name.clone(), key, data, timeout, size, comment })
 }
 
 /// The fields of a type, which is a name, a list of names, or expressions.

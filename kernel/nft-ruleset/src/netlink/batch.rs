@@ -277,6 +277,9 @@ fn named_set(w: &mut Writer, table: &str, definition: &SetDef, id: u32) {
         w.be64(set::TIMEOUT, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
     }
     w.be32(set::ID, id);
+    if let Some(size) = definition.size {
+        w.nest(set::DESC, |w| w.be32(set::DESC_SIZE, size));
+    }
     w.attribute(set::USERDATA, userdata::for_set(definition).as_slice());
 }
 

@@ -218,7 +218,8 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
         .find_kind(set::USERDATA)
         .and_then(|data| userdata::comment(data.payload, udata::SET_COMMENT))
         .map(|comment| comment.to_owned().into());
-    let definition = SetDef { name: name.clone(), key, data, timeout, comment };
+    let size = read.find_kind(set::DESC).and_then(|desc| be32(desc.nested(), set::DESC_SIZE));
+    let definition = SetDef { name: name.clone(), key, data, timeout, size, comment };
     if flags != batch::set_flags(&definition) {
         return Err("its flags are others");
     }

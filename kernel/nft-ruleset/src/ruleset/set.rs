@@ -79,6 +79,11 @@ pub struct SetDef {
     /// If given, rules may add elements (`flags dynamic,timeout`), and an element disappears when it
     /// was not updated for this time. Whole seconds.
     pub timeout: Option<Duration>,
+    /// The most elements. If none is given, a map with a timeout has the kernel's default of 65,535 as
+    /// soon as a rule adds elements to it. The kernel makes a new set large enough for this number at
+    /// once, so that a large number costs memory: 16 bytes for each element, until the first element is
+    /// removed. Since kernel 6.5, adding a set that exists changes its number, at no such cost.
+    pub size: Option<u32>,
     /// A comment for people, cut to 64 bytes when written.
     pub comment: Option<Cow<'static, str>>,
 }
@@ -91,6 +96,7 @@ impl SetDef {
             key: key.into(),
             data: SetData::None,
             timeout: None,
+            size: None,
             comment: None,
         }
     }
@@ -112,6 +118,11 @@ impl SetDef {
     /// Lets rules add elements, which disappear after `timeout`, in whole seconds.
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
+    }
+
+    /// Limits the number of elements.
+    pub fn with_size(self, size: u32) -> Self {
+        Self { size: Some(size), ..self }
     }
 
     /// Adds a comment.
@@ -144,12 +155,12 @@ impl SetDef {
         }
     }
 
-    /// Whether `other` is equal but for the comment, so that it holds the same kind of elements.
+    /// Whether `other` is equal but for comment and size, so that it holds the same kind of elements.
     pub fn same_shape(&self, other: &Self) -> bool {
         self.same_fields(other) && self.timeout == other.timeout
     }
 
-    /// Whether `other` is equal but for comment and timeout.
+    /// Whether `other` is equal but for comment, size and timeout.
     pub fn same_fields(&self, other: &Self) -> bool {
         let types =
             |fields: &[Field]| fields.iter().map(|field| field.of_type()).collect::<Vec<_>>();
