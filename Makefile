@@ -22,7 +22,8 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
-.PHONY: help demo unit test tests soak bench fmt clippy deny features doc package api
+.PHONY: help demo unit test tests soak bench fmt clippy deny features doc package api shell \
+	e2e e2e-restore e2e-kind
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster (needs root)"
@@ -31,6 +32,12 @@ help:
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
 	@echo "make api    rewrite docs/api, after a change of a public API"
 	@echo "make bench  how long syncs take, beside the floor (needs root)"
+	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
+	@echo "            swap an image into a cluster's kube-proxy, check with packets, and swap back"
+	@echo "make e2e-restore KUBECONFIG=FILE"
+	@echo "            put a cluster back after a run of make e2e that was killed"
+	@echo "make e2e-kind E2E_IMAGE=NAME"
+	@echo "            make e2e on a kind cluster of three nodes (needs docker, kind and kubectl)"
 
 # Builds the program, makes network namespaces, proxies for the manifests in examples/, and shows where
 # real connections go.
@@ -46,7 +53,7 @@ unit:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces.
-test: fmt clippy features deny doc package tests
+test: fmt clippy shell features deny doc package tests
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -54,6 +61,15 @@ fmt:
 clippy:
 	@scripts/install-tools.sh cc
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+
+# The scripts' lints, and whether the shells that run them can read them.
+SCRIPTS = .ci/run $(wildcard deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/e2e/*.sh)
+shell:
+	@scripts/install-tools.sh shellcheck
+	shellcheck --external-sources $(SCRIPTS)
+	@for script in $(SCRIPTS); do \
+		case $$(head -n 1 $$script) in *bash*) bash -n $$script ;; *) sh -n $$script ;; esac || exit 1; \
+	done
 
 # Each feature of core alone, and none. A build without dev-dependencies shows what is missing.
 features:
@@ -85,7 +101,7 @@ deny:
 
 # The packet tests run the programs that the first line builds.
 tests:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --no-fail-fast
 
@@ -103,3 +119,14 @@ bench:
 	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) bench --package switchyard-nft --bench sync
 	$(CARGO) bench --package switchyard-iptables --bench sync
+
+# On a real cluster (docs/e2e.md). KUBECONFIG, IMAGE and E2E_IMAGE come from the command line or the
+# environment.
+e2e:
+	@KUBECONFIG="$(KUBECONFIG)" IMAGE="$(IMAGE)" E2E_IMAGE="$(E2E_IMAGE)" e2e/run.sh run
+
+e2e-restore:
+	@KUBECONFIG="$(KUBECONFIG)" e2e/run.sh restore
+
+e2e-kind:
+	@E2E_IMAGE="$(E2E_IMAGE)" e2e/kind.sh

@@ -13,6 +13,7 @@ package_of() {
         ip) echo iproute2 ;;
         setcap) echo libcap2-bin ;;
         cc) echo gcc libc6-dev ;;
+        nc) echo netcat-openbsd ;;
         *) echo "$1" ;;
     esac
 }
