@@ -29,7 +29,7 @@ fn deploy(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
 }
 
-fn parse(text: &str) -> Vec<Value> {
+pub fn parse(text: &str) -> Vec<Value> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
     documents.into_iter().filter(|document| !document.is_null()).collect()
 }
@@ -42,15 +42,19 @@ fn read(path: &str) -> Vec<Value> {
 fn one<T: Serialize + DeserializeOwned>(objects: &[Value], kind: &str) -> Option<T> {
     let found: Vec<&Value> = objects.iter().filter(|object| object["kind"] == kind).collect();
     assert!(found.len() <= 1, "{found:?}");
-    let object = found.first()?;
-    let typed: T = serde_json::from_value((*object).clone()).unwrap();
+    found.first().map(|object| typed(object))
+}
+
+/// The object in its type. Nothing of it may be unknown to the API.
+pub fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> T {
+    let typed: T = serde_json::from_value(object.clone()).unwrap();
     let mut again = serde_json::to_value(&typed).unwrap();
     // Of a volume claim that nobody made.
     strip_empty(&mut again);
-    let mut given = (*object).clone();
+    let mut given = object.clone();
     strip_empty(&mut given);
-    assert_eq!(again, given, "something in it is no field of a {kind}");
-    Some(typed)
+    assert_eq!(again, given, "something in it is no field of a {}", object["kind"]);
+    typed
 }
 
 /// Removes empty maps, which need not be written.

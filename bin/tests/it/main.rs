@@ -1,8 +1,9 @@
 //! What needs no network namespace of its own: the program's arguments and output, the manifests in
-//! `deploy/`, and the scripts that make images.
+//! `deploy/`, and the scripts that make images and try them on clusters.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
 mod deploy;
+mod e2e;
 mod image;
 mod program;
