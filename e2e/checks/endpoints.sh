@@ -56,7 +56,7 @@ scaled_to() {
     serves scaled 60 $pods
 }
 
-scale() { ours scale deployment/scaled --replicas="$1" && within 90 scaled_to "$1"; }
+scale() { ours scale deployment/scaled --replicas="$1" && within $((SETTLE_SECONDS * 2 + 10)) scaled_to "$1"; }
 
 check scaling "Servers come and go under a loop of connections: new ones are used, and no connection is lost" 360
 scaling() {

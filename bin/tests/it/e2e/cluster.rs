@@ -29,6 +29,8 @@ pub struct Faults {
     pub broken: BTreeSet<&'static str>,
     /// These fail with every proxy.
     pub broken_always: BTreeSet<&'static str>,
+    /// With Switchyard, every behaviour that is checked is broken, each in a way of its own.
+    pub everything: bool,
     /// Connections are lost while pods of Switchyard start.
     pub loses_connections: bool,
 }

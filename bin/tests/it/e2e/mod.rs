@@ -215,6 +215,24 @@ fn what_fails_with_switchyard_alone_fails_the_run() {
 }
 
 #[test]
+fn every_check_can_fail() {
+    let faults = Faults { everything: true, loses_connections: true, ..Faults::default() };
+    let fake = Fake::with_faults(faults);
+    let before = fake.snapshot();
+    let mut command = fake.command("run");
+    command.env("E2E_CHECK_SECONDS", "8").env("E2E_SETTLE_SECONDS", "0");
+    let output = command.output().unwrap();
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let listed = fake.command("list").output().unwrap().stdout;
+    for line in String::from_utf8(listed).unwrap().lines() {
+        let name = line.split('\t').next().unwrap();
+        assert_eq!(row(&text, name), ["ok", "FAILED", "ok", "<--"], "{name}: {text}");
+    }
+    fake.assert_as_it_was(&before);
+}
+
+#[test]
 fn what_fails_with_the_original_too_does_not_fail_the_run() {
     let broken_always = BTreeSet::from(["udp"]);
     let fake = Fake::with_faults(Faults { broken_always, ..Faults::default() });

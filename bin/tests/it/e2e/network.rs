@@ -29,7 +29,8 @@ impl Cluster {
         };
         let name = words[0];
         let is_broken = self.faults.broken_always.contains(name)
-            || self.faults.broken.contains(name) && self.is_switchyard();
+            || self.faults.broken.contains(name) && self.is_switchyard()
+            || name == "udp" && self.is_wrong();
         if is_broken && name == "dns" {
             return Err(Duration::from_secs(600));
         }
@@ -45,6 +46,7 @@ impl Cluster {
             }
             ["udp", _, _] if is_broken => vec!["timeout".to_owned()],
             ["udp", address, port] => vec![self.line(&client, &url(address, port))],
+            ["dns", "tcp", "A", _] if self.is_wrong() => Vec::new(),
             ["dns", "udp" | "tcp", "A", _] => {
                 let service = self.all("services", "default").next().unwrap();
                 vec![service["spec"]["clusterIP"].as_str().unwrap().to_owned()]
@@ -67,6 +69,11 @@ impl Cluster {
         Ok(Ok(lines.iter().map(|line| format!("{line}\n")).collect()))
     }
 
+    /// Whether every behaviour is broken now.
+    fn is_wrong(&self) -> bool {
+        self.faults.everything && self.is_switchyard()
+    }
+
     /// Returns what a request ends with.
     fn line(&mut self, client: &Client, url: &str) -> String {
         match self.request(client, url) {
@@ -86,18 +93,32 @@ impl Cluster {
                 return Ok(if self.is_switchyard() { "nftables" } else { "iptables" }.to_owned());
             }
             ("127.0.0.1", 10256, _) => return Err("refused"),
-            (_, 10256, "healthz") if node.is_some() => return Ok("200".to_owned()),
+            (_, 10256, "healthz") if node.is_some() => {
+                return Ok(
+                    if self.is_wrong() && node == Some(2) { "503" } else { "200" }.to_owned()
+                );
+            }
+            ("headless", 80, _) if self.is_wrong() => return Ok("web-1".to_owned()),
             ("headless", 8080, _) => return Ok("web-1".to_owned()),
             ("headless", ..) => return Err("refused"),
             _ => {}
         }
         let kubernetes = self.all("services", "default").next().unwrap();
         if kubernetes["spec"]["clusterIP"] == host {
+            if self.is_wrong() && client.is_on_host {
+                return Err("timeout");
+            }
             let has_proxy = self.all("daemonsets", "kube-system").next().is_some();
             return if has_proxy || self.hidden_proxy { Ok("401".into()) } else { Err("timeout") };
         }
         let (service, pods) = self.route(client, host, port, node)?;
-        let pod = self.choose(client, &service, &pods)?;
+        let pod = match self.wrong_choice(client, &service, &pods, host) {
+            Some(choice) => choice?,
+            None => self.choose(client, &service, &pods)?,
+        };
+        if path == "clientip" && self.is_wrong() {
+            return Ok("192.0.2.200:999".to_owned());
+        }
         if path == "clientip" {
             let is_six = host.contains(':');
             let address = client.addresses.iter().find(|it| it.contains(':') == is_six).unwrap();
@@ -125,15 +146,19 @@ impl Cluster {
                 let node = format!("node-{node}");
                 if spec["healthCheckNodePort"] == port {
                     let local: Vec<Value> = on(&node);
-                    let status = json!({"status": if local.is_empty() { "503" } else { "200" }});
+                    let is_bad = local.is_empty() && !self.is_wrong();
+                    let status = json!({"status": if is_bad { "503" } else { "200" }});
                     return Ok((status, Vec::new()));
                 }
                 let is_six = host.contains(':');
                 let ips = spec["clusterIPs"].as_array().into_iter().flatten();
-                let is_served = ips.filter_map(Value::as_str).any(|ip| ip.contains(':') == is_six);
+                let is_served = ips.filter_map(Value::as_str).any(|ip| ip.contains(':') == is_six)
+                    || self.is_wrong();
                 let ports = spec["ports"].as_array().unwrap();
                 if is_served && ports.iter().any(|it| it["nodePort"] == port) {
-                    let is_local = spec["externalTrafficPolicy"] == "Local" && client.node != node;
+                    let is_local = spec["externalTrafficPolicy"] == "Local"
+                        && client.node != node
+                        && !self.is_wrong();
                     let pods = if is_local { on(&node) } else { pods };
                     return if is_local && pods.is_empty() {
                         Err("timeout")
@@ -142,10 +167,12 @@ impl Cluster {
                     };
                 }
             } else if has(&spec["clusterIPs"]) || has(&spec["externalIPs"]) {
-                if spec["ports"].as_array().unwrap().iter().all(|it| it["port"] != port) {
+                let is_old = self.is_wrong() && service["metadata"]["name"] == "moving";
+                let ports = spec["ports"].as_array().unwrap();
+                if !is_old && ports.iter().all(|it| it["port"] != port) {
                     return Err("refused");
                 }
-                let is_local = spec["internalTrafficPolicy"] == "Local";
+                let is_local = spec["internalTrafficPolicy"] == "Local" && !self.is_wrong();
                 let pods = if is_local { on(&client.node) } else { pods };
                 return if is_local && pods.is_empty() {
                     Err("timeout")
@@ -158,13 +185,43 @@ impl Cluster {
     }
 
     fn endpoints(&self, spec: &Value) -> Vec<Value> {
-        let is_all = spec["publishNotReadyAddresses"] == true;
+        let is_all = (spec["publishNotReadyAddresses"] == true) != self.is_wrong();
         let pods = self.all("pods", NAMESPACE).filter(|pod| {
             let name = pod["metadata"]["name"].as_str().unwrap();
             pod["metadata"]["labels"]["app"] == spec["selector"]["app"]
                 && (is_all || !self.not_ready.contains(name))
         });
         pods.cloned().collect()
+    }
+
+    /// Returns what a connection ends with if every behaviour is broken and this Service has a way.
+    fn wrong_choice(
+        &mut self,
+        client: &Client,
+        service: &Value,
+        pods: &[Value],
+        host: &str,
+    ) -> Option<Result<String, &'static str>> {
+        if !self.is_wrong() {
+            return None;
+        }
+        self.draws += 1;
+        let draws = self.draws;
+        let is_node_port = host.starts_with("192.0.2.") || host.starts_with("2001:db8::");
+        let pod = |i: usize| pods[i % pods.len()]["metadata"]["name"].as_str().unwrap().to_owned();
+        match service["metadata"]["name"].as_str()? {
+            "web" if is_node_port => Some(Err("timeout")),
+            "web" if client.is_on_host => Some(Err("refused")),
+            "web" => Some(Ok(pod(0))),
+            "nothing" | "one" => Some(Err("timeout")),
+            "external" => Some(Err("refused")),
+            // Two servers of as many as there are.
+            "scaled" => Some(Ok(pod(draws % 2))),
+            // Forgotten at once in one family, and never in the other.
+            "affinity" if host.contains(':') => Some(Ok(pod(draws))),
+            "affinity" => Some(Ok(pod(0))),
+            _ => None,
+        }
     }
 
     /// Chooses the endpoint of a connection, by turns, and returns its name.
