@@ -7,10 +7,10 @@ use switchyard_core::{
     error::Chain,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
+use switchyard_interfaces::route_localnet;
 
 use crate::{
     IptablesConfig, IptablesProxier, Tools, clean_up, find_tools, proxier::clean_up_beside_ipvs,
-    route_localnet,
 };
 
 /// iptables mode with its configuration.
@@ -72,7 +72,7 @@ impl Backend for IptablesBackend {
 
     /// Has the kernel route loopback addresses, if node ports are to be served on them.
     fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
-        if !self.config.localhost_node_ports || !node.allows_loopback_node_ports() {
+        if !node.serves_localhost() {
             return Ok(());
         }
         route_localnet().map_err(|error| {

@@ -12,10 +12,6 @@ pub struct IptablesConfig {
     pub masquerade_bit: u8,
     /// The families that are programmed.
     pub families: PerFamily<bool>,
-    /// Whether node ports are served on IPv4's loopback addresses as well, if `nodePortAddresses`
-    /// allows all addresses. The backend then has the kernel route loopback addresses
-    /// (`route_localnet`).
-    pub localhost_node_ports: bool,
     /// The flavour to use; `None` for the flavour that the host uses.
     pub flavour: Option<Flavour>,
     /// The programs, and how long they may run.
@@ -28,7 +24,6 @@ impl Default for IptablesConfig {
         Self {
             masquerade_bit: 14,
             families: PerFamily { v4: true, v6: true },
-            localhost_node_ports: true,
             flavour: None,
             programs: ProgramOptions::default(),
         }

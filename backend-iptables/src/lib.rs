@@ -38,5 +38,5 @@ pub use switchyard_xtables::{
 pub use self::{
     backend::IptablesBackend,
     config::IptablesConfig,
-    proxier::{IptablesProxier, clean_up, find_tools, render, route_localnet},
+    proxier::{IptablesProxier, clean_up, find_tools, render},
 };

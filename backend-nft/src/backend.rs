@@ -1,9 +1,11 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
 use switchyard_core::{
+    config::NodeConfig,
     error::Chain,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
+use switchyard_interfaces::route_localnet;
 
 use crate::{
     NftConfig, NftProxier,
@@ -51,6 +53,16 @@ impl Backend for NftBackend {
             ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
         })?;
         delete_tables(transport.as_mut())
+    }
+
+    /// Has the kernel route loopback addresses, if node ports are to be served on them.
+    fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
+        if !node.serves_localhost() || !self.config.families.v4 {
+            return Ok(());
+        }
+        route_localnet().map_err(|error| {
+            ProxierError::backend(Mode::NFTABLES, "cannot have loopback addresses routed", error)
+        })
     }
 
     fn conflicts_with(&self) -> &'static [Mode] {

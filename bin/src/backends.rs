@@ -79,7 +79,6 @@ fn iptables_config(settings: &BackendSettings, families: PerFamily<bool>) -> Ipt
     let mut made = IptablesConfig::default();
     made.masquerade_bit = settings.masquerade_bit;
     made.families = families;
-    made.localhost_node_ports = settings.localhost_node_ports;
     made
 }
 

@@ -33,6 +33,7 @@ pub mod adapters;
 pub mod backends;
 pub mod conntrack;
 pub mod descriptors;
+pub mod localhost;
 pub mod logging;
 pub mod node;
 pub mod node_events;

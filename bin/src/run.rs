@@ -43,7 +43,7 @@ use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::{
     adapters::{ObservedRequests, SourceWatches},
-    backends, conntrack, descriptors, logging,
+    backends, conntrack, descriptors, localhost, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder},
     reload::{LiveParts, Reloader},
@@ -157,6 +157,7 @@ pub fn run(
         connections,
     );
 
+    let (node_config, current_config) = watch::channel(settings.node.clone());
     let parts = LiveParts {
         inputs: engine.inputs(),
         health,
@@ -166,6 +167,8 @@ pub fn run(
         recorder: recorder.clone(),
         node: known_node,
         supported,
+        backend: Arc::clone(backend),
+        node_config,
     };
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
@@ -195,6 +198,7 @@ pub fn run(
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
+            never = localhost::keep(Arc::clone(backend), current_config) => match never {},
         }
     });
     // The remaining tasks need not end before the program does.

@@ -11,7 +11,7 @@ use switchyard_config::{
 use switchyard_core::{error::Chain, proxier::Backend};
 
 use crate::{
-    Failure, backends, descriptors, run,
+    Failure, backends, descriptors, localhost, run,
     select::{self, Chosen, NoMode},
     sysctl,
 };
@@ -22,7 +22,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     descriptors::raise_limit();
     let backends = backends::all(loaded)?;
     let chosen = choose_mode(loaded, &backends)?;
-    let settings = loaded.with_mode(chosen.mode)?;
+    let mut settings = loaded.with_mode(chosen.mode)?;
     if let Some(conntrack) = &settings.conntrack {
         set_conntrack(conntrack)?;
     }
@@ -37,6 +37,9 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         sysctl::set_oom_score_adj(score);
     }
     log_start(&settings);
+    if let Some(backend) = backends::get(&backends, chosen.mode) {
+        localhost::prepare(&**backend, &mut settings.node);
+    }
     match run::run(&settings, loaded, flags, &backends, chosen) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),

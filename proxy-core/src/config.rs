@@ -1,8 +1,11 @@
 //! The configuration of this node, by an operator or an embedder.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
+
+/// The loopback addresses of IPv4 (RFC 1122).
+const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
 /// The node that Services are resolved for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,11 @@ pub struct NodeConfig {
     pub local_pods: LocalPodsConfig,
     /// The addresses that serve node ports (`nodePortAddresses`); if empty, all local addresses.
     pub node_port_addresses: Vec<NodePortAddressConfig>,
+    /// Whether node ports may be served on loopback addresses as well
+    /// (`iptables.localhostNodePorts`), if the entries of `node_port_addresses` include loopback
+    /// addresses. The kernel can do so for IPv4 only, with the setting `route_localnet`
+    /// ([`Backend::prepare`](crate::proxier::Backend::prepare)).
+    pub localhost_node_ports: bool,
     /// `bindAddress`, if that is one address: overrides the node's own address in its family.
     pub bind_address: Option<IpAddr>,
     /// Whether a node without a Node object may have traffic from load balancers: false in a cluster,
@@ -33,6 +41,7 @@ impl NodeConfig {
             masquerade_all: false,
             local_pods: LocalPodsConfig::default(),
             node_port_addresses: Vec::new(),
+            localhost_node_ports: false,
             bind_address: None,
             eligible_without_node: false,
             external_ips: true,
@@ -41,16 +50,27 @@ impl NodeConfig {
 }
 
 impl NodeConfig {
-    /// Whether the configuration serves node ports on all IPv4 addresses, so that loopback addresses may
-    /// be among them. `primary` hardly means a loopback address.
-    pub fn allows_loopback_node_ports(&self) -> bool {
-        let lengths = self.node_port_addresses.iter().filter_map(|entry| match entry {
-            NodePortAddressConfig::Cidr(IpNet::V4(net)) => Some(net.prefix_len()),
-            NodePortAddressConfig::Cidr(IpNet::V6(_)) => None,
-            NodePortAddressConfig::Primary => Some(32),
-        });
-        // Without entries there is no limit.
-        lengths.min().is_none_or(|widest| widest == 0)
+    /// Whether the configuration serves node ports on loopback addresses of IPv4: on all of them
+    /// with all local addresses, or on chosen ones.
+    pub fn serves_localhost(&self) -> bool {
+        let includes = |entry: &NodePortAddressConfig| match entry {
+            NodePortAddressConfig::Localhost => true,
+            NodePortAddressConfig::Cidr(IpNet::V4(net)) => {
+                net.contains(&LOOPBACK) || LOOPBACK.contains(net)
+            }
+            NodePortAddressConfig::Cidr(IpNet::V6(_)) | NodePortAddressConfig::Primary => false,
+        };
+        self.localhost_node_ports
+            && (self.node_port_addresses.iter().any(includes) || !self.limits_ipv4())
+    }
+
+    /// Whether an entry could be of IPv4, so that a family without entries does not mean all
+    /// addresses.
+    fn limits_ipv4(&self) -> bool {
+        let is_ipv6 = |entry: &NodePortAddressConfig| {
+            matches!(entry, NodePortAddressConfig::Cidr(IpNet::V6(_)))
+        };
+        !self.node_port_addresses.iter().all(is_ipv6)
     }
 
     /// Whether the Node object decides where node ports are served, or which pods are local.
@@ -86,6 +106,8 @@ pub enum NodePortAddressConfig {
     /// `primary`: the node's first address of each family, from its Node or
     /// [`NodeConfig::bind_address`].
     Primary,
+    /// `localhost`: the node's loopback addresses.
+    Localhost,
     /// The interface addresses that lie in this network.
     Cidr(IpNet),
 }
@@ -95,17 +117,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_addresses_are_among_all_addresses() {
-        let allows = |entries: &[&str]| {
+    fn localhost_is_served_if_an_entry_includes_it() {
+        let serves = |entries: &[&str]| {
             let entry = |text: &&str| match *text {
                 "primary" => NodePortAddressConfig::Primary,
+                "localhost" => NodePortAddressConfig::Localhost,
                 net => NodePortAddressConfig::Cidr(net.parse().unwrap()),
             };
-            let node_port_addresses = entries.iter().map(entry).collect();
-            NodeConfig { node_port_addresses, ..NodeConfig::new("n") }.allows_loopback_node_ports()
+            let node_port_addresses: Vec<_> = entries.iter().map(entry).collect();
+            let may = |localhost_node_ports| NodeConfig {
+                node_port_addresses: node_port_addresses.clone(),
+                localhost_node_ports,
+                ..NodeConfig::new("n")
+            };
+            assert!(!may(false).serves_localhost(), "{entries:?}");
+            may(true).serves_localhost()
         };
-        assert!(allows(&[]) && allows(&["10.0.0.0/8", "0.0.0.0/0"]));
-        assert!(allows(&["fd00::/8"]), "that limits the other family only");
-        assert!(!allows(&["10.0.0.0/8"]) && !allows(&["primary"]));
+        assert!(serves(&[]) && serves(&["10.0.0.0/8", "0.0.0.0/0"]));
+        assert!(serves(&["fd00::/8"]), "that limits the other family only");
+        assert!(serves(&["primary", "localhost"]) && serves(&["10.0.0.0/8", "127.0.0.1/32"]));
+        assert!(serves(&["126.0.0.0/7"]), "a network around the loopback addresses");
+        assert!(!serves(&["10.0.0.0/8"]) && !serves(&["primary"]) && !serves(&["primary", "::/0"]));
     }
 }

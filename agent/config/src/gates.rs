@@ -1,4 +1,4 @@
-//! The feature gates of kube-proxy v1.36.
+//! The feature gates of kube-proxy v1.36, and those of v1.37 whose features there are here.
 //!
 //! kube-proxy rejects an unknown gate. Here, an unknown gate only causes a warning, because a file
 //! often lists gates of other components or of an older release.
@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// The gate that, if false, keeps `externalIPs` from being programmed.
 pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+/// The gate that, if false, keeps node ports off localhost in nftables mode.
+pub const LOCALHOST_NODE_PORTS: &str = "KubeProxyNFTablesLocalhostNodePorts";
 /// The gate that enables `/flagz`.
 pub const FLAGZ: &str = "ComponentFlagz";
 /// The gate that enables `/statusz`.
@@ -47,6 +49,9 @@ const KNOWN: &[(&str, Stage)] = &[
     (EXTERNAL_IPS, Stage::Stable),
     ("PreferSameTrafficDistribution", Stage::Locked),
     ("MultiCIDRServiceAllocator", Stage::Locked),
+    // Alpha in kube-proxy v1.37, where the feature is a new one. Here, `nodePortAddresses` alone
+    // decides, unless the gate is switched off.
+    (LOCALHOST_NODE_PORTS, Stage::Beta),
     (FLAGZ, Stage::Beta),
     (STATUSZ, Stage::Beta),
     ("NativeHistograms", Stage::Alpha),

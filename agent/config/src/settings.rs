@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{parse_cidr, parse_ip},
@@ -98,8 +99,6 @@ pub struct BackendSettings {
     pub masquerade_bit: u8,
     /// The transport of transactions, in nftables mode.
     pub nft_transport: NftTransport,
-    /// Whether node ports are also served on 127.0.0.1, in iptables mode.
-    pub localhost_node_ports: bool,
 }
 
 /// The settings of the HTTP servers.
@@ -258,7 +257,8 @@ impl Settings {
         let mut node = NodeConfig::new(node_name(config)?);
         node.masquerade_all = section.masquerade_all;
         node.local_pods = local_pods(config)?;
-        node.node_port_addresses = node_port_addresses(config, mode);
+        node.node_port_addresses = node_port_addresses(config, flag_only, mode);
+        node.localhost_node_ports = localhost_node_ports(config, mode);
         node.bind_address = parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified());
         node.eligible_without_node = flag_only.manifests.is_some();
         node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
@@ -272,7 +272,6 @@ impl Settings {
                     .and_then(|b| b.try_into().ok())
                     .unwrap_or(14),
                 nft_transport: flag_only.nft_transport,
-                localhost_node_ports: config.iptables.localhost_node_ports.unwrap_or(true),
             },
             periods: section.periods,
             servers: ServerSettings {
@@ -378,15 +377,38 @@ fn local_pods(config: &KubeProxyConfiguration) -> Result<LocalPodsConfig, Config
 }
 
 /// Parses `nodePortAddresses`. If the list is empty, nftables mode serves node ports on the primary
-/// addresses only.
-fn node_port_addresses(config: &KubeProxyConfiguration, mode: Mode) -> Vec<NodePortAddressConfig> {
+/// addresses only. If `mode` is empty, too, the author expects kube-proxy's iptables mode, which serves
+/// them on localhost as well; with manifests, this may be a developer's machine, whose kernel's
+/// settings stay.
+fn node_port_addresses(
+    config: &KubeProxyConfiguration,
+    flag_only: &FlagOnlySettings,
+    mode: Mode,
+) -> Vec<NodePortAddressConfig> {
+    use NodePortAddressConfig::{Cidr, Localhost, Primary};
+
     let entries = &config.node_port_addresses;
     if entries.is_empty() && mode == Mode::NFTABLES {
-        return vec![NodePortAddressConfig::Primary];
+        return match config.mode.is_empty() && flag_only.manifests.is_none() {
+            true => vec![Primary, Localhost],
+            false => vec![Primary],
+        };
     }
     let parse = |text: &String| match text.as_str() {
-        "primary" => Some(NodePortAddressConfig::Primary),
-        text => parse_cidr(text).ok().map(NodePortAddressConfig::Cidr),
+        "primary" => vec![Primary],
+        "localhost" => vec![Localhost],
+        "all" => vec![Cidr(Ipv4Net::default().into()), Cidr(Ipv6Net::default().into())],
+        text => parse_cidr(text).into_iter().map(Cidr).collect(),
     };
-    entries.iter().filter_map(parse).collect()
+    entries.iter().flat_map(parse).collect()
+}
+
+/// Whether node ports may be served on loopback addresses, in the modes that can do so.
+fn localhost_node_ports(config: &KubeProxyConfiguration, mode: Mode) -> bool {
+    let is_on = config.iptables.localhost_node_ports.unwrap_or(true);
+    match mode {
+        Mode::IPTABLES => is_on,
+        Mode::NFTABLES => is_on && gates::is_on(&config.feature_gates, gates::LOCALHOST_NODE_PORTS),
+        _ => false,
+    }
 }

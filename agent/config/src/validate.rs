@@ -256,16 +256,9 @@ fn addresses(config: &KubeProxyConfiguration, errors: &mut Errors) {
             errors.invalid_text(path, text, why);
         }
     }
-    let entries = &config.node_port_addresses;
-    if let Some(index) = entries.iter().position(|entry| entry == "primary") {
-        if entries.len() > 1 {
-            let why = "can't use both 'primary' and CIDRs";
-            errors.invalid_text(&format!("NodePortAddresses[{index}]"), "primary", why);
-        }
-        return;
-    }
-    for (index, text) in entries.iter().enumerate() {
-        if parse_cidr(text).is_err() {
+    for (index, text) in config.node_port_addresses.iter().enumerate() {
+        let is_word = ["primary", "localhost", "all"].contains(&text.as_str());
+        if !is_word && parse_cidr(text).is_err() {
             errors.invalid_text(&format!("NodePortAddresses[{index}]"), text, NOT_A_CIDR);
         }
     }

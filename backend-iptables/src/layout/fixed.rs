@@ -148,8 +148,8 @@ pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
     const COMMENT: &str =
         "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
     match context.node.node_ports.get(context.family) {
-        NodePortAddresses::AllLocal => {
-            let rule = match context.serves_localhost() {
+        all @ (NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback) => {
+            let rule = match all.has_loopback() {
                 true => RuleText::new(),
                 false => RuleText::new().destination_not(context.loopback()),
             };

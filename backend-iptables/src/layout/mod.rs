@@ -10,10 +10,7 @@ pub(crate) mod fixed;
 pub(crate) mod names;
 pub(crate) mod service_port;
 
-use switchyard_core::{
-    model::IpFamily,
-    state::{NodePortAddresses, NodeState},
-};
+use switchyard_core::{model::IpFamily, state::NodeState};
 use switchyard_xtables::Table;
 
 use self::names::chain;
@@ -67,8 +64,6 @@ impl SharedChain {
 pub(crate) struct Settings {
     /// The bit of the packet mark that has a packet masqueraded.
     pub(crate) mark: u32,
-    /// Whether node ports are served on IPv4's loopback addresses.
-    pub(crate) localhost_node_ports: bool,
     /// Whether packets that conntrack calls invalid are dropped instead of forwarded.
     pub(crate) drops_invalid: bool,
 }
@@ -82,11 +77,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether node ports are served on loopback addresses. Those of IPv6 cannot be routed.
+    /// Whether node ports are served on loopback addresses.
     pub(crate) fn serves_localhost(&self) -> bool {
-        self.family == IpFamily::V4
-            && self.settings.localhost_node_ports
-            && *self.node.node_ports.get(self.family) == NodePortAddresses::AllLocal
+        self.node.node_ports.get(self.family).has_loopback()
     }
 
     pub(crate) fn loopback(&self) -> &'static str {

@@ -251,8 +251,8 @@ impl Rendering<'_> {
         let protocol = self.port.id.name.protocol;
         let comment = self.comment(what);
         match self.context.node.node_ports.get(self.context.family) {
-            NodePortAddresses::AllLocal => {
-                let rule = match self.context.serves_localhost() {
+            all @ (NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback) => {
+                let rule = match all.has_loopback() {
                     true => RuleText::new(),
                     false => RuleText::new().destination_not(self.context.loopback()),
                 };

@@ -8,7 +8,7 @@
 mod full;
 mod incremental;
 
-use std::{fs, io, mem, sync::Arc, time::Instant};
+use std::{fs, mem, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
@@ -18,6 +18,7 @@ use switchyard_core::{
     state::{NodeState, State},
     transition::Transition,
 };
+use switchyard_interfaces::{ROUTE_LOCALNET, route_localnet};
 use switchyard_xtables::{
     Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
 };
@@ -30,7 +31,6 @@ use crate::{
 };
 
 const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
-const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
 /// Programs Services with iptables. See the [crate's documentation](crate).
 ///
@@ -76,11 +76,7 @@ pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> Strin
 
 fn settings(config: &IptablesConfig) -> Settings {
     let be_liberal = fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0");
-    Settings {
-        mark: 1 << config.masquerade_bit,
-        localhost_node_ports: config.localhost_node_ports,
-        drops_invalid: !be_liberal,
-    }
+    Settings { mark: 1 << config.masquerade_bit, drops_invalid: !be_liberal }
 }
 
 fn unsupported(reason: String) -> ProxierError {
@@ -139,8 +135,8 @@ impl IptablesProxier {
             Some(before)
                 if self.is_sure
                     && !change.compare()
-                    && self.serves_localhost(before.node())
-                        == self.serves_localhost(&change.after().node) =>
+                    && serves_localhost(before.node())
+                        == serves_localhost(&change.after().node) =>
             {
                 before
             }
@@ -164,11 +160,6 @@ impl IptablesProxier {
         Ok(report)
     }
 
-    fn serves_localhost(&self, node: &NodeState) -> bool {
-        let settings = &self.settings;
-        Context { family: IpFamily::V4, settings, node }.serves_localhost()
-    }
-
     fn sync_full(
         &mut self,
         change: &Transition<'_>,
@@ -180,7 +171,7 @@ impl IptablesProxier {
         // that begins or ends it would blame another program for them.
         let known = change.before().filter(|before| {
             mem::take(&mut self.is_sure)
-                && self.serves_localhost(before.node()) == self.serves_localhost(&state.node)
+                && serves_localhost(before.node()) == serves_localhost(&state.node)
         });
         let mut report = SyncReport::default();
         for programs in self.tools.clone().iter() {
@@ -306,6 +297,10 @@ impl Proxier for IptablesProxier {
     }
 }
 
+fn serves_localhost(node: &NodeState) -> bool {
+    node.node_ports.v4.has_loopback()
+}
+
 /// Removes the rules of both flavours and both families, whichever kube-proxy programmed them. Needs no
 /// programs.
 pub fn clean_up() -> Result<(), ProxierError> {
@@ -320,13 +315,4 @@ pub(crate) fn clean_up_beside_ipvs() -> Result<(), ProxierError> {
 fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
     switchyard_xtables::remove(chains)
         .map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))
-}
-
-/// Sets the kernel to route translated packets from loopback addresses, which node ports on loopback
-/// addresses need. Writes nothing if that is set already.
-pub fn route_localnet() -> io::Result<()> {
-    match fs::read_to_string(ROUTE_LOCALNET) {
-        Ok(text) if text.trim() == "1" => Ok(()),
-        _ => fs::write(ROUTE_LOCALNET, "1"),
-    }
 }

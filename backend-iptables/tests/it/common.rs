@@ -122,6 +122,7 @@ pub fn config() -> NodeConfig {
     let pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a network")]);
     let mut made = NodeConfig::new(NODE);
     made.local_pods = pods;
+    made.localhost_node_ports = true;
     made
 }
 

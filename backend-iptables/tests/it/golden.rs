@@ -81,6 +81,7 @@ fn state() -> State {
     let mut tracker = Tracker::new({
         let mut made = NodeConfig::new(NODE);
         made.local_pods = pods;
+        made.localhost_node_ports = true;
         made
     });
     for event in cluster() {

@@ -1,7 +1,7 @@
 //! Objects that do not depend on Services: base chains, the chains that these lead to, sets and maps.
 
 use std::{
-    net::Ipv6Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     sync::{Arc, LazyLock},
 };
 
@@ -15,9 +15,12 @@ use super::{
     slot_map::SlotMap,
 };
 use crate::ruleset::{
-    BaseChain, ChainKind, Element, Family, Field, Hook, Key, Rule, Selector, SetDef, Side,
-    Statement, Verdict,
+    BaseChain, ChainKind, Element, Family, Field, Hook, InterfaceMatch, Key, Rule, Selector,
+    SetDef, Side, Statement, Verdict,
 };
+
+/// The loopback addresses of IPv4 (RFC 1122).
+const LOOPBACK_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
 /// The name, type, hook and priority of each base chain, which are upstream's.
 const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
@@ -144,8 +147,10 @@ impl FixedSet {
 /// The rules of base chains and of the chains that these lead to, in the order in which packets pass
 /// through them.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
+    let mut first = base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]);
+    first.rules.splice(..0, martians(context));
     let mut chains = vec![
-        base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]),
+        first,
         base("filter-output-pre-dnat", &[chain::FIREWALL_CHECK]),
         base("filter-input", &[chain::NODEPORT_ENDPOINTS_CHECK, chain::SERVICE_ENDPOINTS_CHECK]),
         base("filter-forward", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
@@ -201,6 +206,25 @@ fn remember_clients() -> Rule {
     ])
 }
 
+/// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel does
+/// the same unless `route_localnet` is on. This backend switches the setting on to serve node ports on
+/// localhost, and so do other proxies and programs; nobody switches it off. Here, answers to the
+/// node's own packets do not have loopback addresses yet, and neither has a packet that another
+/// program's rules will translate.
+fn martians(context: &Context<'_>) -> Vec<Rule> {
+    if context.family == Family::Ip6 {
+        return Vec::new();
+    }
+    let drop = |side| {
+        Rule::new([
+            Statement::Address { side, negated: false, net: LOOPBACK_V4.into() },
+            Statement::InputInterface { negated: true, name: InterfaceMatch::Exact("lo".into()) },
+            Statement::Verdict(Verdict::Drop),
+        ])
+    };
+    [Side::Destination, Side::Source].map(drop).into()
+}
+
 fn by_ip(map: &str) -> Statement {
     let key = vec![Selector::DestinationAddress, Selector::Protocol, Selector::DestinationPort];
     Statement::VerdictMap { key, map: map.into() }
@@ -212,8 +236,8 @@ fn services(context: &Context<'_>) -> ChainRules {
     ChainRules::new(chain::SERVICES, rules)
 }
 
-/// The rule that looks up node ports, for packets to addresses of the node: all except loopback, or
-/// the configured addresses.
+/// The rule that looks up node ports, for packets to addresses of the node: all, all except loopback,
+/// or the configured addresses.
 fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
     let lookup = Statement::VerdictMap {
         key: vec![Selector::Protocol, Selector::DestinationPort],
@@ -222,7 +246,7 @@ fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
     match context.node.node_ports.get(context.family.into()) {
         NodePortAddresses::AllLocal => {
             let loopback: IpNet = match context.family {
-                Family::Ip => Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into(),
+                Family::Ip => LOOPBACK_V4.into(),
                 Family::Ip6 => Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128).into(),
             };
             Rule::new([
@@ -230,6 +254,9 @@ fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
                 Statement::Address { side: Side::Destination, negated: true, net: loopback },
                 lookup,
             ])
+        }
+        NodePortAddresses::AllWithLoopback => {
+            Rule::new([Statement::FibLocal(Side::Destination), lookup])
         }
         NodePortAddresses::Only(_) => Rule::new([
             Statement::Lookup {
@@ -284,7 +311,7 @@ fn masquerading(context: &Context<'_>) -> ChainRules {
 /// The elements of fixed sets that follow from the node's configuration.
 pub(crate) fn elements(context: &Context<'_>) -> Vec<(FixedSet, Element)> {
     match context.node.node_ports.get(context.family.into()) {
-        NodePortAddresses::AllLocal => Vec::new(),
+        NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback => Vec::new(),
         NodePortAddresses::Only(addresses) => addresses
             .iter()
             .map(|&ip| (FixedSet::NodePortIps, Element::new(Key::new().address(ip))))

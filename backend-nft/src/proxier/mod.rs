@@ -19,9 +19,10 @@ use switchyard_core::{
     error::Chain,
     model::PerFamily,
     proxier::{self, Mode, Proxier, ProxierError, SyncReport},
-    state::State,
+    state::{NodeState, State},
     transition::Transition,
 };
+use switchyard_interfaces::{ROUTE_LOCALNET, route_localnet};
 
 use self::{changes::Changes, memory::Memory};
 use crate::{
@@ -47,6 +48,8 @@ pub struct NftProxier {
     transport: Box<dyn Transport>,
     /// What the kernel holds besides the state that was synced; `None` if unknown.
     memory: Option<Memory>,
+    /// Whether the kernel routed loopback addresses at the last sync that needed so.
+    routes_localnet: bool,
 }
 
 impl NftProxier {
@@ -65,7 +68,27 @@ impl NftProxier {
 
     /// Creates a backend that programs through `transport`. Does not touch the kernel.
     pub fn new(config: NftConfig, transport: Box<dyn Transport>) -> Self {
-        Self { config, transport, memory: None }
+        Self { config, transport, memory: None, routes_localnet: true }
+    }
+
+    /// Has the kernel route loopback addresses, if node ports are served on them. A failure is no
+    /// reason to serve nothing.
+    fn route_localnet(&mut self, node: &NodeState) {
+        if !self.config.families.v4 || !node.node_ports.v4.has_loopback() {
+            return;
+        }
+        let routed = route_localnet();
+        match &routed {
+            Ok(()) => {}
+            // One line is enough.
+            Err(_) if !self.routes_localnet => {}
+            Err(error) => tracing::error!(
+                err = %Chain(error),
+                "Node ports cannot be reached at loopback addresses: \
+                 {ROUTE_LOCALNET} cannot be set"
+            ),
+        }
+        self.routes_localnet = routed.is_ok();
     }
 
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, TransportError> {
@@ -245,6 +268,8 @@ impl Proxier for NftProxier {
         let mut report = self
             .sync_changes(change)
             .map_err(|error| Self::error("cannot program the tables", error))?;
+        // Only now: the tables keep other hosts from loopback addresses.
+        self.route_localnet(&change.after().node);
         report.cleanup_failed = cleanup_failed;
         Ok(report)
     }

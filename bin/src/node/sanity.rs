@@ -1,7 +1,7 @@
 //! kube-proxy's checks of a configuration against the families that the node and its cluster have:
 //! doubts about what is allowed but hardly meant, and reasons why a configuration cannot work.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use switchyard_config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
@@ -118,10 +118,15 @@ impl Sanity {
         })
     }
 
-    /// Returns `nodePortAddresses`, with the node's own addresses for `primary`.
+    /// Returns `nodePortAddresses`, with addresses in place of the words. Beside `primary`,
+    /// `localhost` does not narrow a family.
     fn expanded(&self, facts: &NodeFacts) -> Vec<IpNet> {
+        let has_primary = self.node_port_addresses.contains(&NodePortAddressConfig::Primary);
+        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let expand = |entry: &NodePortAddressConfig| match entry {
             NodePortAddressConfig::Cidr(net) => vec![*net],
+            NodePortAddressConfig::Localhost if has_primary => Vec::new(),
+            NodePortAddressConfig::Localhost => loopback.map(IpNet::from).into(),
             NodePortAddressConfig::Primary => {
                 let ips = IpFamily::ALL.map(|family| facts.ip(self.bind_address, family));
                 ips.into_iter().flatten().filter(|ip| !ip.is_loopback()).map(IpNet::from).collect()
@@ -232,6 +237,8 @@ mod tests {
             (&["--cluster-cidr=10.1.0.0/16"], &["10.0.0.1"], &["10.1.0.0/24"]),
             (&["--cluster-cidr=fd01::/56"], &["fd00::1"], &[]),
             (&["--metrics-bind-address=[::1]:1", "--healthz-bind-address=::1"], &["10.0.0.1"], &[]),
+            (&["--nodeport-addresses=primary,localhost"], &["10.0.0.1"], &[]),
+            (&["--nodeport-addresses=localhost"], &["10.0.0.1"], &[]),
             (
                 &[
                     "--nodeport-addresses=10.0.0.0/8,fd00::/8",

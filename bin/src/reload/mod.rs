@@ -20,7 +20,9 @@ use switchyard_config::{
     v1alpha1::KubeProxyConfiguration,
     watch::{self as config_watch, Content},
 };
-use switchyard_core::{error::Chain, model::PerFamily, runner::Input};
+use switchyard_core::{
+    config::NodeConfig, error::Chain, model::PerFamily, proxier::Backend, runner::Input,
+};
 use switchyard_observability::{
     health::ProxyHealth,
     http::{
@@ -36,7 +38,7 @@ use tokio::{
 
 use self::fields::{Change, Effect};
 use crate::{
-    backends, logging,
+    backends, localhost, logging,
     node::watch::{KnownNode, NodeChecks, NodeError},
     node_events::{Event, Recorder},
     select::{self, NoMode},
@@ -82,6 +84,10 @@ pub struct LiveParts {
     pub node: watch::Receiver<KnownNode>,
     /// The families that the backend programs.
     pub supported: PerFamily<bool>,
+    /// The backend, which prepares the kernel.
+    pub backend: Arc<dyn Backend>,
+    /// The configuration of the node that is in effect.
+    pub node_config: watch::Sender<NodeConfig>,
 }
 
 /// The task that reacts to changes. See the [module's documentation](self).
@@ -246,7 +252,18 @@ impl Reloader {
             self.send(Input::Timing(settings.periods.runner_config())).await;
             self.parts.health.set_timeout(settings.periods.health_timeout());
         }
+        if settings.node.serves_localhost() {
+            let (backend, mut node) = (Arc::clone(&self.parts.backend), settings.node.clone());
+            let prepare = move || {
+                localhost::prepare(&*backend, &mut node);
+                node
+            };
+            if let Ok(node) = task::spawn_blocking(prepare).await {
+                settings.node = node;
+            }
+        }
         if settings.node != before.node {
+            self.parts.node_config.send_replace(settings.node.clone());
             self.send(Input::Node(settings.node.clone())).await;
         }
         let addresses = rebind::addresses(&settings.servers);

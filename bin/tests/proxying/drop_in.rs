@@ -191,18 +191,23 @@ fn preparing_the_node_is_all_that_init_only_does() {
         namespace.0.output("cat", &[path], "").unwrap().trim().to_owned()
     };
     let mut all = vec!["--init-only".to_owned(), "--conntrack-max-per-core=0".into()];
-    for (argument, expected) in [
-        ("--proxy-mode=nftables", "0"),
-        ("--nodeport-addresses=10.0.0.0/8", "0"),
-        ("--iptables-localhost-nodeports=false", "0"),
-        ("--iptables-localhost-nodeports=true", "1"),
+    for (mode, argument, expected) in [
+        ("iptables", "--nodeport-addresses=10.0.0.0/8", "0"),
+        ("iptables", "--iptables-localhost-nodeports=false", "0"),
+        ("iptables", "--iptables-localhost-nodeports=true", "1"),
+        ("nftables", "--iptables-localhost-nodeports=true", "0"),
+        ("nftables", "--nodeport-addresses=primary,localhost", "1"),
+        ("nftables", "--nodeport-addresses=all", "1"),
+        // What kube-proxy's iptables mode would serve.
+        ("", "--iptables-localhost-nodeports=true", "1"),
+        ("", "--nodeport-addresses=primary", "0"),
     ] {
-        let mode = "--proxy-mode=iptables".to_owned();
+        namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
         all.truncate(2);
-        all.extend([mode, argument.to_owned()]);
+        all.extend([format!("--proxy-mode={mode}"), argument.to_owned()]);
         let output = kube_proxy(&namespace, directory.path(), &all).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(route(), expected, "{argument}");
+        assert_eq!(route(), expected, "{mode:?} {argument}");
     }
 }
 

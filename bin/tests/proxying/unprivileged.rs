@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use packet_rig::{EchoServer, Outcome, Probe, Protocol};
 use tempfile::TempDir;
 
-use crate::namespace::{HEALTH, Namespace};
+use crate::namespace::{HEALTH, Namespace, Program};
 
 const NODE: &str = "\
 apiVersion: v1
@@ -109,4 +110,59 @@ fn programs_that_are_called_have_what_the_file_grants() {
     };
     place.run(&namespace, &AS_USER, "iptables", chains);
     place.run(&namespace, &AS_USER, "nftables", || !chains());
+}
+
+/// Mounts `/proc/sys` read-only, as in a container without privileges, before what follows.
+const READ_ONLY_SYSCTLS: &str = "mount --bind /proc/sys /proc/sys && \
+     mount -o remount,bind,ro /proc/sys && exec \"$@\"";
+
+const WEB: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: '', port: 8080}]
+endpoints: [{addresses: [192.0.2.1]}]
+";
+
+#[test]
+fn without_its_setting_localhost_is_left_out() {
+    for (mode, prepared) in [("nftables", "0"), ("nftables", "1"), ("iptables", "0")] {
+        let namespace = Namespace::new();
+        let place = Place::new();
+        let manifests = place.0.path().join("manifests");
+        fs::write(manifests.join("web.yaml"), WEB).unwrap();
+        namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", prepared)]).unwrap();
+        let _server = EchoServer::start(&namespace.0, "web", 8080, &[Protocol::Tcp]).unwrap();
+        let mut command = namespace.0.command("unshare");
+        command
+            .args(["-m", "sh", "-c", READ_ONLY_SYSCTLS, "sh"])
+            .arg(place.program())
+            .arg(format!("--manifests={}", manifests.display()))
+            .args(["--hostname-override=node-1", "--nodeport-addresses=primary,localhost"])
+            .arg(format!("--proxy-mode={mode}"));
+        let program = Program::spawn(command);
+        namespace.wait_for_service_ports(1);
+        let reaches = |address: &str| {
+            let target = format!("tcp://{address}:30080").parse().unwrap();
+            Probe::new(target).run(&namespace.0).unwrap()
+        };
+        assert_eq!(reaches("192.0.2.1").endpoint(), Some("web"));
+        let at_localhost = reaches("127.0.0.1");
+        let (_, log) = program.terminate();
+        let warned = log.contains("\"Node ports are not served on localhost; ");
+        if prepared == "1" {
+            assert_eq!(at_localhost.endpoint(), Some("web"), "{log}");
+            assert!(!warned, "{log}");
+        } else {
+            // A connection would hang.
+            assert_eq!(at_localhost, Outcome::Refused, "{log}");
+            assert!(warned, "{log}");
+        }
+    }
 }

@@ -91,11 +91,14 @@ impl Node {
         Ok(Self { addresses: addresses::list(route)?, served })
     }
 
+    /// Whether `ip` is an address of the node. All loopback addresses are, though an interface has
+    /// one of them.
+    fn is_address(&self, ip: IpAddr) -> bool {
+        self.addresses.contains(&ip) || ip.is_loopback()
+    }
+
     fn is_served(&self, ip: IpAddr) -> bool {
-        match &self.served {
-            NodePortAddresses::AllLocal => !ip.is_loopback(),
-            NodePortAddresses::Only(ips) => ips.contains(&ip),
-        }
+        self.served.contains(ip)
     }
 }
 
@@ -105,7 +108,7 @@ fn find(flow: &Flow, jobs: &Jobs, node: &Node) -> Option<Listener> {
     let exact = Listener::at(to);
     let job = if jobs.contains_key(&exact) {
         exact
-    } else if node.addresses.contains(&to.ip())
+    } else if node.is_address(to.ip())
         // On other addresses, the port may belong to another program.
         && (flow.is_redirected() || node.is_served(to.ip()))
     {

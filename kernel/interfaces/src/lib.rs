@@ -15,13 +15,16 @@
 //!   ```
 //!
 //! - [`families`]: the IP families that the kernel has.
+//! - [`route_localnet`]: has the kernel route loopback addresses.
 
 #![forbid(unsafe_code)]
 
 mod families;
 mod follower;
+mod localnet;
 
 pub use self::{
     families::families,
     follower::{AddressError, AddressFollower},
+    localnet::{ROUTE_LOCALNET, route_localnet},
 };

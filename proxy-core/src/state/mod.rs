@@ -82,17 +82,39 @@ pub enum LocalPods {
     InterfacePrefix(String),
 }
 
-/// The addresses of the node on which node ports are served. Loopback addresses are never among them,
-/// except in backends that document otherwise.
+/// The addresses of the node on which node ports are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum NodePortAddresses {
-    /// Every local address.
+    /// Every local address, except loopback addresses.
     #[default]
     AllLocal,
-    /// These addresses.
+    /// Every local address. Loopback addresses are served to the node itself only, in place of
+    /// servers that listen there. Never in IPv6, whose loopback address the kernel does not route.
+    AllWithLoopback,
+    /// These addresses, among which there may be loopback addresses of IPv4.
     Only(BTreeSet<IpAddr>),
+}
+
+impl NodePortAddresses {
+    /// Whether a loopback address is among the addresses.
+    pub fn has_loopback(&self) -> bool {
+        match self {
+            Self::AllLocal => false,
+            Self::AllWithLoopback => true,
+            Self::Only(ips) => ips.iter().any(IpAddr::is_loopback),
+        }
+    }
+
+    /// Whether node ports are served on `ip`, which is an address of the node.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        match self {
+            Self::AllLocal => !ip.is_loopback(),
+            Self::AllWithLoopback => true,
+            Self::Only(ips) => ips.contains(&ip),
+        }
+    }
 }
 
 /// A Service port in one family, as this node should program it.

@@ -235,6 +235,7 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
     let node_ports = vec(
         prop_oneof![
             Just(NodePortAddressConfig::Primary),
+            Just(NodePortAddressConfig::Localhost),
             Just(NodePortAddressConfig::Cidr(net("192.0.2.0/24"))),
             Just(NodePortAddressConfig::Cidr(net("10.1.2.3/32"))),
             Just(NodePortAddressConfig::Cidr(net("fd02::/64"))),
@@ -246,13 +247,19 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
         0.3,
         select(vec![IpAddr::from([192, 0, 2, 9]), IpAddr::from([0, 0, 0, 0])]),
     );
-    let gates = (any::<bool>(), prop::bool::weighted(0.8));
+    let gates = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
     (gates, local_pods, node_ports, bind).prop_map(
-        |((masquerade_all, external_ips), local_pods, node_port_addresses, bind_address)| {
+        |(
+            (masquerade_all, external_ips, localhost_node_ports),
+            local_pods,
+            node_port_addresses,
+            bind_address,
+        )| {
             NodeConfig {
                 masquerade_all,
                 local_pods,
                 node_port_addresses,
+                localhost_node_ports,
                 bind_address,
                 external_ips,
                 ..NodeConfig::new(NODE)

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
 };
 
 use ipnet::IpNet;
@@ -90,31 +90,54 @@ impl NodeInputs {
     }
 
     /// Upstream's rule: a family that no entry is left for, or that has an entry of /0, serves
-    /// node ports everywhere.
+    /// node ports everywhere. `localhost` is an entry of both families, but does not narrow
+    /// `primary`, even if the node's address is not known.
     fn node_ports(&self, config: &NodeConfig, family: IpFamily) -> NodePortAddresses {
+        use NodePortAddressConfig::{Cidr, Localhost, Primary};
+
+        let entries = &config.node_port_addresses;
         let mut nets = Vec::new();
-        for entry in &config.node_port_addresses {
+        for entry in entries {
             let net = match entry {
-                NodePortAddressConfig::Primary => {
+                Primary => {
                     self.node_ip(config, family).filter(|ip| !ip.is_loopback()).map(IpNet::from)
                 }
-                NodePortAddressConfig::Cidr(net) => Some(*net),
+                Localhost => None,
+                Cidr(net) => Some(*net),
             };
             nets.extend(net.filter(|net| IpFamily::of_net(net) == family));
         }
-        if nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0) {
-            return NodePortAddresses::AllLocal;
+        let has_loopback = family == IpFamily::V4 && config.serves_localhost();
+        let names_localhost = entries.contains(&Localhost);
+        let is_limited = match nets.is_empty() {
+            true => names_localhost && !entries.contains(&Primary),
+            false => nets.iter().all(|net| net.prefix_len() > 0),
+        };
+        if !is_limited {
+            return match has_loopback {
+                true => NodePortAddresses::AllWithLoopback,
+                false => NodePortAddresses::AllLocal,
+            };
         }
-        let is_within =
-            |ip: &&IpAddr| !ip.is_loopback() && nets.iter().any(|net| net.contains(*ip));
+        let is_chosen = |ip: &IpAddr| {
+            let is_within = || nets.iter().any(|net| net.contains(ip));
+            match ip.is_loopback() {
+                true => {
+                    has_loopback && IpFamily::of(ip) == family && (names_localhost || is_within())
+                }
+                false => is_within(),
+            }
+        };
         NodePortAddresses::Only(match &self.interface_addresses {
-            Some(addresses) => addresses.iter().filter(is_within).copied().collect(),
-            // The interfaces are not known: single addresses are taken as configured.
+            Some(addresses) => addresses.iter().copied().filter(is_chosen).collect(),
+            // The interfaces are not known: single addresses are taken as configured, and every
+            // node has one loopback address.
             None => nets
                 .iter()
                 .filter(|net| net.prefix_len() == net.max_prefix_len())
                 .map(IpNet::addr)
-                .filter(|ip| !ip.is_loopback())
+                .chain([IpAddr::from(Ipv4Addr::LOCALHOST)])
+                .filter(is_chosen)
                 .collect(),
         })
     }

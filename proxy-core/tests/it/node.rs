@@ -134,15 +134,17 @@ fn configure(config: &mut NodeConfig, configured: &[&str]) {
         .iter()
         .map(|text| match *text {
             "primary" => NodePortAddressConfig::Primary,
+            "localhost" => NodePortAddressConfig::Localhost,
             cidr => NodePortAddressConfig::Cidr(net(cidr)),
         })
         .collect();
 }
 
-/// `None` for all local addresses.
+/// `None` for all local addresses but loopback.
 fn addresses(cluster: &Cluster) -> [Option<Vec<String>>; 2] {
     IpFamily::ALL.map(|family| match cluster.tracker.state().node.node_ports.get(family) {
         NodePortAddresses::AllLocal => None,
+        NodePortAddresses::AllWithLoopback => only(&["all"]),
         NodePortAddresses::Only(ips) => Some(ips.iter().map(IpAddr::to_string).collect()),
     })
 }
@@ -171,6 +173,45 @@ fn node_ports_are_served_where_configured() {
         served(&["primary", "10.9.0.0/16"], &["192.0.2.1"]),
         [only(&["10.9.0.1", "192.0.2.1"]), None]
     );
+}
+
+#[test]
+fn localhost_serves_node_ports_in_ipv4() {
+    let at = |configured: &[&str], node_ips: &[&str]| {
+        let mut cluster = Cluster::with(|config| {
+            configure(config, configured);
+            config.localhost_node_ports = true;
+        });
+        cluster.apply(&[this(node_ips)]);
+        let unknown = addresses(&cluster);
+        cluster.tracker.set_interface_addresses(INTERFACES.iter().map(|ip| ip.parse().unwrap()));
+        cluster.events([]);
+        (addresses(&cluster), unknown)
+    };
+    let dual = ["192.0.2.1", "2001:db8::1"];
+    let served = |configured: &[&str]| at(configured, &dual).0;
+    assert_eq!(served(&[]), [only(&["all"]), None]);
+    assert_eq!(served(&["0.0.0.0/0", "::/0"]), [only(&["all"]), None]);
+    assert_eq!(served(&["primary"]), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    let both = only(&["127.0.0.1", "192.0.2.1"]);
+    assert_eq!(served(&["primary", "localhost"]), [both.clone(), only(&["2001:db8::1"])]);
+    assert_eq!(served(&["192.0.2.1/32", "127.0.0.0/8"]), [both, None]);
+    assert_eq!(served(&["127.9.0.0/16"]), [only(&[]), None], "no interface has such an address");
+    // Alone, it closes all other addresses of both families; IPv6 cannot serve its own.
+    assert_eq!(served(&["localhost"]), [only(&["127.0.0.1"]), only(&[])]);
+    assert_eq!(served(&["localhost", "2001:db8::/64"])[0], only(&["127.0.0.1"]));
+    // Unless the address that was asked for is not known.
+    assert_eq!(at(&["primary", "localhost"], &[]).0, [only(&["all"]), None]);
+    assert_eq!(at(&["primary"], &[]).0, [None, None]);
+    // Before the interfaces are known.
+    assert_eq!(
+        at(&["primary", "localhost"], &dual).1,
+        [only(&["127.0.0.1", "192.0.2.1"]), only(&["2001:db8::1"])]
+    );
+    // The permission counts.
+    let off = |configured: &[&str]| self::served(configured, &dual);
+    assert_eq!(off(&["primary", "localhost"]), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    assert_eq!(off(&["localhost"]), [only(&[]), only(&[])]);
 }
 
 #[test]

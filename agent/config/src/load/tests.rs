@@ -73,7 +73,12 @@ fn kubeadms_configuration_is_defaulted() {
     assert_eq!(cidrs(&settings), "ClusterCidr([10.244.0.0/16])");
     assert!(!settings.node.masquerade_all);
     assert_eq!(settings.node.bind_address, None, "0.0.0.0 is no address of the node's");
-    assert_eq!(settings.node.node_port_addresses, [NodePortAddressConfig::Primary]);
+    // What kube-proxy's iptables mode serves on localhost is served there still.
+    assert_eq!(
+        settings.node.node_port_addresses,
+        [NodePortAddressConfig::Primary, NodePortAddressConfig::Localhost]
+    );
+    assert!(settings.node.serves_localhost());
     assert_eq!(settings.backend.mode, Mode::NFTABLES);
     assert_eq!(settings.backend.masquerade_bit, 14);
     assert_eq!(settings.periods.sync, Duration::from_secs(30));
@@ -202,12 +207,40 @@ fn each_mode_has_its_section() {
     let ours = settings("");
     assert_eq!((ours.backend.masquerade_bit, ours.node.masquerade_all), (1, true));
     assert_eq!(ours.periods.sync, Duration::from_secs(5));
-    assert_eq!(ours.node.node_port_addresses, [NodePortAddressConfig::Primary]);
+    assert!(ours.node.serves_localhost());
+    assert_eq!(nftables.node.node_port_addresses, [NodePortAddressConfig::Primary]);
     let iptables = settings("iptables");
     assert_eq!(iptables.backend.mode, Mode::IPTABLES);
     assert_eq!(iptables.node.node_port_addresses, [], "everywhere");
     let minimum = settings("ipvs").periods.min_sync;
     assert_eq!(minimum, Duration::ZERO);
+}
+
+#[test]
+fn localhost_serves_node_ports_where_asked_for() {
+    let serves = |arguments: &[&str]| {
+        let mode = ["--proxy-mode=nftables"];
+        let nftables = with_flags(&[&mode[..], arguments].concat()).node.serves_localhost();
+        let mode = ["--proxy-mode=iptables"];
+        (nftables, with_flags(&[&mode[..], arguments].concat()).node.serves_localhost())
+    };
+    assert_eq!(serves(&[]), (false, true), "each mode has its own default");
+    assert_eq!(serves(&["--nodeport-addresses=primary"]), (false, false));
+    for addresses in ["localhost", "primary,localhost", "10.0.0.0/8,127.0.0.0/8", "all"] {
+        let addresses = format!("--nodeport-addresses={addresses}");
+        assert_eq!(serves(&[&addresses]), (true, true), "{addresses}");
+        let off = "--iptables-localhost-nodeports=false";
+        assert_eq!(serves(&[&addresses, off]), (false, false), "{addresses}");
+        let gate = "--feature-gates=KubeProxyNFTablesLocalhostNodePorts=false";
+        assert_eq!(serves(&[&addresses, gate]), (false, true), "{addresses}");
+    }
+    let all = with_flags(&["--nodeport-addresses=all"]).node.node_port_addresses;
+    assert_eq!(format!("{all:?}"), "[Cidr(0.0.0.0/0), Cidr(::/0)]");
+    // Nobody's kernel is changed unasked.
+    let arguments = ["--manifests=/x", "--hostname-override=a"];
+    assert!(!with_flags(&arguments).node.serves_localhost());
+    let ipvs = with_flags(&["--proxy-mode=ipvs", "--nodeport-addresses=localhost"]);
+    assert!(!ipvs.node.localhost_node_ports, "IPVS cannot");
 }
 
 #[test]
@@ -289,8 +322,8 @@ fn each_error_has_its_path() {
             "ClusterCIDR: Invalid value: \"10.0.0.0/8,11.0.0.0/8\": must be a valid DualStack CIDR pair",
         ),
         (
-            "nodePortAddresses: [primary, 10.0.0.0/8]",
-            "NodePortAddresses[0]: Invalid value: \"primary\": can't use both 'primary' and CIDRs",
+            "nodePortAddresses: [primary, loopback]",
+            "NodePortAddresses[1]: Invalid value: \"loopback\": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)",
         ),
         (
             "nodePortAddresses: [10.0.0.0/8, x]",

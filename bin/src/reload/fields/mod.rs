@@ -41,8 +41,10 @@ pub enum Scope {
     Ipvs,
     /// Any `mode` but nftables and ipvs, or none.
     NeitherNftablesNorIpvs,
-    /// Iptables mode as the mode that runs, whether `mode` names it or not.
-    RunsIptables,
+    /// Nftables mode as the mode that runs, whether `mode` names it or not.
+    RunsNftables,
+    /// Nftables or iptables mode as the mode that runs.
+    RunsNftablesOrIptables,
 }
 
 impl Scope {
@@ -55,7 +57,8 @@ impl Scope {
             Self::NotNftables => !is_nftables,
             Self::Ipvs => is_ipvs,
             Self::NeitherNftablesNorIpvs => !is_nftables && !is_ipvs,
-            Self::RunsIptables => runs == Mode::IPTABLES,
+            Self::RunsNftables => runs == Mode::NFTABLES,
+            Self::RunsNftablesOrIptables => [Mode::NFTABLES, Mode::IPTABLES].contains(&runs),
         }
     }
 
@@ -66,7 +69,8 @@ impl Scope {
             Self::NotNftables => "any but `mode: nftables`",
             Self::Ipvs => "`mode: ipvs`",
             Self::NeitherNftablesNorIpvs => "any but `mode: nftables` and `ipvs`",
-            Self::RunsIptables => "iptables mode",
+            Self::RunsNftables => "nftables mode",
+            Self::RunsNftablesOrIptables => "nftables and iptables mode",
         }
     }
 }
@@ -120,7 +124,7 @@ pub const FIELDS: &[Field] = &[
     live("iptables.minSyncPeriod", Scope::NeitherNftablesNorIpvs),
     live("iptables.masqueradeAll", Scope::NotNftables),
     restart("iptables.masqueradeBit", Scope::NotNftables),
-    restart("iptables.localhostNodePorts", Scope::RunsIptables),
+    live("iptables.localhostNodePorts", Scope::RunsNftablesOrIptables),
     always("conntrack", Effect::Live),
     always("oomScoreAdj", Effect::Live),
     always("logging.verbosity", Effect::Live),
@@ -129,9 +133,10 @@ pub const FIELDS: &[Field] = &[
     always("logging.flushFrequency", Effect::Restart),
     always("logging.options", Effect::Restart),
     always("featureGates.AllowServiceExternalIPs", Effect::Live),
+    live("featureGates.KubeProxyNFTablesLocalhostNodePorts", Scope::RunsNftables),
     always("featureGates.ComponentFlagz", Effect::Live),
     always("featureGates.ComponentStatusz", Effect::Live),
-    // The two gates above are beta.
+    // The three gates above are beta here.
     always("featureGates.AllBeta", Effect::Live),
     always("featureGates", Effect::Nothing),
     always("ipvs", Effect::Nothing),

@@ -80,10 +80,7 @@ fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfigu
 }
 
 fn settings(config: &KubeProxyConfiguration, runs: Mode) -> Settings {
-    let mut settings = Settings::new(config, &FlagOnlySettings::default(), runs).unwrap();
-    // The setting exists in all modes, but only one mode uses it.
-    settings.backend.localhost_node_ports |= runs != Mode::IPTABLES;
-    settings
+    Settings::new(config, &FlagOnlySettings::default(), runs).unwrap()
 }
 
 /// Returns the settings, but those that can be applied while the program runs as in `usual`.

@@ -8,6 +8,7 @@
 
 mod documents;
 mod load;
+mod localhost;
 mod proxy;
 mod restart;
 mod rig;

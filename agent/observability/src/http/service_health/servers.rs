@@ -199,9 +199,9 @@ impl ServiceHealthServers {
 /// Returns the addresses to listen at.
 fn addresses(family: IpFamily, node_ports: &NodePortAddresses) -> Vec<IpAddr> {
     match (node_ports, family) {
-        (NodePortAddresses::AllLocal, IpFamily::V4) => vec![Ipv4Addr::UNSPECIFIED.into()],
-        (NodePortAddresses::AllLocal, IpFamily::V6) => vec![Ipv6Addr::UNSPECIFIED.into()],
         (NodePortAddresses::Only(ips), _) => ips.iter().copied().collect(),
+        (_, IpFamily::V4) => vec![Ipv4Addr::UNSPECIFIED.into()],
+        (_, IpFamily::V6) => vec![Ipv6Addr::UNSPECIFIED.into()],
     }
 }
 

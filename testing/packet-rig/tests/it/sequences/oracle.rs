@@ -123,8 +123,8 @@ impl Oracle<'_> {
         let ip = target.address.ip();
         let family = IpFamily::of(&ip);
         let is_node_port_address = match self.state.node.node_ports.get(family) {
-            NodePortAddresses::AllLocal => self.topology.node().has(ip),
             NodePortAddresses::Only(addresses) => addresses.contains(&ip),
+            _ => self.topology.node().has(ip),
         };
         let listens = |frontend: &Frontend| {
             let here = match frontend.at {

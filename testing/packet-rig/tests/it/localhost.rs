@@ -1,0 +1,181 @@
+//! Node ports on localhost: what they take besides rules, in the kernel and in the configuration.
+
+use std::{
+    fs,
+    net::UdpSocket,
+    thread,
+    time::{Duration, Instant},
+};
+
+use packet_rig::{
+    Case, Outcome, Probe, Rig, Target, backend, binary,
+    case::{Expectation, Failure, ProbePlan, Reaches},
+};
+
+const WEB: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  ports: [{name: t, port: 80, nodePort: 30080}, {name: u, port: 80, nodePort: 30080, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
+endpoints: [{addresses: [10.244.2.10], nodeName: node-2}]
+"#;
+
+/// The kernel's setting, below `/proc/sys/net`.
+const SETTING: &str = "ipv4/conf/all/route_localnet";
+
+/// The selected backends that can serve localhost.
+fn backends() -> impl Iterator<Item = &'static str> {
+    let selected = backend::selected().unwrap();
+    selected.into_iter().filter(|name| ["nftables", "iptables"].contains(name))
+}
+
+fn start(backend: &str, config: &str) -> Rig {
+    let case = Case {
+        name: "localhost".to_owned(),
+        config: Some(config.to_owned()),
+        manifests: WEB.to_owned(),
+        cluster_cidr: true,
+        ..Case::default()
+    };
+    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
+    rig.wait_ready().unwrap();
+    rig
+}
+
+fn targets() -> [Target; 2] {
+    ["tcp://127.0.0.1:30080", "udp://127.0.0.1:30080"].map(|text| text.parse().unwrap())
+}
+
+fn served() -> [ProbePlan; 1] {
+    let reaches = Expectation::Reaches(Reaches::all_of(["c"]));
+    [ProbePlan::new(&["node-1"], &targets(), reaches)]
+}
+
+fn refused() -> [ProbePlan; 1] {
+    [ProbePlan::new(&["node-1"], &targets(), Expectation::Fails(Failure::Refused))]
+}
+
+fn setting(rig: &Rig) -> String {
+    let path = format!("/proc/sys/net/{SETTING}");
+    let text = rig.place("node-1").unwrap().namespace.output("cat", &[&path], "").unwrap();
+    text.trim().to_owned()
+}
+
+#[test]
+fn localhost_is_switched_while_the_program_runs() {
+    for backend in backends() {
+        let on = "nodePortAddresses: [primary, localhost]\n";
+        let off =
+            "nodePortAddresses: [primary, localhost]\niptables: {localhostNodePorts: false}\n";
+        let mut rig = start(backend, off);
+        let file = rig.proxy.options_mut().config.clone().unwrap();
+        let write = |rig: &mut Rig, fields: &str| {
+            let text = rig.proxy.options_mut().configuration(fields);
+            fs::write(&file, text).unwrap();
+        };
+        rig.check(&refused()).unwrap();
+        assert_eq!(setting(&rig), "0", "{backend}: nobody asked for it");
+        let first = rig.proxy.pid();
+
+        write(&mut rig, on);
+        rig.check(&served()).unwrap();
+        assert_eq!(setting(&rig), "1");
+        let node = &rig.place("node-1").unwrap().namespace;
+        let [tcp, _] = targets();
+        let mut kept = node.run(|| Probe::new(tcp).converse().unwrap()).unwrap();
+        kept.ask().unwrap();
+
+        write(&mut rig, off);
+        rig.check(&refused()).unwrap();
+        kept.ask().expect("a connection stays");
+        write(&mut rig, "nodePortAddresses: [primary]\n");
+        rig.check(&refused()).unwrap();
+        write(&mut rig, on);
+        rig.check(&served()).unwrap();
+        assert_eq!(rig.proxy.pid(), first, "{backend}: {}", rig.proxy.log());
+        assert_eq!(rig.proxy.ended(), None, "{backend}: {}", rig.proxy.log());
+
+        // A restart finds the rules of the other configuration.
+        rig.proxy.kill();
+        write(&mut rig, off);
+        rig.start_again().unwrap();
+        rig.check(&refused()).unwrap();
+        rig.proxy.kill();
+        write(&mut rig, on);
+        rig.start_again().unwrap();
+        rig.check(&served()).unwrap();
+        kept.ask().expect("a connection stays");
+    }
+}
+
+#[test]
+fn the_kernels_setting_is_kept() {
+    for backend in backends() {
+        let mut rig = start(backend, "nodePortAddresses: [primary, localhost]\n");
+        rig.check(&served()).unwrap();
+        rig.place("node-1").unwrap().namespace.sysctl(&[(SETTING, "0")]).unwrap();
+        let start = Instant::now();
+        while setting(&rig) == "0" {
+            assert!(start.elapsed() < Duration::from_secs(30), "{backend}: {}", rig.proxy.log());
+            thread::sleep(Duration::from_millis(100));
+        }
+        rig.check(&served()).unwrap();
+    }
+}
+
+/// A host in the same network sends packets from or to loopback addresses, which the kernel takes with
+/// `route_localnet`.
+#[test]
+fn other_hosts_reach_no_loopback_address() {
+    for backend in backends() {
+        let mut rig = start(backend, "nodePortAddresses: [primary, localhost]\n");
+        rig.check(&served()).unwrap();
+        assert_eq!(setting(&rig), "1");
+        let client = rig.place("client").unwrap().namespace.clone();
+        client.sysctl(&[(SETTING, "1")]).unwrap();
+        client
+            .ip("route del local 127.0.0.0/8 dev lo table local\n\
+                 route del local 127.0.0.1 dev lo table local\n\
+                 addr add 127.7.7.7/32 dev eth0\n\
+                 route add 127.0.0.1/32 via 192.168.10.1\n")
+            .unwrap();
+        let node = rig.place("node-1").unwrap().namespace.clone();
+        let bind = |port| {
+            let socket = node.run(|| UdpSocket::bind(("0.0.0.0", port)).unwrap()).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            socket
+        };
+        let server = bind(7000);
+        let send = |source: &str, to: &str| {
+            let socket = client.run(|| UdpSocket::bind((source, 0)).unwrap()).unwrap();
+            socket.send_to(b"x", to).unwrap();
+        };
+        let arrives = || server.recv_from(&mut [0; 9]).is_ok();
+        send("192.168.10.100", "192.168.10.1:7000");
+        assert!(arrives(), "{backend}: the road is open");
+        send("192.168.10.100", "127.0.0.1:7000");
+        assert!(!arrives(), "{backend}: to a loopback address");
+        if backend == "nftables" {
+            // In iptables mode, as upstream, nobody looks at the source.
+            send("127.7.7.7", "192.168.10.1:7000");
+            assert!(!arrives(), "{backend}: from a loopback address");
+            // Nor does a node port open the way.
+            let probe = Probe::expecting_silence("tcp://127.0.0.1:30080".parse().unwrap());
+            assert_eq!(probe.run(&client).unwrap(), Outcome::TimedOut, "{backend}");
+        }
+        // Without the proxy's rules, the same packets arrive.
+        rig.proxy.stop();
+        node.output("nft", &["flush", "ruleset"], "").unwrap();
+        send("192.168.10.100", "127.0.0.1:7000");
+        assert!(arrives(), "{backend}: nothing else stops them");
+    }
+}
