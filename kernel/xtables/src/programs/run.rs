@@ -12,14 +12,15 @@ use super::{
     process::{self, Failure, Output},
 };
 use crate::{
-    Dump, Jump,
+    Dump, Fingerprint, Jump,
     lock::{self, VARIABLE},
     rule::Words,
 };
 
 /// For how many seconds a program waits for the lock.
 const WAIT_SECONDS: &str = "5";
-/// How often a program is run that did not get the lock.
+/// How often a program is run that did not get the lock, or that a change by another program
+/// disturbed.
 const ATTEMPTS: u32 = 3;
 /// The exit status of programs that did not get the lock, or some other resource.
 const RESOURCE_PROBLEM: i32 = 4;
@@ -56,14 +57,32 @@ pub(super) fn version(program: &Path, options: &ProgramOptions) -> Result<String
 impl Programs {
     /// Reads all tables. Blocks, as all methods of this type do, for as long as the program runs.
     ///
+    /// The program reads in several steps, and fails if another program removes in between what the
+    /// next step asks for: an ipset that a rule matched, say. So a run that fails while the tables
+    /// change is repeated, twice at most.
+    ///
     /// # Errors
     ///
     /// If the program fails or takes too long, or cannot show one of the tables.
     pub fn save(&self) -> Result<Dump, ToolError> {
-        let output = run(&mut self.command(&self.save), "", self.limits.tables)?;
-        if !output.status.success() {
-            return Err(failure(&self.save, &output, ""));
-        }
+        let mut attempt = 1;
+        let output = loop {
+            let before = Fingerprint::read(self);
+            let output = run(&mut self.command(&self.save), "", self.limits.tables)?;
+            if output.status.success() {
+                break output;
+            }
+            let error = failure(&self.save, &output, "");
+            if attempt == ATTEMPTS || before == Fingerprint::read(self) {
+                return Err(error);
+            }
+            tracing::debug!(
+                ipFamily = self.family.as_str(),
+                err = %error,
+                "Reading the tables again, as another program has changed them meanwhile"
+            );
+            attempt += 1;
+        };
         let text = String::from_utf8_lossy(&output.stdout);
         Dump::parse(&text).map_err(|unreadable| ToolError::Incompatible {
             program: self.save.display().to_string(),

@@ -1,14 +1,20 @@
 //! The programs: which flavour is chosen, the lock, and what is refused.
 
 use std::{
-    fs::File,
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
-use switchyard_core::model::PerFamily;
-use switchyard_xtables::{Chain, Changes, Flavour, InstalledPrograms, RuleText, Table, ToolError};
+use switchyard_core::model::{IpFamily, PerFamily};
+use switchyard_xtables::{
+    Chain, Changes, Flavour, InstalledPrograms, ProgramOptions, Programs, RuleText, Table,
+    ToolError,
+};
+use tempfile::TempDir;
 
 use crate::common::{PATIENCE, in_namespace, options, run, tools};
 
@@ -64,6 +70,59 @@ fn rules_are_read_as_they_were_written() {
             }
         });
     }
+}
+
+/// Returns programs of the nft flavour for IPv4 whose first two runs of `iptables-save` run `change`,
+/// and then fail as they do when an ipset of a rule that they have read is no more.
+fn failing_twice(directory: &Path, change: &str) -> Programs {
+    for (name, begin) in [
+        ("iptables-nft", String::new()),
+        ("iptables-nft-restore", String::new()),
+        (
+            "iptables-nft-save",
+            format!(
+                "echo >>$0.runs; [ $(wc -l <$0.runs) -gt 2 ] || {{ {change}; \
+                 echo \"Set with index 35 in kernel doesn't exist.\" >&2; exit 1; }}\n"
+            ),
+        ),
+    ] {
+        let path = directory.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{begin}exec /usr/sbin/{name} \"$@\"\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let options = ProgramOptions { directory: Some(directory.to_owned()), ..options() };
+    InstalledPrograms::find(&options)
+        .get(Flavour::Nft, IpFamily::V4)
+        .expect("they are there")
+        .clone()
+}
+
+fn runs(directory: &Path) -> usize {
+    fs::read_to_string(directory.join("iptables-nft-save.runs")).unwrap().lines().count()
+}
+
+#[test]
+fn a_reading_that_a_change_disturbs_is_repeated() {
+    in_namespace(|| {
+        let directory = TempDir::new().unwrap();
+        let programs = failing_twice(directory.path(), "/usr/sbin/iptables-nft -A INPUT -j ACCEPT");
+        assert_eq!(programs.save().expect("a dump").rule_count(), 2);
+        assert_eq!(runs(directory.path()), 3);
+    });
+}
+
+#[test]
+fn a_reading_that_fails_without_a_change_is_not_repeated() {
+    in_namespace(|| {
+        let directory = TempDir::new().unwrap();
+        let error = failing_twice(directory.path(), "true").save().unwrap_err();
+        assert!(
+            matches!(&error, ToolError::Failed { message, .. }
+            if message == "Set with index 35 in kernel doesn't exist."),
+            "{error}"
+        );
+        assert_eq!(runs(directory.path()), 1);
+    });
 }
 
 #[test]
