@@ -13,6 +13,7 @@ use switchyard_core::{
 use switchyard_iptables::{Flavour, IptablesConfig, IptablesProxier, ProgramOptions};
 use tempfile::NamedTempFile;
 pub use test_netns::in_namespace;
+use test_netns::wait::until_ok;
 
 thread_local! {
     /// The xtables lock of this test, so that tests that run at the same time do not wait for each
@@ -79,11 +80,15 @@ impl Tables {
         assert!(child.wait().expect("it ends").success(), "refused: {input}");
     }
 
-    /// Returns tables, chains and rules, in order, without counters and comments.
+    /// Returns tables, chains and rules, in order, without counters and comments. An engine may change
+    /// them meanwhile.
     pub fn save(&self) -> String {
-        let output = self.program("-save").stderr(Stdio::null()).output().expect("it is installed");
-        assert!(output.status.success());
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = until_ok(|| {
+            let output = self.program("-save").output().expect("it is installed");
+            let said = String::from_utf8(output.stderr).expect("text");
+            let text = String::from_utf8(output.stdout).expect("text");
+            if output.status.success() { Ok(text) } else { Err(said) }
+        });
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let without_counters = |line: &str| match line.strip_prefix(':') {
             Some(_) => line.split(" [").next().unwrap_or(line).to_owned() + "\n",

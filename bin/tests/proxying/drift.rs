@@ -17,6 +17,12 @@ fn wait_for_repair(namespace: &Namespace) {
     });
 }
 
+/// The program and the arguments of a command line.
+fn words(line: &str) -> (&str, Vec<&str>) {
+    let mut words = line.split(' ');
+    (words.next().unwrap(), words.collect())
+}
+
 #[test]
 fn what_others_change_is_repaired_and_told() {
     for (mode, list, damage) in [
@@ -29,19 +35,16 @@ fn what_others_change_is_repaired_and_told() {
         arguments.push(&proxy_mode);
         let program = Program::start(&namespace, &arguments);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-        let run = |command: &str| {
-            let mut words = command.split(' ');
-            let program = words.next().unwrap();
-            namespace.0.output(program, &words.collect::<Vec<_>>(), "")
-        };
         // Counters of packets and times of day differ.
         let rules = || -> Vec<String> {
-            let listed = run(list).unwrap_or_default();
+            let (program, arguments) = words(list);
+            let listed = namespace.listing(program, &arguments);
             listed.lines().filter(|line| !line.starts_with(['#', ':'])).map(str::to_owned).collect()
         };
         until("rules are there", || rules().len() > 20);
         let whole = rules();
-        run(damage).unwrap();
+        let (program_of_others, arguments) = words(damage);
+        namespace.0.output(program_of_others, &arguments, "").unwrap();
         wait_for_repair(&namespace);
         assert_eq!(rules(), whole, "{mode}");
         assert_eq!(namespace.get(HEALTH, "/healthz").map(|(status, _)| status), Some(200));

@@ -276,7 +276,7 @@ fn the_first_mode_that_works_is_used() {
     let mut child = command.env("PATH", &programs).spawn().unwrap();
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
     assert_eq!(namespace.get(METRICS, "/proxyMode").unwrap().1, "iptables");
-    let saved = |program| namespace.0.output(program, &[], "").unwrap();
+    let saved = |program| namespace.listing(program, &[]);
     assert!(saved("iptables-save").contains(":KUBE-SERVICES "));
     assert!(!saved("ip6tables-save").contains("KUBE-"));
     let metrics = namespace.get(METRICS, "/metrics").unwrap().1;
@@ -314,7 +314,7 @@ fn the_other_modes_rules_go_when_ours_are_there() {
     let namespace = Namespace::new();
     let directory = node();
     let has_chains = || {
-        let saved = namespace.0.output("iptables-save", &[], "").unwrap();
+        let saved = namespace.listing("iptables-save", &[]);
         saved.contains(":KUBE-SERVICES ")
     };
     let has_table = || namespace.list("tables").contains("table ip kube-proxy");
@@ -351,7 +351,7 @@ fn the_rules_of_iptables_mode_go_without_iptables() {
     let mut child = command.env("PATH", "/nonexistent").spawn().unwrap();
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
     let rules = |program: &&str| {
-        let saved = namespace.0.output(&format!("{program}-save"), &["-t", "nat"], "").unwrap();
+        let saved = namespace.listing(&format!("{program}-save"), &["-t", "nat"]);
         let rules = saved.lines().filter(|line| line.starts_with("-A") || line.contains("KUBE"));
         rules.map(str::to_owned).collect::<Vec<_>>()
     };

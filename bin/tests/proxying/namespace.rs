@@ -5,11 +5,14 @@ use std::{
     net::TcpStream,
     os::unix::process::ExitStatusExt,
     process::{Child, Command, ExitStatus, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use packet_rig::{NetNs, http};
+pub(crate) use packet_rig::wait::{until, until_ok};
+use packet_rig::{
+    NetNs, http,
+    wait::{PATIENCE, PERIOD, listing},
+};
 
 /// A namespace that is gone when this value is.
 pub(crate) struct Namespace(pub(crate) NetNs);
@@ -30,9 +33,16 @@ impl Namespace {
     }
 
     /// What nft lists.
+    #[track_caller]
     pub(crate) fn list(&self, what: &str) -> String {
         let arguments: Vec<&str> = ["list"].into_iter().chain(what.split(' ')).collect();
-        self.0.output("nft", &arguments, "").unwrap()
+        self.listing("nft", &arguments)
+    }
+
+    /// What a program prints that lists rules, which may change meanwhile.
+    #[track_caller]
+    pub(crate) fn listing(&self, program: &str, arguments: &[&str]) -> String {
+        listing(&self.0, program, arguments)
     }
 
     /// Status and body of an answer, if there is one.
@@ -137,33 +147,7 @@ impl Drop for Program {
     }
 }
 
-/// How long tests wait for what should happen.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How often tests look.
-const PERIOD: Duration = Duration::from_millis(20);
-
-/// Waits until something is so.
-#[track_caller]
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    until_ok(|| done().then_some(()).ok_or_else(|| what.to_owned()));
-}
-
-/// Waits until there is what the test looks for; returns it. The error has what there is instead.
-#[track_caller]
-pub(crate) fn until_ok<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        match look() {
-            Ok(found) => return found,
-            Err(instead) => {
-                assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {instead}");
-            }
-        }
-        sleep(PERIOD);
-    }
-}
-
-/// The same in a task.
+/// Does the same as [`until_ok`] in a task.
 pub(crate) async fn until_ok_async<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
     loop {

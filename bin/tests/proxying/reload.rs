@@ -144,7 +144,7 @@ impl Running {
         until_ok(|| {
             let table = match self.mode {
                 "nftables" => self.namespace.list("table ip kube-proxy"),
-                _ => self.namespace.0.output("iptables-save", &[], "").unwrap(),
+                _ => self.namespace.listing("iptables-save", &[]),
             };
             match table.contains(text) == has {
                 true => Ok(()),

@@ -102,7 +102,7 @@ fn pod_networks_are_waited_for_and_followed() {
     });
     run(|namespace| async move {
         let rules = || {
-            let saved = namespace.0.output("iptables-save", &["-t", "nat"], "").unwrap();
+            let saved = namespace.listing("iptables-save", &["-t", "nat"]);
             let ours = saved.lines().filter(|line| line.contains("KUBE-"));
             ours.map(|line| format!("{line}\n")).collect()
         };

@@ -105,7 +105,7 @@ fn programs_that_are_called_have_what_the_file_grants() {
     let setcap = Command::new("setcap").arg("cap_net_admin+ep").arg(place.program()).status();
     assert!(setcap.unwrap().success());
     let chains = || {
-        let saved = namespace.0.output("iptables-nft-save", &["-t", "nat"], "").unwrap();
+        let saved = namespace.listing("iptables-nft-save", &["-t", "nat"]);
         saved.contains(":KUBE-SERVICES ")
     };
     place.run(&namespace, &AS_USER, "iptables", chains);

@@ -4,7 +4,7 @@
 //!
 //! Tests that put several hosts together use `packet_rig::NetNs`.
 //!
-//! [`nft_trixie`] brings a second version of nft.
+//! [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look at what another program does.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +13,7 @@
 )]
 
 mod nft;
+pub mod wait;
 
 use std::{io, panic, thread};
 

@@ -46,6 +46,7 @@ mod rig;
 mod run;
 pub mod spawn;
 mod topology;
+pub mod wait;
 mod workdir;
 
 pub use self::{

@@ -313,7 +313,7 @@ fn failing_programs(directory: &Path) {
 
 /// The rules of a table in our chains, but for the one that the kubelet has as well.
 fn rules(namespace: &Namespace, table: &str) -> f64 {
-    let text = namespace.0.output("iptables-nft-save", &["-t", table], "").unwrap();
+    let text = namespace.listing("iptables-nft-save", &["-t", table]);
     let ours = |line: &&str| line.starts_with("-A KUBE-") && !line.starts_with("-A KUBE-FIREWALL ");
     text.lines().filter(ours).count() as f64
 }

@@ -7,7 +7,7 @@ use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Bystanders, IpvsMode, programs};
 use crate::support::{
-    KubeProxy, assert_no_chains, assert_no_tables, assert_nothing_of_ipvs, cluster, node, prepare,
+    KubeProxy, cluster, node, prepare, until_no_chains, until_no_tables, until_nothing_of_ipvs,
 };
 
 const MODES: [&str; 4] = ["nftables", "iptables", "ipvs", "userspace"];
@@ -25,18 +25,18 @@ fn cleans_up(flavour: Flavour, leave: impl Fn(&NetNs)) {
     leave(&node);
     let before = firewall(&node, flavour);
     clean_up_twice(&rig, "iptables");
-    assert_no_tables(&node);
-    assert_no_chains(&node, flavour);
-    assert_nothing_of_ipvs(&node, flavour);
+    until_no_tables(&node);
+    until_no_chains(&node, flavour);
+    until_nothing_of_ipvs(&node, flavour);
     assert_eq!(firewall(&node, flavour), before, "upstream's clean-up leaves it");
 
     let bystanders = Bystanders::settle(&node, flavour).unwrap();
     for mode in MODES {
         leave(&node);
         clean_up_twice(&rig, mode);
-        assert_no_tables(&node);
-        assert_no_chains(&node, flavour);
-        assert_nothing_of_ipvs(&node, flavour);
+        until_no_tables(&node);
+        until_no_chains(&node, flavour);
+        until_nothing_of_ipvs(&node, flavour);
         assert_eq!(bystanders.changes(&node).unwrap(), [""; 0], "{mode}");
     }
 }

@@ -5,8 +5,8 @@ use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Bystanders, IptablesMode, NftablesMode};
 use crate::support::{
-    KubeProxy, assert_no_chains, assert_no_tables, cluster, cluster_before, node, nothing_of_gone,
-    prepare, probes, sticky_clients,
+    KubeProxy, cluster, cluster_before, node, nothing_of_gone, prepare, probes, sticky_clients,
+    until_no_chains, until_no_tables,
 };
 
 /// Writes the rulesets of a cluster before and after a change, and probes every frontend.
@@ -25,12 +25,12 @@ fn serves(mut kube_proxy: KubeProxy, flavour: Flavour) {
             assert_eq!(mode.cleanup_failures, [""; 0]);
             assert_eq!(mode.unreadable, [""; 0]);
             NftablesMode::cleanup(&node).unwrap();
-            assert_no_tables(&node);
+            until_no_tables(&node);
         }
         KubeProxy::Iptables(mode) => {
             assert!(!mode.leftovers(&node).unwrap().is_empty());
             IptablesMode { flavour }.cleanup(&node).unwrap();
-            assert_no_chains(&node, flavour);
+            until_no_chains(&node, flavour);
         }
     }
     assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);

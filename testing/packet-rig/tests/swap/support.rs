@@ -1,10 +1,11 @@
 //! The cluster of these tests, its traffic, and the expected outcomes.
 
-use std::{collections::BTreeMap, net::IpAddr, thread, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, net::IpAddr, thread, time::Duration};
 
 use packet_rig::{
     Case, LoadGenerator, LoadPlan, NetNs, Protocol, Rig, Target, binary,
     case::{Expectation, Failure, ProbePlan, Reaches},
+    wait::until_ok,
 };
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
@@ -257,22 +258,33 @@ impl KubeProxy {
     }
 }
 
-/// Asserts that there is no table of nftables mode.
-pub fn assert_no_tables(node: &NetNs) {
+/// Waits until there is no table of nftables mode.
+#[track_caller]
+pub fn until_no_tables(node: &NetNs) {
     for family in IpFamily::ALL {
-        let listing = Listing::read(node, family).unwrap();
-        assert!(listing.is_empty(), "{listing:?}");
+        until_ok(|| match Listing::read(node, family) {
+            Ok(listing) if listing.is_empty() => Ok(()),
+            other => Err(format!("{other:#?}")),
+        });
     }
 }
 
-/// Asserts that there is nothing of iptables mode that its clean-up would have removed.
-pub fn assert_no_chains(node: &NetNs, flavour: Flavour) {
-    let left = IptablesMode { flavour }.leftovers(node).unwrap();
-    assert!(left.is_empty(), "{flavour}: {left:#?}");
+/// Waits until there is nothing of iptables mode that its clean-up would have removed.
+#[track_caller]
+pub fn until_no_chains(node: &NetNs, flavour: Flavour) {
+    until_empty(flavour, || IptablesMode { flavour }.leftovers(node));
 }
 
-/// Asserts that there is nothing of ipvs mode alone.
-pub fn assert_nothing_of_ipvs(node: &NetNs, flavour: Flavour) {
-    let left = IpvsMode { flavour }.leftovers(node).unwrap();
-    assert!(left.is_empty(), "{flavour}: {left:#?}");
+/// Waits until there is nothing of ipvs mode alone.
+#[track_caller]
+pub fn until_nothing_of_ipvs(node: &NetNs, flavour: Flavour) {
+    until_empty(flavour, || IpvsMode { flavour }.leftovers(node));
+}
+
+#[track_caller]
+fn until_empty<E: Debug>(flavour: Flavour, leftovers: impl Fn() -> Result<Vec<String>, E>) {
+    until_ok(|| match leftovers() {
+        Ok(left) if left.is_empty() => Ok(()),
+        other => Err(format!("{flavour}: {other:#?}")),
+    });
 }

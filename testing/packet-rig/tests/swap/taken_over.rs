@@ -8,8 +8,8 @@ use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Bystanders, IptablesMode, Listing, NftablesMode, programs};
 use crate::support::{
-    KubeProxy, Load, assert_no_chains, assert_no_tables, cluster, cluster_before, node,
-    nothing_of_gone, prepare, probes, sticky_clients,
+    KubeProxy, Load, cluster, cluster_before, node, nothing_of_gone, prepare, probes,
+    sticky_clients, until_no_chains, until_no_tables,
 };
 
 /// The maps that kube-proxy does not know, and leaves, for each protocol: nothing that a packet enters
@@ -177,7 +177,7 @@ fn by_iptables_legacy_from_iptables() {
 fn by_iptables_from_nftables() {
     let (mut rig, node, bystanders) = has_run("nftables", Flavour::Nft);
     NftablesMode::cleanup(&node).unwrap();
-    assert_no_tables(&node);
+    until_no_tables(&node);
     KubeProxy::iptables(Flavour::Nft).sync(&node, &cluster());
     check(&mut rig, &bystanders, &node);
 }
@@ -185,7 +185,7 @@ fn by_iptables_from_nftables() {
 fn by_nftables(flavour: Flavour) {
     let (mut rig, node, bystanders) = has_run("iptables", flavour);
     IptablesMode { flavour }.cleanup(&node).unwrap();
-    assert_no_chains(&node, flavour);
+    until_no_chains(&node, flavour);
     KubeProxy::nftables().sync(&node, &cluster());
     check(&mut rig, &bystanders, &node);
 }

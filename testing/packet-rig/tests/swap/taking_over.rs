@@ -1,9 +1,6 @@
 //! Switchyard takes over from kube-proxy.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use packet_rig::{NetNs, Rig};
 use switchyard_core::model::IpFamily;
@@ -11,8 +8,8 @@ use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Bystanders, IptablesMode, IpvsMode, Listing, NftablesMode, programs};
 use crate::support::{
-    KubeProxy, Load, assert_no_chains, assert_no_tables, cluster, cluster_before, node,
-    nothing_of_gone, prepare, probes, sticky_clients,
+    KubeProxy, Load, cluster, cluster_before, node, nothing_of_gone, prepare, probes,
+    sticky_clients, until_no_chains, until_no_tables, until_nothing_of_ipvs,
 };
 
 /// Switchyard's rules, in a form that can be compared.
@@ -51,7 +48,7 @@ fn take_over_changed(
 
     let load = Load::start(&rig);
     rig.start_again().unwrap();
-    // Long enough for what other modes left to be removed.
+    // Long enough for what other modes left to be removed, mostly, while the load goes on.
     thread::sleep(Duration::from_millis(600));
     load.assert_nothing_lost();
 
@@ -73,8 +70,8 @@ fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mo
     rig.check(&probes()).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();
     match mode {
-        "nftables" => assert_no_chains(&node, flavour),
-        _ => assert_no_tables(&node),
+        "nftables" => until_no_chains(&node, flavour),
+        _ => until_no_tables(&node),
     }
     assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);
 
@@ -144,15 +141,7 @@ fn from_ipvs(flavour: Flavour, mode: &str) {
     assert!(ipvs.leftovers(&node).unwrap().len() > 60, "the fixtures");
 
     rig.start_again().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let left = ipvs.leftovers(&node).unwrap();
-        if left.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{left:#?}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    until_nothing_of_ipvs(&node, flavour);
     // Services that went away and node ports at cluster IPs are refused, as on any node: no address
     // of a Service is the node's any more.
     assert_taken_over(rig, &bystanders, flavour, mode);
