@@ -1,14 +1,23 @@
 //! The backends that tests run with.
 
-use std::{env, ffi::OsString};
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use test_netns::nft_trixie;
 
 use crate::error::{Result, RigError};
 
-/// The backends, by their `--proxy-mode`.
-pub const BACKENDS: [&str; 4] = ["nftables", "iptables", "ipvs", "userspace"];
+/// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
+const BY_JSON: &str = "nftables-json";
+
+/// The backends, by their `--proxy-mode`; and by another transport, which has a name of its own.
+pub const BACKENDS: [&str; 5] = ["nftables", BY_JSON, "iptables", "ipvs", "userspace"];
 
 /// The backends that exist and that every node of the tests can run.
-const BUILT: [&str; 2] = ["nftables", "iptables"];
+const BUILT: [&str; 3] = ["nftables", BY_JSON, "iptables"];
 
 /// The backends to test with: the comma-separated list in the environment's `SWITCHYARD_BACKENDS`,
 /// else all backends that are built.
@@ -30,6 +39,43 @@ fn parse(list: &OsString) -> Result<Vec<&'static str>> {
         known.ok_or_else(|| RigError::UnknownBackend { name: word.to_owned() })
     };
     list.split(',').map(find).collect()
+}
+
+/// The `--proxy-mode` of a backend.
+pub fn mode(backend: &str) -> &str {
+    if backend == BY_JSON { "nftables" } else { backend }
+}
+
+/// The arguments that choose a backend besides its mode.
+pub fn arguments(backend: &str) -> &'static [&'static str] {
+    if backend == BY_JSON { &["--nft-transport=json"] } else { &[] }
+}
+
+/// The directory of the programs that the node has with this backend, before those of the machine.
+/// `None` if the backend does with the machine's.
+///
+/// # Errors
+///
+/// If they cannot be had, which [`not_runnable`] tells before.
+pub(crate) fn programs(backend: &str) -> Result<Option<PathBuf>> {
+    match backend == BY_JSON {
+        true => newer_nft().map(Some).ok_or(RigError::NoNft),
+        false => Ok(None),
+    }
+}
+
+/// The reason for which a backend cannot be run on this machine, if any. Fetches what the backend
+/// needs, once.
+pub fn not_runnable(backend: &str) -> Option<&'static str> {
+    (backend == BY_JSON && newer_nft().is_none()).then_some("nft 1.1.3 cannot be fetched")
+}
+
+/// The directory of nft 1.1.3, which is fetched into the directory that cargo has for tests' files:
+/// tests are built into `target/debug/deps`, and their files are in `target/tmp`.
+fn newer_nft() -> Option<PathBuf> {
+    let own = env::current_exe().ok()?;
+    let target = own.ancestors().nth(3)?;
+    nft_trixie(&target.join("tmp"))?.parent().map(Path::to_owned)
 }
 
 #[cfg(test)]

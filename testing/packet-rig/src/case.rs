@@ -15,7 +15,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    backend::BACKENDS,
+    backend::{self, BACKENDS},
     capability,
     error::{Result, RigError},
     protocol::{Protocol, Target},
@@ -358,9 +358,11 @@ impl Case {
         })
     }
 
-    /// The reason for which a backend cannot satisfy the case, if any.
+    /// The reason for which a backend cannot satisfy the case, if any. What a mode cannot satisfy, it
+    /// cannot by another transport either.
     pub fn not_for(&self, backend: &str) -> Option<&str> {
-        self.not.get(backend).map(String::as_str)
+        let reason = self.not.get(backend).or_else(|| self.not.get(backend::mode(backend)));
+        reason.map(String::as_str)
     }
 
     /// Rejects a case without expectations, which would always pass.

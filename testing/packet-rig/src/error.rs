@@ -87,6 +87,9 @@ pub enum RigError {
         /// The name.
         name: String,
     },
+    /// The nft of Debian's next release cannot be had, and `SWITCHYARD_OFFLINE` is set.
+    #[error("there is no nft 1.1.3, which the JSON transport needs")]
+    NoNft,
     /// A case is malformed.
     #[error("case {case}: {message}")]
     BadCase {

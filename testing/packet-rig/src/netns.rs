@@ -5,6 +5,8 @@
 //! however it ends, the kernel removes every namespace it made, with links, rules and connections.
 
 use std::{
+    env,
+    ffi::OsString,
     fs::{self, File},
     io::{self, Write},
     os::{
@@ -12,7 +14,7 @@ use std::{
         unix::process::CommandExt,
     },
     panic,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Command, Output, Stdio},
     sync::Arc,
     thread,
@@ -25,6 +27,8 @@ use crate::error::{Result, RigError};
 #[derive(Clone, Debug)]
 pub struct NetNs {
     fd: Arc<OwnedFd>,
+    /// The `PATH` of programs in the namespace; `None` for that of this process.
+    search_path: Option<OsString>,
 }
 
 impl NetNs {
@@ -45,7 +49,17 @@ impl NetNs {
             Ok(File::open("/proc/thread-self/ns/net")?.into())
         })
         .map_err(|source| RigError::Namespace { action: "create", source })?;
-        Ok(Self { fd: Arc::new(fd) })
+        Ok(Self { fd: Arc::new(fd), search_path: None })
+    }
+
+    /// Lets commands of this handle, and of its clones, find programs in `directory` first, as if
+    /// these were installed on the host.
+    pub fn add_programs(&mut self, directory: &Path) {
+        let inherited = env::var_os("PATH").unwrap_or_default();
+        let mut path = directory.as_os_str().to_owned();
+        path.push(":");
+        path.push(self.search_path.as_ref().unwrap_or(&inherited));
+        self.search_path = Some(path);
     }
 
     /// Runs `work` on a thread inside the namespace. A panic of `work` is passed on.
@@ -65,6 +79,9 @@ impl NetNs {
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let fd = Arc::clone(&self.fd);
         let mut command = Command::new(program);
+        if let Some(path) = &self.search_path {
+            command.env("PATH", path);
+        }
         // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
         unsafe {
             command.pre_exec(move || {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    backend,
     case::{
         Case, Expectation, HttpPlan, MANIFESTS, NODE_FILE, NODE_MANIFEST, ProbePlan, ServerPlan,
     },
@@ -55,7 +56,10 @@ impl Rig {
 
     /// Builds the same as [`Self::start`], without starting the proxy.
     pub fn prepare(case: &Case, backend: &str, binary: &Path) -> Result<Self> {
-        let topology = Topology::with_layout(case.layout)?;
+        let mut topology = Topology::with_layout(case.layout)?;
+        if let Some(directory) = backend::programs(backend)? {
+            topology.add_programs_to_node(&directory);
+        }
         let servers = start_servers(&topology, &case.servers)?;
         let files = WorkDir::new(&case.name)?;
         let mut contents = BTreeMap::from([(NODE_FILE, NODE_MANIFEST)]);
@@ -67,7 +71,8 @@ impl Rig {
 
         let directory = files.directory(FILES)?;
         let log = files.path().join("proxy.log");
-        let mut options = ProxyOptions::new(binary.to_owned(), backend, directory, log);
+        let mode = backend::mode(backend);
+        let mut options = ProxyOptions::new(binary.to_owned(), mode, directory, log);
         if !case.cluster_cidr {
             options.cluster_cidr = None;
         }
@@ -76,6 +81,9 @@ impl Rig {
             options.config = Some(files.replace("config", "config.yaml", &text)?);
         }
         options.args.clone_from(&case.args);
+        options
+            .args
+            .extend(backend::arguments(backend).iter().map(|&argument| argument.to_owned()));
         let proxy = Proxy::prepare(&topology.node().namespace, options);
         Ok(Self { proxy, _servers: servers, topology, files, memory: Memory::default() })
     }

@@ -15,7 +15,10 @@
 //! addresses go to a gateway that refuses them with an ICMP error of its own, so that a packet which left the
 //! node untouched ([`Outcome::Unrouted`](crate::Outcome::Unrouted)) differs from a dropped one.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+};
 
 use serde::Deserialize;
 
@@ -146,6 +149,11 @@ impl Topology {
         topology.configure_hosts()?;
         topology.configure_pods(layout)?;
         Ok(topology)
+    }
+
+    /// Lets commands on the node under test find programs in `directory` first.
+    pub(crate) fn add_programs_to_node(&mut self, directory: &Path) {
+        self.places[0].namespace.add_programs(directory);
     }
 
     /// The place of that name.

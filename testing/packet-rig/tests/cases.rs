@@ -56,7 +56,7 @@ fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) 
         if let Some(reason) = case.not_for(backend) {
             return Ok(Completion::ignored_with(format!("not with {backend}: {reason}")));
         }
-        if let Some(reason) = case.not_runnable() {
+        if let Some(reason) = case.not_runnable().or_else(|| backend::not_runnable(backend)) {
             return Ok(Completion::ignored_with(format!("not runnable: {reason}")));
         }
         run_case(&case, backend, &binary).map_err(Failed::from)?;

@@ -1,4 +1,4 @@
-//! Tests of the rig itself, of a proxy that is killed and started again, of random changes, of the
+//! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random changes, of the
 //! table in `docs/semantics.md`, and of what the documentation names. One program, so that it is linked once.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` its
@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod backends;
 mod documents;
 mod load;
 mod localhost;
@@ -15,7 +16,15 @@ mod rig;
 mod semantics;
 mod sequences;
 
+use packet_rig::backend;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The selected backends that this machine can run.
+fn backends() -> Vec<&'static str> {
+    let mut backends = backend::selected().unwrap();
+    backends.retain(|backend| backend::not_runnable(backend).is_none());
+    backends
+}
 
 /// Held for writing by the test that keeps the machine busy, and for reading by the tests that
 /// would take a busy machine for lost traffic.

@@ -111,7 +111,7 @@ fn target(text: &str) -> Target {
 
 /// Whether a new process of the backend sends the differences from the kernel's rules alone.
 fn is_incremental(backend: &str) -> bool {
-    ["nftables", "iptables"].contains(&backend)
+    ["nftables", "iptables"].contains(&backend::mode(backend))
 }
 
 fn start(backend: &str) -> Rig {
@@ -166,7 +166,7 @@ fn assert_nothing_lost(load: Vec<(&str, &str, LoadGenerator)>) {
 /// Runs a test with each selected backend; the backend's name is printed before.
 fn with_every_backend(test: impl Fn(&str)) {
     let _calm = crate::stay_calm();
-    for backend in backend::selected().unwrap() {
+    for backend in crate::backends() {
         println!("--- {backend}");
         test(backend);
     }

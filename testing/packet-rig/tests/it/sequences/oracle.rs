@@ -9,7 +9,7 @@ use std::{
 };
 
 use packet_rig::{
-    Place, Protocol, Target, Topology,
+    Place, Protocol, Target, Topology, backend,
     case::{Expectation, Failure, ProbePlan, Reaches},
 };
 use switchyard_core::{
@@ -152,7 +152,7 @@ impl Oracle<'_> {
             .flat_map(|port| &port.frontends)
             .any(|frontend| frontend.at == FrontendAddress::ClusterIp(ip));
         // The other backends have no rules for addresses that no Service has.
-        let is_guarded = self.backend == "nftables";
+        let is_guarded = backend::mode(self.backend) == "nftables";
         if self.topology.node().has(ip) || (is_cluster_ip && is_guarded) {
             return Failure::Refused;
         }
