@@ -29,14 +29,18 @@ fn main() -> ExitCode {
 }
 
 fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
+    let backends = backend::selected()?;
     let binary = match only_listed {
         true => PathBuf::new(),
         false => {
             capability::can_build_namespaces()?;
+            // What a backend needs is fetched once, not tried again by each case.
+            for backend in &backends {
+                let _ = backend::not_runnable(backend);
+            }
             binary::find()?
         }
     };
-    let backends = backend::selected()?;
     let mut trials = Vec::new();
     for file in case_files()? {
         let subject = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
