@@ -31,6 +31,8 @@ pub struct Faults {
     stalled: watch::Sender<bool>,
     /// Whether the bookmark that ends a streamed list is withheld.
     ends_withheld: watch::Sender<bool>,
+    /// Whether requests stay without an answer.
+    answers_withheld: watch::Sender<bool>,
     store: Store,
 }
 
@@ -40,6 +42,7 @@ struct State {
     streaming_lists: bool,
     progress_requests: bool,
     watches_end_at_once: bool,
+    omits_versions: bool,
     forbidden: BTreeSet<Resource>,
     missing: BTreeSet<Resource>,
     errors: VecDeque<(Option<Resource>, Reply)>,
@@ -62,6 +65,7 @@ impl Faults {
                 streaming_lists,
                 progress_requests: true,
                 watches_end_at_once: false,
+                omits_versions: false,
                 forbidden: BTreeSet::new(),
                 missing: BTreeSet::new(),
                 errors: VecDeque::new(),
@@ -71,6 +75,7 @@ impl Faults {
             gone: watch::Sender::new(0),
             stalled: watch::Sender::new(false),
             ends_withheld: watch::Sender::new(false),
+            answers_withheld: watch::Sender::new(false),
             store,
         }
     }
@@ -158,6 +163,16 @@ impl Faults {
         self.lock().watches_end_at_once = end;
     }
 
+    /// Whether requests are read, and stay without an answer, even without its head.
+    pub fn withhold_answers(&self, withhold: bool) {
+        self.answers_withheld.send_replace(withhold);
+    }
+
+    /// Whether lists, and the objects of watches, come without a resource version.
+    pub fn omit_versions(&self, omit: bool) {
+        self.lock().omits_versions = omit;
+    }
+
     /// Restores the objects from a backup made when the store was at version 1: the version starts
     /// again there, below all versions that clients know. See [`Store::restore`].
     pub fn restore_backup(&self) {
@@ -170,6 +185,16 @@ impl Faults {
 
     pub(crate) fn ends_watches_at_once(&self) -> bool {
         self.lock().watches_end_at_once
+    }
+
+    pub(crate) fn omits_versions(&self) -> bool {
+        self.lock().omits_versions
+    }
+
+    /// Returns when requests may be answered.
+    pub(crate) async fn may_answer(&self) {
+        // Fails only if the sender, which `self` holds, is gone.
+        let _ = self.answers_withheld.subscribe().wait_for(|withheld| !withheld).await;
     }
 
     pub(crate) fn watch_ends_withheld(&self) -> watch::Receiver<bool> {

@@ -54,6 +54,9 @@ pub(crate) fn list(
     if let Some(next) = next {
         metadata["continue"] = Continue { version: snapshot.version, after: next }.encode().into();
     }
+    if faults.omits_versions() {
+        metadata["resourceVersion"] = Value::Null;
+    }
     let list = json!({
         "kind": format!("{}List", resource.kind()),
         "apiVersion": resource.api_version(),

@@ -272,7 +272,9 @@ async fn respond(
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => {
             let request = Request::from_parts(head, ());
-            route::answer(shared, &request, &body.to_bytes(), has_certificate)
+            let answer = route::answer(shared, &request, &body.to_bytes(), has_certificate);
+            shared.faults.may_answer().await;
+            answer
         }
         Err(error) => Status::bad_request(error.to_string()).into_answer(),
     }

@@ -194,7 +194,13 @@ impl Watch {
         };
         *version = newest.max(*version);
         for (kind, object) in events.iter().filter(|(_, object)| self.is_in_namespace(object)) {
-            self.send(kind, &object.value).await?;
+            if self.faults.omits_versions() {
+                let mut object = Value::clone(&object.value);
+                object["metadata"]["resourceVersion"] = Value::Null;
+                self.send(kind, &object).await?;
+            } else {
+                self.send(kind, &object.value).await?;
+            }
         }
         Ok(())
     }

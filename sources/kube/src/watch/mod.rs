@@ -3,6 +3,7 @@
 mod decode;
 mod failure;
 mod list;
+mod pauses;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -15,7 +16,6 @@ use kube::{
     Client,
     api::{ListParams, WatchParams},
     core::{Request, WatchEvent},
-    runtime::{utils::Backoff, watcher::DefaultBackoff},
 };
 use switchyard_core::{error::Chain, objects::Event};
 use tokio::{
@@ -29,6 +29,7 @@ use self::{
     decode::{Item, Page, WatchItem, ends_list},
     failure::{Failure, ReceiverDropped},
     list::{Collected, log_nameless, malformed_event},
+    pauses::Pauses,
 };
 use crate::{config::Timing, health::Pulse, pace::Pacer};
 
@@ -36,8 +37,6 @@ use crate::{config::Timing, health::Pulse, pace::Pacer};
 const PAGE_SIZE: u32 = 500;
 /// A watch that ends within this time without an event counts as failed.
 const EARLY: Duration = Duration::from_secs(1);
-/// A request that lasted this long resets the back-off.
-const STABLE: Duration = Duration::from_secs(10);
 /// After so many failures of paged lists in a row, the list is streamed again.
 const MAX_PAGED_FAILURES: u32 = 3;
 /// After so many watches in a row that were silent from the start, the version is given up.
@@ -108,19 +107,17 @@ impl<T: DecodableObject> Watch<T> {
 
     /// Lists and watches until the receiver is dropped.
     pub(crate) async fn run(mut self) {
-        let mut backoff = DefaultBackoff::default();
+        let mut pauses = Pauses::default();
         loop {
             let start = Instant::now();
             let Err(failure) = self.step().await else {
                 self.is_absent = false;
                 continue;
             };
-            if start.elapsed() > STABLE {
-                backoff.reset();
-            }
+            pauses.failed_after(start.elapsed());
             match self.recover(failure).await {
                 Ok(None) => (),
-                Ok(Some(pause)) => time::sleep(pause.max(next(&mut backoff))).await,
+                Ok(Some(at_least)) => time::sleep(pauses.next(at_least)).await,
                 Err(ReceiverDropped) => return,
             }
         }
@@ -385,9 +382,4 @@ impl<T: DecodableObject> Watch<T> {
     async fn send(&self, event: Event) -> Result<(), ReceiverDropped> {
         self.sender.send(event).await.map_err(|_| ReceiverDropped)
     }
-}
-
-fn next(backoff: &mut DefaultBackoff) -> Duration {
-    // The back-off never ends.
-    backoff.next().unwrap_or(Duration::from_secs(30))
 }

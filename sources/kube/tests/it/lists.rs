@@ -2,12 +2,16 @@
 
 use std::{
     collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use api_standin::{Options, Resource, load};
+use api_standin::{Options, Resource, Standin, load};
 use switchyard_core::objects::{Kind, Object};
-use switchyard_source_kube::Timing;
+use switchyard_source_kube::{Pacer, RequestObserver, RequestPace, Timing};
 
 use crate::rig::{AGENT, NODE, Rig, apply, fill, labelled, paged};
 
@@ -70,6 +74,82 @@ async fn lists_are_read_in_pages_where_they_are_not_streamed() {
     assert_eq!(rig.requests("services", "limit=500").len(), 3);
     assert_eq!(rig.requests("services", "continue=").len(), 2);
     assert_eq!(rig.requests("services", "sendInitialEvents").len(), 1);
+}
+
+/// Counts the requests that a pacer let through.
+#[derive(Debug, Default)]
+struct Permits(AtomicUsize);
+
+impl RequestObserver for Permits {
+    fn sent(&self, _verb: &str, _bytes: u64) {}
+
+    fn answered(&self, _verb: &str, _status: Option<u16>, _elapsed: Duration) {}
+
+    fn received(&self, _verb: &str, _bytes: u64) {}
+
+    fn held_back(&self, _verb: &str, _wait: Duration) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_list_counts_once_for_the_pace() {
+    let server = Standin::start(paged()).await.unwrap();
+    fill(&server, 1100);
+    let kubeconfig = server.kubeconfig();
+    let permits = Arc::new(Permits::default());
+    let pacer = Pacer::new(RequestPace { qps: 1e6, burst: 1000 }).observed_by(permits.clone());
+    let mut rig = Rig::with_pacer(server, &kubeconfig, Timing::default(), pacer).await;
+    rig.synced().await;
+    // Each kind is asked for as a stream, in pages, and then watched.
+    for resource in Resource::ALL {
+        rig.until_requests(resource.name(), "watch=true", 2).await;
+    }
+    let further_pages = |resource| rig.requests(resource, "continue=").len();
+    assert_eq!(["services", "endpointslices"].map(further_pages), [2, 2]);
+    assert_eq!(rig.server.requests().len(), 3 * Kind::ALL.len() + 4);
+    assert_eq!(permits.0.load(Ordering::Relaxed), 3 * Kind::ALL.len());
+}
+
+#[tokio::test]
+async fn watches_are_asked_for_with_a_limit() {
+    let rig = first_sync(paged()).await;
+    let seconds = |request: &String| -> u64 {
+        let rest = request.split_once("timeoutSeconds=").expect(request).1;
+        rest.split('&').next().unwrap().parse().unwrap()
+    };
+    for resource in Resource::ALL {
+        let watches = rig.requests(resource.name(), "watch=true");
+        assert!(watches.iter().all(|watch| (300..=600).contains(&seconds(watch))), "{watches:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_without_a_version_is_not_taken() {
+    let mut rig = Rig::start(paged(), Timing::default(), |server| {
+        fill(server, 3);
+        server.faults().omit_versions(true);
+    })
+    .await;
+    rig.until_requests("services", "limit=500", 2).await;
+    assert!(rig.replaced.is_empty());
+    rig.server.faults().omit_versions(false);
+    rig.synced().await;
+    assert_eq!(rig.names(Kind::Service).len(), 3);
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_is_given_up() {
+    let timing = Timing { response: Duration::from_millis(300), ..Timing::default() };
+    let mut rig = Rig::start(Options::default(), timing, |server| {
+        fill(server, 3);
+        server.faults().withhold_answers(true);
+    })
+    .await;
+    rig.until_requests("services", "", 2).await;
+    rig.server.faults().withhold_answers(false);
+    rig.synced().await;
+    assert_eq!(rig.names(Kind::Service).len(), 3);
 }
 
 #[tokio::test]

@@ -48,10 +48,20 @@ impl Rig {
 
     /// Starts a source with this kubeconfig.
     pub async fn with_kubeconfig(server: Standin, kubeconfig: &str, timing: Timing) -> Self {
+        let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
+        Self::with_pacer(server, kubeconfig, timing, pacer).await
+    }
+
+    /// Starts a source with this kubeconfig, whose requests are paced.
+    pub async fn with_pacer(
+        server: Standin,
+        kubeconfig: &str,
+        timing: Timing,
+        pacer: Pacer,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let client = source::client(&config(kubeconfig, &dir)).await.unwrap();
         let (sender, events) = mpsc::channel(64);
-        let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
         let health = WatchHealth::new();
         let watches = source::watch_all(client, pacer, timing, NODE, sender, health.clone());
         // The future borrows the node's name only, which is static.
@@ -115,6 +125,15 @@ impl Rig {
         let deadline = time::Instant::now() + duration;
         while let Ok(Some(event)) = time::timeout_at(deadline, self.events.recv()).await {
             self.take(event);
+        }
+    }
+
+    /// Takes events until there are so many requests for a resource that contain `part`.
+    pub async fn until_requests(&mut self, resource: &str, part: &str, count: usize) {
+        let deadline = time::Instant::now() + PATIENCE;
+        while self.requests(resource, part).len() < count {
+            assert!(time::Instant::now() < deadline, "{:?}", self.requests(resource, ""));
+            self.wait(Duration::from_millis(10)).await;
         }
     }
 

@@ -60,7 +60,7 @@ async fn a_watch_resumes_from_its_last_bookmark() {
     rig.wait(Duration::from_millis(300)).await;
     rig.server.faults().cut_connections();
     // A change before the cut is noticed could still arrive by the old connection.
-    requests_for_services(&mut rig, 2).await;
+    rig.until_requests("services", "", 2).await;
     apply(&rig.server, load::service(9));
     rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-9")).await;
     let resumed = format!("resourceVersion={version}");
@@ -134,15 +134,6 @@ async fn a_cut_connection_is_replaced_at_once() {
     assert_eq!(rig.replaced[&Kind::Service], 1);
 }
 
-/// Waits until there are `count` requests for Services.
-async fn requests_for_services(rig: &mut Rig, count: usize) {
-    let deadline = time::Instant::now() + PATIENCE;
-    while rig.requests("services", "").len() < count {
-        assert!(time::Instant::now() < deadline, "{:?}", rig.requests("services", ""));
-        rig.wait(Duration::from_millis(10)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_silent_watch_is_opened_again() {
     let timing = Timing { idle: Duration::from_millis(1000), ..Timing::default() };
@@ -151,7 +142,7 @@ async fn a_silent_watch_is_opened_again() {
     let before = rig.requests("services", "").len();
     rig.server.faults().stall_watches(true);
     apply(&rig.server, load::service(8));
-    requests_for_services(&mut rig, before + 1).await;
+    rig.until_requests("services", "", before + 1).await;
     assert!(!rig.has(Kind::Service, "svc-8"));
     rig.server.faults().stall_watches(false);
     rig.until("a change after the silence", |rig| rig.has(Kind::Service, "svc-8")).await;
@@ -196,6 +187,17 @@ async fn a_server_that_is_busy_is_given_the_time_it_asks_for() {
     .await;
     rig.synced().await;
     assert!(start.elapsed() >= Duration::from_secs(4));
+}
+
+#[tokio::test]
+async fn an_object_without_a_version_leads_to_a_list() {
+    let mut rig = Rig::plain(|server| fill(server, 3)).await;
+    rig.synced().await;
+    rig.server.faults().omit_versions(true);
+    apply(&rig.server, load::service(8));
+    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+    assert!(rig.has(Kind::Service, "svc-8"));
+    assert_eq!(rig.replaced[&Kind::EndpointSlice], 1);
 }
 
 #[tokio::test]
