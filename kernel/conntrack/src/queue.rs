@@ -301,6 +301,26 @@ mod tests {
     }
 
     #[test]
+    fn delays_double_up_to_a_limit_and_begin_anew_after_a_success() {
+        let queue = Queue::default();
+        /// Fails, and checks for how long the job is put off.
+        fn fail(queue: &Queue, delay: Duration) {
+            let before = Instant::now();
+            queue.done(GROUP, Some(Jobs::new()));
+            let at = queue.lock().lane(GROUP).retry_at.unwrap();
+            assert!(before + delay <= at && at <= Instant::now() + delay, "{delay:?}");
+        }
+        for milliseconds in [200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000] {
+            fail(&queue, Duration::from_millis(milliseconds));
+        }
+        for _ in 0..100 {
+            fail(&queue, LONGEST_RETRY);
+        }
+        queue.done(GROUP, None);
+        fail(&queue, FIRST_RETRY);
+    }
+
+    #[test]
     fn what_waits_is_bounded() {
         let queue = Queue::default();
         let port = resolved("a", &[]);

@@ -250,3 +250,28 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
         new
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_nothing_uses_are_dropped_in_time() {
+        let mut names = Interned::<str>::default();
+        let used = names.intern("used");
+        for number in 0..10_000 {
+            names.intern(&format!("node-{number}"));
+            assert!(names.known.len() <= 1024);
+        }
+        assert!(Arc::ptr_eq(&used, &names.intern("used")));
+        // As many as are in use are kept.
+        let many: Vec<_> =
+            (0..5000).map(|number| names.intern(&format!("zone-{number}"))).collect();
+        assert!(names.known.len() >= many.len());
+        drop(many);
+        for number in 0..10_000 {
+            names.intern(&format!("node-{number}"));
+        }
+        assert!(names.known.len() <= 1024);
+    }
+}

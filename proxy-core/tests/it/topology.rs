@@ -65,6 +65,29 @@ fn used(endpoints: Vec<Value>) -> Vec<u8> {
     used_in(Some("east"), endpoints)
 }
 
+/// The pool of a Service whose endpoints are in two slices, which are read in this order.
+fn pool_of_two_slices(endpoints: [Vec<Value>; 2]) -> String {
+    let mut cluster = Cluster::new();
+    cluster.apply(&[web(), node("node-1", "192.0.2.1").label(ZONE, "east")]);
+    for (name, endpoints) in ["1", "2"].into_iter().zip(endpoints) {
+        cluster.apply(&[slice("web", name).port("", "TCP", 8080).set("endpoints", endpoints)]);
+    }
+    pool(&cluster.port("web", "").cluster)
+}
+
+#[test]
+fn of_two_entries_of_an_address_the_one_for_this_node_counts() {
+    let (here, elsewhere) =
+        (|| vec![endpoint("10.1.0.1", "node-1")], || vec![endpoint("10.1.0.1", "node-2")]);
+    assert_eq!(pool_of_two_slices([here(), elsewhere()]), "10.1.0.1:8080*");
+    assert_eq!(pool_of_two_slices([elsewhere(), here()]), "10.1.0.1:8080*");
+    let ours = || vec![hinted(1, "node-2", &[], &["node-1"])];
+    let theirs =
+        || vec![hinted(1, "node-2", &[], &["node-2"]), hinted(2, "node-2", &[], &["node-2"])];
+    assert_eq!(pool_of_two_slices([ours(), theirs()]), "10.1.0.1:8080");
+    assert_eq!(pool_of_two_slices([theirs(), ours()]), "10.1.0.1:8080");
+}
+
 #[test]
 fn zone_hints_that_are_complete_are_followed() {
     let east = || hinted(1, "node-1", &["east"], &[]);

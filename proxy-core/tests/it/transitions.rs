@@ -157,6 +157,20 @@ fn take_triggers(cluster: &mut Cluster) -> Vec<String> {
 }
 
 #[test]
+fn the_number_of_trigger_times_is_bounded() {
+    let mut cluster = Cluster::new();
+    cluster.replace(Kind::Service, &[&named("a", 1), &named("b", 2)]);
+    cluster.replace(Kind::EndpointSlice, &[]);
+    let change = |number: u8| {
+        let by_turns = endpoint(&format!("10.1.0.{}", 2 + number % 2), "node-2");
+        let slice = |name| local_slice(name).annotation(TRIGGER, "t").endpoint(by_turns.clone());
+        [slice("a").apply(), slice("b").apply()]
+    };
+    cluster.events((0..=255).cycle().take(6000).flat_map(change));
+    assert_eq!(take_triggers(&mut cluster).len(), 10_000);
+}
+
+#[test]
 fn trigger_times_are_those_of_changes_to_be_programmed() {
     let mut cluster = Cluster::new();
     let at = |time: &str| local_slice("a").annotation(TRIGGER, time);
