@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     config_map::ConfigMap,
-    namespace::{HEALTH, METRICS, Namespace},
+    namespace::{HEALTH, METRICS, Namespace, put_program},
 };
 
 const NODE: &str = "\
@@ -375,7 +375,13 @@ fn iptables_stands_in_for_ipvs_without_its_modules() {
         // Then there is nothing to stand in for.
         return;
     }
-    let namespace = Namespace::new();
+    let mut namespace = Namespace::new();
     let directory = node();
+    let programs = directory.path().join("programs");
+    put_program(&programs, "modprobe", "echo \"$@\" >>$0.asked; exit 1");
+    namespace.0.add_programs(&programs);
     assert_eq!(run_in(&namespace, directory.path(), "ipvs", || true), "iptables");
+    let asked = fs::read_to_string(programs.join("modprobe.asked")).unwrap();
+    assert_eq!(asked, "-q ip_vs\n");
+    assert!(!Path::new("/proc/net/ip_vs").exists(), "a module of the host was loaded");
 }

@@ -1,9 +1,11 @@
 //! Network namespaces, and the program in them.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::TcpStream,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     time::Instant,
 };
@@ -18,9 +20,13 @@ use packet_rig::{
 pub(crate) struct Namespace(pub(crate) NetNs);
 
 impl Namespace {
-    /// With a loopback interface that has 192.0.2.1 too.
+    /// With a loopback interface that has 192.0.2.1 too, and without kernel modules to load: those are
+    /// of the host, whatever the namespace.
     pub(crate) fn new() -> Self {
-        let namespace = NetNs::new().unwrap();
+        let mut namespace = NetNs::new().unwrap();
+        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without-modules");
+        put_program(&programs, "modprobe", "exit 1");
+        namespace.add_programs(&programs);
         namespace.ip("addr add 192.0.2.1/32 dev lo\n").unwrap();
         Self(namespace)
     }
@@ -93,6 +99,16 @@ impl Namespace {
     pub(crate) fn wait_for_service_ports(&self, count: u32) -> String {
         self.wait(METRICS, "/metrics", |_, text| service_ports(text) == Some(count))
     }
+}
+
+/// Writes a script to the directory, as a whole: tests run at the same time.
+pub(crate) fn put_program(directory: &Path, name: &str, script: &str) {
+    fs::create_dir_all(directory).unwrap();
+    let new = tempfile::NamedTempFile::new_in(directory).unwrap();
+    fs::write(new.path(), format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(new.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Closed before it gets its name: a file that is open for writing cannot be run.
+    new.into_temp_path().persist(directory.join(name)).unwrap();
 }
 
 /// The program, ended with this value.
