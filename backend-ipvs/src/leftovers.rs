@@ -70,6 +70,10 @@ pub(crate) fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
 /// kube-proxy's ipvs mode selects packets by address and port, and deletes all other virtual servers
 /// that do so at each sync. Those that serve marks are never kube-proxy's.
 fn delete_virtual_servers() -> Result<usize, Error> {
+    // A module that is not loaded has no virtual servers, and the question would load it.
+    if !crate::is_loaded() {
+        return Ok(0);
+    }
     let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
     let mut count = 0;
     for selector in ipvs.virtual_servers()?.iter().filter(|selector| has_address(selector)) {

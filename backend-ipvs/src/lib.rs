@@ -70,10 +70,14 @@ fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
 
 /// Whether the kernel has IPVS, if need be after loading its module.
 fn has_ipvs() -> bool {
-    let is_there = || Path::new("/proc/net/ip_vs").exists();
-    is_there() || {
+    is_loaded() || {
         // The output of modprobe is of no use: the file shows whether it worked.
         let _ = Command::new("modprobe").args(["-q", "ip_vs"]).output();
-        is_there()
+        is_loaded()
     }
+}
+
+/// Whether the kernel has IPVS now.
+fn is_loaded() -> bool {
+    Path::new("/proc/net/ip_vs").exists()
 }

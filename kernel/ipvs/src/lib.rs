@@ -120,9 +120,13 @@ mod tests {
         assert_eq!(delete(0x21, &selector, 7).as_slice(), expected);
     }
 
-    /// Where the kernel has IPVS, a new namespace has no virtual servers.
+    /// Where the kernel has IPVS, a new namespace has no virtual servers. Not where it would have to
+    /// load the module, which would stay.
     #[test]
     fn the_kernel_answers() {
+        if !std::path::Path::new("/proc/net/ip_vs").exists() {
+            return;
+        }
         test_netns::in_namespace(|| {
             let Some(mut ipvs) = Ipvs::open().unwrap() else { return };
             assert_eq!(ipvs.virtual_servers().unwrap(), []);
