@@ -137,6 +137,15 @@ impl Rig {
         }
     }
 
+    /// Takes events until the server sends something more on the watch of a kind.
+    pub async fn until_heard(&mut self, kind: Kind) {
+        let start = time::Instant::now();
+        while self.health.heard(kind).is_none_or(|ago| ago >= start.elapsed()) {
+            assert!(start.elapsed() < PATIENCE, "nothing is sent about {kind}");
+            self.wait(Duration::from_millis(5)).await;
+        }
+    }
+
     pub fn names(&self, kind: Kind) -> BTreeSet<&str> {
         self.objects.keys().filter(|key| key.kind == kind).map(|key| key.name.as_str()).collect()
     }
