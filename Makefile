@@ -23,7 +23,7 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
 .PHONY: help demo unit test tests soak bench fmt clippy deny features doc package api shell \
-	e2e e2e-restore e2e-kind
+	e2e e2e-restore e2e-kind fuzz
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster (needs root)"
@@ -53,7 +53,7 @@ unit:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces.
-test: fmt clippy shell features deny doc package tests
+test: fmt clippy shell features fuzz deny doc package tests
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -79,6 +79,13 @@ features:
 	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features testing -- -D warnings
 	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features k8s-openapi,k8s-openapi/latest -- -D warnings
 	$(CARGO) clippy --quiet --package switchyard-core --features k8s-openapi,k8s-openapi/earliest,serde,testing -- -D warnings
+
+# Whether the fuzz target compiles, with the versions of the workspace, of which it is no member. Fuzzing
+# itself takes a nightly compiler; libFuzzer is neither built nor linked here.
+fuzz: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
+fuzz:
+	@cp Cargo.lock fuzz/Cargo.lock
+	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 
 # Links that lead nowhere are errors.
 doc: export RUSTDOCFLAGS = -D warnings
