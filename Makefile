@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
-.PHONY: help demo unit test tests soak bench fmt clippy deny features doc package api shell \
+.PHONY: static help demo unit test tests soak bench fmt clippy deny features doc package api shell \
 	e2e e2e-restore e2e-kind fuzz
 
 help:
@@ -53,7 +53,7 @@ unit:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces.
-test: fmt clippy shell features fuzz deny doc package tests
+test: fmt clippy shell features fuzz deny doc package static tests
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -91,6 +91,13 @@ fuzz:
 doc: export RUSTDOCFLAGS = -D warnings
 doc:
 	$(CARGO) doc --workspace --no-deps --all-features --quiet
+
+# Whether the program can be linked statically, and proxies in a root file system that has nothing else.
+# The program is not optimized, and not as small as the image's (the profile dist).
+static:
+	@scripts/install-tools.sh cc ip nft setcap
+	PROFILE=gate LEVEL=1 deploy/build-image.sh -o target/image/gate.oci.tar
+	LIMIT=$$((1 << 30)) deploy/test-image.sh target/image/gate.oci.tar
 
 # Whether each library can be packaged as it is, with the packages of the others.
 package:

@@ -2,7 +2,7 @@
 # Builds the image without a registry and without a container engine, with cargo, tar and sha256sum: a
 # static binary, a small root file system, and an OCI layout in a tar file.
 #
-#   [LEVEL=1-9] deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
+#   [LEVEL=1-9] [PROFILE=NAME] deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
 #
 #   -v  nftables: the binary alone, if not given; iptables: also iptables, ipset and modprobe, taken
 #       from this distribution by iptables-root.sh
@@ -11,7 +11,8 @@
 #   -b  a binary that was built before, instead of building one
 #   -f  a directory to lay over the root file system
 #
-# LEVEL is the compression level of the layer; 9 if not given.
+# LEVEL is the compression level of the layer; 9 if not given. PROFILE is cargo's profile; dist if not
+# given.
 #
 # Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
 # `skopeo copy oci-archive:FILE docker://...`, or `podman load -i FILE`.
@@ -36,6 +37,7 @@ case $variant in
     *) echo "there is no variant $variant, only nftables and iptables" >&2; exit 2 ;;
 esac
 output=${output:-target/image/switchyard-$variant.oci.tar}
+profile=${PROFILE:-dist}
 
 case $(uname -m) in
     x86_64) target=x86_64-unknown-linux-gnu architecture=amd64 ;;
@@ -53,8 +55,8 @@ if [ -z "$binary" ]; then
     fi
     # The explicit target keeps the flags from build scripts and macros.
     RUSTFLAGS=$flags \
-        cargo build --profile dist --locked --package switchyard --bin switchyard --target "$target"
-    binary=${CARGO_TARGET_DIR:-target}/$target/dist/switchyard
+        cargo build --profile "$profile" --locked --package switchyard --bin switchyard --target "$target"
+    binary=${CARGO_TARGET_DIR:-target}/$target/$profile/switchyard
 fi
 
 work=$(mktemp -d)
