@@ -5,6 +5,7 @@
 mod affinity;
 mod common;
 mod conformance;
+mod foreign;
 mod hand_over;
 mod leftovers;
 mod monitor;

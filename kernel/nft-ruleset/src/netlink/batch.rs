@@ -34,6 +34,9 @@ const ELEMENT_BYTES: usize = 64;
 /// packed.
 const TYPE_BITS: u32 = 6;
 
+/// The generation of a batch that may be committed to any.
+pub(super) const ANY_GENERATION: u32 = 0;
+
 /// A transaction that is ready to be sent.
 pub(super) struct Batch {
     /// All messages.
@@ -46,7 +49,7 @@ pub(super) struct Batch {
     pub sources: Vec<(usize, Range<usize>)>,
 }
 
-/// Writes a transaction as a batch. The sequence numbers of its messages start at `sequence`.
+/// Writes a transaction as a batch for [`ANY_GENERATION`]. The sequence numbers of its messages start at `sequence`.
 pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -> Batch {
     let mut encoder = Encoder {
         batch: Batch { writer, first_sequence: sequence, acked: sequence, sources: Vec::new() },
@@ -58,7 +61,7 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
     let elements: usize =
         transaction.operations().iter().map(|operation| operation.elements()).sum();
     w.reserve(elements * ELEMENT_BYTES);
-    nfnetlink::batch_begin(w, NFTABLES, sequence, transaction.generation());
+    nfnetlink::batch_begin(w, NFTABLES, sequence, Some(ANY_GENERATION));
     for (index, operation) in transaction.operations().iter().enumerate() {
         encoder.operation = index;
         encoder.operation(&operation.table, &operation.kind);
@@ -72,6 +75,13 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
     let end = batch.acked.wrapping_add(1);
     nfnetlink::batch_end(&mut batch.writer, NFTABLES, end);
     batch
+}
+
+impl Batch {
+    /// Makes the kernel refuse the batch unless its ruleset is of this generation.
+    pub(super) fn expect(&mut self, generation: u32) {
+        nfnetlink::set_batch_generation(&mut self.writer, generation);
+    }
 }
 
 /// The most messages that a transaction can become, for which sequence numbers are reserved.

@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use switchyard_netlink::{
     Attribute, Attributes, Error, Message, Socket, Writer, flags,
     nfnetlink::{self, subsystem::NFTABLES},
-    nftables::{
-        self,
-        abi::{chain, data, element, message, rule, set, table},
-    },
+    nftables::abi::{chain, data, element, message, rule, set, table},
 };
 
 use super::{
@@ -24,17 +21,28 @@ use crate::{
     transport::Elements,
 };
 
+/// The number of attempts at a dump that no commit may interrupt. Some hundred chains are one part,
+/// which nothing interrupts.
+const INTERRUPTED_ATTEMPTS: usize = 100;
 /// The number of attempts to read a set that the kernel is resizing.
 const RESIZE_ATTEMPTS: usize = 100;
 /// The wait between two attempts: two seconds in all.
 const RESIZE_WAIT: Duration = Duration::from_millis(20);
 
-/// Returns the generation of the ruleset.
-pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
-    nftables::generation(socket)?.ok_or(Error::Malformed("there is no nf_tables"))
+/// Whether a dump is right that the kernel calls interrupted: it does so after any commit, and the
+/// caller knows whether a commit was to the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Interruption {
+    /// It is if nobody changed the table. The kernel continues a dump that is narrowed to a table or a
+    /// set where it stopped there.
+    Harmless,
+    /// It is not. The kernel counts the objects of all tables to find where it stopped, so that
+    /// another table makes it leave out some.
+    Fatal,
 }
 
-/// Reads a table; returns `None` if it does not exist.
+/// Reads a table; returns `None` if it does not exist. The result holds only if no other program
+/// changed the table meanwhile.
 pub(super) fn read_table(
     socket: &mut Socket,
     table: &Table,
@@ -49,6 +57,7 @@ pub(super) fn read_table(
         socket,
         family,
         message::GET_CHAIN,
+        Interruption::Fatal,
         |_| {},
         |chains: &mut BTreeMap<ChainName, ChainDump>, read| {
             chains.extend(read_chain(in_table, read));
@@ -58,6 +67,7 @@ pub(super) fn read_table(
         socket,
         family,
         message::GET_RULE,
+        Interruption::Harmless,
         |w| w.string(rule::TABLE, in_table),
         |rules: &mut Vec<_>, read| rules.extend(read_rule(in_table, read)),
     )?;
@@ -70,6 +80,7 @@ pub(super) fn read_table(
         socket,
         family,
         message::GET_SET,
+        Interruption::Harmless,
         |w| w.string(set::TABLE, in_table),
         |sets: &mut BTreeMap<SetName, SetDump>, read| sets.extend(read_set(in_table, read)),
     )?;
@@ -102,26 +113,33 @@ fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
 }
 
 /// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
-/// tables: older kernels narrow fewer dumps to a table.
+/// tables: the kernel narrows some dumps to a family alone.
 fn dump<T: Default>(
     socket: &mut Socket,
     family: Family,
     kind: u8,
+    interruption: Interruption,
     mut narrow: impl FnMut(&mut Writer),
     mut read: impl FnMut(&mut T, Attributes<'_>),
 ) -> Result<T, Error> {
-    socket.dump(
-        |sequence| {
-            let mut writer = Writer::new();
-            let kind = nfnetlink::kind(NFTABLES, kind);
-            nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
-            writer.as_slice().to_vec()
-        },
-        |all, message| {
-            read(all, attributes(message));
-            Ok(())
-        },
-    )
+    for _ in 0..INTERRUPTED_ATTEMPTS {
+        let (dumped, interrupted) = socket.dump_once(
+            |sequence| {
+                let mut writer = Writer::new();
+                let kind = nfnetlink::kind(NFTABLES, kind);
+                nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
+                writer.as_slice().to_vec()
+            },
+            |all, message| {
+                read(all, attributes(message));
+                Ok(())
+            },
+        )?;
+        if !interrupted || interruption == Interruption::Harmless {
+            return Ok(dumped);
+        }
+    }
+    Err(Error::Interrupted)
 }
 
 fn attributes(message: Message<'_>) -> Attributes<'_> {
@@ -264,6 +282,7 @@ fn dump_elements(
         socket,
         table.family,
         message::GET_ELEMENT,
+        Interruption::Harmless,
         |w| {
             w.string(element::TABLE, table.name.as_str());
             w.string(element::SET, name);
