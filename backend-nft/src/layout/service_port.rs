@@ -17,6 +17,7 @@ use super::{
     shared::{Role, SharedChain},
     slot_map::{Scope, SlotMap, SlotPool, endpoint_value},
     slots::Slots,
+    source_ranges,
 };
 use crate::ruleset::{ChainName, Element, Key, Verdict};
 
@@ -104,7 +105,7 @@ impl Entries {
             self.common.push((FixedSet::ClusterIps, Key::new().address(ip)));
         }
         if frontend.allowed_sources.is_some() {
-            let firewall = own::firewall_chain(&port.id.name);
+            let firewall = source_ranges::chain_name(&port.id.name);
             self.add(FixedSet::FirewallIps, &place, Verdict::Goto(firewall), comment);
         }
         match frontend.route {

@@ -11,6 +11,7 @@ mod drift;
 mod full;
 mod incremental;
 mod memory;
+mod ranges;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

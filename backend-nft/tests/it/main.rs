@@ -11,4 +11,5 @@ mod leftovers;
 mod monitor;
 mod older_layout;
 mod probe;
+mod source_ranges;
 mod sync;

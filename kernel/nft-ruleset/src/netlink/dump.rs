@@ -17,6 +17,7 @@ use crate::{
         BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData, ElementDump,
         Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
         Verdict,
+        interval::{self, Boundary},
     },
     transport::Elements,
 };
@@ -237,7 +238,11 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
         .and_then(|data| userdata::comment(data.payload, udata::SET_COMMENT))
         .map(|comment| comment.to_owned().into());
     let size = read.find_kind(set::DESC).and_then(|desc| be32(desc.nested(), set::DESC_SIZE));
-    let definition = SetDef { name: name.clone(), key, data, timeout, size, comment };
+    let interval = flags & set::FLAG_INTERVAL != 0;
+    let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
+    if interval && !definition.has_plain_addresses() {
+        return Err("its elements are intervals of something else than addresses");
+    }
     if flags != batch::set_flags(&definition) {
         return Err("its flags are others");
     }
@@ -261,8 +266,11 @@ pub(super) fn read_elements(
     table: &Table,
     definition: &SetDef,
 ) -> Result<Vec<ElementDump>, Error> {
+    if definition.interval {
+        return dump_intervals(socket, table, definition);
+    }
     for _ in 0..RESIZE_ATTEMPTS {
-        let mut elements = dump_elements(socket, table, definition)?;
+        let mut elements = dump_elements(socket, table, definition, read_element)?;
         elements.sort_unstable_by_key(|found| found.element.key);
         if elements.windows(2).all(|pair| pair[0].element.key != pair[1].element.key) {
             return Ok(elements);
@@ -272,13 +280,31 @@ pub(super) fn read_elements(
     Err(Error::Interrupted)
 }
 
-fn dump_elements(
+/// All elements of an interval set, sorted by key.
+fn dump_intervals(
     socket: &mut Socket,
     table: &Table,
     definition: &SetDef,
 ) -> Result<Vec<ElementDump>, Error> {
+    let boundaries = dump_elements(socket, table, definition, |read| {
+        let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
+        let flags = be32(read, element::FLAGS).unwrap_or(0);
+        let is_end = flags & element::FLAG_INTERVAL_END != 0;
+        Some(Boundary { address: interval::address(key.payload)?, is_end })
+    })?;
+    let dumped = |key| ElementDump { element: Element::new(key), expires: None };
+    Ok(interval::between(boundaries).into_iter().map(dumped).collect())
+}
+
+/// What `read_one` reads of the elements of a set.
+fn dump_elements<T>(
+    socket: &mut Socket,
+    table: &Table,
+    definition: &SetDef,
+    read_one: impl Fn(Attributes<'_>) -> Option<T>,
+) -> Result<Vec<T>, Error> {
     let name = definition.name.as_str();
-    let (elements, missed): (Vec<ElementDump>, usize) = dump(
+    let (elements, missed): (Vec<T>, usize) = dump(
         socket,
         table.family,
         message::GET_ELEMENT,
@@ -290,7 +316,7 @@ fn dump_elements(
         |(elements, missed): &mut (Vec<_>, usize), read| {
             let Some(list) = read.find_kind(element::ELEMENTS) else { return };
             for one in list.nested() {
-                match read_element(one.nested()) {
+                match read_one(one.nested()) {
                     Some(element) => elements.push(element),
                     None => *missed += 1,
                 }
