@@ -84,9 +84,9 @@ impl Entries {
         for frontend in &port.frontends {
             entries.add_frontend(port, frontend, &comment);
         }
-        // The filter comes first: of a huge pool, hardly any endpoints are on this node.
+        // The filter comes first: of a huge pool, hardly any endpoints can be on this node.
         let both = port.cluster.iter().chain(port.local.iter());
-        let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.is_local).collect();
+        let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.may_be_local).collect();
         for endpoint in here {
             let ip = endpoint.address.ip();
             let key = Key::new()
