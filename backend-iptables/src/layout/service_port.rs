@@ -282,7 +282,7 @@ impl Rendering<'_> {
             rules.extend(self.returning(pool));
             rules.extend(self.draw(pool));
             self.rules.chains.push(Chain { name: self.pool_name(kind), rules });
-            for endpoint in pool.iter().filter(|endpoint| endpoint.is_local) {
+            for endpoint in pool.iter().filter(|endpoint| endpoint.may_be_local) {
                 endpoints.entry(endpoint.address).or_insert_with(|| self.endpoint_chain(endpoint));
             }
         }
@@ -298,7 +298,7 @@ impl Rendering<'_> {
         let (family, protocol) = (self.context.family, self.port.id.name.protocol);
         let back_to = |endpoint: &Endpoint| {
             let list = self.names.endpoint(endpoint.address);
-            match endpoint.is_local {
+            match endpoint.may_be_local {
                 true => RuleText::new().recent(family, &list, Recent::Check(timeout)).jump(&list),
                 false => RuleText::new()
                     .protocol(protocol)
@@ -319,7 +319,7 @@ impl Rendering<'_> {
                 left => rule.one_in(left),
             };
             let list = || self.names.endpoint(endpoint.address);
-            match (endpoint.is_local, self.port.affinity) {
+            match (endpoint.may_be_local, self.port.affinity) {
                 (true, _) => one_in(RuleText::new()).jump(&list()),
                 (false, None) => {
                     one_in(RuleText::new().protocol(protocol)).translate(endpoint.address)

@@ -1,6 +1,9 @@
 //! A sync of changes alone, which trusts that the kernel holds what was synced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::Hash,
+};
 
 use switchyard_core::{
     model::IpFamily,
@@ -55,6 +58,16 @@ pub(crate) fn plan(
     update.finish(state, &contexts.1)
 }
 
+/// Returns the items that are in `old` alone and those that are in `new` alone, in their order. A Service
+/// port may have a hundred thousand rules: one for each of its source ranges.
+fn differences<T: Clone + Eq + Hash>(old: &[T], new: &[T]) -> (Vec<T>, Vec<T>) {
+    let without = |all: &[T], others: &[T]| {
+        let others: HashSet<&T> = others.iter().collect();
+        all.iter().filter(|item| !others.contains(item)).cloned().collect()
+    };
+    (without(old, new), without(new, old))
+}
+
 #[derive(Default)]
 struct Update {
     changes: Changes,
@@ -100,10 +113,7 @@ impl Update {
     }
 
     fn compare_shared(&mut self, old: Vec<(SharedChain, String)>, new: Vec<(SharedChain, String)>) {
-        let (gone, come): (Vec<_>, Vec<_>) = (
-            old.iter().filter(|rule| !new.contains(rule)).cloned().collect(),
-            new.iter().filter(|rule| !old.contains(rule)).cloned().collect(),
-        );
+        let (gone, come) = differences(&old, &new);
         for (which, _) in &old {
             self.changes.count_owned(which.table(), -1);
         }
@@ -173,5 +183,49 @@ impl Update {
             self.changes.write_chain(which.table(), chain);
             self.shared.remove(&which);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, hash::Hasher};
+
+    use super::*;
+
+    thread_local! {
+        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A rule that counts how often it is compared.
+    #[derive(Clone, Debug)]
+    struct Counted(String);
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Self) -> bool {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Counted {}
+
+    impl Hash for Counted {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    #[test]
+    fn sixty_thousand_rules_are_compared_a_few_times_each() {
+        const RULES: usize = 60_000;
+        let rule = |n: usize| Counted(format!("-A KUBE-PROXY-FIREWALL -s 10.0.0.{n}/32 -j RETURN"));
+        let old: Vec<_> = (0..RULES).map(rule).collect();
+        // One goes, in the middle, and one comes at the end.
+        let new: Vec<_> = (0..=RULES).filter(|n| *n != RULES / 2).map(rule).collect();
+        let (gone, come) = differences(&old, &new);
+        let texts = |rules: &[Counted]| rules.iter().map(|rule| rule.0.clone()).collect::<Vec<_>>();
+        assert_eq!(texts(&gone), [rule(RULES / 2).0]);
+        assert_eq!(texts(&come), [rule(RULES).0]);
+        assert!(COMPARISONS.get() < 10 * RULES, "{} comparisons", COMPARISONS.get());
     }
 }

@@ -6,7 +6,7 @@
 //! - chains that spread traffic over N slots, shared by all Service ports with N endpoints
 //!   ([`shared`]);
 //! - chains and sets of single Service ports, for Service ports with ClientIP affinity ([`affinity`])
-//!   or source ranges ([`own`]).
+//!   or source ranges ([`source_ranges`]).
 //!
 //! The functions here are pure: they neither talk to a kernel nor remember anything.
 
@@ -19,6 +19,7 @@ pub(crate) mod service_port;
 pub(crate) mod shared;
 pub(crate) mod slot_map;
 pub(crate) mod slots;
+pub(crate) mod source_ranges;
 
 use std::collections::HashSet;
 

@@ -14,6 +14,7 @@ use super::{
     names,
     shared::SharedChain,
     slot_map::Scope,
+    source_ranges,
 };
 use crate::ruleset::{ChainName, Rule, Side, Statement, Verdict};
 
@@ -23,11 +24,6 @@ pub(crate) struct OwnObjects {
     pub(crate) chains: Vec<ChainRules>,
     /// What remembers clients.
     pub(crate) pools: Vec<RememberedPool>,
-}
-
-/// The name of the chain that drops packets that the source ranges do not allow.
-pub(crate) fn firewall_chain(name: &ServicePortName) -> ChainName {
-    format!("firewall-{}", names::service_port_base(name)).into()
 }
 
 /// The name of the chain that a frontend of a Service port with affinity leads to; `None` for a
@@ -62,19 +58,7 @@ fn scoped(scope: Scope, prefix: &str, base: &str) -> ChainName {
 /// The chains and sets of `port` alone.
 pub(crate) fn objects(port: &ResolvedServicePort, context: &Context<'_>) -> OwnObjects {
     let mut own = OwnObjects::default();
-    if let Some(ranges) = port.frontends.iter().find_map(|f| f.allowed_sources.as_ref()) {
-        let allow = |&net| {
-            Rule::new([
-                Statement::Address { side: Side::Source, negated: false, net },
-                Statement::Verdict(Verdict::Return),
-            ])
-        };
-        let deny = Rule::new([Statement::Verdict(Verdict::Drop)]);
-        own.chains.push(ChainRules::new(
-            firewall_chain(&port.id.name),
-            ranges.iter().map(allow).chain([deny]).collect(),
-        ));
-    }
+    own.chains.extend(source_ranges::chain(port));
     if port.affinity.is_some() {
         add_affinity(port, context, &mut own);
     }

@@ -17,6 +17,7 @@ use super::{
     shared::{Role, SharedChain},
     slot_map::{Scope, SlotMap, SlotPool, endpoint_value},
     slots::Slots,
+    source_ranges,
 };
 use crate::ruleset::{ChainName, Element, Key, Verdict};
 
@@ -83,9 +84,9 @@ impl Entries {
         for frontend in &port.frontends {
             entries.add_frontend(port, frontend, &comment);
         }
-        // The filter comes first: of a huge pool, hardly any endpoints are on this node.
+        // The filter comes first: of a huge pool, hardly any endpoints can be on this node.
         let both = port.cluster.iter().chain(port.local.iter());
-        let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.is_local).collect();
+        let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.may_be_local).collect();
         for endpoint in here {
             let ip = endpoint.address.ip();
             let key = Key::new()
@@ -104,7 +105,7 @@ impl Entries {
             self.common.push((FixedSet::ClusterIps, Key::new().address(ip)));
         }
         if frontend.allowed_sources.is_some() {
-            let firewall = own::firewall_chain(&port.id.name);
+            let firewall = source_ranges::chain_name(&port.id.name);
             self.add(FixedSet::FirewallIps, &place, Verdict::Goto(firewall), comment);
         }
         match frontend.route {

@@ -65,7 +65,11 @@ mod tests {
         let sorted: BTreeSet<u16> = ports.into_iter().collect();
         sorted
             .into_iter()
-            .map(|port| Endpoint { address: ([10, 0, 0, 1], port).into(), is_local: false })
+            .map(|port| Endpoint {
+                address: ([10, 0, 0, 1], port).into(),
+                is_local: false,
+                may_be_local: false,
+            })
             .collect()
     }
 

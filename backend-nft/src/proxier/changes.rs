@@ -96,6 +96,8 @@ impl Changes {
             let new: HashSet<&ChainName> = self.add_chains.iter().collect();
             first.rules = self.rules.extract_if(.., |chain| new.contains(&chain.name)).collect();
             first.add_chains = std::mem::take(&mut self.add_chains);
+            first.add_own =
+                self.add_own.extract_if(.., |(set, _)| added.contains(&set.name)).collect();
             first.add_sets = std::mem::take(&mut self.add_sets);
             let kept: HashSet<&ChainName> = self.rules.iter().map(|chain| &chain.name).collect();
             last.flush_chains =

@@ -16,6 +16,7 @@ use switchyard_core::{
 use super::{
     changes::{Changes, TableChange},
     memory::{Memory, PlacedPort, TableMemory},
+    ranges::RangeChange,
 };
 use crate::{
     layout::{
@@ -26,6 +27,7 @@ use crate::{
         own,
         service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
+        source_ranges,
     },
     ruleset::{
         BaseChain, ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef,
@@ -41,6 +43,8 @@ struct Desired {
     sets: BTreeMap<SetName, Arc<SetDef>>,
     pools: Vec<RememberedPool>,
     elements: BTreeMap<FixedSet, HashMap<Key, Element>>,
+    /// The elements of sets of source ranges.
+    ranges: BTreeMap<SetName, Vec<Element>>,
     memory: TableMemory,
     slots: Vec<(ServicePortId, PoolSlots)>,
 }
@@ -75,6 +79,7 @@ impl Desired {
             sets: BTreeMap::new(),
             pools: Vec::new(),
             elements: BTreeMap::new(),
+            ranges: BTreeMap::new(),
             memory: TableMemory::default(),
             slots: Vec::new(),
         };
@@ -110,6 +115,11 @@ impl Desired {
                 desired.add_set(pool.members.clone());
                 desired.add_set(pool.clients.clone());
                 desired.pools.push(pool);
+            }
+            if let Some(ranges) = source_ranges::in_set(port) {
+                let set = source_ranges::set(&port.id.name, context.family);
+                desired.ranges.insert(set.name.clone(), Element::intervals(&ranges[..]));
+                desired.add_set(set);
             }
             desired.slots.push((id.clone(), placed.into_slots()));
         }
@@ -182,12 +192,26 @@ fn is_repairable(desired: &Desired, dump: &TableDump) -> bool {
 }
 
 /// Returns the sets that are made anew: every rule that uses such a set must be made anew, too.
-fn compare_sets(changes: &mut Changes, desired: &Desired, dump: &TableDump) -> HashSet<SetName> {
+fn compare_sets(
+    changes: &mut Changes,
+    desired: &mut Desired,
+    dump: &TableDump,
+) -> HashSet<SetName> {
     let mut replaced = HashSet::new();
     for (name, set) in &desired.sets {
+        let mut ranges = desired.ranges.remove(name);
         match dump.sets.get(name) {
             Some(known) if known.definition.as_ref().is_ok_and(|known| known.same_shape(set)) => {
-                continue;
+                let Some(wanted) = ranges.take() else { continue };
+                let known = known.elements.iter().flatten().map(|known| known.element.key);
+                let change = RangeChange::between(known, wanted.clone());
+                if !change.needs_new_set() {
+                    changes.change_own(set, change.delete, change.add);
+                    continue;
+                }
+                replaced.insert(name.clone());
+                changes.delete_sets.push(name.clone());
+                ranges = Some(wanted);
             }
             Some(_) => {
                 replaced.insert(name.clone());
@@ -196,6 +220,9 @@ fn compare_sets(changes: &mut Changes, desired: &Desired, dump: &TableDump) -> H
             None => {}
         }
         changes.add_sets.push(set.clone());
+        if let Some(ranges) = ranges {
+            changes.change_own(set, Vec::new(), ranges);
+        }
     }
     changes
         .delete_sets

@@ -14,6 +14,7 @@ use switchyard_core::{
 use super::{
     changes::Changes,
     memory::{Memory, PlacedPort},
+    ranges,
 };
 use crate::{
     layout::{
@@ -177,7 +178,8 @@ impl<'a> Update<'a> {
         }
         let old_own = old.map(|old| own::objects(old.port, &before)).unwrap_or_default();
         let new_own = new.map(|new| own::objects(new.port, &after)).unwrap_or_default();
-        compare_own(changes, table, old_own, new_own);
+        let replaced = ranges::compare(changes, port).into_iter().collect();
+        compare_own(changes, table, old_own, new_own, replaced);
         let slots = new.map(|new| new.clone().into_slots()).unwrap_or_default();
         self.commitment.slots.push((id.clone(), slots));
     }
@@ -294,8 +296,16 @@ fn compare_pools(
     replaced
 }
 
-fn compare_own(changes: &mut Changes, table: &mut TableUpdate, old: OwnObjects, new: OwnObjects) {
-    let replaced = compare_pools(changes, old.pools, new.pools);
+/// Compares the chains and sets of a Service port alone. The chains that use a set in `replaced` must be
+/// made anew, too.
+fn compare_own(
+    changes: &mut Changes,
+    table: &mut TableUpdate,
+    old: OwnObjects,
+    new: OwnObjects,
+    mut replaced: HashSet<SetName>,
+) {
+    replaced.extend(compare_pools(changes, old.pools, new.pools));
     let mut old_chains: HashMap<ChainName, ChainRules> =
         old.chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
     for chain in new.chains {

@@ -11,6 +11,7 @@ mod drift;
 mod full;
 mod incremental;
 mod memory;
+mod ranges;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -35,7 +36,7 @@ use crate::{
     },
 };
 
-/// How often a full sync is tried if other programs change rulesets at the same time.
+/// How often a full sync is tried if other programs change our tables at the same time.
 const ATTEMPTS: usize = 5;
 /// The age at which an unused chain is deleted. Kernels before 6.2 keep references from elements of
 /// maps for a moment after a commit, and refuse to delete the chains that the elements led to; upstream
@@ -119,15 +120,17 @@ impl NftProxier {
 
     fn sync_full(&mut self, change: &Transition<'_>) -> Result<SyncReport, TransportError> {
         let mut attempt = 1;
-        loop {
+        let result = loop {
             match self.try_sync_full(change) {
                 // What is missing has timed out since it was read.
                 Err(error) if attempt < ATTEMPTS && (error.is_conflict() || error.is_missing()) => {
                     attempt += 1;
                 }
-                result => return result,
+                result => break result,
             }
-        }
+        };
+        self.transport.release();
+        result
     }
 
     fn try_sync_full(&mut self, change: &Transition<'_>) -> Result<SyncReport, TransportError> {
@@ -146,11 +149,8 @@ impl NftProxier {
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
-            let mut expected = generation;
-            for transaction in transactions[..2].iter_mut().filter(|t| !t.is_empty()) {
-                transaction.expect_generation(expected);
-                // Our own commits count as well; the kernel leaves out 0.
-                expected = expected.checked_add(1).unwrap_or(1);
+            for transaction in &mut transactions {
+                transaction.expect_generation(generation);
             }
         }
         self.commit(&transactions, &mut report)?;
@@ -194,6 +194,10 @@ impl NftProxier {
             report.commit += stats.commit;
             report.bytes += stats.bytes;
             report.messages += stats.operations;
+            if stats.overtaken {
+                self.memory = None;
+                return Err(TransportError::Conflict);
+            }
         }
         Ok(())
     }

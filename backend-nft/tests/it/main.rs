@@ -5,9 +5,11 @@
 mod affinity;
 mod common;
 mod conformance;
+mod foreign;
 mod hand_over;
 mod leftovers;
 mod monitor;
 mod older_layout;
 mod probe;
+mod source_ranges;
 mod sync;

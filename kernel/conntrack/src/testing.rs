@@ -23,7 +23,11 @@ use crate::{
 pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePort> {
     let service = ServiceName::new("ns", name);
     let name = ServicePortName { service, port: "".into(), protocol: Protocol::Udp };
-    let endpoint = |address: &&str| Endpoint { address: address.parse().unwrap(), is_local: false };
+    let endpoint = |address: &&str| Endpoint {
+        address: address.parse().unwrap(),
+        is_local: false,
+        may_be_local: false,
+    };
     Arc::new(ResolvedServicePort {
         id: ServicePortId { name, family: IpFamily::V4 },
         frontends: Vec::new(),

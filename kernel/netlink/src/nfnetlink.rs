@@ -45,6 +45,14 @@ pub fn batch_begin(writer: &mut Writer, subsystem: u8, sequence: u32, generation
     });
 }
 
+/// Sets the generation of the batch that begins at the start of `writer`, which was begun with a
+/// generation. The kernel takes 0 for any generation.
+pub fn set_batch_generation(writer: &mut Writer, generation: u32) {
+    /// Headers of netlink, of nfnetlink and of the attribute.
+    const VALUE: usize = 16 + HEADER + 4;
+    writer.overwrite(VALUE, &generation.to_be_bytes());
+}
+
 /// Appends the message that ends a batch; without that message nothing is committed.
 pub fn batch_end(writer: &mut Writer, subsystem: u8, sequence: u32) {
     writer.message(BATCH_END, 0, sequence, |w| header(w, 0, subsystem.into()));

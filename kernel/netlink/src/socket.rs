@@ -160,16 +160,31 @@ impl Socket {
         mut read: impl FnMut(&mut T, Message<'_>) -> Result<(), Error>,
     ) -> Result<T, Error> {
         for _ in 0..DUMP_ATTEMPTS {
-            let sequence = self.sequences(1);
-            let request = write(sequence);
-            let mut collected = T::default();
-            match self.request(&request, sequence, |message| read(&mut collected, message)) {
-                Err(Error::Interrupted) => {}
-                Err(error) => return Err(error),
-                Ok(()) => return Ok(collected),
+            let (collected, interrupted) = self.dump_once(&mut write, &mut read)?;
+            if !interrupted {
+                return Ok(collected);
             }
         }
         Err(Error::Interrupted)
+    }
+
+    /// Dumps objects like [`Self::dump`], but once. Also returns whether the kernel calls the dump
+    /// interrupted: it does so if anything of a larger whole changes, which may concern other objects
+    /// alone.
+    pub fn dump_once<T: Default>(
+        &mut self,
+        write: impl FnOnce(u32) -> Vec<u8>,
+        mut read: impl FnMut(&mut T, Message<'_>) -> Result<(), Error>,
+    ) -> Result<(T, bool), Error> {
+        let sequence = self.sequences(1);
+        let request = write(sequence);
+        let mut collected = T::default();
+        match self.request(&request, sequence, |message| read(&mut collected, message)) {
+            // The request ends with this error after the last object.
+            Err(Error::Interrupted) => Ok((collected, true)),
+            Err(error) => Err(error),
+            Ok(()) => Ok((collected, false)),
+        }
     }
 
     /// Throws away what an earlier request left behind.

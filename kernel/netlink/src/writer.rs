@@ -104,6 +104,13 @@ impl Writer {
         }
     }
 
+    /// Overwrites bytes that were written from `start` on; does nothing if they were not.
+    pub fn overwrite(&mut self, start: usize, bytes: &[u8]) {
+        if let Some(written) = self.buffer.get_mut(start..start + bytes.len()) {
+            written.copy_from_slice(bytes);
+        }
+    }
+
     /// Appends plain bytes: the header that a protocol puts before its attributes.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);

@@ -75,8 +75,8 @@
 //!   Each [`OperationKind::AddRule`] appends another rule: flush the chain in the same transaction, or
 //!   compare [`Rule::fingerprint`] with what was read.
 //! - **Reads and commits are two steps.** [`Transaction::expect_generation`] makes a commit fail with
-//!   [`TransportError::Conflict`] if another program commits in between. The kernel counts the commits
-//!   of all tables.
+//!   [`TransportError::Conflict`] if another program changes the tables in between. Commits to other
+//!   tables do no harm, however many. [`Transport::release`] ends such a step.
 //! - **Calls block** until the kernel is done, and belong to the network namespace in which the
 //!   transport was opened.
 //! - **nft can print every rule**, which is why [`Statement`] is a closed list: other bytecode makes

@@ -96,6 +96,12 @@ impl Transport for InterceptingTransport {
         }
     }
 
+    fn release(&mut self) {
+        if let Some(inner) = &mut self.inner {
+            inner.release();
+        }
+    }
+
     fn port(&self) -> Option<u32> {
         self.inner.as_ref().and_then(|inner| inner.port())
     }

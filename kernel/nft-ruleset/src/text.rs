@@ -11,8 +11,9 @@ use std::{
 use switchyard_core::model::Protocol;
 
 use crate::ruleset::{
-    ChainKind, Element, ElementData, Family, Field, Hook, InterfaceMatch, Operation, OperationKind,
-    Rule, Selector, SetData, SetDef, Side, Statement, Table, Transaction, Verdict,
+    ChainKind, Element, ElementData, Family, Field, Hook, InterfaceMatch, Key, Operation,
+    OperationKind, Rule, Selector, SetData, SetDef, Side, Statement, Table, Transaction, Verdict,
+    interval,
 };
 
 /// The longest comment that nft takes, in bytes.
@@ -64,7 +65,7 @@ impl Display for Operation {
             }
             OperationKind::DeleteElements(set, keys) => {
                 write!(f, "delete element {table} {} {{ ", set.name)?;
-                list(f, ", ", keys, |f, key| fields(f, &set.key, key.as_slice()))?;
+                list(f, ", ", keys, |f, key| write_key(f, set, key.as_slice()))?;
                 f.write_str(" }")
             }
         }
@@ -92,6 +93,9 @@ fn add_set(f: &mut Formatter<'_>, table: &Table, set: &SetDef) -> fmt::Result {
         }
     }
     f.write_char(';')?;
+    if set.interval {
+        f.write_str(" flags interval;")?;
+    }
     if let Some(timeout) = set.timeout {
         write!(f, " flags dynamic,timeout; timeout {}s;", timeout.as_secs())?;
     }
@@ -144,7 +148,7 @@ fn write_element(
     element: &Element,
     expires: Option<Duration>,
 ) -> fmt::Result {
-    fields(f, &set.key, element.key.as_slice())?;
+    write_key(f, set, element.key.as_slice())?;
     if let Some(expires) = expires {
         write!(f, " expires {}s", expires.as_secs())?;
     }
@@ -164,7 +168,19 @@ fn write_element(
 
 /// The key of an element of `set` in nft's syntax.
 pub fn key_text(set: &SetDef, key: &[u8]) -> String {
-    Printed(|f: &mut Formatter<'_>| fields(f, &set.key, key)).to_string()
+    Printed(|f: &mut Formatter<'_>| write_key(f, set, key)).to_string()
+}
+
+fn write_key(f: &mut Formatter<'_>, set: &SetDef, key: &[u8]) -> fmt::Result {
+    let bounds = || Key::from_bytes(key)?.as_interval();
+    match bounds().filter(|_| set.interval) {
+        Some((first, last)) if first == last => write!(f, "{first}"),
+        Some((first, last)) => match interval::network(first, last) {
+            Some(net) => write!(f, "{net}"),
+            None => write!(f, "{first}-{last}"),
+        },
+        None => fields(f, &set.key, key),
+    }
 }
 
 /// Prints the fields of a concatenation.

@@ -14,6 +14,9 @@ pub trait Transport: Send {
 
     /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only where
     /// [`SetDef`] can express the definition.
+    ///
+    /// A transport that knows generations keeps a record of the commits of other programs from now on,
+    /// for [`Transaction::expect_generation`], until [`Self::release`].
     fn read(
         &mut self,
         table: &Table,
@@ -26,6 +29,10 @@ pub trait Transport: Send {
         table: &Table,
         set: &SetDef,
     ) -> Result<Option<Vec<ElementDump>>, TransportError>;
+
+    /// Ends what was begun by [`Self::read`], and frees its memory. A transaction that expects a
+    /// generation from before then conflicts with all commits since, to whichever table.
+    fn release(&mut self) {}
 
     /// The netlink port from which this transport commits, for [`crate::netlink::Listener::open`];
     /// `None` if its commits have no fixed port.
@@ -52,6 +59,11 @@ pub struct CommitStats {
     pub bytes: usize,
     /// How long the kernel, or the program `nft`, took.
     pub commit: Duration,
+    /// Whether another program changed a table, before or after this commit, since the generation
+    /// that the transaction expects: the transaction is committed, but perhaps to something else. Only
+    /// after several attempts, while others commit to other tables without a pause; otherwise such a
+    /// transaction is refused as a conflict.
+    pub overtaken: bool,
 }
 
 /// An operation that the kernel refused.
@@ -71,8 +83,8 @@ pub struct Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// Another program changed the ruleset after the generation that the transaction expects. The
-    /// caller should read the table again, and retry.
+    /// Another program changed a table after the generation that the transaction expects. The caller
+    /// should read the table again, and retry.
     #[error("another program changed the ruleset in the meantime")]
     Conflict,
     /// The kernel refused the transaction: the first refusal, and the others.

@@ -42,6 +42,8 @@ pub(crate) struct SliceEndpoint {
     pub(crate) terminating: bool,
     /// Whether the endpoint runs on this node.
     pub(crate) is_local: bool,
+    /// Whether the endpoint may run on this node: slices that people write often name no node.
+    pub(crate) may_be_local: bool,
     pub(crate) node_hint: NodeHint,
     /// `hints.forZones`
     pub(crate) zones: Zones,
@@ -198,6 +200,10 @@ impl SliceParser {
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),
             is_local: endpoint.node_name.as_deref() == Some(node_name),
+            may_be_local: endpoint
+                .node_name
+                .as_deref()
+                .is_none_or(|name| name.is_empty() || name == node_name),
             node_hint: if nodes.is_empty() {
                 NodeHint::None
             } else if nodes.iter().any(|hint| hint.name == node_name) {

@@ -133,7 +133,11 @@ fn pool(endpoints: &Candidates<'_>, mut is_in: impl FnMut(&SliceEndpoint) -> boo
     endpoints
         .iter()
         .filter(|(_, endpoint)| is_in(endpoint))
-        .map(|(&address, endpoint)| Endpoint { address, is_local: endpoint.is_local })
+        .map(|(&address, endpoint)| Endpoint {
+            address,
+            is_local: endpoint.is_local,
+            may_be_local: endpoint.may_be_local,
+        })
         .collect()
 }
 

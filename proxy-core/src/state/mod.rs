@@ -180,9 +180,11 @@ pub(crate) fn is_in(pool: &Pool, address: SocketAddr) -> bool {
 pub struct Endpoint {
     /// The address and port at which the endpoint listens.
     pub address: SocketAddr,
-    /// Whether the endpoint runs on this node, so that a connection may come back to its own client
-    /// (hairpin) without leaving the node.
+    /// Whether the endpoint runs on this node.
     pub is_local: bool,
+    /// Whether the endpoint may run on this node: it does, or its slice names no node. A connection from
+    /// such an endpoint may come back to it (hairpin) without leaving the node.
+    pub may_be_local: bool,
 }
 
 /// A kind of a Service port's pools.

@@ -129,6 +129,8 @@ pub mod set {
     pub const FLAG_ANONYMOUS: u32 = 0x1;
     /// `NFT_SET_CONSTANT`
     pub const FLAG_CONSTANT: u32 = 0x2;
+    /// `NFT_SET_INTERVAL`
+    pub const FLAG_INTERVAL: u32 = 0x4;
     /// `NFT_SET_MAP`
     pub const FLAG_MAP: u32 = 0x8;
     /// `NFT_SET_TIMEOUT`
@@ -153,6 +155,10 @@ pub mod element {
     pub const KEY: u16 = 1;
     /// `NFTA_SET_ELEM_DATA`
     pub const DATA: u16 = 2;
+    /// `NFTA_SET_ELEM_FLAGS`
+    pub const FLAGS: u16 = 3;
+    /// `NFT_SET_ELEM_INTERVAL_END`
+    pub const FLAG_INTERVAL_END: u32 = 1;
     /// `NFTA_SET_ELEM_EXPIRATION`
     pub const EXPIRATION: u16 = 5;
     /// `NFTA_SET_ELEM_USERDATA`

@@ -4,7 +4,7 @@
 //! here: tables for their comment; sets and maps for verdict maps, `typeof` and concatenated data; and
 //! elements for verdicts as data, and so that 60,000 elements need no tree of boxes.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, fmt, net::IpAddr, time::Duration};
 
 use nftables::{
     schema::Chain,
@@ -20,7 +20,7 @@ use super::rule::{self, RuleObject};
 use crate::{
     ruleset::{
         self, BaseChain, ChainKind, ChainName, Element, ElementData, ElementDump, Field, Hook, Key,
-        Operation, OperationKind, SetData, SetDef, Transaction,
+        Operation, OperationKind, SetData, SetDef, Transaction, interval,
     },
     text,
 };
@@ -198,7 +198,11 @@ fn set_object<'a>(table: &'a ruleset::Table, definition: &'a SetDef) -> Object<'
             SetData::Verdict => Some(Type::Verdict),
             SetData::Value(value) => Some(fields(value)),
         },
-        flags: if definition.timeout.is_some() { &["timeout", "dynamic"] } else { &[] },
+        flags: match (definition.timeout, definition.interval) {
+            (Some(_), _) => &["timeout", "dynamic"],
+            (None, true) => &["interval"],
+            (None, false) => &[],
+        },
         timeout: definition.timeout.map(|timeout| timeout.as_secs()),
         size: definition.size,
         comment: definition.comment.as_ref().map(|comment| text::set_comment_text(comment)),
@@ -270,9 +274,8 @@ impl Serialize for ElementList<'_> {
                     expires: restored.expires,
                 }))
             }
-            Self::Deleted(set, keys) => serializer.collect_seq(
-                keys.iter().map(|key| Concat { fields: &set.key, bytes: key.as_slice() }),
-            ),
+            Self::Deleted(set, keys) => serializer
+                .collect_seq(keys.iter().map(|key| KeyValue { set, bytes: key.as_slice() })),
         }
     }
 }
@@ -288,7 +291,7 @@ impl Serialize for SetElement<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { set, element, expires } = self;
         let key = ElementKey {
-            key: Concat { fields: &set.key, bytes: element.key.as_slice() },
+            key: KeyValue { set, bytes: element.key.as_slice() },
             comment: element.comment.as_deref(),
             expires: *expires,
         };
@@ -311,7 +314,7 @@ impl Serialize for SetElement<'_> {
 }
 
 struct ElementKey<'a> {
-    key: Concat<'a>,
+    key: KeyValue<'a>,
     comment: Option<&'a str>,
     expires: Option<Duration>,
 }
@@ -320,7 +323,7 @@ impl Serialize for ElementKey<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Detailed<'a> {
-            val: &'a Concat<'a>,
+            val: &'a KeyValue<'a>,
             #[serde(skip_serializing_if = "Option::is_none")]
             comment: Option<Cow<'a, str>>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -336,6 +339,38 @@ impl Serialize for ElementKey<'_> {
             expires: self.expires.map(|expires| expires.as_secs()),
         };
         map.serialize_entry("elem", &detailed)?;
+        map.end()
+    }
+}
+
+/// A key: fields or an interval.
+struct KeyValue<'a> {
+    set: &'a SetDef,
+    bytes: &'a [u8],
+}
+
+impl Serialize for KeyValue<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Prefix {
+            addr: IpAddr,
+            len: u8,
+        }
+        let bounds = || Key::from_bytes(self.bytes)?.as_interval();
+        let Some((first, last)) = bounds().filter(|_| self.set.interval) else {
+            return Concat { fields: &self.set.key, bytes: self.bytes }.serialize(serializer);
+        };
+        if first == last {
+            return serializer.collect_str(&first);
+        }
+        let mut map = serializer.serialize_map(Some(1))?;
+        match interval::network(first, last) {
+            Some(net) => {
+                let prefix = Prefix { addr: net.addr(), len: net.prefix_len() };
+                map.serialize_entry("prefix", &prefix)?;
+            }
+            None => map.serialize_entry("range", &[first, last])?,
+        }
         map.end()
     }
 }

@@ -79,6 +79,7 @@ impl Transport for JsonTransport {
             operations: transaction.operations().len(),
             bytes: document.len(),
             commit: begun.elapsed(),
+            ..CommitStats::default()
         })
     }
 

@@ -1,7 +1,8 @@
 //! Tables, read from the output of `nft -j list table`. Unknown parts of it are ignored.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 use switchyard_core::model::Protocol;
@@ -10,8 +11,8 @@ use super::statement;
 use crate::{
     ruleset::{
         BaseChain, Bytes, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
-        ElementDump, Family, Field, Hook, Rule, RuleDump, SetData, SetDef, SetDump, SetName, Table,
-        TableDump,
+        ElementDump, Family, Field, Hook, Key, Rule, RuleDump, SetData, SetDef, SetDump, SetName,
+        Table, TableDump,
     },
     transport::{Elements, TransportError},
 };
@@ -188,7 +189,12 @@ fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {
         Some(data) => SetData::Value(fields(data)?),
     };
     let timeout = set.timeout.map(Duration::from_secs);
-    let known: &[&str] = if timeout.is_some() { &["timeout", "dynamic"] } else { &[] };
+    let interval = set.flags.contains("interval");
+    let known: &[&str] = match (timeout, interval) {
+        (Some(_), _) => &["timeout", "dynamic"],
+        (None, true) => &["interval"],
+        (None, false) => &[],
+    };
     let flags = set.flags.as_slice();
     if flags.len() != known.len() || !known.iter().all(|flag| set.flags.contains(flag)) {
         return Err("its flags are others");
@@ -198,7 +204,11 @@ fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {
     }
     let comment = set.comment.clone().map(Into::into);
     let (key, size) = (fields(&set.key)?, set.size);
-    Ok(SetDef { name: name.clone(), key, data, timeout, size, comment })
+    let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
+    if interval && !definition.has_plain_addresses() {
+        return Err("its elements are intervals of something else than addresses");
+    }
+    Ok(definition)
 }
 
 /// The fields of a type, which is a name, a list of names, or expressions.
@@ -245,13 +255,29 @@ fn element_dump(set: &SetDef, read: &Value) -> Option<ElementDump> {
         (SetData::Value(fields), Some(data)) => ElementData::Value(concat(fields, data)?),
         _ => return None,
     };
+    let value = detail("val").unwrap_or(key);
     let element = Element {
-        key: concat(&set.key, detail("val").unwrap_or(key))?,
+        key: if set.interval { interval(value)? } else { concat(&set.key, value)? },
         data,
         comment: detail("comment").and_then(Value::as_str).map(Into::into),
     };
     let expires = detail("expires").and_then(Value::as_u64).map(Duration::from_secs);
     Some(ElementDump { element, expires })
+}
+
+/// The key of an interval, which is printed as an address, a network or a range.
+fn interval(read: &Value) -> Option<Key> {
+    let address = |value: &Value| value.as_str()?.parse::<IpAddr>().ok();
+    if let Some(prefix) = read.get("prefix") {
+        let length = prefix.get("len")?.as_u64()?.try_into().ok()?;
+        let net = IpNet::new(address(prefix.get("addr")?)?, length).ok()?;
+        return Some(Key::interval(net.network(), net.broadcast()));
+    }
+    let (first, last) = match read.get("range") {
+        Some(range) => (address(range.get(0)?)?, address(range.get(1)?)?),
+        None => (address(read)?, address(read)?),
+    };
+    Some(Key::interval(first, last))
 }
 
 fn concat<const N: usize>(fields: &[Field], read: &Value) -> Option<Bytes<N>> {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ruleset::{
         BaseChain, Element, ElementData, Field, Hook, Key, OperationKind, Rule, SetData, SetDef,
-        Table, Transaction,
+        Table, Transaction, interval,
     },
     text,
 };
@@ -34,6 +34,9 @@ const ELEMENT_BYTES: usize = 64;
 /// packed.
 const TYPE_BITS: u32 = 6;
 
+/// The generation of a batch that may be committed to any.
+pub(super) const ANY_GENERATION: u32 = 0;
+
 /// A transaction that is ready to be sent.
 pub(super) struct Batch {
     /// All messages.
@@ -46,7 +49,7 @@ pub(super) struct Batch {
     pub sources: Vec<(usize, Range<usize>)>,
 }
 
-/// Writes a transaction as a batch. The sequence numbers of its messages start at `sequence`.
+/// Writes a transaction as a batch for [`ANY_GENERATION`]. The sequence numbers of its messages start at `sequence`.
 pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -> Batch {
     let mut encoder = Encoder {
         batch: Batch { writer, first_sequence: sequence, acked: sequence, sources: Vec::new() },
@@ -58,7 +61,7 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
     let elements: usize =
         transaction.operations().iter().map(|operation| operation.elements()).sum();
     w.reserve(elements * ELEMENT_BYTES);
-    nfnetlink::batch_begin(w, NFTABLES, sequence, transaction.generation());
+    nfnetlink::batch_begin(w, NFTABLES, sequence, Some(ANY_GENERATION));
     for (index, operation) in transaction.operations().iter().enumerate() {
         encoder.operation = index;
         encoder.operation(&operation.table, &operation.kind);
@@ -72,6 +75,13 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
     let end = batch.acked.wrapping_add(1);
     nfnetlink::batch_end(&mut batch.writer, NFTABLES, end);
     batch
+}
+
+impl Batch {
+    /// Makes the kernel refuse the batch unless its ruleset is of this generation.
+    pub(super) fn expect(&mut self, generation: u32) {
+        nfnetlink::set_batch_generation(&mut self.writer, generation);
+    }
 }
 
 /// The most messages that a transaction can become, for which sequence numbers are reserved.
@@ -148,21 +158,30 @@ impl Encoder {
             OperationKind::AddRule(chain, rule) => self.rule(table, chain.as_str(), rule),
             OperationKind::AddElements(definition, elements) => {
                 self.elements(table, message::NEW_ELEMENT, definition, elements, |w, element| {
-                    write_element(w, definition, element);
+                    match definition.interval {
+                        true => write_interval(w, definition, &element.key),
+                        false => w.nest(LIST_ELEMENT, |w| write_element(w, definition, element)),
+                    }
                 });
             }
             OperationKind::RestoreElements(definition, elements) => {
                 self.elements(table, message::NEW_ELEMENT, definition, elements, |w, restored| {
-                    write_element(w, definition, &restored.element);
-                    if let Some(expires) = restored.expires {
-                        let milliseconds = u64::try_from(expires.as_millis()).unwrap_or(u64::MAX);
-                        w.be64(element::EXPIRATION, milliseconds);
-                    }
+                    w.nest(LIST_ELEMENT, |w| {
+                        write_element(w, definition, &restored.element);
+                        if let Some(expires) = restored.expires {
+                            let milliseconds =
+                                u64::try_from(expires.as_millis()).unwrap_or(u64::MAX);
+                            w.be64(element::EXPIRATION, milliseconds);
+                        }
+                    });
                 });
             }
             OperationKind::DeleteElements(definition, keys) => {
                 self.elements(table, message::DEL_ELEMENT, definition, keys, |w, key| {
-                    write_key(w, definition, key);
+                    match definition.interval {
+                        true => write_interval(w, definition, key),
+                        false => w.nest(LIST_ELEMENT, |w| write_key(w, definition, key)),
+                    }
                 });
             }
         }
@@ -204,6 +223,7 @@ impl Encoder {
     }
 
     /// Writes elements, as many in a message as fit.
+    /// Writes elements, as many in a message as fit. `write` appends them to the list.
     fn elements<T>(
         &mut self,
         table: &Table,
@@ -224,7 +244,7 @@ impl Encoder {
                         if w.len() - start > ELEMENTS_BYTES {
                             break;
                         }
-                        w.nest(LIST_ELEMENT, |w| write(w, item));
+                        write(w, item);
                         taken += 1;
                     }
                 });
@@ -290,7 +310,8 @@ pub(super) fn set_flags(definition: &SetDef) -> u32 {
         Some(_) => set::FLAG_DYNAMIC | set::FLAG_TIMEOUT,
         None => 0,
     };
-    map | dynamic
+    let interval = if definition.interval { set::FLAG_INTERVAL } else { 0 };
+    map | dynamic | interval
 }
 
 /// nft's number of a type (`enum datatypes`).
@@ -322,6 +343,25 @@ pub(super) fn unpacked_type(mut packed: u32) -> Option<Vec<Field>> {
 
 fn write_key(w: &mut Writer, definition: &SetDef, key: &Key) {
     w.nest(element::KEY, |w| w.attribute(data::VALUE, cut(key.as_slice(), definition.key_len())));
+}
+
+/// Writes an interval as the kernel has it: an element where it begins, and one behind its end. No
+/// address comes after the last.
+fn write_interval(w: &mut Writer, definition: &SetDef, key: &Key) {
+    let Some((first, last)) = key.as_interval() else { return };
+    let behind = interval::successor(last);
+    w.nest(LIST_ELEMENT, |w| {
+        write_key(w, definition, &Key::new().address(first));
+        if behind.is_none() {
+            w.attribute(element::USERDATA, userdata::for_open_interval().as_slice());
+        }
+    });
+    if let Some(behind) = behind {
+        w.nest(LIST_ELEMENT, |w| {
+            w.be32(element::FLAGS, element::FLAG_INTERVAL_END);
+            write_key(w, definition, &Key::new().address(behind));
+        });
+    }
 }
 
 fn write_element(w: &mut Writer, definition: &SetDef, element: &Element) {

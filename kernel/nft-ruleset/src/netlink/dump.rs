@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use switchyard_netlink::{
     Attribute, Attributes, Error, Message, Socket, Writer, flags,
     nfnetlink::{self, subsystem::NFTABLES},
-    nftables::{
-        self,
-        abi::{chain, data, element, message, rule, set, table},
-    },
+    nftables::abi::{chain, data, element, message, rule, set, table},
 };
 
 use super::{
@@ -20,21 +17,33 @@ use crate::{
         BaseChain, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData, ElementDump,
         Family, Hook, Key, RuleDump, SetData, SetDef, SetDump, SetName, Table, TableDump, Value,
         Verdict,
+        interval::{self, Boundary},
     },
     transport::Elements,
 };
 
+/// The number of attempts at a dump that no commit may interrupt. Some hundred chains are one part,
+/// which nothing interrupts.
+const INTERRUPTED_ATTEMPTS: usize = 100;
 /// The number of attempts to read a set that the kernel is resizing.
 const RESIZE_ATTEMPTS: usize = 100;
 /// The wait between two attempts: two seconds in all.
 const RESIZE_WAIT: Duration = Duration::from_millis(20);
 
-/// Returns the generation of the ruleset.
-pub(super) fn generation(socket: &mut Socket) -> Result<u32, Error> {
-    nftables::generation(socket)?.ok_or(Error::Malformed("there is no nf_tables"))
+/// Whether a dump is right that the kernel calls interrupted: it does so after any commit, and the
+/// caller knows whether a commit was to the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Interruption {
+    /// It is if nobody changed the table. The kernel continues a dump that is narrowed to a table or a
+    /// set where it stopped there.
+    Harmless,
+    /// It is not. The kernel counts the objects of all tables to find where it stopped, so that
+    /// another table makes it leave out some.
+    Fatal,
 }
 
-/// Reads a table; returns `None` if it does not exist.
+/// Reads a table; returns `None` if it does not exist. The result holds only if no other program
+/// changed the table meanwhile.
 pub(super) fn read_table(
     socket: &mut Socket,
     table: &Table,
@@ -49,6 +58,7 @@ pub(super) fn read_table(
         socket,
         family,
         message::GET_CHAIN,
+        Interruption::Fatal,
         |_| {},
         |chains: &mut BTreeMap<ChainName, ChainDump>, read| {
             chains.extend(read_chain(in_table, read));
@@ -58,6 +68,7 @@ pub(super) fn read_table(
         socket,
         family,
         message::GET_RULE,
+        Interruption::Harmless,
         |w| w.string(rule::TABLE, in_table),
         |rules: &mut Vec<_>, read| rules.extend(read_rule(in_table, read)),
     )?;
@@ -70,6 +81,7 @@ pub(super) fn read_table(
         socket,
         family,
         message::GET_SET,
+        Interruption::Harmless,
         |w| w.string(set::TABLE, in_table),
         |sets: &mut BTreeMap<SetName, SetDump>, read| sets.extend(read_set(in_table, read)),
     )?;
@@ -102,26 +114,33 @@ fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
 }
 
 /// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
-/// tables: older kernels narrow fewer dumps to a table.
+/// tables: the kernel narrows some dumps to a family alone.
 fn dump<T: Default>(
     socket: &mut Socket,
     family: Family,
     kind: u8,
+    interruption: Interruption,
     mut narrow: impl FnMut(&mut Writer),
     mut read: impl FnMut(&mut T, Attributes<'_>),
 ) -> Result<T, Error> {
-    socket.dump(
-        |sequence| {
-            let mut writer = Writer::new();
-            let kind = nfnetlink::kind(NFTABLES, kind);
-            nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
-            writer.as_slice().to_vec()
-        },
-        |all, message| {
-            read(all, attributes(message));
-            Ok(())
-        },
-    )
+    for _ in 0..INTERRUPTED_ATTEMPTS {
+        let (dumped, interrupted) = socket.dump_once(
+            |sequence| {
+                let mut writer = Writer::new();
+                let kind = nfnetlink::kind(NFTABLES, kind);
+                nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
+                writer.as_slice().to_vec()
+            },
+            |all, message| {
+                read(all, attributes(message));
+                Ok(())
+            },
+        )?;
+        if !interrupted || interruption == Interruption::Harmless {
+            return Ok(dumped);
+        }
+    }
+    Err(Error::Interrupted)
 }
 
 fn attributes(message: Message<'_>) -> Attributes<'_> {
@@ -219,7 +238,11 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
         .and_then(|data| userdata::comment(data.payload, udata::SET_COMMENT))
         .map(|comment| comment.to_owned().into());
     let size = read.find_kind(set::DESC).and_then(|desc| be32(desc.nested(), set::DESC_SIZE));
-    let definition = SetDef { name: name.clone(), key, data, timeout, size, comment };
+    let interval = flags & set::FLAG_INTERVAL != 0;
+    let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
+    if interval && !definition.has_plain_addresses() {
+        return Err("its elements are intervals of something else than addresses");
+    }
     if flags != batch::set_flags(&definition) {
         return Err("its flags are others");
     }
@@ -243,8 +266,11 @@ pub(super) fn read_elements(
     table: &Table,
     definition: &SetDef,
 ) -> Result<Vec<ElementDump>, Error> {
+    if definition.interval {
+        return dump_intervals(socket, table, definition);
+    }
     for _ in 0..RESIZE_ATTEMPTS {
-        let mut elements = dump_elements(socket, table, definition)?;
+        let mut elements = dump_elements(socket, table, definition, read_element)?;
         elements.sort_unstable_by_key(|found| found.element.key);
         if elements.windows(2).all(|pair| pair[0].element.key != pair[1].element.key) {
             return Ok(elements);
@@ -254,16 +280,35 @@ pub(super) fn read_elements(
     Err(Error::Interrupted)
 }
 
-fn dump_elements(
+/// All elements of an interval set, sorted by key.
+fn dump_intervals(
     socket: &mut Socket,
     table: &Table,
     definition: &SetDef,
 ) -> Result<Vec<ElementDump>, Error> {
+    let boundaries = dump_elements(socket, table, definition, |read| {
+        let key = read.find_kind(element::KEY)?.nested().find_kind(data::VALUE)?;
+        let flags = be32(read, element::FLAGS).unwrap_or(0);
+        let is_end = flags & element::FLAG_INTERVAL_END != 0;
+        Some(Boundary { address: interval::address(key.payload)?, is_end })
+    })?;
+    let dumped = |key| ElementDump { element: Element::new(key), expires: None };
+    Ok(interval::between(boundaries).into_iter().map(dumped).collect())
+}
+
+/// What `read_one` reads of the elements of a set.
+fn dump_elements<T>(
+    socket: &mut Socket,
+    table: &Table,
+    definition: &SetDef,
+    read_one: impl Fn(Attributes<'_>) -> Option<T>,
+) -> Result<Vec<T>, Error> {
     let name = definition.name.as_str();
-    let (elements, missed): (Vec<ElementDump>, usize) = dump(
+    let (elements, missed): (Vec<T>, usize) = dump(
         socket,
         table.family,
         message::GET_ELEMENT,
+        Interruption::Harmless,
         |w| {
             w.string(element::TABLE, table.name.as_str());
             w.string(element::SET, name);
@@ -271,7 +316,7 @@ fn dump_elements(
         |(elements, missed): &mut (Vec<_>, usize), read| {
             let Some(list) = read.find_kind(element::ELEMENTS) else { return };
             for one in list.nested() {
-                match read_element(one.nested()) {
+                match read_one(one.nested()) {
                     Some(element) => elements.push(element),
                     None => *missed += 1,
                 }

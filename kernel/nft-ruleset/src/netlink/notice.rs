@@ -71,7 +71,8 @@ impl Listener {
                                 author = Some(committer);
                             }
                         } else {
-                            self.touched |= is_about(&self.tables, &notification);
+                            let mut tables = self.tables.iter();
+                            self.touched |= tables.any(|table| is_about(table, &notification));
                         }
                     }
                 }
@@ -97,7 +98,7 @@ impl AsFd for Listener {
 
 /// The author of the commit that this notification ends; `None` if it does not end a commit.
 fn commit_author(notification: &Message<'_>) -> Option<Author> {
-    if notification.kind != nfnetlink::kind(NFTABLES, message::NEW_GENERATION) {
+    if !ends_commit(notification) {
         return None;
     }
     let attributes = notification.attributes(nfnetlink::HEADER);
@@ -106,12 +107,15 @@ fn commit_author(notification: &Message<'_>) -> Option<Author> {
     Some(Author { program: program.map(str::to_owned), process })
 }
 
-/// Whether a notification is about one of the tables, or about an object in one.
-fn is_about(tables: &[Table], notification: &Message<'_>) -> bool {
+/// Whether a notification ends those of a commit.
+pub(super) fn ends_commit(notification: &Message<'_>) -> bool {
+    notification.kind == nfnetlink::kind(NFTABLES, message::NEW_GENERATION)
+}
+
+/// Whether a notification is about the table, or about an object in it.
+pub(super) fn is_about(table: &Table, notification: &Message<'_>) -> bool {
     let family = notification.payload.first();
     let name = notification.attributes(nfnetlink::HEADER).find_kind(ANY_TABLE);
     let name = name.and_then(|name| name.str());
-    let is_same =
-        |table: &Table| Some(&table.family.number()) == family && Some(table.name.as_str()) == name;
-    tables.iter().any(is_same)
+    Some(&table.family.number()) == family && Some(table.name.as_str()) == name
 }

@@ -19,6 +19,10 @@ pub(super) mod abi {
     pub const MAX: usize = 256;
     /// `NFTNL_UDATA_TABLE_COMMENT`, which has the same value for elements and rules.
     pub const COMMENT: u8 = 0;
+    /// `NFTNL_UDATA_SET_ELEM_FLAGS`
+    pub const ELEMENT_FLAGS: u8 = 1;
+    /// `NFTNL_SET_ELEM_F_INTERVAL_OPEN`: the interval goes on to the last key.
+    pub const ELEMENT_OPEN: u32 = 1;
     /// The fingerprint of a rule: an item of this crate's own. Its type is far from nft's types, and
     /// nft ignores types that it does not know.
     pub const RULE_FINGERPRINT: u8 = 0xc5;
@@ -161,6 +165,13 @@ impl UserData {
             }),
         }
     }
+}
+
+/// The user data of the beginning of an interval that goes on to the last key.
+pub(super) fn for_open_interval() -> UserData {
+    let mut data = UserData::new();
+    data.u32(abi::ELEMENT_FLAGS, abi::ELEMENT_OPEN);
+    data
 }
 
 /// The user data of a set or map.

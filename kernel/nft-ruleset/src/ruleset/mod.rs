@@ -6,6 +6,7 @@
 mod dump;
 mod element;
 mod fingerprint;
+pub(crate) mod interval;
 mod names;
 mod rule;
 mod set;

@@ -84,6 +84,9 @@ pub struct SetDef {
     /// once, so that a large number costs memory: 16 bytes for each element, until the first element is
     /// removed. Since kernel 6.5, adding a set that exists changes its number, at no such cost.
     pub size: Option<u32>,
+    /// Whether an element is an interval of keys (`flags interval`), whose [`super::Key`] is made by
+    /// [`super::Key::interval`]. Only for sets of single addresses without data and timeout.
+    pub interval: bool,
     /// A comment for people, cut to 64 bytes when written.
     pub comment: Option<Cow<'static, str>>,
 }
@@ -97,6 +100,7 @@ impl SetDef {
             data: SetData::None,
             timeout: None,
             size: None,
+            interval: false,
             comment: None,
         }
     }
@@ -125,6 +129,11 @@ impl SetDef {
         Self { size: Some(size), ..self }
     }
 
+    /// Returns a set of intervals of addresses, which have the type `address`.
+    pub fn interval_set(name: impl Into<SetName>, address: Field) -> Self {
+        Self { interval: true, ..Self::set(name, [address]) }
+    }
+
     /// Adds a comment.
     pub fn with_comment(self, comment: impl Into<Cow<'static, str>>) -> Self {
         Self { comment: Some(comment.into()), ..self }
@@ -142,7 +151,14 @@ impl SetDef {
             || matches!(&self.data, SetData::Value(fields) if fields.len() > 1)
     }
 
-    /// The length of a key in bytes.
+    /// Whether this is a set of single addresses, which may be a set of intervals.
+    pub(crate) fn has_plain_addresses(&self) -> bool {
+        matches!(self.key[..], [Field::Ipv4Addr | Field::Ipv6Addr])
+            && self.data == SetData::None
+            && self.timeout.is_none()
+    }
+
+    /// The length of a key in bytes, or of each end of an interval.
     pub fn key_len(&self) -> usize {
         concat_len(&self.key)
     }
@@ -168,7 +184,10 @@ impl SetDef {
             (SetData::Value(ours), SetData::Value(theirs)) => types(ours) == types(theirs),
             (ours, theirs) => ours == theirs,
         };
-        self.name == other.name && types(&self.key) == types(&other.key) && same_data
+        self.name == other.name
+            && types(&self.key) == types(&other.key)
+            && same_data
+            && self.interval == other.interval
     }
 }
 

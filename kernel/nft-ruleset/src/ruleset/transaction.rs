@@ -153,9 +153,10 @@ impl Transaction {
         Self::default()
     }
 
-    /// Makes the commit fail with a conflict unless the ruleset has this generation, as a
-    /// [`super::TableDump`] has it. Each commit of any program starts another generation. Transports
-    /// without generations ignore this.
+    /// Makes the commit fail with a conflict if another program has changed a table since the table was
+    /// read at this generation, which a [`super::TableDump`] has. This covers all tables that the
+    /// transport has read since [`crate::Transport::release`]; commits to other tables, and those of the
+    /// transport itself, do not matter. Transports without generations ignore this.
     pub fn expect_generation(&mut self, generation: u32) {
         self.generation = Some(generation);
     }

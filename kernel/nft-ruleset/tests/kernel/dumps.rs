@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchyard_nft_ruleset::{
-    ChainBase, ElementData, Elements, Family, Field, OperationKind, Rule, SetDef, Transaction,
+    ChainBase, ElementData, Elements, Family, Field, Key, OperationKind, Rule, SetDef, Transaction,
     Transport,
 };
 
@@ -132,6 +132,8 @@ fn other_tables_are_left_out_and_other_definitions_are_recognised() {
              table ip kube-proxy {
                  set marks { type mark; }
                  set ranges { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 } }
+                 set services { type inet_service; flags interval; elements = { 80-90 } }
+                 set merging { type ipv4_addr; flags interval; auto-merge; }
                  map ports { type inet_service : inet_service; elements = { 80 : 8080 } }
                  map counted { type ipv4_addr : counter; }
                  chain strict { type filter hook forward priority 0; policy drop; }
@@ -144,11 +146,14 @@ fn other_tables_are_left_out_and_other_definitions_are_recognised() {
         assert_eq!(chains, ["ours", "raw", "strict"]);
         assert!(matches!(dump.chains["strict"].base, ChainBase::Foreign(_)));
         assert!(matches!(&dump.chains["raw"].base, ChainBase::Base(base) if base.priority == -300));
-        assert_eq!(dump.sets.len(), 4);
-        for foreign in ["marks", "ranges", "counted"] {
+        assert_eq!(dump.sets.len(), 6);
+        for foreign in ["marks", "services", "counted"] {
             assert!(dump.sets[foreign].definition.is_err(), "{foreign}");
             assert_eq!(dump.sets[foreign].elements, None);
         }
+        let ranges = dump.sets["ranges"].elements.as_ref().unwrap();
+        let keys: Vec<_> = ranges.iter().map(|range| range.element.key).collect();
+        assert_eq!(keys, [Key::interval([10, 0, 0, 0].into(), [10, 255, 255, 255].into())]);
         let ports = dump.sets["ports"].elements.as_ref().unwrap();
         assert_eq!(ports[0].element.key.as_slice(), [0, 80, 0, 0]);
         assert!(matches!(ports[0].element.data, ElementData::Value(value)

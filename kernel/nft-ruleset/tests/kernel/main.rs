@@ -4,6 +4,7 @@
 
 mod dumps;
 mod errors;
+mod foreign;
 mod json;
 mod listener;
 mod listings;

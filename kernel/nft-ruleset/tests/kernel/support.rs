@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use switchyard_core::model::Protocol;
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, Element, ElementDump, Family, Field, Hook, InterfaceMatch, Key,
@@ -125,6 +126,7 @@ pub struct Sets {
     pub nodeports: Arc<SetDef>,
     pub endpoints: Arc<SetDef>,
     pub nodeport_endpoints: Arc<SetDef>,
+    pub ranges: Arc<SetDef>,
 }
 
 impl Sets {
@@ -152,10 +154,11 @@ impl Sets {
                 [ip, udp],
             )
             .into(),
+            ranges: SetDef::interval_set("ranges", ip).with_comment("of sources").into(),
         }
     }
 
-    pub fn all(&self) -> [&Arc<SetDef>; 10] {
+    pub fn all(&self) -> [&Arc<SetDef>; 11] {
         [
             &self.addresses,
             &self.hairpins,
@@ -167,6 +170,7 @@ impl Sets {
             &self.nodeports,
             &self.endpoints,
             &self.nodeport_endpoints,
+            &self.ranges,
         ]
     }
 }
@@ -242,6 +246,27 @@ pub fn add_elements(transaction: &mut Transaction, table: &Table, sets: &Sets) {
         &sets.nodeport_endpoints,
         vec![Element::value(port.slot(1), value)],
     );
+    // An interval from the first address on, one to the last, addresses, networks, and what is none.
+    let nets: &[&str] = match family {
+        Family::Ip => &[
+            "0.0.0.0/8",
+            "10.0.0.0/9",
+            "192.0.2.1/32",
+            "192.0.2.4/30",
+            "192.0.2.8/32",
+            "240.0.0.0/4",
+        ],
+        Family::Ip6 => &[
+            "::/16",
+            "fd00::/9",
+            "2001:db8::1/128",
+            "2001:db8::4/126",
+            "2001:db8::8/128",
+            "ff00::/8",
+        ],
+    };
+    let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
+    transaction.add_elements(table, &sets.ranges, Element::intervals(&nets));
 }
 
 /// Rules with every statement, each with a chain that may have such a rule.
@@ -296,6 +321,7 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
     for (key, set) in [
         (vec![DestinationAddress], "cluster-ips"),
         (vec![SourceAddress], "cluster-ips"),
+        (vec![SourceAddress], "ranges"),
         (vec![SourceAddress, DestinationAddress, L4, DestinationPort], "hairpins"),
     ] {
         rule("services", vec![Statement::Lookup { key, set: set.into() }]);

@@ -1,0 +1,61 @@
+//! Source ranges: for each Service port that has some, a chain that drops what comes from elsewhere.
+//!
+//! A few ranges are a rule each: with a thousand such Service ports, sets would make commits several times as
+//! long, as the kernel looks sets up in a list. More ranges are a set, and the chain has two rules: the
+//! time for a packet is then the same for nine ranges and for 60,000.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use switchyard_core::{model::ServicePortName, state::ResolvedServicePort};
+
+use super::{ChainRules, names};
+use crate::ruleset::{
+    ChainName, Family, Rule, Selector, SetDef, SetName, Side, Statement, Verdict,
+};
+
+/// The most ranges that are a rule each.
+const FEW: usize = 8;
+
+/// The name of the chain, which is upstream's.
+pub(crate) fn chain_name(name: &ServicePortName) -> ChainName {
+    format!("firewall-{}", names::service_port_base(name)).into()
+}
+
+/// The name of the set. Upstream has no such set: its rule holds the ranges.
+pub(crate) fn set_name(name: &ServicePortName) -> SetName {
+    format!("sources-{}", names::service_port_base(name)).into()
+}
+
+/// The set.
+pub(crate) fn set(name: &ServicePortName, family: Family) -> Arc<SetDef> {
+    Arc::new(SetDef::interval_set(set_name(name), family.address_field()))
+}
+
+/// The ranges of a Service port, sorted and without overlaps; `None` if traffic may come from anywhere.
+fn all(port: &ResolvedServicePort) -> Option<&Arc<[IpNet]>> {
+    port.frontends.iter().find_map(|frontend| frontend.allowed_sources.as_ref())
+}
+
+/// The ranges that are elements of the set of a Service port; `None` if there is no set.
+pub(crate) fn in_set(port: &ResolvedServicePort) -> Option<&Arc<[IpNet]>> {
+    all(port).filter(|ranges| ranges.len() > FEW)
+}
+
+/// The chain, with its rules; `None` if traffic may come from anywhere.
+pub(crate) fn chain(port: &ResolvedServicePort) -> Option<ChainRules> {
+    let name = &port.id.name;
+    let allow = |source| Rule::new([source, Statement::Verdict(Verdict::Return)]);
+    let mut rules: Vec<Rule> = match in_set(port) {
+        Some(_) => {
+            let key = vec![Selector::SourceAddress];
+            vec![allow(Statement::Lookup { key, set: set_name(name) })]
+        }
+        None => {
+            let range = |&net| Statement::Address { side: Side::Source, negated: false, net };
+            all(port)?.iter().map(|net| allow(range(net))).collect()
+        }
+    };
+    rules.push(Rule::new([Statement::Verdict(Verdict::Drop)]));
+    Some(ChainRules::new(chain_name(name), rules))
+}

@@ -1,0 +1,208 @@
+//! Other programs that commit while a sync reads, plans and commits: to their own tables, which does
+//! no harm however often, and to ours, which is never overlooked.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use switchyard_core::{error::Chain, objects::Event, testing::ManyServices};
+use switchyard_nft::{
+    NftConfig, NftProxier,
+    ruleset::{
+        CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction,
+        Transport, TransportError, TransportKind, testing::InterceptingTransport,
+    },
+};
+
+use crate::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};
+
+fn netlink() -> Box<dyn Transport> {
+    TransportKind::Netlink.open().expect("netlink is there")
+}
+
+/// A transport that counts reads of tables.
+struct CountingReads(Box<dyn Transport>, Arc<AtomicUsize>);
+
+impl Transport for CountingReads {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        self.0.commit(transaction)
+    }
+
+    fn read(
+        &mut self,
+        table: &Table,
+        elements: Elements,
+    ) -> Result<Option<TableDump>, TransportError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read(table, elements)
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        self.0.read_elements(table, set)
+    }
+
+    fn release(&mut self) {
+        self.0.release();
+    }
+
+    fn port(&self) -> Option<u32> {
+        self.0.port()
+    }
+}
+
+#[test]
+fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
+    in_namespace(|| {
+        let stop = AtomicBool::new(false);
+        let commits = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut other = netlink();
+                let theirs = Table::new(Family::Ip, "theirs");
+                let (mut add, mut delete) = (Transaction::new(), Transaction::new());
+                add.add_table(&theirs);
+                add.add_chain(&theirs, "chain");
+                delete.delete_table(&theirs);
+                while !stop.load(Ordering::Relaxed) {
+                    other.commit(&add).expect("committed");
+                    other.commit(&delete).expect("committed");
+                    commits.fetch_add(2, Ordering::Relaxed);
+                    // Far more would be more than the record can hold while a sync is planned, which is
+                    // read again then.
+                    thread::sleep(Duration::from_micros(300));
+                }
+            });
+            let work = || -> Result<(), String> {
+                let many = ManyServices { services: 2_000, endpoints: 5 };
+                let reads = Arc::new(AtomicUsize::new(0));
+                let transport = CountingReads(netlink(), reads.clone());
+                let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+                let mut node = Node::new(many.node(), proxier);
+                // Syncs, and returns how often both tables were read.
+                let sync = |node: &mut Node| {
+                    let result = node.try_sync().map(|_| reads.swap(0, Ordering::Relaxed) / 2);
+                    result.map_err(|error| Chain(&error).to_string())
+                };
+                let change = |n: usize, version| Event::Apply(many.slice(n, version));
+                node.apply(many.lists());
+                let mut full = vec![sync(&mut node)?];
+                let mut ordinary = Vec::new();
+                for version in 1..=5 {
+                    for n in 0..5 {
+                        node.apply([change(n, version)]);
+                        ordinary.push(sync(&mut node)?);
+                    }
+                    node.apply((100..1_000).map(|n| change(n, version)));
+                    node.tracker.request_comparison();
+                    full.push(sync(&mut node)?);
+                }
+                match (ordinary.iter().sum(), full.iter().max()) {
+                    (0, Some(1)) => Ok(()),
+                    _ => Err(format!("reads: {ordinary:?} {full:?}")),
+                }
+            };
+            let result = work();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(result, Ok(()), "full syncs read once, ordinary syncs not at all");
+        });
+        assert!(commits.into_inner() > 1000);
+    });
+}
+
+/// Runs an nft script before a commit, once, as another program would in just this moment.
+fn meddling(script: &'static str) -> (NftProxier, Arc<AtomicBool>) {
+    let meddles = Arc::new(AtomicBool::new(false));
+    let flag = meddles.clone();
+    let transport = InterceptingTransport::new(netlink(), move |_| {
+        if flag.swap(false, Ordering::Relaxed) {
+            nft(script);
+        }
+        Ok(())
+    });
+    (NftProxier::new(NftConfig::default(), Box::new(transport)), meddles)
+}
+
+#[test]
+fn a_change_between_reading_and_committing_is_repaired_in_the_same_sync() {
+    for script in [
+        "add element ip kube-proxy cluster-ips { 10.96.9.9 }",
+        "flush chain ip6 kube-proxy services",
+        "delete table ip kube-proxy; delete table ip6 kube-proxy",
+    ] {
+        in_namespace(|| {
+            let (proxier, meddles) = meddling(script);
+            let mut node = start(config());
+            node.sync(web());
+            node.sync([web_slice(&[1, 2])]);
+            node.full();
+            let expected = ruleset();
+            node.sync([web_slice(&[1, 2, 3])]);
+            let mut restarted = Node::new(config(), proxier);
+            // Something is left to commit, and in this moment another program changes the table.
+            restarted.apply(web());
+            restarted.apply([web_slice(&[1, 2])]);
+            meddles.store(true, Ordering::Relaxed);
+            restarted.try_sync().expect("the sync reads again");
+            assert!(!meddles.load(Ordering::Relaxed), "something was committed");
+            assert!(!ruleset().contains("10.96.9.9"), "{script}");
+            restarted.full();
+            assert_eq!(sorted(&ruleset()), sorted(&expected), "{script}");
+            assert!(restarted.full().bytes == 0);
+        });
+    }
+}
+
+/// The parts of a listing in any order: elements come in any order.
+fn sorted(listing: &str) -> Vec<String> {
+    let parts = listing.split([',', '\n', '{', '}']).map(|part| part.trim().to_owned());
+    let mut parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+    parts.sort();
+    parts
+}
+
+/// A sync of which a part was committed: what the backend remembered is not what the kernel holds, so
+/// that nothing may be compared with it.
+#[test]
+fn nothing_is_remembered_after_a_part_of_a_sync() {
+    in_namespace(|| {
+        let fails_at = Arc::new(AtomicUsize::new(usize::MAX));
+        let countdown = fails_at.clone();
+        let transport = InterceptingTransport::new(netlink(), move |_| {
+            let left = countdown.load(Ordering::Relaxed);
+            if left == usize::MAX {
+                return Ok(());
+            }
+            countdown.store(left.checked_sub(1).unwrap_or(usize::MAX), Ordering::Relaxed);
+            match left {
+                0 => Err(TransportError::Malformed("made to fail by a test".to_owned())),
+                _ => Ok(()),
+            }
+        });
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(config(), proxier);
+        node.sync(web());
+        // The first of three transactions makes `lb/2`; the second is refused.
+        node.apply([web_slice(&[1, 2])]);
+        fails_at.store(1, Ordering::Relaxed);
+        node.try_sync().expect_err("the second transaction is refused");
+        assert_eq!(fails_at.load(Ordering::Relaxed), usize::MAX, "there was a second");
+        let listed = ruleset();
+        assert!(listed.contains("chain lb/2 {"), "the first was committed: {listed}");
+        assert!(!listed.contains("goto masquerade-lb/2"), "the second was not: {listed}");
+        // Back to three endpoints: the rules of `lb/2` have to go, and nobody else made them.
+        node.apply([web_slice(&[1, 2, 3])]);
+        let report = node.try_sync().expect("a full sync");
+        assert!(report.drift.is_none(), "{:?}", report.drift);
+        assert!(!ruleset().contains("chain lb/2 {\n\t\tmeta"), "{}", ruleset());
+        assert_eq!(node.full().bytes, 0);
+    });
+}
