@@ -113,10 +113,11 @@ deny:
 	@scripts/test-check-advisories.sh
 	scripts/check-advisories.sh
 
-# The packet tests run the programs that the first line builds.
+# The packet tests run the programs that are built first, with the tests: with the features that the tests
+# ask of dependencies, so that no dependency is built twice.
 tests:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays

@@ -64,8 +64,8 @@ fn an_embedded_engine_syncs_and_takes_over() -> Result<(), Box<dyn Error>> {
 
     assert!(first.starts_with("first lists: added="), "{first}");
     assert!(first.ends_with(" removed=0") && !first.contains("added=0"), "{first}");
-    // The elements of the two endpoints, and no more.
-    assert_eq!(change, "another pod: added=2 removed=2");
+    // The slots of the cluster IP and the node port, and the connection of the pod to itself.
+    assert_eq!(change, "another pod: added=3 removed=3");
     assert_eq!(again, "started again: added=0 removed=0");
     assert_eq!(cleaned_up, "cleaned up");
     assert_eq!(namespace.output("nft", &["list", "tables"], "")?, "", "nothing is left");
