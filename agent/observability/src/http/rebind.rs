@@ -112,6 +112,11 @@ fn bind(address: SocketAddr, running: &mut Option<Server>) -> io::Result<TcpList
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        net::IpAddr,
+        sync::atomic::{AtomicU8, Ordering},
+    };
+
     use bytes::Bytes;
     use hyper::Request;
     use tokio::{
@@ -149,10 +154,14 @@ mod tests {
         time::timeout(Duration::from_secs(20), fulfilled).await.expect("it stays as it is");
     }
 
-    /// Returns addresses that were free just now.
+    /// Returns addresses whose ports nobody used just now, at any address. Each call has a loopback
+    /// address of its own, so that no other test takes a port that was closed.
     fn free() -> [SocketAddr; 2] {
-        let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-        listeners.map(|listener| listener.local_addr().unwrap())
+        static NEXT: AtomicU8 = AtomicU8::new(2);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let own = IpAddr::from([127, high, low, NEXT.fetch_add(1, Ordering::Relaxed)]);
+        let listeners = [(); 2].map(|()| std::net::TcpListener::bind("0.0.0.0:0").unwrap());
+        listeners.map(|listener| SocketAddr::new(own, listener.local_addr().unwrap().port()))
     }
 
     fn retried(address: SocketAddr) -> ServerAddress {
