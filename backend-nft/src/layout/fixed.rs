@@ -208,7 +208,7 @@ fn remember_clients() -> Rule {
 
 /// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel does
 /// the same unless `route_localnet` is on. This backend switches the setting on to serve node ports on
-/// localhost, and so do other proxies and programs; nobody switches it off. Here, answers to the
+/// localhost, and so do other proxies and programs; no program switches the setting off. At this hook, answers to the
 /// node's own packets do not have loopback addresses yet, and neither has a packet that another
 /// program's rules will translate.
 fn martians(context: &Context<'_>) -> Vec<Rule> {

@@ -23,6 +23,16 @@ pub(crate) enum TableChange {
     Replace,
 }
 
+/// Returns the keys that are `known` and not wanted, and the elements that are `wanted` and not known.
+pub(super) fn difference(
+    known: impl IntoIterator<Item = Key>,
+    wanted: impl IntoIterator<Item = Element>,
+) -> (Vec<Key>, Vec<Element>) {
+    let mut left: HashSet<Key> = known.into_iter().collect();
+    let add = wanted.into_iter().filter(|element| !left.remove(&element.key)).collect();
+    (left.into_iter().collect(), add)
+}
+
 /// The changes to the table of one family.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {

@@ -14,7 +14,7 @@ use switchyard_core::{
 };
 
 use super::{
-    changes::{Changes, TableChange},
+    changes::{Changes, TableChange, difference},
     memory::{Memory, PlacedPort, TableMemory},
     ranges::RangeChange,
 };
@@ -313,15 +313,9 @@ fn compare_members(changes: &mut Changes, pool: &RememberedPool, dump: &TableDum
     let known = dump.sets.get(&set.name).filter(|known| {
         known.definition.as_ref().is_ok_and(|definition| definition.same_shape(set))
     });
-    let mut known: HashSet<Key> = known
-        .and_then(|known| known.elements.as_ref())
-        .into_iter()
-        .flatten()
-        .map(|known| known.element.key)
-        .collect();
-    let added: Vec<Element> =
-        pool.elements().filter(|element| !known.remove(&element.key)).collect();
-    changes.change_own(set, known.into_iter().collect(), added);
+    let known = known.and_then(|known| known.elements.as_ref()).into_iter().flatten();
+    let (gone, come) = difference(known.map(|known| known.element.key), pool.elements());
+    changes.change_own(set, gone, come);
 }
 
 /// The endpoints as the kernel has them in slots.

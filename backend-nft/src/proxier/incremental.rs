@@ -12,7 +12,7 @@ use switchyard_core::{
 };
 
 use super::{
-    changes::Changes,
+    changes::{Changes, difference},
     memory::{Memory, PlacedPort},
     ranges,
 };
@@ -273,9 +273,9 @@ fn compare_pools(
             changes.add_sets.extend([pool.members, pool.clients]);
             continue;
         };
-        let mut left: HashSet<Key> = before.elements().map(|element| element.key).collect();
-        let came = pool.elements().filter(|element| !left.remove(&element.key)).collect();
-        changes.change_own(&pool.members, left.into_iter().collect(), came);
+        let known = before.elements().map(|element| element.key);
+        let (gone, come) = difference(known, pool.elements());
+        changes.change_own(&pool.members, gone, come);
         let endpoints: HashSet<Value> = pool.values().collect();
         if before.clients.same_shape(&pool.clients) {
             let left: HashSet<Value> =

@@ -106,7 +106,7 @@ impl NftProxier {
         let (transactions, mut report) = into_transactions(changes);
         match self.commit(&transactions, &mut report) {
             // A client that was to be forgotten has timed out since it was read.
-            Err(error) if error.is_missing() && !forget.v4.is_empty() | !forget.v6.is_empty() => {
+            Err(error) if error.is_missing() && !(forget.v4.is_empty() && forget.v6.is_empty()) => {
                 return self.sync_full(change);
             }
             result => result?,

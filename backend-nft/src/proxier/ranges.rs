@@ -8,7 +8,7 @@ use std::{
 
 use switchyard_core::{state::ResolvedServicePort, transition::PortChange};
 
-use super::changes::Changes;
+use super::changes::{Changes, difference};
 use crate::{
     layout::source_ranges,
     ruleset::{Element, Key, SetName},
@@ -60,10 +60,7 @@ pub(super) fn compare(changes: &mut Changes, port: PortChange<'_>) -> Option<Set
 impl RangeChange {
     /// The change from the elements `known` to those that are `wanted`.
     pub(super) fn between(known: impl IntoIterator<Item = Key>, wanted: Vec<Element>) -> Self {
-        let mut left: HashSet<Key> = known.into_iter().collect();
-        let mut add = wanted;
-        add.retain(|element| !left.remove(&element.key));
-        let mut delete: Vec<Key> = left.into_iter().collect();
+        let (mut delete, add) = difference(known, wanted);
         delete.sort_unstable();
         Self { delete, add }
     }

@@ -20,7 +20,7 @@ use switchyard_nft::{
     ruleset::{TransportKind, testing::InterceptingTransport},
 };
 
-use crate::common::{config, in_namespace, nft, open, ruleset, start};
+use crate::common::{clients, config, in_namespace, nft, open, ruleset, start};
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
 const BASE: &str = "KBDI3LGB-ns/sticky/tcp/http";
@@ -39,13 +39,6 @@ fn endpoints(numbers: impl IntoIterator<Item = u16>) -> Event {
     let address = |number: u16| format!("10.244.{}.{}", number >> 8, number & 0xff);
     let endpoints = numbers.into_iter().map(|number| endpoint(&address(number), "elsewhere"));
     endpoints.fold(made, |made, endpoint| made.endpoint(endpoint)).apply()
-}
-
-/// The line `map clients-... {` of the only Service with affinity, without its frame.
-fn clients() -> String {
-    let listed = ruleset();
-    let line = listed.lines().find(|line| line.contains("map clients-")).expect("a map");
-    line.trim().trim_start_matches("map ").trim_end_matches(" {").to_owned()
 }
 
 /// Has the Service remember a client for so many seconds.

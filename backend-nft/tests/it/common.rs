@@ -58,3 +58,10 @@ pub fn config() -> NodeConfig {
     made.local_pods = LocalPodsConfig::NodeCidr;
     made
 }
+
+/// The name of the map that remembers the clients of the only Service with affinity.
+pub fn clients() -> String {
+    let listed = ruleset();
+    let line = listed.lines().find(|line| line.contains("map clients-")).expect("a map");
+    line.trim().trim_start_matches("map ").trim_end_matches(" {").to_owned()
+}

@@ -12,7 +12,7 @@ use switchyard_nft::{
     ruleset::{TransportKind, testing::InterceptingTransport},
 };
 
-use crate::common::{config, in_namespace, nft, open, ruleset, start, web, web_slice};
+use crate::common::{clients, config, in_namespace, nft, open, ruleset, start, web, web_slice};
 
 #[test]
 fn a_sync_sends_what_changed_and_no_more() {
@@ -71,13 +71,6 @@ fn a_restart_sends_nothing() {
         assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0));
         assert!(ruleset().contains("10.0.0.1 expires"), "clients keep their endpoint");
     });
-}
-
-/// The name of the map that remembers the clients of the only Service with affinity.
-fn clients() -> String {
-    let listed = ruleset();
-    let line = listed.lines().find(|line| line.contains("map clients-")).expect("a map");
-    line.trim().trim_start_matches("map ").trim_end_matches(" {").to_owned()
 }
 
 #[test]
