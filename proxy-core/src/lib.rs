@@ -86,6 +86,7 @@
 //!
 //! An [`engine::Engine`] runs all of that on a thread of its own.
 //!
+//! [`maglev`] has the tables by which nodes choose endpoints alike, for backends that look endpoints up.
 //! [`model`] has the words that all of them share. The crate knows no kernel, no Kubernetes client
 //! and no process-wide state.
 //!
@@ -103,6 +104,7 @@ pub mod config;
 #[cfg(feature = "runner")]
 pub mod engine;
 pub mod error;
+pub mod maglev;
 pub mod model;
 pub mod objects;
 mod parsed;

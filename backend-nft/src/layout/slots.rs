@@ -69,6 +69,7 @@ mod tests {
                 address: ([10, 0, 0, 1], port).into(),
                 is_local: false,
                 may_be_local: false,
+                weight: 1,
             })
             .collect()
     }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use switchyard_core::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
     state::{Endpoint, Pool, ResolvedServicePort},
 };
 use switchyard_netlink::{Socket, Writer};
@@ -27,6 +27,7 @@ pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePor
         address: address.parse().unwrap(),
         is_local: false,
         may_be_local: false,
+        weight: 1,
     };
     Arc::new(ResolvedServicePort {
         id: ServicePortId { name, family: IpFamily::V4 },
@@ -35,6 +36,7 @@ pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePor
         local: Pool::default(),
         draining: Pool::default(),
         affinity: None,
+        spread: Spread::default(),
     })
 }
 

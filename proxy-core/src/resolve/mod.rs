@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use self::pools::Pools;
 use crate::{
-    model::{IpFamily, PerFamily, ServicePortId, ServicePortName},
+    model::{IpFamily, PerFamily, ServicePortId, ServicePortName, Spread},
     parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
@@ -86,6 +86,7 @@ pub(crate) fn resolve<'s>(
         cluster,
         local,
         affinity: service.affinity,
+        spread: Spread::Random,
         frontends,
         id: id.clone(),
     }

@@ -137,6 +137,7 @@ fn pool(endpoints: &Candidates<'_>, mut is_in: impl FnMut(&SliceEndpoint) -> boo
             address,
             is_local: endpoint.is_local,
             may_be_local: endpoint.may_be_local,
+            weight: 1,
         })
         .collect()
 }

@@ -15,7 +15,7 @@
 mod serialized;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -23,7 +23,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::model::{PerFamily, ServiceName, ServicePortId};
+use crate::model::{PerFamily, ServiceName, ServicePortId, Spread};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,6 +142,10 @@ pub struct ResolvedServicePort {
         serde(rename = "affinitySeconds", serialize_with = "serialized::seconds")
     )]
     pub affinity: Option<Duration>,
+    /// How new connections are shared out among the endpoints of a pool: one of the spreads that the
+    /// backend [can program](crate::proxier::Proxier::abilities). With affinity, the spread chooses
+    /// the endpoint of clients that are not remembered.
+    pub spread: Spread,
 }
 
 impl ResolvedServicePort {
@@ -158,14 +162,17 @@ impl ResolvedServicePort {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
     }
 
-    /// Returns the endpoints of both pools, each once, in order.
+    /// Returns the endpoints of both pools, each address once, in order. An endpoint of both pools
+    /// has its weight in the `Cluster` pool.
     pub fn reachable(&self) -> impl Iterator<Item = &Endpoint> {
-        let both: BTreeSet<&Endpoint> = self.cluster.iter().chain(self.local.iter()).collect();
-        both.into_iter()
+        let both = self.local.iter().chain(self.cluster.iter());
+        let both: BTreeMap<SocketAddr, &Endpoint> = both.map(|e| (e.address, e)).collect();
+        both.into_values()
     }
 }
 
-/// Endpoints that traffic is spread over evenly: sorted by address, each once.
+/// Endpoints that traffic is spread over in proportion to their weights: sorted by address, each once.
+/// The greatest common divisor of the weights is 1, so that all weights are 1 unless they differ.
 pub type Pool = Arc<[Endpoint]>;
 
 /// Whether there is an endpoint at `address` in the pool.
@@ -185,6 +192,10 @@ pub struct Endpoint {
     /// Whether the endpoint may run on this node: it does, or its slice names no node. A connection from
     /// such an endpoint may come back to it (hairpin) without leaving the node.
     pub may_be_local: bool,
+    /// The endpoint's share of new connections, relative to those of the other endpoints in the pool;
+    /// at least 1. An endpoint that gets no new connections is in no pool, but may be in
+    /// [`ResolvedServicePort::draining`], where weights mean nothing and are 1.
+    pub weight: u32,
 }
 
 /// A kind of a Service port's pools.

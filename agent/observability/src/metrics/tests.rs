@@ -1,7 +1,7 @@
 //! The metrics of syncs and changes, as text.
 
 use switchyard_core::{
-    model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
     objects::ObjectKey,
     proxier::{RefusedAttempt, RuleCount, SyncReport},
     state::{ResolvedServicePort, State},
@@ -235,6 +235,7 @@ fn ports(ports: &[(&str, IpFamily)]) -> State {
             local: [].into(),
             draining: [].into(),
             affinity: None,
+            spread: Spread::default(),
         };
         (id, port.into())
     };

@@ -1,10 +1,13 @@
 //! The interface of backends: a [`Backend`] can be probed, opened and cleaned up after; an open backend
 //! is a [`Proxier`], which syncs; its [`Monitor`] reports changes by other programs.
 
+mod abilities;
+
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
+pub use self::abilities::Abilities;
 use crate::{
     config::NodeConfig,
     model::{IpFamily, PerFamily, ServicePortId},
@@ -182,6 +185,12 @@ pub trait Proxier: Send {
     /// The mode that selects the backend.
     fn mode(&self) -> Mode;
 
+    /// The spreads that the backend can program, and whether it can program weights. An engine asks
+    /// once, before the first sync; the states that it shows ask for nothing else.
+    fn abilities(&self) -> Abilities {
+        Abilities::PARITY
+    }
+
     /// Makes the kernel hold [`change.after()`](Transition::after). May block its thread for as
     /// long as the kernel takes, which is why an [`Engine`](crate::engine::Engine) has a thread of
     /// its own.
@@ -213,6 +222,10 @@ pub trait Proxier: Send {
 impl Proxier for Box<dyn Proxier> {
     fn mode(&self) -> Mode {
         (**self).mode()
+    }
+
+    fn abilities(&self) -> Abilities {
+        (**self).abilities()
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -1,0 +1,108 @@
+//! The ways in which new connections are shared out among endpoints.
+
+use std::{fmt, str::FromStr};
+
+/// How new connections to a Service port are shared out among the endpoints of a pool, in proportion to
+/// the weights of the endpoints.
+///
+/// The kernel's documentation of its schedulers (`ip_vs`, `ipvsadm(8)`) is the source of those that only
+/// some backends have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Spread {
+    /// `random`: each connection draws an endpoint (kube-proxy's iptables and nftables modes).
+    #[default]
+    Random,
+    /// `round-robin`: endpoints take turns.
+    RoundRobin,
+    /// `source-hash`: the client's address decides, on each node alike.
+    SourceHash,
+    /// `maglev`: the client's address and port decide, on each node alike; when an endpoint comes or
+    /// goes, few clients change to another endpoint (Eisenbud and others, NSDI 2016).
+    Maglev,
+    /// `least-connections`: the endpoint with the fewest connections.
+    LeastConnections,
+    /// `shortest-expected-delay`: the endpoint with the fewest connections for its weight, with the new
+    /// one counted.
+    ShortestExpectedDelay,
+    /// `never-queue`: an endpoint without connections, else as `shortest-expected-delay`.
+    NeverQueue,
+    /// `locality-least-connections`: all connections to an address go to one endpoint until that
+    /// endpoint is overloaded.
+    LocalityLeastConnections,
+    /// `locality-least-connections-replicated`: the same with several endpoints for an address.
+    LocalityLeastConnectionsReplicated,
+    /// `destination-hash`: the address that the client connects to decides.
+    DestinationHash,
+    /// `weighted-failover`: the endpoint with the greatest weight.
+    WeightedFailover,
+    /// `weighted-overflow`: the endpoint with the greatest weight, until it has as many connections as
+    /// its weight; then the next.
+    WeightedOverflow,
+}
+
+impl Spread {
+    /// Every spread.
+    pub const ALL: [Self; 12] = [
+        Self::Random,
+        Self::RoundRobin,
+        Self::SourceHash,
+        Self::Maglev,
+        Self::LeastConnections,
+        Self::ShortestExpectedDelay,
+        Self::NeverQueue,
+        Self::LocalityLeastConnections,
+        Self::LocalityLeastConnectionsReplicated,
+        Self::DestinationHash,
+        Self::WeightedFailover,
+        Self::WeightedOverflow,
+    ];
+
+    /// The name of the spread in annotations and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::RoundRobin => "round-robin",
+            Self::SourceHash => "source-hash",
+            Self::Maglev => "maglev",
+            Self::LeastConnections => "least-connections",
+            Self::ShortestExpectedDelay => "shortest-expected-delay",
+            Self::NeverQueue => "never-queue",
+            Self::LocalityLeastConnections => "locality-least-connections",
+            Self::LocalityLeastConnectionsReplicated => "locality-least-connections-replicated",
+            Self::DestinationHash => "destination-hash",
+            Self::WeightedFailover => "weighted-failover",
+            Self::WeightedOverflow => "weighted-overflow",
+        }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Spread {
+    type Err = ();
+
+    /// Reads a name of [`Spread::as_str`].
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|spread| spread.as_str() == text).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spread_is_where_its_number_says_and_has_a_name() {
+        for (index, spread) in Spread::ALL.into_iter().enumerate() {
+            assert_eq!(spread as usize, index);
+            assert_eq!(spread.as_str().parse(), Ok(spread));
+        }
+        assert_eq!("Maglev".parse::<Spread>(), Err(()));
+    }
+}

@@ -1,0 +1,54 @@
+//! The ways in which a backend can share out connections.
+
+use crate::model::Spread;
+
+/// The spreads that a backend can program, and whether it can program weights. A Service port that asks
+/// for more is resolved to the nearest thing that the backend can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// The largest number of endpoints for each spread; 0 for spreads that the backend cannot program.
+    most_endpoints: [usize; Spread::ALL.len()],
+    weights: bool,
+}
+
+impl Default for Abilities {
+    /// Returns [`Abilities::PARITY`].
+    fn default() -> Self {
+        Self::PARITY
+    }
+}
+
+impl Abilities {
+    /// The abilities of kube-proxy's iptables and nftables modes: connections are spread at random,
+    /// and evenly.
+    pub const PARITY: Self =
+        Self { most_endpoints: [0; Spread::ALL.len()], weights: false }.with(Spread::Random);
+
+    /// Adds a spread, for pools of any size.
+    pub const fn with(self, spread: Spread) -> Self {
+        self.with_at_most(spread, usize::MAX)
+    }
+
+    /// Adds a spread for pools of at most so many endpoints.
+    pub const fn with_at_most(mut self, spread: Spread, endpoints: usize) -> Self {
+        self.most_endpoints[spread as usize] = endpoints;
+        self
+    }
+
+    /// Adds weights, with every spread.
+    pub const fn with_weights(mut self) -> Self {
+        self.weights = true;
+        self
+    }
+
+    /// The largest number of endpoints that the backend can spread connections over in this way; 0 if
+    /// the backend cannot at all.
+    pub const fn most_endpoints(&self, spread: Spread) -> usize {
+        self.most_endpoints[spread as usize]
+    }
+
+    /// Whether the backend gives endpoints shares of connections in proportion to their weights.
+    pub const fn has_weights(&self) -> bool {
+        self.weights
+    }
+}
