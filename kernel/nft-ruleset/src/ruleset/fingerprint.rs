@@ -42,8 +42,10 @@ impl Write for Fnv {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::model::Protocol;
+
     use super::*;
-    use crate::{Statement, Verdict};
+    use crate::{Selector, Statement, Verdict};
 
     #[test]
     fn the_hash_is_fnv_1a() {
@@ -60,5 +62,22 @@ mod tests {
         let other = Rule::new([Statement::CtStateNew, Statement::Verdict(Verdict::Return)]);
         assert_ne!(other.fingerprint(Family::Ip), same);
         assert_ne!(rule.with_comment("why").fingerprint(Family::Ip), same);
+    }
+
+    #[test]
+    fn a_random_slot_has_the_fingerprint_that_it_always_had() {
+        let fingerprint = |family, key: &[Selector]| {
+            Rule::new([Statement::DnatRandom {
+                protocol: Protocol::Tcp,
+                key: key.to_vec(),
+                slots: 5,
+                map: "tcp-endpoints".into(),
+            }])
+            .fingerprint(family)
+        };
+        let by_address = [Selector::DestinationAddress, Selector::DestinationPort];
+        // Rules in the kernels of running nodes have it: another one replaces them all.
+        assert_eq!(fingerprint(Family::Ip, &by_address), 0x4e42_41c0_48a7_cf27);
+        assert_eq!(fingerprint(Family::Ip6, &by_address[1..]), 0x596e_8815_1cea_42f7);
     }
 }
