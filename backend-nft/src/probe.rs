@@ -11,8 +11,8 @@ use switchyard_core::model::{PerFamily, Protocol};
 use crate::{
     layout::names::table,
     ruleset::{
-        BaseChain, ChainKind, ChainName, Family, Field, Hook, Refusal, Rule, Selector, SetDef,
-        Side, Statement, Transaction, Transport, TransportError, TransportKind,
+        BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector,
+        SetDef, Side, Statement, Transaction, Transport, TransportError, TransportKind,
     },
 };
 
@@ -128,7 +128,8 @@ fn wanted(families: &[Family]) -> (Transaction, Vec<&'static str>) {
         }
         let key = vec![Selector::DestinationPort];
         let by_port = Statement::DnatMap { key: key.clone(), map: BY_PORT.into() };
-        let by_slot = Statement::DnatRandom { protocol, key, slots: 1, map: BY_SLOT.into() };
+        let (draw, map) = (Draw::Random, BY_SLOT.into());
+        let by_slot = Statement::DnatSlot { protocol, key, draw, slots: 1, map };
         for (chain, statements, module) in [
             (NAT_IN, vec![Statement::FibLocal(Side::Destination)], fib),
             (NAT_IN, vec![Statement::Protocol(protocol), by_port], "nft_nat"),

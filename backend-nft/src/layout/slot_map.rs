@@ -8,7 +8,7 @@ use switchyard_core::{
     state::{Frontend, PoolKind},
 };
 
-use crate::ruleset::{Family, Field, Rule, Selector, SetDef, Statement, Value};
+use crate::ruleset::{Draw, Family, Field, Rule, Selector, SetDef, Statement, Value};
 
 /// The kind of address at which traffic arrives, which decides how a Service port is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -125,7 +125,7 @@ impl SlotMap {
             Scope::NodePort => vec![Selector::DestinationPort],
         };
         let (protocol, map) = (self.protocol, self.name().into());
-        Rule::new([Statement::DnatRandom { protocol, key, slots, map }])
+        Rule::new([Statement::DnatSlot { protocol, key, draw: Draw::Random, slots, map }])
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use switchyard_core::model::Protocol;
 
 use crate::ruleset::{
-    ChainKind, Element, ElementData, Family, Field, Hook, InterfaceMatch, Key, Operation,
+    ChainKind, Draw, Element, ElementData, Family, Field, Hook, InterfaceMatch, Key, Operation,
     OperationKind, Rule, Selector, SetData, SetDef, Side, Statement, Table, Transaction, Verdict,
     interval,
 };
@@ -278,10 +278,19 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
             selectors(f, family, key)?;
             write!(f, " vmap @{map}")
         }
-        Statement::DnatRandom { protocol, key, slots, map } => {
+        Statement::DnatSlot { protocol, key, draw, slots, map } => {
             write!(f, "dnat {family} to ")?;
             selectors_of(f, family, key, protocol.as_lower())?;
-            write!(f, " . numgen random mod {slots} map @{map}")
+            match draw {
+                Draw::Random => write!(f, " . numgen random mod {slots}")?,
+                Draw::InTurn => write!(f, " . numgen inc mod {slots}")?,
+                Draw::Hash { of, seed } => {
+                    f.write_str(" . jhash ")?;
+                    selectors_of(f, family, of, protocol.as_lower())?;
+                    write!(f, " mod {slots} seed {seed:#x}")?;
+                }
+            }
+            write!(f, " map @{map}")
         }
         Statement::DnatMap { key, map } => {
             write!(f, "dnat {family} to ")?;
@@ -316,6 +325,7 @@ fn selectors_of(
         Selector::SourceAddress => write!(f, "{family} saddr"),
         Selector::DestinationAddress => write!(f, "{family} daddr"),
         Selector::Protocol => f.write_str("meta l4proto"),
+        Selector::SourcePort => write!(f, "{transport} sport"),
         Selector::DestinationPort => write!(f, "{transport} dport"),
         Selector::OriginalSource => write!(f, "ct original {family} saddr"),
         Selector::OriginalDestination => write!(f, "ct original {family} daddr"),

@@ -303,8 +303,26 @@ pub mod expression {
     pub const NUMGEN_TYPE: u16 = 3;
     /// `NFTA_NG_OFFSET`
     pub const NUMGEN_OFFSET: u16 = 4;
+    /// `NFT_NG_INCREMENTAL`
+    pub const NUMGEN_IN_TURN: u32 = 0;
     /// `NFT_NG_RANDOM`
     pub const NUMGEN_RANDOM: u32 = 1;
+    /// `NFTA_HASH_SREG`
+    pub const HASH_SREG: u16 = 1;
+    /// `NFTA_HASH_DREG`
+    pub const HASH_DREG: u16 = 2;
+    /// `NFTA_HASH_LEN`
+    pub const HASH_LEN: u16 = 3;
+    /// `NFTA_HASH_MODULUS`
+    pub const HASH_MODULUS: u16 = 4;
+    /// `NFTA_HASH_SEED`
+    pub const HASH_SEED: u16 = 5;
+    /// `NFTA_HASH_OFFSET`
+    pub const HASH_OFFSET: u16 = 6;
+    /// `NFTA_HASH_TYPE`
+    pub const HASH_TYPE: u16 = 7;
+    /// `NFT_HASH_JENKINS`
+    pub const HASH_JENKINS: u32 = 0;
     /// `NFTA_NAT_TYPE`
     pub const NAT_TYPE: u16 = 1;
     /// `NFTA_NAT_FAMILY`

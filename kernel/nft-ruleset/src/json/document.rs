@@ -26,9 +26,20 @@ use crate::{
 };
 
 /// A transaction as commands of libnftables' JSON schema, in order, for a serializer. The document
-/// prints as [`super::JsonTransport`] sends it.
+/// prints as [`super::JsonTransport`] sends it, unless nft would not load it.
 #[derive(Clone, Copy, Debug)]
 pub struct Document<'a>(pub &'a Transaction);
+
+impl Document<'_> {
+    /// Whether nft loads the document. nft (seen with 1.1.3) lists a [`crate::Draw::Hash`] of several parts
+    /// in JSON, but does not load it from there.
+    pub fn nft_loads(&self) -> bool {
+        self.0.operations().iter().all(|operation| match &operation.kind {
+            OperationKind::AddRule(_, rule) => rule.statements.iter().all(rule::nft_loads),
+            _ => true,
+        })
+    }
+}
 
 impl Serialize for Document<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -25,7 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Commits and reads by running `nft -j`, in the network namespace of the calling thread.
 ///
 /// The transport needs an nft that takes maps with `typeof` and concatenated data in JSON, such as
-/// 1.1.3. Such an nft drops the comments of sets. There are no generations: if another program
+/// 1.1.3. Such an nft drops the comments of sets. A transaction that it would not load from JSON
+/// ([`Document::nft_loads`]) is sent as text, to the same effect. There are no generations: if another program
 /// changes the ruleset between a read and a commit, the commit does not fail.
 #[derive(Clone, Debug)]
 pub struct JsonTransport {
@@ -71,10 +72,18 @@ impl Transport for JsonTransport {
         if transaction.is_empty() {
             return Ok(CommitStats::default());
         }
-        let document = serde_json::to_vec(&Document(transaction))
-            .map_err(|error| TransportError::Malformed(error.to_string()))?;
+        let document = Document(transaction);
+        // The program reads either format. It reads some rules as text alone.
+        let (arguments, document) = match document.nft_loads() {
+            true => {
+                let json = serde_json::to_vec(&document)
+                    .map_err(|error| TransportError::Malformed(error.to_string()))?;
+                (&["-j", "-f", "-"][..], json)
+            }
+            false => (&["-f", "-"][..], transaction.to_string().into_bytes()),
+        };
         let begun = Instant::now();
-        self.program.succeed(&["-j", "-f", "-"], &document)?;
+        self.program.succeed(arguments, &document)?;
         Ok(CommitStats {
             operations: transaction.operations().len(),
             bytes: document.len(),

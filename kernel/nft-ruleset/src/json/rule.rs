@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet};
 use ipnet::IpNet;
 use nftables::{
     expr::{
-        BinaryOperation, CT, CTDir, Expression, Fib, FibFlag, FibResult, Map, Meta, MetaKey,
+        BinaryOperation, CT, CTDir, Expression, Fib, FibFlag, FibResult, JHash, Map, Meta, MetaKey,
         NamedExpression, NgMode, Numgen, Payload, PayloadField, Prefix,
     },
     stmt::{
@@ -18,7 +18,8 @@ use serde::Serialize;
 
 use crate::{
     ruleset::{
-        Family, Field, InterfaceMatch, Rule, Selector, SetName, Side, Statement, Table, Verdict,
+        Draw, Family, Field, InterfaceMatch, Rule, Selector, SetName, Side, Statement, Table,
+        Verdict,
     },
     text,
 };
@@ -73,6 +74,13 @@ pub(super) struct MapUpdate<'a> {
     map: String,
 }
 
+/// Whether nft loads the statement from JSON: a hash of several parts is a concatenation in the
+/// concatenation that is the key, which nft rejects.
+pub(super) fn nft_loads(statement: &Statement) -> bool {
+    let Statement::DnatSlot { draw: Draw::Hash { of, .. }, .. } = statement else { return true };
+    of.len() == 1
+}
+
 /// Returns a statement as JSON has it.
 pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'_> {
     let known = match statement {
@@ -118,9 +126,14 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
             key: selectors(family, key),
             data: reference(map.as_str()),
         }),
-        Statement::DnatRandom { protocol, key, slots, map } => {
-            let mut parts = selectors_of(family, key, protocol.as_lower());
-            parts.push(numgen(*slots));
+        Statement::DnatSlot { protocol, key, draw, slots, map } => {
+            let parts_of = |key| selectors_of(family, key, protocol.as_lower());
+            let mut parts = parts_of(key);
+            parts.push(match draw {
+                Draw::Random => numgen(NgMode::Random, *slots),
+                Draw::InTurn => numgen(NgMode::Inc, *slots),
+                Draw::Hash { of, seed } => jhash(concat(parts_of(of)), *slots, *seed),
+            });
             dnat(family, concat(parts), map)
         }
         Statement::DnatMap { key, map } => dnat(family, selectors(family, key), map),
@@ -181,7 +194,7 @@ pub(super) fn typeof_field(field: Field) -> Expression<'static> {
         Field::InetProto => meta(MetaKey::L4proto),
         Field::InetService => payload("th", "dport"),
         Field::Port(protocol) => payload(protocol.as_lower(), "dport"),
-        Field::Slot => numgen(65_536),
+        Field::Slot => numgen(NgMode::Random, 65_536),
     }
 }
 
@@ -227,9 +240,15 @@ fn meta(key: MetaKey) -> Expression<'static> {
     Expression::Named(NamedExpression::Meta(Meta { key }))
 }
 
-fn numgen(modulus: u32) -> Expression<'static> {
-    let numgen = Numgen { mode: NgMode::Random, ng_mod: modulus, offset: Some(0) };
+fn numgen(mode: NgMode, modulus: u32) -> Expression<'static> {
+    let numgen = Numgen { mode, ng_mod: modulus, offset: Some(0) };
     Expression::Named(NamedExpression::Numgen(numgen))
+}
+
+fn jhash(of: Expression<'_>, modulus: u32, seed: u32) -> Expression<'_> {
+    // nft prints the offset of numgen even if the offset is zero, but not that of jhash.
+    let hash = JHash { hash_mod: modulus, offset: None, expr: Box::new(of), seed: Some(seed) };
+    Expression::Named(NamedExpression::JHash(hash))
 }
 
 fn set_mark(value: BinaryOperation<'_>) -> Stmt<'_> {
@@ -260,6 +279,7 @@ fn selectors_of(
         Selector::SourceAddress => address(family, Side::Source),
         Selector::DestinationAddress => address(family, Side::Destination),
         Selector::Protocol => meta(MetaKey::L4proto),
+        Selector::SourcePort => payload(transport, "sport"),
         Selector::DestinationPort => payload(transport, "dport"),
         Selector::OriginalSource => ct_original(format!("{family} saddr")),
         Selector::OriginalDestination => ct_original(format!("{family} daddr")),

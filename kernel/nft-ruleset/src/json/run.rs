@@ -13,6 +13,9 @@ use crate::transport::TransportError;
 /// The wait between two looks at a running program: at first, and at most.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
+/// The most characters that are kept of a line of an error message.
+const MESSAGE_LINE: usize = 500;
+
 /// A program, and how long it may run.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
@@ -74,7 +77,10 @@ impl Program {
         let output = self.run(arguments, input)?;
         match output.success {
             true => Ok(output.stdout),
-            false => Err(TransportError::Program { program: self.name(), message: output.stderr }),
+            false => Err(TransportError::Program {
+                program: self.name(),
+                message: shortened(&output.stderr),
+            }),
         }
     }
 
@@ -94,6 +100,13 @@ impl Program {
             pause = (pause * 2).min(longest);
         }
     }
+}
+
+/// The message with long lines cut. nft quotes the line of text that it rejects, which may have
+/// thousands of elements.
+fn shortened(message: &str) -> String {
+    let cut = |line: &str| line.chars().take(MESSAGE_LINE).collect::<String>();
+    message.lines().map(cut).collect::<Vec<_>>().join("\n")
 }
 
 fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
@@ -132,6 +145,13 @@ mod tests {
             .unwrap();
         assert!(begun.elapsed() < Duration::from_secs(30));
         assert_eq!(error.to_string(), "sh failed: still running after 50ms. stuck");
+    }
+
+    #[test]
+    fn a_message_that_quotes_a_long_line_is_cut() {
+        let script = "echo why >&2; head -c 1000000 /dev/zero | tr '\\0' e >&2; exit 1";
+        let error = shell(Duration::from_secs(60)).succeed(&["-c", script], b"").unwrap_err();
+        assert_eq!(error.to_string(), format!("sh failed: why\n{}", "e".repeat(MESSAGE_LINE)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use switchyard_core::model::Protocol;
 
 use super::rule;
-use crate::ruleset::{Family, InterfaceMatch, Selector, SetName, Side, Statement, Verdict};
+use crate::ruleset::{Draw, Family, InterfaceMatch, Selector, SetName, Side, Statement, Verdict};
 
 /// Reads a statement; returns `None` if [`Statement`] cannot express it exactly.
 pub(super) fn parse(family: Family, read: &Value) -> Option<Statement> {
@@ -87,20 +87,28 @@ fn guess(read: &Value) -> Option<Statement> {
     }
 }
 
-/// Reads a translation to what a map has: for a key that ends with a random slot, or for parts of the
-/// packet alone.
+/// Reads a translation to what a map has: for a key that ends with a slot, or for parts of the packet
+/// alone.
 fn guess_dnat(read: &Value) -> Option<Statement> {
     let key = read.get("key")?;
     let map = reference(read.get("data")?)?;
-    let slots = parts(key).split_last().and_then(|(slot, _)| number(slot.pointer("/numgen/mod")?));
-    let Some(slots) = slots else {
-        return Some(Statement::DnatMap { key: selectors(key)?, map });
+    let (slot, before) = parts(key).split_last()?;
+    let (name, drawn) = single(slot)?;
+    let (draw, hashed) = match (name, drawn.get("mode").and_then(Value::as_str)) {
+        ("numgen", Some("random")) => (Draw::Random, &[][..]),
+        ("numgen", Some("inc")) => (Draw::InTurn, &[][..]),
+        ("jhash", _) => {
+            let of = drawn.get("expr")?;
+            let seed = number(drawn.get("seed")?)?;
+            (Draw::Hash { of: selectors(of)?, seed }, parts(of))
+        }
+        _ => return Some(Statement::DnatMap { key: selectors(key)?, map }),
     };
-    let (_, key) = parts(key).split_last()?;
-    Some(Statement::DnatRandom {
-        protocol: key.iter().find_map(port_protocol)?,
-        key: key.iter().map(selector).collect::<Option<_>>()?,
-        slots,
+    Some(Statement::DnatSlot {
+        protocol: before.iter().chain(hashed).find_map(port_protocol)?,
+        key: before.iter().map(selector).collect::<Option<_>>()?,
+        draw,
+        slots: number(drawn.get("mod")?)?,
         map,
     })
 }
@@ -186,6 +194,7 @@ fn selector(value: &Value) -> Option<Selector> {
         None => {}
     }
     match value.pointer("/payload/field").and_then(Value::as_str) {
+        Some("sport") => Some(Selector::SourcePort),
         Some("dport") => Some(Selector::DestinationPort),
         Some("saddr") => Some(Selector::SourceAddress),
         Some("daddr") => Some(Selector::DestinationAddress),

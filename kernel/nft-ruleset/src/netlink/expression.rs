@@ -7,7 +7,9 @@ use switchyard_netlink::{
     nftables::abi::{LIST_ELEMENT, data, expression as e},
 };
 
-use crate::ruleset::{Family, Field, InterfaceMatch, Selector, Side, Statement, Verdict};
+use crate::ruleset::{
+    Draw, Family, Field, InterfaceMatch, Selector, Side, Statement, Verdict, concat_len,
+};
 
 /// The register of the verdict.
 const VERDICT_REGISTER: u32 = 0;
@@ -73,11 +75,11 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
             load(w, family, key);
             lookup(w, map.as_str(), Some(VERDICT_REGISTER));
         }
-        Statement::DnatRandom { protocol, key, slots, map } => {
+        Statement::DnatSlot { protocol, key, draw, slots, map } => {
             meta_load(w, e::META_L4PROTO, FIRST_REGISTER);
             compare(w, false, &[protocol.number()]);
-            let offset = load(w, family, key);
-            numgen(w, *slots, register(offset));
+            let slot = load(w, family, key);
+            draw_slot(w, family, draw, *slots, slot);
             dnat_by_map(w, family, map.as_str());
         }
         Statement::DnatMap { key, map } => {
@@ -161,38 +163,38 @@ fn load(w: &mut Writer, family: Family, key: &[Selector]) -> usize {
 fn load_from(w: &mut Writer, family: Family, key: &[Selector], start: usize) -> usize {
     key.iter().fold(start, |offset, selector| {
         let register = register(offset);
-        let field = match selector {
-            Selector::SourceAddress => {
-                payload_address(w, family, Side::Source, None, register);
-                family.address_field()
-            }
+        match selector {
+            Selector::SourceAddress => payload_address(w, family, Side::Source, None, register),
             Selector::DestinationAddress => {
                 payload_address(w, family, Side::Destination, None, register);
-                family.address_field()
             }
-            Selector::Protocol => {
-                meta_load(w, e::META_L4PROTO, register);
-                Field::InetProto
-            }
-            Selector::DestinationPort => {
-                payload(w, e::BASE_TRANSPORT, 2, 2, register);
-                Field::InetService
-            }
+            Selector::Protocol => meta_load(w, e::META_L4PROTO, register),
+            Selector::SourcePort => payload(w, e::BASE_TRANSPORT, 0, 2, register),
+            Selector::DestinationPort => payload(w, e::BASE_TRANSPORT, 2, 2, register),
             Selector::OriginalSource => {
                 ct_original(w, original_address(family, Side::Source), register);
-                family.address_field()
             }
             Selector::OriginalDestination => {
                 ct_original(w, original_address(family, Side::Destination), register);
-                family.address_field()
             }
-            Selector::OriginalDestinationPort => {
-                ct_original(w, e::CT_PROTO_DST, register);
-                Field::InetService
-            }
-        };
-        offset + field.padded_width()
+            Selector::OriginalDestinationPort => ct_original(w, e::CT_PROTO_DST, register),
+        }
+        offset + field(family, *selector).padded_width()
     })
+}
+
+/// The type of a part of the packet.
+fn field(family: Family, selector: Selector) -> Field {
+    match selector {
+        Selector::SourceAddress
+        | Selector::DestinationAddress
+        | Selector::OriginalSource
+        | Selector::OriginalDestination => family.address_field(),
+        Selector::Protocol => Field::InetProto,
+        Selector::SourcePort | Selector::DestinationPort | Selector::OriginalDestinationPort => {
+            Field::InetService
+        }
+    }
 }
 
 /// Loads an address, or as many of its first bytes as given.
@@ -301,11 +303,35 @@ fn bitwise(w: &mut Writer, mask: &[u8], xor: &[u8]) {
     });
 }
 
-fn numgen(w: &mut Writer, modulus: u32, register: u32) {
+/// Draws one of so many slots, into the register at `slot`, in bytes.
+fn draw_slot(w: &mut Writer, family: Family, draw: &Draw, slots: u32, slot: usize) {
+    match draw {
+        Draw::Random => numgen(w, e::NUMGEN_RANDOM, slots, register(slot)),
+        Draw::InTurn => numgen(w, e::NUMGEN_IN_TURN, slots, register(slot)),
+        Draw::Hash { of, seed } => {
+            // nft keeps the registers of the whole key free, and besides those of one address.
+            let start = slot + Field::Slot.padded_width() + LONG_REGISTER;
+            load_from(w, family, of, start);
+            let fields: Vec<Field> = of.iter().map(|selector| field(family, *selector)).collect();
+            expression(w, "hash", |w| {
+                w.be32(e::HASH_SREG, register(start));
+                w.be32(e::HASH_DREG, register(slot));
+                w.be32(e::HASH_LEN, concat_len(&fields) as u32);
+                w.be32(e::HASH_MODULUS, slots);
+                // Without a seed, the kernel draws one at random.
+                w.be32(e::HASH_SEED, *seed);
+                w.be32(e::HASH_OFFSET, 0);
+                w.be32(e::HASH_TYPE, e::HASH_JENKINS);
+            });
+        }
+    }
+}
+
+fn numgen(w: &mut Writer, kind: u32, modulus: u32, register: u32) {
     expression(w, "numgen", |w| {
         w.be32(e::NUMGEN_DREG, register);
         w.be32(e::NUMGEN_MODULUS, modulus);
-        w.be32(e::NUMGEN_TYPE, e::NUMGEN_RANDOM);
+        w.be32(e::NUMGEN_TYPE, kind);
         w.be32(e::NUMGEN_OFFSET, 0);
     });
 }

@@ -45,7 +45,7 @@ mod tests {
     use switchyard_core::model::Protocol;
 
     use super::*;
-    use crate::{Selector, Statement, Verdict};
+    use crate::{Draw, Selector, Statement, Verdict};
 
     #[test]
     fn the_hash_is_fnv_1a() {
@@ -67,9 +67,10 @@ mod tests {
     #[test]
     fn a_random_slot_has_the_fingerprint_that_it_always_had() {
         let fingerprint = |family, key: &[Selector]| {
-            Rule::new([Statement::DnatRandom {
+            Rule::new([Statement::DnatSlot {
                 protocol: Protocol::Tcp,
                 key: key.to_vec(),
+                draw: Draw::Random,
                 slots: 5,
                 map: "tcp-endpoints".into(),
             }])

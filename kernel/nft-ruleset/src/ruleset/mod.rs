@@ -12,11 +12,12 @@ mod rule;
 mod set;
 mod transaction;
 
+pub(crate) use self::set::concat_len;
 pub use self::{
     dump::{ChainBase, ChainDump, ElementDump, RuleDump, SetDump, TableDump},
     element::{Bytes, Element, ElementData, Key, Value},
     names::{ChainName, Family, SetName, Table, TableName},
-    rule::{InterfaceMatch, Rule, Selector, Side, Statement, Verdict},
+    rule::{Draw, InterfaceMatch, Rule, Selector, Side, Statement, Verdict},
     set::{Field, SetData, SetDef},
     transaction::{BaseChain, ChainKind, Hook, Operation, OperationKind, Transaction},
 };

@@ -40,6 +40,8 @@ pub enum Selector {
     DestinationAddress,
     /// `meta l4proto`
     Protocol,
+    /// `th sport`
+    SourcePort,
     /// `th dport`
     DestinationPort,
     /// `ct original ip saddr`: the source address of the connection's first packet, as the packet was
@@ -50,6 +52,25 @@ pub enum Selector {
     /// `ct original proto-dst`: the destination port before any translation. [`Statement::Protocol`]
     /// must come before it in the rule.
     OriginalDestinationPort,
+}
+
+/// The way in which a rule draws one of several slots.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Draw {
+    /// `numgen random mod 5`: any slot, each as likely as the others.
+    Random,
+    /// `numgen inc mod 5`: one slot after the other. The rule has one counter, for all packets that
+    /// come to the rule, and the counter begins anew when the rule is replaced.
+    InTurn,
+    /// `jhash ip saddr . tcp sport mod 1021 seed 0x53570001`: the slot that a hash of parts of the
+    /// packet leads to, so that equal parts lead to the same slot on all nodes with the same seed and
+    /// byte order.
+    Hash {
+        /// The parts of the packet, at least one. A port is that of the statement's protocol.
+        of: Vec<Selector>,
+        /// The seed, which is always given to the kernel, as it draws one at random otherwise.
+        seed: u32,
+    },
 }
 
 /// The interface names that a statement matches.
@@ -111,14 +132,19 @@ pub enum Statement {
         map: SetName,
     },
     /// `dnat ip to ip daddr . tcp dport . numgen random mod 5 map @tcp-endpoints`: translates the
-    /// destination to the endpoint in a random slot. Matches packets of the protocol only, as nft
-    /// does for a port that names its protocol.
-    DnatRandom {
+    /// destination to the endpoint in a slot that the rule draws. Matches packets of the protocol
+    /// only, as nft does for a port that names its protocol.
+    ///
+    /// The key or the hash must have a port. With a hash, the key with the slot and the parts that are
+    /// hashed may have 48 bytes together, a port being 4: the kernel refuses more, and nft aborts.
+    DnatSlot {
         /// The protocol.
         protocol: Protocol,
-        /// The parts of the packet before the slot. [`Selector::DestinationPort`] is the port of the
-        /// protocol, which nft writes as `tcp dport`.
+        /// The parts of the packet before the slot, at least one. [`Selector::DestinationPort`] is the
+        /// port of the protocol, which nft writes as `tcp dport`.
         key: Vec<Selector>,
+        /// The way in which the slot is drawn.
+        draw: Draw,
         /// The number of slots, at least 1.
         slots: u32,
         /// A map from key and slot to address and port.
@@ -181,7 +207,7 @@ impl Rule {
         self.statements.iter().filter_map(|statement| match statement {
             Statement::Lookup { set, .. } => Some(set),
             Statement::VerdictMap { map, .. }
-            | Statement::DnatRandom { map, .. }
+            | Statement::DnatSlot { map, .. }
             | Statement::DnatMap { map, .. }
             | Statement::UpdateMap { map, .. } => Some(map),
             _ => None,

@@ -21,8 +21,10 @@ pub enum Field {
     /// `tcp dport`: nft (seen with 1.1.3) refuses to add a rule over a map whose data was declared as
     /// `th dport`, once the map is committed.
     Port(Protocol),
-    /// A slot number as `numgen` makes it: 32 bits in host byte order. nft has no name for this type,
-    /// so a set with such a field is declared with `typeof`.
+    /// A slot number as `numgen` and `jhash` make it: 32 bits in host byte order. nft has no name for
+    /// this type, so a set with such a field is declared with `typeof`, by `numgen` whichever of them
+    /// rules use: nft (seen with 1.0.6 and 1.1.3) crashes when it lists a set that was declared by
+    /// `jhash`.
     Slot,
 }
 

@@ -1,7 +1,8 @@
 //! JSON: the same ruleset as by netlink, or a clear refusal of a program that is too old.
 
 use switchyard_nft_ruleset::{
-    Elements, Family, SetDef, Transaction, Transport, TransportError, json::JsonTransport,
+    Elements, Family, SetDef, Transaction, Transport, TransportError,
+    json::{Document, JsonTransport},
 };
 
 use crate::{
@@ -64,6 +65,26 @@ fn each_statement_is_the_same_by_json_and_by_netlink() {
                     without_set_comments(&by_netlink),
                     "{shown}"
                 );
+            }
+        });
+    }
+}
+
+#[test]
+fn the_program_loads_the_documents_that_it_is_said_to_load() {
+    for family in Family::ALL {
+        in_namespace(|| {
+            let Some(nft) = Nft::trixie() else { return };
+            for (chain, rule) in support::rules(family) {
+                let mut transaction = Transaction::new();
+                support::add_table(&mut transaction, &table(family));
+                transaction.add_rule(&table(family), chain, rule.clone());
+                let document = Document(&transaction);
+                let loaded = nft.try_run(&["-j", "-f", "-"], &document.to_string());
+                assert_eq!(loaded.is_ok(), document.nft_loads(), "{}", rule.display(family));
+                if loaded.is_ok() {
+                    nft.flush();
+                }
             }
         });
     }

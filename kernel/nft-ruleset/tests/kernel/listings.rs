@@ -3,7 +3,10 @@
 
 use switchyard_nft_ruleset::{Family, Rule, Transaction, Transport};
 
-use crate::support::{self, Nft, in_namespace, table};
+use crate::{
+    draws,
+    support::{self, Nft, in_namespace, table},
+};
 
 /// The bytecode of all rules, without user data, in which the fingerprints are.
 fn bytecode(nft: &Nft) -> String {
@@ -108,7 +111,11 @@ fn rules_can_be_added_over_maps_that_are_committed() {
                     support::netlink().commit(&later).unwrap();
                 }
                 let listed = nft.list();
-                assert_eq!(listed.matches(" map @endpoints").count(), 2, "{nft:?} {listed}");
+                // By either way, and listed as it was written.
+                for rule in draws::rules() {
+                    let shown = format!("\t{}\n", rule.display(family));
+                    assert_eq!(listed.matches(&shown).count(), 2, "{nft:?} {shown} {listed}");
+                }
             });
         }
     }

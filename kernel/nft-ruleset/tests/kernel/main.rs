@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod draws;
 mod dumps;
 mod errors;
 mod foreign;

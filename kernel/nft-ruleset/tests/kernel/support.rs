@@ -19,6 +19,8 @@ use switchyard_nft_ruleset::{
 };
 pub use test_netns::in_namespace;
 
+use crate::draws;
+
 /// A program `nft`, which runs in the network namespace of the thread that starts it.
 #[derive(Clone, Debug)]
 pub struct Nft(pub PathBuf);
@@ -126,6 +128,9 @@ pub struct Sets {
     pub nodeports: Arc<SetDef>,
     pub endpoints: Arc<SetDef>,
     pub nodeport_endpoints: Arc<SetDef>,
+    pub tcp_endpoints: Arc<SetDef>,
+    pub sctp_endpoints: Arc<SetDef>,
+    pub hashed_endpoints: Arc<SetDef>,
     pub ranges: Arc<SetDef>,
 }
 
@@ -133,7 +138,7 @@ impl Sets {
     pub fn new(family: Family) -> Self {
         use Field::{InetProto, InetService, Port, Slot};
         let ip = family.address_field();
-        let (tcp, udp) = (Port(Protocol::Tcp), Port(Protocol::Udp));
+        let [tcp, udp, sctp] = Protocol::ALL.map(Port);
         Self {
             addresses: SetDef::set("cluster-ips", [ip]).with_comment("all of them").into(),
             hairpins: SetDef::set("hairpins", [ip, ip, InetProto, InetService]).into(),
@@ -154,11 +159,14 @@ impl Sets {
                 [ip, udp],
             )
             .into(),
+            tcp_endpoints: SetDef::map("tcp-endpoints", [ip, tcp, Slot], [ip, tcp]).into(),
+            sctp_endpoints: SetDef::map("sctp-endpoints", [ip, sctp, Slot], [ip, sctp]).into(),
+            hashed_endpoints: SetDef::map("hashed-endpoints", [ip, Slot], [ip, tcp]).into(),
             ranges: SetDef::interval_set("ranges", ip).with_comment("of sources").into(),
         }
     }
 
-    pub fn all(&self) -> [&Arc<SetDef>; 11] {
+    pub fn all(&self) -> [&Arc<SetDef>; 14] {
         [
             &self.addresses,
             &self.hairpins,
@@ -170,6 +178,9 @@ impl Sets {
             &self.nodeports,
             &self.endpoints,
             &self.nodeport_endpoints,
+            &self.tcp_endpoints,
+            &self.sctp_endpoints,
+            &self.hashed_endpoints,
             &self.ranges,
         ]
     }
@@ -273,7 +284,7 @@ pub fn add_elements(transaction: &mut Transaction, table: &Table, sets: &Sets) {
 pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
     use Selector::{
         DestinationAddress, DestinationPort, OriginalDestination, OriginalDestinationPort,
-        OriginalSource, Protocol as L4, SourceAddress,
+        OriginalSource, Protocol as L4, SourceAddress, SourcePort,
     };
     let other = match family {
         Family::Ip => ["10.0.0.0/8", "10.128.0.0/9", "10.1.2.3/32", "0.0.0.0/0", "10.1.2.0/23"],
@@ -323,6 +334,7 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
         (vec![SourceAddress], "cluster-ips"),
         (vec![SourceAddress], "ranges"),
         (vec![SourceAddress, DestinationAddress, L4, DestinationPort], "hairpins"),
+        (vec![SourceAddress, L4, SourcePort], "known"),
     ] {
         rule("services", vec![Statement::Lookup { key, set: set.into() }]);
     }
@@ -336,24 +348,9 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
         let by_original = Statement::VerdictMap { key, map: map.into() };
         rule("services", vec![Statement::Protocol(Protocol::Udp), by_original]);
     }
-    rule(
-        "lb-1",
-        vec![Statement::DnatRandom {
-            protocol: Protocol::Tcp,
-            key: vip(),
-            slots: 1,
-            map: "endpoints".into(),
-        }],
-    );
-    rule(
-        "lb-2",
-        vec![Statement::DnatRandom {
-            protocol: Protocol::Udp,
-            key: port(),
-            slots: 65_536,
-            map: "nodeport-endpoints".into(),
-        }],
-    );
+    for drawn in draws::rules() {
+        rule("lb-1", drawn.statements);
+    }
     let dnat = Statement::DnatMap { key: vec![SourceAddress], map: "affinity".into() };
     rule("lb-2", vec![Statement::Protocol(Protocol::Tcp), dnat]);
     let update = Statement::UpdateMap {
