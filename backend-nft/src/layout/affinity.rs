@@ -31,7 +31,6 @@ use super::{
 };
 use crate::ruleset::{
     ChainName, Element, Family, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
-    Verdict,
 };
 
 /// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and a
@@ -119,16 +118,13 @@ fn uses(port: &ResolvedServicePort, kind: PoolKind) -> bool {
         })
 }
 
-/// The rules of the chain of a pool: to the endpoint that remembers the client, else to `draw`.
-pub(crate) fn pool_rules(name: &ServicePortName, kind: PoolKind, draw: ChainName) -> Vec<Rule> {
+/// The rule of the chain of a pool that leads to the endpoint that remembers the client.
+pub(crate) fn lookup_rule(name: &ServicePortName, kind: PoolKind) -> Rule {
     let map = clients_map(name, kind);
-    vec![
-        Rule::new([
-            Statement::Protocol(name.protocol),
-            Statement::DnatMap { key: vec![Selector::SourceAddress], map },
-        ]),
-        Rule::new([Statement::Verdict(Verdict::Goto(draw))]),
-    ]
+    Rule::new([
+        Statement::Protocol(name.protocol),
+        Statement::DnatMap { key: vec![Selector::SourceAddress], map },
+    ])
 }
 
 /// The chain that remembers the clients of a Service port. Its name has no `/`, unlike those of other

@@ -3,15 +3,16 @@
 //! The ruleset is fixed ([`fixed`]) except for three things:
 //!
 //! - elements of maps, of which every Service port has some ([`service_port`]);
-//! - chains that spread traffic over N slots, shared by all Service ports with N endpoints
-//!   ([`shared`]);
-//! - chains and sets of single Service ports, for Service ports with ClientIP affinity ([`affinity`])
-//!   or source ranges ([`source_ranges`]).
+//! - chains that spread traffic over N slots ([`slots`]), shared by all Service ports that draw one of N
+//!   slots in the same way ([`drawing`], [`shared`]);
+//! - chains and sets of single Service ports ([`own`]): for those with ClientIP affinity ([`affinity`])
+//!   or source ranges ([`source_ranges`]), and those whose endpoints take turns.
 //!
 //! The functions here are pure: they neither talk to a kernel nor remember anything.
 
 pub(crate) mod affinity;
 mod config;
+pub(crate) mod drawing;
 pub(crate) mod fixed;
 pub(crate) mod names;
 pub(crate) mod own;

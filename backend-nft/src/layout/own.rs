@@ -1,19 +1,17 @@
-//! Chains and sets of single Service ports: of those with ClientIP affinity, and of those with source
-//! ranges. Chains have upstream's names where upstream has them too.
+//! Chains and sets of single Service ports: of those with ClientIP affinity, of those whose endpoints
+//! take turns, and of those with source ranges. Chains have upstream's names where upstream has them too.
 
 use std::collections::BTreeSet;
 
-use switchyard_core::{
-    model::ServicePortName,
-    state::{Masquerade, PoolKind, ResolvedServicePort, Route},
-};
+use switchyard_core::state::{Masquerade, PoolKind, ResolvedServicePort, Route};
 
 use super::{
     ChainRules, Context,
     affinity::{self, RememberedPool},
+    drawing::{Drawing, Method},
     names,
     shared::SharedChain,
-    slot_map::Scope,
+    slot_map::{Scope, SlotMap, SlotPool},
     source_ranges,
 };
 use crate::ruleset::{ChainName, Rule, Side, Statement, Verdict};
@@ -26,10 +24,27 @@ pub(crate) struct OwnObjects {
     pub(crate) pools: Vec<RememberedPool>,
 }
 
-/// The name of the chain that a frontend of a Service port with affinity leads to; `None` for a
-/// frontend without endpoints.
-pub(crate) fn entry_chain(name: &ServicePortName, scope: Scope, route: Route) -> Option<ChainName> {
-    let base = names::service_port_base(name);
+/// Whether a Service port needs chains of its own to reach its endpoints: to look its clients up, or to
+/// count turns.
+pub(crate) fn has_chains(port: &ResolvedServicePort) -> bool {
+    port.affinity.is_some() || takes_turns(port)
+}
+
+fn takes_turns(port: &ResolvedServicePort) -> bool {
+    Method::of(port.spread) == Method::InTurn
+}
+
+/// The name of the own chain that a frontend of a Service port leads to; `None` for a frontend without
+/// endpoints, and for a Service port without such chains.
+pub(crate) fn entry_chain(
+    port: &ResolvedServicePort,
+    scope: Scope,
+    route: Route,
+) -> Option<ChainName> {
+    if !has_chains(port) {
+        return None;
+    }
+    let base = names::service_port_base(&port.id.name);
     let prefix = match route {
         Route::Pool { pool, masquerade: Masquerade::Never } => {
             return Some(pool_chain(&base, scope, pool));
@@ -60,19 +75,29 @@ pub(crate) fn objects(port: &ResolvedServicePort, context: &Context<'_>) -> OwnO
     let mut own = OwnObjects::default();
     own.chains.extend(source_ranges::chain(port));
     if port.affinity.is_some() {
-        add_affinity(port, context, &mut own);
+        own.pools = affinity::pools(port, context.family);
+        if !own.pools.is_empty() {
+            own.chains.push(affinity::remember_rules(port));
+        }
+    }
+    if has_chains(port) {
+        add_chains(port, context, &mut own);
     }
     own
 }
 
-fn add_affinity(port: &ResolvedServicePort, context: &Context<'_>, own: &mut OwnObjects) {
-    let name = &port.id.name;
-    let base = names::service_port_base(name);
-    own.pools = affinity::pools(port, context.family);
-    if own.pools.is_empty() {
-        return;
-    }
-    own.chains.push(affinity::remember_rules(port));
+/// The shared chain in which the chain of a pool ends; `None` if the Service port has no such chain, or
+/// draws by itself.
+pub(crate) fn draw(
+    port: &ResolvedServicePort,
+    scope: Scope,
+    kind: PoolKind,
+) -> Option<SharedChain> {
+    (has_chains(port) && !takes_turns(port)).then(|| SharedChain::draw(scope, kind, port))
+}
+
+fn add_chains(port: &ResolvedServicePort, context: &Context<'_>, own: &mut OwnObjects) {
+    let base = names::service_port_base(&port.id.name);
     let entries: BTreeSet<(Scope, Route)> =
         port.frontends.iter().map(|frontend| (Scope::of(frontend), frontend.route)).collect();
     let mut pools: BTreeSet<(Scope, PoolKind)> = BTreeSet::new();
@@ -87,15 +112,23 @@ fn add_affinity(port: &ResolvedServicePort, context: &Context<'_>, own: &mut Own
             }
             Route::Reject | Route::Drop => {}
         }
-        if let Some(entry) = entry_chain(name, scope, route)
+        if let Some(entry) = entry_chain(port, scope, route)
             && let Some(rules) = entry_rules(port, scope, route, &base, context)
         {
             own.chains.push(ChainRules::new(entry, rules));
         }
     }
     for (scope, kind) in pools {
-        let draw = SharedChain::draw(scope, kind, port.pool(kind)).name();
-        let rules = affinity::pool_rules(name, kind, draw);
+        let remembered = port.affinity.map(|_| affinity::lookup_rule(&port.id.name, kind));
+        let drawn = match draw(port, scope, kind) {
+            Some(shared) => Rule::new([Statement::Verdict(Verdict::Goto(shared.name()))]),
+            None => {
+                let (pool, protocol) = (SlotPool::apart(kind), port.id.name.protocol);
+                let drawing = Drawing::of(port.spread, port.pool(kind));
+                SlotMap { scope, pool, protocol }.balance(drawing)
+            }
+        };
+        let rules = remembered.into_iter().chain([drawn]).collect();
         own.chains.push(ChainRules::new(pool_chain(&base, scope, kind), rules));
     }
 }

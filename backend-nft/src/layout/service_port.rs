@@ -5,18 +5,19 @@ use std::{collections::BTreeSet, net::SocketAddr};
 use switchyard_core::{
     model::Protocol,
     state::{
-        Endpoint, Frontend, FrontendAddress, Masquerade, Pool, PoolKind, ResolvedServicePort, Route,
+        Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort, Route,
     },
 };
 
 use super::{
     affinity::{self, FrontendMap},
+    drawing::Drawing,
     fixed::FixedSet,
     names::chain,
     own,
     shared::{Role, SharedChain},
     slot_map::{Scope, SlotMap, SlotPool, endpoint_value},
-    slots::Slots,
+    slots::RememberedSlots,
     source_ranges,
 };
 use crate::ruleset::{ChainName, Element, Key, Verdict};
@@ -24,16 +25,16 @@ use crate::ruleset::{ChainName, Element, Key, Verdict};
 /// The length of the longest comment that nft prints, in bytes.
 const LONGEST_COMMENT: usize = 127;
 
-/// The slots of both pools of a Service port.
+/// What has to be remembered of the slots of both pools of a Service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolSlots {
-    pub(crate) cluster: Slots,
-    pub(crate) local: Slots,
+    pub(crate) cluster: RememberedSlots,
+    pub(crate) local: RememberedSlots,
 }
 
 impl PoolSlots {
-    /// The slots of one pool.
-    pub(crate) fn get(&self, kind: PoolKind) -> &Slots {
+    /// What has to be remembered of one pool.
+    pub(crate) fn get(&self, kind: PoolKind) -> &RememberedSlots {
         match kind {
             PoolKind::Cluster => &self.cluster,
             PoolKind::Local => &self.local,
@@ -118,19 +119,17 @@ impl Entries {
                 self.serve(port, frontend, &place, role, pool, comment);
             }
             Route::ExternalLocal => {
-                let role = Role::ExternalLocal { local: port.local.len() as u32 };
+                let local = match port.local.is_empty() {
+                    true => 0,
+                    false => Drawing::of(port.spread, &port.local).slots,
+                };
+                let role = Role::ExternalLocal { local };
                 self.serve(port, frontend, &place, role, PoolKind::Cluster, comment);
                 if port.local.is_empty() {
                     self.add(place.no_endpoints(), &place, Verdict::Drop, comment);
                 } else {
                     self.add_run(&place, SlotPool::Local, PoolKind::Local);
-                    if port.affinity.is_some() {
-                        self.chains.push(SharedChain::draw(
-                            place.scope,
-                            PoolKind::Local,
-                            &port.local,
-                        ));
-                    }
+                    self.chains.extend(own::draw(port, place.scope, PoolKind::Local));
                 }
             }
             Route::Drop => self.add(place.no_endpoints(), &place, Verdict::Drop, comment),
@@ -141,8 +140,8 @@ impl Entries {
         }
     }
 
-    /// Leads a frontend to a pool: through chains of the Service port if the Service port has
-    /// affinity, otherwise through shared chains.
+    /// Leads a frontend to a pool: through chains of the Service port if it has some, otherwise
+    /// through shared chains.
     fn serve(
         &mut self,
         port: &ResolvedServicePort,
@@ -152,24 +151,24 @@ impl Entries {
         pool: PoolKind,
         comment: &str,
     ) {
-        let name = &port.id.name;
-        let own_chain =
-            port.affinity.and_then(|_| own::entry_chain(name, place.scope, frontend.route));
-        let chain = match own_chain {
+        let chain = match own::entry_chain(port, place.scope, frontend.route) {
             Some(chain) => {
-                self.add_run(place, SlotPool::remembering(pool), pool);
-                self.chains.push(SharedChain::draw(place.scope, pool, port.pool(pool)));
-                let map = FrontendMap { scope: place.scope, protocol: place.protocol };
-                let remember = Verdict::Goto(affinity::remember_chain(name));
-                let element = Element::verdict(place.slot_key, remember).with_comment(comment);
-                self.elements.push((FixedSet::Affinity(map), element));
+                self.add_run(place, SlotPool::apart(pool), pool);
+                self.chains.extend(own::draw(port, place.scope, pool));
                 chain
             }
             None => {
                 self.add_run(place, SlotPool::Main, pool);
-                self.need_shared(place.scope, role, port.pool(pool))
+                let drawing = Drawing::of(port.spread, port.pool(pool));
+                self.need_shared(SharedChain { scope: place.scope, role, drawing })
             }
         };
+        if port.affinity.is_some() {
+            let map = FrontendMap { scope: place.scope, protocol: place.protocol };
+            let remember = Verdict::Goto(affinity::remember_chain(&port.id.name));
+            let element = Element::verdict(place.slot_key, remember).with_comment(comment);
+            self.elements.push((FixedSet::Affinity(map), element));
+        }
         self.add(place.services(), place, Verdict::Goto(chain), comment);
     }
 
@@ -177,10 +176,8 @@ impl Entries {
         self.runs.push(SlotRun { map: place.slots(slots), key: place.slot_key, pool });
     }
 
-    /// Returns the name of the shared chain for `pool`, and adds the chain and all that it leads to to
-    /// `chains`.
-    fn need_shared(&mut self, scope: Scope, role: Role, pool: &Pool) -> ChainName {
-        let chain = SharedChain { scope, role, slots: pool.len() as u32 };
+    /// Adds a shared chain and all that it leads to to `chains`, and returns its name.
+    fn need_shared(&mut self, chain: SharedChain) -> ChainName {
         self.chains.extend(chain.leads_to());
         self.chains.push(chain);
         chain.name()

@@ -1,13 +1,15 @@
-//! Chains that spread traffic over N slots, and chains that lead to these. All Service ports whose
-//! pool has N endpoints share them. A shared chain is created when it is first needed, and stays.
+//! Chains that spread traffic over N slots, and chains that lead to these. All Service ports that draw
+//! one of N slots in the same way share them. A shared chain is created when it is first needed, and
+//! stays.
 
 use switchyard_core::{
     model::Protocol,
-    state::{Pool, PoolKind},
+    state::{PoolKind, ResolvedServicePort},
 };
 
 use super::{
     ChainRules, Context,
+    drawing::Drawing,
     slot_map::{Scope, SlotMap, SlotPool},
 };
 use crate::ruleset::{ChainName, Rule, Side, Statement, Verdict};
@@ -24,11 +26,11 @@ pub(crate) enum Role {
     /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all
     /// endpoints; all other traffic goes to the local endpoints, if there are any.
     ///
-    /// The number of local endpoints is part of the chain instead of a lookup in a map: kube-proxy,
+    /// The number of local slots is part of the chain instead of a lookup in a map: kube-proxy,
     /// when it takes over, empties no maps but those that it knows, and a verdict left in another map
     /// would keep kube-proxy for ever from deleting the chain that the verdict leads to.
     ExternalLocal {
-        /// The number of endpoints on this node, may be 0.
+        /// The number of slots of the endpoints on this node, may be 0.
         local: u32,
     },
     /// Translates to the endpoint in one of the slots of the local endpoints.
@@ -40,28 +42,30 @@ pub(crate) enum Role {
 pub(crate) struct SharedChain {
     pub(crate) scope: Scope,
     pub(crate) role: Role,
-    /// The number of slots, at least 1.
-    pub(crate) slots: u32,
+    pub(crate) drawing: Drawing,
 }
 
 impl SharedChain {
-    /// The chain that draws an endpoint of a pool for Service ports with ClientIP affinity.
-    pub(crate) fn draw(scope: Scope, kind: PoolKind, pool: &Pool) -> Self {
-        let role = match SlotPool::remembering(kind) {
+    /// The chain that draws an endpoint of a pool for a Service port with chains of its own.
+    pub(crate) fn draw(scope: Scope, kind: PoolKind, port: &ResolvedServicePort) -> Self {
+        let role = match SlotPool::apart(kind) {
             SlotPool::Main => Role::Balance,
             SlotPool::Local => Role::BalanceLocal,
         };
-        Self { scope, role, slots: pool.len() as u32 }
+        Self { scope, role, drawing: Drawing::of(port.spread, port.pool(kind)) }
     }
 
     pub(crate) fn name(&self) -> ChainName {
-        let (prefix, slots) = (self.scope.prefix(), self.slots);
+        let Drawing { method, slots } = self.drawing;
+        let (prefix, stem) = (self.scope.prefix(), method.stem());
         match self.role {
-            Role::Balance => format!("{prefix}lb/{slots}"),
-            Role::MasqueradeAll => format!("{prefix}masquerade-lb/{slots}"),
-            Role::MasqueradeNonLocal => format!("{prefix}masquerade-nonlocal-lb/{slots}"),
-            Role::ExternalLocal { local } => format!("{prefix}external-local-lb/{slots}/{local}"),
-            Role::BalanceLocal => format!("{prefix}local-lb/{slots}"),
+            Role::Balance => format!("{prefix}{stem}/{slots}"),
+            Role::MasqueradeAll => format!("{prefix}masquerade-{stem}/{slots}"),
+            Role::MasqueradeNonLocal => format!("{prefix}masquerade-nonlocal-{stem}/{slots}"),
+            Role::ExternalLocal { local } => {
+                format!("{prefix}external-local-{stem}/{slots}/{local}")
+            }
+            Role::BalanceLocal => format!("{prefix}local-{stem}/{slots}"),
         }
         .into()
     }
@@ -81,7 +85,8 @@ impl SharedChain {
     fn local(&self) -> Option<Self> {
         match self.role {
             Role::ExternalLocal { local: slots @ 1.. } => {
-                Some(Self { role: Role::BalanceLocal, slots, ..*self })
+                let drawing = Drawing { slots, ..self.drawing };
+                Some(Self { role: Role::BalanceLocal, drawing, ..*self })
             }
             _ => None,
         }
@@ -119,6 +124,6 @@ impl SharedChain {
 
     fn balance(&self, pool: SlotPool) -> Vec<Rule> {
         let map = |protocol| SlotMap { scope: self.scope, pool, protocol };
-        Protocol::ALL.into_iter().map(|protocol| map(protocol).balance(self.slots)).collect()
+        Protocol::ALL.into_iter().map(|protocol| map(protocol).balance(self.drawing)).collect()
     }
 }

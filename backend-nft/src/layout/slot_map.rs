@@ -8,7 +8,8 @@ use switchyard_core::{
     state::{Frontend, PoolKind},
 };
 
-use crate::ruleset::{Draw, Family, Field, Rule, Selector, SetDef, Statement, Value};
+use super::drawing::Drawing;
+use crate::ruleset::{Family, Field, Rule, Selector, SetDef, Statement, Value};
 
 /// The kind of address at which traffic arrives, which decides how a Service port is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,8 +53,8 @@ pub(crate) enum SlotPool {
 impl SlotPool {
     const ALL: [Self; 2] = [Self::Main, Self::Local];
 
-    /// The slots of a pool of a Service port with ClientIP affinity: each pool has its own.
-    pub(crate) fn remembering(kind: PoolKind) -> Self {
+    /// The slots of a pool of a Service port with chains of its own: each pool has its own.
+    pub(crate) fn apart(kind: PoolKind) -> Self {
         match kind {
             PoolKind::Cluster => Self::Main,
             PoolKind::Local => Self::Local,
@@ -118,14 +119,15 @@ impl SlotMap {
             .with_comment(format!("{which} by {place} and slot"))
     }
 
-    /// The rule that translates packets to the endpoint in one of so many slots.
-    pub(crate) fn balance(self, slots: u32) -> Rule {
+    /// The rule that translates packets to the endpoint in the slot that is drawn.
+    pub(crate) fn balance(self, drawing: Drawing) -> Rule {
         let key = match self.scope {
             Scope::Ip => vec![Selector::DestinationAddress, Selector::DestinationPort],
             Scope::NodePort => vec![Selector::DestinationPort],
         };
         let (protocol, map) = (self.protocol, self.name().into());
-        Rule::new([Statement::DnatSlot { protocol, key, draw: Draw::Random, slots, map }])
+        let (draw, slots) = (drawing.method.draw(), drawing.slots);
+        Rule::new([Statement::DnatSlot { protocol, key, draw, slots, map }])
     }
 }
 

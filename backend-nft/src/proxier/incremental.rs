@@ -80,7 +80,7 @@ pub(crate) fn plan(
         }
         // Chains of single Service ports depend on the node's settings.
         let unchanged = before.ports().filter(|port| !change.has_port(&port.id));
-        for port in unchanged.filter(|port| port.affinity.is_some()) {
+        for port in unchanged.filter(|port| own::has_chains(port)) {
             let after = change.after().service_ports.get(&port.id);
             update.compare_port(PortChange { id: &port.id, before: Some(port), after });
         }
@@ -235,7 +235,7 @@ fn compare_runs(
         let address_before = |slot| old?.address(before?.pool, slot);
         let address_after = |slot| new?.address(run.pool, slot);
         let length = |programmed: Option<&PlacedPort<'_>>, run: Option<&SlotRun>| {
-            programmed.zip(run).map_or(0, |(p, run)| p.port.pool(run.pool).len())
+            programmed.zip(run).map_or(0, |(placed, run)| placed.len(run.pool))
         };
         for slot in 0..length(old, before).max(length(new, Some(run))) {
             let (was, is) = (address_before(slot), address_after(slot));
@@ -251,7 +251,7 @@ fn compare_runs(
         }
     }
     for run in old_runs.iter().filter(|run| !new_runs.iter().any(|new| same_place(run, new))) {
-        for slot in 0..old.map_or(0, |old| old.port.pool(run.pool).len()) {
+        for slot in 0..old.map_or(0, |old| old.len(run.pool)) {
             changes.delete_element(run.map, run.slot_key(slot));
         }
     }

@@ -1,12 +1,11 @@
 //! The memory between syncs: what the kernel holds that is not in the resolved state.
 //!
 //! Core remembers what was synced. Three things are known to this backend alone: the slots of
-//! endpoints where the slots differ from the order of the pool, counts of elements that several
+//! endpoints where the slots do not follow from the pool, counts of elements that several
 //! Service ports need, and chains that are not deleted yet. Everything else is a function of the
 //! state ([`crate::layout`]).
 
 use std::{
-    borrow::Cow,
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
     time::Instant,
@@ -18,7 +17,12 @@ use switchyard_core::{
 };
 
 use crate::{
-    layout::{fixed::FixedSet, service_port::PoolSlots, shared::SharedChain, slots::Slots},
+    layout::{
+        fixed::FixedSet,
+        service_port::PoolSlots,
+        shared::SharedChain,
+        slots::{RememberedSlots, Slots},
+    },
     ruleset::{ChainName, Key},
 };
 
@@ -32,7 +36,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Sets the slots of the endpoints of a Service port.
     pub(crate) fn set_slots(&mut self, id: ServicePortId, slots: PoolSlots) {
-        // Most pools are in their own order, and need no memory.
+        // Most pools are in their natural order, and need no memory.
         if slots == PoolSlots::default() {
             self.slots.remove(&id);
         } else {
@@ -42,11 +46,12 @@ impl Memory {
 
     /// Returns a Service port that was synced, with the slots of its endpoints.
     pub(crate) fn placed<'a>(&'a self, port: &'a ResolvedServicePort) -> PlacedPort<'a> {
-        let slots = match self.slots.get(&port.id) {
-            Some(slots) => Cow::Borrowed(slots),
-            None => Cow::Owned(PoolSlots::default()),
-        };
-        PlacedPort { port, slots }
+        const NATURAL: &RememberedSlots = &None;
+        let remembered = self.slots.get(&port.id);
+        PlacedPort::new(port, |kind| {
+            let slots = remembered.map_or(NATURAL, |slots| slots.get(kind));
+            Slots::recall(slots, port.pool(kind), port.spread)
+        })
     }
 }
 
@@ -64,7 +69,8 @@ pub(crate) struct TableMemory {
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedPort<'a> {
     pub(crate) port: &'a ResolvedServicePort,
-    slots: Cow<'a, PoolSlots>,
+    cluster: Slots<'a>,
+    local: Slots<'a>,
 }
 
 impl<'a> PlacedPort<'a> {
@@ -73,23 +79,39 @@ impl<'a> PlacedPort<'a> {
         port: &'a ResolvedServicePort,
         mut before: impl FnMut(PoolKind) -> Vec<SocketAddr>,
     ) -> Self {
-        let mut slots = |kind| Slots::assign(before(kind).into_iter(), port.pool(kind));
-        let slots = PoolSlots { cluster: slots(PoolKind::Cluster), local: slots(PoolKind::Local) };
-        Self { port, slots: Cow::Owned(slots) }
+        Self::new(port, |kind| {
+            Slots::assign(before(kind).into_iter(), port.pool(kind), port.spread)
+        })
     }
 
-    /// Returns the slots alone.
+    fn new(port: &'a ResolvedServicePort, mut slots: impl FnMut(PoolKind) -> Slots<'a>) -> Self {
+        Self { port, cluster: slots(PoolKind::Cluster), local: slots(PoolKind::Local) }
+    }
+
+    /// Returns what has to be remembered of the slots.
     pub(crate) fn into_slots(self) -> PoolSlots {
-        self.slots.into_owned()
+        PoolSlots { cluster: self.cluster.into_remembered(), local: self.local.into_remembered() }
+    }
+
+    /// The number of slots of a pool.
+    pub(crate) fn len(&self, kind: PoolKind) -> usize {
+        self.slots(kind).len(self.port.pool(kind))
+    }
+
+    fn slots(&self, kind: PoolKind) -> &Slots<'a> {
+        match kind {
+            PoolKind::Cluster => &self.cluster,
+            PoolKind::Local => &self.local,
+        }
     }
 
     /// The addresses in the slots of a pool.
     pub(crate) fn addresses(&self, kind: PoolKind) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.slots.get(kind).addresses(self.port.pool(kind))
+        self.slots(kind).addresses(self.port.pool(kind))
     }
 
     /// Returns the address in a slot of a pool, or `None` behind the last slot.
     pub(crate) fn address(&self, kind: PoolKind, slot: usize) -> Option<SocketAddr> {
-        self.slots.get(kind).address(self.port.pool(kind), slot)
+        self.slots(kind).address(self.port.pool(kind), slot)
     }
 }

@@ -18,8 +18,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use switchyard_core::{
     error::Chain,
-    model::PerFamily,
-    proxier::{self, Mode, Proxier, ProxierError, SyncReport},
+    model::{PerFamily, Spread},
+    proxier::{self, Abilities, Mode, Proxier, ProxierError, SyncReport},
     state::{NodeState, State},
     transition::Transition,
 };
@@ -28,7 +28,7 @@ use switchyard_interfaces::{ROUTE_LOCALNET, route_localnet};
 use self::{changes::Changes, memory::Memory};
 use crate::{
     backend::delete_tables,
-    layout::{NftConfig, names::table},
+    layout::{NftConfig, drawing::MOST_HASHED, names::table},
     monitor::Monitor,
     ruleset::{
         Elements, Family, SetDef, TableDump, Transaction, Transport, TransportError, Value,
@@ -264,6 +264,14 @@ impl NftProxier {
 impl Proxier for NftProxier {
     fn mode(&self) -> Mode {
         Mode::NFTABLES
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::PARITY
+            .with(Spread::RoundRobin)
+            .with_at_most(Spread::SourceHash, MOST_HASHED)
+            .with_at_most(Spread::Maglev, MOST_HASHED)
+            .with_weights()
     }
 
     /// Blocks for as long as the kernel takes to commit.
