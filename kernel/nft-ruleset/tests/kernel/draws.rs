@@ -95,8 +95,9 @@ fn slots_of_clients(by: &By, family: Family, draw: Draw) -> Vec<u16> {
         let at_once = if node.is_ipv6() { "nodad" } else { "" };
         let add = format!("ip link set lo up && ip address add {node} dev lo {at_once}");
         assert!(Command::new("sh").args(["-c", &add]).status().unwrap().success());
-        by.commit(&service(family, node, draw));
         let bind = |port| UdpSocket::bind(SocketAddr::new(node, port)).unwrap();
+        wait_for_packets(&bind(FIRST_ENDPOINT), &bind(CLIENTS.end));
+        by.commit(&service(family, node, draw));
         let endpoints: Vec<_> = (0..SLOTS).map(|slot| bind(FIRST_ENDPOINT + slot)).collect();
         for endpoint in &endpoints {
             endpoint.set_nonblocking(true).unwrap();
@@ -111,10 +112,21 @@ fn slots_of_clients(by: &By, family: Family, draw: Draw) -> Vec<u16> {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            panic!("no endpoint got the packet of client {client}")
+            panic!("no endpoint got the packet of client {client} ({by:?})")
         };
         CLIENTS.map(slot_of).collect()
     })
+}
+
+/// Waits until packets pass: the kernel loses packets to an IPv6 address that was just added.
+fn wait_for_packets(receiver: &UdpSocket, sender: &UdpSocket) {
+    receiver.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let to = receiver.local_addr().unwrap();
+    let passes = || {
+        let sent = sender.send_to(b"hello", to).is_ok();
+        receiver.recv(&mut [0; 16]).is_ok() && sent
+    };
+    assert!((0..200).any(|_| passes()), "no packet passes to {to}");
 }
 
 fn service(family: Family, node: IpAddr, draw: Draw) -> Transaction {
