@@ -1,4 +1,4 @@
-//! A probe of the kernel: can it do what the backend needs?
+//! A probe of the kernel: can it do what the backend needs, and what some Services need?
 //!
 //! One transaction asks for a chain and a rule for each kernel module that the backend uses, and ends
 //! with an operation that the kernel must refuse, so that nothing is committed. If that is the only
@@ -9,7 +9,10 @@ use std::fs;
 use switchyard_core::model::{PerFamily, Protocol};
 
 use crate::{
-    layout::names::table,
+    layout::{
+        drawing::{Method, table_size},
+        names::table,
+    },
     ruleset::{
         BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector,
         SetDef, Side, Statement, Transaction, Transport, TransportError, TransportKind,
@@ -81,9 +84,17 @@ pub fn probe(
     // report which operation was refused.
     transport.open()?;
     let mut netlink = TransportKind::Netlink.open()?;
-    let families: Vec<Family> =
-        Family::ALL.into_iter().filter(|&family| *families.get(family.into())).collect();
-    dry_run(netlink.as_mut(), &families)
+    dry_run(netlink.as_mut(), &wanted(&chosen(families)))
+}
+
+/// Probes, in the same way, whether the kernel can draw slots by a hash, which some spreads need.
+pub(crate) fn probe_hashes(families: &PerFamily<bool>) -> Result<(), ProbeError> {
+    let mut netlink = TransportKind::Netlink.open()?;
+    dry_run(netlink.as_mut(), &wanted_for_hashes(&chosen(families)))
+}
+
+fn chosen(families: &PerFamily<bool>) -> Vec<Family> {
+    Family::ALL.into_iter().filter(|&family| *families.get(family.into())).collect()
 }
 
 /// Checks the kernel's release (`6.1.0-18-amd64`). A release without version numbers passes.
@@ -98,9 +109,12 @@ fn check_release(release: &str) -> Result<(), ProbeError> {
     }
 }
 
-/// The transaction of the probe, and the kernel module that each operation needs. The last operation
-/// must be refused, and has no module.
-fn wanted(families: &[Family]) -> (Transaction, Vec<&'static str>) {
+/// A transaction for a probe, and the kernel module that each operation needs. The last operation must be
+/// refused, and has no module.
+type Wanted = (Transaction, Vec<&'static str>);
+
+/// What the backend needs.
+fn wanted(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();
     for &family in families {
@@ -146,9 +160,34 @@ fn wanted(families: &[Family]) -> (Transaction, Vec<&'static str>) {
     (transaction, modules)
 }
 
-fn dry_run(transport: &mut dyn Transport, families: &[Family]) -> Result<(), ProbeError> {
-    let (transaction, modules) = wanted(families);
-    let (first, others) = match transport.commit(&transaction) {
+/// What hashes need.
+fn wanted_for_hashes(families: &[Family]) -> Wanted {
+    let mut transaction = Transaction::new();
+    let mut modules = Vec::new();
+    for &family in families {
+        let (table, chain) = (table(family), ChainName::new(NAT_IN));
+        let (protocol, port) = (Protocol::Tcp, Field::Port(Protocol::Tcp));
+        let endpoint = [family.address_field(), port];
+        transaction.add_table(table);
+        let (kind, hook) = (ChainKind::Nat, Hook::Prerouting);
+        let base = BaseChain { name: chain.clone(), kind, hook, priority: 0 };
+        transaction.add_base_chain(table, base);
+        transaction.add_set(table, SetDef::map(BY_SLOT, [port, Field::Slot], endpoint).into());
+        let (key, map) = (vec![Selector::DestinationPort], BY_SLOT.into());
+        let draw = Method::Maglev.draw();
+        let by_hash = Statement::DnatSlot { protocol, key, draw, slots: table_size(1), map };
+        transaction.add_rule(table, chain, Rule::new([by_hash]));
+        modules.extend(["nf_tables", "nft_chain_nat", "nf_tables", "nft_hash"]);
+    }
+    transaction.delete_chain(table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
+    (transaction, modules)
+}
+
+fn dry_run(
+    transport: &mut dyn Transport,
+    (transaction, modules): &Wanted,
+) -> Result<(), ProbeError> {
+    let (first, others) = match transport.commit(transaction) {
         Err(TransportError::Refused(first, others)) => (first, others),
         Err(error) => return Err(error.into()),
         Ok(_) => return Err(ProbeError::NothingRefused),
@@ -176,10 +215,10 @@ mod tests {
 
     use super::*;
 
-    /// A kernel without these modules.
-    fn without(missing: &'static [&'static str]) -> InterceptingTransport {
-        InterceptingTransport::without_kernel(move |transaction: &Transaction| {
-            let (_, modules) = wanted(&Family::ALL);
+    /// Probes a kernel without these modules for something.
+    fn probe_without(missing: &'static [&'static str], wanted: &Wanted) -> Result<(), ProbeError> {
+        let modules = wanted.1.clone();
+        let mut kernel = InterceptingTransport::without_kernel(move |transaction: &Transaction| {
             let last = transaction.operations().len() - 1;
             assert_eq!(modules.len(), last, "each operation has its module");
             let refused = |(operation, subject): (usize, String)| Refusal {
@@ -194,13 +233,15 @@ mod tests {
                 .map(|(at, operation)| refused((at, operation.subject())));
             let first = refusals.next().unwrap();
             Err(TransportError::Refused(first, refusals.collect()))
-        })
+        });
+        dry_run(&mut kernel, wanted)
     }
 
     #[test]
     fn modules_that_are_missing_are_named() {
-        let run = |modules| dry_run(&mut without(modules), &Family::ALL);
+        let run = |modules| probe_without(modules, &wanted(&Family::ALL));
         run(&[]).unwrap();
+        run(&["nft_hash"]).unwrap();
         let error = run(&["nft_fib_ipv6", "nft_masq"]).unwrap_err();
         assert!(matches!(error, ProbeError::Refused { .. }), "{error:?}");
         let text = error.to_string();
@@ -209,9 +250,19 @@ mod tests {
     }
 
     #[test]
+    fn hashes_are_probed_apart() {
+        let run = |modules| probe_without(modules, &wanted_for_hashes(&Family::ALL));
+        run(&["nft_numgen"]).unwrap();
+        let text = run(&["nft_hash"]).unwrap_err().to_string();
+        assert!(text.ends_with("(needed of the kernel: nft_hash)"), "{text}");
+        let one = wanted_for_hashes(&[Family::Ip6]);
+        probe_without(&[], &one).unwrap();
+    }
+
+    #[test]
     fn a_kernel_that_refuses_nothing_is_not_trusted() {
         let mut credulous = InterceptingTransport::without_kernel(|_| Ok(()));
-        let error = dry_run(&mut credulous, &Family::ALL).unwrap_err();
+        let error = dry_run(&mut credulous, &wanted(&Family::ALL)).unwrap_err();
         assert_eq!(error.to_string(), "nftables did not refuse what cannot be");
     }
 

@@ -30,6 +30,7 @@ use crate::{
     backend::delete_tables,
     layout::{NftConfig, drawing::MOST_HASHED, names::table},
     monitor::Monitor,
+    probe::probe_hashes,
     ruleset::{
         Elements, Family, SetDef, TableDump, Transaction, Transport, TransportError, Value,
         netlink::Listener,
@@ -51,6 +52,8 @@ pub struct NftProxier {
     memory: Option<Memory>,
     /// Whether the kernel routed loopback addresses at the last sync that needed so.
     routes_localnet: bool,
+    /// Whether the kernel can draw slots by a hash.
+    hashes: bool,
 }
 
 impl NftProxier {
@@ -64,12 +67,17 @@ impl NftProxier {
             .transport
             .open()
             .map_err(|error| Self::error("cannot open the transport", error))?;
-        Ok(Self::new(config, transport))
+        // A kernel without hashes serves all Services that do not ask for them.
+        let hashes = probe_hashes(&config.families).inspect_err(|error| {
+            tracing::info!(err = %Chain(error), "Connections cannot be spread by hashes");
+        });
+        Ok(Self { hashes: hashes.is_ok(), ..Self::new(config, transport) })
     }
 
-    /// Creates a backend that programs through `transport`. Does not touch the kernel.
+    /// Creates a backend that programs through `transport`, for a kernel with hashes. Does not touch the
+    /// kernel.
     pub fn new(config: NftConfig, transport: Box<dyn Transport>) -> Self {
-        Self { config, transport, memory: None, routes_localnet: true }
+        Self { config, transport, memory: None, routes_localnet: true, hashes: true }
     }
 
     /// Has the kernel route loopback addresses, if node ports are served on them. A failure is no
@@ -267,10 +275,11 @@ impl Proxier for NftProxier {
     }
 
     fn abilities(&self) -> Abilities {
+        let most = if self.hashes { MOST_HASHED } else { 0 };
         Abilities::PARITY
             .with(Spread::RoundRobin)
-            .with_at_most(Spread::SourceHash, MOST_HASHED)
-            .with_at_most(Spread::Maglev, MOST_HASHED)
+            .with_at_most(Spread::SourceHash, most)
+            .with_at_most(Spread::Maglev, most)
             .with_weights()
     }
 
