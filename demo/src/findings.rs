@@ -9,6 +9,9 @@ use crate::{kernel::RuleCount, view::thousands};
 pub struct Findings {
     /// From the rename of the file to the first connection that reached the new endpoint.
     pub added: Duration,
+    /// The share of the connections that reached the new endpoint while it had more weight than the
+    /// others, in percent.
+    pub weighed: f64,
     /// From the rename to the last connection that reached the removed endpoint. `None` if there was
     /// no such connection after the rename.
     pub removed: Option<Duration>,

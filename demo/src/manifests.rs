@@ -24,6 +24,9 @@ const DIRECTORY: &str = "manifests";
 /// The start of an endpoint's line.
 const ENDPOINT: &str = "- {addresses: [";
 
+/// The start of the line with the weights of a slice, which is the last of its metadata.
+const WEIGHTS: &str = "  annotations: {switchyard/weights: ";
+
 /// A copy of `examples/`, removed when dropped, or by the next run.
 pub struct Manifests {
     files: WorkDir,
@@ -63,6 +66,18 @@ impl Manifests {
         let left = without_endpoint(&text, address)
             .ok_or_else(|| DemoError::NoEndpoint { file, address: address.to_owned() })?;
         self.put(file, &left)
+    }
+
+    /// Gives an endpoint of the last slice of a file a weight; the others have 1.
+    pub fn weigh(&self, file: &'static str, address: &str, weight: u16) -> Result<Instant> {
+        let text = self.read(file)?;
+        self.put(file, &with_weight(&text, address, weight))
+    }
+
+    /// Gives all endpoints of a file the same weight.
+    pub fn weigh_evenly(&self, file: &'static str) -> Result<Instant> {
+        let text = self.read(file)?;
+        self.put(file, &without_weights(&text))
     }
 
     /// Removes all endpoints from a file.
@@ -106,6 +121,17 @@ fn with_endpoint(text: &str, address: &str, node: u8) -> String {
     )
 }
 
+fn with_weight(text: &str, address: &str, weight: u16) -> String {
+    let text = without_weights(text);
+    let end_of_metadata = text.rfind("addressType:").unwrap_or(text.len());
+    let (metadata, rest) = text.split_at(end_of_metadata);
+    format!("{metadata}{WEIGHTS}\"{address}={weight}\"}}\n{rest}")
+}
+
+fn without_weights(text: &str) -> String {
+    text.split_inclusive('\n').filter(|line| !line.starts_with(WEIGHTS)).collect()
+}
+
 fn without_endpoint(text: &str, address: &str) -> Option<String> {
     let start = format!("{ENDPOINT}{address}]");
     let left: String =
@@ -125,6 +151,16 @@ mod tests {
         assert_eq!(more, format!("{web}{added}"));
         assert_eq!(without_endpoint(&more, "10.244.2.13").as_deref(), Some(web));
         assert_eq!(without_endpoint(web, "10.244.1.1"), None, "a prefix of another address");
+    }
+
+    #[test]
+    fn weights_come_and_go_and_nothing_else_changes() {
+        let (_, web) = EXAMPLES[2];
+        let weighed = with_weight(web, "10.244.1.11", 7);
+        let line = "\n  annotations: {switchyard/weights: \"10.244.1.11=7\"}\naddressType: IPv4\n";
+        assert!(weighed.contains(line), "{weighed}");
+        assert_eq!(with_weight(&weighed, "10.244.1.11", 7), weighed, "not twice");
+        assert_eq!(without_weights(&weighed), web);
     }
 
     #[test]

@@ -26,6 +26,8 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// The endpoint of `web` that is added.
 const ADDED: usize = 3;
+/// The weight of that endpoint; the others have 1.
+const WEIGHT: u16 = 7;
 /// The endpoint of `web` that is removed.
 const REMOVED: usize = 0;
 
@@ -65,6 +67,7 @@ impl Stage<'_> {
         self.hold(1500)?;
         self.display.table();
         self.add_endpoint(&mut findings)?;
+        self.weigh_endpoint(&mut findings)?;
         let removal = self.remove_endpoint(&mut findings)?;
         self.remove_all_endpoints(&mut findings)?;
         self.kill_proxy(proxy, &mut findings)?;
@@ -90,6 +93,38 @@ impl Stage<'_> {
         self.board.set_standing(WEB, ADDED, Standing::Present);
         self.display.table_of(WEB);
         Ok(())
+    }
+
+    fn weigh_endpoint(&mut self, findings: &mut Findings) -> Result<()> {
+        let (address, _) = self.web(ADDED);
+        self.say(format!(
+            "web: {address} gets the weight {WEIGHT}, by an annotation of the EndpointSlice"
+        ));
+        self.manifests.weigh("web.yaml", &address, WEIGHT)?;
+        // Connections that have begun come first.
+        self.hold(200)?;
+        let before = self.web_connections();
+        self.hold(1200)?;
+        let after = self.web_connections();
+        let (weighed, all) = (after.0 - before.0, after.1 - before.1);
+        findings.weighed = 100.0 * weighed as f64 / all.max(1) as f64;
+        self.say(format!(
+            "web: {:.1} % of {} connections, of {WEIGHT} in {} that it weighs",
+            findings.weighed,
+            thousands(all),
+            u64::from(WEIGHT) + 3
+        ));
+        self.manifests.weigh_evenly("web.yaml")?;
+        self.hold(300)?;
+        self.display.table_of(WEB);
+        Ok(())
+    }
+
+    /// The connections to the endpoint of `web` that was added, and all connections to `web`.
+    fn web_connections(&self) -> (u64, u64) {
+        let state = self.board.state();
+        let web = &state.tallies[WEB];
+        (web.endpoints[ADDED].count, web.reached())
     }
 
     fn remove_endpoint(&mut self, findings: &mut Findings) -> Result<Removal> {

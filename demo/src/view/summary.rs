@@ -75,11 +75,18 @@ fn changes(findings: &Findings) -> Vec<Line> {
         thousands(findings.since_removed)
     );
     let removed = findings.removed.map_or("none".to_owned(), ms);
+    let refused = format!(
+        "first refusal, without endpoints; first answer, with them: {}",
+        ms(findings.restored)
+    );
     vec![
         figure(&ms(findings.added), "first connection to an added endpoint"),
         figure(&removed, &since),
-        figure(&ms(findings.refused), "first refusal, when all endpoints are gone"),
-        figure(&ms(findings.restored), "first answer, when they are back"),
+        figure(
+            &format!("{:.1} %", findings.weighed),
+            "of connections to an endpoint of 4 with 7 tenths of the weight",
+        ),
+        figure(&ms(findings.refused), &refused),
     ]
 }
 
