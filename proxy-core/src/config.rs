@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 
+use crate::model::Spread;
+
 /// The loopback addresses of IPv4 (RFC 1122).
 const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
@@ -31,6 +33,8 @@ pub struct NodeConfig {
     pub eligible_without_node: bool,
     /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
+    /// How the connections of Services are spread that ask for nothing.
+    pub spread: Spread,
 }
 
 impl NodeConfig {
@@ -45,6 +49,7 @@ impl NodeConfig {
             bind_address: None,
             eligible_without_node: false,
             external_ips: true,
+            spread: Spread::Random,
         }
     }
 }

@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     error::Chain,
-    model::{IpFamily, ServicePortId},
+    model::{IpFamily, ServicePortId, Spread},
     objects::Event,
     proxier::{Disturbance, Mode, ProxierError},
     runner::{Observer, SyncOutcome},
     state::PoolKind,
-    track::Problem,
+    track::{Problem, Reason},
     transition::Transition,
 };
 use tokio::sync::watch;
@@ -115,7 +115,8 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
             "Another program had changed what was programmed; it is repaired"
         );
     }
-    for skipped in &outcome.report.skipped {
+    // The others were logged as problems.
+    for skipped in outcome.skipped_by_backend {
         tracing::warn!(
             service_port = skipped.port.to_string(),
             reason = skipped.reason.as_str(),
@@ -157,6 +158,15 @@ impl Observer for EngineObserver {
 
     fn rejected(&self, problem: &Problem) {
         self.metrics.rejected(problem);
+        if problem.reason == Reason::Unsupported {
+            tracing::warn!(
+                object = %problem.object,
+                field = problem.field.as_str(),
+                reason = problem.message.as_str(),
+                "A Service is not served as it asks"
+            );
+            return;
+        }
         tracing::warn!(
             object = %problem.object,
             field = problem.field.as_str(),
@@ -239,6 +249,15 @@ impl Observer for EngineObserver {
     fn node_eligible(&self, is_eligible: bool) {
         self.health.set_node_eligible(is_eligible);
         tracing::debug!(is_eligible, "Whether the Node may have traffic");
+    }
+
+    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
+        tracing::warn!(
+            %mode,
+            spread = asked.as_str(),
+            used = used.as_str(),
+            "The mode cannot program the spread of --spread; another one is used"
+        );
     }
 }
 

@@ -9,4 +9,6 @@ pub(crate) mod node;
 pub(crate) mod problem;
 pub(crate) mod service;
 pub(crate) mod slice;
+pub(crate) mod spread;
 mod values;
+mod weights;

@@ -26,6 +26,8 @@ pub enum Reason {
     Invalid,
     /// The address, protocol and port belong to another Service.
     Conflict,
+    /// The backend cannot program the value; the nearest thing that it can is programmed.
+    Unsupported,
 }
 
 impl fmt::Display for Problem {
@@ -58,6 +60,11 @@ impl Problems {
     /// Starts to collect addresses that `object` loses to other objects.
     pub(crate) fn new_conflicts(object: ObjectKey) -> Self {
         Self { reason: Reason::Conflict, ..Self::new(object) }
+    }
+
+    /// Starts to collect values of `object` that the backend cannot program.
+    pub(crate) fn new_unsupported(object: ObjectKey) -> Self {
+        Self { reason: Reason::Unsupported, ..Self::new(object) }
     }
 
     /// Adds a problem of the field.

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::{
     names,
     problem::Problems,
+    spread::{self, AskedSpread},
     values::{clip, is_never_shared, is_special, port_number},
 };
 use crate::{
@@ -30,6 +31,8 @@ pub(crate) struct Service {
     pub(crate) addresses: PerFamily<Option<Addresses>>,
     pub(crate) ports: Vec<ServicePort>,
     pub(crate) affinity: Option<Duration>,
+    /// What the Service asks for; `None` for the node's default.
+    pub(crate) spread: Option<AskedSpread>,
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
     /// The port where load balancers ask for the Service's health.
@@ -110,6 +113,7 @@ impl Service {
             addresses,
             ports: parse_ports(&spec.ports, problems),
             affinity: parse_affinity(spec, problems),
+            spread: spread::parse(&object.metadata, problems),
             external_local,
             internal_local: is_local(
                 "spec.internalTrafficPolicy",

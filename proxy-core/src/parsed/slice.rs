@@ -6,6 +6,7 @@ use super::{
     names,
     problem::Problems,
     values::{clip, is_special, port_number},
+    weights,
 };
 use crate::{
     model::{IpFamily, Protocol, ServiceName, parse_ip},
@@ -40,13 +41,40 @@ pub(crate) struct SliceEndpoint {
     pub(crate) ready: bool,
     pub(crate) serving: bool,
     pub(crate) terminating: bool,
-    /// Whether the endpoint runs on this node.
-    pub(crate) is_local: bool,
-    /// Whether the endpoint may run on this node: slices that people write often name no node.
-    pub(crate) may_be_local: bool,
+    pub(crate) place: Place,
     pub(crate) node_hint: NodeHint,
+    /// The endpoint's share of new connections; 0 for none.
+    pub(crate) weight: u16,
     /// `hints.forZones`
     pub(crate) zones: Zones,
+}
+
+impl SliceEndpoint {
+    /// Whether the endpoint runs on this node.
+    pub(crate) fn is_local(&self) -> bool {
+        self.place == Place::Here
+    }
+
+    /// Whether the endpoint may have new connections because it is ready.
+    pub(crate) fn takes_new(&self) -> bool {
+        self.ready && self.weight > 0
+    }
+
+    /// Whether the endpoint may have new connections where no endpoint is ready.
+    pub(crate) fn is_last_resort(&self) -> bool {
+        self.serving && self.terminating && self.weight > 0
+    }
+}
+
+/// Where an endpoint runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// On another node.
+    Elsewhere,
+    /// Perhaps on this node: slices that people write often name no node.
+    Unknown,
+    /// On this node.
+    Here,
 }
 
 /// Names of zones: sorted, each once. The same few sets are shared by all endpoints.
@@ -121,7 +149,7 @@ impl SliceParser {
             .enumerate()
             .filter_map(|(i, port)| self.parse_port(i, port, problems))
             .collect();
-        let endpoints = object
+        let mut endpoints: Box<[SliceEndpoint]> = object
             .endpoints
             .iter()
             .enumerate()
@@ -129,6 +157,7 @@ impl SliceParser {
                 self.parse_endpoint(i, endpoint, family, node_name, problems)
             })
             .collect();
+        weights::apply(&object.metadata, &mut endpoints, problems);
         Some((ServiceName::new(&key.namespace, service), Slice { family, ports, endpoints }))
     }
 
@@ -199,11 +228,11 @@ impl SliceParser {
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),
-            is_local: endpoint.node_name.as_deref() == Some(node_name),
-            may_be_local: endpoint
-                .node_name
-                .as_deref()
-                .is_none_or(|name| name.is_empty() || name == node_name),
+            place: match endpoint.node_name.as_deref() {
+                Some(name) if name == node_name => Place::Here,
+                None | Some("") => Place::Unknown,
+                Some(_) => Place::Elsewhere,
+            },
             node_hint: if nodes.is_empty() {
                 NodeHint::None
             } else if nodes.iter().any(|hint| hint.name == node_name) {
@@ -211,6 +240,7 @@ impl SliceParser {
             } else {
                 NodeHint::Others
             },
+            weight: 1,
             zones: self.parse_zones(endpoint),
         })
     }
@@ -260,6 +290,12 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A cluster may have hundreds of thousands of them.
+    #[test]
+    fn an_endpoint_is_small() {
+        assert_eq!(size_of::<SliceEndpoint>(), 40);
+    }
 
     #[test]
     fn values_that_nothing_uses_are_dropped_in_time() {

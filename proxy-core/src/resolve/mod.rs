@@ -1,20 +1,23 @@
 //! From the policies of Services to what this node should program.
 //!
-//! Two questions, a file each: which endpoints may serve a Service port from this node
-//! ([`pools`]), and what happens to traffic at each of its frontends ([`frontends`]).
+//! Three questions, a file each: which endpoints may serve a Service port from this node
+//! ([`pools`]), what happens to traffic at each of its frontends ([`frontends`]), and how connections
+//! are shared out by a backend that cannot do everything ([`spread`]).
 
 pub(crate) mod frontends;
 pub(crate) mod pools;
+pub(crate) mod spread;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use self::pools::Pools;
+use self::{pools::Pools, spread::Shortfall};
 use crate::{
     model::{IpFamily, PerFamily, ServicePortId, ServicePortName, Spread},
     parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
     },
+    proxier::Abilities,
     state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
 };
 
@@ -31,6 +34,10 @@ pub(crate) struct Surroundings {
     pub(crate) masquerade_all: bool,
     /// Whether external IPs are programmed.
     pub(crate) external_ips: bool,
+    /// How the connections of Services are spread that ask for nothing.
+    pub(crate) spread: Spread,
+    /// What the backend can program.
+    pub(crate) abilities: Abilities,
 }
 
 /// The identity of a Service port in a family.
@@ -45,7 +52,7 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
     }
 }
 
-/// Resolves one port of a Service in one family. `owns` returns whether a frontend belongs to this port,
+/// Resolves one port of a Service in one family, and returns what the port asks for and does not get. `owns` returns whether a frontend belongs to this port,
 /// and not to another Service port with a better claim.
 pub(crate) fn resolve<'s>(
     id: &ServicePortId,
@@ -55,7 +62,7 @@ pub(crate) fn resolve<'s>(
     slices: impl Iterator<Item = &'s Slice> + Clone,
     around: &Surroundings,
     owns: impl Fn(&Frontend) -> bool,
-) -> ResolvedServicePort {
+) -> (ResolvedServicePort, Shortfall) {
     let external = service.is_externally_accessible(port, addresses, around.external_ips);
     let pools = Pools::choose(
         id,
@@ -79,17 +86,34 @@ pub(crate) fn resolve<'s>(
     let kept = |kind: PoolKind, pool: &Pool| {
         if uses(kind) { Arc::clone(pool) } else { Pool::default() }
     };
-    let cluster = kept(PoolKind::Cluster, &pools.cluster);
-    let local = kept(PoolKind::Local, &pools.local);
-    ResolvedServicePort {
+    let mut cluster = kept(PoolKind::Cluster, &pools.cluster);
+    let mut local = kept(PoolKind::Local, &pools.local);
+    let mut shortfall = Shortfall::default();
+    if !around.abilities.has_weights() {
+        for pool in [&mut cluster, &mut local] {
+            if pools::is_uneven(pool) {
+                shortfall.weights = true;
+                *pool = pools::evenly(pool.to_vec());
+            }
+        }
+    }
+    let asked = service.spread.map_or(around.spread, |asked| asked.spread);
+    let endpoints = cluster.len().max(local.len());
+    let (spread, replaced) = spread::nearest(asked, endpoints, &around.abilities);
+    shortfall.spread = replaced
+        // A default that cannot be programmed at all is the node's fault, and reported once.
+        .filter(|replaced| service.spread.is_some() || replaced.most > 0)
+        .map(|replaced| (service.spread.map(|asked| asked.annotation), replaced));
+    let resolved = ResolvedServicePort {
         draining: pools.draining(&cluster, &local),
         cluster,
         local,
         affinity: service.affinity,
-        spread: Spread::Random,
+        spread,
         frontends,
         id: id.clone(),
-    }
+    };
+    (resolved, shortfall)
 }
 
 /// Returns the health check of a Service for load balancers, if the Service has one.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     model::{Protocol, ServicePortId},
-    parsed::slice::{NodeHint, Slice, SliceEndpoint},
+    parsed::slice::{NodeHint, Place, Slice, SliceEndpoint},
     state::{Endpoint, Pool, is_in},
 };
 
@@ -34,17 +34,18 @@ impl Pools {
         uses_local: bool,
     ) -> Self {
         let endpoints = candidates(id, slices);
-        let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Pool::default() };
+        let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
         let local = if uses_local {
-            ready_or_terminating(&endpoints, |endpoint| endpoint.is_local)
+            ready_or_terminating(&endpoints, SliceEndpoint::is_local)
         } else {
-            Pool::default()
+            Vec::new()
         };
+        let (cluster, local) = (in_proportion(cluster), in_proportion(local));
         let has_any =
-            !cluster.is_empty() || endpoints.values().any(|e| e.ready || is_serving_terminating(e));
+            !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
         let serving = match id.name.protocol {
             Protocol::Tcp => Pool::default(),
-            Protocol::Udp | Protocol::Sctp => pool(&endpoints, |e| e.ready || e.serving),
+            Protocol::Udp | Protocol::Sctp => evenly(pool(&endpoints, |e| e.ready || e.serving)),
         };
         Self { cluster, local, has_any, serving }
     }
@@ -65,7 +66,7 @@ pub(crate) fn local_ready<'s>(
     slices: impl Iterator<Item = &'s Slice>,
 ) -> Vec<IpAddr> {
     let endpoints = candidates(id, slices);
-    let wanted = endpoints.iter().filter(|(_, e)| e.is_local && e.ready);
+    let wanted = endpoints.iter().filter(|(_, e)| e.is_local() && e.takes_new());
     wanted.map(|(address, _)| address.ip()).collect()
 }
 
@@ -77,7 +78,7 @@ type Candidates<'s> = BTreeMap<SocketAddr, &'s SliceEndpoint>;
 /// order of slices does not matter.
 fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -> Candidates<'s> {
     let rank = |e: &SliceEndpoint| {
-        (!e.terminating, e.ready, e.serving, e.is_local, e.node_hint == NodeHint::Ours)
+        (!e.terminating, e.ready, e.serving, e.is_local(), e.node_hint == NodeHint::Ours)
     };
     let mut found = Candidates::new();
     for slice in slices.filter(|slice| slice.family == id.family) {
@@ -92,9 +93,10 @@ fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -
                         vacant.insert(endpoint);
                     }
                     Entry::Occupied(mut known) => {
+                        // Of equal rank: prefer by the rest, in any fixed order.
+                        let rest = |e: &'s SliceEndpoint| (&e.zones, e.weight, e.place);
                         let (new, old) = (rank(endpoint), rank(known.get()));
-                        // Of equal rank: prefer by hints, in any fixed order.
-                        if (new, &endpoint.zones) > (old, &known.get().zones) {
+                        if (new, rest(endpoint)) > (old, rest(known.get())) {
                             known.insert(endpoint);
                         }
                     }
@@ -105,41 +107,66 @@ fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -
     found
 }
 
-fn is_serving_terminating(endpoint: &SliceEndpoint) -> bool {
-    endpoint.serving && endpoint.terminating
-}
-
 /// Returns the ready endpoints that topology allows; if no endpoint is ready, all endpoints that still
 /// serve while they terminate, on any node.
-fn cluster_pool(endpoints: &Candidates<'_>, zone: Option<&str>) -> Pool {
+fn cluster_pool(endpoints: &Candidates<'_>, zone: Option<&str>) -> Vec<Endpoint> {
     let scope = Scope::from_hints(endpoints, zone);
-    let ready = pool(endpoints, |e| e.ready && scope.allows(e));
-    if ready.is_empty() { pool(endpoints, is_serving_terminating) } else { ready }
+    let ready = pool(endpoints, |e| e.takes_new() && scope.allows(e));
+    if ready.is_empty() { pool(endpoints, SliceEndpoint::is_last_resort) } else { ready }
 }
 
 fn ready_or_terminating(
     endpoints: &Candidates<'_>,
-    mut is_wanted: impl FnMut(&SliceEndpoint) -> bool,
-) -> Pool {
-    let ready = pool(endpoints, |e| e.ready && is_wanted(e));
-    if ready.is_empty() {
-        pool(endpoints, |e| is_serving_terminating(e) && is_wanted(e))
-    } else {
-        ready
-    }
+    is_wanted: impl Fn(&SliceEndpoint) -> bool,
+) -> Vec<Endpoint> {
+    let ready = pool(endpoints, |e| e.takes_new() && is_wanted(e));
+    if ready.is_empty() { pool(endpoints, |e| e.is_last_resort() && is_wanted(e)) } else { ready }
 }
 
-fn pool(endpoints: &Candidates<'_>, mut is_in: impl FnMut(&SliceEndpoint) -> bool) -> Pool {
+/// Collects endpoints, with their weights as they are annotated, which may be 0.
+fn pool(endpoints: &Candidates<'_>, is_in: impl Fn(&SliceEndpoint) -> bool) -> Vec<Endpoint> {
     endpoints
         .iter()
         .filter(|(_, endpoint)| is_in(endpoint))
         .map(|(&address, endpoint)| Endpoint {
             address,
-            is_local: endpoint.is_local,
-            may_be_local: endpoint.may_be_local,
-            weight: 1,
+            is_local: endpoint.is_local(),
+            may_be_local: endpoint.place != Place::Elsewhere,
+            weight: endpoint.weight.into(),
         })
         .collect()
+}
+
+/// Divides the weights, none of which is 0, by their greatest common divisor.
+fn in_proportion(mut endpoints: Vec<Endpoint>) -> Pool {
+    // Most weights are 1, which ends the search at once.
+    let mut divisor = 0;
+    for endpoint in &endpoints {
+        divisor = greatest_common_divisor(endpoint.weight, divisor);
+        if divisor == 1 {
+            return endpoints.into();
+        }
+    }
+    endpoints.iter_mut().for_each(|endpoint| endpoint.weight /= divisor.max(1));
+    endpoints.into()
+}
+
+/// Gives all endpoints the same share.
+pub(super) fn evenly(mut endpoints: Vec<Endpoint>) -> Pool {
+    endpoints.iter_mut().for_each(|endpoint| endpoint.weight = 1);
+    endpoints.into()
+}
+
+/// Whether endpoints have unequal shares.
+pub(super) fn is_uneven(pool: &Pool) -> bool {
+    pool.iter().any(|endpoint| endpoint.weight != 1)
+}
+
+fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 /// How far traffic may go, by the hints of the ready endpoints.
@@ -153,7 +180,7 @@ impl<'z> Scope<'z> {
     /// Returns the scope. Hints count only if every ready endpoint has hints and at least one is for
     /// this node or zone: a controller in the middle of adding hints must not cut traffic off.
     fn from_hints(endpoints: &Candidates<'_>, zone: Option<&'z str>) -> Self {
-        let ready = || endpoints.values().filter(|endpoint| endpoint.ready);
+        let ready = || endpoints.values().filter(|endpoint| endpoint.takes_new());
         if ready().all(|e| e.node_hint != NodeHint::None)
             && ready().any(|e| e.node_hint == NodeHint::Ours)
         {

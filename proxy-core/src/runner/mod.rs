@@ -41,6 +41,7 @@ pub use self::{
     timing::{Pace, RunnerConfig},
 };
 use crate::{
+    model::Spread,
     objects::{Event, Kind, Object},
     proxier::{Backend, Proxier},
     track::{Missing, Problem, Tracker},
@@ -70,16 +71,19 @@ pub struct Runner {
     comparisons: Comparisons,
     predecessors: Predecessors,
     node_eligible: Option<bool>,
+    /// The node's default spread that cannot be programmed, and its substitute, as they were reported.
+    replaced_default: Option<(Spread, Spread)>,
 }
 
 impl Runner {
     /// Creates a runner that syncs `proxier` with what `tracker` resolves.
     pub fn new(
-        tracker: Tracker,
+        mut tracker: Tracker,
         proxier: Box<dyn Proxier>,
         config: RunnerConfig,
         observer: Arc<dyn Observer>,
     ) -> Self {
+        tracker.set_abilities(proxier.abilities(), proxier.mode());
         Self {
             tracker,
             proxier,
@@ -95,6 +99,7 @@ impl Runner {
             comparisons: Comparisons::default(),
             predecessors: Predecessors::default(),
             node_eligible: None,
+            replaced_default: None,
         }
     }
 
@@ -238,6 +243,13 @@ impl Runner {
                 self.observer.waiting_for(missing);
             }
         }
+        let replaced = self.tracker.replaced_default_spread();
+        if self.replaced_default != replaced {
+            self.replaced_default = replaced;
+            if let Some((asked, used)) = replaced {
+                self.observer.default_spread_replaced(self.proxier.mode(), asked, used);
+            }
+        }
         if !self.is_ready() {
             return;
         }
@@ -289,7 +301,9 @@ impl Runner {
             self.comparisons.compared(now, duration);
         }
         match result {
-            Ok(report) => {
+            Ok(mut report) => {
+                let by_backend = report.skipped.len();
+                report.skipped.extend(self.tracker.skipped());
                 self.retries.succeeded();
                 if compares {
                     self.last_comparison = Some(start);
@@ -297,10 +311,12 @@ impl Runner {
                 self.observer.synced(&SyncOutcome {
                     change,
                     report: &report,
+                    skipped_by_backend: &report.skipped[..by_backend],
                     duration,
                     latency: self.oldest_change.take().map(|arrived| arrived.elapsed()),
                     trigger_times: self.tracker.trigger_times(),
                     no_local_endpoints: self.tracker.no_local_endpoints(),
+                    unsupported: self.tracker.unsupported(),
                 });
                 self.tracker.mark_synced();
                 self.predecessors.serve(now);

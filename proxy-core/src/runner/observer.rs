@@ -3,9 +3,9 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use crate::{
-    model::PerFamily,
+    model::{PerFamily, Spread},
     objects::Event,
-    proxier::{Disturbance, Mode, ProxierError, SyncReport},
+    proxier::{Disturbance, Mode, ProxierError, Skipped, SyncReport},
     track::{Missing, NoLocalEndpoints, NodeFacts, Problem},
     transition::Transition,
 };
@@ -15,8 +15,14 @@ use crate::{
 pub struct SyncOutcome<'a> {
     /// The step that was synced: the kernel holds [`Transition::after`] now.
     pub change: Transition<'a>,
-    /// The backend's report.
+    /// The backend's report. [`SyncReport::skipped`] ends with the Service ports of the sync that are
+    /// served otherwise than they ask because the backend has not the [abilities]; each was reported as
+    /// a [`Problem`].
+    ///
+    /// [abilities]: crate::proxier::Proxier::abilities
     pub report: &'a SyncReport,
+    /// The Service ports at the beginning of [`SyncReport::skipped`], which the backend reported itself.
+    pub skipped_by_backend: &'a [Skipped],
     /// How long the sync took, rendering and commit together.
     pub duration: Duration,
     /// The time from the arrival of the oldest change to its commit; `None` if the sync was due by a
@@ -26,6 +32,9 @@ pub struct SyncOutcome<'a> {
     pub trigger_times: &'a [String],
     /// Service ports that lack local endpoints.
     pub no_local_endpoints: PerFamily<NoLocalEndpoints>,
+    /// Service ports that are served otherwise than they ask because the backend has not the abilities,
+    /// whether or not the sync changed them.
+    pub unsupported: PerFamily<usize>,
 }
 
 /// Receives the reports of a runner. All methods are called on the runner's thread and must not
@@ -66,6 +75,9 @@ pub trait Observer: Send + Sync {
     }
     /// Whether the node may have traffic from load balancers has changed.
     fn node_eligible(&self, _is_eligible: bool) {}
+    /// The backend of this mode cannot program the node's default spread for any Service; `used` takes its
+    /// place. Called at the start, and when the configuration of the node changes.
+    fn default_spread_replaced(&self, _mode: Mode, _asked: Spread, _used: Spread) {}
 }
 
 /// Observes nothing.
@@ -145,5 +157,10 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn node_eligible(&self, is_eligible: bool) {
         self.0.node_eligible(is_eligible);
         self.1.node_eligible(is_eligible);
+    }
+
+    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
+        self.0.default_spread_replaced(mode, asked, used);
+        self.1.default_spread_replaced(mode, asked, used);
     }
 }

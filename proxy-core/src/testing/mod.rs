@@ -57,13 +57,13 @@ mod until;
 pub use self::{
     builders::{Builder, endpoint, node, service, service_cidr, slice, web, web_slice},
     many::ManyServices,
-    oracle::{assert_invariants, final_objects, resolve_afresh},
+    oracle::{assert_abilities, assert_invariants, final_objects, resolve_afresh},
     owned::OwnedTransition,
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},
     strategies::{
-        arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node, arbitrary_object,
-        arbitrary_service, arbitrary_service_cidr, arbitrary_slice,
+        arbitrary_abilities, arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node,
+        arbitrary_object, arbitrary_service, arbitrary_service_cidr, arbitrary_slice,
     },
     until::until,
 };

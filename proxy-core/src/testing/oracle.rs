@@ -6,6 +6,7 @@ use crate::{
     config::NodeConfig,
     model::{IpFamily, PerFamily, Protocol, parse_cidr, parse_ip},
     objects::{Event, Kind, Object, ObjectKey},
+    proxier::Abilities,
     state::{Masquerade, Pool, PoolKind, ResolvedServicePort, Route, State},
     track::Tracker,
 };
@@ -94,6 +95,18 @@ pub fn assert_invariants(state: &State) {
     }
 }
 
+/// Checks that a state asks for nothing but what a backend can program. Panics otherwise.
+#[track_caller]
+pub fn assert_abilities(state: &State, abilities: &Abilities) {
+    for (id, port) in &state.service_ports {
+        let (most, size) =
+            (abilities.most_endpoints(port.spread), port.cluster.len().max(port.local.len()));
+        assert!(0 < most && size <= most, "{id}: {size} endpoints by {}", port.spread);
+        let is_even = port.reachable().all(|endpoint| endpoint.weight == 1);
+        assert!(is_even || abilities.has_weights(), "{id}: {:?}", port.cluster);
+    }
+}
+
 #[track_caller]
 fn assert_route(port: &ResolvedServicePort, route: Route, state: &State) {
     let id = &port.id;
@@ -124,6 +137,10 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
         "{kind:?} of {}: {pool:?}",
         port.id
     );
+    let divides_all = |divisor: u32| pool.iter().all(|e| e.weight % divisor == 0);
+    let lightest = pool.iter().map(|endpoint| endpoint.weight).min().unwrap_or(1);
+    assert_ne!(lightest, 0, "{kind:?} of {}: {pool:?}", port.id);
+    assert!(!(2..=lightest).any(divides_all), "{kind:?} of {}: {pool:?}", port.id);
     let is_used = port.frontends.iter().any(|frontend| match frontend.route {
         Route::Pool { pool, .. } => pool == kind,
         Route::ExternalLocal => true,
@@ -136,6 +153,7 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
 fn assert_draining(port: &ResolvedServicePort) {
     let (id, draining) = (&port.id, &port.draining);
     assert!(is_sorted_set(draining), "{id}: {draining:?}");
+    assert!(draining.iter().all(|endpoint| endpoint.weight == 1), "{id}: {draining:?}");
     assert!(draining.is_empty() || id.name.protocol != Protocol::Tcp, "{id}: {draining:?}");
     let pooled: HashSet<_> = port.reachable().map(|endpoint| endpoint.address).collect();
     assert!(draining.iter().all(|e| !pooled.contains(&e.address)), "{id}: {draining:?}");

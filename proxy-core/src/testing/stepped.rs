@@ -36,7 +36,9 @@ impl<P: Proxier> Stepped<P> {
     /// A node that knows nothing yet.
     pub fn new(config: NodeConfig, proxier: P) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        Self { tracker: Tracker::new(config), proxier, runtime }
+        let mut tracker = Tracker::new(config);
+        tracker.set_abilities(proxier.abilities(), proxier.mode());
+        Self { tracker, proxier, runtime }
     }
 
     /// Takes events in, none of which may be a problem.

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::{NODE, builders, endpoint, node, service, service_cidr, slice};
 use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    model::Spread,
     objects::{Event, Kind, Object, ObjectKey},
+    proxier::Abilities,
 };
 
 /// Names of Services; slices belong to one of them, or to none.
@@ -42,6 +44,29 @@ const SOURCE_RANGES: [&str; 8] = [
 ];
 const SERVICE_CIDRS: [&str; 5] =
     ["10.0.0.0/24", "10.0.0.0/16", "10.0.1.0/24", "fd00::/112", "nonsense"];
+
+/// What Services ask about their connections.
+const SPREADS: [(&str, &str); 8] = [
+    ("switchyard/spread", "round-robin"),
+    ("switchyard/spread", "source-hash"),
+    ("switchyard/spread", "maglev"),
+    ("switchyard/spread", " least-connections "),
+    ("switchyard/spread", "nonsense"),
+    ("service.cilium.io/lb-algorithm", "Maglev"),
+    ("lb.projectcalico.org/external-traffic-strategy", "maglev"),
+    ("kube-router.io/service.scheduler", "sh"),
+];
+/// What slices say about the weights of their endpoints.
+const WEIGHTS: [(&str, &str); 8] = [
+    ("switchyard/weight", "0"),
+    ("switchyard/weight", "2"),
+    ("switchyard/weight", "6"),
+    ("switchyard/weight", "nonsense"),
+    ("service.cilium.io/weight", "4"),
+    ("switchyard/weights", "10.1.0.1=0, 10.1.0.2=3, fd01::1=3, fd01::2=0"),
+    ("switchyard/weights", "10.1.0.3=40000,fd01::3=65535"),
+    ("switchyard/weights", "10.1.0.3=1,=,10.1.0.4=nonsense,fd01::5=4"),
+];
 
 /// Sequences of one to `most` events, of all kinds, about a few objects.
 pub fn arbitrary_events(most: usize) -> impl Strategy<Value = Vec<Event>> {
@@ -101,8 +126,9 @@ pub fn arbitrary_service() -> impl Strategy<Value = Object> {
         vec(select(&SOURCE_RANGES), 0..4),
     );
     let health_check = select(&[0, 31000, 31001, 70000]);
-    (identity, vec(port, 0..4), policies, addresses, health_check).prop_map(
-        |(identity, ports, policies, (ips, ingress, ranges), health_check)| {
+    let spread = option::weighted(0.3, select(&SPREADS));
+    (identity, vec(port, 0..4), policies, addresses, health_check, spread).prop_map(
+        |(identity, ports, policies, (ips, ingress, ranges), health_check, spread)| {
             let (name, ip, day, kind) = identity;
             let (external, internal, affinity) = policies;
             let mut made = service(name, ip)
@@ -113,6 +139,9 @@ pub fn arbitrary_service() -> impl Strategy<Value = Object> {
                 .set("spec.externalTrafficPolicy", policy(external))
                 .set("spec.internalTrafficPolicy", policy(internal))
                 .set("spec.healthCheckNodePort", health_check);
+            if let Some((annotation, value)) = spread {
+                made = made.annotation(annotation, value);
+            }
             for (name, protocol, port, node_port) in ports {
                 made = made.port(name, protocol, port);
                 if let Some(number) = node_port {
@@ -145,8 +174,9 @@ fn policy(is_local: bool) -> &'static str {
 pub fn arbitrary_slice() -> impl Strategy<Value = Object> {
     let port = (option::weighted(0.9, select(&PORT_NAMES)), select(&PROTOCOLS), 8080..8082i64);
     let identity = (select(&SERVICES), select(&SERVICES), 0..2u8, any::<bool>());
-    (identity, any::<bool>(), vec(port, 1..5), vec(arbitrary_endpoint(), 0..6)).prop_map(
-        |((file, owner, suffix, moves), is_v6, ports, endpoints)| {
+    let weights = prop_oneof![2 => Just(Vec::new()), 1 => vec(select(&WEIGHTS), 1..3)];
+    (identity, any::<bool>(), vec(port, 1..5), vec(arbitrary_endpoint(), 0..6), weights).prop_map(
+        |((file, owner, suffix, moves), is_v6, ports, endpoints, weights)| {
             let owner = if moves { owner } else { file };
             let mut made = slice(file, &suffix.to_string())
                 .label("kubernetes.io/service-name", owner)
@@ -158,6 +188,9 @@ pub fn arbitrary_slice() -> impl Strategy<Value = Object> {
                 })
                 .collect();
             made = made.set("ports", json!(ports));
+            for (annotation, value) in weights {
+                made = made.annotation(annotation, value);
+            }
             for (number, mut endpoint) in endpoints {
                 let ip = if is_v6 { format!("fd01::{number}") } else { format!("10.1.0.{number}") };
                 endpoint["addresses"] = json!([ip]);
@@ -248,12 +281,14 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
         select(vec![IpAddr::from([192, 0, 2, 9]), IpAddr::from([0, 0, 0, 0])]),
     );
     let gates = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
-    (gates, local_pods, node_ports, bind).prop_map(
+    let spread = prop_oneof![3 => Just(Spread::Random), 1 => select(&Spread::ALL)];
+    (gates, local_pods, node_ports, bind, spread).prop_map(
         |(
             (masquerade_all, external_ips, localhost_node_ports),
             local_pods,
             node_port_addresses,
             bind_address,
+            spread,
         )| {
             NodeConfig {
                 masquerade_all,
@@ -262,8 +297,19 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
                 localhost_node_ports,
                 bind_address,
                 external_ips,
+                spread,
                 ..NodeConfig::new(NODE)
             }
         },
     )
+}
+
+/// What a backend can program: connections at random, and other spreads for pools of some sizes.
+pub fn arbitrary_abilities() -> impl Strategy<Value = Abilities> {
+    let spread = (select(&Spread::ALL), select(&[1, 3, usize::MAX]));
+    (vec(spread, 0..8), any::<bool>()).prop_map(|(spreads, weights)| {
+        let add = |abilities: Abilities, (spread, most)| abilities.with_at_most(spread, most);
+        let abilities = spreads.into_iter().fold(Abilities::PARITY, add).with(Spread::Random);
+        if weights { abilities.with_weights() } else { abilities }
+    })
 }

@@ -11,6 +11,7 @@ mod known_problems;
 mod missing;
 mod node;
 mod slices;
+mod unsupported;
 mod update;
 
 use std::{
@@ -26,6 +27,7 @@ use self::{
     known_problems::KnownProblems,
     node::NodeInputs,
     slices::Slices,
+    unsupported::Unsupported,
     update::{AllSurroundings, ClaimedPort},
 };
 pub use crate::parsed::{
@@ -34,9 +36,11 @@ pub use crate::parsed::{
 };
 use crate::{
     config::NodeConfig,
-    model::{PerFamily, ServiceName},
+    model::{PerFamily, ServiceName, Spread},
     objects::{self, Event, Kind, Object, ObjectKey},
     parsed::{node::parse_cidrs, problem::Problems, service::Service},
+    proxier::{Abilities, Mode, Skipped},
+    resolve::spread,
     state::State,
     transition::{Transition, Unsynced},
 };
@@ -60,6 +64,9 @@ pub struct NoLocalEndpoints {
 #[derive(Debug)]
 pub struct Tracker {
     config: NodeConfig,
+    /// What the backend can program, and its mode.
+    abilities: Abilities,
+    mode: Option<Mode>,
     services: HashMap<ServiceName, Service>,
     slices: Slices,
     node_inputs: NodeInputs,
@@ -68,6 +75,8 @@ pub struct Tracker {
     problems: KnownProblems,
     /// Problems between objects: listeners that belong to another Service.
     conflicts: KnownProblems,
+    /// What Services ask for and the backend cannot program.
+    unsupported: Unsupported,
     /// The kinds that have been listed whole.
     listed: HashSet<Kind>,
     /// What the Node must state before the first sync.
@@ -96,12 +105,15 @@ impl Tracker {
     pub fn new(config: NodeConfig) -> Self {
         Self {
             config,
+            abilities: Abilities::PARITY,
+            mode: None,
             services: HashMap::new(),
             slices: Slices::default(),
             node_inputs: NodeInputs::default(),
             claims: Claims::default(),
             problems: KnownProblems::default(),
             conflicts: KnownProblems::default(),
+            unsupported: Unsupported::default(),
             listed: HashSet::new(),
             required: RequiredFacts::default(),
             touched: HashSet::new(),
@@ -145,6 +157,24 @@ impl Tracker {
         self.touched_node = true;
     }
 
+    /// Sets what the backend can program, which is [`Abilities::PARITY`] until then, and the backend's
+    /// mode, which is named in problems. Services that ask for more get the nearest thing that the
+    /// backend can program.
+    pub fn set_abilities(&mut self, abilities: Abilities, mode: Mode) {
+        if (self.abilities, self.mode) != (abilities, Some(mode)) {
+            (self.abilities, self.mode) = (abilities, Some(mode));
+            // All Services are resolved again.
+            self.around = None;
+        }
+    }
+
+    /// The node's default spread ([`NodeConfig::spread`]) and the one that takes its place, if the
+    /// backend cannot program the default for any Service.
+    pub fn replaced_default_spread(&self) -> Option<(Spread, Spread)> {
+        let (used, replaced) = spread::nearest(self.config.spread, 1, &self.abilities);
+        replaced.map(|replaced| (replaced.asked, used))
+    }
+
     /// Sets all addresses of the node's interfaces: node ports are served on the addresses that
     /// `nodePortAddresses` allows.
     pub fn set_interface_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
@@ -174,7 +204,8 @@ impl Tracker {
     }
 
     /// Brings [`Tracker::state`] and [`Tracker::transition`] up to date. Returns new problems between
-    /// objects: addresses that two Services claim.
+    /// objects (addresses that two Services claim), and new problems with the backend (what a Service
+    /// asks for and the backend cannot program).
     pub fn resolve(&mut self) -> Vec<Problem> {
         if mem::take(&mut self.touched_node) {
             let node = self.node_inputs.resolve(&self.config);
@@ -249,6 +280,18 @@ impl Tracker {
     /// Counts of Service ports that have endpoints only elsewhere.
     pub fn no_local_endpoints(&self) -> PerFamily<NoLocalEndpoints> {
         self.no_local
+    }
+
+    /// Counts of Service ports that are served otherwise than they ask, because the backend cannot
+    /// program it.
+    pub fn unsupported(&self) -> PerFamily<usize> {
+        self.unsupported.counts()
+    }
+
+    /// The Service ports in [`Tracker::transition`] that are served otherwise than they ask, because the
+    /// backend cannot program it; all such Service ports, if the transition asks for a comparison.
+    pub fn skipped(&self) -> Vec<Skipped> {
+        self.unsupported.covered_by(&self.transition())
     }
 
     fn apply_object(&mut self, object: &Object) -> Vec<Problem> {

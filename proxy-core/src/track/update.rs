@@ -16,7 +16,7 @@ use crate::{
         problem::{Problem, Problems},
         service::{Addresses, Service},
     },
-    resolve::{self, Surroundings, frontends::listeners},
+    resolve::{self, Surroundings, frontends::listeners, spread::Shortfall},
     state::{Frontend, FrontendAddress, ResolvedServicePort, Route},
 };
 
@@ -48,6 +48,8 @@ impl Tracker {
             knows_local_pods: self.state.node.local_pods.get(family).is_some(),
             masquerade_all: self.config.masquerade_all,
             external_ips: self.config.external_ips,
+            spread: self.config.spread,
+            abilities: self.abilities,
         })
     }
 
@@ -97,7 +99,8 @@ impl Tracker {
         }
     }
 
-    /// Resolves a Service, and adds its new conflicts to `problems`.
+    /// Resolves a Service, and adds its new conflicts to `problems`, and what it asks for that the
+    /// backend cannot program.
     pub(super) fn resolve_service(
         &mut self,
         name: &ServiceName,
@@ -106,6 +109,7 @@ impl Tracker {
     ) {
         let mut resolved = Vec::new();
         let mut lost = Vec::new();
+        let mut shortfalls = Vec::new();
         if let Some(service) = self.services.get(name) {
             for (family, addresses) in families(service) {
                 for port in &service.ports {
@@ -125,9 +129,12 @@ impl Tracker {
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
                     let slices = self.slices.get(name);
                     let around = around.get(family);
-                    resolved.push(resolve::resolve(
-                        &id, service, port, addresses, slices, around, owns,
-                    ));
+                    let (port, shortfall) =
+                        resolve::resolve(&id, service, port, addresses, slices, around, owns);
+                    if shortfall != Shortfall::default() && !port.frontends.is_empty() {
+                        shortfalls.push((id, shortfall));
+                    }
+                    resolved.push(port);
                 }
             }
         }
@@ -148,6 +155,7 @@ impl Tracker {
             }
             problems.extend(self.conflicts.replace(&key, conflicts.into_vec()));
         }
+        problems.extend(self.unsupported.replace(name, &shortfalls, self.mode));
         for port in resolved {
             self.set_resolved(port.id.clone(), Some(port));
         }

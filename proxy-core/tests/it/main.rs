@@ -17,6 +17,8 @@ mod scale;
 mod serialized;
 mod services;
 mod slices;
+mod spreads;
 mod support;
 mod topology;
 mod transitions;
+mod weights;

@@ -6,10 +6,11 @@ use proptest::{prelude::*, sample::Index};
 use switchyard_core::{
     model::ServicePortId,
     objects::{Event, Kind, Object},
+    proxier::{Abilities, Mode},
     state::State,
     testing::{
-        arbitrary_config, arbitrary_events, assert_invariants, final_objects, proptest_config,
-        resolve_afresh,
+        arbitrary_abilities, arbitrary_config, arbitrary_events, assert_abilities,
+        assert_invariants, final_objects, proptest_config, resolve_afresh,
     },
     track::Tracker,
 };
@@ -45,6 +46,8 @@ proptest! {
     #[test]
     fn incremental_equals_afresh(
         config in arbitrary_config(),
+        abilities in arbitrary_abilities(),
+        knows_abilities_first in any::<bool>(),
         events in arbitrary_events(40),
         interfaces in proptest::option::of(proptest::collection::vec(
             proptest::sample::select(vec!["192.0.2.9", "10.1.2.3", "127.0.0.1", "fd02::1"]),
@@ -54,6 +57,9 @@ proptest! {
         order in proptest::collection::vec(any::<Index>(), 1..20),
     ) {
         let mut tracker = Tracker::new(config.clone());
+        if knows_abilities_first {
+            tracker.set_abilities(abilities, Mode::NFTABLES);
+        }
         for (event, resolve) in events.iter().zip(&resolves) {
             tracker.apply(event.clone());
             if *resolve {
@@ -63,6 +69,8 @@ proptest! {
         }
         let objects = shuffled(final_objects(&events), &order);
         let mut afresh = Tracker::new(config.clone());
+        tracker.set_abilities(abilities, Mode::NFTABLES);
+        afresh.set_abilities(abilities, Mode::NFTABLES);
         for object in objects.clone() {
             afresh.apply(Event::Apply(object));
         }
@@ -76,8 +84,14 @@ proptest! {
         assert_invariants(tracker.state());
         prop_assert_eq!(tracker.state(), afresh.state());
         prop_assert_eq!(tracker.no_local_endpoints(), afresh.no_local_endpoints());
+        prop_assert_eq!(tracker.unsupported(), afresh.unsupported());
+        assert_abilities(tracker.state(), &abilities);
+        tracker.request_comparison();
+        prop_assert_eq!(tracker.skipped(), afresh.skipped());
         if interfaces.is_none() {
-            prop_assert_eq!(tracker.state(), &resolve_afresh(config, objects));
+            afresh.set_abilities(Abilities::PARITY, Mode::NFTABLES);
+            afresh.resolve();
+            prop_assert_eq!(afresh.state(), &resolve_afresh(config, objects));
         }
     }
 

@@ -35,7 +35,9 @@ fn a_state_is_serialized_with_sorted_lists_and_names_in_camel_case() {
     };
     assert_eq!(json["servicePorts"][0]["id"], id("api", "", "UDP", "IPv4"));
     assert_eq!(json["servicePorts"][2]["id"], id("web", "http", "TCP", "IPv6"));
-    let endpoints = json!([{"address": "10.244.0.1:8080", "isLocal": true, "mayBeLocal": true}]);
+    let endpoints = json!([
+        {"address": "10.244.0.1:8080", "isLocal": true, "mayBeLocal": true, "weight": 1}
+    ]);
     let to_pool = json!({"pool": {"pool": "cluster", "masquerade": "never"}});
     let frontend = |at, port: u16, route: &serde_json::Value| json!({"at": at, "port": port, "route": route, "allowedSources": null});
     assert_eq!(
@@ -50,6 +52,7 @@ fn a_state_is_serialized_with_sorted_lists_and_names_in_camel_case() {
             "local": endpoints,
             "draining": [],
             "affinitySeconds": 90,
+            "spread": "random",
         })
     );
     assert_eq!(

@@ -19,8 +19,13 @@ pub struct Cluster {
 impl Cluster {
     /// With a local detector for both families.
     pub fn new() -> Self {
+        Self::with(|config| config.local_pods = Self::local_pods())
+    }
+
+    /// A local detector for both families.
+    pub fn local_pods() -> LocalPodsConfig {
         let nets = vec!["10.1.0.0/16".parse().unwrap(), "fd01::/64".parse().unwrap()];
-        Self::with(|config| config.local_pods = LocalPodsConfig::ClusterCidr(nets))
+        LocalPodsConfig::ClusterCidr(nets)
     }
 
     /// With a node configured otherwise, and no local detector unless that says so.
@@ -100,11 +105,15 @@ pub fn id_of(service: &str, port: &str, protocol: Protocol, family: IpFamily) ->
     }
 }
 
-/// A pool as text: `address` of each endpoint, with a `*` if it is local.
+/// A pool as text: `address` of each endpoint, with a `*` if it is local, and `=` and its weight if
+/// that is not 1.
 pub fn pool(pool: &Pool) -> String {
     let endpoints: Vec<String> = pool
         .iter()
-        .map(|e| format!("{}{}", e.address, if e.is_local { "*" } else { "" }))
+        .map(|e| {
+            let weight = if e.weight == 1 { String::new() } else { format!("={}", e.weight) };
+            format!("{}{}{weight}", e.address, if e.is_local { "*" } else { "" })
+        })
         .collect();
     endpoints.join(" ")
 }

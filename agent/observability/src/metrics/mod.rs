@@ -168,6 +168,7 @@ impl Metrics {
             Reason::Malformed => "malformed",
             Reason::Invalid => "invalid",
             Reason::Conflict => "conflict",
+            Reason::Unsupported => "unsupported",
         };
         self.ours.rejected.with_label_values(&[problem.object.kind.as_str(), reason]).inc();
     }
@@ -195,6 +196,8 @@ impl Metrics {
             };
             set("internal", counts.internal);
             set("external", counts.external);
+            let unsupported = self.ours.unsupported.with_label_values(&[family.as_str()]);
+            unsupported.set(clamped(*outcome.unsupported.get(family)));
         }
         self.observe_report(outcome);
     }

@@ -18,6 +18,7 @@ pub(super) struct OurMetrics {
     pub(super) drift_objects: IntCounter,
     pub(super) rejected: IntCounterVec,
     pub(super) service_ports: IntGaugeVec,
+    pub(super) unsupported: IntGaugeVec,
     pub(super) watch_silence: GaugeVec,
 }
 
@@ -70,6 +71,11 @@ impl OurMetrics {
             service_ports: make.gauges(
                 "switchyard_service_ports",
                 "Service ports that are programmed",
+                FAMILY,
+            )?,
+            unsupported: make.gauges(
+                "switchyard_service_ports_unsupported",
+                "Service ports that are served otherwise than they ask, since the mode cannot do it",
                 FAMILY,
             )?,
             watch_silence: make.seconds(

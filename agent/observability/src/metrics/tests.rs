@@ -41,6 +41,8 @@ fn outcome<'a>(
         latency: Some(Duration::from_millis(5)),
         trigger_times,
         no_local_endpoints: PerFamily { v4: here, v6: NoLocalEndpoints::default() },
+        skipped_by_backend: &[],
+        unsupported: PerFamily { v4: 0, v6: 4 },
     }
 }
 

@@ -368,9 +368,17 @@ pub(super) const OURS: &[Row] = &[
         All,
         "Objects, or parts of objects, that could not be used: `malformed` (cannot be decoded), \
          `invalid` (the field cannot have the value), `conflict` (the address and port belong to \
-         an older Service)",
+         an older Service), `unsupported` (the mode cannot do it)",
     ),
     row("switchyard_service_ports", Gauge, FAMILY, All, "Service ports that are programmed"),
+    row(
+        "switchyard_service_ports_unsupported",
+        Gauge,
+        FAMILY,
+        All,
+        "Service ports whose connections are spread otherwise than they ask, since the mode cannot do \
+         it ([spreading.md](spreading.md))",
+    ),
     row(
         "switchyard_watch_silence_seconds",
         Gauge,

@@ -1,5 +1,6 @@
 //! The runner, on a paused clock, with a backend that writes down what it is asked.
 
+mod abilities;
 mod disturbances;
 mod predecessors;
 mod retries;

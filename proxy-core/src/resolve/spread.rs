@@ -1,0 +1,227 @@
+//! What a backend can do of what a Service asks: the nearest spread, and weights.
+
+use std::fmt;
+
+use crate::{
+    model::Spread,
+    proxier::{Abilities, Mode},
+};
+
+/// Why a spread is another one than was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    pub(crate) asked: Spread,
+    pub(crate) used: Spread,
+    /// The largest number of endpoints that the asked spread can be programmed for; 0 if it cannot be
+    /// programmed at all.
+    pub(crate) most: usize,
+}
+
+/// Returns the spread that is nearest to the asked one, among those that can be programmed for so many
+/// endpoints, and why that is another one.
+pub(crate) fn nearest(
+    asked: Spread,
+    endpoints: usize,
+    abilities: &Abilities,
+) -> (Spread, Option<Replaced>) {
+    let fits = |spread: Spread| {
+        let most = abilities.most_endpoints(spread);
+        most > 0 && endpoints <= most
+    };
+    if fits(asked) {
+        return (asked, None);
+    }
+    let mut candidates = substitutes(asked).iter().copied();
+    let used = candidates.find(|&spread| fits(spread)).unwrap_or(Spread::Random);
+    (used, Some(Replaced { asked, used, most: abilities.most_endpoints(asked) }))
+}
+
+/// The spreads that come closest to one, the closest first. Where none of them can be programmed, the
+/// spread is random.
+const fn substitutes(spread: Spread) -> &'static [Spread] {
+    use Spread::*;
+    match spread {
+        Random => &[RoundRobin],
+        SourceHash => &[Maglev],
+        Maglev => &[SourceHash],
+        LeastConnections => &[ShortestExpectedDelay, RoundRobin],
+        ShortestExpectedDelay => &[LeastConnections, RoundRobin],
+        NeverQueue => &[ShortestExpectedDelay, LeastConnections, RoundRobin],
+        LocalityLeastConnections => {
+            &[LocalityLeastConnectionsReplicated, LeastConnections, RoundRobin]
+        }
+        LocalityLeastConnectionsReplicated => {
+            &[LocalityLeastConnections, LeastConnections, RoundRobin]
+        }
+        RoundRobin | DestinationHash | WeightedFailover | WeightedOverflow => &[],
+    }
+}
+
+/// What a Service port asks for, and does not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shortfall {
+    /// The annotation that asks for a spread, or `None` for the node's default, and why another one is
+    /// used.
+    pub(crate) spread: Option<(Option<&'static str>, Replaced)>,
+    /// Whether endpoints have unequal weights, which cannot be programmed.
+    pub(crate) weights: bool,
+}
+
+/// One of the reasons in a [`Shortfall`], for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reason {
+    /// The field that asks; empty for the node's default.
+    pub(crate) field: &'static str,
+    what: What,
+    mode: Option<Mode>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Spread(Replaced),
+    DefaultSpread(Replaced),
+    Weights,
+}
+
+impl Shortfall {
+    /// Returns the reasons, with a backend of this mode.
+    pub(crate) fn reasons(&self, mode: Option<Mode>) -> impl Iterator<Item = Reason> + use<> {
+        let spread = self.spread.map(|(annotation, replaced)| Reason {
+            field: annotation.unwrap_or_default(),
+            what: match annotation {
+                Some(_) => What::Spread(replaced),
+                None => What::DefaultSpread(replaced),
+            },
+            mode,
+        });
+        let weights = self.weights.then_some(Reason {
+            field: "switchyard/weight",
+            what: What::Weights,
+            mode,
+        });
+        spread.into_iter().chain(weights)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let within = self.mode.map_or("here".to_owned(), |mode| format!("in {mode} mode"));
+        match self.what {
+            What::Spread(replaced) => write_replaced(f, "", replaced, &within),
+            What::DefaultSpread(replaced) => {
+                write_replaced(f, "the node's default, ", replaced, &within)
+            }
+            What::Weights => write!(
+                f,
+                "the EndpointSlices give endpoints unequal weights, which cannot be programmed \
+                 {within}; connections are spread evenly, and weight 0 drains"
+            ),
+        }
+    }
+}
+
+fn write_replaced(
+    f: &mut fmt::Formatter<'_>,
+    whose: &str,
+    Replaced { asked, used, most }: Replaced,
+    within: &str,
+) -> fmt::Result {
+    match most {
+        0 => write!(
+            f,
+            "{whose}`{asked}` cannot be programmed {within}; connections are spread by `{used}` instead"
+        ),
+        most => write!(
+            f,
+            "{whose}`{asked}` can be programmed for at most {most} endpoints {within}; connections to \
+             more are spread by `{used}` instead"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Spread::*;
+
+    fn used(asked: Spread, abilities: Abilities) -> Spread {
+        nearest(asked, 3, &abilities).0
+    }
+
+    #[test]
+    fn what_can_be_programmed_is_used() {
+        let all = Spread::ALL.into_iter().fold(Abilities::PARITY, Abilities::with);
+        for spread in Spread::ALL {
+            assert_eq!(nearest(spread, 1_000_000, &all), (spread, None));
+        }
+        let replaced = Replaced { asked: Maglev, used: Random, most: 0 };
+        assert_eq!(nearest(Maglev, 0, &Abilities::PARITY), (Random, Some(replaced)));
+    }
+
+    #[test]
+    fn the_nearest_that_can_be_programmed_is_used() {
+        // Each row: what is asked, and what is used when all before it cannot be programmed.
+        let rows: [(Spread, &[Spread]); 12] = [
+            (Random, &[Random, RoundRobin, Random]),
+            (RoundRobin, &[RoundRobin, Random]),
+            (SourceHash, &[SourceHash, Maglev, Random]),
+            (Maglev, &[Maglev, SourceHash, Random]),
+            (LeastConnections, &[LeastConnections, ShortestExpectedDelay, RoundRobin, Random]),
+            (ShortestExpectedDelay, &[ShortestExpectedDelay, LeastConnections, RoundRobin, Random]),
+            (
+                NeverQueue,
+                &[NeverQueue, ShortestExpectedDelay, LeastConnections, RoundRobin, Random],
+            ),
+            (
+                LocalityLeastConnections,
+                &[
+                    LocalityLeastConnections,
+                    LocalityLeastConnectionsReplicated,
+                    LeastConnections,
+                    RoundRobin,
+                    Random,
+                ],
+            ),
+            (
+                LocalityLeastConnectionsReplicated,
+                &[
+                    LocalityLeastConnectionsReplicated,
+                    LocalityLeastConnections,
+                    LeastConnections,
+                    RoundRobin,
+                    Random,
+                ],
+            ),
+            (DestinationHash, &[DestinationHash, Random]),
+            (WeightedFailover, &[WeightedFailover, Random]),
+            (WeightedOverflow, &[WeightedOverflow, Random]),
+        ];
+        for (asked, order) in rows {
+            let mut abilities = Spread::ALL.into_iter().fold(Abilities::PARITY, Abilities::with);
+            for &next in order {
+                assert_eq!(used(asked, abilities), next, "{asked}");
+                abilities = abilities.with_at_most(next, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn pools_that_are_too_large_are_spread_otherwise() {
+        let abilities = Abilities::PARITY.with_at_most(Maglev, 20).with_at_most(SourceHash, 30);
+        let used = |endpoints| nearest(Maglev, endpoints, &abilities).0;
+        assert_eq!([20, 21, 30, 31].map(used), [Maglev, SourceHash, SourceHash, Random]);
+        let replaced = nearest(Maglev, 21, &abilities).1.unwrap();
+        let reason = Shortfall { spread: Some((Some("a"), replaced)), weights: true };
+        let texts: Vec<String> =
+            reason.reasons(Some(Mode::NFTABLES)).map(|reason| reason.to_string()).collect();
+        assert_eq!(
+            texts,
+            [
+                "`maglev` can be programmed for at most 20 endpoints in nftables mode; connections \
+                 to more are spread by `source-hash` instead",
+                "the EndpointSlices give endpoints unequal weights, which cannot be programmed in \
+                 nftables mode; connections are spread evenly, and weight 0 drains",
+            ]
+        );
+    }
+}

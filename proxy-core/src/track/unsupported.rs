@@ -1,0 +1,97 @@
+//! Service ports that are served otherwise than they ask, because the backend cannot program it.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use super::{known_problems::KnownProblems, service_key};
+use crate::{
+    model::{PerFamily, ServiceName, ServicePortId},
+    parsed::problem::{Problem, Problems},
+    proxier::{Mode, Skipped},
+    resolve::spread::{Reason, Shortfall},
+    transition::Transition,
+};
+
+/// The Service ports that are served otherwise than they ask, by Service.
+#[derive(Debug, Default)]
+pub(super) struct Unsupported {
+    ports: HashMap<ServiceName, Box<[Skipped]>>,
+    counts: PerFamily<usize>,
+    problems: KnownProblems,
+}
+
+impl Unsupported {
+    /// How many Service ports there are in each family.
+    pub(super) fn counts(&self) -> PerFamily<usize> {
+        self.counts
+    }
+
+    /// Replaces the ports of a Service, which is resolved for a backend of this mode. Returns the
+    /// problems that are new.
+    pub(super) fn replace(
+        &mut self,
+        service: &ServiceName,
+        ports: &[(ServicePortId, Shortfall)],
+        mode: Option<Mode>,
+    ) -> Vec<Problem> {
+        // Hardly any Service asks for what cannot be done.
+        if ports.is_empty() && self.ports.is_empty() {
+            return Vec::new();
+        }
+        let skipped: Box<[Skipped]> = ports
+            .iter()
+            .map(|(id, shortfall)| {
+                let reasons: Vec<String> =
+                    shortfall.reasons(mode).map(|reason| reason.to_string()).collect();
+                Skipped { port: id.clone(), reason: reasons.join("; ") }
+            })
+            .collect();
+        let count = |ports: &[Skipped]| {
+            PerFamily::from_fn(|family| ports.iter().filter(|s| s.port.family == family).count())
+        };
+        let now = count(&skipped);
+        let before = match self.ports.entry(service.clone()) {
+            Entry::Occupied(known) if skipped.is_empty() => Some(known.remove()),
+            Entry::Occupied(mut known) => Some(known.insert(skipped)),
+            Entry::Vacant(_) if skipped.is_empty() => None,
+            Entry::Vacant(vacant) => {
+                vacant.insert(skipped);
+                None
+            }
+        };
+        let before = before.map(|ports| count(&ports)).unwrap_or_default();
+        self.counts = PerFamily::from_fn(|family| {
+            self.counts.get(family) + now.get(family) - before.get(family)
+        });
+        let key = service_key(service);
+        let mut problems = Problems::new_unsupported(key.clone());
+        // The ports of a Service ask for the same.
+        let mut reasons: Vec<Reason> = Vec::new();
+        for reason in ports.iter().flat_map(|(_, shortfall)| shortfall.reasons(mode)) {
+            if !reasons.contains(&reason) {
+                let field = match reason.field {
+                    "" => String::new(),
+                    annotation => format!("metadata.annotations[{annotation}]"),
+                };
+                problems.add(field, reason);
+                reasons.push(reason);
+            }
+        }
+        self.problems.replace(&key, problems.into_vec())
+    }
+
+    /// The Service ports that a sync of this transition covers, in order of their ids.
+    pub(super) fn covered_by(&self, transition: &Transition<'_>) -> Vec<Skipped> {
+        if self.ports.is_empty() {
+            return Vec::new();
+        }
+        if transition.compare() {
+            let mut all: Vec<Skipped> = self.ports.values().flatten().cloned().collect();
+            all.sort_unstable_by(|a, b| a.port.cmp(&b.port));
+            return all;
+        }
+        let find = |id: &ServicePortId| {
+            self.ports.get(&id.name.service)?.iter().find(|skipped| skipped.port == *id)
+        };
+        transition.ports().filter_map(|change| find(change.id)).cloned().collect()
+    }
+}

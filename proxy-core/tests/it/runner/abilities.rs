@@ -1,0 +1,162 @@
+//! What the backend cannot do: who is told, and how often.
+
+use switchyard_core::{
+    model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
+    proxier::{Abilities, Skipped},
+    testing::NAMESPACE,
+};
+
+use super::*;
+
+/// A backend that can do maglev, and cannot serve the Service `odd`.
+struct Able(Arc<Mutex<Vec<Spread>>>);
+
+fn skipped(service: &str, reason: &str) -> Skipped {
+    let name = ServicePortName {
+        service: ServiceName::new(NAMESPACE, service),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    };
+    Skipped { port: ServicePortId { name, family: IpFamily::V4 }, reason: reason.to_owned() }
+}
+
+#[async_trait]
+impl Proxier for Able {
+    fn mode(&self) -> Mode {
+        RECORDER
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::PARITY.with(Spread::Maglev)
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let mut report = SyncReport::default();
+        let mut spreads = self.0.lock().unwrap();
+        for port in change.ports().filter_map(|change| change.after) {
+            spreads.push(port.spread);
+            if &*port.id.name.service.name == "odd" {
+                report.skipped.push(skipped("odd", "odd"));
+            }
+        }
+        Ok(report)
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        Ok(())
+    }
+}
+
+/// What an observer was told.
+#[derive(Debug, Default)]
+struct Heard {
+    problems: Vec<String>,
+    /// The skipped ports of each sync, how many of them by the backend, and the ports of IPv4 that do
+    /// not get what they ask for.
+    syncs: Vec<(Vec<Skipped>, usize, usize)>,
+    replaced: Vec<String>,
+}
+
+struct Listener(Arc<Mutex<Heard>>);
+
+impl Observer for Listener {
+    fn rejected(&self, problem: &Problem) {
+        self.0.lock().unwrap().problems.push(problem.to_string());
+    }
+
+    fn synced(&self, outcome: &SyncOutcome<'_>) {
+        let PerFamily { v4, v6 } = outcome.unsupported;
+        assert_eq!(v6, 0);
+        let own = outcome.skipped_by_backend;
+        assert_eq!(*own, outcome.report.skipped[..own.len()]);
+        self.0.lock().unwrap().syncs.push((outcome.report.skipped.clone(), own.len(), v4));
+    }
+
+    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
+        self.0.lock().unwrap().replaced.push(format!("{mode}: {asked} -> {used}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_backend_cannot_do_is_in_the_report_and_reported_once() {
+    let (spreads, heard) = (Arc::default(), Arc::new(Mutex::new(Heard::default())));
+    let runner = Runner::new(
+        Tracker::new(NodeConfig::new(NODE)),
+        Box::new(Able(Arc::clone(&spreads))),
+        RunnerConfig::default(),
+        Arc::new((Listener(heard.clone()), ())),
+    );
+    let (inputs, receiver) = mpsc::channel(100);
+    let task = tokio::spawn(runner.run(receiver, pending()));
+    let running = Running { inputs, log: Arc::default(), task };
+    let asks = |n, spread: &str| web(n).annotation("switchyard/spread", spread);
+    running.list(&[asks(1, "maglev"), asks(2, "least-connections")]).await;
+    pass(1).await;
+    let odd = service("odd", "10.0.0.9").port("", "TCP", 80).annotation("switchyard/spread", "sed");
+    running.apply(&[odd, asks(3, "never-queue")]).await;
+    pass(10_000).await;
+    running.inputs.send(Input::Compare).await.unwrap();
+    pass(10_000).await;
+
+    let text = |spread: &str| {
+        format!(
+            "`{spread}` cannot be programmed in recorder mode; connections are spread by `random` instead"
+        )
+    };
+    let heard = heard.lock().unwrap();
+    let (second, third) =
+        (skipped("s2", &text("least-connections")), skipped("s3", &text("never-queue")));
+    assert_eq!(
+        heard.syncs,
+        [
+            (vec![second.clone()], 0, 1),
+            (vec![skipped("odd", "odd"), third.clone()], 1, 2),
+            (vec![second, third], 0, 2),
+        ]
+    );
+    assert_eq!(heard.replaced, [""; 0]);
+    let problem = |service: &str, text| {
+        format!("Service ns/{service}: metadata.annotations[switchyard/spread]: {text}")
+    };
+    let [first, invalid, last] = heard.problems.as_slice() else { panic!("{:?}", heard.problems) };
+    assert_eq!(*first, problem("s2", text("least-connections")));
+    assert!(invalid.starts_with("Service ns/odd: "), "{invalid}");
+    assert_eq!(*last, problem("s3", text("never-queue")));
+    let mut used = spreads.lock().unwrap().clone();
+    used.sort_unstable();
+    assert_eq!(used, [Spread::Random, Spread::Random, Spread::Random, Spread::Maglev]);
+    running.task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_that_cannot_be_programmed_is_reported_once() {
+    let heard = Arc::new(Mutex::new(Heard::default()));
+    let config = |spread| {
+        let mut config = NodeConfig::new(NODE);
+        config.spread = spread;
+        config
+    };
+    let runner = Runner::new(
+        Tracker::new(config(Spread::SourceHash)),
+        Box::new(Able(Arc::default())),
+        RunnerConfig::default(),
+        Arc::new((Listener(heard.clone()), ())),
+    );
+    let (inputs, receiver) = mpsc::channel(100);
+    let task = tokio::spawn(runner.run(receiver, pending()));
+    let running = Running { inputs, log: Arc::default(), task };
+    running.list(&[web(1), web(2)]).await;
+    pass(10_000).await;
+    running.apply(&[web(3)]).await;
+    pass(10_000).await;
+    assert_eq!(heard.lock().unwrap().replaced, ["recorder: source-hash -> maglev"]);
+    for spread in [Spread::Maglev, Spread::RoundRobin] {
+        running.inputs.send(Input::Node(config(spread))).await.unwrap();
+        pass(10_000).await;
+    }
+    let heard = heard.lock().unwrap();
+    assert_eq!(heard.replaced[1..], ["recorder: round-robin -> random"]);
+    assert_eq!(heard.problems, [""; 0]);
+    assert!(heard.syncs.iter().all(|(skipped, _, count)| skipped.is_empty() && *count == 0));
+    running.task.abort();
+}

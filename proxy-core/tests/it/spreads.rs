@@ -1,0 +1,283 @@
+//! How connections are spread: what Services ask for, what the backend can do, and what is reported.
+
+use switchyard_core::{
+    config::NodeConfig,
+    model::{IpFamily, PerFamily, Protocol, Spread},
+    objects::Kind,
+    proxier::{Abilities, Mode},
+    testing::{Builder, NODE, endpoint, service, slice},
+    track::{Problem, Reason},
+};
+
+use crate::support::{Cluster, id_of};
+
+const SPREAD: &str = "switchyard/spread";
+const CILIUM: &str = "service.cilium.io/lb-algorithm";
+const CALICO: &str = "lb.projectcalico.org/external-traffic-strategy";
+const KUBE_ROUTER: &str = "kube-router.io/service.scheduler";
+
+fn web() -> Builder {
+    service("web", "10.0.0.1").port("", "TCP", 80)
+}
+
+fn endpoints(count: u8) -> Builder {
+    let made = slice("web", "1").port("", "TCP", 8080);
+    (1..=count).fold(made, |made, n| made.endpoint(endpoint(&format!("10.1.0.{n}"), NODE)))
+}
+
+fn everything() -> Abilities {
+    Spread::ALL.into_iter().fold(Abilities::PARITY, Abilities::with).with_weights()
+}
+
+fn cluster(abilities: Abilities) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.tracker.set_abilities(abilities, Mode::NFTABLES);
+    cluster
+}
+
+fn spread(cluster: &Cluster) -> Spread {
+    cluster.port("web", "").spread
+}
+
+/// The spread with these annotations, on a node that can do everything, and the problems.
+fn asked(annotations: &[(&str, &str)]) -> (Spread, Vec<Problem>) {
+    let mut cluster = cluster(everything());
+    let service =
+        annotations.iter().fold(web(), |made, (name, value)| made.annotation(name, *value));
+    let problems = cluster.apply(&[service, endpoints(2)]);
+    (spread(&cluster), problems)
+}
+
+#[test]
+fn every_spread_can_be_asked_for() {
+    assert_eq!(asked(&[]), (Spread::Random, vec![]));
+    for spread in Spread::ALL {
+        assert_eq!(asked(&[(SPREAD, spread.as_str())]), (spread, vec![]));
+        assert_eq!(asked(&[(SPREAD, &format!(" {spread}\n"))]), (spread, vec![]));
+    }
+}
+
+#[test]
+fn annotations_of_other_proxies_are_read_as_they_read_them() {
+    use Spread::*;
+    for (annotation, value, spread) in [
+        (CILIUM, "random", Random),
+        (CILIUM, "maglev", Maglev),
+        (CILIUM, " Maglev", Maglev),
+        (CILIUM, "least-conn", LeastConnections),
+        (CALICO, "maglev", Maglev),
+        (CALICO, "MAGLEV", Maglev),
+        (KUBE_ROUTER, "rr", RoundRobin),
+        (KUBE_ROUTER, "wrr", RoundRobin),
+        (KUBE_ROUTER, "lc", LeastConnections),
+        (KUBE_ROUTER, "wlc", LeastConnections),
+        (KUBE_ROUTER, "sh", SourceHash),
+        (KUBE_ROUTER, "dh", DestinationHash),
+        (KUBE_ROUTER, "mh", Maglev),
+        (KUBE_ROUTER, "sed", ShortestExpectedDelay),
+        (KUBE_ROUTER, "nq", NeverQueue),
+        (KUBE_ROUTER, "lblc", LocalityLeastConnections),
+        (KUBE_ROUTER, "lblcr", LocalityLeastConnectionsReplicated),
+        (KUBE_ROUTER, "fo", WeightedFailover),
+        (KUBE_ROUTER, "ovf", WeightedOverflow),
+    ] {
+        assert_eq!(asked(&[(annotation, value)]), (spread, vec![]), "{annotation}: {value}");
+    }
+    let (_, problems) = asked(&[(KUBE_ROUTER, "RR")]);
+    assert_eq!(problems.len(), 1, "kube-router reads exact names");
+}
+
+#[test]
+fn one_annotation_counts() {
+    let all =
+        [(KUBE_ROUTER, "rr"), (CALICO, "maglev"), (CILIUM, "random"), (SPREAD, "source-hash")];
+    let used: Vec<Spread> = (1..=4).map(|count| asked(&all[..count]).0).collect();
+    use Spread::*;
+    assert_eq!(used, [RoundRobin, Maglev, Random, SourceHash]);
+    // Not even a value that is unknown lets another one count.
+    let (used, problems) = asked(&[(SPREAD, "fair"), (CILIUM, "maglev")]);
+    assert_eq!((used, problems.len()), (Random, 1));
+}
+
+#[test]
+fn an_unknown_spread_is_a_problem_and_the_default_is_used() {
+    let mut cluster = Cluster::with(|config| config.spread = Spread::Maglev);
+    cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
+    let problems = cluster.apply(&[web().annotation(SPREAD, "Maglev "), endpoints(2)]);
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    assert_eq!(problem.object, web().key());
+    assert_eq!(problem.field, "metadata.annotations[switchyard/spread]");
+    assert_eq!(problem.reason, Reason::Invalid);
+    assert_eq!(
+        problem.message,
+        "`Maglev` is not one of random, round-robin, source-hash, maglev, least-connections, \
+         shortest-expected-delay, never-queue, locality-least-connections, \
+         locality-least-connections-replicated, destination-hash, weighted-failover, \
+         weighted-overflow; connections are spread as the node's default says"
+    );
+    assert_eq!(spread(&cluster), Spread::Maglev);
+    for (annotation, possible) in
+        [(CILIUM, "random, maglev, least-conn;"), (CALICO, "maglev;"), (KUBE_ROUTER, "rr, wrr, ")]
+    {
+        let (used, problems) = asked(&[(annotation, "x")]);
+        assert_eq!(used, Spread::Random);
+        assert_eq!(problems[0].field, format!("metadata.annotations[{annotation}]"));
+        let text = format!("`x` is not one of {possible}");
+        assert!(problems[0].message.starts_with(&text), "{}", problems[0].message);
+    }
+}
+
+#[test]
+fn a_change_of_the_annotation_changes_the_service_alone() {
+    let mut cluster = cluster(everything());
+    let other = service("other", "10.0.0.2").port("", "TCP", 80);
+    cluster.apply(&[web(), endpoints(2), other]);
+    cluster.take_changes();
+    cluster.apply(&[web().annotation(SPREAD, "maglev")]);
+    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
+    cluster.apply(&[web().annotation(SPREAD, "maglev").annotation("unrelated", "x")]);
+    assert_eq!(cluster.take_changes(), [""; 0]);
+    cluster.apply(&[web()]);
+    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
+    assert_eq!(spread(&cluster), Spread::Random);
+}
+
+#[test]
+fn the_default_is_for_services_that_ask_for_nothing() {
+    let mut cluster = cluster(everything());
+    let asking = service("asking", "10.0.0.2").port("", "TCP", 80).annotation(SPREAD, "random");
+    cluster.apply(&[web(), endpoints(2), asking]);
+    cluster.take_changes();
+    let mut config = NodeConfig::new(NODE);
+    config.local_pods = Cluster::local_pods();
+    config.spread = Spread::SourceHash;
+    cluster.tracker.set_config(config);
+    assert_eq!(cluster.events([]), []);
+    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
+    assert_eq!(spread(&cluster), Spread::SourceHash);
+}
+
+#[test]
+fn what_the_backend_cannot_do_is_reported_once() {
+    let mut cluster = cluster(Abilities::PARITY);
+    let asking = web().annotation(SPREAD, "maglev");
+    let problems = cluster.apply(&[asking.clone(), endpoints(2)]);
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    assert_eq!(problem.object, web().key());
+    assert_eq!(problem.field, "metadata.annotations[switchyard/spread]");
+    assert_eq!(problem.reason, Reason::Unsupported);
+    let message = "`maglev` cannot be programmed in nftables mode; connections are spread by \
+                   `random` instead";
+    assert_eq!(problem.message, message);
+    assert_eq!(spread(&cluster), Spread::Random);
+
+    let skipped = cluster.tracker.skipped();
+    assert_eq!(skipped.len(), 1);
+    assert_eq!(skipped[0].port, id_of("web", "", Protocol::Tcp, IpFamily::V4));
+    assert_eq!(skipped[0].reason, message);
+    assert_eq!(cluster.tracker.unsupported(), PerFamily { v4: 1, v6: 0 });
+
+    // It is in the syncs that cover the port, and in comparisons.
+    cluster.take_changes();
+    assert_eq!(cluster.tracker.skipped(), []);
+    assert_eq!(cluster.apply(&[endpoints(3)]), [], "reported already");
+    assert_eq!(cluster.tracker.skipped(), skipped);
+    cluster.take_changes();
+    cluster.tracker.request_comparison();
+    assert_eq!(cluster.tracker.skipped(), skipped);
+
+    // It ends with the annotation, and may begin again.
+    assert_eq!(cluster.apply(&[web()]), []);
+    assert_eq!((cluster.tracker.skipped(), cluster.tracker.unsupported().v4), (vec![], 0));
+    assert_eq!(cluster.apply(&[asking.clone()]).len(), 1);
+    assert_eq!(cluster.delete(&[asking.clone()]), []);
+    assert_eq!((cluster.tracker.skipped(), cluster.tracker.unsupported().v4), (vec![], 0));
+    assert_eq!(cluster.apply(&[asking]).len(), 1);
+}
+
+#[test]
+fn a_synonym_is_named_by_its_own_name() {
+    let mut cluster = cluster(Abilities::PARITY);
+    let problems = cluster.apply(&[web().annotation(KUBE_ROUTER, "lc")]);
+    assert_eq!(problems[0].field, format!("metadata.annotations[{KUBE_ROUTER}]"));
+    assert!(problems[0].message.starts_with("`least-connections` cannot"), "{problems:?}");
+}
+
+#[test]
+fn ports_and_families_are_one_problem() {
+    let mut cluster = cluster(Abilities::PARITY);
+    let service = service("web", "10.0.0.1,fd00::1")
+        .port("a", "TCP", 80)
+        .port("b", "UDP", 80)
+        .annotation(SPREAD, "never-queue");
+    assert_eq!(cluster.apply(&[service.clone()]).len(), 1);
+    assert_eq!(cluster.tracker.unsupported(), PerFamily { v4: 2, v6: 2 });
+    assert_eq!(cluster.tracker.skipped().len(), 4);
+    cluster.replace(Kind::Service, &[]);
+    assert_eq!(cluster.tracker.unsupported(), PerFamily::default());
+}
+
+#[test]
+fn other_abilities_resolve_everything_again() {
+    let mut cluster = Cluster::new();
+    let asking = web().annotation(SPREAD, "maglev");
+    let problems = cluster.apply(&[asking, endpoints(2)]);
+    assert!(problems[0].message.contains("cannot be programmed here"), "{problems:?}");
+    cluster.take_changes();
+    cluster.tracker.set_abilities(Abilities::PARITY.with(Spread::SourceHash), Mode::NFTABLES);
+    assert_eq!(cluster.events([]).len(), 1, "another spread takes its place");
+    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
+    assert_eq!(spread(&cluster), Spread::SourceHash);
+    cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
+    assert_eq!(cluster.events([]), []);
+    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Maglev, 0));
+    cluster.take_changes();
+    cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
+    cluster.events([]);
+    assert_eq!(cluster.take_changes(), [""; 0]);
+}
+
+#[test]
+fn the_larger_pool_decides() {
+    let mut cluster = cluster(Abilities::PARITY.with_at_most(Spread::Maglev, 2));
+    let asking = web()
+        .set("spec.type", "NodePort")
+        .set("spec.externalTrafficPolicy", "Local")
+        .annotation(SPREAD, "maglev")
+        .node_port(30000);
+    let elsewhere = slice("web", "2")
+        .port("", "TCP", 8080)
+        .endpoint(endpoint("10.1.1.1", "node-2"))
+        .endpoint(endpoint("10.1.1.2", "node-2"));
+    assert_eq!(cluster.apply(&[asking.clone(), endpoints(2)]), []);
+    assert_eq!(spread(&cluster), Spread::Maglev);
+    let problems = cluster.apply(&[elsewhere.clone()]);
+    assert_eq!(
+        problems[0].message,
+        "`maglev` can be programmed for at most 2 endpoints in nftables mode; connections to more \
+         are spread by `random` instead"
+    );
+    let port = cluster.port("web", "");
+    assert_eq!((port.spread, port.local.len(), port.cluster.len()), (Spread::Random, 2, 4));
+    cluster.delete(&[elsewhere]);
+    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Maglev, 0));
+}
+
+#[test]
+fn a_default_that_cannot_be_programmed_is_no_problem_of_services() {
+    let mut cluster = Cluster::with(|config| config.spread = Spread::Maglev);
+    cluster.tracker.set_abilities(Abilities::PARITY, Mode::IPTABLES);
+    assert_eq!(cluster.tracker.replaced_default_spread(), Some((Spread::Maglev, Spread::Random)));
+    assert_eq!(cluster.apply(&[web(), endpoints(2)]), []);
+    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Random, 0));
+    // But a default that this Service alone cannot have is.
+    let some = Abilities::PARITY.with_at_most(Spread::Maglev, 1);
+    cluster.tracker.set_abilities(some, Mode::NFTABLES);
+    assert_eq!(cluster.tracker.replaced_default_spread(), None);
+    let problems = cluster.events([]);
+    assert_eq!((problems.len(), problems[0].field.as_str()), (1, ""));
+    assert!(
+        problems[0].message.starts_with("the node's default, `maglev` can be programmed for at")
+    );
+    assert_eq!(cluster.tracker.unsupported().v4, 1);
+}
