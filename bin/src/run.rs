@@ -45,7 +45,7 @@ use crate::{
     adapters::{ObservedRequests, SourceWatches},
     backends, conntrack, descriptors, localhost, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
-    node_events::{self, Event, Recorder},
+    node_events::{self, Event, Recorder, UnsupportedEvents},
     reload::{LiveParts, Reloader},
     select::Chosen,
     source_task::{self, ApiServerLink, SourceError},
@@ -117,15 +117,16 @@ pub fn run(
     let node = NodeWatch::new(NodeChecks::new(config, settings, supported));
     let (known_node, node_failure) = (node.known(), node.failure());
 
+    let (recorder, event_queue) = node_events::recorder();
+    let unsupported = UnsupportedEvents::new(recorder.clone(), settings.node.node_name.clone());
     let mut engine = Engine::builder(settings.node.clone())
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
-        .observer(Arc::new((observer, node)))
+        .observer(Arc::new(((observer, node), unsupported)))
         .addresses(AddressFollower::new())
         .predecessors(proxier::predecessors(backends, chosen.mode))
         .start(backend.open()?)?;
 
-    let (recorder, event_queue) = node_events::recorder();
     if let Some(why) = chosen.warning {
         recorder.record(Event::mode_replaced(why));
     }

@@ -5,6 +5,7 @@
 //! minutes, is dropped.
 
 mod publish;
+mod unsupported;
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio::{
     time,
 };
 
-pub use self::publish::publish;
+pub use self::{publish::publish, unsupported::UnsupportedEvents};
 
 /// The number of Events that may wait to be sent.
 const QUEUE: usize = 256;
@@ -92,6 +93,28 @@ impl Event {
             reason: "FailedToStartServiceHealthcheck",
             action: "Listen",
             note,
+        }
+    }
+
+    /// Returns the Event of a Service that asks for what the mode cannot do.
+    pub fn spread_unsupported(service: &ServiceName, note: String) -> Self {
+        Self {
+            regarding: Regarding::Service(service.clone()),
+            is_warning: true,
+            reason: "SpreadUnsupported",
+            action: "Spread",
+            note,
+        }
+    }
+
+    /// Returns the Event of a node whose default spread the mode cannot do.
+    pub fn default_spread_unsupported(note: String) -> Self {
+        Self {
+            is_warning: true,
+            reason: "SpreadUnsupported",
+            action: "Spread",
+            note,
+            ..Self::starting()
         }
     }
 }
