@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 use ipnet::{Ipv4Net, Ipv6Net};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    model::{parse_cidr, parse_ip},
+    model::{Spread, parse_cidr, parse_ip},
     proxier::Mode,
     runner::{Pace, RunnerConfig},
 };
@@ -200,6 +200,8 @@ pub struct FlagOnlySettings {
     pub master: Option<String>,
     /// `--nft-transport`
     pub nft_transport: NftTransport,
+    /// `--spread`
+    pub spread: Spread,
     /// The user agent of requests to the API server.
     pub user_agent: String,
     /// `--config`
@@ -262,6 +264,7 @@ impl Settings {
         node.bind_address = parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified());
         node.eligible_without_node = flag_only.manifests.is_some();
         node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
+        node.spread = flag_only.spread;
         Ok(Self {
             source: source(config, flag_only),
             node,

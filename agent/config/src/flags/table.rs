@@ -1,6 +1,8 @@
 //! The table of flags: the flags of kube-proxy v1.36, the flags of Switchyard alone, and flags of
 //! old releases of kube-proxy that manifests still carry.
 
+use switchyard_core::model::Spread;
+
 use super::flag::{
     Flag,
     Kind::{self, *},
@@ -14,6 +16,17 @@ const MODE: &str = "nftables, iptables, ipvs or userspace; if empty, the first o
 const IGNORED: &str = "it has no effect";
 const KLOG: &str = "it has no effect: the log goes to standard error";
 const PORT: &str = "use the address with a port instead";
+
+/// The names of all spreads.
+const SPREADS: [&str; Spread::ALL.len()] = {
+    let mut names = [""; Spread::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = Spread::ALL[index].as_str();
+        index += 1;
+    }
+    names
+};
 
 /// Returns a flag of an old release, which has no effect.
 const fn gone(name: &'static str, kind: Kind, why: &'static str) -> Flag {
@@ -39,6 +52,9 @@ pub static FLAGS: &[Flag] = &[
         .status(Status::Ours),
     Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
         "How to reach nftables: directly by netlink, or through the nft program by JSON").status(Status::Ours),
+    Flag::new("spread", Word(&SPREADS), "random", Program,
+        "How connections are spread over the endpoints of Services whose annotations ask for nothing")
+        .status(Status::Ours),
     // The API server.
     Flag::new("master", Text, "", Program,
         "The URL of the API server; overrides the URL in the kubeconfig"),

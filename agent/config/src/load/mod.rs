@@ -158,6 +158,8 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             Some("json") => NftTransport::Json,
             _ => NftTransport::Netlink,
         },
+        // Another word was rejected when the flags were parsed.
+        spread: flags.text("spread").and_then(|name| name.parse().ok()).unwrap_or_default(),
         user_agent: version::user_agent(flags.precedence, version::reported(flags)),
         config_file: None,
         conntrack_was_named: false,

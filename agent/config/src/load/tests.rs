@@ -5,6 +5,7 @@ use std::{io::Write, time::Duration};
 use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     error::Chain,
+    model::Spread,
 };
 use tempfile::NamedTempFile;
 
@@ -129,6 +130,7 @@ fn without_a_file_flags_count() {
         "--kubeconfig=/k",
         "--master=https://x",
         "--nft-transport=json",
+        "--spread=source-hash",
         "--bind-address-hard-fail=T",
         "-v=4",
         "--logging-format=json",
@@ -145,6 +147,7 @@ fn without_a_file_flags_count() {
     assert_eq!(settings.periods.sync, Duration::from_secs(60));
     assert_eq!(settings.periods.min_sync, Duration::ZERO, "zero that was given is zero");
     assert_eq!(settings.backend.nft_transport, NftTransport::Json);
+    assert_eq!(settings.node.spread, Spread::SourceHash);
     assert_eq!(settings.log.format, LogFormat::Json);
     assert_eq!(settings.log.verbosity, 4);
     let SourceSettings::Cluster(client) = settings.source else { panic!("{:?}", settings.source) };
