@@ -12,4 +12,5 @@ mod monitor;
 mod older_layout;
 mod probe;
 mod source_ranges;
+mod spread;
 mod sync;
