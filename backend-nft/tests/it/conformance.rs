@@ -1,7 +1,7 @@
 //! The stories that every backend passes, and what they need of this one.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -10,8 +10,8 @@ use switchyard_core::testing::conformance::{Damage, Refusals, Subject};
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
-        ChainDump, ChainName, Element, ElementData, Elements, Family, Field, SetDump, SetName,
-        Table, TableDump, Transport, TransportError, TransportKind, json::JsonTransport,
+        ChainDump, ChainName, Element, ElementData, Elements, Family, Field, SetDef, SetDump,
+        SetName, Table, TableDump, Transport, TransportError, TransportKind, json::JsonTransport,
         testing::InterceptingTransport,
     },
 };
@@ -193,7 +193,8 @@ fn read(family: Family) -> Option<TableDump> {
 }
 
 /// A table in a form that two kernels can be compared by: without handles, chains that wait for
-/// their deletion, what clients left in sets, and the order of endpoints in slots.
+/// their deletion, what clients left in sets, and the order of endpoints in slots, unless a hash draws
+/// the slots.
 fn dump(family: Family, table: TableDump) -> String {
     let mut lines = Vec::new();
     for (name, chain) in &table.chains {
@@ -206,13 +207,20 @@ fn dump(family: Family, table: TableDump) -> String {
     }
     for (name, set) in table.sets {
         match &set.definition {
-            Ok(definition) => lines.push(format!("set {name} {definition:?}")),
+            Ok(definition) => {
+                // nft keeps the comments of sets if it reads text, and drops them if it reads JSON.
+                let definition = SetDef { comment: None, ..definition.clone() };
+                lines.push(format!("set {name} {definition:?}"));
+            }
             Err(reason) => lines.push(format!("set {name} of another kind: {reason:?}")),
         }
         lines.extend(elements(&name, set));
     }
     lines.iter().map(|line| format!("{family:?} {line}\n")).collect()
 }
+
+/// The smallest number of slots that a hash draws from.
+const SMALLEST_TABLE: usize = 1021;
 
 /// Chains without rules wait for their deletion.
 fn is_left_over(name: &ChainName, chain: &ChainDump) -> bool {
@@ -222,15 +230,17 @@ fn is_left_over(name: &ChainName, chain: &ChainDump) -> bool {
 
 /// Chains that several Services need stay for the next one.
 fn is_shared(name: &ChainName) -> bool {
-    let slots = name.as_str().rsplit_once("lb/").map(|(_, slots)| slots);
-    slots.is_some_and(|slots| slots.bytes().all(|b| b.is_ascii_digit() || b == b'/'))
+    ["lb/", "sh/", "mg/"].iter().any(|spread| {
+        let slots = name.as_str().rsplit_once(spread).map(|(_, slots)| slots);
+        slots.is_some_and(|slots| slots.bytes().all(|b| b.is_ascii_digit() || b == b'/'))
+    })
 }
 
 /// The elements of a set, and the pools of a map of slots.
 fn elements(name: &SetName, set: SetDump) -> Vec<String> {
     let has_slots = set.definition.as_ref().is_ok_and(|d| d.key.contains(&Field::Slot));
     let mut lines = Vec::new();
-    let mut pools: BTreeMap<String, (BTreeSet<u32>, Vec<String>)> = BTreeMap::new();
+    let mut pools: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
     for dump in set.elements.into_iter().flatten() {
         if dump.expires.is_some() {
             continue;
@@ -242,14 +252,16 @@ fn elements(name: &SetName, set: SetDump) -> Vec<String> {
         }
         let (pool, slot) = key.as_slice().split_last_chunk::<4>().expect("a slot");
         let ElementData::Value(endpoint) = data else { panic!("an endpoint") };
-        let (slots, endpoints) = pools.entry(format!("{pool:?}")).or_default();
-        slots.insert(u32::from_ne_bytes(*slot));
-        endpoints.push(format!("{endpoint:?}"));
+        let slots = pools.entry(format!("{pool:?}")).or_default();
+        slots.insert(u32::from_ne_bytes(*slot), format!("{endpoint:?}"));
     }
-    for (pool, (slots, mut endpoints)) in pools {
+    for (pool, slots) in pools {
         let count = u32::try_from(slots.len()).expect("few");
-        assert_eq!(slots, (0..count).collect(), "slots of {name} {pool} have no gaps");
-        endpoints.sort();
+        assert!(slots.keys().copied().eq(0..count), "slots of {name} {pool} have no gaps");
+        let mut endpoints: Vec<String> = slots.into_values().collect();
+        if endpoints.len() < SMALLEST_TABLE {
+            endpoints.sort();
+        }
         lines.push(format!("pool {name} {pool} {endpoints:?}"));
     }
     lines
