@@ -9,6 +9,7 @@ pub(crate) mod node;
 pub(crate) mod problem;
 pub(crate) mod service;
 pub(crate) mod slice;
+pub(crate) mod slow_start;
 pub(crate) mod spread;
 mod values;
 mod weights;

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::{
     names,
     problem::Problems,
+    slow_start,
     spread::{self, AskedSpread},
     values::{clip, is_never_shared, is_special, port_number},
 };
@@ -33,6 +34,8 @@ pub(crate) struct Service {
     pub(crate) affinity: Option<Duration>,
     /// What the Service asks for; `None` for the node's default.
     pub(crate) spread: Option<AskedSpread>,
+    /// In which time a new endpoint reaches its full share; `None` for at once.
+    pub(crate) slow_start: Option<Duration>,
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
     /// The port where load balancers ask for the Service's health.
@@ -114,6 +117,7 @@ impl Service {
             ports: parse_ports(&spec.ports, problems),
             affinity: parse_affinity(spec, problems),
             spread: spread::parse(&object.metadata, problems),
+            slow_start: slow_start::parse(&object.metadata, problems),
             external_local,
             internal_local: is_local(
                 "spec.internalTrafficPolicy",

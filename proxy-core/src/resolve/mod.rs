@@ -19,6 +19,7 @@ use crate::{
     },
     proxier::Abilities,
     state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
+    track::Ramps,
 };
 
 /// What decisions about a Service depend on besides the Service and its endpoints, in one family.
@@ -40,6 +41,13 @@ pub(crate) struct Surroundings {
     pub(crate) abilities: Abilities,
 }
 
+/// The endpoints of a Service.
+pub(crate) struct Endpoints<'s, I> {
+    pub(crate) slices: I,
+    /// The endpoints that do not have their full shares yet.
+    pub(crate) ramps: Option<&'s Ramps>,
+}
+
 /// The identity of a Service port in a family.
 pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> ServicePortId {
     ServicePortId {
@@ -59,14 +67,14 @@ pub(crate) fn resolve<'s>(
     service: &Service,
     port: &ServicePort,
     addresses: &Addresses,
-    slices: impl Iterator<Item = &'s Slice> + Clone,
+    endpoints: Endpoints<'s, impl Iterator<Item = &'s Slice> + Clone>,
     around: &Surroundings,
     owns: impl Fn(&Frontend) -> bool,
 ) -> (ResolvedServicePort, Shortfall) {
     let external = service.is_externally_accessible(port, addresses, around.external_ips);
     let pools = Pools::choose(
         id,
-        slices,
+        endpoints,
         around.zone.as_deref(),
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
@@ -88,7 +96,10 @@ pub(crate) fn resolve<'s>(
     };
     let mut cluster = kept(PoolKind::Cluster, &pools.cluster);
     let mut local = kept(PoolKind::Local, &pools.local);
-    let mut shortfall = Shortfall::default();
+    let mut shortfall = Shortfall {
+        slow_start: service.slow_start.is_some() && !around.abilities.has_weights(),
+        ..Shortfall::default()
+    };
     if !around.abilities.has_weights() {
         for pool in [&mut cluster, &mut local] {
             if pools::is_uneven(pool) {

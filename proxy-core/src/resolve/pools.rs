@@ -6,10 +6,12 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use super::Endpoints;
 use crate::{
     model::{Protocol, ServicePortId},
     parsed::slice::{NodeHint, Place, Slice, SliceEndpoint},
     state::{Endpoint, Pool, is_in},
+    track::Ramps,
 };
 
 /// The endpoints that are chosen for a Service port.
@@ -28,7 +30,7 @@ impl Pools {
     /// Chooses the endpoints of a Service port for the policies that the port uses.
     pub(crate) fn choose<'s>(
         id: &ServicePortId,
-        slices: impl Iterator<Item = &'s Slice>,
+        Endpoints { slices, ramps }: Endpoints<'s, impl Iterator<Item = &'s Slice>>,
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,
@@ -40,7 +42,7 @@ impl Pools {
         } else {
             Vec::new()
         };
-        let (cluster, local) = (in_proportion(cluster), in_proportion(local));
+        let (cluster, local) = (in_proportion(cluster, ramps), in_proportion(local, ramps));
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
         let serving = match id.name.protocol {
@@ -137,8 +139,14 @@ fn pool(endpoints: &Candidates<'_>, is_in: impl Fn(&SliceEndpoint) -> bool) -> V
         .collect()
 }
 
-/// Divides the weights, none of which is 0, by their greatest common divisor.
-fn in_proportion(mut endpoints: Vec<Endpoint>) -> Pool {
+/// Reduces the weights, none of which is 0, of endpoints that ramp, and divides all by their greatest
+/// common divisor.
+fn in_proportion(mut endpoints: Vec<Endpoint>, ramps: Option<&Ramps>) -> Pool {
+    if let Some(ramps) = ramps {
+        for endpoint in &mut endpoints {
+            endpoint.weight *= ramps.factor(&endpoint.address.ip());
+        }
+    }
     // Most weights are 1, which ends the search at once.
     let mut divisor = 0;
     for endpoint in &endpoints {

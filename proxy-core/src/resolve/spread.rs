@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::{
     model::Spread,
+    parsed::slow_start::SLOW_START,
     proxier::{Abilities, Mode},
 };
 
@@ -65,11 +66,13 @@ pub(crate) struct Shortfall {
     pub(crate) spread: Option<(Option<&'static str>, Replaced)>,
     /// Whether endpoints have unequal weights, which cannot be programmed.
     pub(crate) weights: bool,
+    /// Whether shares should grow, which needs weights.
+    pub(crate) slow_start: bool,
 }
 
 /// One of the reasons in a [`Shortfall`], for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reason {
+pub(crate) struct Why {
     /// The field that asks; empty for the node's default.
     pub(crate) field: &'static str,
     what: What,
@@ -81,12 +84,13 @@ enum What {
     Spread(Replaced),
     DefaultSpread(Replaced),
     Weights,
+    SlowStart,
 }
 
 impl Shortfall {
     /// Returns the reasons, with a backend of this mode.
-    pub(crate) fn reasons(&self, mode: Option<Mode>) -> impl Iterator<Item = Reason> + use<> {
-        let spread = self.spread.map(|(annotation, replaced)| Reason {
+    pub(crate) fn reasons(&self, mode: Option<Mode>) -> impl Iterator<Item = Why> + use<> {
+        let spread = self.spread.map(|(annotation, replaced)| Why {
             field: annotation.unwrap_or_default(),
             what: match annotation {
                 Some(_) => What::Spread(replaced),
@@ -94,16 +98,15 @@ impl Shortfall {
             },
             mode,
         });
-        let weights = self.weights.then_some(Reason {
-            field: "switchyard/weight",
-            what: What::Weights,
-            mode,
-        });
-        spread.into_iter().chain(weights)
+        let weights =
+            self.weights.then_some(Why { field: "switchyard/weight", what: What::Weights, mode });
+        let slow_start =
+            self.slow_start.then_some(Why { field: SLOW_START, what: What::SlowStart, mode });
+        spread.into_iter().chain(weights).chain(slow_start)
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let within = self.mode.map_or("here".to_owned(), |mode| format!("in {mode} mode"));
         match self.what {
@@ -116,6 +119,9 @@ impl fmt::Display for Reason {
                 "the EndpointSlices give endpoints unequal weights, which cannot be programmed \
                  {within}; connections are spread evenly, and weight 0 drains"
             ),
+            What::SlowStart => {
+                write!(f, "shares cannot grow {within}; new endpoints get their full share at once")
+            }
         }
     }
 }
@@ -211,7 +217,8 @@ mod tests {
         let used = |endpoints| nearest(Maglev, endpoints, &abilities).0;
         assert_eq!([20, 21, 30, 31].map(used), [Maglev, SourceHash, SourceHash, Random]);
         let replaced = nearest(Maglev, 21, &abilities).1.unwrap();
-        let reason = Shortfall { spread: Some((Some("a"), replaced)), weights: true };
+        let reason =
+            Shortfall { spread: Some((Some("a"), replaced)), weights: true, slow_start: false };
         let texts: Vec<String> =
             reason.reasons(Some(Mode::NFTABLES)).map(|reason| reason.to_string()).collect();
         assert_eq!(

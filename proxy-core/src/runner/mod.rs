@@ -78,11 +78,12 @@ pub struct Runner {
 impl Runner {
     /// Creates a runner that syncs `proxier` with what `tracker` resolves.
     pub fn new(
-        mut tracker: Tracker,
+        tracker: Tracker,
         proxier: Box<dyn Proxier>,
         config: RunnerConfig,
         observer: Arc<dyn Observer>,
     ) -> Self {
+        let mut tracker = tracker;
         tracker.set_abilities(proxier.abilities(), proxier.mode());
         Self {
             tracker,
@@ -167,7 +168,8 @@ impl Runner {
 
     /// Does what is due.
     async fn work(&mut self) {
-        if self.node_wait.due().is_some_and(|due| due <= Instant::now()) {
+        let due = [self.node_wait.due(), self.step_due()].into_iter().flatten().min();
+        if due.is_some_and(|due| due <= Instant::now()) {
             self.look_for_changes(Instant::now());
         }
         if self.comparisons.take_due(Instant::now()) {
@@ -235,6 +237,7 @@ impl Runner {
 
     /// Resolves what came in at `arrived`.
     fn look_for_changes(&mut self, arrived: Instant) {
+        self.tracker.advance(arrived.into_std());
         self.node_wait.update(&mut self.tracker, &*self.observer, arrived);
         let missing = self.tracker.waits_for();
         if self.waits_for != missing {
@@ -263,8 +266,18 @@ impl Runner {
 
     /// When the runner has to act next without an input.
     fn due(&self) -> Option<Instant> {
-        let others = [self.node_wait.due(), self.comparisons.due(), self.predecessors.due()];
+        let others = [
+            self.node_wait.due(),
+            self.step_due(),
+            self.comparisons.due(),
+            self.predecessors.due(),
+        ];
         self.sync_due().into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// When the share of a new endpoint grows.
+    fn step_due(&self) -> Option<Instant> {
+        self.tracker.next_step().map(Instant::from_std)
     }
 
     /// When the next sync is due; `None` before there is anything to program.

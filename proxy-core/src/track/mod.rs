@@ -11,6 +11,7 @@ mod known_problems;
 mod missing;
 mod node;
 mod slices;
+mod slow_start;
 mod unsupported;
 mod update;
 
@@ -18,18 +19,20 @@ use std::{
     collections::{HashMap, HashSet},
     mem,
     net::IpAddr,
+    time::Instant,
 };
 
 pub use self::missing::Missing;
-pub(crate) use self::missing::RequiredFacts;
 use self::{
     claims::Claims,
     known_problems::KnownProblems,
     node::NodeInputs,
     slices::Slices,
+    slow_start::SlowStarts,
     unsupported::Unsupported,
     update::{AllSurroundings, ClaimedPort},
 };
+pub(crate) use self::{missing::RequiredFacts, slow_start::Ramps};
 pub use crate::parsed::{
     node::NodeFacts,
     problem::{Problem, Reason},
@@ -77,6 +80,8 @@ pub struct Tracker {
     conflicts: KnownProblems,
     /// What Services ask for and the backend cannot program.
     unsupported: Unsupported,
+    /// The endpoints that do not have their full shares yet.
+    slow_starts: SlowStarts,
     /// The kinds that have been listed whole.
     listed: HashSet<Kind>,
     /// What the Node must state before the first sync.
@@ -114,6 +119,7 @@ impl Tracker {
             problems: KnownProblems::default(),
             conflicts: KnownProblems::default(),
             unsupported: Unsupported::default(),
+            slow_starts: SlowStarts::default(),
             listed: HashSet::new(),
             required: RequiredFacts::default(),
             touched: HashSet::new(),
@@ -173,6 +179,18 @@ impl Tracker {
     pub fn replaced_default_spread(&self) -> Option<(Spread, Spread)> {
         let (used, replaced) = spread::nearest(self.config.spread, 1, &self.abilities);
         replaced.map(|replaced| (replaced.asked, used))
+    }
+
+    /// Sets the time. New endpoints of Services that ask for slow start get their shares step by step:
+    /// [`Tracker::resolve`] has the steps until the time that was set last. Without a time, endpoints get
+    /// their full shares at once.
+    pub fn advance(&mut self, now: Instant) {
+        self.touched.extend(self.slow_starts.advance(now));
+    }
+
+    /// When an endpoint of a Service with slow start takes its next step; `None` if no endpoint will.
+    pub fn next_step(&self) -> Option<Instant> {
+        self.slow_starts.next_step()
     }
 
     /// Sets all addresses of the node's interfaces: node ports are served on the addresses that

@@ -7,7 +7,7 @@ use crate::{
     model::{PerFamily, ServiceName, ServicePortId},
     parsed::problem::{Problem, Problems},
     proxier::{Mode, Skipped},
-    resolve::spread::{Reason, Shortfall},
+    resolve::spread::{Shortfall, Why},
     transition::Transition,
 };
 
@@ -65,7 +65,7 @@ impl Unsupported {
         let key = service_key(service);
         let mut problems = Problems::new_unsupported(key.clone());
         // The ports of a Service ask for the same.
-        let mut reasons: Vec<Reason> = Vec::new();
+        let mut reasons: Vec<Why> = Vec::new();
         for reason in ports.iter().flat_map(|(_, shortfall)| shortfall.reasons(mode)) {
             if !reasons.contains(&reason) {
                 let field = match reason.field {

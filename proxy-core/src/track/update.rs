@@ -16,7 +16,7 @@ use crate::{
         problem::{Problem, Problems},
         service::{Addresses, Service},
     },
-    resolve::{self, Surroundings, frontends::listeners, spread::Shortfall},
+    resolve::{self, Endpoints, Surroundings, frontends::listeners, spread::Shortfall},
     state::{Frontend, FrontendAddress, ResolvedServicePort, Route},
 };
 
@@ -110,7 +110,16 @@ impl Tracker {
         let mut resolved = Vec::new();
         let mut lost = Vec::new();
         let mut shortfalls = Vec::new();
-        if let Some(service) = self.services.get(name) {
+        let service = self.services.get(name);
+        let window = service.and_then(|service| service.slow_start);
+        let ramps = match window.filter(|_| self.abilities.has_weights()) {
+            Some(window) => self.slow_starts.update(name, window, self.slices.get(name)),
+            None => {
+                self.slow_starts.forget(name);
+                None
+            }
+        };
+        if let Some(service) = service {
             for (family, addresses) in families(service) {
                 for port in &service.ports {
                     let id = resolve::id(service, port, family);
@@ -127,10 +136,10 @@ impl Tracker {
                     }
                     owned.sort_unstable();
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let slices = self.slices.get(name);
+                    let endpoints = Endpoints { slices: self.slices.get(name), ramps };
                     let around = around.get(family);
                     let (port, shortfall) =
-                        resolve::resolve(&id, service, port, addresses, slices, around, owns);
+                        resolve::resolve(&id, service, port, addresses, endpoints, around, owns);
                     if shortfall != Shortfall::default() && !port.frontends.is_empty() {
                         shortfalls.push((id, shortfall));
                     }

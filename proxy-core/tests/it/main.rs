@@ -17,6 +17,7 @@ mod scale;
 mod serialized;
 mod services;
 mod slices;
+mod slow_start;
 mod spreads;
 mod support;
 mod topology;

@@ -189,8 +189,8 @@ fn what_the_backend_cannot_do_is_reported_once() {
     // It ends with the annotation, and may begin again.
     assert_eq!(cluster.apply(&[web()]), []);
     assert_eq!((cluster.tracker.skipped(), cluster.tracker.unsupported().v4), (vec![], 0));
-    assert_eq!(cluster.apply(&[asking.clone()]).len(), 1);
-    assert_eq!(cluster.delete(&[asking.clone()]), []);
+    assert_eq!(cluster.apply([&asking]).len(), 1);
+    assert_eq!(cluster.delete([&asking]), []);
     assert_eq!((cluster.tracker.skipped(), cluster.tracker.unsupported().v4), (vec![], 0));
     assert_eq!(cluster.apply(&[asking]).len(), 1);
 }
@@ -210,7 +210,7 @@ fn ports_and_families_are_one_problem() {
         .port("a", "TCP", 80)
         .port("b", "UDP", 80)
         .annotation(SPREAD, "never-queue");
-    assert_eq!(cluster.apply(&[service.clone()]).len(), 1);
+    assert_eq!(cluster.apply([&service]).len(), 1);
     assert_eq!(cluster.tracker.unsupported(), PerFamily { v4: 2, v6: 2 });
     assert_eq!(cluster.tracker.skipped().len(), 4);
     cluster.replace(Kind::Service, &[]);
@@ -251,7 +251,7 @@ fn the_larger_pool_decides() {
         .endpoint(endpoint("10.1.1.2", "node-2"));
     assert_eq!(cluster.apply(&[asking.clone(), endpoints(2)]), []);
     assert_eq!(spread(&cluster), Spread::Maglev);
-    let problems = cluster.apply(&[elsewhere.clone()]);
+    let problems = cluster.apply([&elsewhere]);
     assert_eq!(
         problems[0].message,
         "`maglev` can be programmed for at most 2 endpoints in nftables mode; connections to more \

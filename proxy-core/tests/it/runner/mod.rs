@@ -4,6 +4,7 @@ mod abilities;
 mod disturbances;
 mod predecessors;
 mod retries;
+mod slow_start;
 mod syncs;
 
 use std::{
