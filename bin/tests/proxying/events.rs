@@ -129,6 +129,54 @@ fn another_mode_than_ipvs_is_an_event() {
 }
 
 #[test]
+fn what_the_mode_cannot_do_is_an_event_a_metric_and_one_warning() {
+    run(|namespace| async move {
+        let cluster = Cluster::start().await;
+        let mut service = load::service(1);
+        let name = service["metadata"]["name"].as_str().unwrap().to_owned();
+        service["metadata"]["annotations"] = json!({"kube-router.io/service.scheduler": "lc"});
+        cluster.server.store().apply(service).unwrap();
+        // This one asks for nothing, and has the node's default.
+        cluster.server.store().apply(load::service(2)).unwrap();
+
+        let [one, two, three] = cluster.arguments();
+        let mode = "--proxy-mode=nftables";
+        let arguments = [&*one, &two, &three, mode, "--spread=destination-hash"];
+        let program = Program::start(&namespace, &arguments);
+        let asks = cluster.event("SpreadUnsupported", "least-connections").await;
+        assert_eq!(
+            (&asks["regarding"]["kind"], &asks["regarding"]["name"]),
+            (&json!("Service"), &json!(name))
+        );
+        assert_eq!((&asks["type"], &asks["action"]), (&json!("Warning"), &json!("Spread")));
+        let message = "`least-connections` cannot be programmed in nftables mode; connections are spread \
+                       by `round-robin` instead";
+        let field = "metadata.annotations[kube-router.io/service.scheduler]";
+        assert_eq!(asks["note"], format!("node {NODE}: {field}: {message}"));
+
+        let default = cluster.event("SpreadUnsupported", "--spread=destination-hash").await;
+        assert_eq!(
+            (&default["regarding"]["kind"], &default["regarding"]["name"]),
+            (&json!("Node"), &json!(NODE))
+        );
+
+        namespace.wait(METRICS, "/metrics", |_, text| {
+            text.contains("switchyard_service_ports_unsupported{ip_family=\"IPv4\"} 1\n")
+                && text.contains("switchyard_objects_rejected_total{kind=\"Service\",reason=\"unsupported\"} 1\n")
+        });
+        let (_, log) = program.terminate();
+        let warnings = |part: &str| {
+            log.lines().filter(|line| line.starts_with('W') && line.contains(part)).count()
+        };
+        assert_eq!(warnings(message), 1, "{log}");
+        assert_eq!(warnings("destination-hash"), 1, "{log}");
+        let events = cluster.server.events();
+        let unsupported = |event: &&Value| event["reason"] == "SpreadUnsupported";
+        assert_eq!(events.iter().filter(unsupported).count(), 2, "{events:#?}");
+    });
+}
+
+#[test]
 fn why_it_ends_is_an_event() {
     for (server, address, reason) in [
         ("metrics", METRICS, "FailedToStartMetricServer"),

@@ -146,7 +146,8 @@ mod tests {
     use super::*;
 
     const GOOD: &str = r#"{"kind":"Service","metadata":{"name":"a","namespace":"n",
-        "resourceVersion":"7","managedFields":[{"x":1}]},"spec":{"clusterIP":"10.0.0.1"}}"#;
+        "resourceVersion":"7","managedFields":[{"x":1}],
+        "annotations":{"switchyard/spread":"maglev"}},"spec":{"clusterIP":"10.0.0.1"}}"#;
     const BAD: &str = r#"{"metadata":{"name":"b","namespace":"n","resourceVersion":"8"},
         "spec":{"ports":[{"port":80},{"port":"http"}]}}"#;
 
@@ -161,6 +162,7 @@ mod tests {
         assert_eq!(item.version, "7");
         let Ok(Object::Service(service)) = item.content else { panic!() };
         assert_eq!(service.spec.cluster_ip, "10.0.0.1");
+        assert_eq!(service.metadata.annotations["switchyard/spread"], "maglev");
     }
 
     #[test]
