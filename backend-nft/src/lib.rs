@@ -25,5 +25,5 @@ pub use self::{
     backend::NftBackend,
     layout::NftConfig,
     probe::{ProbeError, probe},
-    proxier::{NftProxier, render},
+    proxier::{ABILITIES, NftProxier, render},
 };

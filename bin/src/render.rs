@@ -58,6 +58,13 @@ pub fn render(
         RenderFormat::Nft => write!(output, "{transaction}")?,
         RenderFormat::Json => {
             let document = Document(&transaction);
+            if !document.nft_loads() {
+                writeln!(
+                    problems,
+                    "nft does not load the hash of the spread maglev from JSON; --format=nft prints \
+                     what nft loads"
+                )?;
+            }
             serde_json::to_writer_pretty(&mut *output, &document).map_err(json_error)?;
             writeln!(output)?;
         }
@@ -81,6 +88,8 @@ fn tracked(
         writeln!(problems, "{problem}")?;
     }
     let mut tracker = Tracker::new(settings.node.clone());
+    // Of any kernel, as it is not this one that the transaction is for.
+    tracker.set_abilities(switchyard_nft::ABILITIES, Mode::NFTABLES);
     let mut found: Vec<_> =
         objects.into_iter().flat_map(|object| tracker.apply(Event::Apply(object))).collect();
     found.extend(tracker.resolve());

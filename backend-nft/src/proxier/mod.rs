@@ -44,6 +44,14 @@ const ATTEMPTS: usize = 5;
 /// waits as long.
 const STALE_FOR: Duration = Duration::from_secs(1);
 
+/// What the backend can program on a kernel that has hashes. [`NftProxier::abilities`] is what it can
+/// program on this node.
+pub const ABILITIES: Abilities = Abilities::PARITY
+    .with(Spread::RoundRobin)
+    .with_at_most(Spread::SourceHash, MOST_HASHED)
+    .with_at_most(Spread::Maglev, MOST_HASHED)
+    .with_weights();
+
 /// Programs Services with nftables. See the [crate's documentation](crate).
 pub struct NftProxier {
     config: NftConfig,
@@ -275,12 +283,10 @@ impl Proxier for NftProxier {
     }
 
     fn abilities(&self) -> Abilities {
-        let most = if self.hashes { MOST_HASHED } else { 0 };
-        Abilities::PARITY
-            .with(Spread::RoundRobin)
-            .with_at_most(Spread::SourceHash, most)
-            .with_at_most(Spread::Maglev, most)
-            .with_weights()
+        match self.hashes {
+            true => ABILITIES,
+            false => ABILITIES.with_at_most(Spread::SourceHash, 0).with_at_most(Spread::Maglev, 0),
+        }
     }
 
     /// Blocks for as long as the kernel takes to commit.

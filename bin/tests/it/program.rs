@@ -292,6 +292,21 @@ fn manifests_are_rendered_as_json() {
 }
 
 #[test]
+fn spreads_are_rendered() {
+    let asking = "metadata: {name: web, namespace: shop, annotations: {switchyard/spread: maglev}}";
+    let manifests = MANIFESTS.replace("metadata: {name: web, namespace: shop}", asking);
+    let directory = directory(&manifests);
+    let (out, err) = render(directory.path(), &[]);
+    assert!(out.contains("jhash ip saddr . tcp sport mod 1021"), "{out}");
+    assert_eq!(err, "");
+    let (out, err) = render(directory.path(), &["--format=json"]);
+    assert!(out.contains("jhash"), "{out}");
+    assert!(err.contains("--format=nft"), "{err}");
+    let (out, _) = render(directory.path(), &["--spread=round-robin"]);
+    assert!(!out.contains("numgen inc"), "the Service asks for another spread: {out}");
+}
+
+#[test]
 fn what_cannot_be_rendered_is_said() {
     let manifests = MANIFESTS.replace("clusterIPs: [10.96.0.10]", "externalIPs: [1.2.3.4.5]");
     let directory = directory(&format!("{manifests}---\nkind: [Service\n"));
