@@ -309,25 +309,31 @@ impl Rendering<'_> {
         pool.iter().map(back_to).collect()
     }
 
-    /// Returns the rules that draw one of the endpoints. Of N rules the first matches one packet in
-    /// N, the second one in N - 1 of the rest, and so on: each endpoint has the same chance.
+    /// Returns the rules that draw one of the endpoints. Each rule takes the share of the packets that
+    /// the weight of its endpoint is of the weights of its endpoint and all that follow; the last takes
+    /// the rest. So of N equal endpoints the first rule takes one packet in N, the second one in N - 1 of
+    /// the rest, and so on.
     fn draw(&self, pool: &[Endpoint]) -> Vec<String> {
         let (family, protocol) = (self.context.family, self.port.id.name.protocol);
+        let mut left: u64 = pool.iter().map(|endpoint| u64::from(endpoint.weight)).sum();
         let draw = |(i, endpoint): (usize, &Endpoint)| {
-            let one_in = |rule: RuleText| match pool.len() - i {
-                1 => rule,
-                left => rule.one_in(left),
+            let weight = u64::from(endpoint.weight);
+            let share = |rule: RuleText| match i + 1 == pool.len() {
+                true => rule,
+                false => rule.share(weight, left),
             };
             let list = || self.names.endpoint(endpoint.address);
-            match (endpoint.may_be_local, self.port.affinity) {
-                (true, _) => one_in(RuleText::new()).jump(&list()),
+            let rule = match (endpoint.may_be_local, self.port.affinity) {
+                (true, _) => share(RuleText::new()).jump(&list()),
                 (false, None) => {
-                    one_in(RuleText::new().protocol(protocol)).translate(endpoint.address)
+                    share(RuleText::new().protocol(protocol)).translate(endpoint.address)
                 }
-                (false, Some(_)) => one_in(RuleText::new().protocol(protocol))
+                (false, Some(_)) => share(RuleText::new().protocol(protocol))
                     .recent(family, &list(), Recent::Remember)
                     .translate(endpoint.address),
-            }
+            };
+            left -= weight;
+            rule
         };
         pool.iter().enumerate().map(draw).collect()
     }

@@ -14,7 +14,9 @@ use async_trait::async_trait;
 use switchyard_core::{
     error::Chain,
     model::{IpFamily, PerFamily},
-    proxier::{self, Mode, Proxier, ProxierError, RefusedAttempt, RuleCount, SyncReport},
+    proxier::{
+        self, Abilities, Mode, Proxier, ProxierError, RefusedAttempt, RuleCount, SyncReport,
+    },
     state::{NodeState, State},
     transition::Transition,
 };
@@ -267,6 +269,12 @@ impl IptablesProxier {
 impl Proxier for IptablesProxier {
     fn mode(&self) -> Mode {
         Mode::IPTABLES
+    }
+
+    /// Endpoints are drawn at random, with the probabilities that their weights ask for. A rule has no
+    /// other way to choose that all nodes, or two connections in a row, would agree on.
+    fn abilities(&self) -> Abilities {
+        Abilities::PARITY.with_weights()
     }
 
     /// Blocks for as long as the programs take. After an error, the tables before the refused one have

@@ -73,7 +73,8 @@ fn cluster() -> Vec<Event> {
     ]
 }
 
-fn state() -> State {
+/// The sample, resolved.
+pub fn state() -> State {
     let pods = LocalPodsConfig::ClusterCidr(vec![
         "10.1.0.0/16".parse().expect("a network"),
         "fd01::/16".parse().expect("a network"),

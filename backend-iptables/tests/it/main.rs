@@ -9,3 +9,4 @@ mod golden;
 mod hand_over;
 mod host;
 mod sync;
+mod weights;

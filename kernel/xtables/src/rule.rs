@@ -106,11 +106,13 @@ impl RuleText {
         self.push(format_args!("-m conntrack --ctstate {state}"))
     }
 
-    /// Matches one packet in `n`, at random. The kernel counts in units of 2^-31, and shows them
-    /// rounded.
-    pub fn one_in(self, n: usize) -> Self {
+    /// Matches `share` of `of` packets, at random. The kernel counts in units of 2^-31, and shows them
+    /// rounded. A probability that would round to zero or one is one unit away from it, so that some
+    /// packets match, and some do not.
+    pub fn share(self, share: u64, of: u64) -> Self {
         const UNITS: f64 = 2_147_483_648.0;
-        let probability = (UNITS / n as f64).round() / UNITS;
+        let units = (UNITS * (share as f64 / of as f64)).round().clamp(1.0, UNITS - 1.0);
+        let probability = units / UNITS;
         self.push(format_args!("-m statistic --mode random --probability {probability:.11}"))
     }
 
@@ -220,9 +222,27 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_that_the_kernel_can_hold() {
-        let rule = |n| RuleText::new().one_in(n).jump("X");
-        assert_eq!(rule(2), "-m statistic --mode random --probability 0.50000000000 -j X");
-        assert_eq!(rule(3), "-m statistic --mode random --probability 0.33333333349 -j X");
+        let rule = |share, of| RuleText::new().share(share, of).jump("X");
+        let expected =
+            |probability| format!("-m statistic --mode random --probability {probability} -j X");
+        assert_eq!(rule(1, 2), expected("0.50000000000"));
+        assert_eq!(rule(1, 3), expected("0.33333333349"));
+        assert_eq!(rule(7, 10), expected("0.70000000019"));
+        // Neither never nor always: 2^-31, and 1 - 2^-31.
+        assert_eq!(rule(1, u64::from(u32::MAX) + 1), expected("0.00000000047"));
+        assert_eq!(rule(u64::from(u32::MAX), u64::from(u32::MAX) + 1), expected("0.99999999953"));
+    }
+
+    /// Equal shares read as they did when a rule could only match one packet in so many.
+    #[test]
+    fn equal_shares_are_rounded_as_ever() {
+        const UNITS: f64 = 2_147_483_648.0;
+        for n in 2..10_000u64 {
+            let probability = (UNITS / n as f64).round() / UNITS;
+            let expected =
+                format!("-m statistic --mode random --probability {probability:.11} -j X");
+            assert_eq!(RuleText::new().share(1, n).jump("X"), expected);
+        }
     }
 
     #[test]
