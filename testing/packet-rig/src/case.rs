@@ -19,6 +19,7 @@ use crate::{
     capability,
     error::{Result, RigError},
     protocol::{Protocol, Target},
+    shares::SharePlan,
     topology::Layout,
 };
 
@@ -77,6 +78,9 @@ pub struct Case {
     /// The requests at first, with their expected outcomes.
     #[serde(default)]
     pub probes: Vec<ProbePlan>,
+    /// The shares of connections at first.
+    #[serde(default)]
+    pub shares: Vec<SharePlan>,
     /// The health checks at first, with their expected answers.
     #[serde(default)]
     pub http: Vec<HttpPlan>,
@@ -130,6 +134,9 @@ pub struct Step {
     /// Rules in nft's language that are loaded on `node-1` before the files change.
     #[serde(default)]
     pub node_nft: String,
+    /// Whether the kernel of `node-1` forgets all flows before the files change.
+    #[serde(default)]
+    pub forget_flows: bool,
     /// Actions on the proxy, in this order, after the files were changed.
     #[serde(default)]
     pub proxy: Vec<ProxyAction>,
@@ -140,6 +147,9 @@ pub struct Step {
     /// The requests after the change, with their expected outcomes.
     #[serde(default)]
     pub probes: Vec<ProbePlan>,
+    /// The shares of connections after the change.
+    #[serde(default)]
+    pub shares: Vec<SharePlan>,
     /// The health checks after the change, with their expected answers.
     #[serde(default)]
     pub http: Vec<HttpPlan>,
@@ -189,6 +199,10 @@ pub struct ProbePlan {
     /// The port to send from; 0 for any.
     #[serde(default)]
     pub source_port: u16,
+    /// The number of ports to send from, beginning with `source_port`. Each is a client of its own; a client
+    /// of one port, if 0.
+    #[serde(default)]
+    pub source_ports: u16,
     /// The expected outcome of each request.
     pub expect: Expectation,
 }
@@ -197,7 +211,15 @@ impl ProbePlan {
     /// The usual number of requests from each of the places to each of the targets.
     pub fn new(from: &[&str], to: &[Target], expect: Expectation) -> Self {
         let from = from.iter().map(|&name| name.to_owned()).collect();
-        Self { from, to: to.to_vec(), count: None, sources: 0, source_port: 0, expect }
+        Self {
+            from,
+            to: to.to_vec(),
+            count: None,
+            sources: 0,
+            source_port: 0,
+            source_ports: 0,
+            expect,
+        }
     }
 }
 
@@ -367,11 +389,12 @@ impl Case {
 
     /// Rejects a case without expectations, which would always pass.
     fn check(&self) -> Result<(), String> {
-        if self.probes.is_empty() && self.http.is_empty() {
+        if self.probes.is_empty() && self.http.is_empty() && self.shares.is_empty() {
             return Err("the case begins without a probe".to_owned());
         }
-        let is_idle = |Step { probes, http, still, open, .. }: &Step| {
-            probes.is_empty() && http.is_empty() && still.is_empty() && open.is_empty()
+        let is_idle = |Step { probes, http, shares, still, open, .. }: &Step| {
+            let is_empty = probes.is_empty() && http.is_empty() && shares.is_empty();
+            is_empty && still.is_empty() && open.is_empty()
         };
         if let Some(step) = self.steps.iter().find(|step| is_idle(step)) {
             return Err(format!("the step {:?} checks nothing", step.title));
@@ -383,6 +406,10 @@ impl Case {
             return Err("a backend is excepted without a reason".to_owned());
         }
         for plan in self.steps.iter().flat_map(|step| &step.probes).chain(&self.probes) {
+            let last = plan.source_port.checked_add(plan.source_ports);
+            if plan.source_ports > 0 && (plan.source_port == 0 || last.is_none()) {
+                return Err("source-ports begin with source-port, and end with 65534".to_owned());
+            }
             if plan.from.is_empty() || plan.to.is_empty() || plan.count == Some(0) {
                 return Err("a probe makes no request".to_owned());
             }
@@ -390,7 +417,11 @@ impl Case {
                 return Err("a probe expects an answer, but names no server".to_owned());
             }
         }
-        Ok(())
+        self.steps
+            .iter()
+            .flat_map(|step| &step.shares)
+            .chain(&self.shares)
+            .try_for_each(SharePlan::check)
     }
 }
 
@@ -407,7 +438,7 @@ fn both_protocols() -> Vec<Protocol> {
 }
 
 /// Reads one value as a list of one.
-fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,

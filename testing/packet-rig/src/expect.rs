@@ -26,8 +26,9 @@ const PATIENCE: usize = 60;
 /// Requests that must be refused, if the case gives no number.
 const REFUSALS: usize = 2;
 
-/// A client: the place, and the source address if the case chose one.
-type Client = (String, Option<IpAddr>);
+/// A client: the place, the source address if the case chose one, and the source port if each port is a
+/// client of its own.
+type Client = (String, Option<IpAddr>, u16);
 
 /// The endpoint that answered each client, by the name under which the answers are remembered.
 #[derive(Debug, Default)]
@@ -135,6 +136,7 @@ impl Answers<'_> {
     fn is_spread(&self) -> bool {
         let Reaches { same_endpoint, same_as, changed_since, .. } = self.reaches;
         self.plan.sources == 0
+            && self.plan.source_ports == 0
             && !same_endpoint
             && same_as.is_none()
             && changed_since.is_none()
@@ -151,15 +153,21 @@ impl Answers<'_> {
                 .map(|addresses| Some(addresses.of_family(target.address.ip())))
                 .collect(),
         };
-        let default = if self.plan.sources == 0 { ANSWERS } else { 1 };
+        // With several ports, each is a client of its own.
+        let ports =
+            self.plan.source_port..=self.plan.source_port + self.plan.source_ports.max(1) - 1;
+        let is_one = self.plan.sources == 0 && self.plan.source_ports == 0;
+        let default = if is_one { ANSWERS } else { 1 };
         let count = self.plan.count.unwrap_or(default);
         let mut missing: BTreeSet<&str> = match self.is_spread() {
             true => self.reaches.reaches.iter().map(String::as_str).collect(),
             false => BTreeSet::new(),
         };
-        for source in sources {
-            let source_port = self.plan.source_port;
+        let clients =
+            sources.into_iter().flat_map(|source| ports.clone().map(move |port| (source, port)));
+        for (source, source_port) in clients {
             let probe = Probe { source, source_port, ..Probe::new(target) };
+            let port = if self.plan.source_ports > 0 { source_port } else { 0 };
             let mut asked = 0;
             while asked < count || (!missing.is_empty() && asked < PATIENCE) {
                 let outcome = probe.run(&place.namespace)?;
@@ -168,7 +176,7 @@ impl Answers<'_> {
                     Err(mismatch) => return Ok(Err(mismatch)),
                 };
                 missing.remove(endpoint.as_str());
-                let seen = self.clients.entry((place.name.clone(), source)).or_default();
+                let seen = self.clients.entry((place.name.clone(), source, port)).or_default();
                 if !seen.contains(&endpoint) {
                     seen.push(endpoint);
                 }

@@ -31,10 +31,12 @@ pub mod backend;
 pub mod binary;
 pub mod capability;
 pub mod case;
+pub mod chi_square;
 mod conversation;
 mod echo;
 mod error;
 mod expect;
+mod flows;
 pub mod http;
 mod load;
 mod netns;
@@ -44,6 +46,7 @@ mod protocol;
 pub mod proxy;
 mod rig;
 mod run;
+mod shares;
 pub mod spawn;
 mod topology;
 pub mod wait;
@@ -54,6 +57,7 @@ pub use self::{
     conversation::Conversation,
     echo::{Answer, EchoServer},
     error::{Result, RigError, chain},
+    flows::forget_flows,
     load::{LoadGenerator, LoadPlan, LoadReport, Tally},
     netns::NetNs,
     outcome::Outcome,
@@ -62,6 +66,7 @@ pub use self::{
     proxy::{Proxy, ProxyOptions},
     rig::Rig,
     run::{KEEP, run_case},
+    shares::{SharePlan, answers},
     topology::{Layout, Place, Topology},
     workdir::WorkDir,
 };

@@ -105,6 +105,10 @@ impl Probe {
                 SocketAddr::V6(_) => IpAddr::from([0; 16]),
             };
             socket.set_reuse_address(true)?;
+            if self.source_port != 0 && self.target.protocol == Protocol::Tcp {
+                // The connection ends by a reset, so that the port can be used again at once.
+                socket.set_linger(Some(Duration::ZERO))?;
+            }
             socket.bind(&SocketAddr::new(self.source.unwrap_or(any), self.source_port).into())?;
         }
         Ok(socket)

@@ -19,6 +19,7 @@ use crate::{
     http,
     protocol::Protocol,
     proxy::{Proxy, ProxyOptions},
+    shares::SharePlan,
     topology::{Place, Topology},
     workdir::WorkDir,
 };
@@ -133,6 +134,18 @@ impl Rig {
         answered
             .into_iter()
             .try_for_each(|plan| until_it_holds(&mut || expect::check(topology, plan, memory)))
+    }
+
+    /// Makes the connections of each plan until the endpoints have their shares, or the time to settle is
+    /// over: a change may not be programmed yet.
+    pub fn check_shares(&mut self, plans: &[SharePlan]) -> Result<(), String> {
+        let deadline = Instant::now() + SETTLE;
+        for plan in plans {
+            let place = self.place(&plan.from).map_err(|error| chain(&error))?.clone();
+            let proxy = Mutex::new(&mut self.proxy);
+            until_it_holds(&proxy, deadline, &mut || plan.run(&place))?;
+        }
+        Ok(())
     }
 
     /// Repeats each health check until the answer is as expected, or the time to settle is over.

@@ -13,6 +13,7 @@ use crate::{
     case::{Case, MANIFESTS, OpenPlan, ProxyAction, Step, StillPlan},
     conversation::Conversation,
     error::{Result, RigError, chain},
+    flows::forget_flows,
     outcome::Outcome,
     probe::Probe,
     rig::Rig,
@@ -52,6 +53,7 @@ impl Running {
     fn follow(&mut self, case: &Case) -> Result<(), String> {
         let at_first = |message| format!("at first: {message}");
         self.rig.check(&case.probes).map_err(at_first)?;
+        self.rig.check_shares(&case.shares).map_err(at_first)?;
         self.rig.check_http(&case.http).map_err(at_first)?;
         self.open_all(&case.open).map_err(at_first)?;
         for step in &case.steps {
@@ -70,6 +72,9 @@ impl Running {
         }
         if !step.node_nft.is_empty() {
             node.nft(&step.node_nft)?;
+        }
+        if step.forget_flows {
+            forget_flows(node)?;
         }
         if let Some(text) = &step.manifests {
             self.rig.write(MANIFESTS, text)?;
@@ -93,6 +98,7 @@ impl Running {
 
     fn check(&mut self, step: &Step) -> Result<(), String> {
         self.rig.check(&step.probes)?;
+        self.rig.check_shares(&step.shares)?;
         self.rig.check_http(&step.http)?;
         for plan in &step.still {
             self.ask_again(plan)?;

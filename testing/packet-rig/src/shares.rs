@@ -1,0 +1,180 @@
+//! Shares of connections: many requests, and how many of them each endpoint answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::{
+    chi_square::{self, LEAST_EXPECTED, Unlikely},
+    error::Result,
+    outcome::Outcome,
+    probe::Probe,
+    protocol::Target,
+    topology::Place,
+};
+
+/// Many connections (with UDP, flows from a new port each) from a place, one after the other, to the targets
+/// by turns; and the shares that endpoints must get of the connections to each target.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SharePlan {
+    /// The place.
+    pub from: String,
+    /// The number of the place's addresses to send from, by turns; 0 leaves the choice to the kernel.
+    #[serde(default)]
+    pub sources: usize,
+    /// The targets.
+    #[serde(deserialize_with = "crate::case::one_or_many")]
+    pub to: Vec<Target>,
+    /// The number of connections to each target.
+    pub count: usize,
+    /// The endpoints, with their shares relative to each other. No other server may answer.
+    pub shares: BTreeMap<String, u32>,
+    /// Whether the endpoints take turns: of any connections in a row, as many as the sum of all shares, each
+    /// endpoint gets exactly its share. Else the numbers are compared by a [test](chi_square).
+    #[serde(default)]
+    pub turns: bool,
+}
+
+impl SharePlan {
+    /// Rejects a plan that could not fail, or that would be judged by too few connections.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let sum: u64 = self.shares.values().map(|share| u64::from(*share)).sum();
+        let least = self.shares.values().min().copied().unwrap_or_default();
+        if self.to.is_empty() || self.shares.len() < 2 || least == 0 {
+            return Err("shares need a target and two endpoints with a share each".to_owned());
+        }
+        let expected = self.count as f64 * f64::from(least) / sum as f64;
+        match self.turns {
+            true if (self.count as u64) < 2 * sum => {
+                Err(format!("{} connections are less than two turns", self.count))
+            }
+            false if expected < LEAST_EXPECTED => {
+                Err(format!("an endpoint with {expected} expected connections cannot be judged"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes all connections, and compares. The outer error is the rig's.
+    pub(crate) fn run(&self, place: &Place) -> Result<Result<(), String>> {
+        let all = match answers(place, &self.probes(place))? {
+            Ok(all) => all,
+            Err(mismatch) => return Ok(Err(mismatch)),
+        };
+        Ok(self.to.iter().enumerate().try_for_each(|(index, target)| {
+            let answers: Vec<&String> = all.iter().skip(index).step_by(self.to.len()).collect();
+            let at = |mismatch| format!("{} to {target}: {mismatch}", place.name);
+            self.judge(&answers).map_err(at)
+        }))
+    }
+
+    fn probes(&self, place: &Place) -> Vec<Probe> {
+        let sources: Vec<_> = place.addresses.iter().take(self.sources).collect();
+        let probe = |number: usize, target: &Target| {
+            let own = sources.get(number % sources.len().max(1));
+            let source = own.map(|own| own.of_family(target.address.ip()));
+            Probe { source, ..Probe::new(*target) }
+        };
+        let of_turn = |number| self.to.iter().map(move |target| probe(number, target));
+        (0..self.count).flat_map(of_turn).collect()
+    }
+
+    fn judge(&self, answers: &[&String]) -> Result<(), String> {
+        let others: BTreeSet<&String> =
+            answers.iter().copied().filter(|name| !self.shares.contains_key(*name)).collect();
+        if !others.is_empty() {
+            return Err(format!("{others:?} answered, which have no share"));
+        }
+        if self.turns {
+            let sum: u32 = self.shares.values().sum();
+            return answers.windows(sum as usize).try_for_each(|turn| {
+                let wrong = self.shares.iter().any(|(name, share)| {
+                    turn.iter().filter(|answer| **answer == name).count() != *share as usize
+                });
+                if wrong {
+                    Err(format!("{turn:?} are no turns of {:?}", self.shares))
+                } else {
+                    Ok(())
+                }
+            });
+        }
+        let count = |name| answers.iter().filter(|answer| **answer == name).count() as u64;
+        let observed: Vec<u64> = self.shares.keys().map(count).collect();
+        let shares: Vec<u32> = self.shares.values().copied().collect();
+        chi_square::test(&observed, &shares).map_err(|Unlikely { chi_square, probability }| {
+            let observed: BTreeMap<_, _> = self.shares.keys().zip(observed).collect();
+            format!(
+                "the answers {observed:?} have the shares {:?} with probability {probability:.0e} \
+                 (chi-square {chi_square:.1})",
+                self.shares
+            )
+        })
+    }
+}
+
+/// Makes requests from a place, one after the other. Returns the endpoints that answered, or a description of
+/// the first request that was not answered; the outer error is the rig's.
+pub fn answers(place: &Place, probes: &[Probe]) -> Result<Result<Vec<String>, String>> {
+    place.namespace.run(|| {
+        let ask = |probe: &Probe| match probe.attempt() {
+            Outcome::Reached { endpoint, .. } => Ok(endpoint),
+            other => Err(format!("{} to {}: {other}", place.name, probe.target)),
+        };
+        probes.iter().map(ask).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(count: usize, shares: &[(&str, u32)], turns: bool) -> SharePlan {
+        SharePlan {
+            from: "client".to_owned(),
+            sources: 0,
+            to: vec!["udp://10.96.0.10:80".parse().unwrap()],
+            count,
+            shares: shares.iter().map(|(name, share)| ((*name).to_owned(), *share)).collect(),
+            turns,
+        }
+    }
+
+    fn judge(plan: &SharePlan, answers: &str) -> Result<(), String> {
+        let names: Vec<String> = answers.chars().map(String::from).collect();
+        plan.judge(&names.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn plans_that_show_nothing_are_rejected() {
+        assert_eq!(plan(400, &[("a", 9), ("b", 1)], false).check(), Ok(()));
+        for bad in [
+            plan(399, &[("a", 9), ("b", 1)], false),
+            plan(1000, &[("a", 1)], false),
+            plan(1000, &[("a", 1), ("b", 0)], false),
+            plan(5, &[("a", 2), ("b", 1)], true),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn turns_begin_anywhere_and_are_exact() {
+        let even = plan(8, &[("a", 1), ("b", 1), ("c", 1)], true);
+        assert_eq!(judge(&even, "bcabcabc"), Ok(()));
+        assert!(judge(&even, "bcabacbc").is_err(), "a is late");
+        assert!(judge(&even, "abcabcdd").is_err(), "d has no share");
+        let weighted = plan(8, &[("a", 2), ("b", 1)], true);
+        assert_eq!(judge(&weighted, "abaabaab"), Ok(()));
+        assert!(judge(&weighted, "abbabbab").is_err());
+    }
+
+    #[test]
+    fn random_shares_are_judged_by_their_numbers() {
+        let plan = plan(400, &[("a", 9), ("b", 1)], false);
+        let of = |a: usize, b: usize| ["a".repeat(a), "b".repeat(b)].concat();
+        assert_eq!(judge(&plan, &of(355, 45)), Ok(()));
+        let message = judge(&plan, &of(320, 80)).unwrap_err();
+        assert!(message.contains(r#"{"a": 320, "b": 80}"#), "{message}");
+    }
+}
