@@ -1,5 +1,6 @@
-//! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random changes, of the
-//! table in `docs/semantics.md`, and of what the documentation names. One program, so that it is linked once.
+//! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random changes, of
+//! spreads and weights, of the table in `docs/semantics.md`, and of what the documentation names. One
+//! program, so that it is linked once.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` its
 //! backends as a comma-separated list (else: all that are built).
@@ -15,6 +16,7 @@ mod restart;
 mod rig;
 mod semantics;
 mod sequences;
+mod spread;
 
 use packet_rig::backend;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

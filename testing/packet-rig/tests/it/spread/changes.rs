@@ -1,0 +1,151 @@
+//! Spreads, weights and endpoints change, and the proxy is killed, under load: no connection is lost.
+
+use std::{thread, time::Duration};
+
+use packet_rig::{LoadGenerator, LoadPlan, Rig, case::MANIFESTS};
+
+use super::{
+    choices,
+    cluster::{Weighted, even, service, settle, slices, slices_of, start},
+    hashing_backends, target,
+};
+
+/// The metric of the bytes sent to the kernel.
+const SENT: &str = "switchyard_transaction_bytes_sum";
+
+/// The time between two changes.
+const PAUSE: Duration = Duration::from_millis(120);
+
+/// The traffic meanwhile: the place of the clients, and their target. Endpoints of the Service `lasting`
+/// change their weights, and stay.
+const LOAD: [(&str, &str); 5] = [
+    ("client", "tcp://10.96.0.10:80"),
+    ("b", "tcp://[fd00:10:96::10]:80"),
+    ("node-1", "tcp://192.168.10.1:30080"),
+    ("client", "udp://10.96.0.20:80"),
+    ("b", "udp://10.96.0.20:80"),
+];
+
+/// The spread of both Services, the endpoints of `web`, and the weights of the endpoints of `lasting`.
+type Phase = (Option<&'static str>, Vec<Weighted>, [u16; 3]);
+
+fn phases() -> Vec<Phase> {
+    let weighted = |weights: &[u16]| weights.iter().copied().enumerate().collect();
+    vec![
+        (None, even(0..3), [1, 1, 1]),
+        // Weights alone.
+        (None, weighted(&[7, 2, 1]), [5, 1, 0]),
+        (None, weighted(&[0, 1, 0]), [0, 0, 3]),
+        // Spreads alone.
+        (Some("maglev"), weighted(&[0, 1, 0]), [0, 0, 3]),
+        (Some("random"), weighted(&[0, 1, 0]), [0, 0, 3]),
+        (Some("round-robin"), even(0..5), [1, 2, 3]),
+        (Some("source-hash"), even(0..5), [1, 2, 3]),
+        // Endpoints, and tables of another size.
+        (Some("maglev"), even(2..6), [0, 1, 1]),
+        (Some("maglev"), even(0..12), [1, 1, 0]),
+        (Some("maglev"), even([11]), [4, 0, 0]),
+        (Some("round-robin"), even(0..2), [1, 0, 0]),
+        (None, even(0..4), [1, 1, 1]),
+    ]
+}
+
+fn manifests((spread, web, lasting): &Phase) -> String {
+    manifests_of([*spread, *spread], web, lasting)
+}
+
+/// The manifests with a spread of each Service.
+fn manifests_of(spreads: [Option<&str>; 2], web: &[Weighted], lasting: &[u16; 3]) -> String {
+    let lasting: Vec<Weighted> = lasting.iter().copied().enumerate().collect();
+    let annotations = spreads[1].map(|spread| format!("switchyard/spread: {spread}"));
+    let other = format!(
+        "
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: lasting, annotations: {{{}}}}}
+spec: {{clusterIP: 10.96.0.20, ports: [{{name: u, port: 80, protocol: UDP}}]}}",
+        annotations.unwrap_or_default()
+    );
+    service(spreads[0]) + &slices(web) + &other + &slices_of("lasting", &lasting)
+}
+
+fn start_load(rig: &Rig) -> Vec<(&'static str, &'static str, LoadGenerator)> {
+    let start = |(from, to): (&'static str, &'static str)| {
+        let plan = LoadPlan {
+            workers: 2,
+            persistent: 1,
+            pause: Duration::from_millis(3),
+            // A busy machine must not look like a lost connection.
+            timeout: Duration::from_secs(5),
+            ..LoadPlan::new(&rig.place(from).unwrap().namespace, target(to))
+        };
+        (from, to, LoadGenerator::start(&plan))
+    };
+    LOAD.into_iter().map(start).collect()
+}
+
+fn assert_nothing_lost(load: Vec<(&str, &str, LoadGenerator)>) {
+    for (from, to, load) in load {
+        let report = load.finish().unwrap();
+        let (new, kept) = (&report.new_connections, &report.persistent);
+        assert_eq!(new.failed() + kept.failed(), 0, "{from} to {to}: {new:?} {kept:?}");
+        assert!(new.attempts > 50 && kept.attempts > 10, "{from} to {to}: hardly any traffic");
+        // A kept connection stays where it began, whatever the weights.
+        assert_eq!(kept.endpoints.len(), 1, "{from} to {to}: {:?}", kept.endpoints);
+    }
+}
+
+#[test]
+fn changes_lose_no_connection() {
+    let _calm = crate::stay_calm();
+    for backend in crate::backends() {
+        let phases = phases();
+        let mut rig = start(backend, "changes", manifests(&phases[0]), &[]);
+        settle(&mut rig, 1);
+        let load = start_load(&rig);
+        for (call, phase) in (2..).zip(&phases[1..]) {
+            rig.write(MANIFESTS, &manifests(phase)).unwrap();
+            settle(&mut rig, call);
+            thread::sleep(PAUSE);
+        }
+        assert_nothing_lost(load);
+        assert!(!rig.proxy.log().contains("Failed to sync"), "{}", rig.proxy.log());
+    }
+}
+
+/// The kernel is sent nothing, and every client has the endpoint that it had.
+#[test]
+fn a_restart_changes_nothing_and_loses_nothing() {
+    let _calm = crate::stay_calm();
+    let spreads = [Some("maglev"), Some("round-robin")];
+    let manifests = manifests_of(spreads, &[(0, 7), (1, 2), (2, 1), (5, 0)], &[3, 1, 0]);
+    for backend in crate::backends() {
+        let mut rig = start(backend, "restart", manifests.clone(), &[]);
+        // A history that a new process does not know.
+        rig.write(MANIFESTS, &manifests_of(spreads, &even(0..9), &[1, 1, 1])).unwrap();
+        settle(&mut rig, 1);
+        rig.write(MANIFESTS, &manifests).unwrap();
+        settle(&mut rig, 2);
+        // What has become superfluous goes at the first restart.
+        rig.start_again().unwrap();
+        thread::sleep(Duration::from_millis(500));
+        let clients = |rig: &Rig| match hashing_backends().contains(&backend) {
+            true => choices(rig, "udp://10.96.0.10:80", 60),
+            false => Vec::new(),
+        };
+        let before = clients(&rig);
+        let load = start_load(&rig);
+        for _ in 0..2 {
+            rig.proxy.kill();
+            thread::sleep(PAUSE);
+            rig.start_again().unwrap();
+            // Long enough for a second look at anything.
+            thread::sleep(Duration::from_millis(700));
+            let sent: f64 = rig.proxy.metric(SENT).unwrap().iter().sum();
+            assert_eq!(sent, 0.0, "{backend}: {}", rig.proxy.log());
+        }
+        assert_nothing_lost(load);
+        assert_eq!(clients(&rig), before, "{backend}");
+    }
+}
