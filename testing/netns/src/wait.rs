@@ -4,26 +4,51 @@
 //! rules read them in several dumps, and fail when another program changes the rules in between.
 
 use std::{
+    env,
     fmt::Display,
+    sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
 
-/// How long tests wait for what should happen.
+/// How long tests wait for what should happen, on a machine of usual speed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Set to a number: how many times slower this machine is than those that the tests' times are made for, such
+/// as a machine that is emulated.
+const SLOWNESS: &str = "SWITCHYARD_SLOWNESS";
 /// How often tests look.
 pub const PERIOD: Duration = Duration::from_millis(20);
+
+/// The time that takes the place of `time` on this machine, which the environment's `SWITCHYARD_SLOWNESS`
+/// may call slower than usual.
+///
+/// # Panics
+///
+/// If the variable is no whole number above 0.
+pub fn scaled(time: Duration) -> Duration {
+    static FACTOR: OnceLock<u32> = OnceLock::new();
+    let read = || match env::var(SLOWNESS) {
+        Ok(text) => factor(&text).unwrap_or_else(|| panic!("{SLOWNESS}: no number: {text:?}")),
+        Err(_) => 1,
+    };
+    time * *FACTOR.get_or_init(read)
+}
+
+fn factor(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|factor| *factor > 0)
+}
 
 /// Repeats `look` until it succeeds, and returns what it found.
 ///
 /// # Panics
 ///
-/// If nothing was found within [`PATIENCE`]; the message is the error of the last look.
+/// If nothing was found within [`PATIENCE`], [`scaled`]; the message is the error of the last look.
 #[track_caller]
 pub fn until_ok<T, E: Display>(look: impl FnMut() -> Result<T, E>) -> T {
-    match within(PATIENCE, look) {
+    let patience = scaled(PATIENCE);
+    match within(patience, look) {
         Ok(found) => found,
-        Err(last) => panic!("not within {PATIENCE:?}: {last}"),
+        Err(last) => panic!("not within {patience:?}: {last}"),
     }
 }
 
@@ -31,7 +56,7 @@ pub fn until_ok<T, E: Display>(look: impl FnMut() -> Result<T, E>) -> T {
 ///
 /// # Panics
 ///
-/// If it is not true within [`PATIENCE`]; the message is `what`.
+/// If it is not true within [`PATIENCE`], [`scaled`]; the message is `what`.
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     until_ok(|| if done() { Ok(()) } else { Err(what) });
@@ -61,6 +86,14 @@ mod tests {
             if looks < 3 { Err("not yet") } else { Ok(looks) }
         });
         assert_eq!(found, 3);
+    }
+
+    #[test]
+    fn a_slowness_is_a_whole_number() {
+        assert_eq!(factor("3"), Some(3));
+        for text in ["0", "", "1.5", "-1", "fast"] {
+            assert_eq!(factor(text), None, "{text}");
+        }
     }
 
     #[test]

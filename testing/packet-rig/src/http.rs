@@ -9,6 +9,7 @@ use std::{
 use crate::{
     error::{Result, RigError},
     netns::NetNs,
+    wait::scaled,
 };
 
 /// An HTTP answer.
@@ -27,7 +28,7 @@ pub fn get(namespace: &NetNs, address: SocketAddr, path: &str) -> Result<HttpAns
     let failed = |source| RigError::Socket { what: format!("GET http://{address}{path}"), source };
     let text = namespace
         .run(|| {
-            let timeout = Duration::from_secs(5);
+            let timeout = scaled(Duration::from_secs(5));
             let mut stream = TcpStream::connect_timeout(&address, timeout)?;
             stream.set_read_timeout(Some(timeout))?;
             stream.set_write_timeout(Some(timeout))?;

@@ -15,6 +15,7 @@ use crate::{
     netns::NetNs,
     outcome::Outcome,
     protocol::{Protocol, Target},
+    wait::scaled,
 };
 
 /// A request that can be made any number of times.
@@ -36,7 +37,7 @@ impl Probe {
     /// That is well over a second: an ICMP error that comes back while `connect` still holds the
     /// socket is ignored by the kernel, and the refusal of the next SYN, a second later, counts.
     pub fn new(target: Target) -> Self {
-        Self { target, timeout: Duration::from_secs(4), source: None, source_port: 0 }
+        Self { target, timeout: scaled(Duration::from_secs(4)), source: None, source_port: 0 }
     }
 
     /// A probe that expects no answer, and waits just long enough to rule out a refusal (see
@@ -46,7 +47,7 @@ impl Probe {
             Protocol::Tcp | Protocol::Sctp => Duration::from_millis(1500),
             Protocol::Udp => Duration::from_millis(600),
         };
-        Self { timeout, ..Self::new(target) }
+        Self { timeout: scaled(timeout), ..Self::new(target) }
     }
 
     /// Makes the request once, from inside `namespace`.

@@ -15,6 +15,7 @@ use crate::{
     http::{self, HttpAnswer},
     netns::NetNs,
     spawn,
+    wait::scaled,
 };
 
 /// The address of the health server, inside the proxy's namespace.
@@ -147,7 +148,7 @@ impl Proxy {
     pub fn stop(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
         terminate(&child);
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + scaled(Duration::from_secs(2));
         while Instant::now() < deadline {
             if let Ok(Some(status)) = child.try_wait() {
                 return Some(status);

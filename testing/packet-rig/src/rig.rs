@@ -21,6 +21,7 @@ use crate::{
     proxy::{Proxy, ProxyOptions},
     shares::SharePlan,
     topology::{Place, Topology},
+    wait::scaled,
     workdir::WorkDir,
 };
 
@@ -91,7 +92,7 @@ impl Rig {
 
     /// Waits until the proxy has programmed something.
     pub fn wait_ready(&mut self) -> Result<()> {
-        self.proxy.wait_ready(READY)
+        self.proxy.wait_ready(scaled(READY))
     }
 
     /// Starts the proxy again, and waits until it has programmed something.
@@ -113,7 +114,7 @@ impl Rig {
     /// Repeats each probe until the outcome is as expected, or the time to settle is over. Probes
     /// that expect a failure are made at the same time, as most of them wait.
     pub fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + scaled(SETTLE);
         let Self { topology, memory, proxy, .. } = self;
         let proxy = Mutex::new(proxy);
         let until_it_holds = |check: &mut dyn FnMut() -> Result<Result<(), String>>| {
@@ -150,7 +151,7 @@ impl Rig {
 
     /// Repeats each health check until the answer is as expected, or the time to settle is over.
     pub fn check_http(&mut self, plans: &[HttpPlan]) -> Result<(), String> {
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + scaled(SETTLE);
         for plan in plans {
             let place = self.place(&plan.from).map_err(|error| chain(&error))?.clone();
             let proxy = Mutex::new(&mut self.proxy);

@@ -17,6 +17,7 @@ use crate::{
     outcome::Outcome,
     probe::Probe,
     rig::Rig,
+    wait::scaled,
 };
 
 /// The longest time for an answer over a kept connection.
@@ -119,7 +120,7 @@ impl Running {
     fn open(&self, plan: &OpenPlan) -> Result<Conversation> {
         let place = self.rig.place(&plan.from)?;
         let source_port = plan.source_port;
-        let probe = Probe { source_port, timeout: ANSWER, ..Probe::new(plan.to) };
+        let probe = Probe { source_port, timeout: scaled(ANSWER), ..Probe::new(plan.to) };
         place.namespace.run(|| probe.converse())?.map_err(|source| RigError::Socket {
             what: format!("connection {} from {} to {}", plan.name, plan.from, plan.to),
             source,
@@ -131,7 +132,7 @@ impl Running {
     fn ask_again(&mut self, plan: &StillPlan) -> Result<(), String> {
         let StillPlan { name, reaches, seen } = plan;
         let open = self.open.get_mut(name).ok_or_else(|| format!("nothing is open as {name}"))?;
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + scaled(SETTLE);
         loop {
             let outcome = open.outcome();
             if is_expected(&outcome, reaches, *seen) {

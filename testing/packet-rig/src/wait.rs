@@ -1,6 +1,6 @@
 //! Waiting for what another program does, in namespaces of this crate.
 
-pub use test_netns::wait::{PATIENCE, PERIOD, until, until_ok};
+pub use test_netns::wait::{PATIENCE, PERIOD, scaled, until, until_ok};
 
 use crate::{error::chain, netns::NetNs};
 
@@ -8,7 +8,7 @@ use crate::{error::chain, netns::NetNs};
 ///
 /// # Panics
 ///
-/// If it still fails after [`PATIENCE`]; the message is that of the last run.
+/// If it still fails after [`PATIENCE`], [`scaled`]; the message is that of the last run.
 #[track_caller]
 pub fn listing(namespace: &NetNs, program: &str, arguments: &[&str]) -> String {
     until_ok(|| namespace.output(program, arguments, "").map_err(|error| chain(&error)))
