@@ -2,12 +2,13 @@
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
 //! backends as a comma-separated list (else: all that are built). Four cases run at a time unless
-//! `--test-threads` asks for another number. A case that this machine cannot run is reported as ignored, with the reason.
+//! `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by spaces, and
+//! a case runs if its name contains one of these (else: all). A case that this machine cannot run is reported as ignored, with the reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -15,6 +16,9 @@ use std::{
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use packet_rig::{Case, RigError, backend, binary, capability, chain, run_case};
+
+/// Names the variable that chooses cases.
+const CASES: &str = "SWITCHYARD_CASES";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -41,6 +45,7 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
             binary::find()?
         }
     };
+    let wanted = env::var(CASES).unwrap_or_default();
     let mut trials = Vec::new();
     for file in case_files()? {
         let subject = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -48,11 +53,22 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
             let case = Arc::new(case);
             for backend in &backends {
                 let name = format!("{backend}::{subject}::{}", case.name);
-                trials.push(trial(name, Arc::clone(&case), backend, binary.clone()));
+                if is_wanted(&name, &wanted) {
+                    trials.push(trial(name, Arc::clone(&case), backend, binary.clone()));
+                }
             }
         }
     }
+    if trials.is_empty() {
+        let message = format!("{CASES}: no name contains any of {wanted:?}");
+        return Err(RigError::BadCase { case: "all".to_owned(), message });
+    }
     Ok(trials)
+}
+
+/// Whether the name contains one of these parts, of which there may be none.
+fn is_wanted(name: &str, parts: &str) -> bool {
+    parts.trim().is_empty() || parts.split_whitespace().any(|part| name.contains(part))
 }
 
 fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) -> Trial {
