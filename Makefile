@@ -23,12 +23,15 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
 .PHONY: static help demo unit test tests soak bench fmt clippy deny features doc package api shell \
-	e2e e2e-restore e2e-kind fuzz
+	e2e e2e-restore e2e-kind fuzz test-vm test-vm-quick
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster (needs root)"
 	@echo "make unit   the tests that need no root; seconds, once they are built"
 	@echo "make test   everything that must pass before a change lands (needs root)"
+	@echo "make test-vm      the packet cases on Debian's 6.1 kernel, in an emulated machine (needs root);"
+	@echo "                  CASES='sctp affinity::' chooses cases by parts of their names"
+	@echo "make test-vm-quick  a selection of them"
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
 	@echo "make api    rewrite docs/api, after a change of a public API"
 	@echo "make bench  how long syncs take, beside the floor (needs root)"
@@ -63,7 +66,7 @@ clippy:
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
 # The scripts' lints, and whether the shells that run them can read them.
-SCRIPTS = .ci/run $(wildcard deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/e2e/*.sh)
+SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/e2e/*.sh)
 shell:
 	@scripts/install-tools.sh shellcheck
 	shellcheck --external-sources $(SCRIPTS)
@@ -119,6 +122,31 @@ tests:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
+
+# The packet cases on another kernel, Debian's 6.1, which has what the kernel of this machine may lack: SCTP,
+# flowtables, IPVS. testing/vm boots it, and emulates its processors, which takes time. The programs are
+# built here, as for `make test`, so that nothing is built twice.
+CASES =
+VM = $(CURDIR)/testing/vm/run.sh
+test-vm test-vm-quick: export SWITCHYARD_BACKENDS ?= nftables,iptables
+test-vm test-vm-quick: export SWITCHYARD_SLOWNESS ?= 3
+test-vm test-vm-quick: export VM_SECONDS ?= 7200
+test-vm: export SWITCHYARD_CASES = $(CASES)
+test-vm:
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap qemu-system-x86_64 setpriv xz
+	$(VM) $(CURDIR)/testing/vm/abilities.sh
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) --config "target.'cfg(all())'.runner=['$(VM)']" test --workspace --no-fail-fast \
+		--test cases --test flowtable
+
+# Every case with SCTP, and a case or two of each file.
+QUICK_CASES = sctp addresses::mixed-families affinity::same-endpoint changes::udp-clients-follow \
+	clusterip::dual-stack clusterip::hairpin conntrack::udp-flows-end conntrack::tcp-connections-stay \
+	detect-local::bridge-interface endpoints::zone-hints health::local-endpoints \
+	loadbalancer::source-ranges-change localhost::restart mark::another-bit nodeport::all-addresses \
+	policies::policies-change refused::no-endpoints restart::changes-while-away
+test-vm-quick: CASES = $(QUICK_CASES)
+test-vm-quick: test-vm
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
 # the seed.

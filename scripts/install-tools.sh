@@ -14,6 +14,9 @@ package_of() {
         setcap) echo libcap2-bin ;;
         cc) echo gcc libc6-dev ;;
         nc) echo netcat-openbsd ;;
+        qemu-system-x86_64) echo qemu-system-x86 ;;
+        setpriv) echo util-linux ;;
+        xz) echo xz-utils ;;
         *) echo "$1" ;;
     esac
 }
