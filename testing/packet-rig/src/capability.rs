@@ -2,7 +2,10 @@
 
 use std::io;
 
-use crate::{error::Result, netns::NetNs};
+use crate::{
+    error::{Result, RigError},
+    netns::NetNs,
+};
 
 /// Checks that namespaces can be made and configured here; the error names what is missing.
 pub fn can_build_namespaces() -> Result<()> {
@@ -20,4 +23,22 @@ pub fn has_sctp() -> bool {
         libc::close(fd);
     }
     true
+}
+
+/// Whether the kernel has flowtables, which take flows past the rules.
+///
+/// # Errors
+///
+/// If this cannot be tried.
+pub fn has_flowtables() -> Result<bool> {
+    let flowtable =
+        "add table inet t\nadd flowtable inet t f { hook ingress priority 0; devices = { lo }; }\n";
+    match NetNs::new()?.nft(flowtable) {
+        Ok(()) => Ok(true),
+        // The answer of the kernel, as opposed to nft's own.
+        Err(RigError::Failed { stderr, .. }) if stderr.contains("Could not process rule") => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
