@@ -163,6 +163,7 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench sync
 	$(CARGO) bench --package switchyard-nft --bench disturbed
 	$(CARGO) bench --package switchyard-nft --bench ranges
+	$(CARGO) bench --package switchyard-nft --bench spread
 	$(CARGO) bench --package switchyard-iptables --bench sync
 
 # On a real cluster (docs/e2e.md). KUBECONFIG, IMAGE and E2E_IMAGE come from the command line or the

@@ -140,7 +140,7 @@ impl Rig {
     /// Makes the connections of each plan until the endpoints have their shares, or the time to settle is
     /// over: a change may not be programmed yet.
     pub fn check_shares(&mut self, plans: &[SharePlan]) -> Result<(), String> {
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + scaled(SETTLE);
         for plan in plans {
             let place = self.place(&plan.from).map_err(|error| chain(&error))?.clone();
             let proxy = Mutex::new(&mut self.proxy);

@@ -17,6 +17,7 @@ mod rig;
 mod semantics;
 mod sequences;
 mod spread;
+mod traffic;
 
 use packet_rig::backend;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

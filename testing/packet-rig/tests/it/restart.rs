@@ -4,10 +4,12 @@
 use std::{collections::BTreeMap, fmt::Write, thread, time::Duration};
 
 use packet_rig::{
-    Case, LoadGenerator, LoadPlan, Rig, Target, backend, binary,
+    Case, Rig, Target, backend, binary,
     case::{Expectation, ProbePlan, Reaches},
     wait::until_ok,
 };
+
+use crate::traffic::{Route, Traffic};
 
 /// Services besides the one under load, so that a difference is much less than the whole.
 const OTHERS: usize = 200;
@@ -54,7 +56,7 @@ endpoints: [{addresses: [10.244.1.10], nodeName: node-1}, {addresses: [10.244.2.
 "#;
 
 /// The traffic meanwhile: the place of the clients, and their target.
-const LOAD: [(&str, &str); 6] = [
+const LOAD: [Route; 6] = [
     ("client", "tcp://10.96.0.10:80"),
     ("client", "udp://192.168.10.1:30080"),
     ("b", "udp://10.96.0.10:80"),
@@ -131,39 +133,6 @@ fn start(backend: &str) -> Rig {
     rig
 }
 
-fn start_load(rig: &Rig) -> Vec<(&'static str, &'static str, LoadGenerator)> {
-    let start = |(from, to): (&'static str, &'static str)| {
-        let plan = LoadPlan {
-            workers: 2,
-            persistent: 3,
-            pause: Duration::from_millis(3),
-            // A busy machine must not look like a lost connection.
-            timeout: Duration::from_secs(5),
-            ..LoadPlan::new(&rig.place(from).unwrap().namespace, target(to))
-        };
-        (from, to, LoadGenerator::start(&plan))
-    };
-    LOAD.into_iter().map(start).collect()
-}
-
-fn assert_nothing_lost(load: Vec<(&str, &str, LoadGenerator)>) {
-    for (from, to, load) in load {
-        let report = load.finish().unwrap();
-        let (new, kept) = (&report.new_connections, &report.persistent);
-        println!(
-            "{from} to {to}: {} new connections, {} requests over kept ones, {} and {} lost; \
-             slowest {:?}",
-            new.attempts,
-            kept.attempts,
-            new.failed(),
-            kept.failed(),
-            new.latency(1.0).unwrap_or_default()
-        );
-        assert_eq!(new.failed() + kept.failed(), 0, "{from} to {to}: {new:?} {kept:?}");
-        assert!(new.attempts > 50 && kept.attempts > 10, "{from} to {to}: hardly any traffic");
-    }
-}
-
 /// Runs a test with each selected backend; the backend's name is printed before.
 fn with_every_backend(test: impl Fn(&str)) {
     let _calm = crate::stay_calm();
@@ -207,7 +176,7 @@ fn kill_under_load(backend: &str) {
     }))
     .unwrap();
     assert!(sent(&rig) > 0.0, "the first process must have programmed something");
-    let load = start_load(&rig);
+    let load = Traffic::start(&rig, &LOAD, 3);
     for _ in 0..3 {
         thread::sleep(Duration::from_millis(300));
         rig.proxy.kill();
@@ -219,7 +188,7 @@ fn kill_under_load(backend: &str) {
             assert_eq!(sent(&rig), 0.0, "nothing has changed: {}", rig.proxy.log());
         }
     }
-    assert_nothing_lost(load);
+    load.assert_nothing_lost();
     rig.check(&sticky_clients(|reaches| reaches.same_as = Some("before".to_owned()))).unwrap();
 }
 
@@ -240,7 +209,7 @@ fn change_while_away(backend: &str) {
         _ => Err("nothing is counted as sent"),
     });
 
-    let load = start_load(&rig);
+    let load = Traffic::start(&rig, &LOAD, 3);
     thread::sleep(Duration::from_millis(300));
     rig.proxy.kill();
     rig.write("moving.yaml", &moving("10.244.1.10")).unwrap();
@@ -259,5 +228,5 @@ fn change_while_away(backend: &str) {
         assert!(by_the_new_one > 0.0 && by_the_new_one <= 2.0 * by_the_running_one);
         assert!(by_the_new_one * 20.0 < everything);
     }
-    assert_nothing_lost(load);
+    load.assert_nothing_lost();
 }

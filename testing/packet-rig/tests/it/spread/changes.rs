@@ -2,13 +2,14 @@
 
 use std::{thread, time::Duration};
 
-use packet_rig::{LoadGenerator, LoadPlan, Rig, case::MANIFESTS};
+use packet_rig::{Rig, case::MANIFESTS};
 
 use super::{
     choices,
     cluster::{Weighted, even, service, settle, slices, slices_of, start},
-    hashing_backends, target,
+    hashing_backends,
 };
+use crate::traffic::{Route, Traffic};
 
 /// The metric of the bytes sent to the kernel.
 const SENT: &str = "switchyard_transaction_bytes_sum";
@@ -18,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(120);
 
 /// The traffic meanwhile: the place of the clients, and their target. Endpoints of the Service `lasting`
 /// change their weights, and stay.
-const LOAD: [(&str, &str); 5] = [
+const LOAD: [Route; 5] = [
     ("client", "tcp://10.96.0.10:80"),
     ("b", "tcp://[fd00:10:96::10]:80"),
     ("node-1", "tcp://192.168.10.1:30080"),
@@ -70,29 +71,11 @@ spec: {{clusterIP: 10.96.0.20, ports: [{{name: u, port: 80, protocol: UDP}}]}}",
     service(spreads[0]) + &slices(web) + &other + &slices_of("lasting", &lasting)
 }
 
-fn start_load(rig: &Rig) -> Vec<(&'static str, &'static str, LoadGenerator)> {
-    let start = |(from, to): (&'static str, &'static str)| {
-        let plan = LoadPlan {
-            workers: 2,
-            persistent: 1,
-            pause: Duration::from_millis(3),
-            // A busy machine must not look like a lost connection.
-            timeout: Duration::from_secs(5),
-            ..LoadPlan::new(&rig.place(from).unwrap().namespace, target(to))
-        };
-        (from, to, LoadGenerator::start(&plan))
-    };
-    LOAD.into_iter().map(start).collect()
-}
-
-fn assert_nothing_lost(load: Vec<(&str, &str, LoadGenerator)>) {
-    for (from, to, load) in load {
-        let report = load.finish().unwrap();
-        let (new, kept) = (&report.new_connections, &report.persistent);
-        assert_eq!(new.failed() + kept.failed(), 0, "{from} to {to}: {new:?} {kept:?}");
-        assert!(new.attempts > 50 && kept.attempts > 10, "{from} to {to}: hardly any traffic");
-        // A kept connection stays where it began, whatever the weights.
-        assert_eq!(kept.endpoints.len(), 1, "{from} to {to}: {:?}", kept.endpoints);
+/// Ends the traffic. A kept connection stays where it began, whatever the weights.
+fn assert_nothing_lost(load: Traffic) {
+    for ((from, to), report) in load.assert_nothing_lost() {
+        let endpoints = report.persistent.endpoints;
+        assert_eq!(endpoints.len(), 1, "{from} to {to}: {endpoints:?}");
     }
 }
 
@@ -103,7 +86,7 @@ fn changes_lose_no_connection() {
         let phases = phases();
         let mut rig = start(backend, "changes", manifests(&phases[0]), &[]);
         settle(&mut rig, 1);
-        let load = start_load(&rig);
+        let load = Traffic::start(&rig, &LOAD, 1);
         for (call, phase) in (2..).zip(&phases[1..]) {
             rig.write(MANIFESTS, &manifests(phase)).unwrap();
             settle(&mut rig, call);
@@ -135,7 +118,7 @@ fn a_restart_changes_nothing_and_loses_nothing() {
             false => Vec::new(),
         };
         let before = clients(&rig);
-        let load = start_load(&rig);
+        let load = Traffic::start(&rig, &LOAD, 1);
         for _ in 0..2 {
             rig.proxy.kill();
             thread::sleep(PAUSE);
