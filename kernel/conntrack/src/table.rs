@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, HashSet},
     net::IpAddr,
+    thread,
+    time::Duration,
 };
 
 use switchyard_core::{model::Protocol, state::NodePortAddresses};
@@ -19,6 +21,10 @@ use crate::{
 /// The most ports that are requested one by one; for more, the whole protocol is requested. The kernel
 /// walks its table for each request, which costs as much as copying some ten thousand flows.
 const MOST_QUESTIONS: usize = 4;
+/// How often a sweep looks for stale flows, as long as there are some.
+const MOST_LOOKS: usize = 3;
+/// The time between two looks, much longer than a packet takes through the rules.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Flows that are deleted with one system call.
 const BATCH: usize = 256;
 
@@ -40,8 +46,35 @@ impl Table {
         })
     }
 
-    /// Deletes the stale flows of all jobs of a group.
+    /// Deletes the stale flows of all jobs of a group. After a look that found some, there is another:
+    /// a packet that was on its way when the rules changed may add its flow after the look. Flows count
+    /// as scanned once.
     pub(crate) fn sweep(
+        &mut self,
+        group: Group,
+        jobs: &Jobs,
+        queue: &Queue,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        for look in 0..MOST_LOOKS {
+            if look > 0 {
+                thread::sleep(PAUSE);
+            }
+            let mut found = Tally::default();
+            let result = self.look(group, jobs, queue, &mut found);
+            tally.deleted += found.deleted;
+            if look == 0 {
+                tally.scanned += found.scanned;
+            }
+            result?;
+            if found.deleted == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(
         &mut self,
         group: Group,
         jobs: &Jobs,
@@ -210,7 +243,7 @@ mod tests {
     use super::*;
     use crate::{
         job::Stale,
-        testing::{create, flow, resolved},
+        testing::{create, flow, resolved, try_create},
     };
 
     const V4: Group = Group::ALL[0];
@@ -285,6 +318,30 @@ mod tests {
             table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
             assert_eq!((tally.scanned, tally.deleted), (1, 1));
         };
-        std::thread::spawn(test).join().unwrap();
+        thread::spawn(test).join().unwrap();
+    }
+
+    #[test]
+    fn a_flow_that_a_late_packet_adds_is_deleted_too() {
+        let test = || {
+            test_netns::enter_new_namespace();
+            let (queue, mut tally) = (Queue::default(), Tally::default());
+            let mut table = Table::open().unwrap();
+            let to = "10.0.0.10:53";
+            let jobs: Jobs =
+                [(Listener::at(to.parse().unwrap()), Stale::Unserved(resolved("a", &[])))].into();
+            let flow = flow("10.1.9.9:4000", to, "10.1.0.1:5353");
+            create(&flow, V4);
+            // As soon as the flow is gone.
+            let late = thread::spawn(move || {
+                while !try_create(&flow, V4) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
+            late.join().unwrap();
+            assert_eq!((tally.scanned, tally.deleted), (1, 2));
+        };
+        thread::spawn(test).join().unwrap();
     }
 }
