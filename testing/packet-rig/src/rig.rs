@@ -28,8 +28,9 @@ use crate::{
 /// The time that the proxy has to program its first state.
 const READY: Duration = Duration::from_secs(20);
 
-/// The time after a change for which probes are repeated until their outcomes are as expected.
-const SETTLE: Duration = Duration::from_secs(5);
+/// The time after a change for which probes are repeated until their outcomes are as expected. Enough for
+/// two answers that are lost during the change, each of which costs the patience of a probe.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// The directory of manifests in the working directory.
 const FILES: &str = "manifests";
