@@ -291,16 +291,21 @@ mod tests {
         check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
     }
 
+    /// The table of a new namespace for this thread, a flow that is not in the table yet, and the job by
+    /// which the flow is stale.
+    fn stale_flow() -> (Table, Flow, Jobs) {
+        test_netns::enter_new_namespace();
+        let to = "10.0.0.10:53";
+        let unserved = Stale::Unserved(resolved("a", &[]));
+        let jobs = [(Listener::at(to.parse().unwrap()), unserved)].into();
+        (Table::open().unwrap(), flow("10.1.9.9:4000", to, "10.1.0.1:5353"), jobs)
+    }
+
     #[test]
     fn a_flow_is_deleted_once_and_never_in_place_of_another() {
         let test = || {
-            test_netns::enter_new_namespace();
+            let (mut table, flow, jobs) = stale_flow();
             let (queue, mut tally) = (Queue::default(), Tally::default());
-            let mut table = Table::open().unwrap();
-            let to = "10.0.0.10:53";
-            let jobs: Jobs =
-                [(Listener::at(to.parse().unwrap()), Stale::Unserved(resolved("a", &[])))].into();
-            let flow = flow("10.1.9.9:4000", to, "10.1.0.1:5353");
             let mut delete = |flows: &[Flow], tally: &mut Tally| {
                 let socket = &mut table.deleting;
                 let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
@@ -324,13 +329,8 @@ mod tests {
     #[test]
     fn a_flow_that_a_late_packet_adds_is_deleted_too() {
         let test = || {
-            test_netns::enter_new_namespace();
+            let (mut table, flow, jobs) = stale_flow();
             let (queue, mut tally) = (Queue::default(), Tally::default());
-            let mut table = Table::open().unwrap();
-            let to = "10.0.0.10:53";
-            let jobs: Jobs =
-                [(Listener::at(to.parse().unwrap()), Stale::Unserved(resolved("a", &[])))].into();
-            let flow = flow("10.1.9.9:4000", to, "10.1.0.1:5353");
             create(&flow, V4);
             // As soon as the flow is gone.
             let late = thread::spawn(move || {

@@ -154,7 +154,7 @@ mod tests {
         time::timeout(Duration::from_secs(20), fulfilled).await.expect("it stays as it is");
     }
 
-    /// Returns addresses whose ports nobody used just now, at any address. Each call has a loopback
+    /// Returns addresses whose ports were free just now at every address of the host. Each call has a loopback
     /// address of its own, so that no other test takes a port that was closed.
     fn free() -> [SocketAddr; 2] {
         static NEXT: AtomicU8 = AtomicU8::new(2);

@@ -1,4 +1,4 @@
-//! What the backend cannot do: who is told, and how often.
+//! What the backend cannot do is reported to the observer, once.
 
 use switchyard_core::{
     model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
@@ -47,7 +47,7 @@ impl Proxier for Able {
     }
 }
 
-/// What an observer was told.
+/// The reports that an observer received.
 #[derive(Debug, Default)]
 struct Heard {
     problems: Vec<String>,
