@@ -158,20 +158,17 @@ impl Observer for EngineObserver {
 
     fn rejected(&self, problem: &Problem) {
         self.metrics.rejected(problem);
-        if problem.reason == Reason::Unsupported {
-            tracing::warn!(
-                object = %problem.object,
-                field = problem.field.as_str(),
-                reason = problem.message.as_str(),
-                "A Service is not served as it asks"
-            );
-            return;
-        }
+        let message = match problem.reason {
+            Reason::Unsupported => "A Service is not served as it asks",
+            Reason::Malformed | Reason::Invalid | Reason::Conflict => {
+                "Part of an object cannot be used"
+            }
+        };
         tracing::warn!(
             object = %problem.object,
             field = problem.field.as_str(),
             reason = problem.message.as_str(),
-            "Part of an object cannot be used"
+            "{message}"
         );
     }
 
