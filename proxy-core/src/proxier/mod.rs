@@ -196,7 +196,8 @@ pub trait Proxier: Send {
     /// its own.
     ///
     /// A sync may be several transactions, each of them atomic, and every state between them serves
-    /// traffic.
+    /// traffic. The transition is empty only if the backend asked to be revisited
+    /// ([`SyncReport::revisit_after`]).
     ///
     /// # Errors
     /// If the kernel or a tool refuses. The kernel may then hold a part of the change; the next
@@ -322,6 +323,10 @@ pub struct SyncReport {
     pub rules: Vec<RuleCount>,
     /// Attempts that were refused before the sync succeeded.
     pub refused: Vec<RefusedAttempt>,
+    /// The time after which the backend has something to do although nothing may have changed by then,
+    /// such as to remove endpoints whose connections have ended. The next sync comes by then, with
+    /// whatever [`Transition`] there is, possibly an empty one. Each report replaces the one before.
+    pub revisit_after: Option<Duration>,
 }
 
 /// A Service port that a backend serves otherwise than configured, or not at all.

@@ -5,7 +5,9 @@
 //! once, together with all other changes that have arrived by then. After a sync, the next one waits
 //! as [`Pace`] says, and covers all changes that came in the meantime. A sync that failed is repeated
 //! with a growing delay, compares everything, and loses nothing: a
-//! [`Transition`](crate::transition::Transition) covers everything since the last success. A panic of
+//! [`Transition`](crate::transition::Transition) covers everything since the last success. A backend
+//! may ask to be synced again after a while
+//! ([`SyncReport::revisit_after`](crate::proxier::SyncReport::revisit_after)). A panic of
 //! a backend ends the runner, because what the backend had done by then is unknown.
 //!
 //! An [`Engine`](crate::engine::Engine) runs a runner on a thread of its own.
@@ -67,6 +69,8 @@ pub struct Runner {
     not_before: Instant,
     retries: Retries,
     last_comparison: Option<Instant>,
+    /// When the backend asked to be synced again.
+    revisit: Option<Instant>,
     /// Comparisons that disturbances ask for.
     comparisons: Comparisons,
     predecessors: Predecessors,
@@ -97,6 +101,7 @@ impl Runner {
             not_before: Instant::now(),
             retries: Retries::default(),
             last_comparison: None,
+            revisit: None,
             comparisons: Comparisons::default(),
             predecessors: Predecessors::default(),
             node_eligible: None,
@@ -290,11 +295,13 @@ impl Runner {
             return Some(retry.max(self.not_before));
         }
         let periodic = self.last_comparison.map(|last| after(last, self.config.full_period));
-        let due = match (self.oldest_change, periodic) {
-            (Some(_), _) => self.not_before,
-            (None, periodic) => periodic?.max(self.not_before),
-        };
-        Some(due)
+        match self.oldest_change {
+            Some(_) => Some(self.not_before),
+            None => {
+                let due = periodic.into_iter().chain(self.revisit).min()?;
+                Some(due.max(self.not_before))
+            }
+        }
     }
 
     async fn sync(&mut self) {
@@ -318,6 +325,7 @@ impl Runner {
                 let by_backend = report.skipped.len();
                 report.skipped.extend(self.tracker.skipped());
                 self.retries.succeeded();
+                self.revisit = report.revisit_after.map(|wait| after(now, wait));
                 if compares {
                     self.last_comparison = Some(start);
                 }

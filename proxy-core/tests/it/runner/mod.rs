@@ -4,6 +4,7 @@ mod abilities;
 mod disturbances;
 mod predecessors;
 mod retries;
+mod revisits;
 mod slow_start;
 mod syncs;
 
@@ -71,6 +72,9 @@ struct Log {
     outcomes: VecDeque<bool>,
     /// How long a sync takes.
     takes: Duration,
+    /// What the next successful syncs ask for; after them, none asks to be revisited.
+    revisits: VecDeque<Option<Duration>>,
+    asks_to_be_revisited: bool,
 }
 
 struct Recorder {
@@ -85,7 +89,7 @@ impl Proxier for Recorder {
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        let (takes, succeeds) = {
+        let (takes, succeeds, revisit_after) = {
             let mut log = self.log.lock().unwrap();
             log.asked.push(Asked {
                 at: self.start.elapsed().as_millis(),
@@ -93,13 +97,17 @@ impl Proxier for Recorder {
                 is_full: change.compare(),
                 size: change.after().service_ports.len(),
             });
-            (log.takes, log.outcomes.pop_front().unwrap_or(true))
+            let succeeds = log.outcomes.pop_front().unwrap_or(true);
+            let revisit_after = succeeds.then(|| log.revisits.pop_front()).flatten().flatten();
+            log.asks_to_be_revisited |= revisit_after.is_some();
+            (log.takes, succeeds, revisit_after)
         };
         sleep(takes).await;
         match succeeds {
             true => {
                 let mut report = SyncReport::default();
                 report.added = 7;
+                report.revisit_after = revisit_after;
                 Ok(report)
             }
             false => Err(ProxierError::backend(RECORDER, "no", "never")),
@@ -150,7 +158,7 @@ impl Observer for Watcher {
     }
 
     fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, _duration: Duration) {
-        assert!(!change.is_empty());
+        assert!(!change.is_empty() || self.0.lock().unwrap().asks_to_be_revisited);
         self.0.lock().unwrap().failed.push(error.to_string());
     }
 
