@@ -76,12 +76,10 @@ fn delete_virtual_servers() -> Result<usize, Error> {
     }
     let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
     let mut count = 0;
-    for selector in ipvs.virtual_servers()?.iter().filter(|selector| has_address(selector)) {
-        count += usize::from(ipvs.delete(selector)?);
+    for server in ipvs.virtual_servers()? {
+        if matches!(server.selector, Selector::Address { .. }) {
+            count += usize::from(ipvs.delete(&server.selector)?);
+        }
     }
     Ok(count)
-}
-
-fn has_address(selector: &Selector) -> bool {
-    matches!(selector, Selector::Address { .. })
 }

@@ -3,15 +3,40 @@
 //! [`Ipvs`] speaks the kernel's protocol (generic netlink, `linux/ip_vs.h`). Virtual servers belong
 //! to a network namespace.
 //!
+//! - [`Ipvs::virtual_servers`] and [`Ipvs::real_servers`] return what there is.
+//! - [`Ipvs::commit`] sends a [`Batch`] of changes, many in one datagram.
+//! - [`Ipvs::timeouts`]: how long connections are remembered.
+//!
 //! All calls block, for as long as the kernel takes to answer. IPVS has no transactions: each
-//! request stands alone.
+//! command stands alone. A list that is read while another program changes virtual servers may miss
+//! some, as the kernel does not report that a list was interrupted.
 
 mod abi;
+mod address;
+mod batch;
+mod real_server;
+mod selector;
+mod timeouts;
 mod virtual_server;
 
 use switchyard_netlink::{Error, Socket, Writer, flags, generic};
 
-pub use virtual_server::Selector;
+use abi::{attribute, command};
+
+pub use self::{
+    batch::{Batch, Refusal},
+    real_server::RealServer,
+    selector::Selector,
+    timeouts::Timeouts,
+    virtual_server::VirtualServer,
+};
+
+/// How many commands are sent at once. Any number from 16 on is as fast as any other, and the refusals
+/// of so many fit even into the usual receive buffer; those of tens of thousands fit into none.
+const CHUNK: usize = 256;
+
+/// More than the length of a request for real servers.
+const REQUEST: usize = 128;
 
 /// A connection to IPVS, in the network namespace in which it was opened.
 #[derive(Debug)]
@@ -33,22 +58,100 @@ impl Ipvs {
         Ok(family.map(|family| Self { socket, family }))
     }
 
-    /// Returns the selectors of all virtual servers, in no order.
+    /// Returns all virtual servers, in no order.
     ///
     /// # Errors
     /// If the kernel refuses, or describes a virtual server in an unknown way. Without
     /// CAP_NET_ADMIN, the kernel refuses.
-    pub fn virtual_servers(&mut self) -> Result<Vec<Selector>, Error> {
+    pub fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let family = self.family;
         self.socket.dump(
             |sequence| list(family, sequence).as_slice().to_vec(),
-            |found: &mut Vec<Selector>, message| {
-                let service = message.attributes(generic::HEADER).find_kind(abi::SERVICE);
-                let selector = service.and_then(|service| Selector::read(service.nested()));
-                found.push(selector.ok_or(Error::Malformed("a virtual server"))?);
+            |found: &mut Vec<VirtualServer>, message| {
+                let server = message.attributes(generic::HEADER).find_kind(attribute::SERVICE);
+                let server = server.and_then(|server| VirtualServer::read(server.nested()));
+                found.push(server.ok_or(Error::Malformed("a virtual server"))?);
                 Ok(())
             },
         )
+    }
+
+    /// Returns the real servers of a virtual server, in no order; none if there is no such virtual
+    /// server.
+    ///
+    /// The kernel lists the real servers of one virtual server at a time, and answers one such
+    /// request of a connection at a time, so requests cannot be sent together.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or describes a real server in an unknown way.
+    pub fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
+        let sequence = self.socket.sequences(1);
+        let request = list_real(self.family, of, sequence);
+        let mut found = Vec::new();
+        self.socket.request(request.as_slice(), sequence, |message| {
+            let real = message.attributes(generic::HEADER).find_kind(attribute::DESTINATION);
+            let real = real.and_then(|real| RealServer::read(real.nested(), of.family()));
+            found.push(real.ok_or(Error::Malformed("a real server"))?);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Sends the commands of a batch, and returns those that the kernel refused, in the order of the
+    /// batch. The kernel carries out all others, also those that follow a refused one.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached or does not answer. Any part of the batch may have been carried
+    /// out then.
+    pub fn commit(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Error> {
+        if batch.overflowed() {
+            return Err(Error::TooLong);
+        }
+        let mut refusals = Vec::new();
+        let mut chunk = Writer::new();
+        for start in (0..batch.len()).step_by(CHUNK) {
+            let count = CHUNK.min(batch.len() - start);
+            let first = self.socket.sequences(count as u32);
+            let last = batch.write(start, count, self.family, first, &mut chunk);
+            for error in self.socket.batch(chunk.as_slice(), last)? {
+                let index = start + error.sequence.wrapping_sub(first) as usize;
+                refusals.push(Refusal { index, errno: error.errno });
+            }
+        }
+        Ok(refusals)
+    }
+
+    /// Returns how long the kernel remembers connections.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn timeouts(&mut self) -> Result<Timeouts, Error> {
+        let sequence = self.socket.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(self.family, flags::ACK, sequence, |w| {
+            generic::header(w, command::GET_CONFIG, abi::VERSION);
+        });
+        let mut timeouts = None;
+        self.socket.request(writer.as_slice(), sequence, |message| {
+            timeouts = Some(Timeouts::read(message.attributes(generic::HEADER)));
+            Ok(())
+        })?;
+        timeouts.ok_or(Error::Malformed("no timeouts"))
+    }
+
+    /// Sets how long the kernel remembers connections. What is 0 stays as it is.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer. `EINVAL`: a number is so large that the kernel cannot
+    /// count its ticks.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
+        let sequence = self.socket.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(self.family, flags::ACK, sequence, |w| {
+            generic::header(w, command::SET_CONFIG, abi::VERSION);
+            timeouts.write(w);
+        });
+        self.socket.request(writer.as_slice(), sequence, |_| Ok(()))
     }
 
     /// Deletes a virtual server with its real servers. Returns whether the virtual server existed.
@@ -70,7 +173,17 @@ impl Ipvs {
 fn list(family: u16, sequence: u32) -> Writer {
     let mut writer = Writer::new();
     writer.message(family, flags::DUMP, sequence, |w| {
-        generic::header(w, abi::GET_SERVICE, abi::VERSION);
+        generic::header(w, command::GET_SERVICE, abi::VERSION);
+    });
+    writer
+}
+
+/// Returns a request for all real servers of a virtual server.
+fn list_real(family: u16, of: &Selector, sequence: u32) -> Writer {
+    let mut writer = Writer::with_capacity(REQUEST);
+    writer.message(family, flags::DUMP, sequence, |w| {
+        generic::header(w, command::GET_DESTINATION, abi::VERSION);
+        w.nest(attribute::SERVICE, |w| of.write(w));
     });
     writer
 }
@@ -79,8 +192,8 @@ fn list(family: u16, sequence: u32) -> Writer {
 fn delete(family: u16, selector: &Selector, sequence: u32) -> Writer {
     let mut writer = Writer::new();
     writer.message(family, flags::ACK, sequence, |w| {
-        generic::header(w, abi::DELETE_SERVICE, abi::VERSION);
-        w.nest(abi::SERVICE, |w| selector.write(w));
+        generic::header(w, command::DELETE_SERVICE, abi::VERSION);
+        w.nest(attribute::SERVICE, |w| selector.write(w));
     });
     writer
 }

@@ -31,7 +31,7 @@ pub mod flags {
 /// Messages and nests are closed when the function that fills them returns, so they cannot be left
 /// open. A nest that grows beyond the 65,535 bytes which an attribute can be long is noted, and
 /// [`Self::overflowed`] says so: such a buffer must not be sent.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Writer {
     buffer: Vec<u8>,
     overflowed: bool,
