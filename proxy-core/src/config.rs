@@ -33,8 +33,9 @@ pub struct NodeConfig {
     pub eligible_without_node: bool,
     /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
-    /// How the connections of Services are spread that ask for nothing.
-    pub spread: Spread,
+    /// How the connections of Services are spread that ask for nothing; `None` for the spread of the
+    /// backend ([`Abilities::default_spread`](crate::proxier::Abilities::default_spread)).
+    pub spread: Option<Spread>,
 }
 
 impl NodeConfig {
@@ -49,7 +50,7 @@ impl NodeConfig {
             bind_address: None,
             eligible_without_node: false,
             external_ips: true,
-            spread: Spread::Random,
+            spread: None,
         }
     }
 }

@@ -201,7 +201,7 @@ pub struct FlagOnlySettings {
     /// `--nft-transport`
     pub nft_transport: NftTransport,
     /// `--spread`
-    pub spread: Spread,
+    pub spread: Option<Spread>,
     /// The user agent of requests to the API server.
     pub user_agent: String,
     /// `--config`

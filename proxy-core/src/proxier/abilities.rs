@@ -8,6 +8,7 @@ use crate::model::Spread;
 pub struct Abilities {
     /// The largest number of endpoints for each spread; 0 for spreads that the backend cannot program.
     most_endpoints: [usize; Spread::ALL.len()],
+    default_spread: Spread,
     weights: bool,
 }
 
@@ -21,8 +22,12 @@ impl Default for Abilities {
 impl Abilities {
     /// The abilities of kube-proxy's iptables and nftables modes: connections are spread at random,
     /// and evenly.
-    pub const PARITY: Self =
-        Self { most_endpoints: [0; Spread::ALL.len()], weights: false }.with(Spread::Random);
+    pub const PARITY: Self = Self {
+        most_endpoints: [0; Spread::ALL.len()],
+        default_spread: Spread::Random,
+        weights: false,
+    }
+    .with(Spread::Random);
 
     /// Adds a spread, for pools of any size.
     pub const fn with(self, spread: Spread) -> Self {
@@ -41,6 +46,13 @@ impl Abilities {
         self
     }
 
+    /// Sets the spread of Services that ask for nothing, on nodes whose configuration names none
+    /// ([`NodeConfig::spread`](crate::config::NodeConfig::spread)).
+    pub const fn with_default_spread(mut self, spread: Spread) -> Self {
+        self.default_spread = spread;
+        self
+    }
+
     /// The largest number of endpoints that the backend can spread connections over in this way; 0 if
     /// the backend cannot at all.
     pub const fn most_endpoints(&self, spread: Spread) -> usize {
@@ -50,5 +62,10 @@ impl Abilities {
     /// Whether the backend gives endpoints shares of connections in proportion to their weights.
     pub const fn has_weights(&self) -> bool {
         self.weights
+    }
+
+    /// The spread of Services that ask for nothing, on nodes whose configuration names none.
+    pub const fn default_spread(&self) -> Spread {
+        self.default_spread
     }
 }

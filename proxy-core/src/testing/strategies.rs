@@ -281,7 +281,7 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
         select(vec![IpAddr::from([192, 0, 2, 9]), IpAddr::from([0, 0, 0, 0])]),
     );
     let gates = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
-    let spread = prop_oneof![3 => Just(Spread::Random), 1 => select(&Spread::ALL)];
+    let spread = option::weighted(0.3, select(&Spread::ALL));
     (gates, local_pods, node_ports, bind, spread).prop_map(
         |(
             (masquerade_all, external_ips, localhost_node_ports),
@@ -304,12 +304,16 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
     )
 }
 
-/// What a backend can program: connections at random, and other spreads for pools of some sizes.
+/// What a backend can program: connections at random, and other spreads for pools of some sizes, of which
+/// any may be the default.
 pub fn arbitrary_abilities() -> impl Strategy<Value = Abilities> {
     let spread = (select(&Spread::ALL), select(&[1, 3, usize::MAX]));
-    (vec(spread, 0..8), any::<bool>()).prop_map(|(spreads, weights)| {
-        let add = |abilities: Abilities, (spread, most)| abilities.with_at_most(spread, most);
-        let abilities = spreads.into_iter().fold(Abilities::PARITY, add).with(Spread::Random);
-        if weights { abilities.with_weights() } else { abilities }
-    })
+    (vec(spread, 0..8), select(&Spread::ALL), any::<bool>()).prop_map(
+        |(spreads, default, weights)| {
+            let add = |abilities: Abilities, (spread, most)| abilities.with_at_most(spread, most);
+            let abilities = spreads.into_iter().fold(Abilities::PARITY, add).with(Spread::Random);
+            let abilities = abilities.with_default_spread(default);
+            if weights { abilities.with_weights() } else { abilities }
+        },
+    )
 }

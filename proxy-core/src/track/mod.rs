@@ -175,9 +175,9 @@ impl Tracker {
     }
 
     /// The node's default spread ([`NodeConfig::spread`]) and the one that takes its place, if the
-    /// backend cannot program the default for any Service.
+    /// configuration names one that the backend cannot program for any Service.
     pub fn replaced_default_spread(&self) -> Option<(Spread, Spread)> {
-        let (used, replaced) = spread::nearest(self.config.spread, 1, &self.abilities);
+        let (used, replaced) = spread::nearest(self.config.spread?, 1, &self.abilities);
         replaced.map(|replaced| (replaced.asked, used))
     }
 

@@ -48,7 +48,7 @@ impl Tracker {
             knows_local_pods: self.state.node.local_pods.get(family).is_some(),
             masquerade_all: self.config.masquerade_all,
             external_ips: self.config.external_ips,
-            spread: self.config.spread,
+            spread: self.config.spread.unwrap_or(self.abilities.default_spread()),
             abilities: self.abilities,
         })
     }

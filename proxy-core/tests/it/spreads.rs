@@ -101,7 +101,7 @@ fn one_annotation_counts() {
 
 #[test]
 fn an_unknown_spread_is_a_problem_and_the_default_is_used() {
-    let mut cluster = Cluster::with(|config| config.spread = Spread::Maglev);
+    let mut cluster = Cluster::with(|config| config.spread = Some(Spread::Maglev));
     cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
     let problems = cluster.apply(&[web().annotation(SPREAD, "Maglev "), endpoints(2)]);
     let [problem] = problems.as_slice() else { panic!("{problems:?}") };
@@ -150,11 +150,38 @@ fn the_default_is_for_services_that_ask_for_nothing() {
     cluster.take_changes();
     let mut config = NodeConfig::new(NODE);
     config.local_pods = Cluster::local_pods();
-    config.spread = Spread::SourceHash;
+    config.spread = Some(Spread::SourceHash);
     cluster.tracker.set_config(config);
     assert_eq!(cluster.events([]), []);
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
     assert_eq!(spread(&cluster), Spread::SourceHash);
+}
+
+#[test]
+fn the_backend_has_a_default_that_the_configuration_replaces() {
+    let backend = everything().with_default_spread(Spread::LeastConnections);
+    let mut cluster = cluster(backend);
+    let asking = service("asking", "10.0.0.2").port("", "TCP", 80).annotation(SPREAD, "random");
+    assert_eq!(cluster.apply(&[web(), endpoints(2), asking]), []);
+    let spreads = |cluster: &Cluster| [spread(cluster), cluster.port("asking", "").spread];
+    assert_eq!(spreads(&cluster), [Spread::LeastConnections, Spread::Random]);
+    cluster.take_changes();
+    let mut config = NodeConfig::new(NODE);
+    config.local_pods = Cluster::local_pods();
+    config.spread = Some(Spread::SourceHash);
+    cluster.tracker.set_config(config);
+    cluster.events([]);
+    assert_eq!(spreads(&cluster), [Spread::SourceHash, Spread::Random]);
+    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
+}
+
+#[test]
+fn the_default_of_the_backend_is_never_reported_as_replaced() {
+    // The kernel may lack a scheduler, which its backend reports itself.
+    let mut cluster = cluster(Abilities::PARITY.with_default_spread(Spread::Maglev));
+    assert_eq!(cluster.tracker.replaced_default_spread(), None);
+    assert_eq!(cluster.apply(&[web(), endpoints(2)]), []);
+    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Random, 0));
 }
 
 #[test]
@@ -265,7 +292,7 @@ fn the_larger_pool_decides() {
 
 #[test]
 fn a_default_that_cannot_be_programmed_is_no_problem_of_services() {
-    let mut cluster = Cluster::with(|config| config.spread = Spread::Maglev);
+    let mut cluster = Cluster::with(|config| config.spread = Some(Spread::Maglev));
     cluster.tracker.set_abilities(Abilities::PARITY, Mode::IPTABLES);
     assert_eq!(cluster.tracker.replaced_default_spread(), Some((Spread::Maglev, Spread::Random)));
     assert_eq!(cluster.apply(&[web(), endpoints(2)]), []);

@@ -52,8 +52,9 @@ pub static FLAGS: &[Flag] = &[
         .status(Status::Ours),
     Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
         "How to reach nftables: directly by netlink, or through the nft program by JSON").status(Status::Ours),
-    Flag::new("spread", Word(&SPREADS), "random", Program,
-        "How connections are spread over the endpoints of Services whose annotations ask for nothing")
+    Flag::new("spread", Word(&SPREADS), "", Program,
+        "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
+         the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),
     // The API server.
     Flag::new("master", Text, "", Program,

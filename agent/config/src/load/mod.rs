@@ -159,7 +159,7 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             _ => NftTransport::Netlink,
         },
         // Another word was rejected when the flags were parsed.
-        spread: flags.text("spread").and_then(|name| name.parse().ok()).unwrap_or_default(),
+        spread: flags.text("spread").and_then(|name| name.parse().ok()),
         user_agent: version::user_agent(flags.precedence, version::reported(flags)),
         config_file: None,
         conntrack_was_named: false,

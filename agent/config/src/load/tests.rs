@@ -147,7 +147,7 @@ fn without_a_file_flags_count() {
     assert_eq!(settings.periods.sync, Duration::from_secs(60));
     assert_eq!(settings.periods.min_sync, Duration::ZERO, "zero that was given is zero");
     assert_eq!(settings.backend.nft_transport, NftTransport::Json);
-    assert_eq!(settings.node.spread, Spread::SourceHash);
+    assert_eq!(settings.node.spread, Some(Spread::SourceHash));
     assert_eq!(settings.log.format, LogFormat::Json);
     assert_eq!(settings.log.verbosity, 4);
     let SourceSettings::Cluster(client) = settings.source else { panic!("{:?}", settings.source) };

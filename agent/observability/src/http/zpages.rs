@@ -199,7 +199,7 @@ pub fn flags(
         NftTransport::Json => "json",
     };
     flags.insert("nft-transport", transport.to_owned());
-    flags.insert("spread", node.spread.to_string());
+    flags.insert("spread", node.spread.map_or_else(String::new, |spread| spread.to_string()));
     flags
 }
 

@@ -133,7 +133,7 @@ async fn a_default_that_cannot_be_programmed_is_reported_once() {
     let heard = Arc::new(Mutex::new(Heard::default()));
     let config = |spread| {
         let mut config = NodeConfig::new(NODE);
-        config.spread = spread;
+        config.spread = Some(spread);
         config
     };
     let runner = Runner::new(
