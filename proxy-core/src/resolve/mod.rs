@@ -10,7 +10,10 @@ pub(crate) mod spread;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use self::{pools::Pools, spread::Shortfall};
+use self::{
+    pools::{Pools, Weights},
+    spread::Shortfall,
+};
 use crate::{
     model::{IpFamily, PerFamily, ServicePortId, ServicePortName, Spread},
     parsed::{
@@ -72,12 +75,20 @@ pub(crate) fn resolve<'s>(
     owns: impl Fn(&Frontend) -> bool,
 ) -> (ResolvedServicePort, Shortfall) {
     let external = service.is_externally_accessible(port, addresses, around.external_ips);
+    let asked = service.spread.map_or(around.spread, |asked| asked.spread);
+    let weights = match asked {
+        Spread::WeightedOverflow if around.abilities.most_endpoints(asked) > 0 => {
+            Weights::Connections
+        }
+        _ => Weights::Proportion,
+    };
     let pools = Pools::choose(
         id,
         endpoints,
         around.zone.as_deref(),
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
+        weights,
     );
     let mut frontends = frontends::frontends(service, port, addresses, &pools, around);
     frontends.retain(owns);
@@ -108,7 +119,6 @@ pub(crate) fn resolve<'s>(
             }
         }
     }
-    let asked = service.spread.map_or(around.spread, |asked| asked.spread);
     let endpoints = cluster.len().max(local.len());
     let (spread, replaced) = spread::nearest(asked, endpoints, &around.abilities);
     shortfall.spread = replaced

@@ -34,6 +34,7 @@ impl Pools {
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,
+        weights: Weights,
     ) -> Self {
         let endpoints = candidates(id, slices);
         let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
@@ -42,7 +43,8 @@ impl Pools {
         } else {
             Vec::new()
         };
-        let (cluster, local) = (in_proportion(cluster, ramps), in_proportion(local, ramps));
+        let weighed = |pool| weigh(pool, ramps, weights);
+        let (cluster, local) = (weighed(cluster), weighed(local));
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
         let serving = match id.name.protocol {
@@ -139,9 +141,21 @@ fn pool(endpoints: &Candidates<'_>, is_in: impl Fn(&SliceEndpoint) -> bool) -> V
         .collect()
 }
 
+/// The meaning of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// Shares, of which only the proportion counts.
+    Proportion,
+    /// Numbers of connections ([`Spread::WeightedOverflow`](crate::model::Spread::WeightedOverflow)).
+    Connections,
+}
+
 /// Reduces the weights, none of which is 0, of endpoints that ramp, and divides all by their greatest
-/// common divisor.
-fn in_proportion(mut endpoints: Vec<Endpoint>, ramps: Option<&Ramps>) -> Pool {
+/// common divisor, unless weights are numbers of connections.
+fn weigh(mut endpoints: Vec<Endpoint>, ramps: Option<&Ramps>, weights: Weights) -> Pool {
+    if weights == Weights::Connections {
+        return endpoints.into();
+    }
     if let Some(ramps) = ramps {
         for endpoint in &mut endpoints {
             endpoint.weight *= ramps.factor(&endpoint.address.ip());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily, Protocol, parse_cidr, parse_ip},
+    model::{IpFamily, PerFamily, Protocol, Spread, parse_cidr, parse_ip},
     objects::{Event, Kind, Object, ObjectKey},
     proxier::Abilities,
     state::{Masquerade, Pool, PoolKind, ResolvedServicePort, Route, State},
@@ -140,7 +140,8 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
     let divides_all = |divisor: u32| pool.iter().all(|e| e.weight % divisor == 0);
     let lightest = pool.iter().map(|endpoint| endpoint.weight).min().unwrap_or(1);
     assert_ne!(lightest, 0, "{kind:?} of {}: {pool:?}", port.id);
-    assert!(!(2..=lightest).any(divides_all), "{kind:?} of {}: {pool:?}", port.id);
+    let are_shares = port.spread != Spread::WeightedOverflow;
+    assert!(!(are_shares && (2..=lightest).any(divides_all)), "{kind:?} of {}: {pool:?}", port.id);
     let is_used = port.frontends.iter().any(|frontend| match frontend.route {
         Route::Pool { pool, .. } => pool == kind,
         Route::ExternalLocal => true,

@@ -308,3 +308,25 @@ fn a_default_that_cannot_be_programmed_is_no_problem_of_services() {
     );
     assert_eq!(cluster.tracker.unsupported().v4, 1);
 }
+
+/// With the overflow, a weight is the number of connections that an endpoint takes, so that 10 and 20
+/// are not 1 and 2.
+#[test]
+fn weights_of_the_overflow_are_not_reduced() {
+    let weights = |spread: Spread, abilities| {
+        let mut cluster = cluster(abilities);
+        let weighed = |n, weight| {
+            slice("web", n).port("", "TCP", 8080).annotation("switchyard/weight", weight)
+        };
+        cluster.apply(&[
+            web().annotation(SPREAD, spread.as_str()),
+            weighed("1", "10").endpoint(endpoint("10.1.0.1", NODE)),
+            weighed("2", "20").endpoint(endpoint("10.1.0.2", NODE)),
+        ]);
+        cluster.port("web", "").cluster.iter().map(|e| e.weight).collect::<Vec<_>>()
+    };
+    assert_eq!(weights(Spread::WeightedOverflow, everything()), [10, 20]);
+    assert_eq!(weights(Spread::WeightedFailover, everything()), [1, 2]);
+    let without = everything().with_at_most(Spread::WeightedOverflow, 0);
+    assert_eq!(weights(Spread::WeightedOverflow, without), [1, 2]);
+}
