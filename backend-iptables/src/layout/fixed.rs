@@ -6,7 +6,7 @@ use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
     state::{HealthCheck, NodePortAddresses},
 };
-use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table};
+use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table, service_rules};
 
 use super::{
     Context, SharedChain,
@@ -96,47 +96,18 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<(Table, Chain)> {
         (Table::Filter, canary()),
         (Table::Filter, chain(chain::FORWARD, forward(context))),
         (Table::Nat, canary()),
-        (Table::Nat, chain(chain::MARK_MASQ, mark(context))),
-        (Table::Nat, chain(chain::POSTROUTING, postrouting(context))),
-    ]
-}
-
-fn mark(context: &Context<'_>) -> Vec<String> {
-    let mark = context.settings.mark;
-    vec![RuleText::new().jump(&format!("MARK --set-xmark {mark:#x}/{mark:#x}"))]
-}
-
-fn postrouting(context: &Context<'_>) -> Vec<String> {
-    let mark = context.settings.mark;
-    vec![
-        RuleText::new().matching(&format!("-m mark ! --mark {mark:#x}/{mark:#x}")).jump("RETURN"),
-        // The packet may pass here again, encapsulated, and must not be masqueraded twice.
-        RuleText::new().jump(&format!("MARK --set-xmark {mark:#x}/0x0")),
-        RuleText::new()
-            .comment("kubernetes service traffic requiring SNAT")
-            .jump("MASQUERADE --random-fully"),
+        (Table::Nat, chain(chain::MARK_MASQ, service_rules::mark(context.settings.mark))),
+        (Table::Nat, chain(chain::POSTROUTING, service_rules::postrouting(context.settings.mark))),
     ]
 }
 
 fn forward(context: &Context<'_>) -> Vec<String> {
-    let mark = context.settings.mark;
     let mut rules = Vec::new();
     if context.settings.drops_invalid {
         // Such packets are not translated, and can break the connection that they belong to.
         rules.push(RuleText::new().ct_state("INVALID").jump("DROP"));
     }
-    rules.push(
-        RuleText::new()
-            .comment("kubernetes forwarding rules")
-            .matching(&format!("-m mark --mark {mark:#x}/{mark:#x}"))
-            .jump("ACCEPT"),
-    );
-    rules.push(
-        RuleText::new()
-            .comment("kubernetes forwarding conntrack rule")
-            .ct_state("RELATED,ESTABLISHED")
-            .jump("ACCEPT"),
-    );
+    rules.extend(service_rules::forward(context.settings.mark));
     rules
 }
 

@@ -31,6 +31,7 @@
 //! - [`Programs`]: the programs of one flavour and family: save, restore, check.
 //! - [`RuleText`], [`Changes`] and [`Dump`]: rules, what `iptables-restore` reads, and what
 //!   `iptables-save` prints.
+//! - [`service_rules`]: the rules that kube-proxy's modes have in common.
 //! - [`OwnedChains`] and [`remove`]: removal of a program's chains of both flavours, without any of
 //!   the programs.
 //! - [`TableMonitor`]: reports that another program changed the tables.
@@ -45,6 +46,7 @@ mod monitor;
 mod nft_tables;
 mod programs;
 mod rule;
+pub mod service_rules;
 
 pub use self::{
     chains::{Chain, Jump, OwnedChains, Table},

@@ -56,15 +56,21 @@ impl RuleText {
         }
     }
 
+    /// Matches packets that no pod of this node sends.
+    pub fn not_sent_by_local_pod(self, pods: &LocalPods) -> Self {
+        match pods {
+            LocalPods::Source(net) => self.push(format_args!("! -s {}", net.trunc())),
+            LocalPods::Interface(name) => self.push(format_args!("! -i {name}")),
+            LocalPods::InterfacePrefix(prefix) => self.push(format_args!("! -i {prefix}+")),
+        }
+    }
+
     /// Matches packets to `ip` that no pod of this node sends.
     pub fn not_sent_by_local_pod_to(self, pods: &LocalPods, ip: IpAddr) -> Self {
         match pods {
-            LocalPods::Source(net) => {
-                self.push(format_args!("! -s {}", net.trunc())).destination(ip)
-            }
-            LocalPods::Interface(name) => self.destination(ip).push(format_args!("! -i {name}")),
-            LocalPods::InterfacePrefix(prefix) => {
-                self.destination(ip).push(format_args!("! -i {prefix}+"))
+            LocalPods::Source(_) => self.not_sent_by_local_pod(pods).destination(ip),
+            LocalPods::Interface(_) | LocalPods::InterfacePrefix(_) => {
+                self.destination(ip).not_sent_by_local_pod(pods)
             }
         }
     }
