@@ -72,7 +72,7 @@ impl EngineObserver {
                 let state = change.after();
                 *wanted = Arc::new(HealthChecks {
                     checks: state.health_checks.clone(),
-                    node_ports: state.node.node_ports.clone(),
+                    addresses: state.node.health_check_addresses.clone(),
                 });
             }
         });
@@ -264,8 +264,9 @@ mod tests {
     use switchyard_core::{
         config::NodeConfig,
         objects::{Kind, Metadata, Node, Object, Service},
-        proxier::{Proxier, SyncReport},
+        proxier::{Abilities, Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
+        state::NodePortAddresses,
         track::Tracker,
     };
     use tokio::{sync::mpsc, time::sleep};
@@ -279,6 +280,10 @@ mod tests {
     impl Proxier for Flaky {
         fn mode(&self) -> Mode {
             Mode::NFTABLES
+        }
+
+        fn abilities(&self) -> Abilities {
+            Abilities::PARITY.with_listed_node_ports()
         }
 
         async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -358,6 +363,8 @@ mod tests {
         health_checks.changed().await.unwrap();
         let port = health_checks.borrow().checks.values().map(|check| check.port).next();
         assert_eq!(port, Some(31000), "though nothing had to be programmed");
+        let at = health_checks.borrow().addresses.v4.clone();
+        assert_eq!(at, NodePortAddresses::AllLocal, "though the backend has a list");
 
         drop(sender);
         running.await.unwrap();

@@ -1,15 +1,18 @@
-//! The ways in which a backend can share out connections.
+//! What a backend can program: the ways in which connections are shared out, and where node ports are
+//! served.
 
 use crate::model::Spread;
 
-/// The spreads that a backend can program, and whether it can program weights. A Service port that asks
-/// for more is resolved to the nearest thing that the backend can do.
+/// The spreads that a backend can program, whether it can program weights, and whether it has to know
+/// every address of the node. A Service port that asks for more is resolved to the nearest thing that the
+/// backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// The largest number of endpoints for each spread; 0 for spreads that the backend cannot program.
     most_endpoints: [usize; Spread::ALL.len()],
     default_spread: Spread,
     weights: bool,
+    listed_node_ports: bool,
 }
 
 impl Default for Abilities {
@@ -21,11 +24,12 @@ impl Default for Abilities {
 
 impl Abilities {
     /// The abilities of kube-proxy's iptables and nftables modes: connections are spread at random,
-    /// and evenly.
+    /// and evenly; node ports can be served on any local address.
     pub const PARITY: Self = Self {
         most_endpoints: [0; Spread::ALL.len()],
         default_spread: Spread::Random,
         weights: false,
+        listed_node_ports: false,
     }
     .with(Spread::Random);
 
@@ -53,6 +57,13 @@ impl Abilities {
         self
     }
 
+    /// Notes that the backend cannot match any local address of the node, but only addresses that it
+    /// knows. [`NodeState::node_ports`](crate::state::NodeState::node_ports) is then a list in any case.
+    pub const fn with_listed_node_ports(mut self) -> Self {
+        self.listed_node_ports = true;
+        self
+    }
+
     /// The largest number of endpoints that the backend can spread connections over in this way; 0 if
     /// the backend cannot at all.
     pub const fn most_endpoints(&self, spread: Spread) -> usize {
@@ -67,5 +78,10 @@ impl Abilities {
     /// The spread of Services that ask for nothing, on nodes whose configuration names none.
     pub const fn default_spread(&self) -> Spread {
         self.default_spread
+    }
+
+    /// Whether the backend serves node ports on addresses that it knows, and on no others.
+    pub const fn lists_node_ports(&self) -> bool {
+        self.listed_node_ports
     }
 }

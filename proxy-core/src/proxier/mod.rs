@@ -185,8 +185,8 @@ pub trait Proxier: Send {
     /// The mode that selects the backend.
     fn mode(&self) -> Mode;
 
-    /// The spreads that the backend can program, and whether it can program weights. An engine asks
-    /// once, before the first sync; the states that it shows ask for nothing else.
+    /// What the backend can program: spreads, weights, and node ports on any local address. An engine
+    /// asks once, before the first sync; the states that it shows ask for nothing else.
     fn abilities(&self) -> Abilities {
         Abilities::PARITY
     }

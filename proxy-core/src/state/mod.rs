@@ -47,7 +47,8 @@ pub struct State {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct HealthCheck {
-    /// The port of the health check, 1 to 65535, on the addresses of [`NodeState::node_ports`].
+    /// The port of the health check, 1 to 65535, on the addresses of
+    /// [`NodeState::health_check_addresses`].
     pub port: u16,
     /// The number of ready endpoints of the Service on this node, counted by address: an endpoint
     /// with several ports counts once, and a terminating endpoint does not count even if it serves.
@@ -62,8 +63,13 @@ pub struct HealthCheck {
 pub struct NodeState {
     /// How to detect that a packet comes from a pod of this node; `None` if not configured.
     pub local_pods: PerFamily<Option<LocalPods>>,
-    /// The addresses of the node on which node ports are served.
+    /// The addresses of the node on which node ports are served. A list for backends that
+    /// [have to know each](crate::proxier::Abilities::with_listed_node_ports), without loopback addresses
+    /// and link-local ones of IPv6.
     pub node_ports: PerFamily<NodePortAddresses>,
+    /// The addresses of the node on which the health checks of Services are served: those of `node_ports`,
+    /// as configured, whatever the backend has to know.
+    pub health_check_addresses: PerFamily<NodePortAddresses>,
     /// Ranges that cluster IPs are allocated from: sorted, without overlaps, adjacent ones merged.
     /// Traffic to an address in them that no Service has is dropped.
     pub service_cidrs: PerFamily<Vec<IpNet>>,

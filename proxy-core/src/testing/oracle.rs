@@ -7,7 +7,7 @@ use crate::{
     model::{IpFamily, PerFamily, Protocol, Spread, parse_cidr, parse_ip},
     objects::{Event, Kind, Object, ObjectKey},
     proxier::Abilities,
-    state::{Masquerade, Pool, PoolKind, ResolvedServicePort, Route, State},
+    state::{Masquerade, NodePortAddresses, Pool, PoolKind, ResolvedServicePort, Route, State},
     track::Tracker,
 };
 
@@ -104,6 +104,11 @@ pub fn assert_abilities(state: &State, abilities: &Abilities) {
         assert!(0 < most && size <= most, "{id}: {size} endpoints by {}", port.spread);
         let is_even = port.reachable().all(|endpoint| endpoint.weight == 1);
         assert!(is_even || abilities.has_weights(), "{id}: {:?}", port.cluster);
+    }
+    for addresses in [&state.node.node_ports.v4, &state.node.node_ports.v6] {
+        let is_list = matches!(addresses, NodePortAddresses::Only(_));
+        let is_programmable = is_list && !addresses.has_loopback();
+        assert!(is_programmable || !abilities.lists_node_ports(), "{addresses:?}");
     }
 }
 

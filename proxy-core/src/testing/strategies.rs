@@ -308,12 +308,13 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
 /// any may be the default.
 pub fn arbitrary_abilities() -> impl Strategy<Value = Abilities> {
     let spread = (select(&Spread::ALL), select(&[1, 3, usize::MAX]));
-    (vec(spread, 0..8), select(&Spread::ALL), any::<bool>()).prop_map(
-        |(spreads, default, weights)| {
-            let add = |abilities: Abilities, (spread, most)| abilities.with_at_most(spread, most);
-            let abilities = spreads.into_iter().fold(Abilities::PARITY, add).with(Spread::Random);
-            let abilities = abilities.with_default_spread(default);
-            if weights { abilities.with_weights() } else { abilities }
-        },
-    )
+    let flags = (any::<bool>(), prop::bool::weighted(0.3));
+    (vec(spread, 0..8), select(&Spread::ALL), flags).prop_map(|(spreads, default, flags)| {
+        let (weights, listed) = flags;
+        let add = |abilities: Abilities, (spread, most)| abilities.with_at_most(spread, most);
+        let abilities = spreads.into_iter().fold(Abilities::PARITY, add).with(Spread::Random);
+        let abilities = abilities.with_default_spread(default);
+        let abilities = if listed { abilities.with_listed_node_ports() } else { abilities };
+        if weights { abilities.with_weights() } else { abilities }
+    })
 }

@@ -169,6 +169,7 @@ impl Tracker {
     pub fn set_abilities(&mut self, abilities: Abilities, mode: Mode) {
         if (self.abilities, self.mode) != (abilities, Some(mode)) {
             (self.abilities, self.mode) = (abilities, Some(mode));
+            self.touched_node = true;
             // All Services are resolved again.
             self.around = None;
         }
@@ -226,7 +227,7 @@ impl Tracker {
     /// asks for and the backend cannot program).
     pub fn resolve(&mut self) -> Vec<Problem> {
         if mem::take(&mut self.touched_node) {
-            let node = self.node_inputs.resolve(&self.config);
+            let node = self.node_inputs.resolve(&self.config, &self.abilities);
             if node != self.state.node {
                 self.unsynced.note_node(mem::replace(&mut self.state.node, node));
             }

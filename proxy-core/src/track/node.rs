@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use ipnet::IpNet;
@@ -11,6 +11,7 @@ use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, PerFamily, aggregated},
     parsed::node::NodeFacts,
+    proxier::Abilities,
     state::{LocalPods, NodePortAddresses, NodeState},
 };
 
@@ -60,11 +61,19 @@ impl NodeInputs {
         }
     }
 
-    /// The settings for this node.
-    pub(crate) fn resolve(&self, config: &NodeConfig) -> NodeState {
+    /// The settings for this node, with a backend that has these abilities.
+    pub(crate) fn resolve(&self, config: &NodeConfig, abilities: &Abilities) -> NodeState {
+        let addresses = PerFamily::from_fn(|family| self.node_ports(config, family));
+        let node_ports = match abilities.lists_node_ports() {
+            true => PerFamily::from_fn(|family| {
+                NodePortAddresses::Only(self.listed(addresses.get(family), config, family))
+            }),
+            false => addresses.clone(),
+        };
         NodeState {
             local_pods: PerFamily::from_fn(|family| self.local_pods(config, family)),
-            node_ports: PerFamily::from_fn(|family| self.node_ports(config, family)),
+            node_ports,
+            health_check_addresses: addresses,
             service_cidrs: PerFamily::from_fn(|family| {
                 let nets = self.service_cidrs.values().flatten().copied();
                 let of_family: Vec<IpNet> =
@@ -140,5 +149,25 @@ impl NodeInputs {
                 .filter(is_chosen)
                 .collect(),
         })
+    }
+
+    /// The addresses that serve node ports, for a backend that has to know each: upstream's choice in
+    /// ipvs mode. While the interfaces are not known, the node's own address stands for all.
+    fn listed(
+        &self,
+        addresses: &NodePortAddresses,
+        config: &NodeConfig,
+        family: IpFamily,
+    ) -> BTreeSet<IpAddr> {
+        let is_served = |ip: &IpAddr| {
+            let is_link_local = matches!(ip, IpAddr::V6(ip) if Ipv6Addr::is_unicast_link_local(ip));
+            IpFamily::of(ip) == family && !ip.is_loopback() && !is_link_local
+        };
+        let known = match (addresses, &self.interface_addresses) {
+            (NodePortAddresses::Only(chosen), _) => chosen.clone(),
+            (_, Some(all)) => all.clone(),
+            (_, None) => self.node_ip(config, family).into_iter().collect(),
+        };
+        known.into_iter().filter(is_served).collect()
     }
 }

@@ -8,6 +8,7 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, parse_cidr},
     objects::{Event, Kind},
+    proxier::{Abilities, Mode},
     state::{LocalPods, Masquerade, NodePortAddresses, Route},
     testing::{Builder, NODE, endpoint, node, service, service_cidr, slice},
     track::Tracker,
@@ -212,6 +213,76 @@ fn localhost_serves_node_ports_in_ipv4() {
     let off = |configured: &[&str]| self::served(configured, &dual);
     assert_eq!(off(&["primary", "localhost"]), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
     assert_eq!(off(&["localhost"]), [only(&[]), only(&[])]);
+}
+
+/// Where a backend that has to know each address serves node ports, on a node with these interfaces.
+fn listed(
+    configure: impl FnOnce(&mut NodeConfig),
+    node_ips: &[&str],
+    interfaces: Option<&[&str]>,
+) -> [Option<Vec<String>>; 2] {
+    let mut cluster = Cluster::with(configure);
+    cluster.tracker.set_abilities(Abilities::PARITY.with_listed_node_ports(), Mode::IPVS);
+    cluster.apply(&[this(node_ips)]);
+    if let Some(interfaces) = interfaces {
+        cluster.tracker.set_interface_addresses(interfaces.iter().map(|ip| ip.parse().unwrap()));
+        cluster.events([]);
+    }
+    addresses(&cluster)
+}
+
+#[test]
+fn node_ports_are_listed_for_a_backend_that_has_to_know_them() {
+    let dual = ["192.0.2.1", "2001:db8::1"];
+    let interfaces = [&INTERFACES[..], &["fe80::1", "169.254.0.1", "127.0.0.53"]].concat();
+    let with = |configured: &[&str]| {
+        listed(|config| configure(config, configured), &dual, Some(&interfaces))
+    };
+    let all =
+        [only(&["10.9.0.1", "169.254.0.1", "192.0.2.1", "192.0.2.200"]), only(&["2001:db8::1"])];
+    assert_eq!(with(&[]), all);
+    assert_eq!(with(&["0.0.0.0/0", "::/0"]), all);
+    // A family that nothing is left for.
+    assert_eq!(with(&["192.0.2.0/24"]), [only(&["192.0.2.1", "192.0.2.200"]), all[1].clone()]);
+    assert_eq!(with(&["primary"]), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    // Addresses that reach no other node.
+    assert_eq!(with(&["fe80::/64", "127.0.0.0/8"]), [only(&[]), only(&[])]);
+    let with_localhost = |configured: &[&str]| {
+        let localhost = |config: &mut NodeConfig| {
+            configure(config, configured);
+            config.localhost_node_ports = true;
+        };
+        listed(localhost, &dual, Some(&interfaces))
+    };
+    assert_eq!(with_localhost(&[]), all);
+    assert_eq!(with_localhost(&["127.0.0.0/8", "192.0.2.1/32"])[0], only(&["192.0.2.1"]));
+}
+
+#[test]
+fn node_ports_are_listed_before_the_interfaces_are_known() {
+    let unknown = |configure: fn(&mut NodeConfig), node_ips| listed(configure, node_ips, None);
+    let dual = ["192.0.2.1", "2001:db8::1"];
+    assert_eq!(unknown(|_| {}, &dual), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
+    assert_eq!(unknown(|_| {}, &["192.0.2.1"]), [only(&["192.0.2.1"]), only(&[])]);
+    assert_eq!(unknown(|_| {}, &["127.0.0.1", "fe80::1"]), [only(&[]), only(&[])]);
+    let bound = |config: &mut NodeConfig| config.bind_address = "192.0.2.7".parse().ok();
+    assert_eq!(unknown(bound, &dual), [only(&["192.0.2.7"]), only(&["2001:db8::1"])]);
+}
+
+#[test]
+fn health_checks_are_served_as_configured_though_node_ports_are_listed() {
+    let mut cluster = Cluster::with(|config| configure(config, &["192.0.2.0/24"]));
+    cluster.tracker.set_interface_addresses(INTERFACES.iter().map(|ip| ip.parse().unwrap()));
+    cluster.events([]);
+    let configured = cluster.tracker.state().node.node_ports.clone();
+    assert_eq!(configured.v6, NodePortAddresses::AllLocal);
+    assert_eq!(cluster.tracker.state().node.health_check_addresses, configured);
+    cluster.tracker.mark_synced();
+    cluster.tracker.set_abilities(Abilities::PARITY.with_listed_node_ports(), Mode::IPVS);
+    cluster.events([]);
+    assert!(cluster.tracker.transition().node_changed());
+    assert_eq!(addresses(&cluster)[1], only(&["2001:db8::1"]));
+    assert_eq!(cluster.tracker.state().node.health_check_addresses, configured);
 }
 
 #[test]

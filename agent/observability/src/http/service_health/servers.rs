@@ -33,7 +33,7 @@ pub struct HealthChecks {
     /// The health checks, by Service.
     pub checks: HashMap<ServiceName, HealthCheck>,
     /// The node's addresses that serve the health checks.
-    pub node_ports: PerFamily<NodePortAddresses>,
+    pub addresses: PerFamily<NodePortAddresses>,
 }
 
 /// A Service that cannot be served at an address.
@@ -152,7 +152,7 @@ impl ServiceHealthServers {
         for (service, check) in &wanted.checks {
             for family in &self.families {
                 let Some(count) = *check.local_endpoints.get(*family) else { continue };
-                for ip in addresses(*family, wanted.node_ports.get(*family)) {
+                for ip in addresses(*family, wanted.addresses.get(*family)) {
                     let address = SocketAddr::new(ip, check.port);
                     keys.insert(ServerKey { service: service.clone(), address }, count);
                 }
@@ -265,10 +265,10 @@ mod tests {
                 (ServiceName::new("shop", name), check)
             });
             let ips = at.iter().map(|ip| ip.parse().unwrap()).collect();
-            let node_ports =
+            let addresses =
                 PerFamily { v4: NodePortAddresses::Only(ips), v6: NodePortAddresses::AllLocal };
             self.wanted
-                .send_replace(Arc::new(HealthChecks { checks: checks.collect(), node_ports }));
+                .send_replace(Arc::new(HealthChecks { checks: checks.collect(), addresses }));
         }
 
         fn reports(&self) -> Vec<String> {
