@@ -5,6 +5,7 @@
 //!   trusting any length.
 //! - [`Socket`] sends, and receives acknowledgements, errors, dumps, and what the kernel tells
 //!   groups of listeners.
+//! - [`Pipeline`] collects requests that stand alone, which are sent many at a time.
 //! - [`nftables`] has what is asked of nf_tables by several.
 //! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
 //! - [`generic`] looks up the families of generic netlink, and has their header.
@@ -19,6 +20,7 @@ mod message;
 mod multicast;
 pub mod nfnetlink;
 pub mod nftables;
+mod pipeline;
 mod socket;
 mod writer;
 
@@ -26,6 +28,7 @@ pub use self::{
     attribute::{Attribute, Attributes},
     error::{Error, KernelError},
     message::{Message, Messages, Reply},
+    pipeline::Pipeline,
     socket::Socket,
     writer::{Writer, flags},
 };
