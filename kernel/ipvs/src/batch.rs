@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-use switchyard_netlink::{KernelError, Writer, flags, generic};
+use switchyard_netlink::{KernelError, Pipeline, Writer, generic};
 
 use crate::{
     RealServer, Selector, VirtualServer,
@@ -10,20 +10,14 @@ use crate::{
     real_server,
 };
 
-/// Where `struct nlmsghdr` has the type and the sequence number.
-const KIND: usize = 4;
-const SEQUENCE: usize = 8;
-
 /// Commands, in the order in which the kernel carries them out.
 ///
 /// IPVS has no transactions: the kernel carries out each command on its own, and goes on after one
 /// that it refuses.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// The messages, without types and sequence numbers, which only a connection has.
-    messages: Writer,
-    /// Where each message starts.
-    starts: Vec<usize>,
+    /// The messages, without their type, which only a connection has.
+    requests: Pipeline,
 }
 
 /// A command of a [`Batch`] that the kernel refused. The kernel's numbers:
@@ -78,50 +72,22 @@ impl Batch {
 
     /// The number of commands.
     pub fn len(&self) -> usize {
-        self.starts.len()
+        self.requests.len()
     }
 
     /// Whether there are no commands.
     pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+        self.requests.is_empty()
     }
 
     /// The length of what is sent to the kernel, in bytes.
     pub fn bytes(&self) -> usize {
-        self.messages.len()
+        self.requests.bytes()
     }
 
-    /// Whether some attribute was too long, so that the batch is not what was meant.
-    pub(crate) fn overflowed(&self) -> bool {
-        self.messages.overflowed()
-    }
-
-    /// Writes `count` messages from number `start` on into `chunk`, in place of what `chunk` has,
-    /// with the type `kind` and sequence numbers from `sequence` on. The last one is to be
-    /// acknowledged. Returns the sequence number of the last one.
-    pub(crate) fn write(
-        &self,
-        start: usize,
-        count: usize,
-        kind: u16,
-        sequence: u32,
-        chunk: &mut Writer,
-    ) -> u32 {
-        let starts = &self.starts[start..start + count];
-        let origin = starts.first().copied().unwrap_or_default();
-        let end = self.starts.get(start + count).copied().unwrap_or(self.messages.len());
-        chunk.clear();
-        chunk.raw(&self.messages.as_slice()[origin..end]);
-        let mut last = sequence;
-        for (i, start) in starts.iter().enumerate() {
-            last = sequence.wrapping_add(i as u32);
-            chunk.overwrite(start - origin + KIND, &kind.to_ne_bytes());
-            chunk.overwrite(start - origin + SEQUENCE, &last.to_ne_bytes());
-        }
-        if let Some(start) = starts.last() {
-            chunk.add_flags(start - origin, flags::ACK);
-        }
-        last
+    /// The commands, in messages without a type.
+    pub(crate) fn requests(&self) -> &Pipeline {
+        &self.requests
     }
 
     fn server(&mut self, command: u8, fill: impl FnOnce(&mut Writer)) {
@@ -136,8 +102,7 @@ impl Batch {
     }
 
     fn message(&mut self, command: u8, fill: impl FnOnce(&mut Writer)) {
-        self.starts.push(self.messages.len());
-        self.messages.message(0, 0, 0, |w| {
+        self.requests.request(0, 0, |w| {
             generic::header(w, command, VERSION);
             fill(w);
         });
@@ -157,65 +122,3 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
-
-    use switchyard_netlink::Messages;
-
-    use super::*;
-
-    const SERVER: Selector = Selector::Mark { family: libc::AF_INET as u16, mark: 7 };
-
-    #[test]
-    fn commands_are_those_of_the_kernels_header() {
-        if cfg!(target_endian = "big") {
-            return;
-        }
-        let mut batch = Batch::default();
-        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
-        batch.add_real(&SERVER, &RealServer::new((ip, 80).into(), 3));
-        #[rustfmt::skip]
-        let expected = [
-            112, 0, 0, 0, 0x21, 0, 5, 0, 9, 0, 0, 0, 0, 0, 0, 0,
-            5, 1, 0, 0,
-            20, 0, 1, 0x80,
-            6, 0, 1, 0, 2, 0, 0, 0,
-            8, 0, 5, 0, 7, 0, 0, 0,
-            72, 0, 2, 0x80,
-            20, 0, 1, 0, 10, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            6, 0, 2, 0, 0, 80, 0, 0,
-            6, 0, 11, 0, 2, 0, 0, 0,
-            8, 0, 3, 0, 0, 0, 0, 0,
-            8, 0, 4, 0, 3, 0, 0, 0,
-            8, 0, 5, 0, 0, 0, 0, 0,
-            8, 0, 6, 0, 0, 0, 0, 0,
-        ];
-        let mut chunk = Writer::new();
-        assert_eq!(batch.write(0, 1, 0x21, 9, &mut chunk), 9);
-        assert_eq!(chunk.as_slice(), expected);
-    }
-
-    /// Each message of a part has its type and its number, and only the last one is acknowledged.
-    #[test]
-    fn parts_of_a_batch_are_written() {
-        let mut batch = Batch::default();
-        for mark in 1..=5 {
-            batch.delete_server(&Selector::Mark { family: libc::AF_INET6 as u16, mark });
-        }
-        assert_eq!((batch.len(), batch.is_empty(), batch.bytes()), (5, false, 5 * 40));
-        let mut chunk = Writer::new();
-        assert_eq!(batch.write(2, 3, 0x1234, u32::MAX, &mut chunk), 1);
-        let written: Vec<_> = Messages::new(chunk.as_slice())
-            .map(|message| {
-                let server = message.attributes(generic::HEADER).find_kind(1).unwrap();
-                let mark = server.nested().find_kind(5).unwrap().ne32().unwrap();
-                (message.kind, message.flags, message.sequence, mark)
-            })
-            .collect();
-        let (plain, acked) = (flags::REQUEST, flags::REQUEST | flags::ACK);
-        let expected = [(0x1234, plain, u32::MAX, 3), (0x1234, plain, 0, 4), (0x1234, acked, 1, 5)];
-        assert_eq!(written, expected);
-    }
-}

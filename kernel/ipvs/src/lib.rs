@@ -8,8 +8,7 @@
 //! - [`Ipvs::timeouts`]: how long connections are remembered.
 //!
 //! All calls block, for as long as the kernel takes to answer. IPVS has no transactions: each
-//! command stands alone. A list that is read while another program changes virtual servers may miss
-//! some, as the kernel does not report that a list was interrupted.
+//! command stands alone.
 
 mod abi;
 mod address;
@@ -19,7 +18,7 @@ mod selector;
 mod timeouts;
 mod virtual_server;
 
-use switchyard_netlink::{Error, Socket, Writer, flags, generic};
+use switchyard_netlink::{Error, KernelError, Socket, Writer, flags, generic};
 
 use abi::{attribute, command};
 
@@ -31,9 +30,12 @@ pub use self::{
     virtual_server::VirtualServer,
 };
 
-/// How many commands are sent at once. Any number from 16 on is as fast as any other, and the refusals
-/// of so many fit even into the usual receive buffer; those of tens of thousands fit into none.
-const CHUNK: usize = 256;
+/// So many virtual servers fit into the first part of a list, which the kernel makes 8 KiB long or
+/// longer.
+const ONE_PART: usize = 16;
+
+/// How often a long list is read before giving up.
+const READINGS: usize = 50;
 
 /// More than the length of a request for real servers.
 const REQUEST: usize = 128;
@@ -58,12 +60,31 @@ impl Ipvs {
         Ok(family.map(|family| Self { socket, family }))
     }
 
-    /// Returns all virtual servers, in no order.
+    /// Returns all virtual servers, in the order of their selectors.
+    ///
+    /// The kernel sends a long list in parts, and counts from the start where each part begins. If
+    /// virtual servers are added or deleted between two parts, in any network namespace, the list
+    /// repeats some or lacks some, and the kernel does not say so. A long list is therefore read
+    /// until two readings agree.
     ///
     /// # Errors
     /// If the kernel refuses, or describes a virtual server in an unknown way. Without
-    /// CAP_NET_ADMIN, the kernel refuses.
+    /// CAP_NET_ADMIN, the kernel refuses. [`Error::Interrupted`] if no two of many readings agree.
     pub fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        let mut before = None;
+        for _ in 0..READINGS {
+            let mut found = self.read_virtual_servers()?;
+            found.sort_unstable_by_key(|server| server.selector);
+            found.dedup_by_key(|server| server.selector);
+            if found.len() <= ONE_PART || before.as_ref() == Some(&found) {
+                return Ok(found);
+            }
+            before = Some(found);
+        }
+        Err(Error::Interrupted)
+    }
+
+    fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let family = self.family;
         self.socket.dump(
             |sequence| list(family, sequence).as_slice().to_vec(),
@@ -104,21 +125,9 @@ impl Ipvs {
     /// If the kernel cannot be reached or does not answer. Any part of the batch may have been carried
     /// out then.
     pub fn commit(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Error> {
-        if batch.overflowed() {
-            return Err(Error::TooLong);
-        }
-        let mut refusals = Vec::new();
-        let mut chunk = Writer::new();
-        for start in (0..batch.len()).step_by(CHUNK) {
-            let count = CHUNK.min(batch.len() - start);
-            let first = self.socket.sequences(count as u32);
-            let last = batch.write(start, count, self.family, first, &mut chunk);
-            for error in self.socket.batch(chunk.as_slice(), last)? {
-                let index = start + error.sequence.wrapping_sub(first) as usize;
-                refusals.push(Refusal { index, errno: error.errno });
-            }
-        }
-        Ok(refusals)
+        let refused = self.socket.pipeline(batch.requests(), Some(self.family))?;
+        let refusal = |(index, error): (usize, KernelError)| Refusal { index, errno: error.errno };
+        Ok(refused.into_iter().map(refusal).collect())
     }
 
     /// Returns how long the kernel remembers connections.

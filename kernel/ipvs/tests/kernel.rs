@@ -6,6 +6,9 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
 };
 
 use switchyard_ipvs_netlink::{
@@ -43,9 +46,7 @@ fn real(address: &str, weight: u32) -> RealServer {
 }
 
 fn servers(ipvs: &mut Ipvs) -> Vec<VirtualServer> {
-    let mut servers = ipvs.virtual_servers().unwrap();
-    servers.sort_by_key(|server| server.selector);
-    servers
+    ipvs.virtual_servers().unwrap()
 }
 
 fn reals(ipvs: &mut Ipvs, of: &Selector) -> Vec<RealServer> {
@@ -236,6 +237,45 @@ fn many_servers_and_many_refusals() {
         let listed = reals(&mut ipvs, &first);
         assert!(listed.into_iter().map(|real| real.weight).eq(0..1000));
         assert_eq!(reals(&mut ipvs, &at(1)), []);
+    });
+}
+
+/// The kernel has one table for all network namespaces, and counts in that where a list goes on.
+#[test]
+fn lists_are_complete_while_other_namespaces_change() {
+    let done = AtomicBool::new(false);
+    let at = |i: u32| selector(&Ipv4Addr::from(0x0a60_0000 + i).to_string(), 80);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            with_ipvs(|mut ipvs| {
+                let (mut add, mut delete) = (Batch::default(), Batch::default());
+                for i in 0..200 {
+                    add.add_server(&server(at(i)));
+                    delete.delete_server(&at(i));
+                }
+                while !done.load(Ordering::Relaxed) {
+                    for batch in [&add, &delete] {
+                        assert_eq!(ipvs.commit(batch).unwrap(), []);
+                        thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            });
+        });
+        // Ends the other thread also if this one fails.
+        let listing = scope.spawn(|| {
+            with_ipvs(|mut ipvs| {
+                let mut batch = Batch::default();
+                (0..1000).for_each(|i| batch.add_server(&server(at(i))));
+                assert_eq!(ipvs.commit(&batch).unwrap(), []);
+                for _ in 0..60 {
+                    let listed: Vec<_> = servers(&mut ipvs).iter().map(|s| s.selector).collect();
+                    assert!(listed.iter().copied().eq((0..1000).map(at)), "{}", listed.len());
+                }
+            });
+        });
+        let listed = listing.join();
+        done.store(true, Ordering::Relaxed);
+        listed.unwrap();
     });
 }
 
