@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{Spread, parse_cidr, parse_ip},
@@ -99,6 +99,44 @@ pub struct BackendSettings {
     pub masquerade_bit: u8,
     /// The transport of transactions, in nftables mode.
     pub nft_transport: NftTransport,
+    /// What only ipvs mode needs; the defaults in any other mode.
+    pub ipvs: IpvsSettings,
+}
+
+/// The settings of ipvs mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpvsSettings {
+    /// The kernel's name of the scheduler, as configured; empty for the default.
+    pub scheduler: String,
+    /// Whether the node answers ARP only for addresses of the interface that received the request.
+    pub strict_arp: bool,
+    /// The networks whose virtual servers are left alone.
+    pub exclude_cidrs: Vec<IpNet>,
+    /// The timeout of idle TCP connections. Zero leaves the kernel's value alone, here and below.
+    pub tcp_timeout: Duration,
+    /// The timeout of TCP connections after a FIN.
+    pub tcp_fin_timeout: Duration,
+    /// The timeout of UDP flows.
+    pub udp_timeout: Duration,
+}
+
+impl IpvsSettings {
+    /// Parses the section `ipvs`. Networks that cannot be parsed are left out: of a section that the mode
+    /// does not select, nothing is checked.
+    fn new(section: &v1alpha1::Ipvs) -> Self {
+        Self {
+            scheduler: section.scheduler.clone(),
+            strict_arp: section.strict_arp,
+            exclude_cidrs: section
+                .exclude_cidrs
+                .iter()
+                .filter_map(|text| parse_cidr(text).ok())
+                .collect(),
+            tcp_timeout: section.tcp_timeout.to_std(),
+            tcp_fin_timeout: section.tcp_fin_timeout.to_std(),
+            udp_timeout: section.udp_timeout.to_std(),
+        }
+    }
 }
 
 /// The settings of the HTTP servers.
@@ -119,6 +157,8 @@ pub struct PeriodSettings {
     pub sync: Duration,
     /// The longest wait between two syncs under load.
     pub min_sync: Duration,
+    /// The longest wait between two comparisons with the kernel; `None` for the runner's default.
+    pub comparison: Option<Duration>,
 }
 
 impl PeriodSettings {
@@ -127,6 +167,7 @@ impl PeriodSettings {
         let mut config = RunnerConfig::default();
         config.pace = Pace::Adaptive { longest: self.min_sync };
         config.longest_retry = self.sync;
+        config.full_period = self.comparison.unwrap_or(config.full_period);
         config
     }
 
@@ -225,6 +266,7 @@ impl Section {
         let periods = |sync: GoDuration, min: GoDuration| PeriodSettings {
             sync: sync.to_std(),
             min_sync: min.to_std(),
+            comparison: None,
         };
         match config.mode.as_str() {
             "nftables" => Self {
@@ -255,7 +297,9 @@ impl Settings {
     ) -> Result<Self, ConfigError> {
         let listen =
             |text: &str| parse::listen_address(text).map_err(|why| ConfigError::address(text, why));
-        let section = Section::from_config(config);
+        let mut section = Section::from_config(config);
+        // As in kube-proxy, where ipvs mode has no other syncs.
+        section.periods.comparison = (mode == Mode::IPVS).then_some(section.periods.sync);
         let mut node = NodeConfig::new(node_name(config)?);
         node.masquerade_all = section.masquerade_all;
         node.local_pods = local_pods(config)?;
@@ -275,6 +319,10 @@ impl Settings {
                     .and_then(|b| b.try_into().ok())
                     .unwrap_or(14),
                 nft_transport: flag_only.nft_transport,
+                ipvs: match mode {
+                    Mode::IPVS => IpvsSettings::new(&config.ipvs),
+                    _ => IpvsSettings::default(),
+                },
             },
             periods: section.periods,
             servers: ServerSettings {

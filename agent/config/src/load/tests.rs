@@ -14,7 +14,7 @@ use crate::{
     cli,
     flags::Precedence,
     release,
-    settings::{ClientSettings, LogFormat, MODES, SourceSettings},
+    settings::{ClientSettings, IpvsSettings, LogFormat, MODES, SourceSettings},
 };
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -217,6 +217,36 @@ fn each_mode_has_its_section() {
     assert_eq!(iptables.node.node_port_addresses, [], "everywhere");
     let minimum = settings("ipvs").periods.min_sync;
     assert_eq!(minimum, Duration::ZERO);
+}
+
+#[test]
+fn ipvs_mode_has_settings_and_a_period_of_its_own() {
+    let body = "ipvs: {scheduler: mh, strictARP: true, syncPeriod: 7s, minSyncPeriod: 2s,\n\
+                excludeCIDRs: [010.9.1.1/16, 'fd00::/8'],\n\
+                tcpTimeout: 1h, tcpFinTimeout: 2m, udpTimeout: 3s}\n";
+    let loaded = |mode: &str| with_file(&format!("{HEAD}{body}mode: {mode}\n"), &[]).unwrap();
+    let ipvs = loaded("ipvs");
+    let expected = IpvsSettings {
+        scheduler: "mh".into(),
+        strict_arp: true,
+        exclude_cidrs: ["10.9.0.0/16", "fd00::/8"].map(|net| net.parse().unwrap()).into(),
+        tcp_timeout: Duration::from_secs(3600),
+        tcp_fin_timeout: Duration::from_secs(120),
+        udp_timeout: Duration::from_secs(3),
+    };
+    assert_eq!(ipvs.settings.backend.ipvs, expected);
+    let runner = ipvs.settings.periods.runner_config();
+    assert_eq!(runner.full_period, Duration::from_secs(7), "as in kube-proxy's ipvs mode");
+    assert_eq!(runner.longest_retry, Duration::from_secs(7));
+
+    // In place of ipvs, iptables keeps its hour, and needs nothing of this.
+    let instead = ipvs.with_mode(Mode::IPTABLES).unwrap();
+    assert_eq!(instead.backend.ipvs, IpvsSettings::default());
+    assert_eq!(instead.periods.runner_config().full_period, Duration::from_secs(3600));
+    // Clean-up knows the settings in any mode, though nothing checks them.
+    let nftables = loaded("nftables");
+    assert_eq!(nftables.settings.backend.ipvs, IpvsSettings::default());
+    assert_eq!(nftables.with_mode(Mode::IPVS).unwrap().backend.ipvs, expected);
 }
 
 #[test]

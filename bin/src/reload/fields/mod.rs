@@ -45,6 +45,8 @@ pub enum Scope {
     RunsNftables,
     /// Nftables or iptables mode as the mode that runs.
     RunsNftablesOrIptables,
+    /// Ipvs mode as the mode that runs.
+    RunsIpvs,
 }
 
 impl Scope {
@@ -59,6 +61,7 @@ impl Scope {
             Self::NeitherNftablesNorIpvs => !is_nftables && !is_ipvs,
             Self::RunsNftables => runs == Mode::NFTABLES,
             Self::RunsNftablesOrIptables => [Mode::NFTABLES, Mode::IPTABLES].contains(&runs),
+            Self::RunsIpvs => runs == Mode::IPVS,
         }
     }
 
@@ -71,6 +74,7 @@ impl Scope {
             Self::NeitherNftablesNorIpvs => "any but `mode: nftables` and `ipvs`",
             Self::RunsNftables => "nftables mode",
             Self::RunsNftablesOrIptables => "nftables and iptables mode",
+            Self::RunsIpvs => "ipvs mode",
         }
     }
 }
@@ -120,6 +124,7 @@ pub const FIELDS: &[Field] = &[
     restart("nftables.masqueradeBit", Scope::Nftables),
     live("ipvs.syncPeriod", Scope::Ipvs),
     live("ipvs.minSyncPeriod", Scope::Ipvs),
+    restart("ipvs", Scope::RunsIpvs),
     live("iptables.syncPeriod", Scope::NeitherNftablesNorIpvs),
     live("iptables.minSyncPeriod", Scope::NeitherNftablesNorIpvs),
     live("iptables.masqueradeAll", Scope::NotNftables),
@@ -139,7 +144,6 @@ pub const FIELDS: &[Field] = &[
     // The three gates above are beta here.
     always("featureGates.AllBeta", Effect::Live),
     always("featureGates", Effect::Nothing),
-    always("ipvs", Effect::Nothing),
     always("winkernel", Effect::Nothing),
     always("configSyncPeriod", Effect::Nothing),
     always("portRange", Effect::Nothing),

@@ -154,6 +154,7 @@ proptest! {
             ("", Mode::IPTABLES),
             ("nftables", Mode::NFTABLES),
             ("iptables", Mode::IPTABLES),
+            ("ipvs", Mode::IPVS),
             ("ipvs", Mode::IPTABLES),
         ]),
         bind in proptest::sample::select(vec!["0.0.0.0", "192.0.2.7", "::"]),
