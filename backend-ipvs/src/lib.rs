@@ -6,6 +6,7 @@
 //! rest is not built yet.
 
 mod chains;
+mod config;
 mod device;
 mod leftovers;
 mod sets;
@@ -17,11 +18,23 @@ use switchyard_xtables::OwnedChains;
 
 use chains::SHARED_WITH_IPTABLES;
 
+pub use self::config::{IpvsConfig, IpvsTimeouts};
+
 const NOT_BUILT: &str = "the ipvs backend is not built yet; use nftables";
 
-/// ipvs mode.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IpvsBackend;
+/// ipvs mode with its configuration.
+#[derive(Debug, Default)]
+pub struct IpvsBackend {
+    #[expect(dead_code, reason = "nothing is programmed yet")]
+    config: IpvsConfig,
+}
+
+impl IpvsBackend {
+    /// Creates the backend with this configuration.
+    pub fn new(config: IpvsConfig) -> Self {
+        Self { config }
+    }
+}
 
 impl Backend for IpvsBackend {
     fn mode(&self) -> Mode {

@@ -125,7 +125,7 @@ fn only_what_is_of_ipvs_mode_goes() {
             leave_rules(flavour);
             assert!(contents().len() > before.len() + 40);
             for _ in 0..2 {
-                IpvsBackend.clean_up().unwrap();
+                IpvsBackend::default().clean_up().unwrap();
                 assert_eq!(contents(), before, "{flavour}");
             }
         }
@@ -145,7 +145,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
                 run(&format!("{program}-{flavour}-restore --noflush -w"), rules);
             }
             let before = contents();
-            IpvsBackend.clean_up_beside(Mode::IPTABLES).unwrap();
+            IpvsBackend::default().clean_up_beside(Mode::IPTABLES).unwrap();
             let only_ipvs = [
                 "KUBE-LOAD-BALANCER",
                 "KUBE-NODE-PORT",
@@ -163,7 +163,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
             );
             assert_eq!(contents(), expected, "{flavour}");
             // Beside any other mode, they go as well.
-            IpvsBackend.clean_up_beside(Mode::NFTABLES).unwrap();
+            IpvsBackend::default().clean_up_beside(Mode::NFTABLES).unwrap();
             assert_eq!(contents().iter().filter(|line| line.contains("KUBE")).count(), 0);
         });
     }
@@ -176,7 +176,7 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
         leave_rules("nft");
         let rule = "FORWARD -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
         run(&format!("iptables-nft -w -A {rule}"), "");
-        let error = IpvsBackend.clean_up().unwrap_err();
+        let error = IpvsBackend::default().clean_up().unwrap_err();
         assert_eq!(
             Chain(&error).to_string(),
             "ipvs: cannot remove everything of ipvs mode: cannot destroy the ipset \
@@ -185,7 +185,7 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
         assert_eq!(run("ipset list -n", ""), "KUBE-CLUSTER-IP\n");
         assert!(!run("ip -brief link", "").contains("kube-ipvs0"));
         run(&format!("iptables-nft -w -D {rule}"), "");
-        IpvsBackend.clean_up().unwrap();
+        IpvsBackend::default().clean_up().unwrap();
         assert_eq!(run("ipset list -n", ""), "");
     });
 }
@@ -193,9 +193,9 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
 #[test]
 fn a_backend_that_cannot_run_finds_nothing_to_remove() {
     in_namespace(|| {
-        IpvsBackend.clean_up().unwrap();
-        IpvsBackend.probe().unwrap_err();
-        let error = IpvsBackend.open().err().unwrap();
+        IpvsBackend::default().clean_up().unwrap();
+        IpvsBackend::default().probe().unwrap_err();
+        let error = IpvsBackend::default().open().err().unwrap();
         assert!(matches!(error, ProxierError::Unsupported { .. }), "{error}");
     });
 }

@@ -4,7 +4,7 @@ use std::{env, sync::Arc};
 
 use switchyard_config::{
     ConfigError, Loaded,
-    settings::{BackendSettings, NftTransport},
+    settings::{BackendSettings, IpvsSettings, NftTransport},
 };
 use switchyard_core::{
     model::PerFamily,
@@ -12,7 +12,7 @@ use switchyard_core::{
 };
 use switchyard_interfaces::families;
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
-use switchyard_ipvs::IpvsBackend;
+use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
 use switchyard_nft::{NftBackend, NftConfig, ruleset::TransportKind};
 use switchyard_userspace::UserspaceBackend;
 
@@ -27,7 +27,7 @@ const TABLE: &[(Mode, MakeBackend)] = &[
     (Mode::IPTABLES, |settings, families| {
         Arc::new(IptablesBackend::new(iptables_config(settings, families)))
     }),
-    (Mode::IPVS, |_, _| Arc::new(IpvsBackend)),
+    (Mode::IPVS, |settings, families| Arc::new(IpvsBackend::new(ipvs_config(settings, families)))),
     (Mode::USERSPACE, |_, _| Arc::new(UserspaceBackend)),
 ];
 
@@ -82,17 +82,44 @@ fn iptables_config(settings: &BackendSettings, families: PerFamily<bool>) -> Ipt
     made
 }
 
+fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsConfig {
+    let IpvsSettings {
+        scheduler,
+        strict_arp,
+        exclude_cidrs,
+        tcp_timeout,
+        tcp_fin_timeout,
+        udp_timeout,
+    } = &settings.ipvs;
+    let mut made = IpvsConfig::default();
+    made.masquerade_bit = settings.masquerade_bit;
+    made.families = families;
+    made.scheduler.clone_from(scheduler);
+    made.strict_arp = *strict_arp;
+    made.excluded.clone_from(exclude_cidrs);
+    made.timeouts =
+        IpvsTimeouts { tcp: *tcp_timeout, tcp_fin: *tcp_fin_timeout, udp: *udp_timeout };
+    made
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use switchyard_config::cli;
     use switchyard_core::proxier;
 
     use super::*;
 
-    fn with_defaults() -> Vec<Arc<dyn Backend>> {
-        let arguments = ["switchyard", "--hostname-override=node-1"].map(Into::into);
+    fn load(arguments: &[&str]) -> Loaded {
+        let program = ["switchyard", "--hostname-override=node-1"];
+        let arguments = program.iter().chain(arguments).map(Into::into);
         let flags = cli::parse(arguments).unwrap().flags;
-        all(&switchyard_config::load(&flags, &MODES).unwrap()).unwrap()
+        switchyard_config::load(&flags, &MODES).unwrap()
+    }
+
+    fn with_defaults() -> Vec<Arc<dyn Backend>> {
+        all(&load(&[])).unwrap()
     }
 
     fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {
@@ -102,6 +129,36 @@ mod tests {
     #[test]
     fn every_backend_has_the_mode_of_its_row() {
         assert_eq!(modes(&with_defaults()), MODES);
+    }
+
+    #[test]
+    fn ipvs_mode_has_what_is_configured() {
+        let families = PerFamily { v4: true, v6: false };
+        let config = |arguments: &[&str]| {
+            let settings = load(arguments).with_mode(Mode::IPVS).unwrap();
+            ipvs_config(&settings.backend, families)
+        };
+        let mut expected = IpvsConfig::default();
+        expected.families = families;
+        assert_eq!(config(&["--proxy-mode=ipvs"]), expected, "kube-proxy's defaults");
+        let found = config(&[
+            "--proxy-mode=ipvs",
+            "--iptables-masquerade-bit=7",
+            "--ipvs-scheduler=wlc",
+            "--ipvs-strict-arp",
+            "--ipvs-exclude-cidrs=10.9.0.0/16,fd00::/64",
+            "--ipvs-tcp-timeout=1h",
+            "--ipvs-tcpfin-timeout=2m",
+            "--ipvs-udp-timeout=3s",
+        ]);
+        expected.masquerade_bit = 7;
+        expected.scheduler = "wlc".into();
+        expected.strict_arp = true;
+        expected.excluded = ["10.9.0.0/16", "fd00::/64"].map(|net| net.parse().unwrap()).into();
+        let seconds = Duration::from_secs;
+        expected.timeouts =
+            IpvsTimeouts { tcp: seconds(3600), tcp_fin: seconds(120), udp: seconds(3) };
+        assert_eq!(found, expected);
     }
 
     #[test]
