@@ -4,12 +4,14 @@
 //! sets go after the virtual servers, because they show that ipvs mode ran here: a removal that
 //! fails and is tried again must still see that.
 
+use switchyard_core::proxier::{Mode, ProxierError};
+use switchyard_interfaces::{DeviceError, DummyDevice};
 use switchyard_ipset::DestroyError;
 use switchyard_ipvs_netlink::{Ipvs, Selector};
 use switchyard_netlink::Error;
 use switchyard_xtables::OwnedChains;
 
-use crate::{device, sets::ExistingSets};
+use crate::{existing_sets::ExistingSets, filter::rules, probe, proxier::DEVICE};
 
 /// Why something of ipvs mode could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +35,24 @@ pub(crate) enum LeftoverError {
         source: DestroyError,
     },
     /// The device.
-    #[error("cannot delete the device kube-ipvs0")]
-    Device(#[source] Error),
+    #[error(transparent)]
+    Device(DeviceError),
+}
+
+/// Removes everything of ipvs mode, as [`remove`] does.
+pub(crate) fn remove_all() -> Result<(), ProxierError> {
+    removed(remove(&rules::owned()))
+}
+
+/// Removes everything of ipvs mode, but for the chains that iptables mode has under the same names.
+pub(crate) fn remove_beside_iptables() -> Result<(), ProxierError> {
+    removed(remove(&rules::owned().without(&rules::SHARED_WITH_IPTABLES)))
+}
+
+fn removed(result: Result<(), LeftoverError>) -> Result<(), ProxierError> {
+    result.map_err(|error| {
+        ProxierError::backend(Mode::IPVS, "cannot remove everything of ipvs mode", error)
+    })
 }
 
 /// Removes these chains, and all virtual servers, sets and the device of ipvs mode. A second call
@@ -43,11 +61,11 @@ pub(crate) enum LeftoverError {
 /// # Errors
 /// The first error, after everything else was removed; but the sets and the device stay as long as
 /// there are virtual servers that cannot be deleted.
-pub(crate) fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
+fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     let rules = switchyard_xtables::remove(chains).map_err(LeftoverError::Rules);
     let sets = ExistingSets::find().map_err(LeftoverError::Sets);
-    let device = device::exists().map_err(LeftoverError::Device);
-    if matches!((&sets, &device), (Ok(sets), Ok(false)) if sets.is_empty()) {
+    let device = find_device().map_err(LeftoverError::Device);
+    if matches!((&sets, &device), (Ok(sets), Ok(None)) if sets.is_empty()) {
         return rules;
     }
     let servers = match delete_virtual_servers() {
@@ -57,11 +75,21 @@ pub(crate) fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     let sets = sets.and_then(|sets| {
         sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })
     });
-    let device = device.and_then(|_| device::delete().map_err(LeftoverError::Device));
+    let device = device.and_then(|device| match device {
+        // Whatever the type of the device.
+        Some(mut device) => device.delete().map_err(LeftoverError::Device),
+        None => Ok(false),
+    });
     rules?;
     let (sets, device) = (sets?, device?);
     tracing::info!(virtual_servers = servers, ipsets = sets, device, "Removed what ipvs mode left");
     Ok(())
+}
+
+/// Returns the device; `None` if it does not exist.
+fn find_device() -> Result<Option<DummyDevice>, DeviceError> {
+    let mut device = DummyDevice::open(DEVICE)?;
+    Ok(device.exists()?.then_some(device))
 }
 
 /// Deletes the virtual servers that ipvs mode can have made, and returns their number; 0 if the
@@ -71,7 +99,7 @@ pub(crate) fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
 /// that do so at each sync. Those that serve marks are never kube-proxy's.
 fn delete_virtual_servers() -> Result<usize, Error> {
     // A module that is not loaded has no virtual servers, and the question would load it.
-    if !crate::is_loaded() {
+    if !probe::is_loaded() {
         return Ok(0);
     }
     let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };

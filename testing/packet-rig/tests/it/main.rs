@@ -9,6 +9,7 @@
 
 mod backends;
 mod documents;
+mod ipvs;
 mod load;
 mod localhost;
 mod proxy;

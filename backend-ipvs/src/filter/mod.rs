@@ -1,0 +1,118 @@
+//! The packet filter's part: marks, refusals and drops, by sets and a few rules.
+//!
+//! IPVS only translates. The rules before it have the packet masqueraded, limit load balancer IPs to
+//! their source ranges, and keep programs of the node off the addresses of Services.
+//!
+//! - [`rules`]: the chains, as iptables writes them.
+//! - [`xtables`]: sets of ipset, and rules of iptables.
+
+pub(crate) mod rules;
+pub(crate) mod xtables;
+
+use std::{collections::HashSet, net::IpAddr, time::Duration};
+
+use switchyard_core::{model::IpFamily, state::NodeState};
+use switchyard_ipset::Entry;
+
+use self::xtables::{Xtables, XtablesError};
+use crate::{
+    layout::{exceptions::Exceptions, node_addresses},
+    sets::Set,
+};
+
+/// What the rules of a family depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleInputs<'a> {
+    pub(crate) family: IpFamily,
+    /// The bit of the packet mark that has a packet masqueraded.
+    pub(crate) mark: u32,
+    /// The node's settings.
+    pub(crate) node: &'a NodeState,
+    /// The rules of single frontends.
+    pub(crate) exceptions: &'a Exceptions,
+}
+
+/// An entry of a set of a family.
+pub(crate) type FamilyEntry = (IpFamily, Set, Entry);
+
+/// The sets and rules of this node.
+///
+/// All entries of sets are those of [`layout::entries`](crate::layout::entries), and those of
+/// [`Set::Bound`].
+#[derive(Debug)]
+pub(crate) enum Filter {
+    Xtables(Xtables),
+}
+
+/// Why sets or rules could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FilterError {
+    #[error(transparent)]
+    Xtables(#[from] XtablesError),
+}
+
+impl Filter {
+    /// Makes sets and rules hold what they should, but leaves entries that nobody wants.
+    pub(crate) fn compare(
+        &mut self,
+        wanted: &HashSet<FamilyEntry>,
+        inputs: &[RuleInputs<'_>],
+    ) -> Result<Compared, FilterError> {
+        match self {
+            Self::Xtables(filter) => Ok(filter.compare(wanted, inputs)?),
+        }
+    }
+
+    /// Adds and deletes entries. Entries that are there already, or gone already, are no errors.
+    pub(crate) fn commit(
+        &mut self,
+        done: &mut Done,
+        add: &[FamilyEntry],
+        delete: &[FamilyEntry],
+    ) -> Result<(), FilterError> {
+        match self {
+            Self::Xtables(filter) => Ok(filter.commit(done, add, delete)?),
+        }
+    }
+
+    /// Writes the rules that depend on Services anew.
+    pub(crate) fn write_exceptions(
+        &mut self,
+        inputs: &RuleInputs<'_>,
+        done: &mut Done,
+    ) -> Result<(), FilterError> {
+        match self {
+            Self::Xtables(filter) => Ok(filter.write_exceptions(inputs, done)?),
+        }
+    }
+}
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+pub(crate) struct Compared {
+    pub(crate) done: Done,
+    /// Entries that were missing, and were added.
+    pub(crate) missing: Vec<FamilyEntry>,
+    /// Entries that nobody wants. They are still there.
+    pub(crate) stale: Vec<FamilyEntry>,
+    /// Chains that were missing or altered, and were written.
+    pub(crate) chains: Vec<(IpFamily, String)>,
+}
+
+/// What was done to sets and rules.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) added: usize,
+    pub(crate) removed: usize,
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    pub(crate) commit: Duration,
+    pub(crate) waited: Duration,
+}
+
+impl RuleInputs<'_> {
+    /// The addresses of the node that serve node ports.
+    pub(crate) fn node_addresses(&self) -> impl Iterator<Item = IpAddr> + use<'_> {
+        node_addresses(self.node, self.family)
+    }
+}

@@ -1,0 +1,270 @@
+//! Sets of ipset, and rules of iptables.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    time::Instant,
+};
+
+use switchyard_core::model::IpFamily;
+use switchyard_ipset::{DestroyError, Entry, IpSets, SetBatch, SetRefusal, SetSpec, SetType};
+use switchyard_netlink::Error;
+use switchyard_xtables::{Changes, Dump, Programs, Table, ToolError, Tools, target};
+
+use super::{Compared, Done, FamilyEntry, RuleInputs, rules};
+use crate::sets::Set;
+
+/// The number of entries that kube-proxy's sets may have. More are allowed where more are needed.
+const USUAL_MOST: u32 = 65_536;
+
+/// The name of a set that takes the place of one with too little room.
+const LARGER: &str = "SWITCHYARD-LARGER";
+
+/// Why sets or rules could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum XtablesError {
+    /// A set cannot be read, made or emptied.
+    #[error("the ipset {name} cannot be {action}")]
+    Set { name: String, action: &'static str, source: Error },
+    /// Another program has made a set of another type under the same name.
+    #[error("the ipset {name} has the type {found}, not {wanted}; another program has made it")]
+    SetType { name: String, found: &'static str, wanted: &'static str },
+    /// Entries cannot be sent to the kernel.
+    #[error("the entries of ipsets cannot be changed")]
+    Entries(#[source] Error),
+    /// The kernel refused an entry.
+    #[error("the kernel refused {entry:?} of the ipset {name}: {refusal}")]
+    Entry { name: String, entry: Entry, refusal: SetRefusal },
+    /// The programs of iptables failed.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// A set that was replaced cannot be destroyed.
+    #[error("the ipset {name} cannot be destroyed")]
+    Destroy { name: &'static str, source: DestroyError },
+}
+
+/// Sets and rules, in the network namespace of the thread.
+#[derive(Debug)]
+pub(crate) struct Xtables {
+    tools: Tools,
+    sets: IpSets,
+}
+
+impl Xtables {
+    /// Opens the connection to the kernel's sets.
+    pub(crate) fn open(tools: Tools) -> Result<Self, Error> {
+        Ok(Self { tools, sets: IpSets::open()? })
+    }
+
+    /// Makes sets and rules hold what they should, but leaves entries that nobody wants.
+    pub(crate) fn compare(
+        &mut self,
+        wanted: &HashSet<FamilyEntry>,
+        inputs: &[RuleInputs<'_>],
+    ) -> Result<Compared, XtablesError> {
+        let start = Instant::now();
+        let mut compared = Compared::default();
+        let mut by_set: BTreeMap<(IpFamily, Set), Vec<Entry>> = BTreeMap::new();
+        for (family, set, entry) in wanted {
+            by_set.entry((*family, *set)).or_default().push(*entry);
+        }
+        for inputs in inputs {
+            for set in Set::ALL {
+                let entries = by_set.remove(&(inputs.family, set)).unwrap_or_default();
+                self.compare_set(inputs.family, set, &entries, &mut compared)?;
+            }
+        }
+        let missing = compared.missing.clone();
+        self.commit(&mut compared.done, &missing, &[])?;
+        compared.done.commit = start.elapsed();
+        for inputs in inputs {
+            self.compare_rules(inputs, &mut compared)?;
+        }
+        Ok(compared)
+    }
+
+    fn compare_set(
+        &mut self,
+        family: IpFamily,
+        set: Set,
+        wanted: &[Entry],
+        compared: &mut Compared,
+    ) -> Result<(), XtablesError> {
+        let name = set.name(family).to_string();
+        let failed = |action| {
+            let name = name.clone();
+            move |source| XtablesError::Set { name, action, source }
+        };
+        let found = self.sets.describe(&name).map_err(failed("read"))?;
+        let Some(found) = found else {
+            self.sets.create(&spec(&name, set, family, wanted.len())).map_err(failed("made"))?;
+            compared.done.added += 1;
+            compared.missing.extend(wanted.iter().map(|entry| (family, set, *entry)));
+            return Ok(());
+        };
+        if found.kind != set.kind() {
+            let (found, wanted) = (found.kind.as_str(), set.kind().as_str());
+            return Err(XtablesError::SetType { name, found, wanted });
+        }
+        if found.kind != SetType::BitmapPort && (found.max_elements as usize) < wanted.len() {
+            return self.replace(family, set, wanted, &mut compared.done);
+        }
+        let held = self.sets.entries(&name).map_err(failed("read"))?.unwrap_or_default();
+        let held: BTreeSet<Entry> = held.into_iter().collect();
+        let wanted: BTreeSet<Entry> = wanted.iter().copied().collect();
+        compared.missing.extend(wanted.difference(&held).map(|entry| (family, set, *entry)));
+        compared.stale.extend(held.difference(&wanted).map(|entry| (family, set, *entry)));
+        Ok(())
+    }
+
+    /// Replaces a set by a larger one, which has its entries before rules match it.
+    fn replace(
+        &mut self,
+        family: IpFamily,
+        set: Set,
+        wanted: &[Entry],
+        done: &mut Done,
+    ) -> Result<(), XtablesError> {
+        let name = set.name(family).to_string();
+        let failed = |name: &str, action| {
+            let name = name.to_owned();
+            move |source| XtablesError::Set { name, action, source }
+        };
+        let destroyed = |result: Result<bool, DestroyError>| {
+            result.map_err(|source| XtablesError::Destroy { name: LARGER, source })
+        };
+        // An earlier attempt may have been interrupted.
+        destroyed(self.sets.destroy(LARGER))?;
+        let larger = spec(LARGER, set, family, wanted.len());
+        self.sets.create(&larger).map_err(failed(LARGER, "made"))?;
+        let mut batch = SetBatch::default();
+        wanted.iter().for_each(|entry| batch.add(LARGER, *entry));
+        let refusals = self.sets.commit(&batch).map_err(XtablesError::Entries)?;
+        if let Some(refusal) = refusals.into_iter().next() {
+            let entry = wanted[refusal.index];
+            return Err(XtablesError::Entry { name: LARGER.to_owned(), entry, refusal });
+        }
+        self.sets.swap(LARGER, &name).map_err(failed(&name, "replaced"))?;
+        destroyed(self.sets.destroy(LARGER))?;
+        done.added += wanted.len();
+        done.messages += batch.len();
+        done.bytes += batch.bytes();
+        Ok(())
+    }
+
+    /// Adds and deletes entries. Entries that are there already, or gone already, are no errors.
+    pub(crate) fn commit(
+        &mut self,
+        done: &mut Done,
+        add: &[FamilyEntry],
+        delete: &[FamilyEntry],
+    ) -> Result<(), XtablesError> {
+        if add.is_empty() && delete.is_empty() {
+            return Ok(());
+        }
+        let mut batch = SetBatch::default();
+        for (family, set, entry) in add {
+            batch.add(&set.name(*family).to_string(), *entry);
+        }
+        for (family, set, entry) in delete {
+            batch.delete(&set.name(*family).to_string(), *entry);
+        }
+        let start = Instant::now();
+        let refusals = self.sets.commit(&batch).map_err(XtablesError::Entries)?;
+        done.commit += start.elapsed();
+        if let Some(refusal) = refusals.into_iter().next() {
+            let all = || add.iter().chain(delete);
+            if let Some((family, set, entry)) = all().nth(refusal.index) {
+                let name = set.name(*family).to_string();
+                return Err(XtablesError::Entry { name, entry: *entry, refusal });
+            }
+        }
+        done.added += add.len();
+        done.removed += delete.len();
+        done.messages += batch.len();
+        done.bytes += batch.bytes();
+        Ok(())
+    }
+
+    fn compare_rules(
+        &self,
+        inputs: &RuleInputs<'_>,
+        compared: &mut Compared,
+    ) -> Result<(), XtablesError> {
+        let Some(programs) = self.tools.get(inputs.family) else { return Ok(()) };
+        let mut altered = Vec::new();
+        let (dump, is_whole) = match programs.save() {
+            Ok(dump) => (dump, true),
+            // Another program has put rules into the same tables that iptables cannot print.
+            Err(ToolError::Incompatible { .. }) => (programs.held_jumps(&rules::jumps())?, false),
+            Err(error) => return Err(error.into()),
+        };
+        let mut changes = Changes::default();
+        for (table, chain) in rules::chains(inputs) {
+            if dump.chain(table, &chain.name) != Some(&chain.rules) {
+                altered.push(format!("{} in {}", chain.name, table.name()));
+                changes.write_chain(table, chain);
+            }
+        }
+        for (table, from) in compare_jumps(&mut changes, &dump) {
+            altered.push(format!("{from} in {}", table.name()));
+        }
+        if is_whole {
+            compared.chains.extend(altered.into_iter().map(|chain| (inputs.family, chain)));
+        }
+        restore(programs, &changes, &mut compared.done)
+    }
+
+    /// Writes the chains that depend on Services anew.
+    pub(crate) fn write_exceptions(
+        &self,
+        inputs: &RuleInputs<'_>,
+        done: &mut Done,
+    ) -> Result<(), XtablesError> {
+        let Some(programs) = self.tools.get(inputs.family) else { return Ok(()) };
+        let mut changes = Changes::default();
+        for (table, chain) in rules::exceptions(inputs) {
+            changes.write_chain(table, chain);
+        }
+        restore(programs, &changes, done)
+    }
+}
+
+fn restore(programs: &Programs, changes: &Changes, done: &mut Done) -> Result<(), XtablesError> {
+    let text = changes.to_text();
+    if text.is_empty() {
+        return Ok(());
+    }
+    let restored = programs.restore(&text)?;
+    let (added, removed) = changes.counts();
+    done.added += added;
+    done.removed += removed;
+    done.messages += text.lines().count();
+    done.bytes += text.len();
+    done.commit += restored.commit;
+    done.waited += restored.waited;
+    Ok(())
+}
+
+/// Adds missing jumps. Returns the chains that lacked one.
+fn compare_jumps(changes: &mut Changes, dump: &Dump) -> Vec<(Table, &'static str)> {
+    let mut lacking = Vec::new();
+    for jump in rules::jumps() {
+        let held = dump.chain(jump.table, jump.from).unwrap_or_default();
+        if !held.iter().any(|rule| target(rule) == Some(jump.to)) {
+            changes.insert_rule(jump.table, jump.from, &jump.rule);
+            lacking.push((jump.table, jump.from));
+        }
+    }
+    lacking
+}
+
+/// Returns the set with room for so many entries.
+fn spec(name: &str, set: Set, family: IpFamily, entries: usize) -> SetSpec {
+    let needed = u32::try_from(entries.saturating_mul(2)).unwrap_or(u32::MAX);
+    SetSpec {
+        name: name.to_owned(),
+        kind: set.kind(),
+        is_v6: family == IpFamily::V6,
+        max_elements: if entries > USUAL_MOST as usize { needed } else { USUAL_MOST },
+    }
+}

@@ -1,0 +1,66 @@
+//! How Services become virtual servers, addresses, entries of sets, and rules.
+//!
+//! - [`servers`]: the virtual servers of a Service port, with their real servers.
+//! - [`entries`]: the entries of sets and the addresses that a Service port needs.
+//! - [`exceptions`]: the frontends that need rules of their own.
+//!
+//! A packet to a Service arrives at an address of the node: the addresses of Services are on
+//! `kube-ipvs0`. The nat rules mark the packet if the client is to be masqueraded, the filter rules drop
+//! or refuse the packet, and then IPVS takes it, translates it to an endpoint and sends it on.
+//!
+//! IPVS chooses a virtual server by the destination alone, so one frontend has one pool. Where
+//! `externalTrafficPolicy: Local` gives clients on this node another pool, the virtual server has the
+//! `Local` pool, and a rule translates the destination of clients on this node to the cluster IP, whose
+//! virtual server has the `Cluster` pool.
+//!
+//! All functions are pure.
+
+pub(crate) mod entries;
+pub(crate) mod exceptions;
+pub(crate) mod servers;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use switchyard_core::{
+    model::IpFamily,
+    state::{NodePortAddresses, NodeState, ResolvedServicePort},
+};
+
+use crate::scheduler::Scheduler;
+
+/// The input besides a Service port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context<'a> {
+    /// The node's settings.
+    pub(crate) node: &'a NodeState,
+    /// The scheduler of Services that ask for nothing.
+    pub(crate) scheduler: Scheduler,
+    /// The schedulers that the kernel does not have.
+    pub(crate) missing: &'a [Scheduler],
+}
+
+impl Context<'_> {
+    /// Returns the scheduler of a Service port, and the one that the port asks for if the kernel does not
+    /// have that.
+    pub(crate) fn scheduler(&self, port: &ResolvedServicePort) -> (Scheduler, Option<Scheduler>) {
+        let wanted = Scheduler::choose(self.scheduler, port);
+        match self.missing.contains(&wanted) {
+            true => (Scheduler::RoundRobin, Some(wanted)),
+            false => (wanted, None),
+        }
+    }
+}
+
+/// Returns the addresses of the node that serve node ports. Core lists all of them for this backend
+/// ([`Abilities::lists_node_ports`](switchyard_core::proxier::Abilities::lists_node_ports)).
+pub(crate) fn node_addresses(
+    node: &NodeState,
+    family: IpFamily,
+) -> impl Iterator<Item = IpAddr> + use<'_> {
+    static NONE: BTreeSet<IpAddr> = BTreeSet::new();
+    let listed = match node.node_ports.get(family) {
+        NodePortAddresses::Only(ips) => ips,
+        NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback => &NONE,
+    };
+    listed.iter().copied().filter(move |ip| IpFamily::of(ip) == family)
+}

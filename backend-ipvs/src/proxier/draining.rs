@@ -1,0 +1,218 @@
+//! Real servers that take no new connections, and are there for the connections that they have.
+//!
+//! A real server that leaves a pool gets weight 0, and is deleted when its last connection has ended,
+//! or when time is up: the kernel would end the connections of a real server that is deleted.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use switchyard_ipvs_netlink::{RealServer, Selector};
+
+/// The time from the last new one to the first look: most have no connections.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest time between two looks.
+const LONGEST: Duration = Duration::from_secs(32);
+
+/// The real servers that drain.
+#[derive(Debug)]
+pub(crate) struct Draining {
+    servers: HashMap<Selector, Drained>,
+    /// How long a real server may take.
+    limit: Duration,
+    /// When to look next, and the time from then to the look after.
+    next: Option<(Instant, Duration)>,
+}
+
+/// The real servers of one virtual server that drain.
+#[derive(Debug, Default)]
+struct Drained {
+    since: BTreeMap<SocketAddr, Instant>,
+    /// Whether the virtual server goes with the last of them.
+    is_last: bool,
+}
+
+/// What a look at a virtual server shows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The real servers to be deleted.
+    pub(crate) over: Vec<SocketAddr>,
+    /// Whether the virtual server is to be deleted with them.
+    pub(crate) is_last: bool,
+}
+
+impl Draining {
+    /// Returns an empty list, with the longest time that a real server may take.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { servers: HashMap::new(), limit, next: None }
+    }
+
+    /// Notes that a real server has weight 0. Returns whether that is new.
+    pub(crate) fn begin(&mut self, of: Selector, address: SocketAddr, now: Instant) -> bool {
+        let drained = self.servers.entry(of).or_default();
+        let is_new = !drained.since.contains_key(&address);
+        if is_new {
+            drained.since.insert(address, now);
+            self.next = Some((now + FIRST, 2 * FIRST));
+        }
+        is_new
+    }
+
+    /// Notes that a real server is gone, or takes new connections again. Returns whether the real server
+    /// was draining.
+    pub(crate) fn end(&mut self, of: &Selector, address: &SocketAddr) -> bool {
+        let Some(drained) = self.servers.get_mut(of) else { return false };
+        let existed = drained.since.remove(address).is_some();
+        if drained.since.is_empty() {
+            self.servers.remove(of);
+        }
+        existed
+    }
+
+    /// Notes that a virtual server is gone.
+    pub(crate) fn forget(&mut self, selector: &Selector) {
+        self.servers.remove(selector);
+    }
+
+    /// Whether real servers of a virtual server are draining.
+    pub(crate) fn has(&self, selector: &Selector) -> bool {
+        self.servers.contains_key(selector)
+    }
+
+    /// The real servers of a virtual server that are draining.
+    pub(crate) fn of(&self, selector: &Selector) -> Vec<SocketAddr> {
+        self.servers.get(selector).map_or_else(Vec::new, |d| d.since.keys().copied().collect())
+    }
+
+    /// All real servers that are draining.
+    pub(crate) fn all(&self) -> HashSet<(Selector, SocketAddr)> {
+        let of = |(selector, drained): (&Selector, &Drained)| {
+            drained.since.keys().map(|address| (*selector, *address)).collect::<Vec<_>>()
+        };
+        self.servers.iter().flat_map(of).collect()
+    }
+
+    /// Sets whether a virtual server is there for its draining real servers alone.
+    pub(crate) fn set_last(&mut self, selector: &Selector, is_last: bool) {
+        if let Some(drained) = self.servers.get_mut(selector) {
+            drained.is_last = is_last;
+        }
+    }
+
+    /// The virtual servers to look at now.
+    pub(crate) fn due(&self, now: Instant) -> Vec<Selector> {
+        match self.next {
+            Some((next, _)) if next <= now => self.servers.keys().copied().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns what is to be done with a virtual server that has these real servers, and forgets what is
+    /// over.
+    pub(crate) fn look(&mut self, at: &Selector, found: &[RealServer], now: Instant) -> Look {
+        let Some(drained) = self.servers.get_mut(at) else { return Look::default() };
+        let limit = self.limit;
+        let mut over = Vec::new();
+        drained.since.retain(|address, since| {
+            let Some(real) = found.iter().find(|real| real.address == *address) else {
+                return false;
+            };
+            let is_over = (real.active == 0 && real.inactive == 0) || now - *since >= limit;
+            if is_over {
+                over.push(*address);
+            }
+            !is_over
+        });
+        let is_last = drained.is_last && drained.since.is_empty();
+        if drained.since.is_empty() {
+            self.servers.remove(at);
+        }
+        Look { over, is_last }
+    }
+
+    /// Plans the next look, after a look at everything that was due.
+    pub(crate) fn plan(&mut self, now: Instant) {
+        self.next = match self.next {
+            _ if self.servers.is_empty() => None,
+            Some((next, pause)) if next <= now => Some((now + pause, (2 * pause).min(LONGEST))),
+            next => next,
+        };
+    }
+
+    /// The time from now to the next look; `None` if nothing drains.
+    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
+        let (next, _) = self.next.filter(|_| !self.servers.is_empty())?;
+        Some(next.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    const SELECTOR: Selector =
+        Selector::Address { protocol: 6, ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), port: 80 };
+
+    fn real(n: u8, active: u32, inactive: u32) -> RealServer {
+        RealServer { address: address(n), weight: 0, active, inactive, is_masquerading: true }
+    }
+
+    fn address(n: u8) -> SocketAddr {
+        (Ipv4Addr::new(10, 1, 0, n), 80).into()
+    }
+
+    #[test]
+    fn a_real_server_goes_with_its_last_connection() {
+        let start = Instant::now();
+        let mut draining = Draining::new(Duration::from_secs(100));
+        assert_eq!(draining.wait(start), None);
+        for n in [1, 2, 3] {
+            draining.begin(SELECTOR, address(n), start);
+        }
+        draining.set_last(&SELECTOR, true);
+        assert_eq!(draining.wait(start), Some(FIRST));
+        assert!(draining.due(start).is_empty());
+        let now = start + FIRST;
+        assert_eq!(draining.due(now), [SELECTOR]);
+        // One has a connection, one has only connections that are being closed, one has none.
+        let found = [real(1, 1, 0), real(2, 0, 1), real(3, 0, 0), real(4, 0, 0)];
+        let look = draining.look(&SELECTOR, &found, now);
+        assert_eq!(look, Look { over: vec![address(3)], is_last: false });
+        draining.plan(now);
+        assert_eq!(draining.wait(now), Some(2 * FIRST));
+        assert!(draining.end(&SELECTOR, &address(1)), "it came back");
+        assert_eq!(draining.of(&SELECTOR), [address(2)]);
+        // Another program has deleted the last of them.
+        let now = now + 2 * FIRST;
+        let look = draining.look(&SELECTOR, &[], now);
+        assert_eq!(look, Look { over: vec![], is_last: true });
+        draining.plan(now);
+        assert_eq!(draining.wait(now), None);
+    }
+
+    #[test]
+    fn time_is_up_at_last() {
+        let start = Instant::now();
+        let mut draining = Draining::new(Duration::from_secs(100));
+        draining.begin(SELECTOR, address(1), start);
+        let busy = [real(1, 1, 0)];
+        let mut now = start;
+        let mut looks = 0;
+        while draining.has(&SELECTOR) {
+            now += draining.wait(now).unwrap();
+            for selector in draining.due(now) {
+                looks += 1;
+                let look = draining.look(&selector, &busy, now);
+                let is_over = now - start >= Duration::from_secs(100);
+                assert_eq!(!look.over.is_empty(), is_over);
+                assert!(!look.is_last, "the virtual server has a pool");
+            }
+            draining.plan(now);
+        }
+        assert_eq!(looks, 8, "after 1, 3, 7, 15, 31, 63, 95 and 127 seconds");
+    }
+}

@@ -1,0 +1,226 @@
+//! The kernel's schedulers, which choose the real server of a new connection (`ipvsadm(8)`).
+
+use std::{fmt, str::FromStr};
+
+use switchyard_core::{
+    model::Spread,
+    proxier::Abilities,
+    state::{Endpoint, ResolvedServicePort},
+};
+use switchyard_ipvs_netlink::VirtualServer;
+
+/// The largest number of endpoints for which `mh` has a place for each: the size of its table
+/// (`CONFIG_IP_VS_MH_TAB_INDEX`, 12 unless a kernel is built otherwise, which makes 4,093).
+const MOST_WITH_MAGLEV: usize = 4093;
+
+/// A scheduler of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Scheduler {
+    /// `rr`: round robin.
+    #[default]
+    RoundRobin,
+    /// `wrr`: round robin by weight.
+    WeightedRoundRobin,
+    /// `lc`: the fewest connections.
+    LeastConnections,
+    /// `wlc`: the fewest connections for the weight.
+    WeightedLeastConnections,
+    /// `lblc`: one real server for each destination address, unless overloaded.
+    LocalityLeastConnections,
+    /// `lblcr`: a few real servers for each destination address.
+    LocalityLeastConnectionsReplicated,
+    /// `sh`: a hash of the client's address.
+    SourceHash,
+    /// `dh`: a hash of the destination address.
+    DestinationHash,
+    /// `sed`: the shortest expected delay.
+    ShortestExpectedDelay,
+    /// `nq`: an idle real server, else as `sed`.
+    NeverQueue,
+    /// `fo`: the greatest weight.
+    WeightedFailover,
+    /// `ovf`: the greatest weight, until it has as many connections.
+    WeightedOverflow,
+    /// `mh`: Maglev's table, by the client's address and port.
+    Maglev,
+}
+
+/// A name that is none of a scheduler of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is no scheduler of the kernel ({})", .0.escape_debug(), names())]
+pub struct UnknownScheduler(pub String);
+
+fn names() -> String {
+    Scheduler::ALL.map(Scheduler::as_str).join(", ")
+}
+
+impl Scheduler {
+    /// Every scheduler.
+    pub const ALL: [Self; 13] = [
+        Self::RoundRobin,
+        Self::WeightedRoundRobin,
+        Self::LeastConnections,
+        Self::WeightedLeastConnections,
+        Self::LocalityLeastConnections,
+        Self::LocalityLeastConnectionsReplicated,
+        Self::SourceHash,
+        Self::DestinationHash,
+        Self::ShortestExpectedDelay,
+        Self::NeverQueue,
+        Self::WeightedFailover,
+        Self::WeightedOverflow,
+        Self::Maglev,
+    ];
+
+    /// The kernel's name of the scheduler.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "rr",
+            Self::WeightedRoundRobin => "wrr",
+            Self::LeastConnections => "lc",
+            Self::WeightedLeastConnections => "wlc",
+            Self::LocalityLeastConnections => "lblc",
+            Self::LocalityLeastConnectionsReplicated => "lblcr",
+            Self::SourceHash => "sh",
+            Self::DestinationHash => "dh",
+            Self::ShortestExpectedDelay => "sed",
+            Self::NeverQueue => "nq",
+            Self::WeightedFailover => "fo",
+            Self::WeightedOverflow => "ovf",
+            Self::Maglev => "mh",
+        }
+    }
+
+    /// The kernel module that has the scheduler.
+    pub fn module(self) -> String {
+        format!("ip_vs_{}", self.as_str())
+    }
+
+    /// The spread that the scheduler does.
+    pub const fn spread(self) -> Spread {
+        match self {
+            Self::RoundRobin | Self::WeightedRoundRobin => Spread::RoundRobin,
+            Self::LeastConnections | Self::WeightedLeastConnections => Spread::LeastConnections,
+            Self::LocalityLeastConnections => Spread::LocalityLeastConnections,
+            Self::LocalityLeastConnectionsReplicated => Spread::LocalityLeastConnectionsReplicated,
+            Self::SourceHash => Spread::SourceHash,
+            Self::DestinationHash => Spread::DestinationHash,
+            Self::ShortestExpectedDelay => Spread::ShortestExpectedDelay,
+            Self::NeverQueue => Spread::NeverQueue,
+            Self::WeightedFailover => Spread::WeightedFailover,
+            Self::WeightedOverflow => Spread::WeightedOverflow,
+            Self::Maglev => Spread::Maglev,
+        }
+    }
+
+    /// Returns the scheduler for a Service port, on a node whose default is `default`. `rr` and `lc`
+    /// give way to `wrr` and `wlc` where endpoints have unequal weights, of which they know nothing.
+    pub fn choose(default: Self, port: &ResolvedServicePort) -> Self {
+        let scheduler = match port.spread {
+            spread if spread == default.spread() => default,
+            // No scheduler draws at random; core asks for nothing that `abilities` lacks.
+            Spread::Random | Spread::RoundRobin => Self::RoundRobin,
+            Spread::SourceHash => Self::SourceHash,
+            Spread::Maglev => Self::Maglev,
+            Spread::LeastConnections => Self::LeastConnections,
+            Spread::ShortestExpectedDelay => Self::ShortestExpectedDelay,
+            Spread::NeverQueue => Self::NeverQueue,
+            Spread::LocalityLeastConnections => Self::LocalityLeastConnections,
+            Spread::LocalityLeastConnectionsReplicated => Self::LocalityLeastConnectionsReplicated,
+            Spread::DestinationHash => Self::DestinationHash,
+            Spread::WeightedFailover => Self::WeightedFailover,
+            Spread::WeightedOverflow => Self::WeightedOverflow,
+        };
+        let is_uneven =
+            |pool: &[Endpoint]| pool.windows(2).any(|two| two[0].weight != two[1].weight);
+        match scheduler {
+            Self::RoundRobin if is_uneven(&port.cluster) || is_uneven(&port.local) => {
+                Self::WeightedRoundRobin
+            }
+            Self::LeastConnections if is_uneven(&port.cluster) || is_uneven(&port.local) => {
+                Self::WeightedLeastConnections
+            }
+            scheduler => scheduler,
+        }
+    }
+
+    /// The flags of virtual servers with the scheduler.
+    ///
+    /// `mh` hashes the client's port, too, as in kube-proxy. `sh` and `mh` take another real server
+    /// if the one that the hash names gets no new connections: `sh` keeps a slot for a real server
+    /// with weight 0, and would refuse the clients whose hash it is.
+    pub const fn flags(self) -> u32 {
+        match self {
+            Self::Maglev => VirtualServer::SCHED1 | VirtualServer::SCHED2,
+            Self::SourceHash => VirtualServer::SCHED1,
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Scheduler {
+    type Err = UnknownScheduler;
+
+    /// Reads the kernel's name. An empty text is `rr`, as in kube-proxy's configuration.
+    fn from_str(text: &str) -> Result<Self, UnknownScheduler> {
+        let found = Self::ALL.into_iter().find(|scheduler| scheduler.as_str() == text);
+        match text {
+            "" => Ok(Self::default()),
+            text => found.ok_or_else(|| UnknownScheduler(text.to_owned())),
+        }
+    }
+}
+
+/// Returns what the backend can program, on a node with this scheduler. Whether the kernel has the
+/// modules shows when the first virtual server asks for each.
+pub(crate) const fn abilities(default: Scheduler) -> Abilities {
+    Abilities::PARITY
+        .with_at_most(Spread::Random, 0)
+        .with(Spread::RoundRobin)
+        .with(Spread::SourceHash)
+        .with_at_most(Spread::Maglev, MOST_WITH_MAGLEV)
+        .with(Spread::LeastConnections)
+        .with(Spread::ShortestExpectedDelay)
+        .with(Spread::NeverQueue)
+        .with(Spread::LocalityLeastConnections)
+        .with(Spread::LocalityLeastConnectionsReplicated)
+        .with(Spread::DestinationHash)
+        .with(Spread::WeightedFailover)
+        .with(Spread::WeightedOverflow)
+        .with_weights()
+        .with_default_spread(default.spread())
+        .with_listed_node_ports()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_kernels() {
+        for scheduler in Scheduler::ALL {
+            assert_eq!(scheduler.as_str().parse(), Ok(scheduler));
+            assert_eq!(scheduler.module(), format!("ip_vs_{scheduler}"));
+        }
+        assert_eq!("".parse(), Ok(Scheduler::RoundRobin));
+        let error = "wrrr".parse::<Scheduler>().unwrap_err();
+        assert!(
+            error.to_string().starts_with("`wrrr` is no scheduler of the kernel (rr, wrr, lc,")
+        );
+    }
+
+    #[test]
+    fn every_spread_but_the_draw_can_be_programmed() {
+        let abilities = abilities(Scheduler::WeightedLeastConnections);
+        for spread in Spread::ALL {
+            assert_eq!(abilities.most_endpoints(spread) > 0, spread != Spread::Random, "{spread}");
+        }
+        assert_eq!(abilities.default_spread(), Spread::LeastConnections);
+    }
+}

@@ -1,0 +1,140 @@
+//! ipvs mode: what IPVS, the device and the parameters of the kernel hold. Packets are the subject of the
+//! cases; here are defects that kube-proxy's ipvs mode has or had, and what other programs change.
+//!
+//! The tests run where `SWITCHYARD_BACKENDS` names `ipvs`: in the virtual machine of `make test-ipvs`.
+
+mod connections;
+mod others;
+mod schedulers;
+mod settings;
+mod starts;
+
+use std::{fmt, time::Duration};
+
+use packet_rig::{
+    Case, Rig, backend, binary,
+    case::MANIFESTS,
+    wait::{scaled, until},
+};
+
+/// Whether ipvs mode is tested here.
+fn is_selected() -> bool {
+    backend::selected().unwrap().contains(&"ipvs")
+}
+
+/// A virtual server, as `/proc/net/ip_vs` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    /// Protocol, and address and port in hexadecimal numbers.
+    at: String,
+    /// The scheduler and the flags.
+    scheduler: String,
+    /// Address and port in hexadecimal numbers, the weight, and the number of connections.
+    reals: Vec<(String, u32, u32)>,
+}
+
+/// Prints them as a person would want to read them in the message of a failure.
+struct Servers(Vec<Server>);
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|server| writeln!(f, "{server:?}"))
+    }
+}
+
+/// Returns the virtual servers of the node.
+fn servers(rig: &Rig) -> Vec<Server> {
+    let node = &rig.topology.node().namespace;
+    let text = node.output("cat", &["/proc/net/ip_vs"], "").unwrap();
+    let mut servers: Vec<Server> = Vec::new();
+    for line in text.lines().skip(3) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match (words.as_slice(), servers.last_mut()) {
+            (["->", real, _, weight, active, inactive], Some(server)) => {
+                let number = |text: &str| text.parse::<u32>().unwrap();
+                let connections = number(active) + number(inactive);
+                server.reals.push(((*real).to_owned(), number(weight), connections));
+            }
+            ([protocol, address, rest @ ..], _) => servers.push(Server {
+                at: format!("{protocol} {address}"),
+                scheduler: rest.join(" "),
+                reals: Vec::new(),
+            }),
+            _ => panic!("{line:?}"),
+        }
+    }
+    servers
+}
+
+/// Returns the weights of the real servers of a virtual server, which are sorted by address.
+fn weights(rig: &Rig, at: &str) -> Vec<u32> {
+    let mut found = servers(rig).into_iter().find(|server| server.at == at);
+    let reals = found.as_mut().map(|server| {
+        server.reals.sort();
+        std::mem::take(&mut server.reals)
+    });
+    reals.unwrap_or_default().into_iter().map(|(_, weight, _)| weight).collect()
+}
+
+/// The addresses of Services that the node takes for its own.
+fn addresses(rig: &Rig) -> Vec<String> {
+    let node = &rig.topology.node().namespace;
+    let text = node.output("ip", &["-brief", "address", "show", "dev", "kube-ipvs0"], "").unwrap();
+    let words = text.split_whitespace().filter(|word| word.contains('/'));
+    words.filter(|word| !word.starts_with("fe80")).map(str::to_owned).collect()
+}
+
+/// Starts the node with these manifests and more fields of the configuration.
+fn start(name: &str, manifests: &str, config: &str) -> Rig {
+    let case = Case {
+        name: name.to_owned(),
+        manifests: manifests.to_owned(),
+        config: Some(config.to_owned()),
+        cluster_cidr: true,
+        ..Case::default()
+    };
+    let mut rig = Rig::start(&case, "ipvs", &binary::find().unwrap()).unwrap();
+    rig.wait_ready().unwrap();
+    rig
+}
+
+/// Writes the manifests anew.
+fn apply(rig: &Rig, manifests: &str) {
+    rig.write(MANIFESTS, manifests).unwrap();
+}
+
+/// Waits until it is so, and fails with what there is if it never is.
+fn wait(rig: &Rig, what: &str, is_so: impl FnMut() -> bool) {
+    let patience = scaled(Duration::from_secs(10));
+    assert!(
+        until(patience, is_so),
+        "{what}\n{}{:?}\n{}",
+        Servers(servers(rig)),
+        addresses(rig),
+        rig.proxy.log()
+    );
+}
+
+/// A Service `web` with a fixed cluster IP, more fields of its `spec`, and these addresses as endpoints.
+fn web(annotations: &str, spec: &str, endpoints: &[&str]) -> String {
+    let endpoints: Vec<String> =
+        endpoints.iter().map(|ip| format!("{{addresses: [{ip}], nodeName: node-2}}")).collect();
+    format!(
+        "apiVersion: v1\nkind: Service\n\
+         metadata: {{name: web, annotations: {{{annotations}}}}}\n\
+         spec: {{clusterIP: 10.96.0.10, {spec}ports: [{{port: 80}}]}}\n\
+         ---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: web-4, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\nports: [{{name: \"\", port: 8080}}]\n\
+         endpoints: [{}]\n",
+        endpoints.join(", ")
+    )
+}
+
+/// The virtual server of [`web`].
+const WEB: &str = "TCP 0A60000A:0050";
+
+/// The pods of the other node.
+const C: &str = "10.244.2.10";
+const D: &str = "10.244.2.11";

@@ -1,0 +1,62 @@
+//! What the kernel is set to.
+
+use packet_rig::Rig;
+
+use super::{C, WEB, is_selected, servers, start, wait, web};
+
+fn value(rig: &Rig, name: &str) -> String {
+    let path = format!("/proc/sys/net/ipv4/{name}");
+    rig.topology.node().namespace.output("cat", &[&path], "").unwrap().trim().to_owned()
+}
+
+#[test]
+fn parameters_are_those_that_ipvs_needs() {
+    if !is_selected() {
+        return;
+    }
+    let rig = start("parameters", &web("", "", &[C]), "ipvs: {strictARP: true}");
+    for (name, expected) in [
+        ("vs/conntrack", "1"),
+        ("vs/expire_nodest_conn", "1"),
+        ("vs/expire_quiescent_template", "1"),
+        ("vs/conn_reuse_mode", "1"),
+        ("ip_forward", "1"),
+        ("conf/all/arp_ignore", "1"),
+        ("conf/all/arp_announce", "2"),
+    ] {
+        assert_eq!(value(&rig, name), expected, "{name}");
+    }
+}
+
+/// Only what is configured is set.
+#[test]
+fn timeouts_are_set() {
+    if !is_selected() {
+        return;
+    }
+    let config = "ipvs: {tcpTimeout: 100s, tcpFinTimeout: 7s}";
+    let rig = start("timeouts", &web("", "", &[C]), config);
+    let timeouts = rig.topology.node().namespace.run(|| {
+        let mut ipvs = switchyard_ipvs_netlink::Ipvs::open().unwrap().unwrap();
+        ipvs.timeouts().unwrap()
+    });
+    let timeouts = timeouts.unwrap();
+    // What is not configured is the kernel's.
+    assert_eq!((timeouts.tcp, timeouts.tcp_fin, timeouts.udp), (100, 7, 300));
+}
+
+/// Clients with affinity have a virtual server that remembers them.
+#[test]
+fn affinity_is_persistence() {
+    if !is_selected() {
+        return;
+    }
+    let affinity = "sessionAffinity: ClientIP, \
+                    sessionAffinityConfig: {clientIP: {timeoutSeconds: 70}}, ";
+    let rig = start("affinity", &web("", affinity, &[C]), "");
+    wait(&rig, "the virtual server remembers", || {
+        let found = servers(&rig).into_iter().find(|server| server.at == WEB);
+        // The timeout in the kernel's ticks, of which 250 are a second.
+        found.is_some_and(|server| server.scheduler == "rr persistent 17500 FFFFFFFF")
+    });
+}
