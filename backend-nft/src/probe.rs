@@ -4,9 +4,8 @@
 //! with an operation that the kernel must refuse, so that nothing is committed. If that is the only
 //! refusal, the rest would have worked. The tables may exist, with what an earlier run has programmed.
 
-use std::fs;
-
 use switchyard_core::model::{PerFamily, Protocol};
+use switchyard_interfaces::KernelVersion;
 
 use crate::{
     layout::{
@@ -19,8 +18,8 @@ use crate::{
     },
 };
 
-/// The oldest kernel whose nftables do what the backend needs: major and minor version.
-const OLDEST_KERNEL: (u32, u32) = (5, 13);
+/// The oldest kernel whose nftables do what the backend needs.
+const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 13);
 /// The chains that the probe asks for.
 const NAT_IN: &str = "switchyard-probe-in";
 const NAT_OUT: &str = "switchyard-probe-out";
@@ -36,11 +35,8 @@ const NO_SUCH_CHAIN: &str = "switchyard-no-such-chain";
 #[non_exhaustive]
 pub enum ProbeError {
     /// The kernel is too old.
-    #[error("the kernel is {release}; {}.{} or newer is needed", OLDEST_KERNEL.0, OLDEST_KERNEL.1)]
-    OldKernel {
-        /// The kernel's release, such as `5.10.0-28-amd64`.
-        release: String,
-    },
+    #[error("the kernel is {0}; {OLDEST_KERNEL} or newer is needed")]
+    OldKernel(KernelVersion),
     /// The transport cannot be opened, or the probe did not reach the kernel.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -77,8 +73,7 @@ pub fn probe(
     any_kernel: bool,
 ) -> Result<(), ProbeError> {
     if !any_kernel {
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        check_release(release.trim())?;
+        check_version(KernelVersion::running())?;
     }
     // The needs of the transport itself. The dry run always takes netlink: the program nft does not
     // report which operation was refused.
@@ -97,15 +92,11 @@ fn chosen(families: &PerFamily<bool>) -> Vec<Family> {
     Family::ALL.into_iter().filter(|&family| *families.get(family.into())).collect()
 }
 
-/// Checks the kernel's release (`6.1.0-18-amd64`). A release without version numbers passes.
-fn check_release(release: &str) -> Result<(), ProbeError> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return Ok(());
-    };
-    match (major, minor) >= OLDEST_KERNEL {
-        true => Ok(()),
-        false => Err(ProbeError::OldKernel { release: release.to_owned() }),
+/// Checks the kernel's version. An unknown one passes.
+fn check_version(version: Option<KernelVersion>) -> Result<(), ProbeError> {
+    match version {
+        Some(version) if version < OLDEST_KERNEL => Err(ProbeError::OldKernel(version)),
+        _ => Ok(()),
     }
 }
 
@@ -268,13 +259,14 @@ mod tests {
 
     #[test]
     fn kernels_have_an_age() {
-        check_release("6.1.0-18-amd64").unwrap();
-        check_release("5.13.0").unwrap();
-        check_release("unknown").unwrap();
+        let check = |major, minor| check_version(Some(KernelVersion(major, minor)));
+        check(6, 1).unwrap();
+        check(5, 13).unwrap();
+        check_version(None).unwrap();
         assert_eq!(
-            check_release("5.10.0-28").unwrap_err().to_string(),
-            "the kernel is 5.10.0-28; 5.13 or newer is needed"
+            check(5, 10).unwrap_err().to_string(),
+            "the kernel is 5.10; 5.13 or newer is needed"
         );
-        check_release("4.18.0").unwrap_err();
+        check(4, 18).unwrap_err();
     }
 }

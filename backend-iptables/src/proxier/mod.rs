@@ -20,7 +20,7 @@ use switchyard_core::{
     state::{NodeState, State},
     transition::Transition,
 };
-use switchyard_interfaces::{ROUTE_LOCALNET, route_localnet};
+use switchyard_interfaces::route_localnet;
 use switchyard_xtables::{
     Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
 };
@@ -184,8 +184,7 @@ impl IptablesProxier {
             {
                 tracing::error!(
                     err = %Chain(&error),
-                    "Node ports cannot be reached at loopback addresses: \
-                     {ROUTE_LOCALNET} cannot be set"
+                    "Node ports cannot be reached at loopback addresses"
                 );
             }
             let print = Fingerprint::read(programs);

@@ -23,7 +23,7 @@ use switchyard_core::{
     state::{NodeState, State},
     transition::Transition,
 };
-use switchyard_interfaces::{ROUTE_LOCALNET, route_localnet};
+use switchyard_interfaces::route_localnet;
 
 use self::{changes::Changes, memory::Memory};
 use crate::{
@@ -101,8 +101,7 @@ impl NftProxier {
             Err(_) if !self.routes_localnet => {}
             Err(error) => tracing::error!(
                 err = %Chain(error),
-                "Node ports cannot be reached at loopback addresses: \
-                 {ROUTE_LOCALNET} cannot be set"
+                "Node ports cannot be reached at loopback addresses"
             ),
         }
         self.routes_localnet = routed.is_ok();

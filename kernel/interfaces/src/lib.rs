@@ -1,4 +1,4 @@
-//! What a proxy must know of the node's own network interfaces.
+//! What a proxy must know of the node's own network interfaces and of the running kernel.
 //!
 //! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are
 //!   served on them. An engine takes the follower as it is:
@@ -15,16 +15,22 @@
 //!   ```
 //!
 //! - [`families`]: the IP families that the kernel has.
-//! - [`route_localnet`]: has the kernel route loopback addresses.
+//! - [`KernelVersion`]: the version of the kernel.
+//! - [`set_sysctl`]: sets a parameter of the kernel, if it differs; [`route_localnet`] has the kernel route
+//!   loopback addresses.
 
 #![forbid(unsafe_code)]
 
 mod families;
 mod follower;
+mod kernel_version;
 mod localnet;
+mod sysctl;
 
 pub use self::{
     families::families,
     follower::{AddressError, AddressFollower},
-    localnet::{ROUTE_LOCALNET, route_localnet},
+    kernel_version::KernelVersion,
+    localnet::route_localnet,
+    sysctl::{SysctlError, set_sysctl},
 };

@@ -1,9 +1,11 @@
 //! The kernel's setting that node ports on IPv4's loopback addresses need.
 
-use std::{fs, io};
+use std::path::Path;
+
+use crate::{SysctlError, set_sysctl};
 
 /// The file of the setting, for all interfaces of this network namespace.
-pub const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
 /// Has the kernel route packets with loopback addresses through any interface: translated packets
 /// that leave the node from 127.0.0.1, and the answers to them. Writes nothing if the kernel does so
@@ -13,11 +15,6 @@ pub const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// # Errors
 /// If the setting cannot be written, as without privileges or in a container with a read-only
 /// `/proc/sys`.
-pub fn route_localnet() -> io::Result<()> {
-    if fs::read_to_string(ROUTE_LOCALNET).is_ok_and(|text| text.trim() == "1") {
-        return Ok(());
-    }
-    fs::write(ROUTE_LOCALNET, "1")?;
-    tracing::info!(setting = ROUTE_LOCALNET, "The kernel routes loopback addresses from now on");
-    Ok(())
+pub fn route_localnet() -> Result<(), SysctlError> {
+    set_sysctl(Path::new(ROUTE_LOCALNET), "1")
 }
