@@ -19,6 +19,7 @@ pub(crate) const NO_MATCH: u32 = 4;
 
 /// Commands (`enum ipset_cmd`).
 pub(crate) mod command {
+    pub(crate) const PROTOCOL: u8 = 1;
     pub(crate) const CREATE: u8 = 2;
     pub(crate) const DESTROY: u8 = 3;
     pub(crate) const FLUSH: u8 = 4;
@@ -26,6 +27,7 @@ pub(crate) mod command {
     pub(crate) const LIST: u8 = 7;
     pub(crate) const ADD: u8 = 9;
     pub(crate) const DELETE: u8 = 10;
+    pub(crate) const TYPE: u8 = 13;
 }
 
 /// Attributes of a command (`IPSET_ATTR_*`).
@@ -48,6 +50,8 @@ pub(crate) mod attribute {
     pub(crate) const DATA: u16 = 7;
     /// Entries: nested, each in a [`DATA`].
     pub(crate) const ENTRIES: u16 = 8;
+    /// One byte (`IPSET_ATTR_REVISION_MIN`).
+    pub(crate) const LEAST_REVISION: u16 = 10;
 }
 
 /// Attributes of a set or of an entry (`IPSET_ATTR_*`).

@@ -6,6 +6,7 @@
 //!
 //! - [`IpSets::create`], [`IpSets::swap`], [`IpSets::flush`] and [`IpSets::destroy`] change sets.
 //! - [`IpSets::commit`] sends a [`SetBatch`] of changes of entries, many in one datagram.
+//! - [`IpSets::is_available`] and [`IpSets::has_type`]: what the kernel has.
 //! - [`IpSets::names`], [`IpSets::describe`] and [`IpSets::entries`] return what there is.
 //!
 //! All calls block, for as long as the kernel takes to answer.
@@ -15,6 +16,7 @@ mod batch;
 mod entry;
 mod refusal;
 mod set;
+mod support;
 
 use switchyard_netlink::{
     Error, KernelError, Message, Socket, Writer, flags,

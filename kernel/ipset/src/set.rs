@@ -47,7 +47,7 @@ pub struct SetSpec {
 
 impl SetType {
     /// All types.
-    const ALL: [Self; 5] =
+    pub const ALL: [Self; 5] =
         [Self::HashIp, Self::HashIpPort, Self::HashIpPortIp, Self::HashIpPortNet, Self::BitmapPort];
 
     /// The kernel's name of the type.
@@ -61,6 +61,20 @@ impl SetType {
         }
     }
 
+    /// The kernel module that has the type.
+    pub fn module(self) -> String {
+        format!("ip_set_{}", self.as_str().replace(':', "_").replace(',', ""))
+    }
+
+    /// The family of sets of the type.
+    pub(crate) fn family(self, is_v6: bool) -> u8 {
+        match (self, is_v6) {
+            (Self::BitmapPort, _) => NO_FAMILY,
+            (_, false) => IPV4,
+            (_, true) => IPV6,
+        }
+    }
+
     /// Reads the type of a set from the attributes of the set; `None` if it is unknown.
     pub(crate) fn of(attributes: Attributes<'_>) -> Option<Self> {
         let name = attributes.find_kind(attribute::TYPE_NAME)?.str()?;
@@ -69,7 +83,7 @@ impl SetType {
 
     /// The revision of the type that sets are made of: those of Linux 3.18, which all newer kernels
     /// and programs know. A program lists no set of a revision that is newer than itself.
-    fn revision(self) -> u8 {
+    pub(crate) fn revision(self) -> u8 {
         match self {
             Self::BitmapPort => 3,
             Self::HashIp => 4,
@@ -85,7 +99,7 @@ impl SetSpec {
         writer.string(attribute::SET_NAME, &self.name);
         writer.string(attribute::TYPE_NAME, self.kind.as_str());
         writer.u8(attribute::REVISION, self.kind.revision());
-        writer.u8(attribute::FAMILY, self.family());
+        writer.u8(attribute::FAMILY, self.kind.family(self.is_v6));
         writer.nest(attribute::DATA, |w| match self.kind {
             SetType::BitmapPort => {
                 w.be16(data::PORT | NETWORK_ORDER, 0);
@@ -117,13 +131,5 @@ impl SetSpec {
             is_v6: attributes.find_kind(attribute::FAMILY)?.u8()? == IPV6,
             max_elements,
         })
-    }
-
-    fn family(&self) -> u8 {
-        match (self.kind, self.is_v6) {
-            (SetType::BitmapPort, _) => NO_FAMILY,
-            (_, false) => IPV4,
-            (_, true) => IPV6,
-        }
     }
 }
