@@ -16,6 +16,7 @@
 //!
 //! - [`families`]: the IP families that the kernel has.
 //! - [`KernelVersion`]: the version of the kernel.
+//! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 //! - [`set_sysctl`]: sets a parameter of the kernel, if it differs; [`route_localnet`] has the kernel route
 //!   loopback addresses.
 
@@ -24,6 +25,7 @@
 mod families;
 mod follower;
 mod kernel_version;
+mod link_type;
 mod localnet;
 mod sysctl;
 
@@ -31,6 +33,7 @@ pub use self::{
     families::families,
     follower::{AddressError, AddressFollower},
     kernel_version::KernelVersion,
+    link_type::has_link_type,
     localnet::route_localnet,
     sysctl::{SysctlError, set_sysctl},
 };
