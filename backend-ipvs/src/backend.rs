@@ -1,17 +1,24 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
 use switchyard_core::{
     config::NodeConfig,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
-
+use switchyard_interfaces::KernelVersion;
 use switchyard_ipvs_netlink::Ipvs;
-use switchyard_xtables::{InstalledPrograms, ProgramOptions, Tools};
+use switchyard_xtables::ProgramOptions;
 
 use crate::{
     IpvsConfig, Scheduler, UnknownScheduler,
     filter::{Filter, xtables::Xtables},
-    kernel_settings, leftovers, probe,
+    kernel_settings, leftovers,
+    packet_filter::{self, PacketFilter},
+    probe,
     proxier::IpvsProxier,
 };
 
@@ -19,12 +26,45 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct IpvsBackend {
     config: IpvsConfig,
+    /// The packet filter that the last probe chose. The choice means running programs.
+    filter: Mutex<Option<PacketFilter>>,
 }
 
 impl IpvsBackend {
     /// Creates the backend with this configuration.
     pub fn new(config: IpvsConfig) -> Self {
-        Self { config }
+        Self { config, filter: Mutex::default() }
+    }
+
+    /// The packet filter, which is chosen once.
+    fn packet_filter(&self) -> PacketFilter {
+        let mut filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner);
+        let choose =
+            || packet_filter::packet_filter(&ProgramOptions::default(), self.config.families);
+        filter.get_or_insert_with(choose).clone()
+    }
+
+    fn open_proxier(&self) -> Result<IpvsProxier, ProxierError> {
+        let scheduler = self.config.scheduler.parse().unwrap_or_else(|error: UnknownScheduler| {
+            tracing::error!(err = %error, "ipvs.scheduler cannot be used; rr is used instead");
+            Scheduler::default()
+        });
+        probe::has_ipvs();
+        let ipvs = Ipvs::open().map_err(failed("cannot reach IPVS"))?.ok_or_else(|| {
+            ProxierError::unsupported(Mode::IPVS, "the kernel module ip_vs is missing")
+        })?;
+        let filter = self.packet_filter();
+        let families = filter.families(self.config.families);
+        let filter = match filter {
+            PacketFilter::Iptables(tools) => {
+                Filter::Xtables(Xtables::open(tools).map_err(failed("cannot reach IP sets"))?)
+            }
+            PacketFilter::Nftables { reason } => {
+                return Err(ProxierError::unsupported(Mode::IPVS, reason));
+            }
+        };
+        IpvsProxier::new(self.config.clone(), families, scheduler, ipvs, filter)
+            .map_err(failed("cannot reach rtnetlink"))
     }
 }
 
@@ -34,11 +74,7 @@ impl Backend for IpvsBackend {
     }
 
     fn probe(&self) -> Result<Support, Unusable> {
-        if !probe::has_ipvs() {
-            return Err(Unusable::Node("the kernel module ip_vs is missing".to_owned()));
-        }
-        let tools = self.tools().map_err(|e| Unusable::Backend(e.to_string()))?;
-        Ok(Support::new(tools.families()))
+        probe::probe(self.config.families, || self.packet_filter())
     }
 
     fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
@@ -67,35 +103,13 @@ impl Backend for IpvsBackend {
         &[Mode::NFTABLES, Mode::IPTABLES]
     }
 
+    /// Sets the kernel's parameters for IPVS.
     fn prepare(&self, _node: &NodeConfig) -> Result<(), ProxierError> {
-        kernel_settings::apply(self.config.strict_arp)
-            .map_err(failed("cannot set the kernel's parameters"))
-    }
-}
-
-impl IpvsBackend {
-    fn tools(&self) -> Result<Tools, ProxierError> {
-        let installed = InstalledPrograms::find(&ProgramOptions::default());
-        let tools = installed.choose(None, self.config.families);
-        let tools =
-            tools.map_err(|missing| ProxierError::unsupported(Mode::IPVS, missing.reason))?;
-        tools.usable().map_err(|error| ProxierError::unsupported(Mode::IPVS, error.to_string()))
-    }
-
-    fn open_proxier(&self) -> Result<IpvsProxier, ProxierError> {
-        let scheduler = self.config.scheduler.parse().unwrap_or_else(|error: UnknownScheduler| {
-            tracing::error!(err = %error, "ipvs.scheduler cannot be used; rr is used instead");
-            Scheduler::default()
-        });
-        let ipvs = Ipvs::open().map_err(failed("cannot reach IPVS"))?;
-        let ipvs = ipvs.ok_or_else(|| {
-            ProxierError::unsupported(Mode::IPVS, "the kernel module ip_vs is missing")
-        })?;
-        let tools = self.tools()?;
-        let families = tools.families();
-        let filter = Xtables::open(tools).map_err(failed("cannot reach ipsets"))?;
-        IpvsProxier::new(self.config.clone(), families, scheduler, ipvs, Filter::Xtables(filter))
-            .map_err(failed("cannot open a socket for the device"))
+        // The parameters appear with the module.
+        probe::has_ipvs();
+        let root = Path::new(kernel_settings::PROC_SYS);
+        kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running())
+            .map_err(failed("cannot prepare the kernel for IPVS"))
     }
 }
 

@@ -32,6 +32,7 @@ mod filter;
 mod kernel_settings;
 mod layout;
 mod leftovers;
+mod packet_filter;
 mod probe;
 mod proxier;
 mod scheduler;

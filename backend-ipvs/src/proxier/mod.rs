@@ -23,6 +23,7 @@ use std::{
     collections::BTreeSet,
     mem,
     net::IpAddr,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -34,7 +35,7 @@ use switchyard_core::{
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
-use switchyard_interfaces::{DeviceError, DummyDevice};
+use switchyard_interfaces::{DeviceError, DummyDevice, KernelVersion};
 use switchyard_ipvs_netlink::{Ipvs, Refusal, Timeouts};
 use switchyard_netlink::Error;
 
@@ -418,7 +419,8 @@ impl IpvsProxier {
 
     /// Sets what IPVS needs of the kernel.
     fn set_kernel(&mut self) -> Result<(), SyncError> {
-        kernel_settings::apply(self.config.strict_arp)?;
+        let root = Path::new(kernel_settings::PROC_SYS);
+        kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running())?;
         let wanted = self.config.timeouts;
         let wanted = Timeouts {
             tcp: seconds(wanted.tcp),

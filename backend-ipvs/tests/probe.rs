@@ -1,0 +1,51 @@
+//! The probe, on the kernel that is there. Needs root, and the programs of iptables.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+use std::{path::Path, process::Command};
+
+use switchyard_core::{
+    model::PerFamily,
+    proxier::{Backend, Support, Unusable},
+};
+use switchyard_ipvs::{IpvsBackend, IpvsConfig};
+use test_netns::in_namespace;
+
+/// Whether the kernel has IPVS now. A probe may have loaded the module.
+fn has_ipvs() -> bool {
+    Path::new("/proc/net/ip_vs").exists()
+}
+
+fn probe(families: PerFamily<bool>) -> Result<Support, Unusable> {
+    let mut config = IpvsConfig::default();
+    config.families = families;
+    IpvsBackend::new(config).probe()
+}
+
+#[test]
+fn a_kernel_with_ipvs_is_enough_and_one_without_is_the_reason() {
+    let v4 = PerFamily { v4: true, v6: false };
+    for families in [PerFamily { v4: true, v6: true }, v4] {
+        match (in_namespace(|| probe(families)), has_ipvs()) {
+            (Ok(support), true) => assert_eq!(support.families, families),
+            (Err(error), false) => {
+                assert_eq!(error, Unusable::Node("the kernel module ip_vs is missing".to_owned()));
+            }
+            (found, has_ipvs) => panic!("IPVS: {has_ipvs}, but {found:?}"),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_created() {
+    in_namespace(|| {
+        let output = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let devices = output("ip", &["-brief", "link"]);
+        let _ = probe(PerFamily { v4: true, v6: true });
+        assert_eq!(output("ip", &["-brief", "link"]), devices);
+        assert_eq!(output("ipset", &["list", "-n"]), "");
+    });
+}
