@@ -14,6 +14,7 @@
 //!   # }
 //!   ```
 //!
+//! - [`DummyDevice`]: a device of the type dummy, whose addresses are the node's.
 //! - [`families`]: the IP families that the kernel has.
 //! - [`KernelVersion`]: the version of the kernel.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod device;
 mod families;
 mod follower;
 mod kernel_version;
@@ -30,6 +32,7 @@ mod localnet;
 mod sysctl;
 
 pub use self::{
+    device::{DeviceError, DummyDevice},
     families::families,
     follower::{AddressError, AddressFollower},
     kernel_version::KernelVersion,

@@ -57,6 +57,15 @@ impl Socket {
         Ok(socket)
     }
 
+    /// Has the kernel check requests for lists strictly, and so return only what they select
+    /// (`NETLINK_GET_STRICT_CHK`).
+    ///
+    /// # Errors
+    /// On kernels before 4.20, which have no such checks.
+    pub fn check_strictly(&self) -> Result<(), Error> {
+        self.set_option(libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1)
+    }
+
     /// The first of `count` sequence numbers that follow each other and were not used before.
     pub fn sequences(&mut self, count: u32) -> u32 {
         let first = self.sequence;

@@ -1,0 +1,394 @@
+//! A device of the type dummy that holds addresses.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use switchyard_netlink::{Error, KernelError, Message, Pipeline, Socket, Writer, flags};
+
+use self::abi::{address, link};
+
+/// A device of the type dummy, by its name, in the network namespace in which the value was opened.
+///
+/// Such a device sends and receives nothing. Its addresses are addresses of the node, also while the
+/// device is down, which is how it is made here: a device that is up would have an address of its own
+/// in IPv6.
+///
+/// All calls block, for as long as the kernel takes to answer.
+#[derive(Debug)]
+pub struct DummyDevice {
+    name: &'static str,
+    socket: Socket,
+}
+
+/// Why something about a [`DummyDevice`] failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No rtnetlink socket could be opened.
+    #[error("cannot open an rtnetlink socket")]
+    Socket(#[source] Error),
+    /// The kernel did not describe the device.
+    #[error("cannot look for the device {device}")]
+    Find {
+        /// The name of the device.
+        device: &'static str,
+        /// What failed.
+        #[source]
+        source: Error,
+    },
+    /// The device could not be made. `EOPNOTSUPP`: the kernel has no dummy devices.
+    #[error("cannot make the device {device} of the type dummy")]
+    Make {
+        /// The name of the device.
+        device: &'static str,
+        /// What failed.
+        #[source]
+        source: Error,
+    },
+    /// The device could not be deleted.
+    #[error("cannot delete the device {device}")]
+    Delete {
+        /// The name of the device.
+        device: &'static str,
+        /// What failed.
+        #[source]
+        source: Error,
+    },
+    /// A device of another type has the name.
+    #[error("the device {device} is {kind}, where one of the type dummy is needed")]
+    OtherType {
+        /// The name of the device.
+        device: &'static str,
+        /// Its type.
+        kind: String,
+    },
+    /// There is no device of this name.
+    #[error("there is no device {device}")]
+    Missing {
+        /// The name of the device.
+        device: &'static str,
+    },
+    /// The addresses could not be listed.
+    #[error("cannot list the addresses of the node's devices")]
+    List(#[source] Error),
+    /// The kernel cannot be reached or did not answer.
+    #[error("cannot change the addresses of the device {device}")]
+    Change {
+        /// The name of the device.
+        device: &'static str,
+        /// What failed.
+        #[source]
+        source: Error,
+    },
+    /// The kernel refused an address. All other addresses were changed nevertheless, but for those that
+    /// were refused, too.
+    #[error("cannot {action} the device {device}: {address}")]
+    Address {
+        /// The name of the device.
+        device: &'static str,
+        /// What was tried: "add an address to", "remove an address from".
+        action: &'static str,
+        /// The first address that was refused.
+        address: IpAddr,
+        /// What the kernel answered.
+        #[source]
+        source: KernelError,
+    },
+}
+
+/// A device of the kernel.
+struct Link {
+    index: u32,
+    /// The type; `None` for hardware.
+    kind: Option<String>,
+}
+
+impl DummyDevice {
+    /// Opens a socket in the network namespace of the thread. The device need not exist.
+    ///
+    /// # Errors
+    /// If no socket can be opened.
+    pub fn open(name: &'static str) -> Result<Self, DeviceError> {
+        let socket = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
+        // Kernels before 4.20 list the addresses of all devices, of which others are dropped below.
+        let _ = socket.check_strictly();
+        Ok(Self { name, socket })
+    }
+
+    /// Makes the device if it is missing. Returns whether it was made.
+    ///
+    /// # Errors
+    /// [`DeviceError::OtherType`] if a device of another type has the name; otherwise if the kernel
+    /// refuses or does not answer.
+    pub fn ensure(&mut self) -> Result<bool, DeviceError> {
+        if let Some(link) = self.find()? {
+            return self.check_type(&link).map(|()| false);
+        }
+        let name = self.name;
+        let made = self.request(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+            w.raw(&link::NO_INDEX);
+            w.string(link::NAME, name);
+            w.nest(link::INFO, |w| w.string(link::INFO_KIND, link::DUMMY));
+        });
+        match (made, self.name) {
+            (Ok(()), _) => Ok(true),
+            // Another program was faster.
+            (Err(error), device) if error.errno() == Some(libc::EEXIST) => match self.find()? {
+                Some(link) => self.check_type(&link).map(|()| false),
+                None => Err(DeviceError::Make { device, source: error }),
+            },
+            (Err(source), device) => Err(DeviceError::Make { device, source }),
+        }
+    }
+
+    /// Whether a device of this name exists, whatever its type.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn exists(&mut self) -> Result<bool, DeviceError> {
+        Ok(self.find()?.is_some())
+    }
+
+    /// Deletes the device with its addresses, whatever its type. Returns whether the device existed.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn delete(&mut self) -> Result<bool, DeviceError> {
+        let name = self.name;
+        let deleted = self.request(link::DELETE, 0, |w| {
+            w.raw(&link::NO_INDEX);
+            w.string(link::NAME, name);
+        });
+        match deleted {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(false),
+            Err(source) => Err(DeviceError::Delete { device: name, source }),
+        }
+    }
+
+    /// Returns the addresses of the device, without link-local ones of IPv6; none if the device is
+    /// missing.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        let Some(link) = self.find()? else { return Ok(BTreeSet::new()) };
+        let is_its = |index: u32, ip: IpAddr| index == link.index && !is_link_local(ip);
+        match self.list(link.index, is_its) {
+            Ok(addresses) => Ok(addresses),
+            // Deleted meanwhile.
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(BTreeSet::new()),
+            Err(error) => Err(DeviceError::List(error)),
+        }
+    }
+
+    /// Returns the addresses of all other devices of the network namespace, those of loopback and
+    /// link-local ones among them.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn others(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        let index = self.find()?.map_or(0, |link| link.index);
+        self.list(0, |of, _| of != index).map_err(DeviceError::List)
+    }
+
+    /// Adds addresses to the device, and then removes addresses: as single addresses, without duplicate
+    /// address detection. An address that is there already, or is gone already, is no error. Removing
+    /// finds addresses of IPv4 that another program added with a network, and none such of IPv6.
+    ///
+    /// The kernel makes the route to an added address of IPv6 after this has returned, milliseconds
+    /// later as a rule; sockets can have the address at once. For each address of IPv6 that is removed,
+    /// the kernel looks at all routes of IPv6, so deleting the device is the fast way to remove
+    /// thousands.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] if there is no such device; [`DeviceError::Address`] if the kernel
+    /// refuses an address, as it does with those of IPv6 if that is switched off; otherwise if the
+    /// kernel does not answer.
+    pub fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), DeviceError> {
+        let device = self.name;
+        let Some(link) = self.find()? else { return Err(DeviceError::Missing { device }) };
+        let mut requests = Pipeline::default();
+        for ip in add {
+            requests.request(address::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+                write_address(link.index, *ip, w);
+            });
+        }
+        for ip in remove {
+            requests.request(address::DELETE, 0, |w| write_address(link.index, *ip, w));
+        }
+        let refused = self.socket.pipeline(&requests, None);
+        let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        for (number, source) in refused {
+            let (done, action, address) = match number.checked_sub(add.len()) {
+                None => (libc::EEXIST, "add an address to", add.get(number)),
+                Some(number) => (libc::EADDRNOTAVAIL, "remove an address from", remove.get(number)),
+            };
+            if let Some(address) = address.copied().filter(|_| source.errno != done) {
+                return Err(DeviceError::Address { device, action, address, source });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_type(&self, link: &Link) -> Result<(), DeviceError> {
+        let kind = match link.kind.as_deref() {
+            Some(link::DUMMY) => return Ok(()),
+            Some(kind) => format!("of the type {kind}"),
+            None => "hardware".to_owned(),
+        };
+        Err(DeviceError::OtherType { device: self.name, kind })
+    }
+
+    fn find(&mut self) -> Result<Option<Link>, DeviceError> {
+        let name = self.name;
+        let sequence = self.socket.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(link::GET, flags::ACK, sequence, |w| {
+            w.raw(&link::NO_INDEX);
+            w.string(link::NAME, name);
+        });
+        let mut found = None;
+        let result = self.socket.request(writer.as_slice(), sequence, |message| {
+            found = Some(read_link(message).ok_or(Error::Malformed("a device"))?);
+            Ok(())
+        });
+        match result {
+            Ok(()) => Ok(found),
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+            Err(source) => Err(DeviceError::Find { device: name, source }),
+        }
+    }
+
+    /// Lists the addresses of both families that `keep` keeps, of the device with this index, or of
+    /// all if it is 0.
+    fn list(
+        &mut self,
+        index: u32,
+        keep: impl Fn(u32, IpAddr) -> bool,
+    ) -> Result<BTreeSet<IpAddr>, Error> {
+        let mut addresses = BTreeSet::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let of_family = self.socket.dump(
+                |sequence| {
+                    let mut writer = Writer::new();
+                    writer.message(address::GET, flags::DUMP, sequence, |w| {
+                        w.raw(&address::header(family as u8, 0, 0, index));
+                    });
+                    writer.as_slice().to_vec()
+                },
+                |found: &mut Vec<IpAddr>, message| {
+                    let (of, ip) = read_address(message).ok_or(Error::Malformed("an address"))?;
+                    found.extend(ip.filter(|ip| keep(of, *ip)));
+                    Ok(())
+                },
+            )?;
+            addresses.extend(of_family);
+        }
+        Ok(addresses)
+    }
+
+    /// Sends a request, and waits until it was carried out.
+    fn request(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fill: impl FnOnce(&mut Writer),
+    ) -> Result<(), Error> {
+        let sequence = self.socket.sequences(1);
+        let mut writer = Writer::new();
+        writer.message(kind, flags | flags::ACK, sequence, fill);
+        self.socket.request(writer.as_slice(), sequence, |_| Ok(()))
+    }
+}
+
+fn read_link(message: Message<'_>) -> Option<Link> {
+    let index = message.payload.get(4..)?.first_chunk::<4>()?;
+    let info = message.attributes(link::HEADER).find_kind(link::INFO);
+    let kind = info.and_then(|info| info.nested().find_kind(link::INFO_KIND)?.str());
+    Some(Link { index: u32::from_ne_bytes(*index), kind: kind.map(str::to_owned) })
+}
+
+/// Returns the index of a device, and its address, if that is one of IPv4 or IPv6.
+fn read_address(message: Message<'_>) -> Option<(u32, Option<IpAddr>)> {
+    let [family, _, _, _, index @ ..] = *message.payload.first_chunk::<{ address::HEADER }>()?;
+    let index = u32::from_ne_bytes(index);
+    let find = |kind| message.attributes(address::HEADER).find_kind(kind);
+    // On a point-to-point link, `ADDRESS` is the other end's.
+    let bytes = find(address::LOCAL).or_else(|| find(address::ADDRESS))?.payload;
+    let ip = match i32::from(family) {
+        libc::AF_INET => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
+        libc::AF_INET6 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
+        _ => None,
+    };
+    Some((index, ip))
+}
+
+/// Appends what a request about a single address contains.
+fn write_address(index: u32, ip: IpAddr, writer: &mut Writer) {
+    match ip {
+        IpAddr::V4(ip) => {
+            writer.raw(&address::header(libc::AF_INET as u8, 32, 0, index));
+            writer.attribute(address::LOCAL, &ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            let family = libc::AF_INET6 as u8;
+            writer.raw(&address::header(family, 128, address::NO_DETECTION, index));
+            writer.attribute(address::LOCAL, &ip.octets());
+        }
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// The numbers of the kernel's protocol.
+mod abi {
+    /// Devices (`linux/if_link.h`).
+    pub(crate) mod link {
+        /// `RTM_NEWLINK`
+        pub(crate) const NEW: u16 = 16;
+        /// `RTM_DELLINK`
+        pub(crate) const DELETE: u16 = 17;
+        /// `RTM_GETLINK`
+        pub(crate) const GET: u16 = 18;
+
+        /// The length of `struct ifinfomsg`, of which bytes 4 to 7 are the index.
+        pub(crate) const HEADER: usize = 16;
+        /// A header with index 0: the name selects the device.
+        pub(crate) const NO_INDEX: [u8; HEADER] = [0; HEADER];
+
+        /// `IFLA_IFNAME`
+        pub(crate) const NAME: u16 = 3;
+        /// `IFLA_LINKINFO`
+        pub(crate) const INFO: u16 = 18;
+        /// `IFLA_INFO_KIND`
+        pub(crate) const INFO_KIND: u16 = 1;
+        pub(crate) const DUMMY: &str = "dummy";
+    }
+
+    /// Addresses (`linux/if_addr.h`).
+    pub(crate) mod address {
+        /// `RTM_NEWADDR`
+        pub(crate) const NEW: u16 = 20;
+        /// `RTM_DELADDR`
+        pub(crate) const DELETE: u16 = 21;
+        /// `RTM_GETADDR`
+        pub(crate) const GET: u16 = 22;
+
+        /// `IFA_ADDRESS`
+        pub(crate) const ADDRESS: u16 = 1;
+        /// `IFA_LOCAL`
+        pub(crate) const LOCAL: u16 = 2;
+        /// `IFA_F_NODAD`
+        pub(crate) const NO_DETECTION: u8 = 2;
+
+        /// The length of `struct ifaddrmsg`.
+        pub(crate) const HEADER: usize = 8;
+
+        pub(crate) fn header(family: u8, prefix: u8, flags: u8, index: u32) -> [u8; HEADER] {
+            let [i0, i1, i2, i3] = index.to_ne_bytes();
+            [family, prefix, flags, 0, i0, i1, i2, i3]
+        }
+    }
+}
