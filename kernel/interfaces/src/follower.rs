@@ -3,12 +3,18 @@
 //! Every change of an address makes the kernel's whole list be read again: an announcement reports
 //! what happened, the list shows what is, and only the list cannot miss anything.
 
-use std::{collections::BTreeSet, error::Error, io, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, error::Error, io, net::IpAddr, pin::pin, time::Duration};
 
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream::BoxStream};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    address::{AddressAttribute, AddressMessage},
+};
+use rtnetlink::{
+    Handle, MulticastGroup, new_multicast_connection,
+    packet_core::{NetlinkMessage, NetlinkPayload},
+};
 use switchyard_core::engine::InterfaceAddresses;
 use tokio::{
     task::JoinHandle,
@@ -30,6 +36,15 @@ pub enum AddressError {
     /// The kernel did not list the addresses.
     #[error("cannot list the node's addresses")]
     List(#[source] rtnetlink::Error),
+    /// The kernel did not describe the device whose addresses are left out.
+    #[error("cannot look for the device {device}")]
+    Device {
+        /// The name of the device.
+        device: &'static str,
+        /// What failed.
+        #[source]
+        source: rtnetlink::Error,
+    },
     /// The socket was closed.
     #[error("the rtnetlink connection ended")]
     Ended,
@@ -39,6 +54,8 @@ pub enum AddressError {
 /// first.
 #[derive(Default)]
 pub struct AddressFollower {
+    /// The name of the device whose addresses are left out.
+    without: Option<&'static str>,
     /// What was returned last.
     known: Option<BTreeSet<IpAddr>>,
     /// `None` before the first call, and after a failure.
@@ -51,13 +68,21 @@ impl AddressFollower {
         Self::default()
     }
 
+    /// Leaves out the addresses of the device that has this name whenever the addresses are listed. A
+    /// device may be missing at first, or be deleted and made again. Changes of its addresses alone are
+    /// not even a reason to list the addresses.
+    pub fn without(mut self, device: &'static str) -> Self {
+        self.without = Some(device);
+        self
+    }
+
     /// Waits until the addresses differ from those returned last.
     async fn next(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
         loop {
             let is_new = self.connection.is_none();
             let connection = match &mut self.connection {
                 Some(connection) => connection,
-                None => self.connection.insert(Connection::open()?),
+                None => self.connection.insert(Connection::open(self.without)?),
             };
             // Changes that are announced from the opening on are waited for below, even if the
             // first list has them already.
@@ -93,8 +118,13 @@ impl InterfaceAddresses for AddressFollower {
 /// A socket that lists addresses and receives announcements of changes.
 struct Connection {
     handle: Handle,
-    announcements: BoxStream<'static, ()>,
+    /// The index of the device whose address changed, if that is known.
+    announcements: BoxStream<'static, Option<u32>>,
     task: JoinHandle<()>,
+    /// The name of the device that is left out.
+    without: Option<&'static str>,
+    /// The index that the device had when the addresses were listed last.
+    without_index: Option<u32>,
 }
 
 impl Drop for Connection {
@@ -104,32 +134,74 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open() -> Result<Self, AddressError> {
+    fn open(without: Option<&'static str>) -> Result<Self, AddressError> {
         let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
         let (connection, handle, announcements) =
             new_multicast_connection(&groups).map_err(AddressError::Socket)?;
-        let announcements = announcements.map(drop).boxed();
-        Ok(Self { handle, announcements, task: tokio::spawn(connection) })
+        let announcements = announcements.map(|(message, _)| index_of(&message)).boxed();
+        let task = tokio::spawn(connection);
+        Ok(Self { handle, announcements, task, without, without_index: None })
     }
 
     /// Waits until a change was announced and has settled, or until it is time to look anyway.
     async fn wait(&mut self) -> Result<(), AddressError> {
-        match timeout(REFRESH, self.announcements.next()).await {
+        match timeout(REFRESH, self.announcement()).await {
             Ok(None) => return Err(AddressError::Ended),
             Ok(Some(())) => sleep(SETTLE).await,
             Err(_) => {}
         }
-        while let Some(Some(())) = self.announcements.next().now_or_never() {}
+        while let Some(Some(_)) = self.announcements.next().now_or_never() {}
         Ok(())
     }
 
+    /// Waits for an announcement that is not about the device that is left out; `None` at the end.
+    async fn announcement(&mut self) -> Option<()> {
+        loop {
+            let index = self.announcements.next().await?;
+            if index.is_none() || index != self.without_index {
+                return Some(());
+            }
+        }
+    }
+
     async fn list(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
+        self.without_index = match self.without {
+            Some(device) => self.find(device).await?,
+            None => None,
+        };
+        let without = self.without_index;
         let messages = self.handle.address().get().execute();
         messages
-            .try_filter_map(async |message| Ok(address_of(&message)))
+            .try_filter_map(async |message| {
+                let is_left_out = Some(message.header.index) == without;
+                Ok(if is_left_out { None } else { address_of(&message) })
+            })
             .try_collect()
             .await
             .map_err(AddressError::List)
+    }
+
+    /// Returns the index of a device; `None` if there is no such device.
+    async fn find(&mut self, device: &'static str) -> Result<Option<u32>, AddressError> {
+        let mut links = pin!(self.handle.link().get().match_name(device.to_owned()).execute());
+        match links.try_next().await {
+            Ok(link) => Ok(link.map(|link| link.header.index)),
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
+                Ok(None)
+            }
+            Err(source) => Err(AddressError::Device { device, source }),
+        }
+    }
+}
+
+/// Returns the index of the device whose address changed; `None` if the message does not say so, as
+/// when announcements were lost.
+fn index_of(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<u32> {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewAddress(message) | RouteNetlinkMessage::DelAddress(message),
+        ) => Some(message.header.index),
+        _ => None,
     }
 }
 
@@ -201,6 +273,62 @@ mod tests {
                     found = changed(&mut follower, &found).await;
                 }
                 assert_eq!(found, ["127.0.0.1", "::1"]);
+            });
+        };
+        namespace.run(test).unwrap();
+    }
+
+    #[test]
+    fn addresses_of_a_device_can_be_left_out() {
+        let namespace = NetNs::new_bare().unwrap();
+        let ip = |line: &str| namespace.ip(line).unwrap();
+        let test = || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut follower = AddressFollower::new().without("left-out");
+                ip("link add name veth0 type veth peer name veth1");
+                ip("addr add 192.0.2.1/32 dev veth0");
+                assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
+
+                // A device that is made later, and made again.
+                for round in ["10.0.0.1/32", "10.0.0.2/32"] {
+                    ip("link add name left-out type bridge");
+                    ip(&format!("addr add {round} dev left-out"));
+                    ip("addr add 192.0.2.2/32 dev veth1");
+                    assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.2"]);
+                    ip("link del left-out");
+                    ip("addr del 192.0.2.2/32 dev veth1");
+                    assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
+                }
+                // The device is known by its name.
+                ip("link set veth1 name left-out");
+                ip("addr add 192.0.2.2/32 dev left-out");
+                ip("addr add 192.0.2.3/32 dev veth0");
+                assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.3"]);
+            });
+        };
+        namespace.run(test).unwrap();
+    }
+
+    #[test]
+    fn announcements_of_a_device_that_is_left_out_wake_nobody() {
+        let namespace = NetNs::new_bare().unwrap();
+        let ip = |line: &str| namespace.ip(line).unwrap();
+        let test = || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                ip("link add name left-out type bridge");
+                ip("link add name other type bridge");
+                let mut connection = Connection::open(Some("left-out")).unwrap();
+                connection.list().await.unwrap();
+                let long = Duration::from_millis(500);
+                for (device, wakes) in [("left-out", false), ("other", true), ("left-out", false)] {
+                    for change in ["add", "del"] {
+                        ip(&format!("addr {change} 192.0.2.1/32 dev {device}"));
+                        let woken = timeout(long, connection.announcement()).await;
+                        assert_eq!(woken.is_ok(), wakes, "{change} {device}");
+                    }
+                }
             });
         };
         namespace.run(test).unwrap();
