@@ -21,6 +21,7 @@
 //!
 //! - [`IpvsBackend`]: probes, opens, and cleans up.
 //! - [`IpvsConfig`]: the settings.
+//! - [`DEVICE`]: the device that holds the addresses of Services.
 //! - [`Scheduler`]: the kernel's schedulers, and the spreads that they do.
 
 #![forbid(unsafe_code)]
@@ -41,5 +42,6 @@ mod sets;
 pub use self::{
     backend::IpvsBackend,
     config::{IpvsConfig, IpvsTimeouts},
+    proxier::DEVICE,
     scheduler::{Scheduler, UnknownScheduler},
 };

@@ -123,7 +123,7 @@ pub fn run(
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
         .observer(Arc::new(((observer, node), unsupported)))
-        .addresses(AddressFollower::new())
+        .addresses(AddressFollower::new().without(switchyard_ipvs::DEVICE))
         .predecessors(proxier::predecessors(backends, chosen.mode))
         .start(backend.open()?)?;
 

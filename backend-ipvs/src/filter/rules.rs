@@ -126,6 +126,16 @@ impl RuleInputs<'_> {
         rule.matching(&format!("-m set --match-set {} {}", set.name(self.family), directions(set)))
     }
 
+    /// Returns a rule that matches packets from outside the source ranges of their destination.
+    fn from_other_sources(&self, rule: RuleText) -> RuleText {
+        let sources = Set::LoadBalancerSources;
+        self.and_to(rule, Set::LoadBalancerFirewall).matching(&format!(
+            "-m set ! --match-set {} {}",
+            sources.name(self.family),
+            directions(sources)
+        ))
+    }
+
     fn local_pods(&self) -> Option<&LocalPods> {
         self.node.local_pods.get(self.family).as_ref()
     }
@@ -219,15 +229,10 @@ fn access(inputs: &RuleInputs<'_>) -> Vec<String> {
         IpFamily::V4 => "REJECT --reject-with icmp-port-unreachable",
         IpFamily::V6 => "REJECT --reject-with icmp6-port-unreachable",
     };
-    let served = [
-        Set::LoadBalancerFirewall,
-        Set::LoadBalancer,
-        Set::ClusterIp,
-        Set::ExternalIp,
-        Set::ExternalIpLocal,
-    ];
+    let served = [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal];
     // Before the sets of what is served: a load balancer IP without endpoints on this node is in both.
-    let mut rules = vec![inputs.and_to(new(), Set::Silent).jump("DROP")];
+    let not_allowed = inputs.from_other_sources(new()).jump("DROP");
+    let mut rules = vec![not_allowed, inputs.and_to(new(), Set::Silent).jump("DROP")];
     rules.extend(served.map(|set| inputs.to(set).jump("RETURN")));
     let health = RuleText::new().protocol(Protocol::Tcp);
     rules.push(inputs.and_to(health, Set::HealthCheck).jump("RETURN"));
@@ -236,13 +241,8 @@ fn access(inputs: &RuleInputs<'_>) -> Vec<String> {
 }
 
 fn on_node(inputs: &RuleInputs<'_>) -> Vec<String> {
-    let not_allowed = format!(
-        "-m set ! --match-set {} {}",
-        Set::LoadBalancerSources.name(inputs.family),
-        directions(Set::LoadBalancerSources)
-    );
     let mut rules = vec![
-        inputs.to(Set::LoadBalancerFirewall).matching(&not_allowed).jump("RETURN"),
+        inputs.from_other_sources(RuleText::new()).jump("RETURN"),
         RuleText::new().sent_by_node().jump(MARK_MASQ),
         RuleText::new().sent_by_node().jump(DETOURS),
     ];
@@ -275,7 +275,8 @@ fn detours(inputs: &RuleInputs<'_>) -> Vec<String> {
     rules
 }
 
-/// Limits the node's own connections, which IPVS has translated when the filter table sees them.
+/// Limits the node's own connections, which IPVS has translated when the filter table sees them. Those of
+/// other hosts, which IPVS sends on, pass here, too.
 fn out_filter(inputs: &RuleInputs<'_>) -> Vec<String> {
     let mut rules = Vec::new();
     for Limit { ip, protocol, port, sources } in &inputs.exceptions.limits {
@@ -285,7 +286,7 @@ fn out_filter(inputs: &RuleInputs<'_>) -> Vec<String> {
         for net in sources {
             rules.push(at(RuleText::new().source(*net)).jump("RETURN"));
         }
-        rules.push(at(RuleText::new()).jump("DROP"));
+        rules.push(at(RuleText::new()).sent_by_node().jump("DROP"));
     }
     rules
 }

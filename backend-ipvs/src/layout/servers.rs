@@ -25,8 +25,8 @@ pub(crate) struct Server {
     pub(crate) port: Arc<ResolvedServicePort>,
     /// The scheduler.
     pub(crate) scheduler: Scheduler,
-    /// The pool that new connections go to. If `None`, new connections get no answer, and the virtual
-    /// server is there only as long as real servers have connections from before.
+    /// The pool that new connections go to. If `None`, rules drop or refuse new connections, and the
+    /// virtual server is there only as long as real servers have connections from before.
     pub(crate) pool: Option<Members>,
 }
 
@@ -85,6 +85,9 @@ pub(crate) fn of_port(
             Route::Pool { pool, .. } => Some(Members::Pool(pool)),
             Route::ExternalLocal if port.local.is_empty() => None,
             Route::ExternalLocal => Some(Members::Pool(PoolKind::Local)),
+            // The kernel would refuse the node's own connections before any rule sees them, also those
+            // from outside the source ranges; without a virtual server, a rule refuses the others.
+            Route::Reject if frontend.allowed_sources.is_some() => None,
             Route::Reject => Some(Members::Nobody),
             Route::Drop => None,
         };

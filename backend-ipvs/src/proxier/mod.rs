@@ -57,8 +57,9 @@ use crate::{
     scheduler::{self, Scheduler},
 };
 
-/// The device that holds the addresses of Services, by kube-proxy's name.
-pub(crate) const DEVICE: &str = "kube-ipvs0";
+/// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no addresses of
+/// the node that could serve node ports.
+pub const DEVICE: &str = "kube-ipvs0";
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -248,6 +249,12 @@ impl IpvsProxier {
         let stale = compared.stale;
         add_done(report, compared.done);
         self.commit(report, &serve)?;
+        if !was_sure {
+            // kube-proxy's addresses of IPv6 can become the source of masqueraded packets.
+            let known: Vec<IpAddr> =
+                wanted.bound.intersection(&bound).filter(|ip| ip.is_ipv6()).copied().collect();
+            self.device.change(&known, &[])?;
+        }
         self.change_addresses(report, &bind, &unbind)?;
         self.commit(report, &retire)?;
         let mut done = Done::default();

@@ -192,7 +192,9 @@ impl DummyDevice {
     }
 
     /// Adds addresses to the device, and then removes addresses: as single addresses, without duplicate
-    /// address detection. An address that is there already, or is gone already, is no error. Removing
+    /// address detection. The kernel never chooses an added address as the source of packets to other
+    /// hosts: in IPv4 by the scope `host`, which an address that is there already does not get; in IPv6 as
+    /// a deprecated address. An address that is there already, or is gone already, is no error. Removing
     /// finds addresses of IPv4 that another program added with a network, and none such of IPv6.
     ///
     /// The kernel makes the route to an added address of IPv6 after this has returned, milliseconds
@@ -209,7 +211,7 @@ impl DummyDevice {
         let Some(link) = self.find()? else { return Err(DeviceError::Missing { device }) };
         let mut requests = Pipeline::default();
         for ip in add {
-            requests.request(address::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+            requests.request(address::NEW, flags::CREATE | flags::REPLACE, |w| {
                 write_address(link.index, *ip, w);
             });
         }
@@ -272,7 +274,7 @@ impl DummyDevice {
                 |sequence| {
                     let mut writer = Writer::new();
                     writer.message(address::GET, flags::DUMP, sequence, |w| {
-                        w.raw(&address::header(family as u8, 0, 0, index));
+                        w.raw(&address::header(family as u8, 0, 0, 0, index));
                     });
                     writer.as_slice().to_vec()
                 },
@@ -327,13 +329,14 @@ fn read_address(message: Message<'_>) -> Option<(u32, Option<IpAddr>)> {
 fn write_address(index: u32, ip: IpAddr, writer: &mut Writer) {
     match ip {
         IpAddr::V4(ip) => {
-            writer.raw(&address::header(libc::AF_INET as u8, 32, 0, index));
+            writer.raw(&address::header(libc::AF_INET as u8, 32, 0, address::SCOPE_HOST, index));
             writer.attribute(address::LOCAL, &ip.octets());
         }
         IpAddr::V6(ip) => {
             let family = libc::AF_INET6 as u8;
-            writer.raw(&address::header(family, 128, address::NO_DETECTION, index));
+            writer.raw(&address::header(family, 128, address::NO_DETECTION, 0, index));
             writer.attribute(address::LOCAL, &ip.octets());
+            writer.attribute(address::LIFETIMES, &address::NEVER_PREFERRED);
         }
     }
 }
@@ -380,15 +383,28 @@ mod abi {
         pub(crate) const ADDRESS: u16 = 1;
         /// `IFA_LOCAL`
         pub(crate) const LOCAL: u16 = 2;
+        /// `IFA_CACHEINFO`: `struct ifa_cacheinfo`.
+        pub(crate) const LIFETIMES: u16 = 6;
+        /// Preferred for no time, valid for ever; and two numbers that the kernel sets.
+        pub(crate) const NEVER_PREFERRED: [u8; 16] =
+            [0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0];
+        /// `RT_SCOPE_HOST`
+        pub(crate) const SCOPE_HOST: u8 = 254;
         /// `IFA_F_NODAD`
         pub(crate) const NO_DETECTION: u8 = 2;
 
         /// The length of `struct ifaddrmsg`.
         pub(crate) const HEADER: usize = 8;
 
-        pub(crate) fn header(family: u8, prefix: u8, flags: u8, index: u32) -> [u8; HEADER] {
+        pub(crate) fn header(
+            family: u8,
+            prefix: u8,
+            flags: u8,
+            scope: u8,
+            index: u32,
+        ) -> [u8; HEADER] {
             let [i0, i1, i2, i3] = index.to_ne_bytes();
-            [family, prefix, flags, 0, i0, i1, i2, i3]
+            [family, prefix, flags, scope, i0, i1, i2, i3]
         }
     }
 }

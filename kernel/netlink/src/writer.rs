@@ -16,6 +16,8 @@ pub mod flags {
     pub const ACK: u16 = 0x4;
     /// What was dumped changed meanwhile, so the dump may be inconsistent.
     pub const DUMP_INTERRUPTED: u16 = 0x10;
+    /// Change the object if it exists.
+    pub const REPLACE: u16 = 0x100;
     /// Fail if the object exists.
     pub const EXCLUSIVE: u16 = 0x200;
     /// Return all objects, not one.

@@ -1,10 +1,10 @@
 //! Connections to endpoints that leave.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use packet_rig::{Outcome, Probe, Rig, wait::scaled};
 
-use super::{C, D, WEB, apply, is_selected, servers, start, wait, web, weights};
+use super::{C, D, WEB, apply, is_selected, start, wait, wait_for, web, weights};
 
 /// A connection from a port of the client.
 fn probe(source_port: u16) -> Probe {
@@ -32,7 +32,7 @@ fn a_connection_outlives_its_endpoint() {
     for _ in 0..5 {
         assert_eq!(endpoint(&rig, &probe(0)), "d");
     }
-    std::thread::sleep(scaled(Duration::from_secs(4)));
+    thread::sleep(scaled(Duration::from_secs(4)));
     assert!(kept.ask().unwrap().contains('c'), "the connection goes on");
     assert_eq!(weights(&rig, WEB), [0, 1]);
 
@@ -49,10 +49,8 @@ fn a_connection_outlives_its_endpoint() {
     wait(&rig, "the endpoint drains again", || weights(&rig, WEB) == [0, 1]);
     drop(kept);
     // The kernel remembers closed connections for two minutes at most.
-    let gone = packet_rig::wait::until(scaled(Duration::from_secs(150)), || {
-        weights(&rig, WEB) == [1]
-    });
-    assert!(gone, "{:?}", servers(&rig));
+    let patience = Duration::from_secs(150);
+    wait_for(patience, &rig, "the last connection has ended", || weights(&rig, WEB) == [1]);
 }
 
 /// A port that the client uses again leads to an endpoint that takes new connections, not to that of the

@@ -9,13 +9,12 @@ mod schedulers;
 mod settings;
 mod starts;
 
-use std::{fmt, time::Duration};
-
-use packet_rig::{
-    Case, Rig, backend, binary,
-    case::MANIFESTS,
-    wait::{scaled, until},
+use std::{
+    fmt, mem, thread,
+    time::{Duration, Instant},
 };
+
+use packet_rig::{Case, Rig, backend, binary, case::MANIFESTS, wait::scaled};
 
 /// Whether ipvs mode is tested here.
 fn is_selected() -> bool {
@@ -71,7 +70,7 @@ fn weights(rig: &Rig, at: &str) -> Vec<u32> {
     let mut found = servers(rig).into_iter().find(|server| server.at == at);
     let reals = found.as_mut().map(|server| {
         server.reals.sort();
-        std::mem::take(&mut server.reals)
+        mem::take(&mut server.reals)
     });
     reals.unwrap_or_default().into_iter().map(|(_, weight, _)| weight).collect()
 }
@@ -105,14 +104,22 @@ fn apply(rig: &Rig, manifests: &str) {
 
 /// Waits until it is so, and fails with what there is if it never is.
 fn wait(rig: &Rig, what: &str, is_so: impl FnMut() -> bool) {
-    let patience = scaled(Duration::from_secs(10));
-    assert!(
-        until(patience, is_so),
-        "{what}\n{}{:?}\n{}",
-        Servers(servers(rig)),
-        addresses(rig),
-        rig.proxy.log()
-    );
+    wait_for(Duration::from_secs(10), rig, what, is_so);
+}
+
+/// Waits for so long, [`scaled`], until it is so, and fails with what there is if it never is.
+fn wait_for(patience: Duration, rig: &Rig, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + scaled(patience);
+    while !is_so() {
+        assert!(
+            Instant::now() < deadline,
+            "{what}\n{}{:?}\n{}",
+            Servers(servers(rig)),
+            addresses(rig),
+            rig.proxy.log()
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// A Service `web` with a fixed cluster IP, more fields of its `spec`, and these addresses as endpoints.

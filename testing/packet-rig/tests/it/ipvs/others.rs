@@ -22,13 +22,7 @@ fn command(rig: &Rig, fill: impl Fn(&mut Batch) + Send + Sync) {
 }
 
 fn real(ip: [u8; 4], weight: u32) -> RealServer {
-    RealServer {
-        address: (ip, 8080).into(),
-        weight,
-        active: 0,
-        inactive: 0,
-        is_masquerading: true,
-    }
+    RealServer { address: (ip, 8080).into(), weight, active: 0, inactive: 0, is_masquerading: true }
 }
 
 fn server(ip: [u8; 4]) -> VirtualServer {
@@ -52,14 +46,20 @@ fn what_others_change_is_repaired() {
     wait(&rig, "the Service is programmed", || weights(&rig, WEB) == [1, 1]);
     let changes: [(&str, Box<dyn Fn(&mut Batch) + Send + Sync>); 4] = [
         ("a weight", Box::new(|batch| batch.edit_real(&web_server, &real([10, 244, 2, 10], 0)))),
-        ("a real server", Box::new(|batch| {
-            batch.delete_real(&web_server, ([10, 244, 2, 10], 8080).into());
-        })),
+        (
+            "a real server",
+            Box::new(|batch| {
+                batch.delete_real(&web_server, ([10, 244, 2, 10], 8080).into());
+            }),
+        ),
         ("a virtual server", Box::new(|batch| batch.delete_server(&web_server))),
-        ("more", Box::new(|batch| {
-            batch.add_server(&server([10, 99, 0, 1]));
-            batch.add_real(&web_server, &real([10, 244, 9, 9], 1));
-        })),
+        (
+            "more",
+            Box::new(|batch| {
+                batch.add_server(&server([10, 99, 0, 1]));
+                batch.add_real(&web_server, &real([10, 244, 9, 9], 1));
+            }),
+        ),
     ];
     for (what, change) in changes {
         command(&rig, change);

@@ -48,7 +48,8 @@ fn weights_are_real_weights() {
     let weighed = |weights: &str| {
         let manifests = web("", "", &[C, D]);
         let slice = "metadata: {name: web-4, ";
-        manifests.replace(slice, &format!("{slice}annotations: {{switchyard/weights: \"{weights}\"}}, "))
+        manifests
+            .replace(slice, &format!("{slice}annotations: {{switchyard/weights: \"{weights}\"}}, "))
     };
     apply(&rig, &weighed("10.244.2.10=30,10.244.2.11=10"));
     wait(&rig, "three to one", || scheduler(&rig) == "wrr" && weights(&rig, WEB) == [3, 1]);
