@@ -8,11 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    time::Duration,
-};
+use std::{net::IpAddr, path::Path, time::Duration};
 
 use switchyard_core::{
     model::PerFamily,
@@ -122,7 +118,7 @@ fn commands(state: &State, is_wanted: impl Fn(IpAddr) -> bool) -> (Batch, SetBat
             let selector = Selector::Address { protocol: protocol.into(), ip, port: frontend.port };
             servers.add_server(&virtual_server(selector));
             for endpoint in port.cluster.iter() {
-                servers.add_real(&selector, &real_server(endpoint.address));
+                servers.add_real(&selector, &RealServer::new(endpoint.address, 1));
             }
             entries.add("FLOOR-A", Entry::IpPort { ip, protocol, port: frontend.port });
             entries.add("FLOOR-B", Entry::Ip(ip));
@@ -134,10 +130,6 @@ fn commands(state: &State, is_wanted: impl Fn(IpAddr) -> bool) -> (Batch, SetBat
 
 fn virtual_server(selector: Selector) -> VirtualServer {
     VirtualServer { selector, scheduler: "rr".into(), flags: 0, timeout: 0, netmask: u32::MAX }
-}
-
-fn real_server(address: SocketAddr) -> RealServer {
-    RealServer { address, weight: 1, active: 0, inactive: 0, is_masquerading: true }
 }
 
 fn first_floor(many: &ManyServices) -> Duration {
@@ -160,12 +152,12 @@ fn changes(many: &ManyServices) -> Times {
             Selector::Address { protocol: 6, ip: IpAddr::from([10, 250, 0, 1]), port: 1 };
         let mut made = Batch::default();
         made.add_server(&virtual_server(selector));
-        made.add_real(&selector, &real_server(([10, 9, 0, 0], 80).into()));
+        made.add_real(&selector, &RealServer::new(([10, 9, 0, 0], 80).into(), 1));
         floor.send(&made, &SetBatch::default(), &[]);
         for round in 0..CHANGE_ROUNDS {
             // The last endpoint is replaced by another one.
             times.changes.push(apply(vec![many.slice(round * 31 % many.services, round + 1)]));
-            let real = |round: usize| real_server(([10, 9, 0, round as u8], 80).into());
+            let real = |round: usize| RealServer::new(([10, 9, 0, round as u8], 80).into(), 1);
             let mut change = Batch::default();
             change.add_real(&selector, &real(round + 1));
             change.edit_real(&selector, &RealServer { weight: 0, ..real(round) });
@@ -179,7 +171,7 @@ fn changes(many: &ManyServices) -> Times {
             let selector = Selector::Address { protocol: 6, ip, port: 80 };
             servers.add_server(&virtual_server(selector));
             for n in 0..many.endpoints {
-                servers.add_real(&selector, &real_server(([10, 8, 0, n as u8], 80).into()));
+                servers.add_real(&selector, &RealServer::new(([10, 8, 0, n as u8], 80).into(), 1));
             }
             entries.add("FLOOR-A", Entry::IpPort { ip, protocol: 6, port: 80 });
             entries.add("FLOOR-B", Entry::Ip(ip));

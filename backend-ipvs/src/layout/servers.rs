@@ -10,7 +10,7 @@ use switchyard_core::{
     model::IpFamily,
     state::{Frontend, PoolKind, ResolvedServicePort, Route},
 };
-use switchyard_ipvs_netlink::{RealServer, Selector, VirtualServer};
+use switchyard_ipvs_netlink::{Selector, VirtualServer};
 
 use super::{Context, node_addresses};
 use crate::scheduler::Scheduler;
@@ -66,11 +66,6 @@ impl Server {
         };
         pool.iter().map(|e| (e.address, e.weight.min(GREATEST_WEIGHT))).collect()
     }
-}
-
-/// Returns a real server that traffic is translated to.
-pub(crate) fn real_server(address: SocketAddr, weight: u32) -> RealServer {
-    RealServer { address, weight, active: 0, inactive: 0, is_masquerading: true }
 }
 
 /// Calls `each` with every virtual server of a Service port.

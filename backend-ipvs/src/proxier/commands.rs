@@ -4,10 +4,7 @@ use std::{fmt, net::SocketAddr};
 
 use switchyard_ipvs_netlink::{Batch, RealServer, Refusal, Selector, VirtualServer};
 
-use crate::{
-    layout::servers::{Server, real_server},
-    scheduler::Scheduler,
-};
+use crate::{layout::servers::Server, scheduler::Scheduler};
 
 /// Commands in the order in which the kernel gets them.
 #[derive(Debug, Default)]
@@ -54,12 +51,12 @@ impl Commands {
     }
 
     pub(crate) fn add_real(&mut self, of: Selector, address: SocketAddr, weight: u32) {
-        self.batch.add_real(&of, &real_server(address, weight));
+        self.batch.add_real(&of, &RealServer::new(address, weight));
         self.note(of, Action::AddReal(address));
     }
 
     pub(crate) fn edit_real(&mut self, of: Selector, address: SocketAddr, weight: u32) {
-        self.batch.edit_real(&of, &real_server(address, weight));
+        self.batch.edit_real(&of, &RealServer::new(address, weight));
         self.note(of, Action::EditReal(address));
     }
 

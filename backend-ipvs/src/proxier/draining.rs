@@ -22,16 +22,18 @@ pub(crate) struct Draining {
     servers: HashMap<Selector, Drained>,
     /// How long a real server may take.
     limit: Duration,
-    /// When to look next, and the time from then to the look after.
-    next: Option<(Instant, Duration)>,
 }
 
 /// The real servers of one virtual server that drain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Drained {
     since: BTreeMap<SocketAddr, Instant>,
     /// Whether the virtual server goes with the last of them.
     is_last: bool,
+    /// When to look at the virtual server next.
+    next: Instant,
+    /// The time from then to the look after.
+    pause: Duration,
 }
 
 /// What a look at a virtual server shows.
@@ -46,18 +48,24 @@ pub(crate) struct Look {
 impl Draining {
     /// Returns an empty list, with the longest time that a real server may take.
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { servers: HashMap::new(), limit, next: None }
+        Self { servers: HashMap::new(), limit }
     }
 
     /// Notes that a real server has weight 0. Returns whether that is new.
     pub(crate) fn begin(&mut self, of: Selector, address: SocketAddr, now: Instant) -> bool {
-        let drained = self.servers.entry(of).or_default();
-        let is_new = !drained.since.contains_key(&address);
-        if is_new {
-            drained.since.insert(address, now);
-            self.next = Some((now + FIRST, 2 * FIRST));
+        let first = now + FIRST;
+        let drained = self.servers.entry(of).or_insert_with(|| Drained {
+            since: BTreeMap::new(),
+            is_last: false,
+            next: first,
+            pause: 2 * FIRST,
+        });
+        if drained.since.contains_key(&address) {
+            return false;
         }
-        is_new
+        drained.since.insert(address, now);
+        (drained.next, drained.pause) = (drained.next.min(first), 2 * FIRST);
+        true
     }
 
     /// Notes that a real server is gone, or takes new connections again. Returns whether the real server
@@ -103,14 +111,12 @@ impl Draining {
 
     /// The virtual servers to look at now.
     pub(crate) fn due(&self, now: Instant) -> Vec<Selector> {
-        match self.next {
-            Some((next, _)) if next <= now => self.servers.keys().copied().collect(),
-            _ => Vec::new(),
-        }
+        let due = self.servers.iter().filter(|(_, drained)| drained.next <= now);
+        due.map(|(selector, _)| *selector).collect()
     }
 
-    /// Returns what is to be done with a virtual server that has these real servers, and forgets what is
-    /// over.
+    /// Returns what is to be done with a virtual server that has these real servers, forgets what is over,
+    /// and plans the next look.
     pub(crate) fn look(&mut self, at: &Selector, found: &[RealServer], now: Instant) -> Look {
         let Some(drained) = self.servers.get_mut(at) else { return Look::default() };
         let limit = self.limit;
@@ -125,25 +131,18 @@ impl Draining {
             }
             !is_over
         });
-        let is_last = drained.is_last && drained.since.is_empty();
-        if drained.since.is_empty() {
+        (drained.next, drained.pause) = (now + drained.pause, (2 * drained.pause).min(LONGEST));
+        let is_empty = drained.since.is_empty();
+        let is_last = drained.is_last && is_empty;
+        if is_empty {
             self.servers.remove(at);
         }
         Look { over, is_last }
     }
 
-    /// Plans the next look, after a look at everything that was due.
-    pub(crate) fn plan(&mut self, now: Instant) {
-        self.next = match self.next {
-            _ if self.servers.is_empty() => None,
-            Some((next, pause)) if next <= now => Some((now + pause, (2 * pause).min(LONGEST))),
-            next => next,
-        };
-    }
-
     /// The time from now to the next look; `None` if nothing drains.
     pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
-        let (next, _) = self.next.filter(|_| !self.servers.is_empty())?;
+        let next = self.servers.values().map(|drained| drained.next).min()?;
         Some(next.saturating_duration_since(now))
     }
 }
@@ -182,7 +181,6 @@ mod tests {
         let found = [real(1, 1, 0), real(2, 0, 1), real(3, 0, 0), real(4, 0, 0)];
         let look = draining.look(&SELECTOR, &found, now);
         assert_eq!(look, Look { over: vec![address(3)], is_last: false });
-        draining.plan(now);
         assert_eq!(draining.wait(now), Some(2 * FIRST));
         assert!(draining.end(&SELECTOR, &address(1)), "it came back");
         assert_eq!(draining.of(&SELECTOR), [address(2)]);
@@ -190,8 +188,18 @@ mod tests {
         let now = now + 2 * FIRST;
         let look = draining.look(&SELECTOR, &[], now);
         assert_eq!(look, Look { over: vec![], is_last: true });
-        draining.plan(now);
         assert_eq!(draining.wait(now), None);
+    }
+
+    /// However many real servers follow, the first is looked at in time.
+    #[test]
+    fn others_do_not_put_off_a_look() {
+        let start = Instant::now();
+        let mut draining = Draining::new(Duration::from_secs(100));
+        for n in 1..=9 {
+            draining.begin(SELECTOR, address(n), start + FIRST / 10 * n.into());
+        }
+        assert_eq!(draining.due(start + FIRST / 10 + FIRST), [SELECTOR]);
     }
 
     #[test]
@@ -211,7 +219,6 @@ mod tests {
                 assert_eq!(!look.over.is_empty(), is_over);
                 assert!(!look.is_last, "the virtual server has a pool");
             }
-            draining.plan(now);
         }
         assert_eq!(looks, 8, "after 1, 3, 7, 15, 31, 63, 95 and 127 seconds");
     }

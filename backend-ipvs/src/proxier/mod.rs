@@ -143,26 +143,22 @@ impl IpvsProxier {
 
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, SyncError> {
         let mut report = SyncReport::default();
-        let is_compared = self.program(change, &mut report)?;
-        // A comparison has just looked at all real servers.
-        if !is_compared {
-            self.look_at_draining(&mut report)?;
-        }
+        self.program(change, &mut report)?;
+        self.look_at_draining(&mut report)?;
         report.revisit_after = self.draining.wait(Instant::now());
         report.skipped = self.skipped(change.after());
         Ok(report)
     }
 
-    /// Programs what differs, and returns whether everything was compared. Where the kernel lacks a
-    /// scheduler, takes another.
+    /// Programs what differs. Where the kernel lacks a scheduler, takes another.
     fn program(
         &mut self,
         change: &Transition<'_>,
         report: &mut SyncReport,
-    ) -> Result<bool, SyncError> {
+    ) -> Result<(), SyncError> {
         if self.is_sure && !change.compare() && !change.node_changed() {
             match self.sync_difference(change, report) {
-                Ok(()) => return Ok(false),
+                Ok(()) => return Ok(()),
                 // Another program has changed what the changes rely on; or the kernel has a problem,
                 // which the comparison will show.
                 Err(error) => tracing::warn!(
@@ -183,7 +179,7 @@ impl IpvsProxier {
                     );
                     self.missing.push(scheduler);
                 }
-                result => return result.map(|()| true),
+                result => return result,
             }
         }
     }
@@ -420,7 +416,6 @@ impl IpvsProxier {
                 commands.delete_server(selector);
             }
         }
-        self.draining.plan(now);
         self.commit(report, &commands)
     }
 
