@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
-use std::{net::IpAddr, path::Path, time::Duration};
+use std::{net::IpAddr, path::Path, process::Command, time::Duration};
 
 use switchyard_core::{
     model::PerFamily,
@@ -24,7 +24,16 @@ use switchyard_interfaces::DummyDevice;
 use switchyard_ipset::{Entry, IpSets, SetBatch, SetSpec, SetType};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig};
 use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
-use test_netns::in_namespace;
+
+/// Runs work in a network namespace that has an address, without which the kernel takes no address of IPv4
+/// for one of a real server.
+fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    test_netns::in_namespace(|| {
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.expect("the program ip").success());
+        work()
+    })
+}
 
 /// Repetitions of a change.
 const CHANGE_ROUNDS: usize = 9;

@@ -89,6 +89,7 @@ fn start(name: &str, manifests: &str, config: &str) -> Rig {
         name: name.to_owned(),
         manifests: manifests.to_owned(),
         config: Some(config.to_owned()),
+        args: vec!["-v=2".to_owned()],
         cluster_cidr: true,
         ..Case::default()
     };

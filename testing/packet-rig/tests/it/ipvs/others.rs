@@ -80,7 +80,7 @@ fn what_others_change_is_repaired() {
         let text = node.output("iptables", &["-t", "nat", "-S", "KUBE-SERVICES"], "").unwrap();
         text.contains("KUBE-CLUSTER-IP")
     });
-    let found = rig.proxy.metric("switchyard_drift_objects_total").unwrap();
+    let found = rig.proxy.metric("switchyard_drift_repaired_objects_total").unwrap();
     assert!(found.iter().sum::<f64>() >= 8.0, "{found:?}\n{}", rig.proxy.log());
 }
 
