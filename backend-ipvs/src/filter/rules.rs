@@ -127,7 +127,7 @@ impl RuleInputs<'_> {
     }
 
     /// Returns a rule that matches packets from outside the source ranges of their destination.
-    fn from_other_sources(&self, rule: RuleText) -> RuleText {
+    fn outside_sources(&self, rule: RuleText) -> RuleText {
         let sources = Set::LoadBalancerSources;
         self.and_to(rule, Set::LoadBalancerFirewall).matching(&format!(
             "-m set ! --match-set {} {}",
@@ -231,7 +231,7 @@ fn access(inputs: &RuleInputs<'_>) -> Vec<String> {
     };
     let served = [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal];
     // Before the sets of what is served: a load balancer IP without endpoints on this node is in both.
-    let not_allowed = inputs.from_other_sources(new()).jump("DROP");
+    let not_allowed = inputs.outside_sources(new()).jump("DROP");
     let mut rules = vec![not_allowed, inputs.and_to(new(), Set::Silent).jump("DROP")];
     rules.extend(served.map(|set| inputs.to(set).jump("RETURN")));
     let health = RuleText::new().protocol(Protocol::Tcp);
@@ -242,7 +242,7 @@ fn access(inputs: &RuleInputs<'_>) -> Vec<String> {
 
 fn on_node(inputs: &RuleInputs<'_>) -> Vec<String> {
     let mut rules = vec![
-        inputs.from_other_sources(RuleText::new()).jump("RETURN"),
+        inputs.outside_sources(RuleText::new()).jump("RETURN"),
         RuleText::new().sent_by_node().jump(MARK_MASQ),
         RuleText::new().sent_by_node().jump(DETOURS),
     ];

@@ -32,7 +32,7 @@ pub(crate) enum XtablesError {
     #[error("the entries of ipsets cannot be changed")]
     Entries(#[source] Error),
     /// The kernel refused an entry.
-    #[error("the kernel refused {entry:?} of the ipset {name}: {refusal}")]
+    #[error("the kernel refused the entry {entry} of the ipset {name}: {refusal}")]
     Entry { name: String, entry: Entry, refusal: SetRefusal },
     /// The programs of iptables failed.
     #[error(transparent)]

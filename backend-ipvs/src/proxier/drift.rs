@@ -50,7 +50,7 @@ impl Expected {
             if !self.explains_entry(&(*family, *set, *entry)) {
                 let name = set.name(*family);
                 drift.found(|| {
-                    format!("an entry of the ipset {name} was missing or added: {entry:?}")
+                    format!("an entry of the ipset {name} was missing or added: {entry}")
                 });
             }
         }

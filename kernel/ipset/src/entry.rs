@@ -1,6 +1,9 @@
 //! Entries of sets.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use switchyard_netlink::{Attribute, Attributes, Writer};
@@ -52,6 +55,31 @@ pub enum Entry {
     },
     /// A port.
     Port(u16),
+}
+
+impl fmt::Display for Entry {
+    /// Writes the entry as the program `ipset` does: `10.96.0.10,tcp:80`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = |f: &mut fmt::Formatter<'_>, ip, protocol: u8, port| match i32::from(protocol) {
+            libc::IPPROTO_TCP => write!(f, "{ip},tcp:{port}"),
+            libc::IPPROTO_UDP => write!(f, "{ip},udp:{port}"),
+            libc::IPPROTO_SCTP => write!(f, "{ip},sctp:{port}"),
+            other => write!(f, "{ip},{other}:{port}"),
+        };
+        match *self {
+            Self::Ip(ip) => write!(f, "{ip}"),
+            Self::IpPort { ip, protocol, port } => at(f, ip, protocol, port),
+            Self::IpPortIp { ip, protocol, port, second } => {
+                at(f, ip, protocol, port)?;
+                write!(f, ",{second}")
+            }
+            Self::IpPortNet { ip, protocol, port, net } => {
+                at(f, ip, protocol, port)?;
+                write!(f, ",{net}")
+            }
+            Self::Port(port) => write!(f, "{port}"),
+        }
+    }
 }
 
 impl Entry {
@@ -201,6 +229,22 @@ mod tests {
         ];
         if cfg!(target_endian = "little") {
             assert_eq!(writer.as_slice(), expected);
+        }
+    }
+
+    #[test]
+    fn entries_read_as_those_of_the_program() {
+        let ip = IpAddr::from([10, 96, 0, 10]);
+        let net = "10.0.0.0/8".parse().unwrap();
+        let to_itself = Entry::IpPortIp { ip, protocol: 132, port: 80, second: ip };
+        for (entry, expected) in [
+            (Entry::Ip(ip), "10.96.0.10"),
+            (Entry::IpPort { ip, protocol: 6, port: 80 }, "10.96.0.10,tcp:80"),
+            (to_itself, "10.96.0.10,sctp:80,10.96.0.10"),
+            (Entry::IpPortNet { ip, protocol: 17, port: 53, net }, "10.96.0.10,udp:53,10.0.0.0/8"),
+            (Entry::Port(30080), "30080"),
+        ] {
+            assert_eq!(entry.to_string(), expected);
         }
     }
 }

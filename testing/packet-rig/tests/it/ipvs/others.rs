@@ -35,6 +35,9 @@ fn server(ip: [u8; 4]) -> VirtualServer {
     }
 }
 
+/// Commands to IPVS.
+type Change<'a> = Box<dyn Fn(&mut Batch) + Send + Sync + 'a>;
+
 /// Virtual servers, addresses, sets and rules that another program changes are repaired, and reported.
 #[test]
 fn what_others_change_is_repaired() {
@@ -44,7 +47,7 @@ fn what_others_change_is_repaired() {
     let rig = start("repaired", &web("", "", &[C, D]), "ipvs: {syncPeriod: 1s}");
     let web_server = selector([10, 96, 0, 10]);
     wait(&rig, "the Service is programmed", || weights(&rig, WEB) == [1, 1]);
-    let changes: [(&str, Box<dyn Fn(&mut Batch) + Send + Sync>); 4] = [
+    let changes: [(&str, Change<'_>); 4] = [
         ("a weight", Box::new(|batch| batch.edit_real(&web_server, &real([10, 244, 2, 10], 0)))),
         (
             "a real server",
