@@ -8,7 +8,10 @@ use std::{
 
 use test_netns::nft_trixie;
 
-use crate::error::{Result, RigError};
+use crate::{
+    capability,
+    error::{Result, RigError},
+};
 
 /// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
 const BY_JSON: &str = "nftables-json";
@@ -17,18 +20,38 @@ const BY_JSON: &str = "nftables-json";
 pub const BACKENDS: [&str; 5] = ["nftables", BY_JSON, "iptables", "ipvs", "userspace"];
 
 /// The backends that exist and that every node of the tests can run.
-const BUILT: [&str; 3] = ["nftables", BY_JSON, "iptables"];
+const EVERYWHERE: [&str; 3] = ["nftables", BY_JSON, "iptables"];
+
+/// The backend that needs IPVS, which many kernels lack.
+const IPVS: &str = "ipvs";
 
 /// The backends to test with: the comma-separated list in the environment's `SWITCHYARD_BACKENDS`,
-/// else all backends that are built.
+/// else all backends that are built and that this kernel can run.
 ///
 /// # Errors
 ///
-/// If the variable names no backend, or an unknown one.
+/// If the variable names no backend, an unknown one, or one that this kernel cannot run.
 pub fn selected() -> Result<Vec<&'static str>> {
     match env::var_os("SWITCHYARD_BACKENDS") {
-        None => Ok(BUILT.to_vec()),
-        Some(list) => parse(&list),
+        // The module of a kernel that is not asked for IPVS is not loaded.
+        None => Ok(usual(capability::has_ipvs())),
+        Some(list) => runnable(parse(&list)?, capability::load_ipvs),
+    }
+}
+
+/// The backends without a list.
+fn usual(has_ipvs: bool) -> Vec<&'static str> {
+    EVERYWHERE.into_iter().chain(has_ipvs.then_some(IPVS)).collect()
+}
+
+/// Returns these backends if the kernel can run them.
+fn runnable(
+    backends: Vec<&'static str>,
+    load_ipvs: impl FnOnce() -> bool,
+) -> Result<Vec<&'static str>> {
+    match backends.contains(&IPVS) && !load_ipvs() {
+        true => Err(RigError::NoIpvs),
+        false => Ok(backends),
     }
 }
 
@@ -90,5 +113,14 @@ mod tests {
         for list in ["", "nftables,", "nft"] {
             assert!(matches!(parse(list), Err(RigError::UnknownBackend { .. })), "{list:?}");
         }
+    }
+
+    #[test]
+    fn ipvs_is_tested_where_the_kernel_has_it_and_never_left_out_if_asked_for() {
+        assert!(usual(true).contains(&"ipvs") && !usual(false).contains(&"ipvs"));
+        assert_eq!(runnable(vec!["ipvs"], || true).unwrap(), ["ipvs"]);
+        assert_eq!(runnable(vec!["iptables"], || panic!("loads a module")).unwrap(), ["iptables"]);
+        let error = runnable(vec!["nftables", "ipvs"], || false).unwrap_err();
+        assert!(error.to_string().contains("make test-ipvs"), "{error}");
     }
 }

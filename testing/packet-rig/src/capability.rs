@@ -1,6 +1,6 @@
 //! Capabilities of this kernel and this user, which a case may need.
 
-use std::io;
+use std::{io, path::Path, process::Command};
 
 use crate::{
     error::{Result, RigError},
@@ -23,6 +23,20 @@ pub fn has_sctp() -> bool {
         libc::close(fd);
     }
     true
+}
+
+/// Whether the kernel has IPVS now.
+pub fn has_ipvs() -> bool {
+    Path::new("/proc/net/ip_vs").exists()
+}
+
+/// Whether the kernel has IPVS, if need be after loading its module.
+pub fn load_ipvs() -> bool {
+    has_ipvs() || {
+        // The output of modprobe is of no use: the file shows whether it worked.
+        let _ = Command::new("modprobe").args(["-q", "ip_vs"]).output();
+        has_ipvs()
+    }
 }
 
 /// Whether the kernel has flowtables, which take flows past the rules.

@@ -87,6 +87,12 @@ pub enum RigError {
         /// The name.
         name: String,
     },
+    /// The environment names ipvs, on a kernel without IPVS.
+    #[error(
+        "SWITCHYARD_BACKENDS names ipvs, but this kernel has no IPVS (module ip_vs); make test-ipvs runs \
+         the cases on a kernel that has"
+    )]
+    NoIpvs,
     /// The nft of Debian's next release cannot be had, and `SWITCHYARD_OFFLINE` is set.
     #[error("there is no nft 1.1.3, which the JSON transport needs")]
     NoNft,

@@ -225,12 +225,20 @@ impl Proxy {
         fs::read_to_string(&self.options.log).unwrap_or_default()
     }
 
-    /// The proxy's log and the rules in the kernel, for people.
+    /// The proxy's log, and the rules and virtual servers in the kernel, for people.
     pub fn diagnostics(&self) -> String {
         let mut text = format!("--- proxy, standard error\n{}", self.log());
         let mut dumps: Vec<(&str, &[&str])> = vec![("nft", &["list", "ruleset"])];
         if self.options.backend != "nftables" {
             dumps.extend([("iptables-save", &[] as &[&str]), ("ip6tables-save", &[])]);
+        }
+        if self.options.backend == "ipvs" {
+            dumps.extend([
+                ("cat", &["/proc/net/ip_vs"] as &[&str]),
+                ("cat", &["/proc/net/ip_vs_conn"]),
+                ("ip", &["address"]),
+                ("ipset", &["list"]),
+            ]);
         }
         for (program, arguments) in dumps {
             let dump = self.namespace.output(program, arguments, "");

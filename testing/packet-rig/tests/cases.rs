@@ -1,7 +1,7 @@
 //! Every case of `cases/*.yaml` as a test of its own, against the real proxy and the real kernel.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
-//! backends as a comma-separated list (else: all that are built). Four cases run at a time unless
+//! backends as a comma-separated list (else: all that are built and that this kernel can run). Four cases run at a time unless
 //! `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by spaces, and
 //! a case runs if its name contains one of these (else: all). A case that this machine cannot run is reported as ignored, with the reason.
 
