@@ -23,12 +23,14 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
 .PHONY: static help demo unit test tests soak bench fmt clippy deny features doc package api shell \
-	e2e e2e-restore e2e-kind fuzz test-vm test-vm-quick
+	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster (needs root)"
 	@echo "make unit   the tests that need no root; seconds, once they are built"
 	@echo "make test   everything that must pass before a change lands (needs root)"
+	@echo "make test-ipvs    the tests of ipvs mode on Debian's 6.1 kernel, in an emulated machine (needs root);"
+	@echo "                  a part of make test; IPVS_CASES='sctp affinity::' chooses other packet cases"
 	@echo "make test-vm      the packet cases on Debian's 6.1 kernel, in an emulated machine (needs root);"
 	@echo "                  CASES='sctp affinity::' chooses cases by parts of their names"
 	@echo "make test-vm-quick  a selection of them"
@@ -55,8 +57,8 @@ unit:
 	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS))
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
-# namespaces.
-test: fmt clippy shell features fuzz deny doc package static tests
+# namespaces, and those of ipvs mode on a kernel that has IPVS.
+test: fmt clippy shell features fuzz deny doc package static tests test-ipvs
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -128,8 +130,8 @@ tests:
 # built here, as for `make test`, so that nothing is built twice.
 CASES =
 VM = $(CURDIR)/testing/vm/run.sh
-test-vm test-vm-quick: export SWITCHYARD_BACKENDS ?= nftables,iptables
-test-vm test-vm-quick: export SWITCHYARD_SLOWNESS ?= 3
+test-vm test-vm-quick: export SWITCHYARD_BACKENDS ?= nftables,iptables,ipvs
+test-ipvs test-vm test-vm-quick: export SWITCHYARD_SLOWNESS ?= 3
 test-vm test-vm-quick: export VM_SECONDS ?= 7200
 test-vm: export SWITCHYARD_CASES = $(CASES)
 test-vm:
@@ -147,6 +149,33 @@ QUICK_CASES = sctp addresses::mixed-families affinity::same-endpoint changes::ud
 	policies::policies-change refused::no-endpoints restart::changes-while-away
 test-vm-quick: CASES = $(QUICK_CASES)
 test-vm-quick: test-vm
+
+# Ipvs mode on a kernel with IPVS: the tests of its crates and of the rig, and packet cases about what IPVS
+# and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
+# is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
+# shows what the kernel lacks, and loads modules, which would have the first cases wait.
+IPVS_CRATES = switchyard-ipvs switchyard-ipvs-netlink switchyard-ipset switchyard-interfaces
+IPVS_CASES = addresses::mixed-families affinity::same-endpoint changes::udp-clients-follow \
+	clusterip::dual-stack clusterip::hairpin clusterip::sctp conntrack::udp-flows-end \
+	endpoints::terminating-fallback health::local-endpoints loadbalancer::external-ips \
+	loadbalancer::source-ranges-change nodeport::chosen-networks policies::external-local-none-here \
+	policies::policies-change refused::undefined-port restart::changes-while-away spread::round-robin \
+	weights::zero-drains
+IPVS_TESTS = $(CURDIR)/target/vm-tests
+# The test programs are not run when cargo runs them, but noted in a list for the machine.
+COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(IPVS_TESTS)']"
+test-ipvs: export SWITCHYARD_BACKENDS = ipvs
+test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
+test-ipvs: export VM_SECONDS ?= 1200
+test-ipvs:
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz
+	$(CARGO) build --workspace --bins --tests
+	@rm -f $(IPVS_TESTS)
+	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/abilities.sh
+	$(CARGO) $(COLLECT) test --quiet --package packet-rig --test cases
+	$(CARGO) $(COLLECT) test --quiet --package packet-rig --test it -- ipvs:: --test-threads=6
+	$(CARGO) $(COLLECT) test --quiet --tests $(addprefix --package ,$(IPVS_CRATES))
+	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
 # the seed.

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Runs several test programs one after the other in one machine, as booting a machine for each takes longer
+# than most of them do.
+#
+#   tests.sh collect FILE PROGRAM [ARGUMENT ...]   notes that the program is to be run
+#   tests.sh run FILE                              runs all programs of the file, here
+#
+# `collect` is a runner for cargo, which builds programs and knows their arguments and directories:
+#
+#   cargo --config "target.'cfg(all())'.runner=['$PWD/testing/vm/tests.sh', 'collect', '/tmp/list']" test ...
+#   testing/vm/run.sh testing/vm/tests.sh run /tmp/list
+#
+# `run` fails if any program fails, after all have run, and names those that failed.
+set -eu
+
+usage() {
+    echo "usage: tests.sh collect FILE PROGRAM [ARGUMENT ...] | tests.sh run FILE" >&2
+    exit 2
+}
+
+[ $# -ge 2 ] || usage
+mode=$1 list=$2
+shift 2
+
+# Prints the words in a form that the shell reads as the same words.
+quoted() {
+    for word in "$@"; do
+        printf "'%s' " "$(printf '%s' "$word" | sed "s/'/'\\\\''/g")"
+    done
+}
+
+failed=
+count=0
+# Runs a program in a directory. The lines of the list are calls of this.
+in_directory() {
+    directory=$1
+    shift
+    count=$((count + 1))
+    echo "--- $*"
+    started=$(date +%s)
+    (cd "$directory" && "$@") || failed="$failed
+$* ($directory) failed with $?"
+    echo "--- $(($(date +%s) - started)) s"
+}
+
+case "$mode" in
+    collect)
+        [ $# -gt 0 ] || usage
+        echo "in_directory $(quoted "$PWD" "$@")" >>"$list"
+        ;;
+    run)
+        # shellcheck source=/dev/null
+        . "$list"
+        if [ "$count" -eq 0 ]; then
+            echo "there is no test program in $list" >&2
+            exit 1
+        fi
+        if [ -n "$failed" ]; then
+            echo "of $count test programs, these failed:$failed" >&2
+            exit 1
+        fi
+        echo "$count test programs passed"
+        ;;
+    *) usage ;;
+esac
