@@ -300,6 +300,7 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
         Statement::Masquerade => f.write_str("masquerade fully-random"),
         Statement::Reject => f.write_str("reject"),
         Statement::UpdateMap { protocol, key, value, map } => {
+        Statement::DnatToItself => write!(f, "dnat to {family} daddr"),
             write!(f, "update @{map} {{ ")?;
             selectors_of(f, family, key, protocol.as_lower())?;
             f.write_str(" : ")?;

@@ -137,6 +137,12 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
             dnat(family, concat(parts), map)
         }
         Statement::DnatMap { key, map } => dnat(family, selectors(family, key), map),
+        Statement::DnatToItself => Stmt::DNAT(Some(NAT {
+            addr: Some(address(family, Side::Destination)),
+            family: None,
+            port: None,
+            flags: None,
+        })),
         Statement::Masquerade => Stmt::Masquerade(Some(NAT {
             addr: None,
             family: None,

@@ -71,7 +71,10 @@ fn guess(read: &Value) -> Option<Statement> {
             let map = reference(body.get("data")?)?;
             Some(Statement::VerdictMap { key: selectors(body.get("key")?)?, map })
         }
-        "dnat" => guess_dnat(body.pointer("/addr/map")?),
+        "dnat" => match body.pointer("/addr/map") {
+            Some(map) => guess_dnat(map),
+            None => Some(Statement::DnatToItself),
+        },
         "masquerade" => Some(Statement::Masquerade),
         "reject" => Some(Statement::Reject),
         "map" => {

@@ -86,6 +86,14 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
             load(w, family, key);
             dnat_by_map(w, family, map.as_str());
         }
+        Statement::DnatToItself => {
+            payload_address(w, family, Side::Destination, None, FIRST_REGISTER);
+            expression(w, "nat", |w| {
+                w.be32(e::NAT_TYPE, e::NAT_DNAT);
+                w.be32(e::NAT_FAMILY, family.number().into());
+                w.be32(e::NAT_ADDR_MIN, FIRST_REGISTER);
+            });
+        }
         Statement::Masquerade => {
             expression(w, "masq", |w| w.be32(e::MASQ_FLAGS, e::NAT_FULLY_RANDOM));
         }

@@ -158,6 +158,9 @@ pub enum Statement {
         /// A map from the key to address and port.
         map: SetName,
     },
+    /// `dnat to ip daddr`: translates the destination to itself, so that no chain of type nat that comes
+    /// later translates the destination.
+    DnatToItself,
     /// `masquerade fully-random`
     Masquerade,
     /// `reject`: drops the packet, and answers with ICMP or ICMPv6 port unreachable.

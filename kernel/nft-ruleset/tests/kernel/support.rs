@@ -376,6 +376,7 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
             Statement::Verdict(Verdict::Jump("dropped".into())),
         ],
     );
+    rule("lb-2", vec![Statement::DnatToItself]);
     let commented = Rule::new([Statement::Verdict(Verdict::Drop)]);
     rules.push(("dropped", commented.with_comment("the quick brown fox ".repeat(10))));
     rules
