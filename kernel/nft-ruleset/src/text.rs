@@ -11,7 +11,7 @@ use std::{
 use switchyard_core::model::Protocol;
 
 use crate::ruleset::{
-    ChainKind, Draw, Element, ElementData, Family, Field, Hook, InterfaceMatch, Key, Operation,
+    ChainKind, Draw, Element, ElementData, Family, Field, Hook, InterfaceMatch, Operation,
     OperationKind, Rule, Selector, SetData, SetDef, Side, Statement, Table, Transaction, Verdict,
     interval,
 };
@@ -172,14 +172,17 @@ pub fn key_text(set: &SetDef, key: &[u8]) -> String {
 }
 
 fn write_key(f: &mut Formatter<'_>, set: &SetDef, key: &[u8]) -> fmt::Result {
-    let bounds = || Key::from_bytes(key)?.as_interval();
-    match bounds().filter(|_| set.interval) {
-        Some((first, last)) if first == last => write!(f, "{first}"),
-        Some((first, last)) => match interval::network(first, last) {
-            Some(net) => write!(f, "{net}"),
-            None => write!(f, "{first}-{last}"),
-        },
-        None => fields(f, &set.key, key),
+    let Some((before, first, last)) = interval::split(set, key) else {
+        return fields(f, &set.key, key);
+    };
+    if !before.is_empty() {
+        fields(f, &set.key[..set.key.len() - 1], before)?;
+        f.write_str(" . ")?;
+    }
+    match interval::network(first, last) {
+        _ if first == last => write!(f, "{first}"),
+        Some(net) => write!(f, "{net}"),
+        None => write!(f, "{first}-{last}"),
     }
 }
 
@@ -297,10 +300,10 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
             selectors(f, family, key)?;
             write!(f, " map @{map}")
         }
+        Statement::DnatToItself => write!(f, "dnat to {family} daddr"),
         Statement::Masquerade => f.write_str("masquerade fully-random"),
         Statement::Reject => f.write_str("reject"),
         Statement::UpdateMap { protocol, key, value, map } => {
-        Statement::DnatToItself => write!(f, "dnat to {family} daddr"),
             write!(f, "update @{map} {{ ")?;
             selectors_of(f, family, key, protocol.as_lower())?;
             f.write_str(" : ")?;

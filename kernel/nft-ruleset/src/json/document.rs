@@ -362,15 +362,52 @@ struct KeyValue<'a> {
 
 impl Serialize for KeyValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((before, first, last)) = interval::split(self.set, self.bytes) else {
+            return Concat { fields: &self.set.key, bytes: self.bytes }.serialize(serializer);
+        };
+        if !before.is_empty() {
+            let fields = &self.set.key[..self.set.key.len() - 1];
+            let before = Concat { fields, bytes: before };
+            let mut map = serializer.serialize_map(Some(1))?;
+            map.serialize_entry("concat", &BeforeInterval { before, first, last })?;
+            return map.end();
+        }
+        Interval { first, last }.serialize(serializer)
+    }
+}
+
+/// The fields before an interval, and the interval.
+struct BeforeInterval<'a> {
+    before: Concat<'a>,
+    first: IpAddr,
+    last: IpAddr,
+}
+
+impl Serialize for BeforeInterval<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for value in self.before.values() {
+            list.serialize_element(&value)?;
+        }
+        list.serialize_element(&Interval { first: self.first, last: self.last })?;
+        list.end()
+    }
+}
+
+/// An interval, as an address, a network or a range.
+struct Interval {
+    first: IpAddr,
+    last: IpAddr,
+}
+
+impl Serialize for Interval {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Prefix {
             addr: IpAddr,
             len: u8,
         }
-        let bounds = || Key::from_bytes(self.bytes)?.as_interval();
-        let Some((first, last)) = bounds().filter(|_| self.set.interval) else {
-            return Concat { fields: &self.set.key, bytes: self.bytes }.serialize(serializer);
-        };
+        let Self { first, last } = *self;
         if first == last {
             return serializer.collect_str(&first);
         }

@@ -205,7 +205,7 @@ fn definition(name: &SetName, set: &Set) -> Result<SetDef, &'static str> {
     let comment = set.comment.clone().map(Into::into);
     let (key, size) = (fields(&set.key)?, set.size);
     let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
-    if interval && !definition.has_plain_addresses() {
+    if interval && !definition.ends_with_address() {
         return Err("its elements are intervals of something else than addresses");
     }
     Ok(definition)
@@ -257,7 +257,7 @@ fn element_dump(set: &SetDef, read: &Value) -> Option<ElementDump> {
     };
     let value = detail("val").unwrap_or(key);
     let element = Element {
-        key: if set.interval { interval(value)? } else { concat(&set.key, value)? },
+        key: if set.interval { interval(set, value)? } else { concat(&set.key, value)? },
         data,
         comment: detail("comment").and_then(Value::as_str).map(Into::into),
     };
@@ -265,19 +265,28 @@ fn element_dump(set: &SetDef, read: &Value) -> Option<ElementDump> {
     Some(ElementDump { element, expires })
 }
 
-/// The key of an interval, which is printed as an address, a network or a range.
-fn interval(read: &Value) -> Option<Key> {
+/// The key of an interval, which is printed as an address, a network or a range, behind other fields if
+/// there are any.
+fn interval(set: &SetDef, read: &Value) -> Option<Key> {
+    let (_, before) = set.key.split_last()?;
+    let (read, key) = match read.get("concat") {
+        Some(parts) => {
+            let (range, parts) = parts.as_array()?.split_last()?;
+            (range, concat_of(before, parts)?)
+        }
+        None => (read, concat_of(before, &[])?),
+    };
     let address = |value: &Value| value.as_str()?.parse::<IpAddr>().ok();
     if let Some(prefix) = read.get("prefix") {
         let length = prefix.get("len")?.as_u64()?.try_into().ok()?;
         let net = IpNet::new(address(prefix.get("addr")?)?, length).ok()?;
-        return Some(Key::interval(net.network(), net.broadcast()));
+        return Some(key.interval_of(net));
     }
     let (first, last) = match read.get("range") {
         Some(range) => (address(range.get(0)?)?, address(range.get(1)?)?),
         None => (address(read)?, address(read)?),
     };
-    Some(Key::interval(first, last))
+    Some(key.address(first).address(last))
 }
 
 fn concat<const N: usize>(fields: &[Field], read: &Value) -> Option<Bytes<N>> {
@@ -285,6 +294,10 @@ fn concat<const N: usize>(fields: &[Field], read: &Value) -> Option<Bytes<N>> {
         Some(parts) => parts.as_array()?.as_slice(),
         None => std::slice::from_ref(read),
     };
+    concat_of(fields, parts)
+}
+
+fn concat_of<const N: usize>(fields: &[Field], parts: &[Value]) -> Option<Bytes<N>> {
     if parts.len() != fields.len() {
         return None;
     }

@@ -240,7 +240,7 @@ fn definition(name: &SetName, flags: u32, read: Attributes<'_>) -> Result<SetDef
     let size = read.find_kind(set::DESC).and_then(|desc| be32(desc.nested(), set::DESC_SIZE));
     let interval = flags & set::FLAG_INTERVAL != 0;
     let definition = SetDef { name: name.clone(), key, data, timeout, size, interval, comment };
-    if interval && !definition.has_plain_addresses() {
+    if interval && !definition.ends_with_address() {
         return Err("its elements are intervals of something else than addresses");
     }
     if flags != batch::set_flags(&definition) {
@@ -266,9 +266,13 @@ pub(super) fn read_elements(
     table: &Table,
     definition: &SetDef,
 ) -> Result<Vec<ElementDump>, Error> {
-    if definition.interval {
+    if definition.interval && !definition.is_concat_interval() {
         return dump_intervals(socket, table, definition);
     }
+    let read_element = |read: Attributes<'_>| match definition.interval {
+        true => read_concat_interval(definition, read),
+        false => read_element(read),
+    };
     for _ in 0..RESIZE_ATTEMPTS {
         let mut elements = dump_elements(socket, table, definition, read_element)?;
         elements.sort_unstable_by_key(|found| found.element.key);
@@ -327,6 +331,19 @@ fn dump_elements<T>(
         return Err(Error::Malformed("an element has an unknown form"));
     }
     Ok(elements)
+}
+
+/// An element with two keys, which may differ in the interval alone. Older kernels leave the second key out
+/// where it is equal.
+fn read_concat_interval(definition: &SetDef, read: Attributes<'_>) -> Option<ElementDump> {
+    let key = |kind| Some(read.find_kind(kind)?.nested().find_kind(data::VALUE)?.payload);
+    let first = key(element::KEY)?;
+    let last = key(element::KEY_END).unwrap_or(first);
+    let before = definition.key_len().checked_sub(definition.key.last()?.width())?;
+    let (same, end) = last.split_at_checked(before)?;
+    let key = Key::from_bytes(first).filter(|_| first.starts_with(same))?;
+    let element = Element::new(key.address(interval::address(end)?));
+    Some(ElementDump { element, expires: None })
 }
 
 fn read_element(read: Attributes<'_>) -> Option<ElementDump> {

@@ -1,16 +1,22 @@
-//! Intervals of addresses: the elements of sets with `flags interval`. The key of such an element is
-//! its first and its last address.
+//! Intervals of addresses: the elements of sets with `flags interval`. The key of such an element ends
+//! with the first and the last address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::{Element, Key};
+use super::{Element, Key, SetDef};
 
 impl Key {
     /// The key of the addresses from `first` to `last`, which are of one family.
     pub fn interval(first: IpAddr, last: IpAddr) -> Self {
         Self::new().address(first).address(last)
+    }
+
+    /// Appends an interval: the addresses of a network, for a set that
+    /// [`SetDef::concat_interval_set`](super::SetDef::concat_interval_set) defines.
+    pub fn interval_of(self, net: IpNet) -> Self {
+        self.address(net.network()).address(net.broadcast())
     }
 
     /// The first and the last address, if this is the key of an interval.
@@ -39,6 +45,15 @@ impl Element {
         }
         merged.into_iter().map(|(first, last)| Self::new(Key::interval(first, last))).collect()
     }
+}
+
+/// Splits the key of an element of an interval set into the fields before the interval, and the first and
+/// the last address.
+pub(crate) fn split<'a>(set: &SetDef, key: &'a [u8]) -> Option<(&'a [u8], IpAddr, IpAddr)> {
+    let width = set.key.last().filter(|_| set.interval)?.width();
+    let (rest, last) = key.split_at_checked(key.len().checked_sub(width)?)?;
+    let (before, first) = rest.split_at_checked(rest.len().checked_sub(width)?)?;
+    Some((before, address(first)?, address(last)?))
 }
 
 /// The address in these bytes.
@@ -164,6 +179,17 @@ mod tests {
                 pair("240.0.0.0", "255.255.255.255"),
             ]
         );
+    }
+
+    #[test]
+    fn an_interval_follows_other_fields() {
+        use crate::Field::{InetService, Ipv6Addr};
+        let set = SetDef::concat_interval_set("ranges", [InetService], Ipv6Addr);
+        let key = Key::new().port(80).interval_of("fd00::/16".parse().unwrap());
+        let (before, first, last) = split(&set, key.as_slice()).unwrap();
+        assert_eq!(before, [0, 80, 0, 0]);
+        assert_eq!(network(first, last), "fd00::/16".parse().ok());
+        assert_eq!(split(&set, &key.as_slice()[..20]), None);
     }
 
     #[test]

@@ -132,6 +132,7 @@ pub struct Sets {
     pub sctp_endpoints: Arc<SetDef>,
     pub hashed_endpoints: Arc<SetDef>,
     pub ranges: Arc<SetDef>,
+    pub limits: Arc<SetDef>,
 }
 
 impl Sets {
@@ -163,10 +164,13 @@ impl Sets {
             sctp_endpoints: SetDef::map("sctp-endpoints", [ip, sctp, Slot], [ip, sctp]).into(),
             hashed_endpoints: SetDef::map("hashed-endpoints", [ip, Slot], [ip, tcp]).into(),
             ranges: SetDef::interval_set("ranges", ip).with_comment("of sources").into(),
+            limits: SetDef::concat_interval_set("limits", [ip, InetProto, InetService], ip)
+                .with_comment("of services")
+                .into(),
         }
     }
 
-    pub fn all(&self) -> [&Arc<SetDef>; 14] {
+    pub fn all(&self) -> [&Arc<SetDef>; 15] {
         [
             &self.addresses,
             &self.hairpins,
@@ -182,6 +186,7 @@ impl Sets {
             &self.sctp_endpoints,
             &self.hashed_endpoints,
             &self.ranges,
+            &self.limits,
         ]
     }
 }
@@ -278,6 +283,15 @@ pub fn add_elements(transaction: &mut Transaction, table: &Table, sets: &Sets) {
     };
     let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
     transaction.add_elements(table, &sets.ranges, Element::intervals(&nets));
+    let limit = |protocol, net: &IpNet| Element::new(key(protocol).interval_of(*net));
+    let mut limits: Vec<_> = nets.iter().map(|net| limit(Protocol::Tcp, net)).collect();
+    let all: IpNet = match family {
+        Family::Ip => "0.0.0.0/0".parse().unwrap(),
+        Family::Ip6 => "::/0".parse().unwrap(),
+    };
+    limits.push(limit(Protocol::Sctp, &all));
+    limits.push(Element::new(key(Protocol::Udp).address(vip).address(endpoint)));
+    transaction.add_elements(table, &sets.limits, limits);
 }
 
 /// Rules with every statement, each with a chain that may have such a rule.
@@ -335,6 +349,7 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
         (vec![SourceAddress], "ranges"),
         (vec![SourceAddress, DestinationAddress, L4, DestinationPort], "hairpins"),
         (vec![SourceAddress, L4, SourcePort], "known"),
+        (vec![DestinationAddress, L4, DestinationPort, SourceAddress], "limits"),
     ] {
         rule("services", vec![Statement::Lookup { key, set: set.into() }]);
     }
@@ -361,6 +376,7 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
     };
     let is_known = Statement::Lookup { key: vip(), set: "known".into() };
     rule("services", vec![is_known, update]);
+    rule("lb-2", vec![Statement::DnatToItself]);
     rule("nat-postrouting", vec![Statement::Masquerade]);
     rule("filter-input", vec![Statement::Reject]);
     for verdict in [Verdict::Accept, Verdict::Drop, Verdict::Return, goto("dropped")] {
@@ -376,7 +392,6 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
             Statement::Verdict(Verdict::Jump("dropped".into())),
         ],
     );
-    rule("lb-2", vec![Statement::DnatToItself]);
     let commented = Rule::new([Statement::Verdict(Verdict::Drop)]);
     rules.push(("dropped", commented.with_comment("the quick brown fox ".repeat(10))));
     rules
