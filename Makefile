@@ -8,8 +8,8 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
 UNIT_CRATES = switchyard-core switchyard-config switchyard-klog switchyard-observability \
 	switchyard-source-manifests api-standin demo public-api
-# The crates whose tests in `src` pass without root; their tests in `tests` make network namespaces,
-# or take longer.
+# The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
+# tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
 	switchyard-source-kube switchyard-userspace switchyard-xtables packet-rig
 
@@ -54,7 +54,7 @@ demo:
 unit:
 	@scripts/install-tools.sh cc
 	$(CARGO) test --no-fail-fast $(addprefix --package ,$(UNIT_CRATES))
-	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS))
+	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS)) -- --skip kernel_tests::
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS.

@@ -15,7 +15,7 @@ use switchyard_xtables::ProgramOptions;
 
 use crate::{
     IpvsConfig, Scheduler, UnknownScheduler,
-    filter::{Filter, xtables::Xtables},
+    filter::{Filter, nft::NftFilter, xtables::Xtables},
     kernel_settings, leftovers,
     packet_filter::{self, PacketFilter},
     probe,
@@ -59,8 +59,8 @@ impl IpvsBackend {
             PacketFilter::Iptables(tools) => {
                 Filter::Xtables(Xtables::open(tools).map_err(failed("cannot reach IP sets"))?)
             }
-            PacketFilter::Nftables { reason } => {
-                return Err(ProxierError::unsupported(Mode::IPVS, reason));
+            PacketFilter::Nftables { .. } => {
+                Filter::Nft(NftFilter::open().map_err(failed("cannot reach nftables"))?)
             }
         };
         IpvsProxier::new(self.config.clone(), families, scheduler, ipvs, filter)

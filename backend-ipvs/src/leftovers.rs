@@ -11,7 +11,15 @@ use switchyard_ipvs_netlink::{Ipvs, Selector};
 use switchyard_netlink::Error;
 use switchyard_xtables::OwnedChains;
 
-use crate::{existing_sets::ExistingSets, filter::rules, probe, proxier::DEVICE};
+use crate::{
+    existing_sets::ExistingSets,
+    filter::{
+        nft::{self, NftError},
+        rules,
+    },
+    probe,
+    proxier::DEVICE,
+};
 
 /// Why something of ipvs mode could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +27,9 @@ pub(crate) enum LeftoverError {
     /// The rules.
     #[error("cannot remove all rules")]
     Rules(#[source] switchyard_xtables::LeftoverError),
+    /// The rules in tables of nftables.
+    #[error(transparent)]
+    Tables(NftError),
     /// The virtual servers.
     #[error("cannot delete the virtual servers")]
     VirtualServers(#[source] Error),
@@ -63,6 +74,7 @@ fn removed(result: Result<(), LeftoverError>) -> Result<(), ProxierError> {
 /// there are virtual servers that cannot be deleted.
 fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     let rules = switchyard_xtables::remove(chains).map_err(LeftoverError::Rules);
+    let rules = rules.and(remove_tables());
     let sets = ExistingSets::find().map_err(LeftoverError::Sets);
     let device = find_device().map_err(LeftoverError::Device);
     if matches!((&sets, &device), (Ok(sets), Ok(None)) if sets.is_empty()) {
@@ -83,6 +95,26 @@ fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     rules?;
     let (sets, device) = (sets?, device?);
     tracing::info!(virtual_servers = servers, ipsets = sets, device, "Removed what ipvs mode left");
+    Ok(())
+}
+
+/// Deletes the tables of nftables.
+pub(crate) fn remove_tables() -> Result<(), LeftoverError> {
+    let count = nft::remove().map_err(LeftoverError::Tables)?;
+    if count > 0 {
+        tracing::info!(tables = count, "Deleted the nft tables of ipvs mode");
+    }
+    Ok(())
+}
+
+/// Removes chains, jumps and sets.
+pub(crate) fn remove_chains_and_sets() -> Result<(), LeftoverError> {
+    switchyard_xtables::remove(&rules::owned()).map_err(LeftoverError::Rules)?;
+    let sets = ExistingSets::find().map_err(LeftoverError::Sets)?;
+    let count = sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })?;
+    if count > 0 {
+        tracing::info!(ipsets = count, "Removed the ipsets of ipvs mode, and their rules");
+    }
     Ok(())
 }
 

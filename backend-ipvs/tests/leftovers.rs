@@ -1,5 +1,5 @@
 //! Removal of what ipvs mode leaves, in a network namespace. Needs root, and the programs `ip`,
-//! `ipset` and `iptables`.
+//! `ipset`, `iptables` and `nft`.
 //!
 //! A kernel without dummy devices has a bridge in the device's place.
 
@@ -83,6 +83,11 @@ fn leave_rules(flavour: &str) {
         );
         run(&format!("{program}-{flavour}-restore --noflush -w"), &rules);
     }
+    // The rules of a node without iptables, which was installed since.
+    for family in ["ip", "ip6"] {
+        run(&format!("nft add table {family} switchyard-ipvs"), "");
+        run(&format!("nft add chain {family} switchyard-ipvs services"), "");
+    }
 }
 
 /// Rules and sets of other programs, among them names that begin as kube-proxy's do.
@@ -98,6 +103,7 @@ fn settle_others() {
         run(&format!("iptables-{flavour}-restore --noflush -w"), rules);
     }
     run("ip link add kube-bridge type bridge", "");
+    run("nft add table ip switchyard", "");
 }
 
 /// Everything that the tests look at: rules of both flavours, sets, and devices.
@@ -112,6 +118,9 @@ fn contents() -> Vec<String> {
     for line in ["ipset list -n", "ip -brief link"] {
         lines.extend(run(line, "").lines().map(str::to_owned));
     }
+    // But for the tables of iptables-nft, which stay when they are empty.
+    let tables = run("nft list tables", "");
+    lines.extend(tables.lines().filter(|line| line.contains("switchyard")).map(str::to_owned));
     lines.sort();
     lines
 }
@@ -156,6 +165,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
                 "KUBE-LOOP-BACK",
                 "KUBE-6-",
                 "kube-ipvs0",
+                "switchyard-ipvs",
             ];
             let stays = |line: &&String| !only_ipvs.iter().any(|name| line.contains(name));
             let expected: Vec<_> = before.iter().filter(stays).cloned().collect();

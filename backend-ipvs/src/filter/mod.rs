@@ -5,18 +5,24 @@
 //!
 //! - [`rules`]: the chains, as iptables writes them.
 //! - [`xtables`]: sets of ipset, and rules of iptables.
+//! - [`nft`]: a table of nftables, for nodes without iptables.
 
+pub(crate) mod nft;
 pub(crate) mod rules;
 pub(crate) mod xtables;
 
 use std::{collections::HashSet, net::IpAddr, time::Duration};
 
-use switchyard_core::{model::IpFamily, state::NodeState};
+use switchyard_core::{error::Chain, model::IpFamily, state::NodeState};
 use switchyard_ipset::Entry;
 
-use self::xtables::{Xtables, XtablesError};
+use self::{
+    nft::{NftError, NftFilter},
+    xtables::{Xtables, XtablesError},
+};
 use crate::{
     layout::{exceptions::Exceptions, node_addresses},
+    leftovers,
     sets::Set,
 };
 
@@ -42,6 +48,7 @@ pub(crate) type FamilyEntry = (IpFamily, Set, Entry);
 #[derive(Debug)]
 pub(crate) enum Filter {
     Xtables(Xtables),
+    Nft(NftFilter),
 }
 
 /// Why sets or rules could not be changed.
@@ -49,6 +56,8 @@ pub(crate) enum Filter {
 pub(crate) enum FilterError {
     #[error(transparent)]
     Xtables(#[from] XtablesError),
+    #[error(transparent)]
+    Nft(#[from] NftError),
 }
 
 impl Filter {
@@ -58,8 +67,32 @@ impl Filter {
         wanted: &HashSet<FamilyEntry>,
         inputs: &[RuleInputs<'_>],
     ) -> Result<Compared, FilterError> {
-        match self {
-            Self::Xtables(filter) => Ok(filter.compare(wanted, inputs)?),
+        let compared = match self {
+            Self::Xtables(filter) => filter.compare(wanted, inputs)?,
+            Self::Nft(filter) => filter.compare(wanted, inputs)?,
+        };
+        self.remove_other();
+        Ok(compared)
+    }
+
+    /// Removes what the other packet filter has, if iptables was installed or removed since the program ran
+    /// last. Only now, so that all traffic was masqueraded until now.
+    fn remove_other(&mut self) {
+        let (is_alone, removed) = match self {
+            Self::Xtables(Xtables { is_alone, .. }) | Self::Nft(NftFilter { is_alone, .. })
+                if *is_alone =>
+            {
+                return;
+            }
+            Self::Xtables(filter) => (&mut filter.is_alone, leftovers::remove_tables()),
+            Self::Nft(filter) => (&mut filter.is_alone, leftovers::remove_chains_and_sets()),
+        };
+        match removed {
+            Ok(()) => *is_alone = true,
+            Err(error) => tracing::warn!(
+                err = %Chain(&error),
+                "Cannot remove the rules that ipvs mode had before, and will try again"
+            ),
         }
     }
 
@@ -72,6 +105,7 @@ impl Filter {
     ) -> Result<(), FilterError> {
         match self {
             Self::Xtables(filter) => Ok(filter.commit(done, add, delete)?),
+            Self::Nft(filter) => Ok(filter.commit(done, add, delete)?),
         }
     }
 
@@ -83,6 +117,7 @@ impl Filter {
     ) -> Result<(), FilterError> {
         match self {
             Self::Xtables(filter) => Ok(filter.write_exceptions(inputs, done)?),
+            Self::Nft(filter) => Ok(filter.write_exceptions(inputs, done)?),
         }
     }
 }
@@ -95,7 +130,7 @@ pub(crate) struct Compared {
     pub(crate) missing: Vec<FamilyEntry>,
     /// Entries that nobody wants. They are still there.
     pub(crate) stale: Vec<FamilyEntry>,
-    /// Chains that were missing or altered, and were written.
+    /// Chains and the like that were missing or altered, and were written: what they are, and their names.
     pub(crate) chains: Vec<(IpFamily, String)>,
 }
 

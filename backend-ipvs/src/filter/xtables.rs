@@ -47,12 +47,14 @@ pub(crate) enum XtablesError {
 pub(crate) struct Xtables {
     tools: Tools,
     sets: IpSets,
+    /// Whether no nft table is left that was used before.
+    pub(super) is_alone: bool,
 }
 
 impl Xtables {
     /// Opens the connection to the kernel's sets.
     pub(crate) fn open(tools: Tools) -> Result<Self, Error> {
-        Ok(Self { tools, sets: IpSets::open()? })
+        Ok(Self { tools, sets: IpSets::open()?, is_alone: false })
     }
 
     /// Makes sets and rules hold what they should, but leaves entries that nobody wants.
@@ -201,12 +203,12 @@ impl Xtables {
         let mut changes = Changes::default();
         for (table, chain) in rules::chains(inputs) {
             if dump.chain(table, &chain.name) != Some(&chain.rules) {
-                altered.push(format!("{} in {}", chain.name, table.name()));
+                altered.push(format!("chain {} in {}", chain.name, table.name()));
                 changes.write_chain(table, chain);
             }
         }
         for (table, from) in compare_jumps(&mut changes, &dump) {
-            altered.push(format!("{from} in {}", table.name()));
+            altered.push(format!("chain {from} in {}", table.name()));
         }
         if is_whole {
             compared.chains.extend(altered.into_iter().map(|chain| (inputs.family, chain)));

@@ -54,9 +54,9 @@ impl Expected {
                 });
             }
         }
-        for (family, chain) in &compared.chains {
+        for (family, object) in &compared.chains {
             if !self.difference.exceptions.get(*family) {
-                drift.found(|| format!("the {family} chain {chain} was missing or altered"));
+                drift.found(|| format!("the {family} {object} was missing or altered"));
             }
         }
         for ip in addresses.into_iter().flatten() {
