@@ -3,6 +3,8 @@
 use std::{
     env,
     ffi::OsString,
+    fs, io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -16,13 +18,16 @@ use crate::{
 /// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
 const BY_JSON: &str = "nftables-json";
 
-/// The backends, by their `--proxy-mode`; and by another transport, which has a name of its own.
-pub const BACKENDS: [&str; 5] = ["nftables", BY_JSON, "iptables", "ipvs", "userspace"];
+/// The ipvs backend on a node without iptables.
+const BY_NFT: &str = "ipvs-nft";
+
+/// The backends, by their `--proxy-mode`; and those that do it by other means, with names of their own.
+pub const BACKENDS: [&str; 6] = ["nftables", BY_JSON, "iptables", "ipvs", BY_NFT, "userspace"];
 
 /// The backends that exist and that every node of the tests can run.
 const EVERYWHERE: [&str; 3] = ["nftables", BY_JSON, "iptables"];
 
-/// The backend that needs IPVS, which many kernels lack.
+/// The mode that needs IPVS, which many kernels lack.
 const IPVS: &str = "ipvs";
 
 /// The backends to test with: the comma-separated list in the environment's `SWITCHYARD_BACKENDS`,
@@ -49,7 +54,7 @@ fn runnable(
     backends: Vec<&'static str>,
     load_ipvs: impl FnOnce() -> bool,
 ) -> Result<Vec<&'static str>> {
-    match backends.contains(&IPVS) && !load_ipvs() {
+    match backends.iter().any(|name| mode(name) == IPVS) && !load_ipvs() {
         true => Err(RigError::NoIpvs),
         false => Ok(backends),
     }
@@ -66,7 +71,11 @@ fn parse(list: &OsString) -> Result<Vec<&'static str>> {
 
 /// The `--proxy-mode` of a backend.
 pub fn mode(backend: &str) -> &str {
-    if backend == BY_JSON { "nftables" } else { backend }
+    match backend {
+        BY_JSON => "nftables",
+        BY_NFT => IPVS,
+        mode => mode,
+    }
 }
 
 /// The arguments that choose a backend besides its mode.
@@ -81,9 +90,10 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
 ///
 /// If they cannot be had, which [`not_runnable`] tells before.
 pub(crate) fn programs(backend: &str) -> Result<Option<PathBuf>> {
-    match backend == BY_JSON {
-        true => newer_nft().map(Some).ok_or(RigError::NoNft),
-        false => Ok(None),
+    match backend {
+        BY_JSON => newer_nft().map(Some).ok_or(RigError::NoNft),
+        BY_NFT => no_iptables().map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -96,13 +106,39 @@ pub fn not_runnable(backend: &str) -> Option<&'static str> {
 /// The directory of nft 1.1.3, which is fetched into the directory that cargo has for tests' files:
 /// tests are built into `target/debug/deps`, and their files are in `target/tmp`.
 fn newer_nft() -> Option<PathBuf> {
+    nft_trixie(&files()?)?.parent().map(Path::to_owned)
+}
+
+fn files() -> Option<PathBuf> {
     let own = env::current_exe().ok()?;
-    let target = own.ancestors().nth(3)?;
-    nft_trixie(&target.join("tmp"))?.parent().map(Path::to_owned)
+    Some(own.ancestors().nth(3)?.join("tmp"))
+}
+
+/// The directory of programs of iptables that do nothing but fail.
+fn no_iptables() -> Result<PathBuf> {
+    let directory = files().unwrap_or_else(env::temp_dir).join("no-iptables");
+    let make = || -> io::Result<()> {
+        fs::create_dir_all(&directory)?;
+        for name in ["iptables", "iptables-nft", "iptables-legacy"] {
+            for name in [name.to_owned(), name.replace("ip", "ip6")] {
+                match symlink("/bin/false", directory.join(name)) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    };
+    make().map_err(|source| RigError::File { action: "write", path: directory.clone(), source })?;
+    Ok(directory)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -122,5 +158,16 @@ mod tests {
         assert_eq!(runnable(vec!["iptables"], || panic!("loads a module")).unwrap(), ["iptables"]);
         let error = runnable(vec!["nftables", "ipvs"], || false).unwrap_err();
         assert!(error.to_string().contains("make test-ipvs"), "{error}");
+        assert!(runnable(vec![BY_NFT], || false).is_err());
+    }
+
+    #[test]
+    fn a_node_without_iptables_has_programs_that_fail() {
+        let directory = programs(BY_NFT).unwrap().unwrap();
+        for name in ["iptables", "ip6tables", "iptables-nft", "ip6tables-legacy"] {
+            let status = Command::new(directory.join(name)).arg("--version").status().unwrap();
+            assert!(!status.success(), "{name}");
+        }
+        assert_eq!(programs("ipvs").unwrap(), None);
     }
 }
