@@ -155,16 +155,20 @@ test-vm-quick: test-vm
 # is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
 IPVS_CRATES = switchyard-ipvs switchyard-ipvs-netlink switchyard-ipset switchyard-interfaces
-IPVS_CASES = addresses::mixed-families affinity::same-endpoint changes::udp-clients-follow \
-	clusterip::dual-stack clusterip::hairpin clusterip::sctp conntrack::udp-flows-end \
+IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
+	changes::udp-clients-follow clusterip::dual-stack clusterip::hairpin clusterip::sctp \
+	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
 	endpoints::terminating-fallback health::local-endpoints loadbalancer::external-ips \
-	loadbalancer::source-ranges-change nodeport::chosen-networks policies::external-local-none-here \
-	policies::policies-change refused::undefined-port restart::changes-while-away spread::round-robin \
-	weights::zero-drains
+	loadbalancer::source-ranges-change mark::another-bit nodeport::addresses-come-and-go \
+	nodeport::chosen-networks policies::external-local-none-here policies::policies-change \
+	refused::no-endpoints refused::undefined-port restart::changes-while-away spread::round-robin \
+	weights::zero-drains) \
+	$(addprefix ipvs-nft::,clusterip::hairpin loadbalancer::source-ranges-change nodeport::chosen-networks \
+	policies::policies-change refused::no-endpoints)
 IPVS_TESTS = $(CURDIR)/target/vm-tests
 # The test programs are not run when cargo runs them, but noted in a list for the machine.
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(IPVS_TESTS)']"
-test-ipvs: export SWITCHYARD_BACKENDS = ipvs
+test-ipvs: export SWITCHYARD_BACKENDS = ipvs,ipvs-nft
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
 test-ipvs: export VM_SECONDS ?= 1200
 test-ipvs:
