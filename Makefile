@@ -154,7 +154,7 @@ test-vm-quick: test-vm
 # and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
 # is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
-IPVS_CRATES = switchyard-ipvs switchyard-ipvs-netlink switchyard-ipset switchyard-interfaces
+IPVS_FOLDERS = backend-ipvs kernel/ipvs kernel/ipset kernel/interfaces
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
 	changes::udp-clients-follow clusterip::dual-stack clusterip::hairpin clusterip::sctp \
 	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
@@ -176,9 +176,11 @@ test-ipvs:
 	$(CARGO) build --workspace --bins --tests
 	@rm -f $(IPVS_TESTS)
 	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/abilities.sh
-	$(CARGO) $(COLLECT) test --quiet --package packet-rig --test cases
-	$(CARGO) $(COLLECT) test --quiet --package packet-rig --test it -- ipvs:: --test-threads=6
-	$(CARGO) $(COLLECT) test --quiet --tests $(addprefix --package ,$(IPVS_CRATES))
+	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test cases
+	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test it -- \
+		ipvs:: --test-threads=6
+	VM_TESTS_IN="$(addprefix $(CURDIR)/,$(IPVS_FOLDERS))" \
+		$(CARGO) $(COLLECT) test --quiet --workspace --tests
 	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays
