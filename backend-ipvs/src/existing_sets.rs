@@ -11,7 +11,7 @@ use switchyard_netlink::Error;
 use crate::sets;
 
 /// How long rules that were deleted may take to let go of their sets.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How often a set that is in use is tried again.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -53,7 +53,12 @@ impl ExistingSets {
     }
 }
 
-fn destroy(sets: &mut IpSets, name: &str, deadline: Instant) -> Result<bool, DestroyError> {
+/// Destroys a set, and returns whether it existed. Waits until then for rules to let go of the set.
+pub(crate) fn destroy(
+    sets: &mut IpSets,
+    name: &str,
+    deadline: Instant,
+) -> Result<bool, DestroyError> {
     loop {
         match sets.destroy(name) {
             Err(DestroyError::InUse) if Instant::now() < deadline => thread::sleep(INTERVAL),

@@ -132,6 +132,11 @@ impl fmt::Display for Name {
     }
 }
 
+/// Returns the names of the sets of both families that only kube-proxy has.
+pub(crate) fn unused_names() -> [String; 2] {
+    IpFamily::ALL.map(|family| Name { set: UNUSED, family }.to_string())
+}
+
 /// Returns the names of all sets of both families, kube-proxy's and this backend's.
 pub(crate) fn names() -> impl Iterator<Item = String> {
     let ours = Set::ALL.into_iter().map(Set::ipv4_name);

@@ -15,6 +15,7 @@ use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use switchyard_core::{error::Chain, model::IpFamily, state::NodeState};
 use switchyard_ipset::Entry;
+use switchyard_xtables::Changes;
 
 use self::{
     nft::{NftError, NftFilter},
@@ -61,18 +62,26 @@ pub(crate) enum FilterError {
 }
 
 impl Filter {
-    /// Makes sets and rules hold what they should, but leaves entries that nobody wants.
+    /// Makes sets and rules hold what they should, but leaves entries that nobody wants. Rules that take the
+    /// place of those of iptables mode are left to [`Self::finish`].
     pub(crate) fn compare(
         &mut self,
         wanted: &HashSet<FamilyEntry>,
         inputs: &[RuleInputs<'_>],
     ) -> Result<Compared, FilterError> {
-        let compared = match self {
-            Self::Xtables(filter) => filter.compare(wanted, inputs)?,
-            Self::Nft(filter) => filter.compare(wanted, inputs)?,
-        };
+        match self {
+            Self::Xtables(filter) => Ok(filter.compare(wanted, inputs)?),
+            Self::Nft(filter) => Ok(filter.compare(wanted, inputs)?),
+        }
+    }
+
+    /// Does the rest of a comparison, when virtual servers serve, at addresses that are the node's.
+    pub(crate) fn finish(&mut self, late: &LateRules, done: &mut Done) -> Result<(), FilterError> {
+        if let Self::Xtables(filter) = self {
+            filter.write_rules(&late.0, done)?;
+        }
         self.remove_other();
-        Ok(compared)
+        Ok(())
     }
 
     /// Removes what the other packet filter has, if iptables was installed or removed since the program ran
@@ -130,9 +139,15 @@ pub(crate) struct Compared {
     pub(crate) missing: Vec<FamilyEntry>,
     /// Entries that nobody wants. They are still there.
     pub(crate) stale: Vec<FamilyEntry>,
-    /// Chains and the like that were missing or altered, and were written: what they are, and their names.
+    /// Chains and the like that were missing or altered, and were written, or will be: what they are, and
+    /// their names.
     pub(crate) chains: Vec<(IpFamily, String)>,
+    pub(crate) late: LateRules,
 }
+
+/// Rules that take the place of those of iptables mode, which translate until then.
+#[derive(Debug, Default)]
+pub(crate) struct LateRules(Vec<(IpFamily, Changes)>);
 
 /// What was done to sets and rules.
 #[derive(Debug, Default)]

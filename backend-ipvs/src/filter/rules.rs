@@ -10,7 +10,7 @@ use switchyard_core::{
     model::{IpFamily, Protocol},
     state::LocalPods,
 };
-use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table, service_rules};
+use switchyard_xtables::{Chain, Dump, Jump, OwnedChains, RuleText, Table, service_rules, target};
 
 use super::RuleInputs;
 use crate::{layout::exceptions::Limit, sets::Set};
@@ -50,6 +50,29 @@ const OWN: [(Table, &str); 8] = [
     (Table::Filter, FILTER),
     (Table::Filter, OUT_FILTER),
 ];
+
+/// The built-in chains that have jumps, or have them in iptables mode.
+pub(crate) const BUILT_IN: [(Table, &str); 6] = [
+    (Table::Nat, "OUTPUT"),
+    (Table::Nat, "PREROUTING"),
+    (Table::Nat, "POSTROUTING"),
+    (Table::Filter, "FORWARD"),
+    (Table::Filter, "INPUT"),
+    (Table::Filter, "OUTPUT"),
+];
+
+/// The beginnings of the names of chains that only iptables mode has, and that translate.
+const OF_IPTABLES_MODE: [&str; 5] =
+    ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-NODEPORTS"];
+
+/// Whether the rules of iptables mode, kube-proxy's or Switchyard's, are in effect.
+pub(crate) fn serve_iptables_mode(dump: &Dump) -> bool {
+    let translates = |rule: &String| {
+        target(rule)
+            .is_some_and(|to| OF_IPTABLES_MODE.iter().any(|beginning| to.starts_with(beginning)))
+    };
+    dump.chain(Table::Nat, SERVICES).unwrap_or_default().iter().any(translates)
+}
 
 /// Returns all chains of ipvs mode, and the jumps to them.
 pub(crate) fn owned() -> OwnedChains {
@@ -303,5 +326,22 @@ mod tests {
         assert_eq!(own.names, OWN);
         let from: Vec<_> = own.jumps.iter().map(|jump| (jump.from, jump.to)).collect();
         assert_eq!(from, [("INPUT", NODE_PORT), ("INPUT", FILTER), ("OUTPUT", OUT_FILTER)]);
+    }
+
+    #[test]
+    fn every_jump_is_in_a_chain_that_is_compared() {
+        assert!(jumps().iter().all(|jump| BUILT_IN.contains(&(jump.table, jump.from))));
+    }
+
+    #[test]
+    fn rules_of_iptables_mode_are_known() {
+        let serve = |rules: &str| {
+            let text = format!("*nat\n:KUBE-SERVICES - [0:0]\n{rules}\nCOMMIT\n");
+            serve_iptables_mode(&Dump::parse(&text).unwrap())
+        };
+        assert!(serve("-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -j KUBE-SVC-NPX46M4PTMTKRN6Y"));
+        assert!(serve("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"));
+        assert!(!serve("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT"));
+        assert!(!serve("-A OTHERS -j KUBE-SVC-NPX46M4PTMTKRN6Y"));
     }
 }

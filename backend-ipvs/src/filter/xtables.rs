@@ -5,13 +5,16 @@ use std::{
     time::Instant,
 };
 
-use switchyard_core::model::IpFamily;
+use switchyard_core::{error::Chain, model::IpFamily};
 use switchyard_ipset::{DestroyError, Entry, IpSets, SetBatch, SetRefusal, SetSpec, SetType};
 use switchyard_netlink::Error;
-use switchyard_xtables::{Changes, Dump, Programs, Table, ToolError, Tools, target};
+use switchyard_xtables::{Changes, Dump, Jump, Programs, Table, ToolError, Tools, target};
 
-use super::{Compared, Done, FamilyEntry, RuleInputs, rules};
-use crate::sets::Set;
+use super::{Compared, Done, FamilyEntry, LateRules, RuleInputs, rules};
+use crate::{
+    existing_sets,
+    sets::{self, Set},
+};
 
 /// The number of entries that kube-proxy's sets may have. More are allowed where more are needed.
 const USUAL_MOST: u32 = 65_536;
@@ -57,7 +60,8 @@ impl Xtables {
         Ok(Self { tools, sets: IpSets::open()?, is_alone: false })
     }
 
-    /// Makes sets and rules hold what they should, but leaves entries that nobody wants.
+    /// Makes sets and rules hold what they should, but leaves entries that nobody wants, and rules of iptables
+    /// mode.
     pub(crate) fn compare(
         &mut self,
         wanted: &HashSet<FamilyEntry>,
@@ -78,8 +82,29 @@ impl Xtables {
         let missing = compared.missing.clone();
         self.commit(&mut compared.done, &missing, &[])?;
         compared.done.commit = start.elapsed();
+        let mut all = Vec::new();
+        let mut is_late = false;
         for inputs in inputs {
-            self.compare_rules(inputs, &mut compared)?;
+            let Some(programs) = self.tools.get(inputs.family) else { continue };
+            let (dump, is_whole) = match programs.save() {
+                Ok(dump) => (dump, true),
+                // Another program has put rules into the same tables that iptables cannot print.
+                Err(ToolError::Incompatible { .. }) => {
+                    (programs.held_jumps(&rules::jumps())?, false)
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let (changes, altered) = compare_rules(inputs, &dump);
+            if is_whole {
+                compared.chains.extend(altered.into_iter().map(|chain| (inputs.family, chain)));
+            }
+            is_late |= rules::serve_iptables_mode(&dump);
+            all.push((inputs.family, changes));
+        }
+        if is_late {
+            compared.late = LateRules(all);
+        } else {
+            self.write_rules(&all, &mut compared.done)?;
         }
         Ok(compared)
     }
@@ -187,33 +212,31 @@ impl Xtables {
         Ok(())
     }
 
-    fn compare_rules(
-        &self,
-        inputs: &RuleInputs<'_>,
-        compared: &mut Compared,
+    /// Writes what a comparison found rules to lack.
+    pub(crate) fn write_rules(
+        &mut self,
+        rules: &[(IpFamily, Changes)],
+        done: &mut Done,
     ) -> Result<(), XtablesError> {
-        let Some(programs) = self.tools.get(inputs.family) else { return Ok(()) };
-        let mut altered = Vec::new();
-        let (dump, is_whole) = match programs.save() {
-            Ok(dump) => (dump, true),
-            // Another program has put rules into the same tables that iptables cannot print.
-            Err(ToolError::Incompatible { .. }) => (programs.held_jumps(&rules::jumps())?, false),
-            Err(error) => return Err(error.into()),
-        };
-        let mut changes = Changes::default();
-        for (table, chain) in rules::chains(inputs) {
-            if dump.chain(table, &chain.name) != Some(&chain.rules) {
-                altered.push(format!("chain {} in {}", chain.name, table.name()));
-                changes.write_chain(table, chain);
+        for (family, changes) in rules {
+            if let Some(programs) = self.tools.get(*family) {
+                restore(programs, changes, done)?;
             }
         }
-        for (table, from) in compare_jumps(&mut changes, &dump) {
-            altered.push(format!("chain {from} in {}", table.name()));
+        if rules.iter().any(|(_, changes)| *changes != Changes::default()) {
+            self.remove_unused_sets();
         }
-        if is_whole {
-            compared.chains.extend(altered.into_iter().map(|chain| (inputs.family, chain)));
+        Ok(())
+    }
+
+    /// Destroys the sets that only kube-proxy's rules match, now that these are replaced.
+    fn remove_unused_sets(&mut self) {
+        let deadline = Instant::now() + existing_sets::PATIENCE;
+        for name in sets::unused_names() {
+            if let Err(error) = existing_sets::destroy(&mut self.sets, &name, deadline) {
+                tracing::warn!(err = %Chain(&error), set = name, "Cannot destroy a set of kube-proxy's");
+            }
         }
-        restore(programs, &changes, &mut compared.done)
     }
 
     /// Writes the chains that depend on Services anew.
@@ -247,17 +270,45 @@ fn restore(programs: &Programs, changes: &Changes, done: &mut Done) -> Result<()
     Ok(())
 }
 
-/// Adds missing jumps. Returns the chains that lacked one.
-fn compare_jumps(changes: &mut Changes, dump: &Dump) -> Vec<(Table, &'static str)> {
-    let mut lacking = Vec::new();
-    for jump in rules::jumps() {
-        let held = dump.chain(jump.table, jump.from).unwrap_or_default();
-        if !held.iter().any(|rule| target(rule) == Some(jump.to)) {
-            changes.insert_rule(jump.table, jump.from, &jump.rule);
-            lacking.push((jump.table, jump.from));
+/// Returns what the rules of a family lack, and the chains where something is wrong.
+fn compare_rules(inputs: &RuleInputs<'_>, dump: &Dump) -> (Changes, Vec<String>) {
+    let mut altered = Vec::new();
+    let mut changes = Changes::default();
+    for (table, chain) in rules::chains(inputs) {
+        if dump.chain(table, &chain.name) != Some(&chain.rules) {
+            altered.push(format!("chain {} in {}", chain.name, table.name()));
+            changes.write_chain(table, chain);
         }
     }
-    lacking
+    for (table, from) in compare_jumps(&mut changes, dump) {
+        altered.push(format!("chain {from} in {}", table.name()));
+    }
+    (changes, altered)
+}
+
+/// Makes sure of exactly one jump each, and removes those that only iptables mode has. Returns the chains
+/// where something was wrong.
+fn compare_jumps(changes: &mut Changes, dump: &Dump) -> BTreeSet<(Table, &'static str)> {
+    let jumps = rules::jumps();
+    let mut wrong = BTreeSet::new();
+    for (table, from) in rules::BUILT_IN {
+        let of_chain = || jumps.iter().filter(|jump| (jump.table, jump.from) == (table, from));
+        let mut missing: Vec<&Jump> = of_chain().collect();
+        for rule in dump.chain(table, from).unwrap_or_default() {
+            let leads = |jump: &Jump| jump.table == table && target(rule) == Some(jump.to);
+            if let Some(at) = missing.iter().position(|jump| jump.rule == *rule) {
+                missing.remove(at);
+            } else if jumps.iter().any(leads) {
+                changes.delete_rule(table, from, rule);
+                wrong.insert((table, from));
+            }
+        }
+        for jump in missing {
+            changes.insert_rule(table, from, &jump.rule);
+            wrong.insert((table, from));
+        }
+    }
+    wrong
 }
 
 /// Returns the set with room for so many entries.

@@ -2,7 +2,8 @@
 //!
 //! The order of a sync keeps every moment safe: entries of sets and rules for what comes, then virtual
 //! servers with their real servers, then addresses; and for what goes, the other way round. A packet to
-//! an address that the node takes for its own always finds its virtual server.
+//! an address that the node takes for its own always finds its virtual server. Rules that replace those of
+//! iptables mode come after the addresses: until then, the old ones translate.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`incremental`]: a sync of changes alone.
@@ -50,7 +51,7 @@ use self::{
 };
 use crate::{
     IpvsConfig,
-    filter::{Done, FamilyEntry, Filter, FilterError, RuleInputs},
+    filter::{Compared, Done, FamilyEntry, Filter, FilterError, RuleInputs},
     kernel_settings::{self, KernelSettingError},
     layout::{Context, entries::Need, exceptions::Exceptions},
     leftovers,
@@ -242,8 +243,8 @@ impl IpvsProxier {
         if let Some(expected) = expected {
             report.drift = expected.drift(&compared, [&serve, &retire], [&bind, &unbind]);
         }
-        let stale = compared.stale;
-        add_done(report, compared.done);
+        let Compared { late, stale, done, .. } = compared;
+        add_done(report, done);
         self.commit(report, &serve)?;
         if !was_sure {
             // kube-proxy's addresses of IPv6 can become the source of masqueraded packets.
@@ -252,8 +253,9 @@ impl IpvsProxier {
             self.device.change(&known, &[])?;
         }
         self.change_addresses(report, &bind, &unbind)?;
-        self.commit(report, &retire)?;
         let mut done = Done::default();
+        self.filter.finish(&late, &mut done)?;
+        self.commit(report, &retire)?;
         self.filter.commit(&mut done, &[], &stale)?;
         add_done(report, done);
 

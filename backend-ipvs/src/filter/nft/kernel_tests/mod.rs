@@ -133,7 +133,7 @@ impl Fixture {
 
     /// Compares again, which must change nothing.
     fn expect_in_order(&mut self) {
-        let Compared { done, missing, stale, chains } = self.compare();
+        let Compared { done, missing, stale, chains, .. } = self.compare();
         assert_eq!((missing, stale, chains), Default::default());
         assert_eq!((done.added, done.removed, done.messages), (0, 0, 0));
     }
@@ -400,7 +400,8 @@ fn the_other_packet_filter_is_removed_once_the_table_serves() {
         );
         let fixture = Fixture::with_everything();
         let mut filter = Filter::Nft(NftFilter::open().unwrap());
-        filter.compare(&fixture.wanted, &fixture.inputs()).unwrap();
+        let compared = filter.compare(&fixture.wanted, &fixture.inputs()).unwrap();
+        filter.finish(&compared.late, &mut Done::default()).unwrap();
         assert!(!run("iptables-nft-save").contains("KUBE-"));
         assert_eq!(run("ipset list -n"), "");
         assert!(run("nft list tables").contains("ip switchyard-ipvs"));
@@ -415,8 +416,42 @@ fn the_table_is_removed_once_iptables_serves() {
         let programs = InstalledPrograms::find(&ProgramOptions::default());
         let tools = programs.choose(None, PerFamily { v4: true, v6: true }).unwrap();
         let mut filter = Filter::Xtables(Xtables::open(tools).unwrap());
-        filter.compare(&HashSet::new(), &fixture.inputs()).unwrap();
+        let compared = filter.compare(&HashSet::new(), &fixture.inputs()).unwrap();
+        filter.finish(&compared.late, &mut Done::default()).unwrap();
         assert!(run("iptables-save").contains("KUBE-SERVICES"));
         assert_eq!(remove().unwrap(), 0);
+    });
+}
+
+/// The rules of iptables mode go on translating until virtual servers serve. Its jumps go, too.
+#[test]
+fn rules_of_iptables_mode_stay_until_the_end() {
+    in_namespace(|| {
+        for command in [
+            "-t nat -N KUBE-SERVICES",
+            "-t nat -N KUBE-SVC-NPX46M4PTMTKRN6Y",
+            "-t nat -A KUBE-SERVICES -d 10.96.0.1 -j KUBE-SVC-NPX46M4PTMTKRN6Y",
+            "-N KUBE-PROXY-FIREWALL",
+            "-A INPUT -m conntrack --ctstate NEW -j KUBE-PROXY-FIREWALL",
+            "-A OUTPUT -m conntrack --ctstate NEW -j KUBE-PROXY-FIREWALL",
+        ] {
+            run(&format!("iptables-nft -w {command}"));
+        }
+        run("ipset create KUBE-LOAD-BALANCER-SOURCE-IP hash:ip,port,ip");
+        let fixture = Fixture::with_everything();
+        let programs = InstalledPrograms::find(&ProgramOptions::default());
+        let tools = programs.choose(None, PerFamily { v4: true, v6: true }).unwrap();
+        let mut filter = Filter::Xtables(Xtables::open(tools).unwrap());
+        let compared = filter.compare(&fixture.wanted, &fixture.inputs()).unwrap();
+        assert!(run("iptables-save").contains("-j KUBE-SVC-NPX46M4PTMTKRN6Y"));
+        filter.finish(&compared.late, &mut Done::default()).unwrap();
+        let rules = run("iptables-save");
+        assert!(
+            !rules.contains("-j KUBE-SVC-NPX46M4PTMTKRN6Y") && rules.contains("KUBE-CLUSTER-IP")
+        );
+        let is_jump = |line: &&str| line.ends_with("-j KUBE-PROXY-FIREWALL");
+        let jumps: Vec<&str> = rules.lines().filter(is_jump).collect();
+        assert!(jumps.len() == 2 && jumps.iter().all(|jump| !jump.contains("NEW")), "{jumps:?}");
+        assert!(!run("ipset list -n").contains("KUBE-LOAD-BALANCER-SOURCE-IP"));
     });
 }
