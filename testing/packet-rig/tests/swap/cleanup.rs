@@ -7,7 +7,8 @@ use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Bystanders, IpvsMode, programs};
 use crate::support::{
-    KubeProxy, cluster, node, prepare, until_no_chains, until_no_tables, until_nothing_of_ipvs,
+    KubeProxy, clean_up, cluster, node, prepare, until_no_chains, until_no_tables,
+    until_nothing_of_ipvs,
 };
 
 const MODES: [&str; 4] = ["nftables", "iptables", "ipvs", "userspace"];
@@ -42,12 +43,8 @@ fn cleans_up(flavour: Flavour, leave: impl Fn(&NetNs)) {
 }
 
 fn clean_up_twice(rig: &Rig, mode: &str) {
-    for _ in 0..2 {
-        let arguments = ["--cleanup".to_owned(), format!("--proxy-mode={mode}")];
-        let output = rig.proxy.command(&arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{mode}: {}: {said}", output.status);
-    }
+    clean_up(rig, mode);
+    clean_up(rig, mode);
 }
 
 #[test]
@@ -68,7 +65,7 @@ fn of_iptables_legacy() {
 fn cleans_up_ipvs(flavour: Flavour) {
     let mode = IpvsMode { flavour };
     cleans_up(flavour, |node| {
-        mode.leave(node, &cluster()).unwrap();
+        mode.sync(node, &cluster()).unwrap();
         assert!(mode.leftovers(node).unwrap().len() > 60, "the fixtures");
     });
 }
@@ -91,6 +88,6 @@ fn of_everything_at_once() {
         for flavour in Flavour::ALL {
             KubeProxy::iptables(flavour).sync(node, &cluster());
         }
-        IpvsMode { flavour: Flavour::Legacy }.leave(node, &cluster()).unwrap();
+        IpvsMode { flavour: Flavour::Legacy }.sync(node, &cluster()).unwrap();
     });
 }

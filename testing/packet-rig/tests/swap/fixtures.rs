@@ -5,7 +5,8 @@ use switchyard_iptables::Flavour;
 
 use crate::kube_proxy::{Bystanders, IptablesMode, NftablesMode};
 use crate::support::{
-    KubeProxy, cluster, cluster_before, node, nothing_of_gone, prepare, probes, sticky_clients,
+    KubeProxy, assert_same, cluster, cluster_before, contents, has_ipvs, node, nothing_of_gone,
+    prepare, probes, probes_in_kube_proxys_ipvs, sticky_clients, sticky_clients_in_ipvs,
     until_no_chains, until_no_tables,
 };
 
@@ -27,6 +28,7 @@ fn serves(mut kube_proxy: KubeProxy, flavour: Flavour) {
             NftablesMode::cleanup(&node).unwrap();
             until_no_tables(&node);
         }
+        KubeProxy::Ipvs(_) => unreachable!("has other outcomes"),
         KubeProxy::Iptables(mode) => {
             assert!(!mode.leftovers(&node).unwrap().is_empty());
             IptablesMode { flavour }.cleanup(&node).unwrap();
@@ -49,4 +51,34 @@ fn iptables_mode_serves_with_nft() {
 #[test]
 fn iptables_mode_serves_with_legacy() {
     serves(KubeProxy::iptables(Flavour::Legacy), Flavour::Legacy);
+}
+
+/// ipvs mode has no counterpart of the clean-up here: kube-proxy's deletes everything.
+fn ipvs_mode_serves(flavour: Flavour) {
+    if !has_ipvs() {
+        return;
+    }
+    let mut rig = prepare("ipvs", &cluster());
+    let node = node(&rig);
+    let bystanders = Bystanders::settle(&node, flavour).unwrap();
+    let mut kube_proxy = KubeProxy::ipvs(flavour);
+    kube_proxy.sync(&node, &cluster_before());
+    rig.check(&sticky_clients_in_ipvs(|reaches| reaches.clients_differ = true)).unwrap();
+    kube_proxy.sync(&node, &cluster());
+    rig.check(&probes_in_kube_proxys_ipvs()).unwrap();
+    rig.check(&[nothing_of_gone()]).unwrap();
+    let synced = contents(&node, "ipvs", flavour);
+    kube_proxy.sync(&node, &cluster());
+    assert_same(&synced, &contents(&node, "ipvs", flavour));
+    assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);
+}
+
+#[test]
+fn ipvs_mode_serves_with_nft() {
+    ipvs_mode_serves(Flavour::Nft);
+}
+
+#[test]
+fn ipvs_mode_serves_with_legacy() {
+    ipvs_mode_serves(Flavour::Legacy);
 }

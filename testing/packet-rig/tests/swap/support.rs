@@ -3,14 +3,16 @@
 use std::{collections::BTreeMap, fmt::Debug, net::IpAddr, thread, time::Duration};
 
 use packet_rig::{
-    Case, LoadGenerator, LoadPlan, NetNs, Protocol, Rig, Target, binary,
+    Case, LoadGenerator, LoadPlan, LoadReport, NetNs, Protocol, Rig, Target, backend, binary,
     case::{Expectation, Failure, ProbePlan, Reaches},
-    wait::until_ok,
+    wait::{scaled, until_ok},
 };
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{Cluster, IptablesMode, IpvsMode, Listing, NftablesMode, Port, Service};
+use crate::kube_proxy::{
+    Cluster, IptablesMode, IpvsMode, Listing, NftablesMode, Port, Service, programs,
+};
 
 fn ips(list: &[&str]) -> Vec<IpAddr> {
     list.iter().map(|ip| ip.parse().unwrap()).collect()
@@ -105,8 +107,45 @@ fn fail(from: &[&str], to: &[&str], failure: Failure) -> ProbePlan {
     ProbePlan::new(from, &targets(to), Expectation::Fails(failure))
 }
 
-/// The expected outcomes for every frontend of [`cluster`], with any proxy.
+/// The frontends of the Service with affinity: clients keep their endpoint at all of them.
+const STICKY: [&str; 2] = ["tcp://10.96.0.50:80", "tcp://192.168.10.1:30084"];
+
+/// The expected outcomes for every frontend of [`cluster`], with any proxy but one in ipvs mode.
 pub fn probes() -> Vec<ProbePlan> {
+    [common_probes(), policy_probes(), vec![keeps_endpoint(&STICKY)]].concat()
+}
+
+/// The same with Switchyard in ipvs mode: each frontend remembers clients by itself.
+pub fn probes_in_ipvs() -> Vec<ProbePlan> {
+    let sticky = STICKY.map(|to| keeps_endpoint(&[to]));
+    [common_probes(), policy_probes(), sticky.into()].concat()
+}
+
+/// The same with kube-proxy in ipvs mode: for the policy `Local`, clients on the node are as others, and
+/// endpoints of other nodes are used where there are none on the node.
+pub fn probes_in_kube_proxys_ipvs() -> Vec<ProbePlan> {
+    let sticky = STICKY.map(|to| keeps_endpoint(&[to]));
+    let local = vec![
+        reach(&["b"], &LOCAL[..2], &["a"], "own"),
+        reach(&["node-1"], &LOCAL[..3], &["a"], ""),
+        reach(&["b"], &["tcp://203.0.113.3:80"], &["c", "d"], "own"),
+    ];
+    [common_probes(), local, sticky.into()].concat()
+}
+
+/// The probes of a mode of Switchyard.
+pub fn probes_in(mode: &str) -> Vec<ProbePlan> {
+    if mode == "ipvs" { probes_in_ipvs() } else { probes() }
+}
+
+const LOCAL: [&str; 4] = [
+    "tcp://203.0.113.2:80",
+    "tcp://[2001:db8:113::2]:80",
+    "tcp://192.168.10.1:30082",
+    "udp://192.168.10.1:30082",
+];
+
+fn common_probes() -> Vec<ProbePlan> {
     let web = [
         "tcp://10.96.0.10:80",
         "udp://10.96.0.10:80",
@@ -120,37 +159,38 @@ pub fn probes() -> Vec<ProbePlan> {
         "tcp://[2001:db8:100::1]:80",
     ];
     let ranges = ["tcp://203.0.113.1:80", "udp://[2001:db8:113::1]:80"];
-    let local = [
-        "tcp://203.0.113.2:80",
-        "tcp://[2001:db8:113::2]:80",
-        "tcp://192.168.10.1:30082",
-        "udp://192.168.10.1:30082",
-    ];
-    let elsewhere = ["tcp://203.0.113.3:80", "tcp://192.168.10.1:30083"];
-    let sticky = ["tcp://10.96.0.50:80", "tcp://192.168.10.1:30084"];
     let empty = ["tcp://10.96.0.60:80", "udp://[fd00:10:96::60]:80", "tcp://192.168.10.1:30085"];
-    let mut probes = vec![
+    vec![
         reach(&["client", "node-1"], &web, &["a", "c"], "node-1"),
         // Pod `a` may reach itself.
         reach(&["a", "b"], &web[..3], &["a", "c"], "own"),
         reach(&["client"], &web_outside, &["a", "c"], "node-1"),
         reach(&["client"], &ranges, &["b", "d"], "node-1"),
         reach(&["node-2"], &["tcp://192.168.10.1:30081"], &["b", "d"], "node-1"),
-        reach(&["client"], &local, &["a"], "own"),
-        reach(&["b"], &local[..2], &["a", "c", "d"], "own"),
-        reach(&["node-1"], &local[..3], &["a", "c", "d"], ""),
-        reach(&["b"], &elsewhere, &["c", "d"], "own"),
+        reach(&["client"], &LOCAL, &["a"], "own"),
         reach(&["client"], &["tcp://10.96.0.70:80"], &["b"], "node-1"),
         reach(&["client"], &["tcp://192.168.10.1:30086", "tcp://203.0.113.8:80"], &["b"], "own"),
         fail(&["node-2"], &ranges, Failure::TimedOut),
-        fail(&["client"], &elsewhere, Failure::TimedOut),
         fail(&["client"], &empty, Failure::Refused),
-    ];
+    ]
+}
+
+/// The outcomes by the policy `Local` that kube-proxy's ipvs mode does not have.
+fn policy_probes() -> Vec<ProbePlan> {
+    let elsewhere = ["tcp://203.0.113.3:80", "tcp://192.168.10.1:30083"];
+    vec![
+        reach(&["b"], &LOCAL[..2], &["a", "c", "d"], "own"),
+        reach(&["node-1"], &LOCAL[..3], &["a", "c", "d"], ""),
+        reach(&["b"], &elsewhere, &["c", "d"], "own"),
+        fail(&["client"], &elsewhere, Failure::TimedOut),
+    ]
+}
+
+fn keeps_endpoint(to: &[&str]) -> ProbePlan {
     let mut one = Reaches::all_of(["a", "c", "d"]);
     one.same_endpoint = true;
-    let plan = ProbePlan::new(&["client"], &targets(&sticky), Expectation::Reaches(one));
-    probes.push(ProbePlan { sources: 8, ..plan });
-    probes
+    let plan = ProbePlan::new(&["client"], &targets(to), Expectation::Reaches(one));
+    ProbePlan { sources: 8, ..plan }
 }
 
 /// The expected outcome for the Service that is gone.
@@ -161,12 +201,25 @@ pub fn nothing_of_gone() -> ProbePlan {
 
 /// 8 clients of the Service with affinity, whose endpoint is remembered or compared.
 pub fn sticky_clients(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
+    sticky_clients_at(&STICKY, change)
+}
+
+/// The same at the cluster IP alone.
+pub fn sticky_clients_in_ipvs(change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
+    sticky_clients_at(&STICKY[..1], change)
+}
+
+fn sticky_clients_at(to: &[&str], change: impl FnOnce(&mut Reaches)) -> [ProbePlan; 1] {
     let mut reaches = Reaches::all_of(["a", "b", "c", "d"]);
     reaches.same_endpoint = true;
     change(&mut reaches);
-    let to = targets(&["tcp://10.96.0.50:80", "tcp://192.168.10.1:30084"]);
-    let plan = ProbePlan::new(&["client"], &to, Expectation::Reaches(reaches));
+    let plan = ProbePlan::new(&["client"], &targets(to), Expectation::Reaches(reaches));
     [ProbePlan { sources: 8, ..plan }]
+}
+
+/// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of `make test-ipvs`.
+pub fn has_ipvs() -> bool {
+    backend::selected().unwrap().contains(&"ipvs")
 }
 
 /// A rig with the manifests of `cluster`, in which no proxy runs yet.
@@ -207,31 +260,56 @@ impl Load {
             let plan = LoadPlan {
                 workers: 1,
                 persistent: 2,
-                pause: Duration::from_millis(8),
+                // A machine that is busy with the load alone would not get to the take-over.
+                pause: scaled(Duration::from_millis(20)),
+                interval: scaled(Duration::from_millis(50)),
                 // A busy machine must not look like a lost connection.
-                timeout: Duration::from_secs(5),
+                timeout: scaled(Duration::from_secs(5)),
+                // Longer than any take-over.
+                duration: scaled(Duration::from_secs(60)),
                 ..LoadPlan::new(&rig.place(from).unwrap().namespace, to.parse().unwrap())
             };
             (from, to, LoadGenerator::start(&plan))
         };
         let load = Self(LOAD.into_iter().map(start).collect());
-        thread::sleep(Duration::from_millis(400));
+        thread::sleep(scaled(Duration::from_millis(400)));
         load
     }
 
     /// Goes on for a moment, and then nothing may have failed.
     pub fn assert_nothing_lost(self) {
-        thread::sleep(Duration::from_millis(400));
         let (mut connections, mut requests) = (0, 0);
-        for (from, to, load) in self.0 {
-            let report = load.finish().unwrap();
+        for (what, report) in self.finish() {
             let (new, kept) = (&report.new_connections, &report.persistent);
-            assert_eq!(new.failed() + kept.failed(), 0, "{from} to {to}: {new:?} {kept:?}");
-            assert!(new.attempts > 10 && kept.attempts > 10, "{from} to {to}: hardly any traffic");
+            assert_eq!(new.failed() + kept.failed(), 0, "{what}: {new:?} {kept:?}");
+            assert!(new.attempts > 10 && kept.attempts > 10, "{what}: hardly any traffic");
             connections += new.attempts;
             requests += kept.attempts;
         }
         println!("{connections} connections, {requests} requests over kept ones, none lost");
+    }
+
+    /// Goes on for a moment, and then only connections that were open at one moment may have failed: the
+    /// kept ones, and the one that each worker had just opened.
+    pub fn assert_only_open_ones_lost(self) {
+        let (mut connections, mut ended) = (0, 0);
+        for (what, report) in self.finish() {
+            let (new, kept) = (&report.new_connections, &report.persistent);
+            assert!(new.failed() <= 1, "{what}: {new:?} {kept:?}");
+            assert!(new.attempts > 10, "{what}: hardly any traffic");
+            connections += new.attempts;
+            ended += kept.failed();
+        }
+        assert!(ended > 0, "no connection ended: docs/swap.md is wrong");
+        println!("{connections} connections; {ended} kept ones ended");
+    }
+
+    fn finish(self) -> Vec<(String, LoadReport)> {
+        thread::sleep(scaled(Duration::from_millis(400)));
+        let finish = |(from, to, load): (&str, &str, LoadGenerator)| {
+            (format!("{from} to {to}"), load.finish().unwrap())
+        };
+        self.0.into_iter().map(finish).collect()
     }
 }
 
@@ -239,6 +317,7 @@ impl Load {
 pub enum KubeProxy {
     Nftables(NftablesMode),
     Iptables(IptablesMode),
+    Ipvs(IpvsMode),
 }
 
 impl KubeProxy {
@@ -250,12 +329,68 @@ impl KubeProxy {
         Self::Iptables(IptablesMode { flavour })
     }
 
+    pub fn ipvs(flavour: Flavour) -> Self {
+        Self::Ipvs(IpvsMode { flavour })
+    }
+
     pub fn sync(&mut self, node: &NetNs, cluster: &Cluster) {
         match self {
             Self::Nftables(mode) => mode.sync(node, cluster).unwrap(),
             Self::Iptables(mode) => mode.sync(node, cluster).unwrap(),
+            Self::Ipvs(mode) => mode.sync(node, cluster).unwrap(),
         }
     }
+}
+
+/// Switchyard's rules and whatever else it makes in a mode, in a form that can be compared.
+pub fn contents(node: &NetNs, mode: &str, flavour: Flavour) -> Vec<String> {
+    let mut contents: Vec<String> = match mode {
+        "nftables" => IpFamily::ALL
+            .iter()
+            .map(|family| format!("{:#?}", Listing::read(node, *family).unwrap()))
+            .collect(),
+        // Jumps stand in the order of their insertion.
+        _ => IpFamily::ALL
+            .iter()
+            .flat_map(|family| programs::save(flavour, node, *family).unwrap())
+            .collect(),
+    };
+    if mode == "ipvs" {
+        contents.extend(IpvsMode::contents(node).unwrap());
+    }
+    contents.sort();
+    contents
+}
+
+/// Fails with the lines that only one of two lists has, if they differ.
+#[track_caller]
+pub fn assert_same(before: &[String], after: &[String]) {
+    if let Err(difference) = compare(before, after) {
+        panic!("{difference}");
+    }
+}
+
+/// Returns the lines that only one of two lists has; an error if they differ.
+pub fn compare(before: &[String], after: &[String]) -> Result<(), String> {
+    let only_in = |these: &[String], others: &[String]| {
+        these.iter().filter(|line| !others.contains(line)).cloned().collect::<Vec<_>>()
+    };
+    match before == after {
+        true => Ok(()),
+        false => Err(format!(
+            "only before: {:#?}\nonly after: {:#?}",
+            only_in(before, after),
+            only_in(after, before)
+        )),
+    }
+}
+
+/// Runs `switchyard --cleanup` with a mode that may be configured.
+pub fn clean_up(rig: &Rig, mode: &str) {
+    let arguments = ["--cleanup".to_owned(), format!("--proxy-mode={mode}")];
+    let output = rig.proxy.command(&arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{mode}: {}: {said}", output.status);
 }
 
 /// Waits until there is no table of nftables mode.

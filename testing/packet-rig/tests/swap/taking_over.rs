@@ -2,32 +2,15 @@
 
 use std::{thread, time::Duration};
 
-use packet_rig::{NetNs, Rig};
-use switchyard_core::model::IpFamily;
+use packet_rig::{NetNs, Rig, case::Reaches, wait::scaled};
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{Bystanders, IptablesMode, IpvsMode, Listing, NftablesMode, programs};
+use crate::kube_proxy::{Bystanders, IptablesMode, IpvsMode, NftablesMode};
 use crate::support::{
-    KubeProxy, Load, cluster, cluster_before, node, nothing_of_gone, prepare, probes,
-    sticky_clients, until_no_chains, until_no_tables, until_nothing_of_ipvs,
+    KubeProxy, Load, assert_same, clean_up, cluster, cluster_before, contents, has_ipvs, node,
+    nothing_of_gone, prepare, probes_in, sticky_clients, sticky_clients_in_ipvs, until_no_chains,
+    until_no_tables, until_nothing_of_ipvs,
 };
-
-/// Switchyard's rules, in a form that can be compared.
-fn contents(node: &NetNs, mode: &str, flavour: Flavour) -> Vec<String> {
-    let mut contents: Vec<String> = match mode {
-        "nftables" => IpFamily::ALL
-            .iter()
-            .map(|family| format!("{:#?}", Listing::read(node, *family).unwrap()))
-            .collect(),
-        // Jumps stand in the order of their insertion.
-        _ => IpFamily::ALL
-            .iter()
-            .flat_map(|family| programs::save(flavour, node, *family).unwrap())
-            .collect(),
-    };
-    contents.sort();
-    contents
-}
 
 fn take_over(mut kube_proxy: KubeProxy, flavour: Flavour, mode: &str) {
     take_over_changed(&mut kube_proxy, flavour, mode, |_| {});
@@ -44,21 +27,33 @@ fn take_over_changed(
     let bystanders = Bystanders::settle(&node, flavour).unwrap();
     kube_proxy.sync(&node, &cluster_before());
     change(&node);
-    rig.check(&sticky_clients(|reaches| reaches.remember = Some("before".to_owned()))).unwrap();
+    let is_ipvs = mode == "ipvs" || matches!(kube_proxy, KubeProxy::Ipvs(_));
+    let remember = |reaches: &mut Reaches| reaches.remember = Some("before".to_owned());
+    rig.check(&match is_ipvs {
+        true => sticky_clients_in_ipvs(remember),
+        false => sticky_clients(remember),
+    })
+    .unwrap();
 
     let load = Load::start(&rig);
     rig.start_again().unwrap();
     // Long enough for what other modes left to be removed, mostly, while the load goes on.
-    thread::sleep(Duration::from_millis(600));
+    thread::sleep(scaled(Duration::from_millis(600)));
     load.assert_nothing_lost();
 
     let is_same_mode = matches!(
         (&*kube_proxy, mode),
-        (KubeProxy::Nftables(_), "nftables") | (KubeProxy::Iptables(_), "iptables")
+        (KubeProxy::Nftables(_), "nftables")
+            | (KubeProxy::Iptables(_), "iptables")
+            | (KubeProxy::Ipvs(_), "ipvs")
     );
-    rig.check(&sticky_clients(|reaches| {
+    let same = |reaches: &mut Reaches| {
         reaches.same_as = is_same_mode.then(|| "before".to_owned());
-    }))
+    };
+    rig.check(&match is_ipvs {
+        true => sticky_clients_in_ipvs(same),
+        false => sticky_clients(same),
+    })
     .unwrap();
     assert_taken_over(rig, &bystanders, flavour, mode);
 }
@@ -67,7 +62,7 @@ fn take_over_changed(
 /// where kube-proxy never was.
 fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mode: &str) {
     let node = node(&rig);
-    rig.check(&probes()).unwrap();
+    rig.check(&probes_in(mode)).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();
     match mode {
         "nftables" => until_no_chains(&node, flavour),
@@ -77,10 +72,15 @@ fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mo
 
     let taken_over = contents(&node, mode, flavour);
     rig.proxy.kill();
-    NftablesMode::cleanup(&node).unwrap();
-    IptablesMode { flavour }.cleanup(&node).unwrap();
+    match mode {
+        "ipvs" => clean_up(&rig, mode),
+        _ => {
+            NftablesMode::cleanup(&node).unwrap();
+            IptablesMode { flavour }.cleanup(&node).unwrap();
+        }
+    }
     rig.start_again().unwrap();
-    assert_eq!(taken_over, contents(&node, mode, flavour));
+    assert_same(&taken_over, &contents(&node, mode, flavour));
 }
 
 #[test]
@@ -131,17 +131,57 @@ fn from_older_nftables_with_nftables() {
     take_over_changed(&mut kube_proxy, Flavour::Nft, "nftables", |node| node.nft(OLDER).unwrap());
 }
 
-/// After ipvs mode. The stand-in for that mode serves nothing, so there is no traffic before.
+#[test]
+fn from_nftables_with_ipvs() {
+    if has_ipvs() {
+        take_over(KubeProxy::nftables(), Flavour::Nft, "ipvs");
+    }
+}
+
+#[test]
+fn from_iptables_nft_with_ipvs() {
+    if has_ipvs() {
+        take_over(KubeProxy::iptables(Flavour::Nft), Flavour::Nft, "ipvs");
+    }
+}
+
+#[test]
+fn from_iptables_legacy_with_ipvs() {
+    if has_ipvs() {
+        take_over(KubeProxy::iptables(Flavour::Legacy), Flavour::Legacy, "ipvs");
+    }
+}
+
+#[test]
+fn from_ipvs_nft_with_ipvs() {
+    if has_ipvs() {
+        take_over(KubeProxy::ipvs(Flavour::Nft), Flavour::Nft, "ipvs");
+    }
+}
+
+#[test]
+fn from_ipvs_legacy_with_ipvs() {
+    if has_ipvs() {
+        take_over(KubeProxy::ipvs(Flavour::Legacy), Flavour::Legacy, "ipvs");
+    }
+}
+
+/// After ipvs mode, which ends the connections that IPVS forwards. Where the kernel has no IPVS, the
+/// stand-in serves nothing, so there is no traffic before.
 fn from_ipvs(flavour: Flavour, mode: &str) {
     let ipvs = IpvsMode { flavour };
     let mut rig = prepare(mode, &cluster());
     let node = node(&rig);
     let bystanders = Bystanders::settle(&node, flavour).unwrap();
-    ipvs.leave(&node, &cluster_before()).unwrap();
+    ipvs.sync(&node, &cluster_before()).unwrap();
     assert!(ipvs.leftovers(&node).unwrap().len() > 60, "the fixtures");
 
+    let load = has_ipvs().then(|| Load::start(&rig));
     rig.start_again().unwrap();
     until_nothing_of_ipvs(&node, flavour);
+    if let Some(load) = load {
+        load.assert_only_open_ones_lost();
+    }
     // Services that went away and node ports at cluster IPs are refused, as on any node: no address
     // of a Service is the node's any more.
     assert_taken_over(rig, &bystanders, flavour, mode);

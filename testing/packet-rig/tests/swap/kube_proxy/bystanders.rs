@@ -88,7 +88,8 @@ impl Bystanders {
         Ok(Self { flavour, before })
     }
 
-    /// The present rules of other programs: all but kube-proxy's chains and tables.
+    /// The present rules of other programs: all but kube-proxy's and
+    /// Switchyard's chains and tables.
     fn look(node: &NetNs, flavour: Flavour) -> Result<Vec<String>> {
         let mut seen = Vec::new();
         for family in IpFamily::ALL {
@@ -99,7 +100,8 @@ impl Bystanders {
                 // Listing a table can create it, so empty tables do not count; nor does the order of
                 // rules in a built-in chain, which depends on the last program that inserts.
                 let is_rule = line.starts_with("-A ") || line.starts_with(":KUBE-");
-                let is_proxys = line.contains("-j KUBE-") || line.starts_with(":KUBE-");
+                let is_proxys = ["-j KUBE-", "SWITCHYARD-"].iter().any(|part| line.contains(part))
+                    || line.starts_with(":KUBE-");
                 if is_shared || (is_rule && !is_proxys && !line.starts_with("-A KUBE-")) {
                     seen.push(line);
                 }

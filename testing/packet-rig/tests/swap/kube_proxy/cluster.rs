@@ -338,12 +338,22 @@ impl ServicePort<'_> {
         if self.source_ranges.is_empty() || self.load_balancer_ips.is_empty() {
             return None;
         }
-        let node = node_ip(self.family);
         let mut sources = self.source_ranges.clone();
-        if self.source_ranges.iter().any(|range| contains(range, node)) {
+        if self.allows_node() {
             sources.extend(self.load_balancer_ips.iter().map(ToString::to_string));
         }
         Some(sources)
+    }
+
+    /// Whether one of the ranges contains the node.
+    pub fn allows_node(&self) -> bool {
+        let node = node_ip(self.family);
+        self.source_ranges.iter().any(|range| contains(range, node))
+    }
+
+    /// Whether there are ranges, and none contains the node.
+    pub fn excludes_node(&self) -> bool {
+        !self.source_ranges.is_empty() && !self.allows_node()
     }
 }
 

@@ -24,6 +24,12 @@ pub enum StandInError {
         /// The whole output.
         output: String,
     },
+    /// The kernel did not answer about IPVS.
+    #[error("cannot reach IPVS")]
+    Ipvs(#[from] switchyard_netlink::Error),
+    /// IPVS refused a command.
+    #[error("IPVS refused a command")]
+    Refused(#[source] switchyard_ipvs_netlink::Refusal),
 }
 
 /// Shorthand for results of the stand-in.

@@ -14,8 +14,9 @@ use super::{
     cluster::{Endpoint, ServicePort},
     error::Result,
     family::cluster_cidr,
+    host::{Host, jump},
     names,
-    programs::{program, restore, save},
+    programs::{restore, save},
 };
 
 /// The prefixes of chains of Services and endpoints, all in the nat table.
@@ -87,7 +88,7 @@ impl IptablesMode {
         for family in IpFamily::ALL {
             let host = Host { node, family, flavour: self.flavour };
             host.ensure_jumps()?;
-            let existing = host.nat_chains()?;
+            let existing = host.chains("nat")?;
             let mut tables = Tables::new(family);
             tables.fixed();
             for port in cluster.service_ports(family) {
@@ -151,48 +152,7 @@ fn is_of_service(chain: &str) -> bool {
     PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
-fn jump<'a>(matching: &'a str, comment: &'a str, to: &'a str) -> Vec<&'a str> {
-    let matching = matching.split_whitespace();
-    matching.chain(["-m", "comment", "--comment", comment, "-j", to]).collect()
-}
-
-/// Commands on one family's tables.
-struct Host<'a> {
-    node: &'a NetNs,
-    family: IpFamily,
-    flavour: Flavour,
-}
-
 impl Host<'_> {
-    fn run(&self, table: &str, action: &str, chain: &str, rule: &[&str]) -> Result<()> {
-        let arguments = [&["-w", "5", action, chain, "-t", table], rule].concat();
-        self.node.output(&program(self.flavour, self.family, ""), &arguments, "")?;
-        Ok(())
-    }
-
-    fn has(&self, table: &str, chain: &str, rule: &[&str]) -> bool {
-        self.run(table, "-C", chain, rule).is_ok()
-    }
-
-    fn ensure(&self, table: &str, action: &str, chain: &str, rule: &[&str]) -> Result<()> {
-        match self.has(table, chain, rule) {
-            true => Ok(()),
-            false => self.run(table, action, chain, rule),
-        }
-    }
-
-    /// The chains of a table.
-    fn chains(&self, table: &str) -> Result<BTreeSet<String>> {
-        let program = program(self.flavour, self.family, "-save");
-        let text = self.node.output(&program, &["-t", table], "")?;
-        let names = text.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
-        Ok(names.map(str::to_owned).collect())
-    }
-
-    fn nat_chains(&self) -> Result<BTreeSet<String>> {
-        self.chains("nat")
-    }
-
     /// Runs the single commands that make the chains which built-in chains jump to, and the jumps.
     fn ensure_jumps(&self) -> Result<()> {
         // kube-proxy ignores the error for a chain that exists.

@@ -1,12 +1,12 @@
 //! A stand-in for kube-proxy v1.36, as far as the kernel can tell: something to take over from,
 //! and to be taken over by.
 //!
-//! From a description of a cluster ([`Cluster`]), [`NftablesMode`] and [`IptablesMode`] write what
-//! kube-proxy writes at a sync, in the same steps: which objects are listed, which are stale, which
+//! From a description of a cluster ([`Cluster`]), [`NftablesMode`], [`IptablesMode`] and [`IpvsMode`] write
+//! what kube-proxy writes at a sync, in the same steps: which objects are listed, which are stale, which
 //! declarations are repeated for objects that may exist, what goes into one transaction, and what
 //! waits for the next. On an empty node, the first sync leaves kube-proxy's ruleset; on a node with
-//! another proxy's rules, the first sync is a take-over. [`IpvsMode`] writes what ipvs mode leaves, and
-//! serves nothing. [`Cluster::manifests`] returns the same Services for the proxy under test.
+//! another proxy's rules, the first sync is a take-over. [`IpvsMode`] serves where the kernel
+//! has IPVS. [`Cluster::manifests`] returns the same Services for the proxy under test.
 //!
 //! Left out:
 //!
@@ -22,6 +22,7 @@ mod bystanders;
 mod cluster;
 mod error;
 mod family;
+mod host;
 mod iptables;
 mod ipvs;
 mod listing;

@@ -1,0 +1,122 @@
+//! The syncs of kube-proxy's ipvs mode.
+//!
+//! - [`device`]: the device with the addresses of Services.
+//! - [`sets`]: the ipsets and their entries.
+//! - [`servers`]: the virtual servers.
+//! - [`rules`]: the chains and the jumps to them.
+//!
+//! On a kernel without IPVS, the stand-in makes no virtual servers and no rules that ask IPVS, so that
+//! what it leaves serves nothing. On a kernel without dummy devices, a bridge takes the place of the
+//! device.
+
+mod device;
+mod rules;
+mod servers;
+mod sets;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use packet_rig::NetNs;
+use switchyard_core::model::IpFamily;
+use switchyard_iptables::Flavour;
+use switchyard_ipvs_netlink::Ipvs;
+
+use self::{device::DEVICE, rules::ONLY_IPVS, sets::SETS};
+use super::{
+    Cluster,
+    cluster::ServicePort,
+    error::Result,
+    host::Host,
+    programs::{restore, save},
+};
+
+/// The parameters that kube-proxy sets to 1 at its start.
+const PARAMETERS: [&str; 4] = [
+    "ipv4/vs/conntrack",
+    "ipv4/vs/expire_nodest_conn",
+    "ipv4/vs/expire_quiescent_template",
+    "ipv4/ip_forward",
+];
+
+/// kube-proxy in ipvs mode.
+#[derive(Clone, Copy, Debug)]
+pub struct IpvsMode {
+    /// The flavour that its image chose.
+    pub flavour: Flavour,
+}
+
+impl IpvsMode {
+    /// Makes a full sync of both families; a second sync changes nothing.
+    pub fn sync(&self, node: &NetNs, cluster: &Cluster) -> Result<()> {
+        let has_ipvs = has_ipvs(node)?;
+        if has_ipvs {
+            node.sysctl(&PARAMETERS.map(|parameter| (parameter, "1")))?;
+        }
+        for family in IpFamily::ALL {
+            let ports = cluster.service_ports(family);
+            let bound: BTreeSet<IpAddr> = ports.iter().flat_map(addresses).collect();
+            rules::ensure_jumps(&Host { node, family, flavour: self.flavour })?;
+            device::ensure(node)?;
+            sets::ensure(node, family)?;
+            let wanted = match has_ipvs {
+                true => servers::wanted(&ports, &device::node_addresses(node, family)?),
+                false => Vec::new(),
+            };
+            servers::serve(node, &wanted)?;
+            device::bind(node, family, &bound)?;
+            let wanted_sets = sets::wanted(&ports, &bound);
+            sets::sync(node, family, &wanted_sets)?;
+            let has = |set: &str| wanted_sets.get(set).is_some_and(|entries| !entries.is_empty());
+            let limited: Vec<_> = ports.iter().filter(|_| has_ipvs).collect();
+            restore(self.flavour, node, family, &rules::rules(family, has, &limited))?;
+            device::unbind_others(node, family, &bound)?;
+            servers::retire(node, family, &wanted)?;
+        }
+        Ok(())
+    }
+
+    /// What is left that iptables mode does not have, too: sets, the device, lines of rules, virtual
+    /// servers; of kube-proxy and of Switchyard.
+    pub fn leftovers(&self, node: &NetNs) -> Result<Vec<String>> {
+        let existing = node.output("ipset", &["list", "-name"], "")?;
+        let is_set = |line: &&str| {
+            let of = |family| SETS.iter().any(|(name, _)| sets::name(family, name) == *line);
+            IpFamily::ALL.into_iter().any(of) || line.starts_with("SWITCHYARD-")
+        };
+        let mut found: Vec<String> = existing.lines().filter(is_set).map(str::to_owned).collect();
+        let links = node.output("ip", &["-oneline", "link"], "")?;
+        found.extend(links.lines().filter(|line| line.contains(DEVICE)).map(str::to_owned));
+        for family in IpFamily::ALL {
+            let is_ipvs = |line: &String| {
+                line.split([' ', ':']).any(|word| ONLY_IPVS.contains(&word))
+                    || line.contains("--match-set KUBE-")
+                    || line.contains("SWITCHYARD-")
+            };
+            found.extend(save(self.flavour, node, family)?.into_iter().filter(is_ipvs));
+        }
+        found.extend(servers::all(node)?);
+        Ok(found)
+    }
+
+    /// Everything that ipvs mode makes besides rules, in a form that can be compared: sets with their
+    /// entries, the addresses on the device, and virtual servers with the real servers that take new
+    /// connections.
+    pub fn contents(node: &NetNs) -> Result<Vec<String>> {
+        let mut contents = sets::list(node)?;
+        for family in IpFamily::ALL {
+            contents.extend(device::bound(node, family)?.iter().map(|ip| format!("address {ip}")));
+        }
+        contents.extend(servers::list(node)?);
+        Ok(contents)
+    }
+}
+
+/// Whether the kernel has IPVS.
+fn has_ipvs(node: &NetNs) -> Result<bool> {
+    Ok(node.run(|| Ipvs::open().map(|ipvs| ipvs.is_some()))??)
+}
+
+/// All addresses of a Service port.
+fn addresses(port: &ServicePort<'_>) -> Vec<IpAddr> {
+    [&[port.cluster_ip][..], &port.external_ips, &port.load_balancer_ips].concat()
+}
