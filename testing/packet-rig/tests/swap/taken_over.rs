@@ -2,14 +2,19 @@
 
 use std::{thread, time::Duration};
 
-use packet_rig::{NetNs, Rig, case::MANIFESTS};
+use packet_rig::{
+    NetNs, Rig,
+    case::{MANIFESTS, Reaches},
+    wait::scaled,
+};
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{Bystanders, IptablesMode, Listing, NftablesMode, programs};
+use crate::kube_proxy::{Bystanders, IptablesMode, IpvsMode, Listing, NftablesMode, programs};
 use crate::support::{
-    KubeProxy, Load, cluster, cluster_before, node, nothing_of_gone, prepare, probes,
-    sticky_clients, until_no_chains, until_no_tables,
+    KubeProxy, Load, assert_same, clean_up, cluster, cluster_before, contents, has_ipvs, node,
+    nothing_of_gone, prepare, probes, probes_in, probes_in_kube_proxys_ipvs, sticky_clients,
+    sticky_clients_in_ipvs, until_no_chains, until_no_tables, until_nothing_of_ipvs,
 };
 
 /// The maps that kube-proxy does not know, and leaves, for each protocol: nothing that a packet enters
@@ -45,12 +50,18 @@ fn has_run(mode: &str, flavour: Flavour) -> (Rig, NetNs, Bystanders) {
     let node = node(&rig);
     let bystanders = Bystanders::settle(&node, flavour).unwrap();
     rig.start_again().unwrap();
-    rig.check(&sticky_clients(|reaches| reaches.clients_differ = true)).unwrap();
+    let differ = |reaches: &mut Reaches| reaches.clients_differ = true;
+    let remember = |reaches: &mut Reaches| reaches.remember = Some("before".to_owned());
+    let [differ, remember] = match mode {
+        "ipvs" => [sticky_clients_in_ipvs(differ), sticky_clients_in_ipvs(remember)],
+        _ => [sticky_clients(differ), sticky_clients(remember)],
+    };
+    rig.check(&differ).unwrap();
     rig.write(MANIFESTS, &cluster().manifests()).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();
-    rig.check(&sticky_clients(|reaches| reaches.remember = Some("before".to_owned()))).unwrap();
+    rig.check(&remember).unwrap();
     // A sync that began with the first changes leaves the others to the next, a second later.
-    thread::sleep(Duration::from_millis(1500));
+    thread::sleep(scaled(Duration::from_millis(1500)));
     rig.proxy.kill();
     (rig, node, bystanders)
 }
@@ -198,4 +209,58 @@ fn by_nftables_from_iptables_nft() {
 #[test]
 fn by_nftables_from_iptables_legacy() {
     by_nftables(Flavour::Legacy);
+}
+
+/// kube-proxy in ipvs mode repeats the making of everything that it finds, compares entries and virtual
+/// servers, and writes its chains.
+fn by_ipvs(flavour: Flavour) {
+    if !has_ipvs() {
+        return;
+    }
+    let (mut rig, node, bystanders) = has_run("ipvs", flavour);
+    let mut kube_proxy = KubeProxy::ipvs(flavour);
+    let load = Load::start(&rig);
+    kube_proxy.sync(&node, &cluster());
+    load.assert_nothing_lost();
+    let same = sticky_clients_in_ipvs(|reaches| reaches.same_as = Some("before".to_owned()));
+    rig.check(&same).unwrap();
+    rig.check(&probes_in_kube_proxys_ipvs()).unwrap();
+    rig.check(&[nothing_of_gone()]).unwrap();
+    assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);
+
+    // What is Switchyard's alone is out of reach of all packets.
+    let mut taken_over = contents(&node, "ipvs", flavour);
+    let before = taken_over.len();
+    taken_over.retain(|line| {
+        let is_own = [":SWITCHYARD-", "-A SWITCHYARD-", "create SWITCHYARD-", "add SWITCHYARD-"]
+            .iter()
+            .any(|start| line.starts_with(start));
+        assert!(is_own || !line.contains("SWITCHYARD"), "{line}");
+        !is_own
+    });
+    assert!(taken_over.len() < before, "nothing is left: must the page mention it?");
+    // All else is the same as on a node where Switchyard never was.
+    clean_up(&rig, "ipvs");
+    assert_eq!(IpvsMode { flavour }.leftovers(&node).unwrap(), [""; 0]);
+    kube_proxy.sync(&node, &cluster());
+    assert_same(&taken_over, &contents(&node, "ipvs", flavour));
+
+    // And back.
+    rig.start_again().unwrap();
+    rig.check(&probes_in("ipvs")).unwrap();
+    rig.proxy.kill();
+    clean_up(&rig, "ipvs");
+    until_nothing_of_ipvs(&node, flavour);
+    until_no_chains(&node, flavour);
+    assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);
+}
+
+#[test]
+fn by_ipvs_nft_from_ipvs() {
+    by_ipvs(Flavour::Nft);
+}
+
+#[test]
+fn by_ipvs_legacy_from_ipvs() {
+    by_ipvs(Flavour::Legacy);
 }
