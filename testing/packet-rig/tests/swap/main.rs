@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod between_modes;
 mod cleanup;
 mod fixtures;
 mod kube_proxy;
