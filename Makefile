@@ -165,6 +165,9 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoin
 	weights::zero-drains) \
 	$(addprefix ipvs-nft::,clusterip::hairpin loadbalancer::source-ranges-change nodeport::chosen-networks \
 	policies::policies-change refused::no-endpoints)
+# Take-overs under load: one after the other, as the machine gets to nothing else.
+IPVS_SWAPS = between_modes::with_iptables_nft by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs \
+	ipvs_mode_serves_with_nft
 IPVS_TESTS = $(CURDIR)/target/vm-tests
 # The test programs are not run when cargo runs them, but noted in a list for the machine.
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(IPVS_TESTS)']"
@@ -179,6 +182,8 @@ test-ipvs:
 	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test cases
 	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test it -- \
 		ipvs:: --test-threads=6
+	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test swap -- \
+		$(IPVS_SWAPS) --test-threads=1
 	VM_TESTS_IN="$(addprefix $(CURDIR)/,$(IPVS_FOLDERS))" \
 		$(CARGO) $(COLLECT) test --quiet --workspace --tests
 	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
