@@ -139,7 +139,7 @@ test-vm:
 	$(VM) $(CURDIR)/testing/vm/abilities.sh
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) --config "target.'cfg(all())'.runner=['$(VM)']" test --workspace --no-fail-fast \
-		--test cases --test flowtable
+		--test cases --test flowtable --test swap
 
 # Every case with SCTP, and a case or two of each file.
 QUICK_CASES = sctp addresses::mixed-families affinity::same-endpoint changes::udp-clients-follow \
@@ -154,7 +154,7 @@ test-vm-quick: test-vm
 # and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
 # is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
-IPVS_FOLDERS = backend-ipvs kernel/ipvs kernel/ipset kernel/interfaces
+IPVS_FOLDERS = kernel/ipvs kernel/ipset kernel/interfaces
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
 	changes::udp-clients-follow clusterip::dual-stack clusterip::hairpin clusterip::sctp \
 	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
@@ -165,9 +165,9 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoin
 	weights::zero-drains) \
 	$(addprefix ipvs-nft::,clusterip::hairpin loadbalancer::source-ranges-change nodeport::chosen-networks \
 	policies::policies-change refused::no-endpoints)
-# Take-overs under load: one after the other, as the machine gets to nothing else.
-IPVS_SWAPS = between_modes::with_iptables_nft by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs \
-	ipvs_mode_serves_with_nft
+# Take-overs under load: one after the other, as the machine gets to nothing else. make test-vm runs the
+# others.
+IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
 IPVS_TESTS = $(CURDIR)/target/vm-tests
 # The test programs are not run when cargo runs them, but noted in a list for the machine.
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(IPVS_TESTS)']"
@@ -184,6 +184,8 @@ test-ipvs:
 		ipvs:: --test-threads=6
 	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
+	VM_TESTS_IN=$(CURDIR)/backend-ipvs $(CARGO) $(COLLECT) test --quiet --workspace \
+		--test leftovers --test probe
 	VM_TESTS_IN="$(addprefix $(CURDIR)/,$(IPVS_FOLDERS))" \
 		$(CARGO) $(COLLECT) test --quiet --workspace --tests
 	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
