@@ -219,8 +219,9 @@ fn dump(family: Family, table: TableDump) -> String {
     lines.iter().map(|line| format!("{family:?} {line}\n")).collect()
 }
 
-/// The smallest number of slots that a hash draws from.
-const SMALLEST_TABLE: usize = 1021;
+/// The numbers of slots of which a hash draws one. In all other pools, where one is drawn at random or in turn,
+/// the order of slots depends on earlier states, and means nothing.
+const TABLES: [usize; 3] = [1021, 4093, 16_381];
 
 /// Chains without rules wait for their deletion.
 fn is_left_over(name: &ChainName, chain: &ChainDump) -> bool {
@@ -259,7 +260,7 @@ fn elements(name: &SetName, set: SetDump) -> Vec<String> {
         let count = u32::try_from(slots.len()).expect("few");
         assert!(slots.keys().copied().eq(0..count), "slots of {name} {pool} have no gaps");
         let mut endpoints: Vec<String> = slots.into_values().collect();
-        if endpoints.len() < SMALLEST_TABLE {
+        if !TABLES.contains(&endpoints.len()) {
             endpoints.sort();
         }
         lines.push(format!("pool {name} {pool} {endpoints:?}"));
