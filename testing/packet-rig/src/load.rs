@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,6 +31,8 @@ pub struct LoadPlan {
     pub namespace: NetNs,
     /// The target of all requests. A persistent connection to a UDP target is a flow from one source port.
     pub target: Target,
+    /// The address of the clients; `None` for the usual one.
+    pub source: Option<IpAddr>,
     /// The number of workers that open new connections.
     pub workers: usize,
     /// The pause of a worker after each request.
@@ -50,6 +53,7 @@ impl LoadPlan {
         Self {
             namespace: namespace.clone(),
             target,
+            source: None,
             workers: 4,
             pause: Duration::from_millis(2),
             persistent: 4,
@@ -192,7 +196,7 @@ impl Drop for LoadGenerator {
 
 /// Opens one connection after the other.
 fn make_connections(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
-    let probe = Probe { timeout: plan.timeout, ..Probe::new(plan.target) };
+    let probe = Probe { timeout: plan.timeout, source: plan.source, ..Probe::new(plan.target) };
     let mut tally = Tally::default();
     while go_on() {
         let asked = Instant::now();
@@ -205,7 +209,7 @@ fn make_connections(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
 
 /// Keeps one connection open and asks over it, until it breaks.
 fn keep_connection(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
-    let probe = Probe { timeout: plan.timeout, ..Probe::new(plan.target) };
+    let probe = Probe { timeout: plan.timeout, source: plan.source, ..Probe::new(plan.target) };
     let mut tally = Tally::default();
     let mut conversation = None;
     while go_on() {

@@ -130,7 +130,19 @@ pub fn probes_in_kube_proxys_ipvs() -> Vec<ProbePlan> {
         reach(&["node-1"], &LOCAL[..3], &["a"], ""),
         reach(&["b"], &["tcp://203.0.113.3:80"], &["c", "d"], "own"),
     ];
-    [common_probes(), local, sticky.into()].concat()
+    let common = common_probes().into_iter().flat_map(from_any_address);
+    common.chain(local).chain(sticky).collect()
+}
+
+/// The same plan, but what servers see of masqueraded packets of IPv6 may be any address of a Service: all
+/// are on a device of the node.
+fn from_any_address(plan: ProbePlan) -> impl Iterator<Item = ProbePlan> {
+    let (v4, v6) = plan.to.iter().copied().partition(|target: &Target| target.address.is_ipv4());
+    let mut any = ProbePlan { to: v6, ..plan.clone() };
+    if let Expectation::Reaches(reaches) = &mut any.expect {
+        (reaches.source, reaches.hairpin) = (None, None);
+    }
+    [ProbePlan { to: v4, ..plan }, any].into_iter().filter(|plan| !plan.to.is_empty())
 }
 
 /// The probes of a mode of Switchyard.
@@ -238,17 +250,22 @@ pub fn node(rig: &Rig) -> NetNs {
     rig.topology.node().namespace.clone()
 }
 
-/// The traffic while a proxy takes over: the place of the clients, and their target.
-const LOAD: [(&str, &str); 9] = [
-    ("client", "tcp://10.96.0.10:80"),
-    ("client", "udp://192.168.10.1:30080"),
-    ("client", "tcp://203.0.113.1:80"),
-    ("client", "tcp://203.0.113.2:80"),
-    ("b", "udp://10.96.0.10:80"),
-    ("b", "tcp://[fd00:10:96::10]:80"),
-    ("b", "tcp://203.0.113.3:80"),
-    ("node-1", "tcp://192.168.10.1:30080"),
-    ("client", "tcp://10.96.0.50:80"),
+/// The traffic while a proxy takes over: the place of the clients, which of its addresses they have, and
+/// their target.
+///
+/// IPVS takes the answers of an endpoint to one port of a client for those of one connection, so clients of
+/// several Services must not share an address by chance.
+const LOAD: [(&str, usize, &str); 9] = [
+    ("client", 1, "tcp://10.96.0.10:80"),
+    ("client", 0, "udp://192.168.10.1:30080"),
+    // Allowed by the source ranges.
+    ("client", 0, "tcp://203.0.113.1:80"),
+    ("client", 2, "tcp://203.0.113.2:80"),
+    ("b", 0, "udp://10.96.0.10:80"),
+    ("b", 0, "tcp://[fd00:10:96::10]:80"),
+    ("b", 0, "tcp://203.0.113.3:80"),
+    ("node-1", 0, "tcp://192.168.10.1:30080"),
+    ("client", 3, "tcp://10.96.0.50:80"),
 ];
 
 /// Traffic to many frontends: some hundred new connections in a second, and some that are kept.
@@ -256,7 +273,9 @@ pub struct Load(Vec<(&'static str, &'static str, LoadGenerator)>);
 
 impl Load {
     pub fn start(rig: &Rig) -> Self {
-        let start = |(from, to): (&'static str, &'static str)| {
+        let start = |(from, address, to): (&'static str, usize, &'static str)| {
+            let place = rig.place(from).unwrap();
+            let target: Target = to.parse().unwrap();
             let plan = LoadPlan {
                 workers: 1,
                 persistent: 2,
@@ -267,7 +286,8 @@ impl Load {
                 timeout: scaled(Duration::from_secs(5)),
                 // Longer than any take-over.
                 duration: scaled(Duration::from_secs(60)),
-                ..LoadPlan::new(&rig.place(from).unwrap().namespace, to.parse().unwrap())
+                source: Some(place.addresses[address].of_family(target.address.ip())),
+                ..LoadPlan::new(&place.namespace, target)
             };
             (from, to, LoadGenerator::start(&plan))
         };
