@@ -30,6 +30,7 @@ pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePor
         weight: 1,
     };
     Arc::new(ResolvedServicePort {
+        proxy_protocol: None,
         id: ServicePortId { name, family: IpFamily::V4 },
         frontends: Vec::new(),
         cluster: endpoints.iter().map(endpoint).collect(),

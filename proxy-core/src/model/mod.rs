@@ -3,6 +3,7 @@
 mod address;
 mod family;
 mod names;
+mod proxy_protocol;
 mod spread;
 
 pub(crate) use self::address::aggregated;
@@ -10,5 +11,6 @@ pub use self::{
     address::{AddressError, parse_cidr, parse_ip},
     family::{IpFamily, PerFamily},
     names::{Protocol, ServiceName, ServicePortId, ServicePortName},
+    proxy_protocol::ProxyProtocol,
     spread::Spread,
 };

@@ -7,6 +7,7 @@
 mod names;
 pub(crate) mod node;
 pub(crate) mod problem;
+pub(crate) mod proxy_protocol;
 pub(crate) mod service;
 pub(crate) mod slice;
 pub(crate) mod slow_start;

@@ -7,12 +7,14 @@ use ipnet::IpNet;
 use super::{
     names,
     problem::Problems,
-    slow_start,
+    proxy_protocol, slow_start,
     spread::{self, AskedSpread},
     values::{clip, is_never_shared, is_special, port_number},
 };
 use crate::{
-    model::{IpFamily, PerFamily, Protocol, ServiceName, aggregated, parse_cidr, parse_ip},
+    model::{
+        IpFamily, PerFamily, Protocol, ProxyProtocol, ServiceName, aggregated, parse_cidr, parse_ip,
+    },
     objects,
 };
 
@@ -36,6 +38,8 @@ pub(crate) struct Service {
     pub(crate) spread: Option<AskedSpread>,
     /// In which time a new endpoint reaches its full share; `None` for at once.
     pub(crate) slow_start: Option<Duration>,
+    /// How endpoints are sent the client's address, by a backend that ends connections.
+    pub(crate) proxy_protocol: Option<ProxyProtocol>,
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
     /// The port where load balancers ask for the Service's health.
@@ -118,6 +122,7 @@ impl Service {
             affinity: parse_affinity(spec, problems),
             spread: spread::parse(&object.metadata, problems),
             slow_start: slow_start::parse(&object.metadata, problems),
+            proxy_protocol: proxy_protocol::parse(&object.metadata, problems),
             external_local,
             internal_local: is_local(
                 "spec.internalTrafficPolicy",

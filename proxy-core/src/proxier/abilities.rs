@@ -13,6 +13,7 @@ pub struct Abilities {
     default_spread: Spread,
     weights: bool,
     listed_node_ports: bool,
+    proxy_protocol: bool,
 }
 
 impl Default for Abilities {
@@ -30,6 +31,7 @@ impl Abilities {
         default_spread: Spread::Random,
         weights: false,
         listed_node_ports: false,
+        proxy_protocol: false,
     }
     .with(Spread::Random);
 
@@ -64,6 +66,13 @@ impl Abilities {
         self
     }
 
+    /// Adds the PROXY protocol: the backend ends the clients' TCP connections, and can send endpoints the
+    /// client's address.
+    pub const fn with_proxy_protocol(mut self) -> Self {
+        self.proxy_protocol = true;
+        self
+    }
+
     /// The largest number of endpoints that the backend can spread connections over in this way; 0 if
     /// the backend cannot at all.
     pub const fn most_endpoints(&self, spread: Spread) -> usize {
@@ -78,6 +87,11 @@ impl Abilities {
     /// The spread of Services that ask for nothing, on nodes whose configuration names none.
     pub const fn default_spread(&self) -> Spread {
         self.default_spread
+    }
+
+    /// Whether the backend can send endpoints the client's address by the PROXY protocol.
+    pub const fn has_proxy_protocol(&self) -> bool {
+        self.proxy_protocol
     }
 
     /// Whether the backend serves node ports on addresses that it knows, and on no others.

@@ -15,7 +15,7 @@ use self::{
     spread::Shortfall,
 };
 use crate::{
-    model::{IpFamily, PerFamily, ServicePortId, ServicePortName, Spread},
+    model::{IpFamily, PerFamily, Protocol, ServicePortId, ServicePortName, Spread},
     parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
@@ -107,8 +107,11 @@ pub(crate) fn resolve<'s>(
     };
     let mut cluster = kept(PoolKind::Cluster, &pools.cluster);
     let mut local = kept(PoolKind::Local, &pools.local);
+    // Only TCP has a beginning where the address could be sent.
+    let proxy_protocol = service.proxy_protocol.filter(|_| id.name.protocol == Protocol::Tcp);
     let mut shortfall = Shortfall {
         slow_start: service.slow_start.is_some() && !around.abilities.has_weights(),
+        proxy_protocol: proxy_protocol.is_some() && !around.abilities.has_proxy_protocol(),
         ..Shortfall::default()
     };
     if !around.abilities.has_weights() {
@@ -131,6 +134,7 @@ pub(crate) fn resolve<'s>(
         local,
         affinity: service.affinity,
         spread,
+        proxy_protocol: proxy_protocol.filter(|_| around.abilities.has_proxy_protocol()),
         frontends,
         id: id.clone(),
     };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     model::Spread,
-    parsed::slow_start::SLOW_START,
+    parsed::{proxy_protocol::PROXY_PROTOCOL, slow_start::SLOW_START},
     proxier::{Abilities, Mode},
 };
 
@@ -68,6 +68,8 @@ pub(crate) struct Shortfall {
     pub(crate) weights: bool,
     /// Whether shares should grow, which needs weights.
     pub(crate) slow_start: bool,
+    /// Whether endpoints should be sent the client's address, by a backend that ends no connections.
+    pub(crate) proxy_protocol: bool,
 }
 
 /// One of the reasons in a [`Shortfall`], for people.
@@ -85,6 +87,7 @@ enum What {
     DefaultSpread(Replaced),
     Weights,
     SlowStart,
+    ProxyProtocol,
 }
 
 impl Shortfall {
@@ -102,7 +105,12 @@ impl Shortfall {
             self.weights.then_some(Why { field: "switchyard/weight", what: What::Weights, mode });
         let slow_start =
             self.slow_start.then_some(Why { field: SLOW_START, what: What::SlowStart, mode });
-        spread.into_iter().chain(weights).chain(slow_start)
+        let proxy_protocol = self.proxy_protocol.then_some(Why {
+            field: PROXY_PROTOCOL,
+            what: What::ProxyProtocol,
+            mode,
+        });
+        spread.into_iter().chain(weights).chain(slow_start).chain(proxy_protocol)
     }
 }
 
@@ -121,6 +129,12 @@ impl fmt::Display for Why {
             ),
             What::SlowStart => {
                 write!(f, "shares cannot grow {within}; new endpoints get their full share at once")
+            }
+            What::ProxyProtocol => {
+                write!(
+                    f,
+                    "endpoints cannot be sent the PROXY protocol {within}; connections begin without"
+                )
             }
         }
     }
@@ -217,8 +231,11 @@ mod tests {
         let used = |endpoints| nearest(Maglev, endpoints, &abilities).0;
         assert_eq!([20, 21, 30, 31].map(used), [Maglev, SourceHash, SourceHash, Random]);
         let replaced = nearest(Maglev, 21, &abilities).1.unwrap();
-        let reason =
-            Shortfall { spread: Some((Some("a"), replaced)), weights: true, slow_start: false };
+        let reason = Shortfall {
+            spread: Some((Some("a"), replaced)),
+            weights: true,
+            ..Shortfall::default()
+        };
         let texts: Vec<String> =
             reason.reasons(Some(Mode::NFTABLES)).map(|reason| reason.to_string()).collect();
         assert_eq!(

@@ -23,7 +23,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::model::{PerFamily, ServiceName, ServicePortId, Spread};
+use crate::model::{PerFamily, ProxyProtocol, ServiceName, ServicePortId, Spread};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,6 +152,9 @@ pub struct ResolvedServicePort {
     /// backend [can program](crate::proxier::Proxier::abilities). With affinity, the spread chooses
     /// the endpoint of clients that are not remembered.
     pub spread: Spread,
+    /// How endpoints are sent the client's address ahead of the client's bytes; for TCP alone, and only
+    /// for backends that [end connections themselves](crate::proxier::Abilities::with_proxy_protocol).
+    pub proxy_protocol: Option<ProxyProtocol>,
 }
 
 impl ResolvedServicePort {

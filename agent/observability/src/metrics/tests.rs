@@ -231,6 +231,7 @@ fn ports(ports: &[(&str, IpFamily)]) -> State {
         };
         let id = ServicePortId { name, family: *family };
         let port = ResolvedServicePort {
+            proxy_protocol: None,
             id: id.clone(),
             frontends: Vec::new(),
             cluster: [].into(),

@@ -1,0 +1,218 @@
+//! The forwarder: its threads, its Service ports, and its listeners.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+
+use switchyard_core::{
+    model::{Protocol, ServicePortId},
+    state::ResolvedServicePort,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::AbortHandle,
+};
+
+use crate::{
+    clients::LocalClients,
+    listener::{ListenError, Listener},
+    platform::{self, Platform},
+    port::Port,
+    slots::Slots,
+    tcp, udp,
+};
+
+/// The settings of a [`Forwarder`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForwarderConfig {
+    /// The number of threads; by default one for each processor.
+    pub threads: Option<usize>,
+    /// How many connections and flows there may be at a time; by default as many as the limit of file
+    /// descriptors allows, less a tenth for everything else.
+    pub connections: Option<usize>,
+    /// How long a UDP flow lasts without a datagram in either direction; a minute by default.
+    pub udp_idle: Duration,
+    /// How long to wait for an endpoint to take a connection, try after try; the last value counts for all
+    /// further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace mode.
+    pub connect_timeouts: Vec<Duration>,
+}
+
+impl Default for ForwarderConfig {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            connections: None,
+            udp_idle: Duration::from_secs(60),
+            connect_timeouts: [250, 500, 1000, 2000].map(Duration::from_millis).into(),
+        }
+    }
+}
+
+/// Why a [`Forwarder`] could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwarderError {
+    /// The threads could not be started.
+    #[error("cannot start the forwarder's threads")]
+    Threads(#[source] io::Error),
+}
+
+/// What a [`Forwarder`] has open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Connections and flows.
+    pub connections: usize,
+    /// The most connections and flows that there may be.
+    pub limit: usize,
+    /// Connections and flows that were refused since the start, since they were too many.
+    pub refused: u64,
+}
+
+/// What listeners, connections and flows share.
+pub(crate) struct Shared {
+    pub(crate) config: ForwarderConfig,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) platform: Box<dyn Platform>,
+    pub(crate) clients: RwLock<LocalClients>,
+}
+
+/// What can change of a listener that is open.
+pub(crate) struct Open {
+    pub(crate) port: Arc<Port>,
+    /// The address that was bound.
+    pub(crate) address: SocketAddr,
+    /// Route and sources, as they are now.
+    pub(crate) listener: RwLock<Arc<Listener>>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Open {
+    /// The listener as it is now.
+    pub(crate) fn now(&self) -> Arc<Listener> {
+        Arc::clone(&self.listener.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Forwards connections and datagrams, on threads of its own, in the network namespace of the thread that
+/// started it. When the value is dropped, all connections end.
+pub struct Forwarder {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    runtime: Option<Runtime>,
+}
+
+#[derive(Default)]
+struct State {
+    ports: HashMap<ServicePortId, Arc<Port>>,
+    listeners: HashMap<(Protocol, SocketAddr), (Arc<Open>, AbortHandle)>,
+}
+
+impl Forwarder {
+    /// Starts the threads. Nothing is forwarded yet.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    pub fn start(config: ForwarderConfig) -> Result<Self, ForwarderError> {
+        let mut builder = Builder::new_multi_thread();
+        if let Some(threads) = config.threads {
+            builder.worker_threads(threads);
+        }
+        let runtime = builder
+            .thread_name("forwarder")
+            .enable_all()
+            .build()
+            .map_err(ForwarderError::Threads)?;
+        let platform = platform::current();
+        let limit = config.connections.unwrap_or(20_000);
+        let shared = Arc::new(Shared {
+            slots: Slots::new(limit),
+            platform,
+            clients: RwLock::default(),
+            config,
+        });
+        Ok(Self { shared, state: Mutex::default(), runtime: Some(runtime) })
+    }
+
+    /// Sets which clients run on this node.
+    pub fn set_local_clients(&self, clients: LocalClients) {
+        *self.shared.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    /// Adds a Service port, or changes the endpoints of one. New connections use the new endpoints; TCP
+    /// connections stay where they are, and flows end whose endpoint no longer serves.
+    pub fn serve(&self, resolved: &Arc<ResolvedServicePort>) {
+        let mut state = self.lock();
+        match state.ports.get(&resolved.id) {
+            Some(port) => port.update(resolved),
+            None => {
+                state.ports.insert(resolved.id.clone(), Arc::new(Port::new(resolved)));
+            }
+        }
+    }
+
+    /// Forgets a Service port, and closes its listeners. TCP connections go on until they end; flows end.
+    pub fn remove(&self, id: &ServicePortId) {
+        let mut state = self.lock();
+        state.ports.remove(id);
+        state.listeners.retain(|_, (open, task)| {
+            let stays = open.port.id() != id;
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+    }
+
+    /// Opens a listener for a Service port that is [served](Self::serve), or changes the route and the
+    /// sources of one that is open. Returns the address that was bound.
+    ///
+    /// # Errors
+    /// [`ListenError`], if the system refuses.
+    pub fn listen(&self, listener: &Listener) -> Result<SocketAddr, ListenError> {
+        let failed =
+            |source| ListenError { port: listener.port.clone(), address: listener.address, source };
+        let mut state = self.lock();
+        let protocol = listener.port.name.protocol;
+        if let Some((open, _)) = state.listeners.get(&(protocol, listener.address)) {
+            *open.listener.write().unwrap_or_else(PoisonError::into_inner) =
+                Arc::new(listener.clone());
+            return Ok(listener.address);
+        }
+        let port = state.ports.get(&listener.port).cloned();
+        let port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let Some(runtime) = &self.runtime else { return Err(failed(io::ErrorKind::Other.into())) };
+        let _inside = runtime.enter();
+        let (address, task) = match protocol {
+            Protocol::Udp => udp::open(&self.shared, port, listener),
+            Protocol::Tcp | Protocol::Sctp => tcp::open(&self.shared, port, listener),
+        }
+        .map_err(failed)?;
+        let _ = (&mut state, task);
+        Ok(address)
+    }
+
+    /// Closes a listener, by the address that was bound. TCP connections go on until they end; flows end.
+    /// Returns whether the listener was open.
+    pub fn close(&self, protocol: Protocol, address: SocketAddr) -> bool {
+        let closed = self.lock().listeners.remove(&(protocol, address));
+        closed.map(|(_, task)| task.abort()).is_some()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Forwards the connections and datagrams of Kubernetes Services to their endpoints, in user space.
+//!
+//! Follow a connection: a [`Listener`] accepts it (`tcp`, `udp`), if its client may have another one
+//! (`slots`); the Service port chooses an endpoint (`port`, `balance`), another one if the first does not
+//! answer; then bytes go both ways until both ends have closed. Everything that differs between systems
+//! is behind one trait (`platform`).
+//!
+//! A [`Forwarder`] has threads of its own. The caller decides where it listens, and what it knows of
+//! Service ports comes resolved from `switchyard-core`.
+
+mod balance;
+mod clients;
+mod forwarder;
+mod listener;
+mod platform;
+mod port;
+mod slots;
+mod tcp;
+mod udp;
+
+pub use self::{
+    clients::LocalClients,
+    forwarder::{Forwarder, ForwarderConfig, ForwarderError, Usage},
+    listener::{ListenError, Listener},
+};
