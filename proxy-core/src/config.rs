@@ -36,6 +36,10 @@ pub struct NodeConfig {
     /// How the connections of Services are spread that ask for nothing; `None` for the spread of the
     /// backend ([`Abilities::default_spread`](crate::proxier::Abilities::default_spread)).
     pub spread: Option<Spread>,
+    /// Whether endpoints may have loopback addresses, which the API refuses since they would lead the
+    /// traffic of other hosts into the node. For a machine that serves itself alone, from manifests; fixed
+    /// for the lifetime of a tracker, like the name.
+    pub loopback_endpoints: bool,
 }
 
 impl NodeConfig {
@@ -51,6 +55,7 @@ impl NodeConfig {
             eligible_without_node: false,
             external_ips: true,
             spread: None,
+            loopback_endpoints: false,
         }
     }
 }

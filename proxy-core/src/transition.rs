@@ -204,3 +204,76 @@ impl<'a> Before<'a> {
         unsynced.health_checks.as_ref().unwrap_or(&after.health_checks)
     }
 }
+
+/// A state that a backend derives from the one that it is shown, for a backend beneath it; with what has
+/// changed since it was synced last.
+///
+/// ```
+/// use switchyard_core::{proxier::{Proxier, ProxierError}, transition::{DerivedState, Transition}};
+///
+/// /// Syncs everything but UDP ports by another backend.
+/// async fn sync_without_udp(
+///     derived: &mut DerivedState,
+///     change: &Transition<'_>,
+///     beneath: &mut impl Proxier,
+/// ) -> Result<(), ProxierError> {
+///     derived.follow_node(change);
+///     for port in change.ports() {
+///         let is_udp = port.id.name.protocol.as_str() == "UDP";
+///         derived.set_port(port.id, port.after.filter(|_| !is_udp).cloned());
+///     }
+///     beneath.sync(&derived.transition()).await?;
+///     derived.mark_synced();
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug, Default)]
+pub struct DerivedState {
+    state: State,
+    unsynced: Unsynced,
+}
+
+impl DerivedState {
+    /// Adds, changes or (with `None`) removes a Service port. The same value again is no change.
+    pub fn set_port(&mut self, id: &ServicePortId, port: Option<Arc<ResolvedServicePort>>) {
+        if self.state.service_ports.get(id) == port.as_ref() {
+            return;
+        }
+        let before = match port {
+            Some(port) => self.state.service_ports.insert(id.clone(), port),
+            None => self.state.service_ports.remove(id),
+        };
+        self.unsynced.note_port(id.clone(), before);
+    }
+
+    /// Takes the node's settings, and whether everything is to be compared, from a transition.
+    pub fn follow_node(&mut self, change: &Transition<'_>) {
+        if self.state.node != change.after().node {
+            let before = mem::replace(&mut self.state.node, change.after().node.clone());
+            self.unsynced.note_node(before);
+        }
+        if change.compare() {
+            self.unsynced.request_comparison();
+        }
+    }
+
+    /// The state as it should be.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The step from what was synced last to the state.
+    pub fn transition(&self) -> Transition<'_> {
+        Transition::new(&self.state, &self.unsynced)
+    }
+
+    /// Notes that a sync of the [transition](Self::transition) has succeeded.
+    pub fn mark_synced(&mut self) {
+        self.unsynced.mark_synced();
+    }
+
+    /// Asks for a comparison of everything at the next sync, as after one that failed.
+    pub fn request_comparison(&mut self) {
+        self.unsynced.request_comparison();
+    }
+}

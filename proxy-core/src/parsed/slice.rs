@@ -9,6 +9,7 @@ use super::{
     weights,
 };
 use crate::{
+    config::NodeConfig,
     model::{IpFamily, Protocol, ServiceName, parse_ip},
     objects::{self, ObjectKey},
 };
@@ -106,14 +107,14 @@ impl SliceParser {
         self.names.intern(name)
     }
 
-    /// Parses `object` as the node `node_name` sees it. Returns the name of the Service whose
+    /// Parses `object` as `node` sees it. Returns the name of the Service whose
     /// endpoints the slice has, or `None` if no proxy needs the slice, or it is not usable. Values
     /// that cannot be used are left out and added to `problems`.
     pub(crate) fn parse(
         &mut self,
         object: &objects::EndpointSlice,
         key: &ObjectKey,
-        node_name: &str,
+        node: &NodeConfig,
         problems: &mut Problems,
     ) -> Option<(ServiceName, Slice)> {
         let labels = &object.metadata.labels;
@@ -153,9 +154,7 @@ impl SliceParser {
             .endpoints
             .iter()
             .enumerate()
-            .filter_map(|(i, endpoint)| {
-                self.parse_endpoint(i, endpoint, family, node_name, problems)
-            })
+            .filter_map(|(i, endpoint)| self.parse_endpoint(i, endpoint, family, node, problems))
             .collect();
         weights::apply(&object.metadata, &mut endpoints, problems);
         Some((ServiceName::new(&key.namespace, service), Slice { family, ports, endpoints }))
@@ -194,7 +193,7 @@ impl SliceParser {
         i: usize,
         endpoint: &objects::SliceEndpoint,
         family: IpFamily,
-        node_name: &str,
+        node: &NodeConfig,
         problems: &mut Problems,
     ) -> Option<SliceEndpoint> {
         let text = endpoint.addresses.first()?;
@@ -211,7 +210,8 @@ impl SliceParser {
                 .add(field(), format_args!("{address} is not {family}; the endpoint is ignored"));
             return None;
         }
-        if is_special(&address) {
+        let reaches_itself = address.is_loopback() && node.loopback_endpoints;
+        if is_special(&address) && !reaches_itself {
             problems.add(
                 field(),
                 format_args!(
@@ -229,13 +229,13 @@ impl SliceParser {
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),
             place: match endpoint.node_name.as_deref() {
-                Some(name) if name == node_name => Place::Here,
+                Some(name) if name == node.node_name => Place::Here,
                 None | Some("") => Place::Unknown,
                 Some(_) => Place::Elsewhere,
             },
             node_hint: if nodes.is_empty() {
                 NodeHint::None
-            } else if nodes.iter().any(|hint| hint.name == node_name) {
+            } else if nodes.iter().any(|hint| hint.name == node.node_name) {
                 NodeHint::Ours
             } else {
                 NodeHint::Others

@@ -156,10 +156,13 @@ impl Tracker {
     }
 
     /// Sets another configuration of the same node: the changes are in the next transition. The
-    /// node's name stays, whatever `config` names: which endpoints are local was decided by the name.
+    /// node's name stays, whatever `config` names: which endpoints are local was decided by the name. So
+    /// does [`NodeConfig::loopback_endpoints`].
     pub fn set_config(&mut self, config: NodeConfig) {
-        let node_name = mem::take(&mut self.config.node_name);
-        self.config = NodeConfig { node_name, ..config };
+        let NodeConfig { node_name, loopback_endpoints, .. } =
+            mem::replace(&mut self.config, config);
+        self.config.node_name = node_name;
+        self.config.loopback_endpoints = loopback_endpoints;
         self.touched_node = true;
     }
 
@@ -319,7 +322,7 @@ impl Tracker {
         match object {
             Object::Service(object) => self.apply_service(object, &key, &mut problems),
             Object::EndpointSlice(object) => {
-                let changed = self.slices.apply(object, &self.config.node_name, &mut problems);
+                let changed = self.slices.apply(object, &self.config, &mut problems);
                 // The changes in the first list happened before this program was there.
                 if self.is_synced()
                     && let Some(service) = changed.first()

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
+    config::NodeConfig,
     model::ServiceName,
     objects::{self, Kind, ObjectKey},
     parsed::{
@@ -32,11 +33,11 @@ impl Slices {
     pub(crate) fn apply(
         &mut self,
         object: &objects::EndpointSlice,
-        node_name: &str,
+        node: &NodeConfig,
         problems: &mut Problems,
     ) -> Vec<ServiceName> {
         let key = ObjectKey::new(Kind::EndpointSlice, &object.metadata);
-        let Some((service, slice)) = self.parser.parse(object, &key, node_name, problems) else {
+        let Some((service, slice)) = self.parser.parse(object, &key, node, problems) else {
             return self.remove(&key.namespace, &key.name);
         };
         let owner_key = (self.parser.intern(&key.namespace), Arc::from(key.name));

@@ -4,12 +4,14 @@
 
 mod conflicts;
 mod decoding;
+mod derived;
 mod engine;
 mod from_k8s_openapi;
 mod health_checks;
 mod node;
 mod node_wait;
 mod properties;
+mod proxy_protocol;
 mod reconfiguring;
 mod routes;
 mod runner;

@@ -53,6 +53,7 @@ fn a_state_is_serialized_with_sorted_lists_and_names_in_camel_case() {
             "draining": [],
             "affinitySeconds": 90,
             "spread": "random",
+            "proxyProtocol": null,
         })
     );
     assert_eq!(

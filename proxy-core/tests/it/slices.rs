@@ -199,6 +199,16 @@ fn addresses_that_reach_into_the_node_are_refused() {
 }
 
 #[test]
+fn a_machine_that_serves_itself_may_have_endpoints_on_loopback() {
+    let mut cluster = Cluster::with(|config| config.loopback_endpoints = true);
+    let slice = of_web("1").endpoint(endpoint("127.0.0.2", HERE));
+    assert_eq!(cluster.apply(&[web(), slice]), []);
+    assert_eq!(pool(&cluster.port("web", "").cluster), "127.0.0.2:8080*");
+    let other = of_web("1").endpoint(endpoint("169.254.169.254", HERE));
+    assert_eq!(fields(&cluster.apply(&[other])).len(), 1, "link-local addresses stay refused");
+}
+
+#[test]
 fn problems_name_object_and_field() {
     for (field, broken) in [
         ("addressType", of_web("1").set("addressType", "IPX")),
