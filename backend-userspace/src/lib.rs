@@ -1,39 +1,31 @@
-//! The userspace backend: a real TCP and UDP proxy, with rules that redirect traffic into it.
+//! Kubernetes Services served by a proxy in user space.
 //!
-//! The backend will accept connections itself, so that it can try another endpoint when one
-//! refuses, and can run where there is no netfilter. None of that is built yet:
-//! [`UserspaceBackend`] reports so when the mode is selected.
+//! Follow a sync: [`UserspaceProxier`](proxier) gives the Service ports to the forwarder
+//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; an [`intake`] then makes the traffic
+//! of their frontends reach the forwarder's sockets. There are four intakes, the best of which is chosen
+//! when the backend is probed:
+//!
+//! | Intake | How | Needs |
+//! |---|---|---|
+//! | `nftables` | a table of its own redirects traffic to the proxy's sockets | `CAP_NET_ADMIN`, nftables |
+//! | `iptables` | chains of its own do the same | `CAP_NET_ADMIN`, iptables |
+//! | `addresses` | the Services' addresses are addresses of this node, and listened on | the privilege to add addresses |
+//! | `loopback` | loopback addresses are listened on, and listed in a table | nothing |
+//!
+//! The last two work on any system; the first two are for Linux.
 
-use switchyard_core::proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable};
+mod backend;
+mod config;
+mod intake;
+mod proxier;
+mod sockets;
 
-const NOT_BUILT: &str = "the userspace backend is not built yet; use nftables";
-
-/// userspace mode.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct UserspaceBackend;
-
-impl Backend for UserspaceBackend {
-    fn mode(&self) -> Mode {
-        Mode::USERSPACE
-    }
-
-    fn probe(&self) -> Result<Support, Unusable> {
-        Err(Unusable::Backend(NOT_BUILT.to_owned()))
-    }
-
-    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
-        Err(ProxierError::unsupported(Mode::USERSPACE, NOT_BUILT))
-    }
-
-    fn clean_up(&self) -> Result<(), ProxierError> {
-        Err(ProxierError::unsupported(Mode::USERSPACE, NOT_BUILT))
-    }
-
-    fn translates_flows(&self) -> bool {
-        false
-    }
-
-    fn conflicts_with(&self) -> &'static [Mode] {
-        &[Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]
-    }
-}
+pub use self::{
+    backend::UserspaceBackend,
+    config::{IntakeKind, UserspaceConfig},
+    intake::{
+        DEVICE,
+        loopback::{Reachable, ShowTable},
+    },
+};
+pub use switchyard_forwarder::ForwarderConfig;

@@ -4,7 +4,7 @@ use std::{env, sync::Arc};
 
 use switchyard_config::{
     ConfigError, Loaded,
-    settings::{BackendSettings, IpvsSettings, NftTransport},
+    settings::{BackendSettings, IpvsSettings, NftTransport, UserspaceSettings},
 };
 use switchyard_core::{
     model::PerFamily,
@@ -14,7 +14,9 @@ use switchyard_interfaces::families;
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
 use switchyard_nft::{NftBackend, NftConfig, ruleset::TransportKind};
-use switchyard_userspace::UserspaceBackend;
+use switchyard_userspace::{UserspaceBackend, UserspaceConfig};
+
+use crate::reachable;
 
 /// A function that makes a backend from its part of the settings, for these families.
 type MakeBackend = fn(&BackendSettings, PerFamily<bool>) -> Arc<dyn Backend>;
@@ -28,7 +30,9 @@ const TABLE: &[(Mode, MakeBackend)] = &[
         Arc::new(IptablesBackend::new(iptables_config(settings, families)))
     }),
     (Mode::IPVS, |settings, families| Arc::new(IpvsBackend::new(ipvs_config(settings, families)))),
-    (Mode::USERSPACE, |_, _| Arc::new(UserspaceBackend)),
+    (Mode::USERSPACE, |settings, families| {
+        Arc::new(UserspaceBackend::new(userspace_config(settings, families)))
+    }),
 ];
 
 /// The environment variable that, if not empty, allows nftables mode on any version of the kernel,
@@ -99,6 +103,23 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
     made.excluded.clone_from(exclude_cidrs);
     made.timeouts =
         IpvsTimeouts { tcp: *tcp_timeout, tcp_fin: *tcp_fin_timeout, udp: *udp_timeout };
+    made
+}
+
+fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> UserspaceConfig {
+    let UserspaceSettings { intake, is_named, udp_timeout, connections, table } =
+        &settings.userspace;
+    let mut made = UserspaceConfig::default();
+    // Another word was rejected when the flags were parsed.
+    made.intake = intake.as_ref().and_then(|name| name.parse().ok());
+    made.may_use_loopback = *is_named;
+    made.families = families;
+    made.masquerade_bit = settings.masquerade_bit;
+    made.forwarder.connections = *connections;
+    if let Some(timeout) = udp_timeout {
+        made.forwarder.udp_idle = *timeout;
+    }
+    made.table = Some(reachable::show(table.clone()));
     made
 }
 

@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn userspace_has_no_flows_to_end() {
-        let backend = switchyard_userspace::UserspaceBackend;
+        let backend = switchyard_userspace::UserspaceBackend::default();
         let metrics = Metrics::new(backend.mode(), &[], &BTreeMap::new(), KUBERNETES).unwrap();
         assert!(start(&backend, Arc::new(metrics)).is_none());
     }

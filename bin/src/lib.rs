@@ -38,6 +38,7 @@ pub mod logging;
 pub mod node;
 pub mod node_events;
 pub mod privilege;
+pub mod reachable;
 pub mod reload;
 pub mod render;
 pub mod run;

@@ -123,7 +123,11 @@ pub fn run(
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
         .observer(Arc::new(((observer, node), unsupported)))
-        .addresses(AddressFollower::new().without(switchyard_ipvs::DEVICE))
+        .addresses(
+            AddressFollower::new()
+                .without(switchyard_ipvs::DEVICE)
+                .without(switchyard_userspace::DEVICE),
+        )
         .predecessors(proxier::predecessors(backends, chosen.mode))
         .start(backend.open()?)?;
 

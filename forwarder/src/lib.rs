@@ -22,4 +22,5 @@ pub use self::{
     clients::LocalClients,
     forwarder::{Forwarder, ForwarderConfig, ForwarderError, Usage},
     listener::{ListenError, Listener},
+    port::ABILITIES,
 };

@@ -80,3 +80,5 @@ impl Port {
         self.now().serves(endpoint)
     }
 }
+pub const ABILITIES: switchyard_core::proxier::Abilities =
+    switchyard_core::proxier::Abilities::PARITY;

@@ -20,10 +20,14 @@ use crate::{
 /// The modes of kube-proxy, and `userspace`, which it once had.
 pub const MODES: [Mode; 4] = [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS, Mode::USERSPACE];
 
+/// kube-proxy's old name of userspace mode on Windows.
+pub(crate) const WINUSERSPACE: &str = "winuserspace";
+
 /// The mode of `modes` that `text` selects: nftables for an empty text, `None` for an unknown mode.
 pub(crate) fn select_mode(modes: &[Mode], text: &str) -> Option<Mode> {
     match text {
         "" => Some(Mode::NFTABLES),
+        WINUSERSPACE if cfg!(windows) => Some(Mode::USERSPACE),
         text => modes.iter().copied().find(|mode| mode.as_str() == text),
     }
 }
@@ -101,6 +105,24 @@ pub struct BackendSettings {
     pub nft_transport: NftTransport,
     /// What only ipvs mode needs; the defaults in any other mode.
     pub ipvs: IpvsSettings,
+    /// What only userspace mode needs.
+    pub userspace: UserspaceSettings,
+}
+
+/// The settings of userspace mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserspaceSettings {
+    /// The name of the intake; `None` for the best that the node can run.
+    pub intake: Option<String>,
+    /// Whether the configuration names the mode. Loopback is an intake only then: it serves clients on
+    /// this machine alone.
+    pub is_named: bool,
+    /// How long a UDP flow lasts without a datagram; `None` for the backend's default.
+    pub udp_timeout: Option<Duration>,
+    /// The most connections and flows at a time; `None` for as many as the limit of descriptors allows.
+    pub connections: Option<usize>,
+    /// The file for the table of loopback addresses; `None` for standard output.
+    pub table: Option<PathBuf>,
 }
 
 /// The settings of ipvs mode.
@@ -243,6 +265,8 @@ pub struct FlagOnlySettings {
     pub nft_transport: NftTransport,
     /// `--spread`
     pub spread: Option<Spread>,
+    /// `--userspace-intake` and the other flags of userspace mode.
+    pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
     pub user_agent: String,
     /// `--config`
@@ -309,6 +333,7 @@ impl Settings {
         node.eligible_without_node = flag_only.manifests.is_some();
         node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
         node.spread = flag_only.spread;
+        node.loopback_endpoints = mode == Mode::USERSPACE && flag_only.manifests.is_some();
         Ok(Self {
             source: source(config, flag_only),
             node,
@@ -322,6 +347,10 @@ impl Settings {
                 ipvs: match mode {
                     Mode::IPVS => IpvsSettings::new(&config.ipvs),
                     _ => IpvsSettings::default(),
+                },
+                userspace: UserspaceSettings {
+                    is_named: !config.mode.is_empty() && mode == Mode::USERSPACE,
+                    ..flag_only.userspace.clone()
                 },
             },
             periods: section.periods,

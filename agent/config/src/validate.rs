@@ -16,6 +16,7 @@ use crate::{
     parse::{NOT_A_CIDR, cluster_cidrs, listen_address},
     quantity,
     release::PREVIOUS_MINOR,
+    settings::WINUSERSPACE,
     v1alpha1::{Conntrack, KubeProxyConfiguration},
 };
 
@@ -99,6 +100,12 @@ pub fn validate(
              (blank means the first of nftables, iptables and userspace that this node can run)",
             names.join(", ")
         );
+        let why = match config.mode.as_str() {
+            WINUSERSPACE => {
+                format!("is the old name of userspace on Windows, and this is not Windows; {why}")
+            }
+            _ => why,
+        };
         errors.invalid_text("Mode.ProxyMode", &config.mode, &why);
     }
     general(config, &mut errors);

@@ -54,8 +54,8 @@ pub enum AddressError {
 /// first.
 #[derive(Default)]
 pub struct AddressFollower {
-    /// The name of the device whose addresses are left out.
-    without: Option<&'static str>,
+    /// The names of the devices whose addresses are left out.
+    without: Vec<&'static str>,
     /// What was returned last.
     known: Option<BTreeSet<IpAddr>>,
     /// `None` before the first call, and after a failure.
@@ -68,11 +68,11 @@ impl AddressFollower {
         Self::default()
     }
 
-    /// Leaves out the addresses of the device that has this name whenever the addresses are listed. A
-    /// device may be missing at first, or be deleted and made again. Changes of its addresses alone are
-    /// not even a reason to list the addresses.
+    /// Leaves out the addresses of the device that has this name whenever the addresses are listed, and of
+    /// other devices that were named before. A device may be missing at first, or be deleted and made
+    /// again. Changes of its addresses alone are not even a reason to list the addresses.
     pub fn without(mut self, device: &'static str) -> Self {
-        self.without = Some(device);
+        self.without.push(device);
         self
     }
 
@@ -82,7 +82,7 @@ impl AddressFollower {
             let is_new = self.connection.is_none();
             let connection = match &mut self.connection {
                 Some(connection) => connection,
-                None => self.connection.insert(Connection::open(self.without)?),
+                None => self.connection.insert(Connection::open(self.without.clone())?),
             };
             // Changes that are announced from the opening on are waited for below, even if the
             // first list has them already.
@@ -121,10 +121,10 @@ struct Connection {
     /// The index of the device whose address changed, if that is known.
     announcements: BoxStream<'static, Option<u32>>,
     task: JoinHandle<()>,
-    /// The name of the device that is left out.
-    without: Option<&'static str>,
-    /// The index that the device had when the addresses were listed last.
-    without_index: Option<u32>,
+    /// The names of the devices that are left out.
+    without: Vec<&'static str>,
+    /// The indices that these devices had when the addresses were listed last.
+    without_indices: Vec<u32>,
 }
 
 impl Drop for Connection {
@@ -134,13 +134,13 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(without: Option<&'static str>) -> Result<Self, AddressError> {
+    fn open(without: Vec<&'static str>) -> Result<Self, AddressError> {
         let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
         let (connection, handle, announcements) =
             new_multicast_connection(&groups).map_err(AddressError::Socket)?;
         let announcements = announcements.map(|(message, _)| index_of(&message)).boxed();
         let task = tokio::spawn(connection);
-        Ok(Self { handle, announcements, task, without, without_index: None })
+        Ok(Self { handle, announcements, task, without, without_indices: Vec::new() })
     }
 
     /// Waits until a change was announced and has settled, or until it is time to look anyway.
@@ -154,26 +154,27 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for an announcement that is not about the device that is left out; `None` at the end.
+    /// Waits for an announcement that is not about a device that is left out; `None` at the end.
     async fn announcement(&mut self) -> Option<()> {
         loop {
             let index = self.announcements.next().await?;
-            if index.is_none() || index != self.without_index {
+            if index.is_none_or(|index| !self.without_indices.contains(&index)) {
                 return Some(());
             }
         }
     }
 
     async fn list(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
-        self.without_index = match self.without {
-            Some(device) => self.find(device).await?,
-            None => None,
-        };
-        let without = self.without_index;
+        self.without_indices.clear();
+        for device in self.without.clone() {
+            let index = self.find(device).await?;
+            self.without_indices.extend(index);
+        }
+        let without = &self.without_indices;
         let messages = self.handle.address().get().execute();
         messages
             .try_filter_map(async |message| {
-                let is_left_out = Some(message.header.index) == without;
+                let is_left_out = without.contains(&message.header.index);
                 Ok(if is_left_out { None } else { address_of(&message) })
             })
             .try_collect()
@@ -285,7 +286,7 @@ mod tests {
         let test = || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let mut follower = AddressFollower::new().without("left-out");
+                let mut follower = AddressFollower::new().without("left-out").without("other");
                 ip("link add name veth0 type veth peer name veth1");
                 ip("addr add 192.0.2.1/32 dev veth0");
                 assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
@@ -300,6 +301,8 @@ mod tests {
                     ip("addr del 192.0.2.2/32 dev veth1");
                     assert_eq!(next(&mut follower).await, ["192.0.2.1"]);
                 }
+                ip("link add name other type bridge");
+                ip("addr add 10.0.0.3/32 dev other");
                 // The device is known by its name.
                 ip("link set veth1 name left-out");
                 ip("addr add 192.0.2.2/32 dev left-out");
@@ -319,7 +322,7 @@ mod tests {
             runtime.block_on(async {
                 ip("link add name left-out type bridge");
                 ip("link add name other type bridge");
-                let mut connection = Connection::open(Some("left-out")).unwrap();
+                let mut connection = Connection::open(vec!["none", "left-out"]).unwrap();
                 connection.list().await.unwrap();
                 let long = Duration::from_millis(500);
                 for (device, wakes) in [("left-out", false), ("other", true), ("left-out", false)] {

@@ -56,6 +56,18 @@ pub static FLAGS: &[Flag] = &[
         "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
          the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),
+    Flag::new("userspace-intake", Word(&["nftables", "iptables", "addresses", "loopback"]), "", Program,
+        "How traffic reaches the proxy, in userspace mode: by rules that redirect it, by owning the Services' \
+         addresses, or at loopback addresses that are printed; if empty, the first that this node can run")
+        .status(Status::Ours),
+    Flag::new("userspace-table", Text, "-", Program,
+        "The file for the table of loopback addresses, as a JSON array that is replaced when it changes; - prints \
+         a JSON object in a line for each change to standard output").status(Status::Ours),
+    Flag::new("userspace-udp-timeout", Duration, "0s", Program,
+        "How long a UDP flow lasts without a datagram, in userspace mode; 0 for a minute").status(Status::Ours),
+    Flag::new("userspace-connections", Uint32, "0", Program,
+        "The most connections and flows at a time, in userspace mode; 0 for as many as the limit of file \
+         descriptors allows").status(Status::Ours),
     // The API server.
     Flag::new("master", Text, "", Program,
         "The URL of the API server; overrides the URL in the kubeconfig"),

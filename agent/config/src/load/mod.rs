@@ -26,7 +26,9 @@ use crate::{
     file,
     flags::{FlagValue, Flags},
     gates,
-    settings::{self, ConfigFile, FlagOnlySettings, LogSettings, NftTransport, Settings},
+    settings::{
+        self, ConfigFile, FlagOnlySettings, LogSettings, NftTransport, Settings, UserspaceSettings,
+    },
     v1alpha1::{self, KubeProxyConfiguration},
     validate, version,
 };
@@ -160,6 +162,23 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
         },
         // Another word was rejected when the flags were parsed.
         spread: flags.text("spread").and_then(|name| name.parse().ok()),
+        userspace: UserspaceSettings {
+            intake: flags
+                .text("userspace-intake")
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
+            is_named: false,
+            udp_timeout: flags
+                .text("userspace-udp-timeout")
+                .and_then(|text| text.parse::<GoDuration>().ok())
+                .map(GoDuration::to_std)
+                .filter(|timeout| !timeout.is_zero()),
+            connections: flags
+                .number("userspace-connections")
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|n| *n > 0),
+            table: flags.text("userspace-table").filter(|path| *path != "-").map(Into::into),
+        },
         user_agent: version::user_agent(flags.precedence, version::reported(flags)),
         config_file: None,
         conntrack_was_named: false,

@@ -1,0 +1,83 @@
+//! The configuration of the backend.
+
+use std::{fmt, str::FromStr};
+
+use switchyard_core::model::PerFamily;
+use switchyard_forwarder::ForwarderConfig;
+
+use crate::intake::loopback::ShowTable;
+
+/// How the traffic of Services reaches the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IntakeKind {
+    /// `nftables`: rules in a table of its own redirect traffic.
+    Nftables,
+    /// `iptables`: rules in chains of its own redirect traffic.
+    Iptables,
+    /// `addresses`: the Services' addresses are addresses of this node.
+    Addresses,
+    /// `loopback`: clients on this machine use loopback addresses that a table lists.
+    Loopback,
+}
+
+impl IntakeKind {
+    /// All kinds, the best first.
+    pub const ALL: [Self; 4] = [Self::Nftables, Self::Iptables, Self::Addresses, Self::Loopback];
+
+    /// The name of the kind.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+            Self::Addresses => "addresses",
+            Self::Loopback => "loopback",
+        }
+    }
+}
+
+impl fmt::Display for IntakeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for IntakeKind {
+    type Err = ();
+
+    /// Reads a name of [`IntakeKind::as_str`].
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or(())
+    }
+}
+
+/// The settings of the userspace backend.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UserspaceConfig {
+    /// The intake; `None` for the best that this node can run.
+    pub intake: Option<IntakeKind>,
+    /// Whether [`IntakeKind::Loopback`] may be the best. Only clients on this machine are served by it,
+    /// which a node of a cluster must not end up with unnoticed.
+    pub may_use_loopback: bool,
+    /// The families that are served.
+    pub families: PerFamily<bool>,
+    /// The bit of the packet mark that the redirecting rules use, 0 to 31.
+    pub masquerade_bit: u8,
+    /// The limits and timeouts of connections.
+    pub forwarder: ForwarderConfig,
+    /// The receiver of the table of [`IntakeKind::Loopback`].
+    pub table: Option<ShowTable>,
+}
+
+impl Default for UserspaceConfig {
+    fn default() -> Self {
+        Self {
+            intake: None,
+            may_use_loopback: false,
+            families: PerFamily { v4: true, v6: true },
+            masquerade_bit: 14,
+            forwarder: ForwarderConfig::default(),
+            table: None,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Owned addresses on Linux: those of a device that sends and receives nothing.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use switchyard_core::error::Chain;
+use switchyard_interfaces::{DummyDevice, has_link_type};
+
+use super::{OwnedAddresses, SystemError};
+use crate::intake::DEVICE;
+
+/// Opens a socket to the kernel.
+pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
+    Ok(Box::new(DummyDevice::open(DEVICE)?))
+}
+
+/// Finds out whether the kernel can make the device, for this process.
+pub(crate) fn probe() -> Result<(), String> {
+    for kind in ["dummy", "bridge"] {
+        if has_link_type(kind).map_err(|error| Chain(&error).to_string())? {
+            return Ok(());
+        }
+    }
+    Err("the kernel has devices of the types dummy and bridge neither".to_owned())
+}
+
+/// Removes the device.
+pub(crate) fn clean_up() -> Result<(), SystemError> {
+    DummyDevice::open(DEVICE)?.delete()?;
+    Ok(())
+}
+
+impl OwnedAddresses for DummyDevice {
+    fn ensure(&mut self) -> Result<BTreeSet<IpAddr>, SystemError> {
+        DummyDevice::ensure(self)?;
+        Ok(self.addresses()?)
+    }
+
+    fn others(&mut self) -> Result<BTreeSet<IpAddr>, SystemError> {
+        Ok(DummyDevice::others(self)?)
+    }
+
+    fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), SystemError> {
+        Ok(DummyDevice::change(self, add, remove)?)
+    }
+}

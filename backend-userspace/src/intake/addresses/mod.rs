@@ -1,0 +1,192 @@
+//! Owned addresses: the addresses of Services are addresses of this node, and listened on directly.
+//!
+//! This needs no packet filter. The node answers for every port of such an address, so a port that no
+//! Service has is refused, and so is what other modes drop in silence.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(any(target_os = "linux", windows)))]
+mod none;
+#[cfg(windows)]
+mod windows;
+
+use std::{collections::BTreeSet, net::IpAddr, net::SocketAddr, time::Duration};
+
+use async_trait::async_trait;
+use switchyard_core::{
+    model::{PerFamily, ServicePortId},
+    proxier::{Abilities, Mode, ProxierError, SyncReport},
+    state::{NodePortAddresses, NodeState, ResolvedServicePort, Route},
+    transition::Transition,
+};
+use switchyard_forwarder::{Forwarder, Listener};
+
+#[cfg(target_os = "linux")]
+use self::linux as system;
+#[cfg(not(any(target_os = "linux", windows)))]
+use self::none as system;
+#[cfg(windows)]
+use self::windows as system;
+use super::Intake;
+use crate::sockets::Sockets;
+
+/// How soon a socket is tried again that could not be opened.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The error of a system.
+type SystemError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The addresses that this mode has added to the node.
+pub(crate) trait OwnedAddresses: Send {
+    /// Makes what holds the addresses, if it is missing, and returns the addresses that are there.
+    fn ensure(&mut self) -> Result<BTreeSet<IpAddr>, SystemError>;
+
+    /// Returns the node's other addresses.
+    fn others(&mut self) -> Result<BTreeSet<IpAddr>, SystemError>;
+
+    /// Adds addresses, then removes addresses. One that is there already, or gone, is no error.
+    fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), SystemError>;
+}
+
+/// Finds out whether this node can run the intake: the privilege, and what holds addresses.
+pub(crate) fn probe() -> Result<(), String> {
+    system::probe()
+}
+
+/// Removes the addresses of this mode.
+pub(crate) fn clean_up() -> Result<(), ProxierError> {
+    system::clean_up().map_err(failed("cannot remove the addresses of Services"))
+}
+
+/// See the [module's documentation](self).
+pub(crate) struct Addresses {
+    system: Box<dyn OwnedAddresses>,
+    families: PerFamily<bool>,
+    sockets: Sockets,
+    /// The addresses that were added.
+    owned: BTreeSet<IpAddr>,
+}
+
+impl Addresses {
+    pub(crate) fn open(families: PerFamily<bool>) -> Result<Self, ProxierError> {
+        let system = system::open().map_err(failed("cannot reach the system's addresses"))?;
+        Ok(Self { system, families, sockets: Sockets::default(), owned: BTreeSet::new() })
+    }
+
+    /// The listeners of a Service port.
+    fn listeners(&self, port: &ResolvedServicePort, node: &NodeState) -> Vec<Listener> {
+        if !*self.families.get(port.id.family) {
+            return Vec::new();
+        }
+        let mut listeners = Vec::new();
+        for frontend in &port.frontends {
+            // A socket that closes every connection would only hide that nothing listens.
+            if matches!(frontend.route, Route::Reject | Route::Drop) {
+                continue;
+            }
+            let ips: Vec<IpAddr> = match frontend.at.ip() {
+                Some(ip) => vec![ip],
+                None => match node.node_ports.get(port.id.family) {
+                    NodePortAddresses::Only(ips) => ips.iter().copied().collect(),
+                    // Never asked for by this intake.
+                    NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback => Vec::new(),
+                },
+            };
+            listeners.extend(ips.into_iter().map(|ip| Listener {
+                port: port.id.clone(),
+                address: SocketAddr::new(ip, frontend.port),
+                route: frontend.route,
+                allowed_sources: frontend.allowed_sources.clone(),
+            }));
+        }
+        listeners
+    }
+
+    /// The addresses of all Services, whether or not a Service port has endpoints.
+    fn wanted(&self, change: &Transition<'_>) -> BTreeSet<IpAddr> {
+        let ports = change.after().service_ports.values();
+        let ports = ports.filter(|port| *self.families.get(port.id.family));
+        ports
+            .flat_map(|port| port.frontends.iter().filter_map(|frontend| frontend.at.ip()))
+            .collect()
+    }
+}
+
+#[async_trait]
+impl Intake for Addresses {
+    fn abilities(&self, of_proxy: Abilities) -> Abilities {
+        of_proxy.with_listed_node_ports()
+    }
+
+    async fn sync(
+        &mut self,
+        change: &Transition<'_>,
+        forwarder: &Forwarder,
+    ) -> Result<SyncReport, ProxierError> {
+        let mut report = SyncReport::default();
+        if change.compare() {
+            let there =
+                self.system.ensure().map_err(failed("cannot list the addresses of Services"))?;
+            if change.before().is_some() {
+                for ip in self.owned.symmetric_difference(&there) {
+                    report.drift.found(|| format!("the address {ip} of a Service"));
+                }
+            }
+            self.owned = there;
+        }
+        let wanted = self.wanted(change);
+        let mut add: Vec<IpAddr> = wanted.difference(&self.owned).copied().collect();
+        if !add.is_empty() {
+            // An address that another device has is the node's already.
+            let others =
+                self.system.others().map_err(failed("cannot list the node's addresses"))?;
+            add.retain(|ip| !others.contains(ip));
+        }
+        let remove: Vec<IpAddr> = self.owned.difference(&wanted).copied().collect();
+        let refused = failed("cannot add the addresses of Services");
+        self.system.change(&add, &[]).map_err(refused)?;
+        self.owned.extend(&add);
+
+        let node = &change.after().node;
+        let listeners = |port: &ResolvedServicePort| self.listeners(port, node);
+        let ports: Vec<(ServicePortId, Vec<Listener>)> = if change.node_changed()
+            || change.compare()
+        {
+            let gone =
+                self.sockets.ports().filter(|id| !change.after().service_ports.contains_key(*id));
+            let gone = gone.map(|id| (id.clone(), Vec::new()));
+            let all = change.after().service_ports.values();
+            gone.chain(all.map(|port| (port.id.clone(), listeners(port)))).collect()
+        } else {
+            let of = |change: switchyard_core::transition::PortChange<'_>| {
+                (change.id.clone(), change.after.map_or_else(Vec::new, |port| listeners(port)))
+            };
+            change.ports().map(of).collect()
+        };
+        let changed = self.sockets.change(forwarder, ports);
+        let retried = self.sockets.retry(forwarder);
+
+        self.system.change(&[], &remove).map_err(failed("cannot remove addresses of Services"))?;
+        remove.iter().for_each(|ip| {
+            self.owned.remove(ip);
+        });
+        report.added = add.len() + changed.opened + retried.opened;
+        report.removed = remove.len() + changed.closed + retried.closed;
+        report.skipped = self.sockets.failed().collect();
+        report.revisit_after = (!report.skipped.is_empty()).then_some(RETRY);
+        if !change.compare() {
+            report.skipped.retain(|skipped| change.has_port(&skipped.port));
+        }
+        Ok(report)
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        clean_up()?;
+        self.owned.clear();
+        Ok(())
+    }
+}
+
+fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierError {
+    move |error| ProxierError::backend(Mode::USERSPACE, message, error)
+}

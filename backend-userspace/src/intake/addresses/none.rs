@@ -1,0 +1,20 @@
+//! Systems on which this mode adds no addresses.
+
+use super::{OwnedAddresses, SystemError};
+
+const WHY: &str = "addresses are added on Linux and Windows only";
+
+/// Returns the reason.
+pub(crate) fn probe() -> Result<(), String> {
+    Err(WHY.to_owned())
+}
+
+/// Returns the reason.
+pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
+    Err(WHY.into())
+}
+
+/// Finds nothing to remove.
+pub(crate) fn clean_up() -> Result<(), SystemError> {
+    Ok(())
+}

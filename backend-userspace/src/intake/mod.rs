@@ -1,0 +1,48 @@
+//! How the traffic of Services reaches the sockets of the proxy: one small trait, and an
+//! implementation for each kind.
+
+pub(crate) mod addresses;
+pub(crate) mod loopback;
+#[cfg(target_os = "linux")]
+pub(crate) mod redirect;
+
+use async_trait::async_trait;
+use switchyard_core::{
+    proxier::{Abilities, Monitor, ProxierError, SyncReport},
+    transition::Transition,
+};
+use switchyard_forwarder::Forwarder;
+
+/// The device that has the addresses of this mode: those of Services, or those of the proxy's sockets.
+pub const DEVICE: &str = "switchyard0";
+
+/// A way for traffic to reach the proxy.
+#[async_trait]
+pub(crate) trait Intake: Send {
+    /// Adds what the intake needs to know to the abilities of the proxy.
+    fn abilities(&self, of_proxy: Abilities) -> Abilities {
+        of_proxy
+    }
+
+    /// Makes the traffic of the state's frontends reach listeners of the forwarder, which knows the
+    /// Service ports already.
+    ///
+    /// # Errors
+    /// If the system refuses. The next call covers the same changes.
+    async fn sync(
+        &mut self,
+        change: &Transition<'_>,
+        forwarder: &Forwarder,
+    ) -> Result<SyncReport, ProxierError>;
+
+    /// Removes everything but sockets, which end with the program.
+    ///
+    /// # Errors
+    /// If something is left.
+    async fn clean_up(&mut self) -> Result<(), ProxierError>;
+
+    /// Opens a monitor of what the intake programs, if it programs anything.
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        None
+    }
+}

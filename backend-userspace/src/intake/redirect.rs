@@ -1,0 +1,255 @@
+//! Traffic that rules redirect: those of the nftables or the iptables backend, in a table or chains of
+//! their own.
+//!
+//! The backend beneath is shown a state in which each pool has one endpoint: a socket of the proxy. So it
+//! decides, as for itself, which traffic belongs to a Service, what is refused or dropped, and which of
+//! the two pools a client may have; the proxy chooses the endpoint. The rules change only when frontends
+//! do, or when a pool becomes empty.
+//!
+//! The sockets are at addresses of a device of this mode. The node's other addresses come and go; and
+//! loopback addresses cannot be reached from other hosts.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use switchyard_conntrack::Reconciler;
+use switchyard_core::{
+    error::Chain,
+    model::{IpFamily, PerFamily, ServicePortId, Spread},
+    proxier::{Mode, Monitor, Proxier, ProxierError, Skipped, SyncReport},
+    state::{Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
+    transition::{DerivedState, Transition},
+};
+use switchyard_forwarder::{Forwarder, ListenError, Listener};
+use switchyard_interfaces::{DeviceError, DummyDevice};
+
+use super::{DEVICE, Intake};
+
+/// The address of the sockets for IPv4, of a range that no router forwards (RFC 3927).
+const V4: Ipv4Addr = Ipv4Addr::new(169, 254, 83, 89);
+/// The address of the sockets for IPv6, of a range for private use (RFC 4193).
+const V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x7769, 0x7463, 0, 0, 0, 0, 1);
+
+/// How soon a socket is tried again that could not be opened.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The sockets of a Service port for each of its pools; the address of a pool that has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PoolSockets {
+    cluster: Option<SocketAddr>,
+    local: Option<SocketAddr>,
+}
+
+/// See the [module's documentation](self).
+pub(crate) struct Redirect {
+    /// The backend beneath, and what it should hold.
+    rules: Box<dyn Proxier>,
+    derived: DerivedState,
+    device: DummyDevice,
+    families: PerFamily<bool>,
+    sockets: HashMap<ServicePortId, PoolSockets>,
+    /// Service ports whose sockets could not be opened, and why.
+    failed: BTreeMap<ServicePortId, String>,
+    /// Ends flows that began before the rules; `None` where the kernel or the privilege is missing.
+    flows: Option<Reconciler>,
+}
+
+impl Redirect {
+    /// Opens the intake, which redirects by this backend.
+    pub(crate) fn open(
+        rules: Box<dyn Proxier>,
+        families: PerFamily<bool>,
+    ) -> Result<Self, ProxierError> {
+        let device = DummyDevice::open(DEVICE).map_err(failed("cannot reach rtnetlink"))?;
+        let flows = Reconciler::start(|_| {}).inspect_err(|error| {
+            tracing::warn!(err = %Chain(error), "Flows that began before their Service will not be ended");
+        });
+        Ok(Self {
+            rules,
+            derived: DerivedState::default(),
+            device: device,
+            families,
+            sockets: HashMap::new(),
+            failed: BTreeMap::new(),
+            flows: flows.ok(),
+        })
+    }
+
+    /// Gives the node the addresses of the sockets. Returns how many were missing.
+    fn ensure_addresses(&mut self) -> Result<usize, DeviceError> {
+        self.device.ensure()?;
+        let there = self.device.addresses()?;
+        let wanted = IpFamily::ALL.into_iter().filter(|family| *self.families.get(*family));
+        let missing: Vec<IpAddr> =
+            wanted.map(own_address).filter(|ip| !there.contains(ip)).collect();
+        self.device.change(&missing, &[])?;
+        Ok(missing.len())
+    }
+
+    /// Opens the sockets that a Service port needs, and sets what the rules should know of it. Sockets
+    /// that are no longer needed are added to `unused`.
+    fn set_port(
+        &mut self,
+        id: &ServicePortId,
+        port: Option<&Arc<ResolvedServicePort>>,
+        forwarder: &Forwarder,
+        unused: &mut Vec<(ServicePortId, SocketAddr)>,
+    ) {
+        let before = self.sockets.remove(id).unwrap_or_default();
+        let mut now = PoolSockets::default();
+        let mut result = Ok(());
+        if let Some(port) = port {
+            let mut open = |pool, before: Option<SocketAddr>| -> Result<_, ListenError> {
+                if port.pool(pool).is_empty() {
+                    return Ok(None);
+                }
+                let any = SocketAddr::new(own_address(id.family), 0);
+                let address = before.unwrap_or(any);
+                let route = Route::Pool { pool, masquerade: Masquerade::Never };
+                let listener = Listener { port: id.clone(), address, route, allowed_sources: None };
+                forwarder.listen(&listener).map(Some)
+            };
+            result = open(PoolKind::Cluster, before.cluster).and_then(|cluster| {
+                now.cluster = cluster;
+                now.local = open(PoolKind::Local, before.local)?;
+                Ok(())
+            });
+        }
+        for (before, now) in [(before.cluster, now.cluster), (before.local, now.local)] {
+            unused.extend(before.filter(|_| now.is_none()).map(|address| (id.clone(), address)));
+        }
+        if now != PoolSockets::default() {
+            self.sockets.insert(id.clone(), now);
+        }
+        let is_refused = result.is_err();
+        match result {
+            Ok(()) => self.failed.remove(id),
+            Err(error) => {
+                let why = format!("{}; its connections are refused", Chain(&error));
+                self.failed.insert(id.clone(), why)
+            }
+        };
+        let derived = port.map(|port| Arc::new(derive(port, now, is_refused)));
+        self.derived.set_port(id, derived);
+    }
+}
+
+#[async_trait]
+impl Intake for Redirect {
+    async fn sync(
+        &mut self,
+        change: &Transition<'_>,
+        forwarder: &Forwarder,
+    ) -> Result<SyncReport, ProxierError> {
+        let mut added = 0;
+        if change.compare() {
+            let addresses = self.ensure_addresses();
+            added = addresses.map_err(failed("cannot add the addresses of the proxy's sockets"))?;
+        }
+        self.derived.follow_node(change);
+        let mut unused = Vec::new();
+        let known_failures: HashSet<ServicePortId> = self.failed.keys().cloned().collect();
+        for port in change.ports() {
+            self.set_port(port.id, port.after, forwarder, &mut unused);
+        }
+        for id in &known_failures {
+            let port = change.after().service_ports.get(id);
+            self.set_port(id, port, forwarder, &mut unused);
+        }
+        let mut report = match self.derived.transition() {
+            nothing if nothing.is_empty() => SyncReport::default(),
+            transition => match self.rules.sync(&transition).await {
+                Ok(report) => report,
+                Err(error) => {
+                    self.derived.request_comparison();
+                    return Err(error);
+                }
+            },
+        };
+        if let Some(flows) = &self.flows {
+            flows.synced(&self.derived.transition());
+        }
+        self.derived.mark_synced();
+        for (id, address) in unused {
+            forwarder.close(id.name.protocol, address);
+        }
+        report.added += added;
+        let is_new = |id: &ServicePortId| change.compare() || !known_failures.contains(id);
+        let skipped = self.failed.iter().filter(|(id, _)| is_new(id));
+        report.skipped.extend(
+            skipped.map(|(port, reason)| Skipped { port: port.clone(), reason: reason.clone() }),
+        );
+        if !self.failed.is_empty() {
+            report.revisit_after =
+                Some(report.revisit_after.map_or(RETRY, |after| after.min(RETRY)));
+        }
+        Ok(report)
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        self.derived = DerivedState::default();
+        self.rules.clean_up().await?;
+        remove_device()
+    }
+
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        self.rules.monitor()
+    }
+}
+
+/// Removes the device of this mode with its addresses.
+pub(crate) fn remove_device() -> Result<(), ProxierError> {
+    let mut device = DummyDevice::open(DEVICE).map_err(failed("cannot reach rtnetlink"))?;
+    device.delete().map(drop).map_err(failed("cannot remove the device of this mode"))
+}
+
+fn own_address(family: IpFamily) -> IpAddr {
+    match family {
+        IpFamily::V4 => V4.into(),
+        IpFamily::V6 => V6.into(),
+    }
+}
+
+/// Returns a Service port as the rules should know it: the same frontends, and the sockets for endpoints.
+/// If a socket could not be opened, its connections are refused.
+fn derive(
+    port: &ResolvedServicePort,
+    sockets: PoolSockets,
+    is_refused: bool,
+) -> ResolvedServicePort {
+    let pool = |socket: Option<SocketAddr>| -> Pool {
+        let endpoint =
+            |address| Endpoint { address, is_local: true, may_be_local: false, weight: 1 };
+        socket.filter(|_| !is_refused).map(endpoint).into_iter().collect()
+    };
+    let route = |route| match route {
+        Route::Pool { .. } | Route::ExternalLocal if is_refused => Route::Reject,
+        // The proxy answers, and endpoints see its address.
+        Route::Pool { pool, masquerade: _ } => Route::Pool { pool, masquerade: Masquerade::Never },
+        Route::ExternalLocal | Route::Reject | Route::Drop => route,
+    };
+    let frontend =
+        |frontend: &Frontend| Frontend { route: route(frontend.route), ..frontend.clone() };
+    ResolvedServicePort {
+        frontends: port.frontends.iter().map(frontend).collect(),
+        cluster: pool(sockets.cluster),
+        local: pool(sockets.local),
+        draining: Pool::default(),
+        affinity: None,
+        spread: Spread::Random,
+        proxy_protocol: None,
+        id: port.id.clone(),
+    }
+}
+
+fn failed<E>(message: &'static str) -> impl Fn(E) -> ProxierError
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    move |error| ProxierError::backend(Mode::USERSPACE, message, error)
+}

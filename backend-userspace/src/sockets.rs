@@ -1,0 +1,111 @@
+//! The listeners of Service ports at addresses that an intake chooses.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::SocketAddr,
+};
+
+use switchyard_core::{
+    error::Chain,
+    model::{Protocol, ServicePortId},
+    proxier::Skipped,
+};
+use switchyard_forwarder::{Forwarder, Listener};
+
+/// The place of a socket.
+type Place = (Protocol, SocketAddr);
+
+/// The listeners of all Service ports, each at an address that belongs to one Service port.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    wanted: HashMap<ServicePortId, Vec<Listener>>,
+    open: HashMap<Place, ServicePortId>,
+    /// Service ports with listeners that could not be opened, and why.
+    failed: BTreeMap<ServicePortId, String>,
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) opened: usize,
+    pub(crate) closed: usize,
+}
+
+impl Sockets {
+    /// Opens, changes and closes the listeners of these Service ports. An address that goes from one
+    /// Service port to another keeps its socket.
+    pub(crate) fn change(
+        &mut self,
+        forwarder: &Forwarder,
+        ports: impl IntoIterator<Item = (ServicePortId, Vec<Listener>)>,
+    ) -> Changed {
+        let mut changed = Changed::default();
+        let mut released: HashSet<Place> = HashSet::new();
+        let mut listeners = Vec::new();
+        for (id, wanted) in ports {
+            self.failed.remove(&id);
+            let before = self.wanted.remove(&id).unwrap_or_default();
+            let places = before.iter().map(place);
+            released.extend(places.filter(|place| self.open.get(place) == Some(&id)));
+            listeners.extend(wanted.iter().cloned());
+            if !wanted.is_empty() {
+                self.wanted.insert(id, wanted);
+            }
+        }
+        for listener in &listeners {
+            released.remove(&place(listener));
+        }
+        // First what goes: a descriptor that is free may be needed.
+        for place in released {
+            self.open.remove(&place);
+            changed.closed += usize::from(forwarder.close(place.0, place.1));
+        }
+        for listener in listeners {
+            changed.opened += usize::from(self.open(forwarder, &listener));
+        }
+        changed
+    }
+
+    /// Tries again to open what could not be opened.
+    pub(crate) fn retry(&mut self, forwarder: &Forwarder) -> Changed {
+        let failed: Vec<ServicePortId> = self.failed.keys().cloned().collect();
+        let again =
+            failed.into_iter().filter_map(|id| Some((id.clone(), self.wanted.get(&id)?.clone())));
+        let again: Vec<_> = again.collect();
+        self.change(forwarder, again)
+    }
+
+    /// Returns whether a socket was opened.
+    fn open(&mut self, forwarder: &Forwarder, listener: &Listener) -> bool {
+        match forwarder.listen(listener) {
+            Ok(_) => self.open.insert(place(listener), listener.port.clone()).is_none(),
+            Err(error) => {
+                self.failed
+                    .entry(listener.port.clone())
+                    .or_insert_with(|| Chain(&error).to_string());
+                false
+            }
+        }
+    }
+
+    /// The Service ports that are not served at every address, and why.
+    pub(crate) fn failed(&self) -> impl Iterator<Item = Skipped> + '_ {
+        self.failed
+            .iter()
+            .map(|(port, reason)| Skipped { port: port.clone(), reason: reason.clone() })
+    }
+
+    /// The Service ports that have listeners.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &ServicePortId> {
+        self.wanted.keys()
+    }
+
+    /// The listeners of all Service ports, whether or not they could be opened.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = &Listener> {
+        self.wanted.values().flatten()
+    }
+}
+
+fn place(listener: &Listener) -> Place {
+    (listener.port.name.protocol, listener.address)
+}

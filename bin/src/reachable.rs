@@ -1,0 +1,82 @@
+//! The table of loopback addresses at which Services can be reached (userspace mode without privileges).
+//!
+//! On standard output, each change is a line with a JSON object: a Service port as it is now, or one that
+//! is gone, with `"gone": true`. In a file, the table is a JSON array, and the file is replaced as a whole.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use serde::Serialize;
+use switchyard_userspace::{Reachable, ShowTable};
+
+/// A line of standard output.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    row: &'a Reachable,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    gone: bool,
+}
+
+/// What identifies a Service port in the table.
+type Key = (String, String, &'static str, &'static str);
+
+fn key(row: &Reachable) -> Key {
+    (row.service.clone(), row.port.clone(), row.protocol, row.family)
+}
+
+/// Returns the receiver of the table, for a file or standard output. A failure to write is logged.
+pub fn show(file: Option<PathBuf>) -> ShowTable {
+    let printed = Mutex::new(BTreeMap::new());
+    ShowTable::new(move |rows| {
+        let written = match &file {
+            Some(file) => replace(file, rows),
+            None => {
+                let mut printed = printed.lock().unwrap_or_else(PoisonError::into_inner);
+                print(rows, &mut printed, &mut io::stdout().lock())
+            }
+        };
+        if let Err(error) = written {
+            tracing::error!(err = %error, "The table of loopback addresses cannot be written");
+        }
+    })
+}
+
+/// Writes the table to a file, which readers see as it was or as it is.
+fn replace(file: &Path, rows: &[Reachable]) -> io::Result<()> {
+    let mut new = file.as_os_str().to_owned();
+    new.push(".new");
+    let mut text = serde_json::to_string_pretty(rows)?;
+    text.push('\n');
+    fs::write(&new, text)?;
+    fs::rename(&new, file)
+}
+
+/// Writes a line for each row that differs from what was printed.
+fn print(
+    rows: &[Reachable],
+    printed: &mut BTreeMap<Key, Reachable>,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    let now: BTreeMap<Key, Reachable> = rows.iter().map(|row| (key(row), row.clone())).collect();
+    for (_, row) in printed.iter().filter(|(key, _)| !now.contains_key(*key)) {
+        write_line(row, true, output)?;
+    }
+    for (key, row) in &now {
+        if printed.get(key) != Some(row) {
+            write_line(row, false, output)?;
+        }
+    }
+    *printed = now;
+    output.flush()
+}
+
+fn write_line(row: &Reachable, gone: bool, output: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, &Line { row, gone })?;
+    output.write_all(b"\n")
+}
