@@ -129,6 +129,7 @@ mod tests {
 
     use switchyard_config::cli;
     use switchyard_core::proxier;
+    use switchyard_userspace::{ForwarderConfig, IntakeKind};
 
     use super::*;
 
@@ -180,6 +181,29 @@ mod tests {
         expected.timeouts =
             IpvsTimeouts { tcp: seconds(3600), tcp_fin: seconds(120), udp: seconds(3) };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn userspace_mode_has_what_is_configured() {
+        let families = PerFamily { v4: true, v6: false };
+        let config = |arguments: &[&str]| {
+            let settings = load(arguments).with_mode(Mode::USERSPACE).unwrap();
+            userspace_config(&settings.backend, families)
+        };
+        let unnamed = config(&[]);
+        assert_eq!((unnamed.intake, unnamed.may_use_loopback), (None, false));
+        assert_eq!(unnamed.forwarder, ForwarderConfig::default());
+        let found = config(&[
+            "--proxy-mode=userspace",
+            "--iptables-masquerade-bit=7",
+            "--userspace-intake=addresses",
+            "--userspace-udp-timeout=3s",
+            "--userspace-connections=1000",
+        ]);
+        assert_eq!((found.intake, found.may_use_loopback), (Some(IntakeKind::Addresses), true));
+        assert_eq!((found.families, found.masquerade_bit), (families, 7));
+        assert_eq!(found.forwarder.udp_idle, Duration::from_secs(3));
+        assert_eq!(found.forwarder.connections, Some(1000));
     }
 
     #[test]

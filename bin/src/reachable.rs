@@ -80,3 +80,57 @@ fn write_line(row: &Reachable, gone: bool, output: &mut impl Write) -> io::Resul
     serde_json::to_writer(&mut *output, &Line { row, gone })?;
     output.write_all(b"\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{net::SocketAddr, str};
+
+    use super::*;
+
+    fn row(service: &str, endpoints: usize) -> Reachable {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        Reachable {
+            service: service.into(),
+            port: String::new(),
+            protocol: "TCP",
+            family: "IPv4",
+            cluster_ip: address("10.96.0.1:80"),
+            address: address("127.0.0.1:20001"),
+            node_port: None,
+            endpoints,
+        }
+    }
+
+    #[test]
+    fn changes_are_lines_of_json() {
+        let mut printed = BTreeMap::new();
+        let mut lines = |rows: &[Reachable]| {
+            let mut output = Vec::new();
+            print(rows, &mut printed, &mut output).unwrap();
+            str::from_utf8(&output).unwrap().to_owned()
+        };
+        assert_eq!(
+            lines(&[row("ns/a", 1)]),
+            r#"{"service":"ns/a","port":"","protocol":"TCP","family":"IPv4","clusterIp":"10.96.0.1:80","address":"127.0.0.1:20001","endpoints":1}
+"#
+        );
+        assert_eq!(lines(&[row("ns/a", 1)]), "", "nothing has changed");
+        let changed = lines(&[row("ns/a", 2), row("ns/b", 0)]);
+        assert_eq!(changed.lines().count(), 2);
+        let gone = lines(&[row("ns/a", 2)]);
+        assert!(gone.contains(r#""service":"ns/b""#) && gone.contains(r#""gone":true"#), "{gone}");
+    }
+
+    #[test]
+    fn a_file_has_the_whole_table() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("table.json");
+        for rows in [vec![row("ns/a", 1), row("ns/b", 2)], vec![]] {
+            replace(&file, &rows).unwrap();
+            let read: serde_json::Value =
+                serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+            assert_eq!(read, serde_json::to_value(&rows).unwrap());
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left");
+    }
+}

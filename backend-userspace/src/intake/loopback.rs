@@ -39,7 +39,6 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Where a Service port can be reached on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[non_exhaustive]
 pub struct Reachable {
     /// Namespace and name of the Service, separated by a slash.
     pub service: String,

@@ -156,6 +156,33 @@ fn without_a_file_flags_count() {
 }
 
 #[test]
+fn userspace_mode_has_flags_of_its_own() {
+    let given = with_flags(&[
+        "--proxy-mode=userspace",
+        "--userspace-intake=loopback",
+        "--userspace-udp-timeout=5s",
+        "--userspace-connections=100",
+        "--userspace-table=/tmp/t",
+        "--manifests=/m",
+    ]);
+    let expected = UserspaceSettings {
+        intake: Some("loopback".into()),
+        is_named: true,
+        udp_timeout: Some(Duration::from_secs(5)),
+        connections: Some(100),
+        table: Some("/tmp/t".into()),
+    };
+    assert_eq!(given.backend.userspace, expected);
+    assert!(given.node.loopback_endpoints, "a machine that serves itself");
+    let cluster = with_flags(&["--proxy-mode=userspace", "--userspace-table=-"]);
+    let named = UserspaceSettings { is_named: true, ..UserspaceSettings::default() };
+    assert_eq!(cluster.backend.userspace, named);
+    assert!(!cluster.node.loopback_endpoints);
+    let other = with_flags(&["--proxy-mode=nftables", "--manifests=/m"]);
+    assert!(!other.backend.userspace.is_named && !other.node.loopback_endpoints);
+}
+
+#[test]
 fn nothing_at_all_is_enough() {
     let settings = with_flags(&["--proxy-mode=", "--bind-address=", "--healthz-bind-address="]);
     assert_eq!(settings.backend.mode, Mode::NFTABLES);
@@ -296,6 +323,10 @@ fn each_error_has_its_path() {
         (
             "mode: winkernel",
             "Mode.ProxyMode: Invalid value: \"winkernel\": must be iptables, ipvs, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)",
+        ),
+        (
+            "mode: winuserspace",
+            "Mode.ProxyMode: Invalid value: \"winuserspace\": is the old name of userspace on Windows, and this is not Windows; must be iptables, ipvs, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)",
         ),
         (
             "iptables: {masqueradeBit: 32}",
