@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    io, mem,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
@@ -12,17 +12,15 @@ use switchyard_core::{
     model::{Protocol, ServicePortId},
     state::ResolvedServicePort,
 };
-use tokio::{
-    runtime::{Builder, Runtime},
-    task::AbortHandle,
-};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     clients::LocalClients,
-    listener::{ListenError, Listener},
+    listener::{ListenError, Listener, Socket},
     platform::{self, Platform},
     port::Port,
     slots::Slots,
+    task::Task,
     tcp, udp,
 };
 
@@ -82,20 +80,33 @@ pub(crate) struct Shared {
     pub(crate) clients: RwLock<LocalClients>,
 }
 
-/// What can change of a listener that is open.
+/// A listener that is open, shared by its task and its connections or flows.
 pub(crate) struct Open {
-    pub(crate) port: Arc<Port>,
+    pub(crate) shared: Arc<Shared>,
     /// The address that was bound.
     pub(crate) address: SocketAddr,
-    /// Route and sources, as they are now.
-    pub(crate) listener: RwLock<Arc<Listener>>,
-    pub(crate) shared: Arc<Shared>,
+    now: RwLock<Arc<Serving>>,
+}
+
+/// What a listener serves.
+pub(crate) struct Serving {
+    pub(crate) port: Arc<Port>,
+    /// Route and sources.
+    pub(crate) listener: Listener,
 }
 
 impl Open {
-    /// The listener as it is now.
-    pub(crate) fn now(&self) -> Arc<Listener> {
-        Arc::clone(&self.listener.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn new(shared: &Arc<Shared>, address: SocketAddr, serving: Serving) -> Self {
+        Self { shared: Arc::clone(shared), address, now: RwLock::new(Arc::new(serving)) }
+    }
+
+    /// What the listener serves now, which each new connection and each datagram has to ask.
+    pub(crate) fn now(&self) -> Arc<Serving> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, serving: Serving) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 }
 
@@ -110,7 +121,7 @@ pub struct Forwarder {
 #[derive(Default)]
 struct State {
     ports: HashMap<ServicePortId, Arc<Port>>,
-    listeners: HashMap<(Protocol, SocketAddr), (Arc<Open>, AbortHandle)>,
+    listeners: HashMap<(Protocol, SocketAddr), (Arc<Open>, Task)>,
 }
 
 impl Forwarder {
@@ -160,17 +171,14 @@ impl Forwarder {
     pub fn remove(&self, id: &ServicePortId) {
         let mut state = self.lock();
         state.ports.remove(id);
-        state.listeners.retain(|_, (open, task)| {
-            let stays = open.port.id() != id;
-            if !stays {
-                task.abort();
-            }
-            stays
-        });
+        let closed = state.listeners.extract_if(|_, (open, _)| open.now().port.id() == id);
+        let tasks: Vec<_> = closed.map(|(_, (_, task))| task).collect();
+        Task::end_all(tasks);
     }
 
-    /// Opens a listener for a Service port that is [served](Self::serve), or changes the route and the
-    /// sources of one that is open. Returns the address that was bound.
+    /// Opens a listener for a Service port that is [served](Self::serve), in the network namespace of the
+    /// calling thread. A listener that is open at the address stays open, with the Service port, the route
+    /// and the sources of the new one. Returns the address that was bound.
     ///
     /// # Errors
     /// [`ListenError`], if the system refuses.
@@ -179,21 +187,26 @@ impl Forwarder {
             |source| ListenError { port: listener.port.clone(), address: listener.address, source };
         let mut state = self.lock();
         let protocol = listener.port.name.protocol;
-        if let Some((open, _)) = state.listeners.get(&(protocol, listener.address)) {
-            *open.listener.write().unwrap_or_else(PoisonError::into_inner) =
-                Arc::new(listener.clone());
-            return Ok(listener.address);
-        }
         let port = state.ports.get(&listener.port).cloned();
         let port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let serving = Serving { port, listener: listener.clone() };
+        if let Some((open, _)) = state.listeners.get(&(protocol, listener.address)) {
+            open.change(serving);
+            return Ok(open.address);
+        }
         let Some(runtime) = &self.runtime else { return Err(failed(io::ErrorKind::Other.into())) };
         let _inside = runtime.enter();
-        let (address, task) = match protocol {
-            Protocol::Udp => udp::open(&self.shared, port, listener),
-            Protocol::Tcp | Protocol::Sctp => tcp::open(&self.shared, port, listener),
-        }
-        .map_err(failed)?;
-        let _ = (&mut state, task);
+        let bind = || {
+            let socket = Socket::bind(&*self.shared.platform, protocol, listener.address)?;
+            Ok((socket.address()?, socket))
+        };
+        let (address, socket) = bind().map_err(failed)?;
+        let open = Arc::new(Open::new(&self.shared, address, serving));
+        let task = match socket {
+            Socket::Stream(socket) => Task::start(runtime, tcp::serve(Arc::clone(&open), socket)),
+            Socket::Datagram(socket) => Task::start(runtime, udp::serve(Arc::clone(&open), socket)),
+        };
+        state.listeners.insert((protocol, address), (open, task));
         Ok(address)
     }
 
@@ -201,7 +214,7 @@ impl Forwarder {
     /// Returns whether the listener was open.
     pub fn close(&self, protocol: Protocol, address: SocketAddr) -> bool {
         let closed = self.lock().listeners.remove(&(protocol, address));
-        closed.map(|(_, task)| task.abort()).is_some()
+        closed.map(|(_, task)| Task::end_all([task])).is_some()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -211,6 +224,8 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
+        let listeners = mem::take(&mut self.lock().listeners);
+        Task::end_all(listeners.into_values().map(|(_, task)| task));
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -15,6 +15,7 @@ mod listener;
 mod platform;
 mod port;
 mod slots;
+mod task;
 mod tcp;
 mod udp;
 

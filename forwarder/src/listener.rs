@@ -3,7 +3,13 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use ipnet::IpNet;
-use switchyard_core::{model::ServicePortId, state::Route};
+use switchyard_core::{
+    model::{Protocol, ServicePortId},
+    state::Route,
+};
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::platform::Platform;
 
 /// An address at which the traffic of a Service port arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,4 +37,44 @@ pub struct ListenError {
     /// has no such protocol.
     #[source]
     pub source: io::Error,
+}
+
+/// How many connections the system completes ahead of the forwarder. The system has a limit of its own.
+const BACKLOG: i32 = 4096;
+
+/// A socket that is bound.
+pub(crate) enum Socket {
+    /// TCP, or SCTP one-to-one, which has the same calls.
+    Stream(TcpListener),
+    Datagram(UdpSocket),
+}
+
+impl Socket {
+    /// Binds a socket, on the runtime of the calling thread.
+    pub(crate) fn bind(
+        platform: &dyn Platform,
+        protocol: Protocol,
+        address: SocketAddr,
+    ) -> io::Result<Self> {
+        let socket = platform.socket(protocol, address)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        if protocol == Protocol::Udp {
+            socket.bind(&address.into())?;
+            return Ok(Self::Datagram(UdpSocket::from_std(socket.into())?));
+        }
+        platform.reuse_address(&socket)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(Self::Stream(TcpListener::from_std(socket.into())?))
+    }
+
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Stream(socket) => socket.local_addr(),
+            Self::Datagram(socket) => socket.local_addr(),
+        }
+    }
 }

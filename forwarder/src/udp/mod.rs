@@ -1,16 +1,10 @@
 //! UDP flows.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
-use tokio::task::AbortHandle;
+use tokio::net::UdpSocket;
 
-use crate::{forwarder::Shared, listener::Listener, port::Port};
+use crate::forwarder::Open;
 
-/// Opens a listener, on the runtime of the calling thread.
-pub(crate) fn open(
-    _shared: &Arc<Shared>,
-    _port: Arc<Port>,
-    _listener: &Listener,
-) -> io::Result<(SocketAddr, AbortHandle)> {
-    Err(io::ErrorKind::Unsupported.into())
-}
+/// Serves a listener. The future does not end; when it is dropped, flows end.
+pub(crate) async fn serve(_open: Arc<Open>, _socket: UdpSocket) {}

@@ -1,0 +1,54 @@
+//! The task of a listener, whose end can be waited for.
+
+use std::{
+    pin::Pin,
+    sync::mpsc::{Receiver, Sender, channel},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{runtime::Runtime, task::AbortHandle};
+
+/// The task of a listener.
+pub(crate) struct Task {
+    abort: AbortHandle,
+    ended: Receiver<()>,
+}
+
+/// What runs in a [`Task`]. Fields are dropped in order: the sender after the sockets of the future.
+struct Running {
+    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _running: Sender<()>,
+}
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.future.as_mut().poll(context)
+    }
+}
+
+impl Task {
+    pub(crate) fn start(
+        runtime: &Runtime,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let (running, ended) = channel();
+        let running = Running { future: Box::pin(future), _running: running };
+        Self { abort: runtime.spawn(running).abort_handle(), ended }
+    }
+
+    /// Ends tasks, and waits until their sockets are closed, so that their addresses can be bound again.
+    pub(crate) fn end_all(tasks: impl IntoIterator<Item = Self>) {
+        let tasks: Vec<Self> = tasks.into_iter().collect();
+        for task in &tasks {
+            task.abort.abort();
+        }
+        for task in tasks {
+            // The sender is dropped without a message. Tasks end at once, unless the threads are
+            // overloaded, and then the caller should not hang.
+            let _ = task.ended.recv_timeout(Duration::from_secs(1));
+        }
+    }
+}
