@@ -16,10 +16,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     clients::LocalClients,
-    listener::{ListenError, Listener, Socket},
+    listener::{ListenError, Listener, Socket, TooManyListeners},
     platform::{self, Platform},
     port::Port,
-    slots::Slots,
+    slots::{ListenerSlot, Slots},
     task::Task,
     tcp, udp,
 };
@@ -30,8 +30,9 @@ use crate::{
 pub struct ForwarderConfig {
     /// The number of threads; by default one for each processor.
     pub threads: Option<usize>,
-    /// How many connections and flows there may be at a time; by default as many as the limit of file
-    /// descriptors allows, less a tenth for everything else.
+    /// The most connections and flows at a time; by default, and at most, as many as the limit of file
+    /// descriptors allows. A tenth of these, and at least 256, are left for everything else; a listener
+    /// needs one, and a connection two.
     pub connections: Option<usize>,
     /// How long a UDP flow lasts without a datagram in either direction; a minute by default.
     pub udp_idle: Duration,
@@ -80,6 +81,16 @@ pub(crate) struct Shared {
     pub(crate) clients: RwLock<LocalClients>,
 }
 
+impl Shared {
+    pub(crate) fn new(config: ForwarderConfig) -> Self {
+        let platform = platform::current();
+        let all = platform.descriptors();
+        let others = (all / 10).max(256);
+        let slots = Slots::within(all.saturating_sub(others), config.connections);
+        Self { config, slots, platform, clients: RwLock::default() }
+    }
+}
+
 /// A listener that is open, shared by its task and its connections or flows.
 pub(crate) struct Open {
     pub(crate) shared: Arc<Shared>,
@@ -121,7 +132,7 @@ pub struct Forwarder {
 #[derive(Default)]
 struct State {
     ports: HashMap<ServicePortId, Arc<Port>>,
-    listeners: HashMap<(Protocol, SocketAddr), (Arc<Open>, Task)>,
+    listeners: HashMap<(Protocol, SocketAddr), (Arc<Open>, Task, ListenerSlot)>,
 }
 
 impl Forwarder {
@@ -139,15 +150,14 @@ impl Forwarder {
             .enable_all()
             .build()
             .map_err(ForwarderError::Threads)?;
-        let platform = platform::current();
-        let limit = config.connections.unwrap_or(20_000);
-        let shared = Arc::new(Shared {
-            slots: Slots::new(limit),
-            platform,
-            clients: RwLock::default(),
-            config,
-        });
+        let shared = Arc::new(Shared::new(config));
         Ok(Self { shared, state: Mutex::default(), runtime: Some(runtime) })
+    }
+
+    /// Returns what is open.
+    pub fn usage(&self) -> Usage {
+        let slots = &self.shared.slots;
+        Usage { connections: slots.taken(), limit: slots.limit(), refused: slots.refused() }
     }
 
     /// Sets which clients run on this node.
@@ -171,8 +181,8 @@ impl Forwarder {
     pub fn remove(&self, id: &ServicePortId) {
         let mut state = self.lock();
         state.ports.remove(id);
-        let closed = state.listeners.extract_if(|_, (open, _)| open.now().port.id() == id);
-        let tasks: Vec<_> = closed.map(|(_, (_, task))| task).collect();
+        let closed = state.listeners.extract_if(|_, (open, ..)| open.now().port.id() == id);
+        let tasks: Vec<_> = closed.map(|(_, (_, task, _))| task).collect();
         Task::end_all(tasks);
     }
 
@@ -190,12 +200,14 @@ impl Forwarder {
         let port = state.ports.get(&listener.port).cloned();
         let port = port.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let serving = Serving { port, listener: listener.clone() };
-        if let Some((open, _)) = state.listeners.get(&(protocol, listener.address)) {
+        if let Some((open, ..)) = state.listeners.get(&(protocol, listener.address)) {
             open.change(serving);
             return Ok(open.address);
         }
         let Some(runtime) = &self.runtime else { return Err(failed(io::ErrorKind::Other.into())) };
         let _inside = runtime.enter();
+        let slot = self.shared.slots.take_for_listener();
+        let slot = slot.ok_or_else(|| failed(io::Error::other(TooManyListeners)))?;
         let bind = || {
             let socket = Socket::bind(&*self.shared.platform, protocol, listener.address)?;
             Ok((socket.address()?, socket))
@@ -206,7 +218,7 @@ impl Forwarder {
             Socket::Stream(socket) => Task::start(runtime, tcp::serve(Arc::clone(&open), socket)),
             Socket::Datagram(socket) => Task::start(runtime, udp::serve(Arc::clone(&open), socket)),
         };
-        state.listeners.insert((protocol, address), (open, task));
+        state.listeners.insert((protocol, address), (open, task, slot));
         Ok(address)
     }
 
@@ -214,7 +226,7 @@ impl Forwarder {
     /// Returns whether the listener was open.
     pub fn close(&self, protocol: Protocol, address: SocketAddr) -> bool {
         let closed = self.lock().listeners.remove(&(protocol, address));
-        closed.map(|(_, task)| Task::end_all([task])).is_some()
+        closed.map(|(_, task, _)| Task::end_all([task])).is_some()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -225,7 +237,7 @@ impl Forwarder {
 impl Drop for Forwarder {
     fn drop(&mut self) {
         let listeners = mem::take(&mut self.lock().listeners);
-        Task::end_all(listeners.into_values().map(|(_, task)| task));
+        Task::end_all(listeners.into_values().map(|(_, task, _)| task));
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

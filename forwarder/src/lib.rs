@@ -14,6 +14,7 @@ mod forwarder;
 mod listener;
 mod platform;
 mod port;
+mod rarely;
 mod slots;
 mod task;
 mod tcp;

@@ -34,10 +34,15 @@ pub struct ListenError {
     /// The address.
     pub address: SocketAddr,
     /// What the system answered. `AddrInUse`: another program listens there. `Unsupported`: the system
-    /// has no such protocol.
+    /// has no such protocol. `Other`: listeners have half of the file descriptors that may be open.
     #[source]
     pub source: io::Error,
 }
+
+/// Listeners leave no file descriptors for connections.
+#[derive(Debug, thiserror::Error)]
+#[error("listeners have half of the file descriptors already: raise the limit (RLIMIT_NOFILE)")]
+pub(crate) struct TooManyListeners;
 
 /// How many connections the system completes ahead of the forwarder. The system has a limit of its own.
 const BACKLOG: i32 = 4096;

@@ -1,12 +1,20 @@
 //! What differs between systems, behind one trait.
 
+#[cfg(target_os = "linux")]
+mod linux;
+
 use std::{io, net::SocketAddr};
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-/// The system that the forwarder runs on.
+/// The system that the forwarder runs on. What is written here holds for any system with sockets.
 pub(crate) trait Platform: Send + Sync {
+    /// The number of file descriptors that the process may have.
+    fn descriptors(&self) -> usize {
+        8192
+    }
+
     /// Makes a socket of a protocol, for the family of an address. The error is `Unsupported` where the
     /// system has no such protocol.
     fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
@@ -20,16 +28,38 @@ pub(crate) trait Platform: Send + Sync {
 
     /// Lets a listener be bound while connections of an earlier one at the address go on, but not beside
     /// another listener.
-    fn reuse_address(&self, _socket: &Socket) -> io::Result<()> {
+    fn reuse_address(&self, socket: &Socket) -> io::Result<()> {
+        // On Windows, the option would take the address away from another listener.
+        if cfg!(unix) { socket.set_reuse_address(true) } else { Ok(()) }
+    }
+
+    /// Sets the options of the system for the socket of a connection.
+    fn tune(&self, _protocol: Protocol, _socket: &SockRef<'_>) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether an error means that the system or the process has no more descriptors or memory for sockets,
+    /// or no more local ports, so that no endpoint is to blame.
+    fn is_exhausted(&self, error: &io::Error) -> bool {
+        matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable)
+    }
+
+    /// The address that a client has connected to, if the packet filter has sent the connection elsewhere.
+    fn original_destination(&self, _socket: SockRef<'_>) -> Option<SocketAddr> {
+        None
     }
 }
 
+/// A system of which nothing more is known.
+#[cfg_attr(target_os = "linux", expect(dead_code, reason = "Linux has its own"))]
 struct Portable;
 
 impl Platform for Portable {}
 
 /// Returns the system that the program was built for.
 pub(crate) fn current() -> Box<dyn Platform> {
-    Box::new(Portable)
+    #[cfg(target_os = "linux")]
+    return Box::new(linux::Linux);
+    #[cfg(not(target_os = "linux"))]
+    return Box::new(Portable);
 }

@@ -1,0 +1,93 @@
+//! Linux: its limits, its errors, SCTP, and the packet filter.
+
+use std::{io, net::SocketAddr, os::fd::AsRawFd};
+
+use rustix::{
+    io::Errno,
+    net::sockopt,
+    process::{Resource, getrlimit},
+};
+use socket2::{Domain, SockRef, Socket, Type};
+use switchyard_core::model::Protocol;
+
+use super::Platform;
+
+/// How many bytes a socket takes ahead of what it can send, so that a client that does not read has
+/// little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does not count.
+const UNSENT: u32 = 256 * 1024;
+
+/// `SCTP_NODELAY` of `linux/sctp.h`.
+const SCTP_NODELAY: libc::c_int = 3;
+
+pub(super) struct Linux;
+
+impl Platform for Linux {
+    fn descriptors(&self) -> usize {
+        let soft = getrlimit(Resource::Nofile).current;
+        soft.map_or(usize::MAX, |soft| usize::try_from(soft).unwrap_or(usize::MAX))
+    }
+
+    fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
+        let (kind, protocol) = match protocol {
+            Protocol::Tcp => (Type::STREAM, socket2::Protocol::TCP),
+            Protocol::Udp => (Type::DGRAM, socket2::Protocol::UDP),
+            Protocol::Sctp => (Type::STREAM, socket2::Protocol::SCTP),
+        };
+        Socket::new(Domain::for_address(address), kind, Some(protocol)).map_err(|error| {
+            match Errno::from_io_error(&error) {
+                Some(Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT | Errno::AFNOSUPPORT) => {
+                    io::Error::new(io::ErrorKind::Unsupported, error)
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn tune(&self, protocol: Protocol, socket: &SockRef<'_>) -> io::Result<()> {
+        match protocol {
+            Protocol::Tcp => socket.set_tcp_notsent_lowat(UNSENT),
+            Protocol::Sctp => sctp_nodelay(socket),
+            Protocol::Udp => Ok(()),
+        }
+    }
+
+    fn is_exhausted(&self, error: &io::Error) -> bool {
+        matches!(
+            Errno::from_io_error(error),
+            Some(
+                Errno::MFILE
+                    | Errno::NFILE
+                    | Errno::NOBUFS
+                    | Errno::NOMEM
+                    | Errno::ADDRNOTAVAIL
+                    | Errno::AGAIN
+            )
+        )
+    }
+
+    fn original_destination(&self, socket: SockRef<'_>) -> Option<SocketAddr> {
+        // Errors: no connection tracking, or none of this connection.
+        if socket.domain().ok()? == Domain::IPV4 {
+            sockopt::ip_original_dst(&*socket).ok().map(SocketAddr::from)
+        } else {
+            sockopt::ipv6_original_dst(&*socket).ok().map(SocketAddr::from)
+        }
+    }
+}
+
+/// Sends messages at once instead of collecting them.
+fn sctp_nodelay(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let size = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the kernel reads `size` bytes at the pointer, which are those of `on`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_SCTP,
+            SCTP_NODELAY,
+            (&raw const on).cast(),
+            size,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

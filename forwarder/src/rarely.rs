@@ -1,0 +1,33 @@
+//! Warnings that would fill the log.
+
+use std::time::{Duration, Instant};
+
+/// Allows something once a minute.
+#[derive(Default)]
+pub(crate) struct Rarely {
+    last: Option<Instant>,
+}
+
+impl Rarely {
+    /// Whether the last time is a minute ago. If so, this is the last time.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = self.last.is_none_or(|last| now - last >= Duration::from_secs(60));
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_in_a_row_is_too_often() {
+        let mut rarely = Rarely::default();
+        assert!(rarely.is_due());
+        assert!(!rarely.is_due());
+    }
+}

@@ -1,0 +1,92 @@
+//! One connection, from its client's arrival to its end.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, PoisonError},
+};
+
+use socket2::SockRef;
+use switchyard_core::{
+    model::Protocol,
+    state::{PoolKind, Route},
+};
+use tokio::{io::Interest, net::TcpStream, select};
+
+use super::{connect::connect, copy::copy, reset, tune};
+use crate::{
+    forwarder::{Open, Serving, Shared},
+    port::{Chosen, Ends},
+    slots::Slot,
+};
+
+/// Starts a task for the connection of a client, if the client may have it.
+pub(super) fn admit(open: &Arc<Open>, client: TcpStream, address: SocketAddr) {
+    let serving = open.now();
+    let shared = &open.shared;
+    let admitted = pool(shared, &serving, address.ip())
+        .and_then(|pool| Some((pool, shared.slots.take(serving.port.id(), address.ip())?)));
+    match admitted {
+        Some((pool, slot)) => {
+            tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
+        }
+        None => reset(client),
+    }
+}
+
+/// Returns the pool that serves a client, or `None` if the client is not served.
+fn pool(shared: &Shared, serving: &Serving, client: IpAddr) -> Option<PoolKind> {
+    let listener = &serving.listener;
+    let client = client.to_canonical();
+    let sources = listener.allowed_sources.as_deref();
+    if sources.is_some_and(|sources| !sources.iter().any(|net| net.contains(&client))) {
+        return None;
+    }
+    match listener.route {
+        Route::Pool { pool, .. } => Some(pool),
+        Route::ExternalLocal => {
+            let local = shared.clients.read().unwrap_or_else(PoisonError::into_inner);
+            Some(if local.contains(client) { PoolKind::Cluster } else { PoolKind::Local })
+        }
+        Route::Reject | Route::Drop => None,
+    }
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    serving: Arc<Serving>,
+    pool: PoolKind,
+    client: TcpStream,
+    address: SocketAddr,
+    _slot: Slot,
+) {
+    let protocol = serving.port.id().name.protocol;
+    // Most of a connection's life is that of `copy`, whose task should not be as big as that.
+    let starting = Box::pin(start(&shared, &serving, pool, &client, address));
+    let Some((endpoint, _chosen)) = starting.await else { return reset(client) };
+    drop(serving);
+    if !copy(&client, &endpoint, Vec::new(), protocol == Protocol::Tcp).await {
+        reset(client);
+        reset(endpoint);
+    }
+}
+
+/// Connects a client to an endpoint. Returns `None` if no endpoint takes the connection, or if the client
+/// does not wait.
+async fn start(
+    shared: &Shared,
+    serving: &Serving,
+    pool: PoolKind,
+    client: &TcpStream,
+    address: SocketAddr,
+) -> Option<(TcpStream, Chosen)> {
+    let protocol = serving.port.id().name.protocol;
+    tune(&*shared.platform, protocol, &SockRef::from(client));
+    let original = shared.platform.original_destination(SockRef::from(client));
+    let destination = original.or_else(|| client.local_addr().ok())?;
+    let ends = Ends { client: address, destination };
+    select! {
+        endpoint = connect(shared, &serving.port, pool, ends) => endpoint,
+        // The client has reset the connection. One that only sends no more may still read.
+        _ = client.ready(Interest::ERROR) => None,
+    }
+}

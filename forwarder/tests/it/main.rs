@@ -1,0 +1,6 @@
+//! Tests with real sockets on loopback addresses.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+mod support;
+mod tcp;

@@ -1,0 +1,134 @@
+//! Listeners, their routes and sources, as they come, change and go.
+
+use std::{
+    io::{ErrorKind, Write},
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+};
+
+use switchyard_core::{
+    model::Protocol,
+    state::{PoolKind, Route},
+};
+use switchyard_forwarder::LocalClients;
+
+use crate::support::*;
+
+#[test]
+fn a_listener_changes_in_place() {
+    let forwarder = forwarder(|_| {});
+    let web = id("web", Protocol::Tcp);
+    let mut port = service(&web, &[echo("cluster")]);
+    port.local = pool(&[echo("local")]);
+    forwarder.serve(&Arc::new(port));
+    let mut listener = listener(&web);
+    listener.address = forwarder.listen(&listener).unwrap();
+    let to = listener.address;
+    let mut established = connect(to);
+    expect(&mut established, "cluster");
+
+    let Route::Pool { masquerade, .. } = CLUSTER else { unreachable!() };
+    listener.route = Route::Pool { pool: PoolKind::Local, masquerade };
+    assert_eq!(forwarder.listen(&listener).unwrap(), to);
+    expect(&mut connect(to), "local");
+
+    for route in [Route::Reject, Route::Drop] {
+        listener.route = route;
+        forwarder.listen(&listener).unwrap();
+        expect_reset(&mut connect(to));
+    }
+
+    listener.route = CLUSTER;
+    listener.allowed_sources = Some(["127.0.1.0/24".parse().unwrap()].into());
+    forwarder.listen(&listener).unwrap();
+    expect_reset(&mut connect(to));
+    expect(&mut connect_from([127, 0, 1, 7], to), "cluster");
+
+    let api = id("api", Protocol::Tcp);
+    forwarder.serve(&Arc::new(service(&api, &[echo("api")])));
+    listener.port = api;
+    listener.allowed_sources = None;
+    forwarder.listen(&listener).unwrap();
+    expect(&mut connect(to), "api");
+    // The address is no longer that of the first Service port.
+    forwarder.remove(&web);
+    expect(&mut connect(to), "api");
+
+    established.write_all(b"still there").unwrap();
+    expect(&mut established, "still there");
+}
+
+#[test]
+fn local_policy_depends_on_the_client() {
+    let forwarder = forwarder(|_| {});
+    let web = id("web", Protocol::Tcp);
+    let mut port = service(&web, &[echo("cluster")]);
+    port.local = pool(&[echo("local")]);
+    forwarder.serve(&Arc::new(port));
+    let mut listener = listener(&web);
+    listener.route = Route::ExternalLocal;
+    let to = forwarder.listen(&listener).unwrap();
+    forwarder.set_local_clients(LocalClients::default());
+    expect(&mut connect(to), "cluster");
+}
+
+#[test]
+fn connections_outlive_their_listener() {
+    let forwarder = forwarder(|_| {});
+    let web = id("web", Protocol::Tcp);
+    let to = serve(&forwarder, "web", &[echo("a")]);
+    let mut established = connect(to);
+    expect(&mut established, "a");
+
+    assert!(forwarder.close(Protocol::Tcp, to));
+    assert!(!forwarder.close(Protocol::Tcp, to));
+    TcpListener::bind(to).expect("the address is free at once");
+    let mut again = listener(&web);
+    again.address = to;
+    assert_eq!(forwarder.listen(&again).unwrap(), to, "beside the established connection");
+    expect(&mut connect(to), "a");
+
+    forwarder.remove(&web);
+    TcpListener::bind(to).expect("the address is free at once");
+    assert_eq!(forwarder.listen(&again).unwrap_err().source.kind(), ErrorKind::NotFound);
+    established.write_all(b"still there").unwrap();
+    expect(&mut established, "still there");
+
+    drop(forwarder);
+    expect_reset_or_end(&mut established);
+}
+
+/// Expects that a connection is over.
+fn expect_reset_or_end(stream: &mut std::net::TcpStream) {
+    let rest = std::io::Read::read(stream, &mut [0; 16]);
+    assert!(matches!(rest, Ok(0) | Err(_)), "{rest:?}");
+    assert_ne!(rest.map_err(|error| error.kind()), Err(ErrorKind::WouldBlock), "it is still open");
+}
+
+#[test]
+fn an_address_that_is_taken_is_reported() {
+    let forwarder = forwarder(|_| {});
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let web = id("web", Protocol::Tcp);
+    forwarder.serve(&Arc::new(service(&web, &[])));
+    let mut listener = listener(&web);
+    listener.address = taken.local_addr().unwrap();
+    let error = forwarder.listen(&listener).unwrap_err();
+    assert_eq!(error.source.kind(), ErrorKind::AddrInUse);
+}
+
+#[test]
+fn both_families_can_have_the_same_port() {
+    let forwarder = forwarder(|_| {});
+    let web = id("web", Protocol::Tcp);
+    forwarder.serve(&Arc::new(service(&web, &[echo("a")])));
+    let mut listener = listener(&web);
+    listener.address = "0.0.0.0:0".parse().unwrap();
+    let v4 = forwarder.listen(&listener).unwrap();
+    listener.address = SocketAddr::new("::".parse().unwrap(), v4.port());
+    let v6 = forwarder.listen(&listener).unwrap();
+    expect(&mut connect(SocketAddr::new([127, 0, 0, 1].into(), v4.port())), "a");
+    let mut client =
+        std::net::TcpStream::connect(SocketAddr::new("::1".parse().unwrap(), v6.port())).unwrap();
+    expect(&mut client, "a");
+}

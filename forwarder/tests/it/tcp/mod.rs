@@ -1,0 +1,5 @@
+//! TCP connections.
+
+mod copying;
+mod listeners;
+mod retries;
