@@ -138,9 +138,11 @@ impl UserspaceBackend {
     }
 }
 
-/// Finds out whether a backend can redirect traffic on this node.
+/// Finds out whether a backend can redirect traffic on this node, and whether the sockets can have
+/// addresses that traffic can be redirected to.
 #[cfg(target_os = "linux")]
 fn redirects(backend: &dyn Backend) -> Result<(), String> {
+    addresses::probe()?;
     backend.probe().map(drop).map_err(|unusable| unusable.to_string())
 }
 
