@@ -21,8 +21,8 @@ mod tcp;
 mod udp;
 
 pub use self::{
+    balance::ABILITIES,
     clients::LocalClients,
     forwarder::{Forwarder, ForwarderConfig, ForwarderError, Usage},
     listener::{ListenError, Listener},
-    port::ABILITIES,
 };

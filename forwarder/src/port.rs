@@ -1,20 +1,38 @@
-//! A Service port whose connections are forwarded: the pools, as they are now.
+//! A Service port whose connections are forwarded: the pools, as they are now, and what is known of
+//! endpoints and clients, which outlives changes of the pools.
 
 use std::{
+    collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::Instant,
 };
 
 use switchyard_core::{
     model::{ProxyProtocol, ServicePortId},
     state::{PoolKind, ResolvedServicePort},
 };
+use tokio::sync::watch;
+
+use crate::balance::{Affinity, Connection, Member, Pool};
 
 /// A Service port, shared by its listeners, connections and flows.
 pub(crate) struct Port {
     id: ServicePortId,
     /// Replaced as a whole by each change.
-    now: RwLock<Arc<ResolvedServicePort>>,
+    now: RwLock<Arc<Now>>,
+    affinity: Mutex<Affinity>,
+    changes: watch::Sender<()>,
+}
+
+/// What a Service port is now.
+struct Now {
+    resolved: Arc<ResolvedServicePort>,
+    /// The endpoints of both pools, and those that left with connections, whose number counts again if they
+    /// come back.
+    members: HashMap<SocketAddr, Arc<Member>>,
+    cluster: Arc<Pool>,
+    local: Arc<Pool>,
 }
 
 /// The two ends of a connection that a client has made.
@@ -31,11 +49,57 @@ pub(crate) struct Ends {
 pub(crate) struct Chosen {
     /// The endpoint's address and port.
     pub(crate) address: SocketAddr,
+    _connection: Connection,
+}
+
+impl Now {
+    fn new(resolved: &Arc<ResolvedServicePort>, before: Option<&Self>) -> Self {
+        let known = before.map(|before| &before.members);
+        let mut members: HashMap<SocketAddr, Arc<Member>> = resolved
+            .reachable()
+            .map(|endpoint| {
+                let known = known.and_then(|known| known.get(&endpoint.address));
+                (endpoint.address, known.map_or_else(|| Member::new(endpoint.address), Arc::clone))
+            })
+            .collect();
+        for (address, member) in known.into_iter().flatten() {
+            if !members.contains_key(address) && member.connections() > 0 {
+                // A new endpoint may get the address.
+                member.succeeded();
+                members.insert(*address, Arc::clone(member));
+            }
+        }
+        let pool = |kind| {
+            let endpoints = resolved.pool(kind);
+            let before = before.map(|before| before.pool(kind));
+            match before {
+                Some(before) if before.is(endpoints, resolved.spread) => Arc::clone(before),
+                _ => {
+                    let before = before.map(|before| &**before);
+                    Arc::new(Pool::new(endpoints, resolved.spread, &members, before))
+                }
+            }
+        };
+        let (cluster, local) = (pool(PoolKind::Cluster), pool(PoolKind::Local));
+        Self { resolved: Arc::clone(resolved), members, cluster, local }
+    }
+
+    fn pool(&self, kind: PoolKind) -> &Arc<Pool> {
+        match kind {
+            PoolKind::Cluster => &self.cluster,
+            PoolKind::Local => &self.local,
+        }
+    }
 }
 
 impl Port {
     pub(crate) fn new(resolved: &Arc<ResolvedServicePort>) -> Self {
-        Self { id: resolved.id.clone(), now: RwLock::new(Arc::clone(resolved)) }
+        Self {
+            id: resolved.id.clone(),
+            now: RwLock::new(Arc::new(Now::new(resolved, None))),
+            affinity: Mutex::default(),
+            changes: watch::Sender::new(()),
+        }
     }
 
     pub(crate) fn id(&self) -> &ServicePortId {
@@ -44,16 +108,41 @@ impl Port {
 
     /// Replaces the pools, for connections from now on. Endpoints that stay keep what is known of them.
     pub(crate) fn update(&self, resolved: &Arc<ResolvedServicePort>) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(resolved);
+        let before = self.now();
+        let now = Arc::new(Now::new(resolved, Some(&before)));
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+        self.forget_what_left(&before.resolved, resolved);
+        self.changes.send_replace(());
     }
 
-    fn now(&self) -> Arc<ResolvedServicePort> {
+    fn forget_what_left(&self, before: &ResolvedServicePort, now: &ResolvedServicePort) {
+        let Some(timeout) = now.affinity else {
+            *self.affinity() = Affinity::default();
+            return;
+        };
+        let stays: HashSet<SocketAddr> = now.reachable().map(|endpoint| endpoint.address).collect();
+        if before.reachable().any(|endpoint| !stays.contains(&endpoint.address)) {
+            self.affinity().retain(|endpoint| stays.contains(&endpoint));
+        }
+        self.affinity().purge(usize::MAX, timeout, Instant::now());
+    }
+
+    /// Returns a receiver that learns of each change.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    fn now(&self) -> Arc<Now> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn affinity(&self) -> MutexGuard<'_, Affinity> {
+        self.affinity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How endpoints are sent the client's address.
     pub(crate) fn proxy_protocol(&self) -> Option<ProxyProtocol> {
-        self.now().proxy_protocol
+        self.now().resolved.proxy_protocol
     }
 
     /// Chooses an endpoint of a pool for a new connection or flow, other than those that were `tried` for
@@ -61,24 +150,69 @@ impl Port {
     pub(crate) fn choose(
         &self,
         pool: PoolKind,
-        _ends: Ends,
+        ends: Ends,
+        tried: &[SocketAddr],
+    ) -> Option<Chosen> {
+        self.choose_at(Instant::now(), pool, ends, tried)
+    }
+
+    fn choose_at(
+        &self,
+        at: Instant,
+        pool: PoolKind,
+        ends: Ends,
         tried: &[SocketAddr],
     ) -> Option<Chosen> {
         let now = self.now();
-        let mut left = now.pool(pool).iter().map(|e| e.address).filter(|e| !tried.contains(e));
-        left.next().map(|address| Chosen { address })
+        let pool = now.pool(pool);
+        let chosen = match now.resolved.affinity {
+            None => pool.choose(ends, tried, at),
+            Some(timeout) => {
+                let client = ends.client.ip();
+                // Held meanwhile, so that connections of a client at the same time agree.
+                let mut affinity = self.affinity();
+                let remembered = affinity.endpoint(client, timeout, at);
+                let again = remembered.and_then(|address| pool.choose_again(address, tried, at));
+                let chosen = again.or_else(|| pool.choose(ends, tried, at));
+                if let Some((address, _)) = &chosen {
+                    affinity.remember(client, *address, timeout, at);
+                }
+                chosen
+            }
+        };
+        chosen.map(|(address, connection)| Chosen { address, _connection: connection })
     }
 
     /// Notes that an endpoint did not take the connection of a client, which is remembered no longer.
-    pub(crate) fn failed(&self, _endpoint: SocketAddr, _client: IpAddr) {}
+    pub(crate) fn failed(&self, endpoint: SocketAddr, client: IpAddr) {
+        self.failed_at(Instant::now(), endpoint, client);
+    }
+
+    fn failed_at(&self, at: Instant, endpoint: SocketAddr, client: IpAddr) {
+        let now = self.now();
+        if now.resolved.affinity.is_some() {
+            self.affinity().forget(client, endpoint);
+        }
+        if now.members.get(&endpoint).is_some_and(|member| member.failed(at)) {
+            now.cluster.leave_out(endpoint);
+            now.local.leave_out(endpoint);
+        }
+    }
 
     /// Notes that an endpoint took a connection, or answered.
-    pub(crate) fn succeeded(&self, _endpoint: SocketAddr) {}
+    pub(crate) fn succeeded(&self, endpoint: SocketAddr) {
+        let now = self.now();
+        if now.members.get(&endpoint).is_some_and(|member| member.succeeded()) {
+            now.cluster.readmit(endpoint);
+            now.local.readmit(endpoint);
+        }
+    }
 
     /// Whether an endpoint still serves the flows that it has. Meaningless for TCP.
     pub(crate) fn serves(&self, endpoint: SocketAddr) -> bool {
-        self.now().serves(endpoint)
+        self.now().resolved.serves(endpoint)
     }
 }
-pub const ABILITIES: switchyard_core::proxier::Abilities =
-    switchyard_core::proxier::Abilities::PARITY;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! `sessionAffinity: ClientIP`: which endpoint a client has used last.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// The most clients that are remembered for a Service port, some 30 MiB. Those that are over are forgotten, the
+/// longest unused first.
+const MOST_CLIENTS: usize = 262_144;
+
+/// How many clients whose time is over are forgotten with each new connection. More than one, so that all are
+/// in the end.
+const FORGOTTEN_AT_ONCE: usize = 16;
+
+/// The clients of a Service port that are remembered.
+#[derive(Default)]
+pub(crate) struct Affinity {
+    clients: HashMap<IpAddr, Entry>,
+    /// The clients in the order of their last connections, which are numbered.
+    order: BTreeMap<u64, IpAddr>,
+    next: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    endpoint: SocketAddr,
+    used: Instant,
+    number: u64,
+}
+
+impl Affinity {
+    /// The endpoint of a client whose last connection is not older than the timeout.
+    pub(crate) fn endpoint(
+        &self,
+        client: IpAddr,
+        timeout: Duration,
+        now: Instant,
+    ) -> Option<SocketAddr> {
+        let entry = self.clients.get(&client.to_canonical())?;
+        (now.saturating_duration_since(entry.used) < timeout).then_some(entry.endpoint)
+    }
+
+    /// Notes a connection of a client.
+    pub(crate) fn remember(
+        &mut self,
+        client: IpAddr,
+        endpoint: SocketAddr,
+        timeout: Duration,
+        now: Instant,
+    ) {
+        let client = client.to_canonical();
+        let number = self.next;
+        self.next += 1;
+        if let Some(before) = self.clients.insert(client, Entry { endpoint, used: now, number }) {
+            self.order.remove(&before.number);
+        }
+        self.order.insert(number, client);
+        if self.clients.len() > MOST_CLIENTS {
+            self.forget_first();
+        }
+        self.purge(FORGOTTEN_AT_ONCE, timeout, now);
+    }
+
+    /// Forgets a client, if the client is remembered with this endpoint.
+    pub(crate) fn forget(&mut self, client: IpAddr, endpoint: SocketAddr) {
+        let client = client.to_canonical();
+        if self.clients.get(&client).is_some_and(|entry| entry.endpoint == endpoint)
+            && let Some(entry) = self.clients.remove(&client)
+        {
+            self.order.remove(&entry.number);
+        }
+    }
+
+    /// Forgets all clients of endpoints that are gone.
+    pub(crate) fn retain(&mut self, stays: impl Fn(SocketAddr) -> bool) {
+        let Self { clients, order, .. } = self;
+        clients.retain(|_, entry| {
+            let stays = stays(entry.endpoint);
+            if !stays {
+                order.remove(&entry.number);
+            }
+            stays
+        });
+    }
+
+    /// Forgets clients whose time is over.
+    pub(crate) fn purge(&mut self, most: usize, timeout: Duration, now: Instant) {
+        for _ in 0..most {
+            let Some((_, first)) = self.order.first_key_value() else { return };
+            if self.endpoint(*first, timeout, now).is_some() {
+                return;
+            }
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((_, client)) = self.order.pop_first() {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(100);
+
+    fn endpoint(i: u8) -> SocketAddr {
+        ([10, 0, 0, i], 80).into()
+    }
+
+    fn client(i: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(i).into()
+    }
+
+    #[test]
+    fn use_refreshes_and_time_ends() {
+        let (mut affinity, start) = (Affinity::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        affinity.remember(client(1), endpoint(1), TIMEOUT, start);
+        assert_eq!(affinity.endpoint(client(1), TIMEOUT, after(99)), Some(endpoint(1)));
+        affinity.remember(client(1), endpoint(1), TIMEOUT, after(99));
+        assert_eq!(affinity.endpoint(client(1), TIMEOUT, after(198)), Some(endpoint(1)));
+        assert_eq!(affinity.endpoint(client(1), TIMEOUT, after(199)), None);
+    }
+
+    #[test]
+    fn clients_whose_time_is_over_are_forgotten() {
+        let (mut affinity, start) = (Affinity::default(), Instant::now());
+        for i in 0..10 {
+            affinity.remember(client(i), endpoint(1), TIMEOUT, start);
+        }
+        affinity.remember(client(10), endpoint(1), TIMEOUT, start + TIMEOUT);
+        assert_eq!((affinity.clients.len(), affinity.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_longest_unused_is_forgotten_first() {
+        let (mut affinity, now) = (Affinity::default(), Instant::now());
+        let most = MOST_CLIENTS as u32;
+        for i in 0..most {
+            affinity.remember(client(i), endpoint(1), TIMEOUT, now);
+        }
+        affinity.remember(client(0), endpoint(2), TIMEOUT, now);
+        affinity.remember(client(most), endpoint(1), TIMEOUT, now);
+        assert_eq!(affinity.endpoint(client(0), TIMEOUT, now), Some(endpoint(2)));
+        assert_eq!(affinity.endpoint(client(1), TIMEOUT, now), None);
+        assert_eq!((affinity.clients.len(), affinity.order.len()), (MOST_CLIENTS, MOST_CLIENTS));
+    }
+
+    #[test]
+    fn a_client_is_forgotten_with_the_endpoint() {
+        let (mut affinity, now) = (Affinity::default(), Instant::now());
+        affinity.remember(client(1), endpoint(1), TIMEOUT, now);
+        affinity.remember(client(2), endpoint(2), TIMEOUT, now);
+        affinity.forget(client(1), endpoint(2));
+        assert!(affinity.endpoint(client(1), TIMEOUT, now).is_some(), "of another endpoint");
+        affinity.forget(client(1), endpoint(1));
+        affinity.retain(|address| address != endpoint(2));
+        assert!(affinity.clients.is_empty() && affinity.order.is_empty());
+    }
+}
