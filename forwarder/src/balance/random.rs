@@ -24,7 +24,7 @@ pub(crate) fn number() -> u64 {
 
 /// Returns a random number below `end`, which is not 0; the bias is less than `end` in 2^64.
 pub(crate) fn below(end: u64) -> u64 {
-    (u128::from(number()) * u128::from(end) >> 64) as u64
+    ((u128::from(number()) * u128::from(end)) >> 64) as u64
 }
 
 /// Draws indices of a pool in proportion to the weights: the alias method (Vose, "A linear algorithm for
@@ -74,7 +74,7 @@ impl Lots {
             Self::Even(len) => below(*len as u64) as usize,
             Self::Weighted(lots) => {
                 let random = number();
-                let cell = (u128::from(random) * lots.len() as u128 >> 64) as usize;
+                let cell = ((u128::from(random) * lots.len() as u128) >> 64) as usize;
                 let lot = &lots[cell];
                 if below(1 << 32) < lot.own { cell } else { lot.other as usize }
             }
