@@ -82,6 +82,7 @@ impl fmt::Display for Full {
 
 impl Slots {
     /// Makes a number of places.
+    #[cfg(test)]
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Self::within(usize::MAX, Some(total))
     }

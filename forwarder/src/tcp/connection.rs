@@ -12,7 +12,7 @@ use switchyard_core::{
 };
 use tokio::{io::Interest, net::TcpStream, select};
 
-use super::{connect::connect, copy::copy, reset, tune};
+use super::{connect::connect, copy::copy, header::header, reset, tune};
 use crate::{
     forwarder::{Open, Serving, Shared},
     port::{Chosen, Ends},
@@ -62,12 +62,20 @@ async fn run(
     let protocol = serving.port.id().name.protocol;
     // Most of a connection's life is that of `copy`, whose task should not be as big as that.
     let starting = Box::pin(start(&shared, &serving, pool, &client, address));
-    let Some((endpoint, _chosen)) = starting.await else { return reset(client) };
+    let Some(Started { endpoint, header, _chosen }) = starting.await else { return reset(client) };
     drop(serving);
-    if !copy(&client, &endpoint, Vec::new(), protocol == Protocol::Tcp).await {
+    if !copy(&client, &endpoint, header, protocol == Protocol::Tcp).await {
         reset(client);
         reset(endpoint);
     }
+}
+
+/// A connection that an endpoint has taken.
+struct Started {
+    endpoint: TcpStream,
+    /// What is sent to the endpoint first.
+    header: Vec<u8>,
+    _chosen: Chosen,
 }
 
 /// Connects a client to an endpoint. Returns `None` if no endpoint takes the connection, or if the client
@@ -78,15 +86,18 @@ async fn start(
     pool: PoolKind,
     client: &TcpStream,
     address: SocketAddr,
-) -> Option<(TcpStream, Chosen)> {
+) -> Option<Started> {
     let protocol = serving.port.id().name.protocol;
     tune(&*shared.platform, protocol, &SockRef::from(client));
     let original = shared.platform.original_destination(SockRef::from(client));
     let destination = original.or_else(|| client.local_addr().ok())?;
     let ends = Ends { client: address, destination };
-    select! {
-        endpoint = connect(shared, &serving.port, pool, ends) => endpoint,
+    let (endpoint, _chosen) = select! {
+        endpoint = connect(shared, &serving.port, pool, ends) => endpoint?,
         // The client has reset the connection. One that only sends no more may still read.
-        _ = client.ready(Interest::ERROR) => None,
-    }
+        _ = client.ready(Interest::ERROR) => return None,
+    };
+    let version = serving.port.proxy_protocol().filter(|_| protocol == Protocol::Tcp);
+    let header = version.map_or(Vec::new(), |version| header(version, ends));
+    Some(Started { endpoint, header, _chosen })
 }

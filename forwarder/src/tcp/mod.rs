@@ -3,6 +3,7 @@
 mod connect;
 mod connection;
 mod copy;
+mod header;
 
 use std::{io, sync::Arc, time::Duration};
 

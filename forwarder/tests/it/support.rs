@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -14,9 +14,7 @@ use switchyard_core::{
     state::{Endpoint, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
 };
 use switchyard_forwarder::{Forwarder, ForwarderConfig, Listener};
-
-/// How long a test waits for something that happens at once unless the code is wrong.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use test_netns::wait::{PATIENCE, until};
 
 pub const CLUSTER: Route = Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
 
@@ -158,14 +156,4 @@ pub fn end(stream: &TcpStream) {
 /// Closes a connection by RST.
 pub fn reset(stream: TcpStream) {
     Socket::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
-}
-
-/// Waits until something holds.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }

@@ -1,5 +1,6 @@
 //! TCP connections.
 
 mod copying;
+mod headers;
 mod listeners;
 mod retries;

@@ -31,7 +31,7 @@ impl Silent {
             client
         });
         let queue: Vec<Socket> = queue.collect();
-        let address = address.assocket().unwrap();
+        let address = address.as_socket().unwrap();
         let answer = TcpStream::connect_timeout(&address, Duration::from_millis(100));
         assert_eq!(answer.expect_err("the queue is full").kind(), ErrorKind::TimedOut);
         Self { address, socket, _queue: queue }
