@@ -21,7 +21,8 @@ use crate::{
     port::Port,
     slots::{ListenerSlot, Slots},
     task::Task,
-    tcp, udp,
+    tcp::{self, Pipes},
+    udp,
 };
 
 /// The settings of a [`Forwarder`].
@@ -78,6 +79,7 @@ pub(crate) struct Shared {
     pub(crate) config: ForwarderConfig,
     pub(crate) slots: Arc<Slots>,
     pub(crate) platform: Box<dyn Platform>,
+    pub(crate) pipes: Pipes,
     pub(crate) clients: RwLock<LocalClients>,
 }
 
@@ -87,7 +89,7 @@ impl Shared {
         let all = platform.descriptors();
         let others = (all / 10).max(256);
         let slots = Slots::within(all.saturating_sub(others), config.connections);
-        Self { config, slots, platform, clients: RwLock::default() }
+        Self { config, slots, platform, pipes: Pipes::default(), clients: RwLock::default() }
     }
 }
 

@@ -1,16 +1,21 @@
-//! Linux: its limits, its errors, SCTP, and the packet filter.
+//! Linux: its limits, its errors, SCTP, the packet filter, and splice(2).
 
-use std::{io, net::SocketAddr, os::fd::AsRawFd};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
 use rustix::{
     io::Errno,
     net::sockopt,
+    pipe::{PipeFlags, SpliceFlags, pipe_with, splice},
     process::{Resource, getrlimit},
 };
 use socket2::{Domain, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use super::Platform;
+use super::{Pipe, Platform};
 
 /// How many bytes a socket takes ahead of what it can send, so that a client that does not read has
 /// little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does not count.
@@ -72,6 +77,33 @@ impl Platform for Linux {
         } else {
             sockopt::ipv6_original_dst(&*socket).ok().map(SocketAddr::from)
         }
+    }
+
+    fn pipe(&self) -> io::Result<Box<dyn Pipe>> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Box::new(Splicing { read, write }))
+    }
+}
+
+/// How much may be in a pipe; the kernel has a lower limit of its own.
+const IN_PIPE: usize = 1024 * 1024;
+
+/// A pipe that has both its ends.
+struct Splicing {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Pipe for Splicing {
+    fn fill(&self, from: &Socket) -> io::Result<usize> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        Ok(splice(from, None, &self.write, None, IN_PIPE, flags)?)
+    }
+
+    /// If the peer is gone, the kernel sends SIGPIPE, which Rust programs ignore.
+    fn drain(&self, to: &Socket, size: usize) -> io::Result<usize> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        Ok(splice(&self.read, None, to, None, size, flags)?)
     }
 }
 

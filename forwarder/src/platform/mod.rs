@@ -48,6 +48,20 @@ pub(crate) trait Platform: Send + Sync {
     fn original_destination(&self, _socket: SockRef<'_>) -> Option<SocketAddr> {
         None
     }
+
+    /// Makes a pipe, where the system can move bytes between sockets without copying them.
+    fn pipe(&self) -> io::Result<Box<dyn Pipe>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A pipe that takes bytes from one socket and gives them to another. Its calls do not block.
+pub(crate) trait Pipe: Send {
+    /// Takes bytes from a socket into the pipe, which is empty. 0 bytes are the end.
+    fn fill(&self, from: &Socket) -> io::Result<usize>;
+
+    /// Gives up to `size` bytes in the pipe to a socket.
+    fn drain(&self, to: &Socket, size: usize) -> io::Result<usize>;
 }
 
 /// A system of which nothing more is known.

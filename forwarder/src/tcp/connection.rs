@@ -64,7 +64,7 @@ async fn run(
     let starting = Box::pin(start(&shared, &serving, pool, &client, address));
     let Some(Started { endpoint, header, _chosen }) = starting.await else { return reset(client) };
     drop(serving);
-    if !copy(&client, &endpoint, header, protocol == Protocol::Tcp).await {
+    if !copy(&shared, protocol, &client, &endpoint, header).await {
         reset(client);
         reset(endpoint);
     }

@@ -3,23 +3,37 @@
 //! Nothing is kept for a direction in which nothing moves: bytes are read into a buffer of the thread, and
 //! only what the other end does not take at once is kept, at most [`PIECE`]. Until the end has taken that,
 //! nothing more is read, so that a slow reader slows down the writer.
+//!
+//! When much has come in one direction, the system moves what follows through a pipe, if there is one, as
+//! long as there is something to move.
 
 use std::{
     cell::RefCell,
     future::poll_fn,
     io::{self, Read, Write},
+    net::Shutdown,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use socket2::SockRef;
+use switchyard_core::model::Protocol;
 use tokio::{io::Interest, net::TcpStream};
+
+use super::pipes::Lent;
+use crate::forwarder::Shared;
 
 /// How much is read at a time.
 const PIECE: usize = 32 * 1024;
 
 /// How much a connection moves in one direction before it is another's turn.
 const TURN: usize = 512 * 1024;
+
+/// How much comes in one direction before a pipe is used.
+const BULK: usize = 64 * 1024;
+
+/// Pieces that are smaller than that are not worth a pipe.
+const SMALL: usize = 2048;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
@@ -32,6 +46,15 @@ struct Half {
     /// What was read and not yet written, from `written` on.
     kept: Vec<u8>,
     written: usize,
+    /// How much has come, up to [`BULK`].
+    bulk: usize,
+    piped: Option<Piped>,
+}
+
+/// A pipe, and how much is in it.
+struct Piped {
+    lent: Lent,
+    filled: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -44,20 +67,28 @@ enum State {
     Broken,
 }
 
+enum Moved {
+    Bytes(usize),
+    End,
+}
+
 enum Failed {
     Read,
     Write,
 }
 
 /// Copies between two sockets in both directions, until both have sent everything. `header` is sent to the
-/// endpoint first. Without `half_close`, the end of one direction is the end of both. Returns whether both
-/// ended well; if not, they have to be reset.
+/// endpoint first. SCTP cannot close one direction (RFC 9260, section 9.2): there, the end of one is the end
+/// of both. Returns whether both ended well; if not, they have to be reset.
 pub(super) async fn copy(
+    shared: &Shared,
+    protocol: Protocol,
     client: &TcpStream,
     endpoint: &TcpStream,
     header: Vec<u8>,
-    half_close: bool,
 ) -> bool {
+    // A pipe does not keep the bounds of SCTP's messages.
+    let pipes = (protocol == Protocol::Tcp).then_some(shared);
     let mut up = Half { kept: header, ..Half::default() };
     let mut down = Half::default();
     let mut up_first = false;
@@ -73,7 +104,7 @@ pub(super) async fn copy(
             if half.state != State::Moving {
                 continue;
             }
-            half.state = match half.poll(cx, from, to) {
+            half.state = match half.poll(cx, pipes, from, to) {
                 Poll::Pending => State::Moving,
                 Poll::Ready(Ok(())) => State::Ended,
                 Poll::Ready(Err(Failed::Write)) => State::Broken,
@@ -91,7 +122,7 @@ pub(super) async fn copy(
             (State::Ended, State::Ended) => return Poll::Ready(true),
             _ => return Poll::Ready(false),
         };
-        if !half_close {
+        if protocol == Protocol::Sctp {
             return Poll::Ready(true);
         }
         let watch = watch.get_or_insert_with(|| {
@@ -109,45 +140,142 @@ impl Half {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
+        pipes: Option<&Shared>,
         from: &TcpStream,
         to: &TcpStream,
     ) -> Poll<Result<(), Failed>> {
-        BUFFER.with_borrow_mut(|buffer| {
-            let mut moved = 0;
-            while moved < TURN {
-                ready!(self.flush(cx, to)).map_err(|_| Failed::Write)?;
-                let read = ready!(poll_read(cx, from, buffer)).map_err(|_| Failed::Read)?;
-                if read == 0 {
+        let mut moved = 0;
+        while moved < TURN {
+            ready!(self.flush(cx, to)).map_err(|_| Failed::Write)?;
+            let read = match pipes {
+                Some(shared) if self.use_pipe(shared) => self.fill(cx, shared, from),
+                _ => self.copy(cx, from, to),
+            };
+            match ready!(read)? {
+                Moved::Bytes(bytes) => moved += bytes,
+                Moved::End => {
                     // An error means that the other end is gone, which its own direction notices.
-                    let _ = SockRef::from(to).shutdown(std::net::Shutdown::Write);
+                    let _ = SockRef::from(to).shutdown(Shutdown::Write);
                     return Poll::Ready(Ok(()));
                 }
-                moved += read;
-                let mut rest = &buffer[..read];
-                while !rest.is_empty() {
-                    match poll_write(cx, to, rest) {
-                        Poll::Ready(Ok(written)) => rest = &rest[written..],
-                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Write)),
-                        Poll::Pending => {
-                            self.kept = rest.to_vec();
-                            self.written = 0;
-                            return Poll::Pending;
-                        }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether the next bytes go through a pipe, which is there then, and empty.
+    fn use_pipe(&mut self, shared: &Shared) -> bool {
+        if self.bulk < BULK {
+            if let Some(Piped { lent, .. }) = self.piped.take() {
+                shared.pipes.give_back(lent);
+            }
+            return false;
+        }
+        if self.piped.is_none() {
+            match shared.pipes.lend(&*shared.platform, &shared.slots) {
+                Some(lent) => self.piped = Some(Piped { lent, filled: 0 }),
+                // There may be one after as much again.
+                None => self.bulk = 0,
+            }
+        }
+        self.piped.is_some()
+    }
+
+    /// Takes bytes into the pipe. When there are none, the pipe is given back.
+    fn fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        shared: &Shared,
+        from: &TcpStream,
+    ) -> Poll<Result<Moved, Failed>> {
+        let Some(Piped { lent, .. }) = self.piped.take() else {
+            return Poll::Ready(Ok(Moved::Bytes(0)));
+        };
+        let socket = SockRef::from(from);
+        let filled = poll_io(
+            from,
+            Interest::READABLE,
+            0,
+            || from.poll_read_ready(cx),
+            || lent.pipe.fill(&socket),
+        );
+        match filled {
+            Poll::Ready(Ok(filled @ 1..)) => {
+                if filled < SMALL {
+                    self.bulk = 0;
+                }
+                self.piped = Some(Piped { lent, filled });
+                Poll::Ready(Ok(Moved::Bytes(filled)))
+            }
+            Poll::Ready(Err(error)) if shared.pipes.are_useless(&error) => {
+                Poll::Ready(Ok(Moved::Bytes(0)))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Failed::Read)),
+            Poll::Ready(Ok(_)) => {
+                shared.pipes.give_back(lent);
+                Poll::Ready(Ok(Moved::End))
+            }
+            Poll::Pending => {
+                shared.pipes.give_back(lent);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Copies bytes. What the other end does not take is kept.
+    fn copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &TcpStream,
+    ) -> Poll<Result<Moved, Failed>> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let read = ready!(poll_read(cx, from, buffer)).map_err(|_| Failed::Read)?;
+            if read == 0 {
+                return Poll::Ready(Ok(Moved::End));
+            }
+            self.bulk = BULK.min(self.bulk + read);
+            let mut rest = &buffer[..read];
+            while !rest.is_empty() {
+                match poll_write(cx, to, rest) {
+                    Poll::Ready(Ok(written)) => rest = &rest[written..],
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Write)),
+                    Poll::Pending => {
+                        self.kept = rest.to_vec();
+                        self.written = 0;
+                        return Poll::Pending;
                     }
                 }
             }
-            cx.waker().wake_by_ref();
-            Poll::Pending
+            Poll::Ready(Ok(Moved::Bytes(read)))
         })
     }
 
-    /// Writes what was kept.
+    /// Writes what was kept, or is in the pipe.
     fn flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<()>> {
         while self.written < self.kept.len() {
             self.written += ready!(poll_write(cx, to, &self.kept[self.written..]))?;
         }
         if !self.kept.is_empty() {
-            *self = Self { state: self.state, ..Self::default() };
+            self.kept = Vec::new();
+            self.written = 0;
+        }
+        if let Some(Piped { lent, filled }) = &mut self.piped {
+            let socket = SockRef::from(to);
+            while *filled > 0 {
+                let drained = poll_io(
+                    to,
+                    Interest::WRITABLE,
+                    0,
+                    || to.poll_write_ready(cx),
+                    || lent.pipe.drain(&socket, *filled),
+                );
+                *filled -= match ready!(drained)? {
+                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    drained => drained,
+                };
+            }
         }
         Poll::Ready(Ok(()))
     }
@@ -176,7 +304,8 @@ fn poll_write(cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8]) -> Poll<io::Re
     )
 }
 
-/// Reads or writes when a socket is ready.
+/// Reads or writes when a socket is ready. An operation on fewer bytes than `wanted` shows that the socket
+/// is not ready for more.
 fn poll_io(
     socket: &TcpStream,
     interest: Interest,
@@ -207,5 +336,66 @@ fn poll_io(
                 ) => {}
             Err(error) => return Poll::Ready(Err(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        runtime::Builder,
+    };
+
+    use super::*;
+    use crate::forwarder::ForwarderConfig;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (one, listener.accept().await.unwrap().0)
+    }
+
+    /// Sends pieces from one end to the other, each as soon as the last has arrived, and returns how many
+    /// pipes were idle after each.
+    fn idle_pipes_after(pieces: &[usize], most: Option<usize>) -> Vec<usize> {
+        let config = ForwarderConfig { connections: most, ..ForwarderConfig::default() };
+        let shared = Arc::new(Shared::new(config));
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut client, a) = pair().await;
+            let (b, mut endpoint) = pair().await;
+            let copied = Arc::clone(&shared);
+            let copying =
+                tokio::spawn(async move { copy(&copied, Protocol::Tcp, &a, &b, Vec::new()).await });
+            let mut idle = Vec::new();
+            for (i, size) in pieces.iter().enumerate() {
+                let (sent, mut received) = (vec![i as u8 + 1; *size], vec![0; *size]);
+                let both = (client.write_all(&sent), endpoint.read_exact(&mut received));
+                let (written, read) = tokio::join!(both.0, both.1);
+                written.unwrap();
+                read.unwrap();
+                assert!(sent == received);
+                // The one thread runs everything that is ready before it comes back here.
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                idle.push(shared.pipes.idle());
+            }
+            drop((client, endpoint));
+            assert!(copying.await.unwrap());
+            idle
+        })
+    }
+
+    #[test]
+    #[cfg_attr(not(target_os = "linux"), ignore = "only Linux has pipes to splice")]
+    fn bulk_goes_through_a_pipe_that_is_given_back() {
+        assert_eq!(idle_pipes_after(&[1000, 1000, 2 * BULK, 1000, BULK], None), [0, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn without_a_pipe_bulk_is_copied() {
+        assert_eq!(idle_pipes_after(&[20 * BULK, 20 * BULK], Some(2)), [0, 0]);
     }
 }

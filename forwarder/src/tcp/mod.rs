@@ -4,6 +4,7 @@ mod connect;
 mod connection;
 mod copy;
 mod header;
+mod pipes;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -14,6 +15,7 @@ use tokio::{
     time::sleep,
 };
 
+pub(crate) use self::pipes::Pipes;
 use crate::{forwarder::Open, platform::Platform, rarely::Rarely};
 
 /// How long to wait for descriptors or memory to become free.

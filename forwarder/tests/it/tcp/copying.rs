@@ -59,7 +59,17 @@ impl Numbers {
 
 #[test]
 fn big_transfers_in_both_directions_arrive_unchanged() {
-    let forwarder = forwarder(|_| {});
+    big_transfers(None);
+}
+
+#[test]
+fn big_transfers_without_pipes_arrive_unchanged() {
+    big_transfers(Some(4));
+}
+
+/// Transfers at the same time in both directions, with a number of places.
+fn big_transfers(connections: Option<usize>) {
+    let forwarder = forwarder(|config| config.connections = connections);
     let both = |stream: TcpStream, mine: u64, other: u64| {
         thread::scope(|scope| {
             scope.spawn(|| send_big(&stream, mine));
