@@ -9,7 +9,6 @@ use switchyard_interfaces::route_localnet;
 
 use crate::{
     NftConfig, NftProxier,
-    layout::names::table,
     probe::{ProbeError, probe},
     ruleset::{Elements, Family, Transaction, Transport, TransportError, TransportKind},
 };
@@ -52,7 +51,7 @@ impl Backend for NftBackend {
         let mut transport = TransportKind::Netlink.open().map_err(|error| {
             ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
         })?;
-        delete_tables(transport.as_mut())
+        delete_tables(&self.config, transport.as_mut())
     }
 
     /// Has the kernel route loopback addresses, if node ports are to be served on them.
@@ -71,11 +70,15 @@ impl Backend for NftBackend {
 }
 
 /// Deletes the tables of both families.
-pub(crate) fn delete_tables(transport: &mut dyn Transport) -> Result<(), ProxierError> {
+pub(crate) fn delete_tables(
+    config: &NftConfig,
+    transport: &mut dyn Transport,
+) -> Result<(), ProxierError> {
     let delete = |family| -> Result<(), TransportError> {
-        if transport.read(table(family), Elements::Omit)?.is_some() {
+        let table = config.table(family);
+        if transport.read(&table, Elements::Omit)?.is_some() {
             let mut transaction = Transaction::new();
-            transaction.delete_table(table(family));
+            transaction.delete_table(&table);
             transport.commit(&transaction)?;
         }
         Ok(())

@@ -10,11 +10,11 @@ use switchyard_interfaces::KernelVersion;
 use crate::{
     layout::{
         drawing::{Method, table_size},
-        names::table,
+        names::KUBE_PROXY,
     },
     ruleset::{
         BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector,
-        SetDef, Side, Statement, Transaction, Transport, TransportError, TransportKind,
+        SetDef, Side, Statement, Table, Transaction, Transport, TransportError, TransportKind,
     },
 };
 
@@ -104,6 +104,11 @@ fn check_version(version: Option<KernelVersion>) -> Result<(), ProbeError> {
 /// refused, and has no module.
 type Wanted = (Transaction, Vec<&'static str>);
 
+/// The table of the probe, which is not changed.
+fn table(family: Family) -> Table {
+    Table::new(family, KUBE_PROXY)
+}
+
 /// What the backend needs.
 fn wanted(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
@@ -113,7 +118,7 @@ fn wanted(families: &[Family]) -> Wanted {
             Family::Ip => ("nft_fib_ipv4", "nft_reject_ipv4"),
             Family::Ip6 => ("nft_fib_ipv6", "nft_reject_ipv6"),
         };
-        let table = table(family);
+        let table = &table(family);
         transaction.add_table(table);
         modules.push("nf_tables");
         for (name, kind, hook, module) in [
@@ -147,7 +152,7 @@ fn wanted(families: &[Family]) -> Wanted {
             modules.push(module);
         }
     }
-    transaction.delete_chain(table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
+    transaction.delete_chain(&table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
     (transaction, modules)
 }
 
@@ -156,7 +161,7 @@ fn wanted_for_hashes(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();
     for &family in families {
-        let (table, chain) = (table(family), ChainName::new(NAT_IN));
+        let (table, chain) = (&table(family), ChainName::new(NAT_IN));
         let (protocol, port) = (Protocol::Tcp, Field::Port(Protocol::Tcp));
         let endpoint = [family.address_field(), port];
         transaction.add_table(table);
@@ -170,7 +175,7 @@ fn wanted_for_hashes(families: &[Family]) -> Wanted {
         transaction.add_rule(table, chain, Rule::new([by_hash]));
         modules.extend(["nf_tables", "nft_chain_nat", "nf_tables", "nft_hash"]);
     }
-    transaction.delete_chain(table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
+    transaction.delete_chain(&table(Family::Ip), ChainName::new(NO_SUCH_CHAIN));
     (transaction, modules)
 }
 

@@ -42,6 +42,7 @@ impl UserspaceBackend {
     #[cfg(target_os = "linux")]
     fn nftables(&self) -> NftBackend {
         let mut config = NftConfig::default();
+        config.table = "switchyard-userspace";
 
         config.families = self.config.families;
         config.masquerade_bit = self.config.masquerade_bit;

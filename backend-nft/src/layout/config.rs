@@ -2,7 +2,8 @@
 
 use switchyard_core::model::PerFamily;
 
-use crate::ruleset::{Family, TransportKind};
+use super::names::KUBE_PROXY;
+use crate::ruleset::{Family, Table, TransportKind};
 
 /// The configuration of the backend, which does not change during its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,9 @@ pub struct NftConfig {
     pub transport: TransportKind,
     /// Whether any version of the kernel will do: distributions backport nftables.
     pub any_kernel: bool,
+    /// The name of the table of each family: kube-proxy's, unless rules of several proxies are to stand
+    /// beside each other.
+    pub table: &'static str,
 }
 
 impl Default for NftConfig {
@@ -27,6 +31,7 @@ impl Default for NftConfig {
             families: PerFamily { v4: true, v6: true },
             transport: TransportKind::default(),
             any_kernel: false,
+            table: KUBE_PROXY,
         }
     }
 }
@@ -35,6 +40,11 @@ impl NftConfig {
     /// The mask of the masquerade bit.
     pub(crate) fn mark(&self) -> u32 {
         1 << self.masquerade_bit
+    }
+
+    /// The table of a family.
+    pub(crate) fn table(&self, family: Family) -> Table {
+        Table::new(family, self.table)
     }
 
     /// The families to program.

@@ -5,24 +5,19 @@
 //! `/` in their names: upstream takes such chains for chains of deleted Services, and deletes them
 //! when it takes over.
 
-use std::{fmt, net::SocketAddr, sync::LazyLock};
+use std::{fmt, net::SocketAddr};
 
 use sha2::{Digest, Sha256};
 use switchyard_core::model::ServicePortName;
 
-use crate::ruleset::{Family, Table};
+use crate::ruleset::Table;
 
-/// The name of both tables, which is upstream's.
-const TABLE: &str = "kube-proxy";
+/// The name of both tables in nftables mode, which is upstream's.
+pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 
-/// The comment of both tables, which is upstream's.
-pub(crate) const TABLE_COMMENT: &str = "rules for kube-proxy";
-
-/// The table of a family.
-pub(crate) fn table(family: Family) -> &'static Table {
-    static TABLES: LazyLock<[Table; 2]> =
-        LazyLock::new(|| Family::ALL.map(|family| Table::new(family, TABLE)));
-    &TABLES[family as usize]
+/// The comment of a table, which is upstream's.
+pub(crate) fn table_comment(table: &Table) -> String {
+    format!("rules for {}", table.name)
 }
 
 /// Regular chains that always exist.

@@ -7,7 +7,7 @@ use std::{
 
 use super::clients::ClientChanges;
 use crate::{
-    layout::{ChainRules, fixed::FixedSet, names::TABLE_COMMENT},
+    layout::{ChainRules, fixed::FixedSet, names::table_comment},
     ruleset::{BaseChain, ChainName, Element, Key, SetDef, SetName, Table, Transaction},
 };
 
@@ -159,10 +159,10 @@ impl Changes {
     pub(crate) fn append_to(self, table: &Table, transaction: &mut Transaction) {
         match self.table {
             TableChange::Keep => {}
-            TableChange::Add => transaction.add_table_with_comment(table, TABLE_COMMENT),
+            TableChange::Add => transaction.add_table_with_comment(table, table_comment(table)),
             TableChange::Replace => {
                 transaction.delete_table(table);
-                transaction.add_table_with_comment(table, TABLE_COMMENT);
+                transaction.add_table_with_comment(table, table_comment(table));
             }
         }
         for chain in self.delete_base_chains {

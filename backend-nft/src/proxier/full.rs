@@ -23,7 +23,6 @@ use crate::{
         ChainRules, Context, NftConfig,
         affinity::RememberedPool,
         fixed::{self, FixedSet},
-        names::table,
         own,
         service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
@@ -31,7 +30,7 @@ use crate::{
     },
     ruleset::{
         BaseChain, ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef,
-        SetName, TableDump, Value,
+        SetName, Table, TableDump, Value,
     },
 };
 
@@ -62,7 +61,7 @@ pub(crate) fn plan(
         let dump = dumps.get(family.into()).as_ref();
         let context = Context::new(config, family, &state.node);
         let mut desired = Desired::new(state, &context, &KernelSlots::from_dump(dump));
-        *changes.get_mut(family.into()) = compare(family, &mut desired, dump);
+        *changes.get_mut(family.into()) = compare(&config.table(family), &mut desired, dump);
         for (id, slots) in desired.slots {
             memory.set_slots(id, slots);
         }
@@ -142,10 +141,10 @@ impl Desired {
 }
 
 /// Compares a table with what it should hold.
-fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> Changes {
+fn compare(table: &Table, desired: &mut Desired, dump: Option<&TableDump>) -> Changes {
     let mut changes = Changes::default();
     let empty = TableDump {
-        table: table(family).clone(),
+        table: table.clone(),
         generation: None,
         chains: BTreeMap::new(),
         sets: BTreeMap::new(),
@@ -162,7 +161,7 @@ fn compare(family: Family, desired: &mut Desired, dump: Option<&TableDump>) -> C
         }
     };
     let replaced = compare_sets(&mut changes, desired, dump);
-    compare_chains(&mut changes, family, desired, dump, &replaced);
+    compare_chains(&mut changes, table.family, desired, dump, &replaced);
     compare_elements(&mut changes, desired, dump);
     for pool in &desired.pools {
         compare_members(&mut changes, pool, dump);

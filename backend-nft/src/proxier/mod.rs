@@ -28,7 +28,7 @@ use switchyard_interfaces::route_localnet;
 use self::{changes::Changes, memory::Memory};
 use crate::{
     backend::delete_tables,
-    layout::{NftConfig, drawing::MOST_HASHED, names::table},
+    layout::{NftConfig, drawing::MOST_HASHED},
     monitor::Monitor,
     probe::probe_hashes,
     ruleset::{
@@ -115,10 +115,10 @@ impl NftProxier {
         let (mut changes, commitment) = incremental::plan(&self.config, memory, before, change);
         for family in self.config.families() {
             let clients = &mut changes.get_mut(family.into()).clients;
-            clients.read(self.transport.as_mut(), table(family))?;
+            clients.read(self.transport.as_mut(), &self.config.table(family))?;
         }
         let forget = take_forgotten(&mut changes);
-        let (transactions, mut report) = into_transactions(changes);
+        let (transactions, mut report) = into_transactions(&self.config, changes);
         match self.commit(&transactions, &mut report) {
             // A client that was to be forgotten has timed out since it was read.
             Err(error) if error.is_missing() && !(forget.v4.is_empty() && forget.v6.is_empty()) => {
@@ -152,7 +152,7 @@ impl NftProxier {
         let mut dumps = PerFamily::default();
         for family in self.config.families() {
             *dumps.get_mut(family.into()) =
-                self.transport.read(table(family), Elements::Include)?;
+                self.transport.read(&self.config.table(family), Elements::Include)?;
         }
         let (mut changes, memory) = full::plan(&self.config, change.after(), &dumps);
         let drift = self.memory.as_ref().zip(change.before()).map(|(known, before)| {
@@ -160,7 +160,7 @@ impl NftProxier {
             drift::find(&changes, &expected, known)
         });
         let forget = take_forgotten(&mut changes);
-        let (mut transactions, mut report) = into_transactions(changes);
+        let (mut transactions, mut report) = into_transactions(&self.config, changes);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
         if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
@@ -180,7 +180,8 @@ impl NftProxier {
     fn forget_clients(&mut self, forget: &PerFamily<Forgotten>) {
         for family in self.config.families() {
             let forget = forget.get(family.into());
-            if let Err(error) = clients::look_again(self.transport.as_mut(), table(family), forget)
+            if let Err(error) =
+                clients::look_again(self.transport.as_mut(), &self.config.table(family), forget)
             {
                 tracing::warn!(
                     err = %Chain(&error),
@@ -224,7 +225,7 @@ impl NftProxier {
         let mut transaction = Transaction::new();
         for family in self.config.families() {
             for chain in memory.tables.get(family.into()).stale_chains.keys() {
-                transaction.delete_chain(table(family), chain.clone());
+                transaction.delete_chain(&self.config.table(family), chain.clone());
             }
         }
         if transaction.is_empty() {
@@ -252,7 +253,7 @@ impl NftProxier {
             stale.retain(|chain, since| {
                 let is_due = since.elapsed() >= STALE_FOR;
                 if is_due {
-                    transaction.delete_chain(table(family), chain.clone());
+                    transaction.delete_chain(&self.config.table(family), chain.clone());
                 }
                 !is_due
             });
@@ -302,7 +303,7 @@ impl Proxier for NftProxier {
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.memory = None;
-        delete_tables(self.transport.as_mut())
+        delete_tables(&self.config, self.transport.as_mut())
     }
 
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
@@ -310,7 +311,7 @@ impl Proxier for NftProxier {
         let own = self.transport.port()?;
         match Listener::open(
             own,
-            self.config.families().map(|family| table(family).clone()).collect(),
+            self.config.families().map(|family| self.config.table(family)).collect(),
         ) {
             Ok(listener) => Some(Box::new(Monitor::new(listener))),
             Err(error) => {
@@ -331,7 +332,7 @@ pub fn render(config: &NftConfig, state: &State) -> Transaction {
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }
-    let ([_, transaction, _], _) = into_transactions(changes);
+    let ([_, transaction, _], _) = into_transactions(config, changes);
     transaction
 }
 
@@ -346,7 +347,10 @@ fn take_forgotten(changes: &mut PerFamily<Changes>) -> PerFamily<Forgotten> {
 }
 
 /// Returns the transactions for the changes of both families, in the order of [`Changes::split`].
-fn into_transactions(changes: PerFamily<Changes>) -> ([Transaction; 3], SyncReport) {
+fn into_transactions(
+    config: &NftConfig,
+    changes: PerFamily<Changes>,
+) -> ([Transaction; 3], SyncReport) {
     let mut transactions = [Transaction::new(), Transaction::new(), Transaction::new()];
     let mut report = SyncReport::default();
     for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
@@ -354,7 +358,7 @@ fn into_transactions(changes: PerFamily<Changes>) -> ([Transaction; 3], SyncRepo
         report.added += added;
         report.removed += removed;
         for (part, transaction) in changes.split().into_iter().zip(&mut transactions) {
-            part.append_to(table(family), transaction);
+            part.append_to(&config.table(family), transaction);
         }
     }
     (transactions, report)

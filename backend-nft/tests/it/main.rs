@@ -14,3 +14,4 @@ mod probe;
 mod source_ranges;
 mod spread;
 mod sync;
+mod tables;

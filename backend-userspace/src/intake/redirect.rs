@@ -72,7 +72,7 @@ impl Redirect {
         Ok(Self {
             rules,
             derived: DerivedState::default(),
-            device: device,
+            device: device.or_bridge(),
             families,
             sockets: HashMap::new(),
             failed: BTreeMap::new(),

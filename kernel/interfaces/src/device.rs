@@ -1,4 +1,4 @@
-//! A device of the type dummy that holds addresses.
+//! A device that holds addresses, of the type dummy or, where the kernel has none, bridge.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -6,7 +6,8 @@ use switchyard_netlink::{Error, KernelError, Message, Pipeline, Socket, Writer, 
 
 use self::abi::{address, link};
 
-/// A device of the type dummy, by its name, in the network namespace in which the value was opened.
+/// A device of the type dummy, by its name, in the network namespace in which the value was opened. With
+/// [`DummyDevice::or_bridge`], the device may be a bridge without ports, which is the same to its addresses.
 ///
 /// Such a device sends and receives nothing. Its addresses are addresses of the node, also while the
 /// device is down, which is how it is made here: a device that is up would have an address of its own
@@ -16,6 +17,8 @@ use self::abi::{address, link};
 #[derive(Debug)]
 pub struct DummyDevice {
     name: &'static str,
+    /// The types that the device may have, the best first.
+    kinds: &'static [&'static str],
     socket: Socket,
 }
 
@@ -35,11 +38,13 @@ pub enum DeviceError {
         #[source]
         source: Error,
     },
-    /// The device could not be made. `EOPNOTSUPP`: the kernel has no dummy devices.
-    #[error("cannot make the device {device} of the type dummy")]
+    /// The device could not be made. `EOPNOTSUPP`: the kernel has no devices of this type.
+    #[error("cannot make the device {device} of the type {kind}")]
     Make {
         /// The name of the device.
         device: &'static str,
+        /// The type.
+        kind: &'static str,
         /// What failed.
         #[source]
         source: Error,
@@ -54,12 +59,14 @@ pub enum DeviceError {
         source: Error,
     },
     /// A device of another type has the name.
-    #[error("the device {device} is {kind}, where one of the type dummy is needed")]
+    #[error("the device {device} is {kind}, where one of the type {} is needed", wanted.join(" or "))]
     OtherType {
         /// The name of the device.
         device: &'static str,
         /// Its type.
         kind: String,
+        /// The types that it may have.
+        wanted: &'static [&'static str],
     },
     /// There is no device of this name.
     #[error("there is no device {device}")]
@@ -111,7 +118,12 @@ impl DummyDevice {
         let socket = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
         // Kernels before 4.20 list the addresses of all devices, of which others are dropped below.
         let _ = socket.check_strictly();
-        Ok(Self { name, socket })
+        Ok(Self { name, kinds: &[link::DUMMY], socket })
+    }
+
+    /// Lets the device be a bridge, if the kernel has no devices of the type dummy.
+    pub fn or_bridge(self) -> Self {
+        Self { kinds: &[link::DUMMY, link::BRIDGE], ..self }
     }
 
     /// Makes the device if it is missing. Returns whether it was made.
@@ -123,21 +135,30 @@ impl DummyDevice {
         if let Some(link) = self.find()? {
             return self.check_type(&link).map(|()| false);
         }
-        let name = self.name;
-        let made = self.request(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
-            w.raw(&link::NO_INDEX);
-            w.string(link::NAME, name);
-            w.nest(link::INFO, |w| w.string(link::INFO_KIND, link::DUMMY));
-        });
-        match (made, self.name) {
-            (Ok(()), _) => Ok(true),
-            // Another program was faster.
-            (Err(error), device) if error.errno() == Some(libc::EEXIST) => match self.find()? {
-                Some(link) => self.check_type(&link).map(|()| false),
-                None => Err(DeviceError::Make { device, source: error }),
-            },
-            (Err(source), device) => Err(DeviceError::Make { device, source }),
+        let (device, kinds) = (self.name, self.kinds);
+        let mut last = None;
+        for &kind in kinds {
+            let made = self.request(link::NEW, flags::CREATE | flags::EXCLUSIVE, |w| {
+                w.raw(&link::NO_INDEX);
+                w.string(link::NAME, device);
+                w.nest(link::INFO, |w| w.string(link::INFO_KIND, kind));
+            });
+            let Err(source) = made else { return Ok(true) };
+            let errno = source.errno();
+            last = Some(DeviceError::Make { device, kind, source });
+            match errno {
+                Some(libc::EOPNOTSUPP) => {}
+                // Another program was faster.
+                Some(libc::EEXIST) => {
+                    if let Some(link) = self.find()? {
+                        return self.check_type(&link).map(|()| false);
+                    }
+                    break;
+                }
+                _ => break,
+            }
         }
+        Err(last.unwrap_or(DeviceError::Missing { device }))
     }
 
     /// Whether a device of this name exists, whatever its type.
@@ -234,11 +255,11 @@ impl DummyDevice {
 
     fn check_type(&self, link: &Link) -> Result<(), DeviceError> {
         let kind = match link.kind.as_deref() {
-            Some(link::DUMMY) => return Ok(()),
+            Some(kind) if self.kinds.contains(&kind) => return Ok(()),
             Some(kind) => format!("of the type {kind}"),
             None => "hardware".to_owned(),
         };
-        Err(DeviceError::OtherType { device: self.name, kind })
+        Err(DeviceError::OtherType { device: self.name, kind, wanted: self.kinds })
     }
 
     fn find(&mut self) -> Result<Option<Link>, DeviceError> {
@@ -368,6 +389,7 @@ mod abi {
         /// `IFLA_INFO_KIND`
         pub(crate) const INFO_KIND: u16 = 1;
         pub(crate) const DUMMY: &str = "dummy";
+        pub(crate) const BRIDGE: &str = "bridge";
     }
 
     /// Addresses (`linux/if_addr.h`).

@@ -88,6 +88,27 @@ fn a_dummy_device_is_made_once_and_stays_down() {
 }
 
 #[test]
+fn a_bridge_does_where_there_are_no_dummy_devices() {
+    in_namespace(|| {
+        let mut device = DummyDevice::open(NAME).unwrap().or_bridge();
+        assert!(device.ensure().unwrap() && !device.ensure().unwrap());
+        let shown = ip("-details link show kube-ipvs0");
+        let kind = if has_dummies() { "dummy" } else { "bridge" };
+        assert!(shown.contains(kind) && shown.contains("state DOWN"), "{shown}");
+        assert!(device.delete().unwrap());
+        ip("link add kube-ipvs0 type bridge");
+        assert!(!device.ensure().unwrap(), "what is there will do");
+        ip("link del kube-ipvs0");
+        ip("link add kube-ipvs0 type veth peer name other");
+        let error = device.ensure().unwrap_err().to_string();
+        assert!(
+            error.ends_with("type veth, where one of the type dummy or bridge is needed"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
 fn a_device_of_another_type_is_refused_but_can_be_deleted() {
     in_namespace(|| {
         let mut device = DummyDevice::open(NAME).unwrap();
