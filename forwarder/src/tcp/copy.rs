@@ -149,7 +149,7 @@ impl Half {
             ready!(self.flush(cx, to)).map_err(|_| Failed::Write)?;
             let read = match pipes {
                 Some(shared) if self.use_pipe(shared) => self.fill(cx, shared, from),
-                _ => self.copy(cx, from, to),
+                _ => self.copy(cx, pipes.is_some(), from, to),
             };
             match ready!(read)? {
                 Moved::Bytes(bytes) => moved += bytes,
@@ -227,11 +227,12 @@ impl Half {
     fn copy(
         &mut self,
         cx: &mut Context<'_>,
+        is_stream: bool,
         from: &TcpStream,
         to: &TcpStream,
     ) -> Poll<Result<Moved, Failed>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let read = ready!(poll_read(cx, from, buffer)).map_err(|_| Failed::Read)?;
+            let read = ready!(poll_read(cx, from, buffer, is_stream)).map_err(|_| Failed::Read)?;
             if read == 0 {
                 return Poll::Ready(Ok(Moved::End));
             }
@@ -281,13 +282,19 @@ impl Half {
     }
 }
 
-/// Reads at most a buffer; 0 bytes are the end.
-fn poll_read(cx: &mut Context<'_>, from: &TcpStream, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+/// Reads at most a buffer; 0 bytes are the end. Of sockets that are no stream, a message at most.
+fn poll_read(
+    cx: &mut Context<'_>,
+    from: &TcpStream,
+    buffer: &mut [u8],
+    is_stream: bool,
+) -> Poll<io::Result<usize>> {
     let socket = SockRef::from(from);
+    let wanted = if is_stream { buffer.len() } else { 0 };
     poll_io(
         from,
         Interest::READABLE,
-        buffer.len(),
+        wanted,
         || from.poll_read_ready(cx),
         || (&*socket).read(buffer),
     )

@@ -80,8 +80,13 @@ pub fn endpoint(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAd
     let address = socket.local_addr().unwrap();
     thread::spawn(move || {
         for stream in socket.incoming() {
-            let (handle, stream) = (handle.clone(), stream.unwrap());
+            // A test takes all descriptors of the process.
+            let Ok(stream) = stream else {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
             patient(&stream);
+            let handle = handle.clone();
             thread::spawn(move || handle(stream));
         }
     });
@@ -90,9 +95,9 @@ pub fn endpoint(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAd
 
 /// Starts an endpoint that sends its name to each client, and then what it receives.
 pub fn echo(name: &'static str) -> SocketAddr {
-    endpoint(move |mut stream| {
-        let _ = stream.write_all(name.as_bytes());
-        let _ = io::copy(&mut stream.try_clone().unwrap(), &mut stream);
+    endpoint(move |stream| {
+        let _ = (&stream).write_all(name.as_bytes());
+        let _ = io::copy(&mut &stream, &mut &stream);
     })
 }
 
@@ -104,6 +109,32 @@ pub fn refusing() -> SocketAddr {
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     std::mem::forget(socket);
     address
+}
+
+/// A listener whose queue is full, so that the system does not answer clients.
+pub struct Silent {
+    pub address: SocketAddr,
+    pub socket: Socket,
+    _queue: Vec<Socket>,
+}
+
+/// Makes an endpoint that does not answer.
+pub fn silent() -> Silent {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap();
+    let queue = (0..8).map(|_| {
+        let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let _ = client.connect(&address);
+        client
+    });
+    let queue: Vec<Socket> = queue.collect();
+    let address = address.as_socket().unwrap();
+    let answer = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+    assert_eq!(answer.expect_err("the queue is full").kind(), ErrorKind::TimedOut);
+    Silent { address, socket, _queue: queue }
 }
 
 /// Connects from a loopback address.

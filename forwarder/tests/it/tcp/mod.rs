@@ -2,5 +2,6 @@
 
 mod copying;
 mod headers;
+mod limits;
 mod listeners;
 mod retries;

@@ -1,0 +1,86 @@
+//! SCTP, where the kernel has it.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::Arc,
+    thread,
+};
+
+use socket2::{Domain, Socket, Type};
+use switchyard_core::model::Protocol;
+
+use crate::support::*;
+
+fn socket() -> Option<Socket> {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(socket2::Protocol::from(132))).ok()
+}
+
+/// Starts an endpoint that sends its name, then what it receives, until the client ends.
+fn echo_sctp(socket: Socket) -> SocketAddr {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    socket.listen(16).unwrap();
+    let socket = TcpListener::from(socket);
+    let address = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in socket.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut buffer = vec![0; 100_000];
+                stream.write_all(b"a").unwrap();
+                while let Ok(size @ 1..) = stream.read(&mut buffer) {
+                    stream.write_all(&buffer[..size]).unwrap();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn sctp_is_forwarded_or_unsupported() {
+    let forwarder = forwarder(|_| {});
+    let id = id("web", Protocol::Sctp);
+    let Some(server) = socket() else {
+        forwarder.serve(&Arc::new(service(&id, &[])));
+        let error = forwarder.listen(&listener(&id)).unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("SCTP"), "{error}");
+        return;
+    };
+    forwarder.serve(&Arc::new(service(&id, &[echo_sctp(server)])));
+    let to = forwarder.listen(&listener(&id)).unwrap();
+
+    let client = socket().unwrap();
+    client.connect(&to.into()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut client = TcpStream::from(client);
+    expect(&mut client, "a");
+    // Messages stay messages, however many there are at a time.
+    for _ in 0..20 {
+        client.write_all(&[1; 1000]).unwrap();
+        client.write_all(&[2; 20_000]).unwrap();
+    }
+    let mut buffer = vec![0; 100_000];
+    for _ in 0..20 {
+        assert_eq!(client.read(&mut buffer).unwrap(), 1000);
+        assert_eq!(client.read(&mut buffer).unwrap(), 20_000);
+    }
+    end(&client);
+    until("the connection ends", || forwarder.usage().connections == 0);
+}
+
+#[test]
+fn an_association_that_no_endpoint_takes_is_closed() {
+    let Some(client) = socket() else { return };
+    let forwarder = forwarder(|_| {});
+    let id = id("web", Protocol::Sctp);
+    forwarder.serve(&Arc::new(service(&id, &[])));
+    let to = forwarder.listen(&listener(&id)).unwrap();
+    client.connect(&to.into()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let read = TcpStream::from(client).read(&mut [0; 16]);
+    assert!(matches!(&read, Ok(0) | Err(_)), "{read:?}");
+    assert!(!read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "it is still open");
+}
