@@ -10,7 +10,8 @@ use switchyard_core::{
 use switchyard_interfaces::route_localnet;
 
 use crate::{
-    IptablesConfig, IptablesProxier, Tools, clean_up, find_tools, proxier::clean_up_beside_ipvs,
+    IptablesConfig, IptablesProxier, Tools, find_tools,
+    proxier::{clean_up_beside_ipvs, clean_up_chains},
 };
 
 /// iptables mode with its configuration.
@@ -55,14 +56,14 @@ impl Backend for IptablesBackend {
     }
 
     fn clean_up(&self) -> Result<(), ProxierError> {
-        clean_up()
+        clean_up_chains(self.config.chains.names())
     }
 
     /// Leaves the chains that ipvs mode has under the same names as long as that mode serves.
     fn clean_up_beside(&self, active: Mode) -> Result<(), ProxierError> {
         match active {
-            Mode::IPVS => clean_up_beside_ipvs(),
-            _ => clean_up(),
+            Mode::IPVS => clean_up_beside_ipvs(self.config.chains.names()),
+            _ => self.clean_up(),
         }
     }
 

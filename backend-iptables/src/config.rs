@@ -3,6 +3,27 @@
 use switchyard_core::model::PerFamily;
 use switchyard_xtables::{Flavour, ProgramOptions};
 
+use crate::layout::names::{self, ChainNames};
+
+/// The names of the backend's chains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChainNaming {
+    /// kube-proxy's names, which begin with `KUBE-`: either proxy takes over the other's chains.
+    #[default]
+    KubeProxy,
+    /// Names that begin with `SWYD-`, for rules beside those of kube-proxy's modes.
+    Switchyard,
+}
+
+impl ChainNaming {
+    pub(crate) fn names(self) -> &'static ChainNames {
+        match self {
+            Self::KubeProxy => &names::KUBE_PROXY,
+            Self::Switchyard => &names::SWITCHYARD,
+        }
+    }
+}
+
 /// Settings that are fixed for the lifetime of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,6 +37,8 @@ pub struct IptablesConfig {
     pub flavour: Option<Flavour>,
     /// The programs, and how long they may run.
     pub programs: ProgramOptions,
+    /// The names of the chains.
+    pub chains: ChainNaming,
 }
 
 impl Default for IptablesConfig {
@@ -26,6 +49,7 @@ impl Default for IptablesConfig {
             families: PerFamily { v4: true, v6: true },
             flavour: None,
             programs: ProgramOptions::default(),
+            chains: ChainNaming::default(),
         }
     }
 }

@@ -37,6 +37,6 @@ pub use switchyard_xtables::{
 
 pub use self::{
     backend::IptablesBackend,
-    config::IptablesConfig,
+    config::{ChainNaming, IptablesConfig},
     proxier::{IptablesProxier, clean_up, find_tools, render},
 };

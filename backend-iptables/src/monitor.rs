@@ -6,15 +6,15 @@ use async_trait::async_trait;
 use switchyard_core::proxier::{self, Disturbance, Mode, ProxierError};
 use switchyard_xtables::{Alteration, TableMonitor, TableRecord, Tools, Watched};
 
-use crate::layout::{fixed, names::chain};
+use crate::layout::{fixed, names::ChainNames};
 
 /// The backend's monitor.
 #[derive(Debug)]
 pub(crate) struct Monitor(TableMonitor);
 
 impl Monitor {
-    pub(crate) fn new(tools: Tools, record: Arc<TableRecord>) -> Self {
-        let watched = Watched { canary: chain::CANARY, jumps: fixed::jumps() };
+    pub(crate) fn new(tools: Tools, names: &'static ChainNames, record: Arc<TableRecord>) -> Self {
+        let watched = Watched { canary: names.canary, jumps: fixed::jumps(names) };
         Self(TableMonitor::new(tools, watched, record))
     }
 }

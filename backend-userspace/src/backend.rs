@@ -8,7 +8,7 @@ use switchyard_core::{
 };
 use switchyard_forwarder::Forwarder;
 #[cfg(target_os = "linux")]
-use switchyard_iptables::{IptablesBackend, IptablesConfig};
+use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 #[cfg(target_os = "linux")]
 use switchyard_nft::{NftBackend, NftConfig};
 
@@ -53,6 +53,7 @@ impl UserspaceBackend {
     #[cfg(target_os = "linux")]
     fn iptables(&self) -> IptablesBackend {
         let mut config = IptablesConfig::default();
+        config.chains = ChainNaming::Switchyard;
 
         config.families = self.config.families;
         config.masquerade_bit = self.config.masquerade_bit;

@@ -99,11 +99,6 @@ impl Sockets {
     pub(crate) fn ports(&self) -> impl Iterator<Item = &ServicePortId> {
         self.wanted.keys()
     }
-
-    /// The listeners of all Service ports, whether or not they could be opened.
-    pub(crate) fn listeners(&self) -> impl Iterator<Item = &Listener> {
-        self.wanted.values().flatten()
-    }
 }
 
 fn place(listener: &Listener) -> Place {

@@ -10,34 +10,34 @@ use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table, service_rule
 
 use super::{
     Context, SharedChain,
-    names::{self, chain},
+    names::{ChainNames, FIREWALL},
 };
 
 /// Returns all chains that the backend or kube-proxy makes, and the jumps to them, but for the chain
 /// KUBE-FIREWALL. It is the kubelet's as well, and protects what listens on loopback addresses as
 /// long as `route_localnet` is on, which nothing switches off. kube-proxy leaves it, too.
-pub(crate) fn owned() -> OwnedChains {
+pub(crate) fn owned(names: &ChainNames) -> OwnedChains {
     let filter = [
-        chain::SERVICES,
-        chain::EXTERNAL_SERVICES,
-        chain::NODE_PORTS,
-        chain::FORWARD,
-        chain::PROXY_FIREWALL,
+        names.services,
+        names.external_services,
+        names.node_ports,
+        names.forward,
+        names.proxy_firewall,
     ];
-    let nat = [chain::SERVICES, chain::NODE_PORTS, chain::MARK_MASQ, chain::POSTROUTING];
-    let canaries = Table::ALL.map(|table| (table, chain::CANARY));
+    let nat = [names.services, names.node_ports, names.mark_masq, names.postrouting];
+    let canaries = Table::ALL.map(|table| (table, names.canary));
     let filter = filter.map(|name| (Table::Filter, name));
     let nat = nat.map(|name| (Table::Nat, name));
     OwnedChains {
         names: canaries.into_iter().chain(filter).chain(nat).collect(),
-        prefixes: names::PREFIXES.map(|prefix| (Table::Nat, prefix)).into(),
-        jumps: jumps(),
+        prefixes: names.prefixes().map(|prefix| (Table::Nat, prefix)).into(),
+        jumps: jumps(names),
     }
 }
 
 /// Returns the jumps, in the order in which they are inserted at the head of their chains: later
 /// jumps end up above earlier ones.
-pub(crate) fn jumps() -> Vec<Jump> {
+pub(crate) fn jumps(names: &ChainNames) -> Vec<Jump> {
     let mut jumps = Vec::new();
     let mut add = |table, from: &[&'static str], to, is_new, comment: &str| {
         for from in from {
@@ -50,16 +50,16 @@ pub(crate) fn jumps() -> Vec<Jump> {
     };
     let (filter, nat) = (Table::Filter, Table::Nat);
     let external = "kubernetes externally-visible service portals";
-    add(filter, &["INPUT", "FORWARD"], chain::EXTERNAL_SERVICES, true, external);
+    add(filter, &["INPUT", "FORWARD"], names.external_services, true, external);
     let health = "kubernetes health check service ports";
-    add(filter, &["INPUT"], chain::NODE_PORTS, false, health);
+    add(filter, &["INPUT"], names.node_ports, false, health);
     let portals = "kubernetes service portals";
-    add(filter, &["FORWARD", "OUTPUT"], chain::SERVICES, true, portals);
-    add(filter, &["FORWARD"], chain::FORWARD, false, "kubernetes forwarding rules");
+    add(filter, &["FORWARD", "OUTPUT"], names.services, true, portals);
+    add(filter, &["FORWARD"], names.forward, false, "kubernetes forwarding rules");
     let firewall = "kubernetes load balancer firewall";
-    add(filter, &["INPUT", "OUTPUT", "FORWARD"], chain::PROXY_FIREWALL, true, firewall);
-    add(nat, &["OUTPUT", "PREROUTING"], chain::SERVICES, false, portals);
-    add(nat, &["POSTROUTING"], chain::POSTROUTING, false, "kubernetes postrouting rules");
+    add(filter, &["INPUT", "OUTPUT", "FORWARD"], names.proxy_firewall, true, firewall);
+    add(nat, &["OUTPUT", "PREROUTING"], names.services, false, portals);
+    add(nat, &["POSTROUTING"], names.postrouting, false, "kubernetes postrouting rules");
     jumps
 }
 
@@ -68,13 +68,13 @@ pub(crate) fn firewall_jumps() -> Vec<Jump> {
     let jump = |from| Jump {
         table: Table::Filter,
         from,
-        to: chain::FIREWALL,
-        rule: RuleText::new().jump(chain::FIREWALL),
+        to: FIREWALL,
+        rule: RuleText::new().jump(FIREWALL),
     };
     vec![jump("INPUT"), jump("OUTPUT")]
 }
 
-/// Returns the rule of [`chain::FIREWALL`] that keeps other hosts from loopback addresses, which
+/// Returns the rule of [`FIREWALL`] that keeps other hosts from loopback addresses, which
 /// `route_localnet` opens to them; `None` if node ports are not served there.
 pub(crate) fn firewall_rule(context: &Context<'_>) -> Option<String> {
     let net = context.loopback();
@@ -89,15 +89,16 @@ pub(crate) fn firewall_rule(context: &Context<'_>) -> Option<String> {
 
 /// Returns the chains that do not depend on Services.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<(Table, Chain)> {
+    let names = context.settings.names;
     let chain = |name: &str, rules| Chain { name: name.to_owned(), rules };
-    let canary = || chain(chain::CANARY, Vec::new());
+    let canary = || chain(names.canary, Vec::new());
     vec![
         (Table::Mangle, canary()),
         (Table::Filter, canary()),
-        (Table::Filter, chain(chain::FORWARD, forward(context))),
+        (Table::Filter, chain(names.forward, forward(context))),
         (Table::Nat, canary()),
-        (Table::Nat, chain(chain::MARK_MASQ, service_rules::mark(context.settings.mark))),
-        (Table::Nat, chain(chain::POSTROUTING, service_rules::postrouting(context.settings.mark))),
+        (Table::Nat, chain(names.mark_masq, service_rules::mark(context.settings.mark))),
+        (Table::Nat, chain(names.postrouting, service_rules::postrouting(context.settings.mark))),
     ]
 }
 
@@ -124,12 +125,17 @@ pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
                 true => RuleText::new(),
                 false => RuleText::new().destination_not(context.loopback()),
             };
-            vec![rule.comment(COMMENT).at_node().jump(chain::NODE_PORTS)]
+            vec![rule.comment(COMMENT).at_node().jump(context.settings.names.node_ports)]
         }
         NodePortAddresses::Only(ips) => ips
             .iter()
             .filter(|ip| IpFamily::of(ip) == context.family)
-            .map(|ip| RuleText::new().destination(*ip).comment(COMMENT).jump(chain::NODE_PORTS))
+            .map(|ip| {
+                RuleText::new()
+                    .destination(*ip)
+                    .comment(COMMENT)
+                    .jump(context.settings.names.node_ports)
+            })
             .collect(),
     }
 }

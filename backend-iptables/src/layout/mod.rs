@@ -13,7 +13,7 @@ pub(crate) mod service_port;
 use switchyard_core::{model::IpFamily, state::NodeState};
 use switchyard_xtables::Table;
 
-use self::names::chain;
+use self::names::ChainNames;
 
 /// A chain with rules of many Service ports, in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,12 +49,12 @@ impl SharedChain {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(self, names: &ChainNames) -> &'static str {
         match self {
-            Self::NatServices | Self::FilterServices => chain::SERVICES,
-            Self::NatNodePorts | Self::FilterNodePorts => chain::NODE_PORTS,
-            Self::FilterExternal => chain::EXTERNAL_SERVICES,
-            Self::FilterFirewall => chain::PROXY_FIREWALL,
+            Self::NatServices | Self::FilterServices => names.services,
+            Self::NatNodePorts | Self::FilterNodePorts => names.node_ports,
+            Self::FilterExternal => names.external_services,
+            Self::FilterFirewall => names.proxy_firewall,
         }
     }
 }
@@ -64,6 +64,8 @@ impl SharedChain {
 pub(crate) struct Settings {
     /// The bit of the packet mark that has a packet masqueraded.
     pub(crate) mark: u32,
+    /// The names of chains.
+    pub(crate) names: &'static ChainNames,
     /// Whether packets that conntrack calls invalid are dropped instead of forwarded.
     pub(crate) drops_invalid: bool,
 }

@@ -1,7 +1,7 @@
 //! Names of chains.
 //!
-//! All names are kube-proxy's, so that either proxy, started after the other, finds the other's
-//! chains, rewrites the chains that it needs, and deletes the rest.
+//! In iptables mode, all names are kube-proxy's, so that either proxy, started after the other, finds the
+//! other's chains, rewrites the chains that it needs, and deletes the rest.
 
 use std::net::SocketAddr;
 
@@ -9,37 +9,74 @@ use sha2::{Digest, Sha256};
 use switchyard_core::model::ServicePortName;
 use switchyard_xtables::Table;
 
-/// The chains that are always there.
-pub(crate) mod chain {
-    pub(crate) const SERVICES: &str = "KUBE-SERVICES";
-    pub(crate) const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
-    pub(crate) const NODE_PORTS: &str = "KUBE-NODEPORTS";
-    pub(crate) const POSTROUTING: &str = "KUBE-POSTROUTING";
-    pub(crate) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-    pub(crate) const FORWARD: &str = "KUBE-FORWARD";
-    pub(crate) const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-    /// The kubelet's as well, so that it is neither flushed nor deleted.
-    pub(crate) const FIREWALL: &str = "KUBE-FIREWALL";
+/// The kubelet's chain as well, so that it is neither flushed nor deleted.
+pub(crate) const FIREWALL: &str = "KUBE-FIREWALL";
+
+/// The names of the chains that are always there, and the beginnings of all others.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ChainNames {
+    pub(crate) services: &'static str,
+    pub(crate) external_services: &'static str,
+    pub(crate) node_ports: &'static str,
+    pub(crate) postrouting: &'static str,
+    pub(crate) mark_masq: &'static str,
+    pub(crate) forward: &'static str,
+    pub(crate) proxy_firewall: &'static str,
     /// An empty chain whose absence shows that tables were flushed: see [`crate::monitor`].
-    pub(crate) const CANARY: &str = "KUBE-PROXY-CANARY";
+    pub(crate) canary: &'static str,
+    cluster: &'static str,
+    local: &'static str,
+    external: &'static str,
+    firewall: &'static str,
+    endpoint: &'static str,
 }
 
-/// The chains that ipvs mode has, too, under the same names.
-pub(crate) const SHARED_WITH_IPVS: [(Table, &str); 5] = [
-    (Table::Nat, chain::SERVICES),
-    (Table::Nat, chain::POSTROUTING),
-    (Table::Nat, chain::MARK_MASQ),
-    (Table::Filter, chain::FORWARD),
-    (Table::Filter, chain::PROXY_FIREWALL),
-];
+macro_rules! chain_names {
+    ($prefix:literal) => {
+        ChainNames {
+            services: concat!($prefix, "SERVICES"),
+            external_services: concat!($prefix, "EXTERNAL-SERVICES"),
+            node_ports: concat!($prefix, "NODEPORTS"),
+            postrouting: concat!($prefix, "POSTROUTING"),
+            mark_masq: concat!($prefix, "MARK-MASQ"),
+            forward: concat!($prefix, "FORWARD"),
+            proxy_firewall: concat!($prefix, "PROXY-FIREWALL"),
+            canary: concat!($prefix, "PROXY-CANARY"),
+            cluster: concat!($prefix, "SVC-"),
+            local: concat!($prefix, "SVL-"),
+            external: concat!($prefix, "EXT-"),
+            firewall: concat!($prefix, "FW-"),
+            endpoint: concat!($prefix, "SEP-"),
+        }
+    };
+}
 
-/// The prefixes of names of chains that belong to single Service ports or endpoints.
-pub(crate) const PREFIXES: [&str; 5] =
-    ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"];
+/// kube-proxy's names.
+pub(crate) static KUBE_PROXY: ChainNames = chain_names!("KUBE-");
+/// Names that only Switchyard has, for rules beside those of kube-proxy's modes.
+pub(crate) static SWITCHYARD: ChainNames = chain_names!("SWYD-");
 
-/// Whether a chain of the nat table belongs to a Service port, of the past or the present.
-pub(crate) fn is_of_service_port(chain: &str) -> bool {
-    PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
+impl ChainNames {
+    /// The chains that ipvs mode has, too, under the same names.
+    pub(crate) fn shared_with_ipvs(&self) -> [(Table, &'static str); 5] {
+        [
+            (Table::Nat, self.services),
+            (Table::Nat, self.postrouting),
+            (Table::Nat, self.mark_masq),
+            (Table::Filter, self.forward),
+            (Table::Filter, self.proxy_firewall),
+        ]
+    }
+
+    /// The prefixes of names of chains that belong to single Service ports or endpoints.
+    pub(crate) fn prefixes(&self) -> [&'static str; 5] {
+        [self.cluster, self.local, self.external, self.firewall, self.endpoint]
+    }
+
+    /// Whether a chain of the nat table belongs to a Service port, of the past or the present.
+    pub(crate) fn is_of_service_port(&self, chain: &str) -> bool {
+        self.prefixes().iter().any(|prefix| chain.starts_with(prefix))
+    }
 }
 
 /// The names of a Service port's chains: 16 characters of a hash after a prefix.
@@ -47,38 +84,40 @@ pub(crate) struct PortNames {
     /// The text that is hashed: `namespace/name:port`, and the protocol.
     identity: String,
     suffix: String,
+    chains: &'static ChainNames,
 }
 
 impl PortNames {
-    pub(crate) fn new(name: &ServicePortName) -> Self {
+    pub(crate) fn new(name: &ServicePortName, chains: &'static ChainNames) -> Self {
         let identity = format!("{name}{}", name.protocol.as_lower());
         let suffix = hash(&identity);
-        Self { identity, suffix }
+        Self { identity, suffix, chains }
     }
 
     /// The chain that spreads over the endpoints of the `Cluster` policy.
     pub(crate) fn cluster(&self) -> String {
-        format!("KUBE-SVC-{}", self.suffix)
+        format!("{}{}", self.chains.cluster, self.suffix)
     }
 
     /// The chain that spreads over the endpoints of the `Local` policy.
     pub(crate) fn local(&self) -> String {
-        format!("KUBE-SVL-{}", self.suffix)
+        format!("{}{}", self.chains.local, self.suffix)
     }
 
     /// The chain that takes traffic from outside the cluster.
     pub(crate) fn external(&self) -> String {
-        format!("KUBE-EXT-{}", self.suffix)
+        format!("{}{}", self.chains.external, self.suffix)
     }
 
     /// The chain that lets the allowed sources of load balancer addresses through.
     pub(crate) fn firewall(&self) -> String {
-        format!("KUBE-FW-{}", self.suffix)
+        format!("{}{}", self.chains.firewall, self.suffix)
     }
 
     /// The chain that translates to an endpoint, and the list of the endpoint's clients.
     pub(crate) fn endpoint(&self, address: SocketAddr) -> String {
-        format!("KUBE-SEP-{}", hash(&format!("{}{address}", self.identity)))
+        let suffix = hash(&format!("{}{address}", self.identity));
+        format!("{}{suffix}", self.chains.endpoint)
     }
 }
 
@@ -98,7 +137,7 @@ mod tests {
 
     fn names(namespace: &str, name: &str, port: &str, protocol: Protocol) -> PortNames {
         let service = ServiceName::new(namespace, name);
-        PortNames::new(&ServicePortName { service, port: port.into(), protocol })
+        PortNames::new(&ServicePortName { service, port: port.into(), protocol }, &KUBE_PROXY)
     }
 
     /// These names are in every kubeadm cluster.
@@ -119,8 +158,9 @@ mod tests {
         assert_ne!(one, other);
         for name in [one, other, web.local(), web.external(), web.firewall()] {
             // XT_EXTENSION_MAXNAMELEN, with the zero at the end.
-            assert!(name.len() < 29 && is_of_service_port(&name), "{name}");
+            assert!(name.len() < 29 && KUBE_PROXY.is_of_service_port(&name), "{name}");
         }
-        assert!(!is_of_service_port(chain::SERVICES));
+        assert!(!KUBE_PROXY.is_of_service_port(KUBE_PROXY.services));
+        assert_eq!(KUBE_PROXY.prefixes().map(str::len), SWITCHYARD.prefixes().map(str::len));
     }
 }

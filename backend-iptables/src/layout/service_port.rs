@@ -20,10 +20,7 @@ use switchyard_core::{
 };
 use switchyard_xtables::{Chain, Recent, RuleText};
 
-use super::{
-    Context, SharedChain,
-    names::{PortNames, chain},
-};
+use super::{Context, SharedChain, names::PortNames};
 
 /// The chains and rules of a Service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +37,8 @@ impl PortRules {
         let mut rendering = Rendering {
             port,
             context,
-            names: PortNames::new(&port.id.name),
+            names: PortNames::new(&port.id.name, context.settings.names),
+            mark_masq: context.settings.names.mark_masq,
             rules: Self::default(),
             cluster: None,
             local: None,
@@ -58,6 +56,8 @@ struct Rendering<'a> {
     port: &'a ResolvedServicePort,
     context: &'a Context<'a>,
     names: PortNames,
+    /// The chain that has packets masqueraded.
+    mark_masq: &'static str,
     rules: PortRules,
     /// The rules before the draw in `KUBE-SVC-`, if that chain is needed.
     cluster: Option<Vec<String>>,
@@ -122,7 +122,7 @@ impl Rendering<'_> {
             }
         };
         let protocol = self.port.id.name.protocol;
-        Some(rule.protocol(protocol).port(protocol, frontend.port).jump(chain::MARK_MASQ))
+        Some(rule.protocol(protocol).port(protocol, frontend.port).jump(self.mark_masq))
     }
 
     /// Leads a frontend to a chain of the Service port.
@@ -165,7 +165,7 @@ impl Rendering<'_> {
                 self.pool(pool);
                 if masquerade != Masquerade::Never {
                     let comment = format!("masquerade traffic for {name} external destinations");
-                    rules.push(RuleText::new().comment(&comment).jump(chain::MARK_MASQ));
+                    rules.push(RuleText::new().comment(&comment).jump(self.mark_masq));
                 }
                 rules.push(RuleText::new().jump(&self.pool_name(pool)));
             }
@@ -182,7 +182,7 @@ impl Rendering<'_> {
                 let from_node = |does, to: &str| {
                     RuleText::new().comment(&comment(does)).sent_by_node().jump(to)
                 };
-                rules.push(from_node("masquerade", chain::MARK_MASQ));
+                rules.push(from_node("masquerade", self.mark_masq));
                 rules.push(from_node("route", &cluster));
                 if !self.port.local.is_empty() {
                     self.pool(PoolKind::Local);
@@ -341,7 +341,7 @@ impl Rendering<'_> {
     /// Returns the chain that translates to an endpoint on this node.
     fn endpoint_chain(&self, endpoint: &Endpoint) -> Chain {
         let name = self.names.endpoint(endpoint.address);
-        let hairpin = RuleText::new().source(endpoint.address.ip()).jump(chain::MARK_MASQ);
+        let hairpin = RuleText::new().source(endpoint.address.ip()).jump(self.mark_masq);
         let rule = RuleText::new().protocol(self.port.id.name.protocol);
         let rule = match self.port.affinity {
             Some(_) => rule.recent(self.context.family, &name, Recent::Remember),

@@ -8,7 +8,7 @@ use switchyard_xtables::{Chain, Changes, Dump, Jump, Table, target};
 
 use crate::layout::{
     Context, SharedChain, fixed,
-    names::{self, chain},
+    names::{self, ChainNames},
     service_port::PortRules,
 };
 
@@ -50,12 +50,13 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump, sight: Sig
     shared.entry(SharedChain::FilterNodePorts).or_default().extend(health);
     for which in SharedChain::ALL {
         let rules = shared.remove(&which).unwrap_or_default();
-        compare_shared(&mut changes, dump, which, rules, fixed::tail(which, context));
+        let chain = (which.table(), which.name(context.settings.names));
+        compare_shared(&mut changes, dump, chain, rules, fixed::tail(which, context));
     }
-    compare_jumps(&mut changes, dump, fixed::jumps());
+    compare_jumps(&mut changes, dump, fixed::jumps(context.settings.names));
     if sight == Sight::Everything {
         add_firewall(&mut changes, dump, context);
-        remove_stale(&mut changes, dump, &wanted);
+        remove_stale(&mut changes, dump, &wanted, context.settings.names);
     }
     changes
 }
@@ -72,12 +73,12 @@ fn compare_chain(changes: &mut Changes, dump: &Dump, table: Table, chain: Chain)
 fn compare_shared(
     changes: &mut Changes,
     dump: &Dump,
-    which: SharedChain,
+    (table, name): (Table, &str),
     mut rules: Vec<String>,
     tail: Vec<String>,
 ) {
-    changes.count_owned(which.table(), (rules.len() + tail.len()) as i64);
-    let is_same = dump.chain(which.table(), which.name()).is_some_and(|known| {
+    changes.count_owned(table, (rules.len() + tail.len()) as i64);
+    let is_same = dump.chain(table, name).is_some_and(|known| {
         if known.len() != rules.len() + tail.len() {
             return false;
         }
@@ -91,8 +92,8 @@ fn compare_shared(
     });
     if !is_same {
         rules.extend(tail);
-        let chain = Chain { name: which.name().to_owned(), rules };
-        changes.write_chain(which.table(), chain);
+        let chain = Chain { name: name.to_owned(), rules };
+        changes.write_chain(table, chain);
     }
 }
 
@@ -119,13 +120,13 @@ fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
 fn add_firewall(changes: &mut Changes, dump: &Dump, context: &Context<'_>) {
     let Some(rule) = fixed::firewall_rule(context) else { return };
     let table = Table::Filter;
-    match dump.chain(table, chain::FIREWALL) {
+    match dump.chain(table, names::FIREWALL) {
         None => {
-            let chain = Chain { name: chain::FIREWALL.to_owned(), rules: vec![rule] };
+            let chain = Chain { name: names::FIREWALL.to_owned(), rules: vec![rule] };
             changes.write_chain(table, chain);
         }
         Some(rules) if rules.contains(&rule) => {}
-        Some(_) => changes.append_rule(table, chain::FIREWALL, &rule),
+        Some(_) => changes.append_rule(table, names::FIREWALL, &rule),
     }
     for jump in fixed::firewall_jumps() {
         let rules = dump.chain(table, jump.from).unwrap_or_default();
@@ -137,13 +138,13 @@ fn add_firewall(changes: &mut Changes, dump: &Dump, context: &Context<'_>) {
 
 /// Deletes chains of Service ports and endpoints that are gone. A chain that another program's chain
 /// leads to cannot be deleted, and must not keep everything else from being programmed.
-fn remove_stale(changes: &mut Changes, dump: &Dump, wanted: &HashSet<String>) {
+fn remove_stale(changes: &mut Changes, dump: &Dump, wanted: &HashSet<String>, names: &ChainNames) {
     let is_ours = |name: &str| {
-        names::is_of_service_port(name) || name == chain::SERVICES || name == chain::NODE_PORTS
+        names.is_of_service_port(name) || name == names.services || name == names.node_ports
     };
     let held = held_by_others(dump, Table::Nat, is_ours);
     for (name, rules) in dump.chains(Table::Nat) {
-        if !names::is_of_service_port(name) || wanted.contains(name) {
+        if !names.is_of_service_port(name) || wanted.contains(name) {
             continue;
         }
         if !held.contains(name) {

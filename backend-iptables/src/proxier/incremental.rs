@@ -150,7 +150,7 @@ impl Update {
             self.rewrite(&rewritten, state, after);
         }
         for (which, update) in self.shared {
-            let (table, name) = (which.table(), which.name());
+            let (table, name) = (which.table(), which.name(after.settings.names));
             for rule in &update.delete {
                 self.changes.delete_rule(table, name, rule);
             }
@@ -179,7 +179,7 @@ impl Update {
         }
         for (which, mut rules) in rules {
             rules.extend(fixed::tail(which, after));
-            let chain = Chain { name: which.name().to_owned(), rules };
+            let chain = Chain { name: which.name(after.settings.names).to_owned(), rules };
             self.changes.write_chain(which.table(), chain);
             self.shared.remove(&which);
         }

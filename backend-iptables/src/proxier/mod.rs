@@ -28,7 +28,10 @@ use switchyard_xtables::{
 use self::full::Sight;
 use crate::{
     Flavour, IptablesConfig, ToolError, Tools,
-    layout::{Context, Settings, fixed, names::SHARED_WITH_IPVS},
+    layout::{
+        Context, Settings, fixed,
+        names::{ChainNames, KUBE_PROXY},
+    },
     monitor::Monitor,
 };
 
@@ -78,7 +81,11 @@ pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> Strin
 
 fn settings(config: &IptablesConfig) -> Settings {
     let be_liberal = fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0");
-    Settings { mark: 1 << config.masquerade_bit, drops_invalid: !be_liberal }
+    Settings {
+        mark: 1 << config.masquerade_bit,
+        names: config.chains.names(),
+        drops_invalid: !be_liberal,
+    }
 }
 
 fn unsupported(reason: String) -> ProxierError {
@@ -197,7 +204,7 @@ impl IptablesProxier {
                         err = %Chain(&error),
                         "The rules cannot be compared, so all of ours are written"
                     );
-                    (programs.held_jumps(&fixed::jumps())?, Sight::Jumps)
+                    (programs.held_jumps(&fixed::jumps(self.settings.names))?, Sight::Jumps)
                 }
                 Err(error) => return Err(error),
             };
@@ -292,15 +299,15 @@ impl Proxier for IptablesProxier {
         }
     }
 
-    /// Removes all rules, as [`clean_up`] does.
+    /// Removes all rules, as [`clean_up`] does for those of kube-proxy's names.
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.is_sure = false;
         self.record.clear();
-        clean_up()
+        clean_up_chains(self.settings.names)
     }
 
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
-        Some(Box::new(Monitor::new(self.tools.clone(), self.record.clone())))
+        Some(Box::new(Monitor::new(self.tools.clone(), self.settings.names, self.record.clone())))
     }
 }
 
@@ -308,15 +315,20 @@ fn serves_localhost(node: &NodeState) -> bool {
     node.node_ports.v4.has_loopback()
 }
 
-/// Removes the rules of both flavours and both families, whichever kube-proxy programmed them. Needs no
-/// programs.
+/// Removes the rules of iptables mode, of both flavours and both families, whichever kube-proxy programmed
+/// them. Needs no programs.
 pub fn clean_up() -> Result<(), ProxierError> {
-    remove(&fixed::owned())
+    clean_up_chains(&KUBE_PROXY)
 }
 
-/// Does the same as [`clean_up`], except for chains that ipvs mode has under the same names.
-pub(crate) fn clean_up_beside_ipvs() -> Result<(), ProxierError> {
-    remove(&fixed::owned().without(&SHARED_WITH_IPVS))
+/// Does the same as [`clean_up`] for chains of these names.
+pub(crate) fn clean_up_chains(names: &ChainNames) -> Result<(), ProxierError> {
+    remove(&fixed::owned(names))
+}
+
+/// Does the same as [`clean_up_chains`], except for chains that ipvs mode has under the same names.
+pub(crate) fn clean_up_beside_ipvs(names: &ChainNames) -> Result<(), ProxierError> {
+    remove(&fixed::owned(names).without(&names.shared_with_ipvs()))
 }
 
 fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {

@@ -3,13 +3,13 @@
 
 use std::error::Error;
 
-use crate::common::{Tables, config, in_namespace, proxier, start, web_chain};
+use crate::common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain};
 use serde_json::json;
 use switchyard_core::{
     config::LocalPodsConfig,
-    testing::{endpoint, service, slice, web, web_slice},
+    testing::{Stepped, endpoint, service, slice, web, web_slice},
 };
-use switchyard_iptables::Flavour;
+use switchyard_iptables::{ChainNaming, Flavour, IptablesProxier};
 
 /// Runs `work` with each flavour.
 fn with_each(work: fn(Flavour)) {
@@ -154,6 +154,42 @@ fn a_chain_that_others_lead_to_is_emptied() {
         proxy.clean_up();
         assert!(tables.save().contains(&format!(":{chain} ")));
         assert!(!tables.save().contains(":KUBE-SERVICES "));
+    });
+}
+
+#[test]
+fn chains_of_two_namings_do_not_disturb_each_other() {
+    with_each(|flavour| {
+        let tables = Tables::v4(flavour);
+        let with = |prefix: &str| -> Vec<String> {
+            let text = tables.save();
+            let lines = text.lines().filter(|line| line.contains(prefix));
+            lines.map(str::to_owned).collect()
+        };
+        let mut kube_proxy = start(flavour, config());
+        kube_proxy.sync(web());
+        let alone = with("KUBE-");
+        let mut own = iptables_config(flavour);
+        own.chains = ChainNaming::Switchyard;
+        let own = IptablesProxier::new(own).expect("iptables is installed");
+        let mut own = Stepped::new(config(), own);
+        own.sync(web());
+        let (shared, both): (Vec<_>, Vec<_>) =
+            with("SWYD-").into_iter().partition(|line| line.contains("KUBE-"));
+        assert_eq!(shared, [""; 0], "no rule leads from the ones to the others");
+        assert!(both.iter().any(|line| line.contains("-A SWYD-SERVICES -d 10.96.0.1/32")));
+        assert_eq!(with("KUBE-"), alone);
+        assert!(own.full().drift.is_none() && kube_proxy.full().drift.is_none());
+        kube_proxy.clean_up();
+        assert_eq!(with("SWYD-"), both);
+        kube_proxy.full();
+        own.clean_up();
+        assert_eq!(with("SWYD-"), [""; 0]);
+        let sorted = |mut lines: Vec<String>| {
+            lines.sort_unstable();
+            lines
+        };
+        assert_eq!(sorted(with("KUBE-")), sorted(alone));
     });
 }
 

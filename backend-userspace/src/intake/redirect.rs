@@ -104,7 +104,7 @@ impl Redirect {
         let mut now = PoolSockets::default();
         let mut result = Ok(());
         if let Some(port) = port {
-            let mut open = |pool, before: Option<SocketAddr>| -> Result<_, ListenError> {
+            let open = |pool, before: Option<SocketAddr>| -> Result<_, ListenError> {
                 if port.pool(pool).is_empty() {
                     return Ok(None);
                 }
