@@ -59,7 +59,7 @@ impl Now {
             .reachable()
             .map(|endpoint| {
                 let known = known.and_then(|known| known.get(&endpoint.address));
-                (endpoint.address, known.map_or_else(|| Member::new(endpoint.address), Arc::clone))
+                (endpoint.address, known.map_or_else(Member::new, Arc::clone))
             })
             .collect();
         for (address, member) in known.into_iter().flatten() {

@@ -101,7 +101,11 @@ impl Slots {
             .ok()
     }
 
-    fn try_take(self: &Arc<Self>, service: &ServiceName, client: IpAddr) -> Result<Slot, Full> {
+    pub(crate) fn try_take(
+        self: &Arc<Self>,
+        service: &ServiceName,
+        client: IpAddr,
+    ) -> Result<Slot, Full> {
         let client = source(client);
         let mut taken = self.lock();
         let free = self.free(&taken);
@@ -124,7 +128,7 @@ impl Slots {
         Ok(Slot { slots: Arc::clone(self), service: service.clone(), client })
     }
 
-    fn refuse(&self, port: &ServicePortId, client: IpAddr, full: Full) {
+    pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: Full) {
         let limit = self.limit();
         let mut taken = self.lock();
         taken.refused += 1;
@@ -189,7 +193,7 @@ impl Slots {
 
 /// What counts as one client: an address, or all addresses that begin like an IPv6 address, since one host
 /// can have them all (RFC 4291, section 2.5.4).
-fn source(client: IpAddr) -> IpAddr {
+pub(crate) fn source(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         v4 @ IpAddr::V4(_) => v4,
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),

@@ -7,7 +7,6 @@
 //! anyway, and a restart may be over.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -30,7 +29,6 @@ const TRIAL: Duration = Duration::from_secs(5);
 
 /// An endpoint, shared by the pools of a Service port and by connections.
 pub(crate) struct Member {
-    address: SocketAddr,
     connections: AtomicU32,
     /// Whether there is anything in `health` for a success to end.
     is_suspect: AtomicBool,
@@ -70,17 +68,12 @@ pub(super) enum Verdict {
 }
 
 impl Member {
-    pub(crate) fn new(address: SocketAddr) -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            address,
             connections: AtomicU32::new(0),
             is_suspect: AtomicBool::new(false),
             health: Mutex::default(),
         })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     pub(crate) fn connections(&self) -> u32 {
@@ -180,7 +173,7 @@ mod tests {
     }
 
     fn member() -> Arc<Member> {
-        Member::new("192.0.2.1:80".parse().unwrap())
+        Member::new()
     }
 
     #[test]

@@ -71,9 +71,7 @@ impl Pool {
         before: Option<&Self>,
     ) -> Self {
         let seat = |endpoint: &Endpoint| Seat {
-            member: members
-                .get(&endpoint.address)
-                .map_or_else(|| Member::new(endpoint.address), Arc::clone),
+            member: members.get(&endpoint.address).map_or_else(Member::new, Arc::clone),
             is_left_out: AtomicBool::new(false),
         };
         let method = match spread {

@@ -45,7 +45,7 @@ fn endpoints(weights: &[u32]) -> state::Pool {
 }
 
 fn members(endpoints: &state::Pool) -> HashMap<SocketAddr, Arc<Member>> {
-    endpoints.iter().map(|e| (e.address, Member::new(e.address))).collect()
+    endpoints.iter().map(|e| (e.address, Member::new())).collect()
 }
 
 fn pool(weights: &[u32], spread: Spread) -> Pool {

@@ -1,10 +1,107 @@
-//! UDP flows.
+//! UDP flows: the datagrams of a client, and the answers.
+//!
+//! The listener's task receives what clients send, and sends it on by the flow's own socket, which is
+//! connected to the flow's endpoint. Each flow has a small task that sends answers back. Nothing waits for
+//! a socket that cannot take a datagram now: the datagram is dropped, as routers do.
 
-use std::sync::Arc;
+mod buffer;
+mod flow;
+mod flows;
 
-use tokio::net::UdpSocket;
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use socket2::SockRef;
+use tokio::{
+    net::UdpSocket,
+    select,
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+
+use self::{
+    buffer::with_buffer,
+    flows::{Flows, is_allowed},
+};
 use crate::forwarder::Open;
 
+/// How many datagrams are received before anything else is looked at.
+const AT_ONCE: usize = 64;
+
+/// The size of a listener's receive buffer, as far as the system allows: datagrams wait there while the
+/// threads do something else.
+const RECEIVE_BUFFER: usize = 1 << 20;
+
+/// How often flows are looked at, at least, to see which are idle.
+const LONGEST_TICK: Duration = Duration::from_secs(1);
+
 /// Serves a listener. The future does not end; when it is dropped, flows end.
-pub(crate) async fn serve(_open: Arc<Open>, _socket: UdpSocket) {}
+pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
+    let _ = SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER);
+    let socket = Shut(Some(Arc::new(socket)));
+    let Some(listener) = &socket.0 else { return };
+    let (failures, mut failed) = mpsc::unbounded_channel();
+    let mut flows = Flows::new(&open, listener, failures);
+    let mut port = Arc::clone(&open.now().port);
+    let mut changes = port.changes();
+    let idle = open.shared.config.udp_idle;
+    let mut tick = interval((idle / 4).clamp(Duration::from_millis(1), LONGEST_TICK));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        select! {
+            _ = listener.readable() => receive(&open, listener, &mut flows),
+            Some(failure) = failed.recv() => flows.endpoint_failed(failure),
+            _ = changes.changed() => flows.end_unserved(&port),
+            _ = tick.tick(), if !flows.is_empty() => flows.tick(Instant::now(), idle),
+        }
+        let serving = open.now();
+        if !Arc::ptr_eq(&serving.port, &port) {
+            port = Arc::clone(&serving.port);
+            changes = port.changes();
+            flows.end_unserved(&port);
+        }
+    }
+}
+
+fn receive(open: &Open, listener: &UdpSocket, flows: &mut Flows) {
+    let serving = open.now();
+    with_buffer(|buffer| {
+        for _ in 0..AT_ONCE {
+            match listener.try_recv_from(buffer) {
+                Ok((length, client)) if is_allowed(&serving.listener, client.ip()) => {
+                    flows.forward(&serving, client, &buffer[..length]);
+                }
+                Ok(_) => {}
+                // Windows reports here that a client did not take an answer.
+                Err(error) if is_refusal(&error) => {}
+                Err(_) => break,
+            }
+        }
+    });
+}
+
+/// Whether an error says that an earlier datagram could not be delivered: ICMP, or on Windows a reset.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    let kind = error.kind();
+    matches!(kind, ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable)
+}
+
+/// The socket of a listener. When the value is dropped, the socket is closed: answers that are being sent
+/// keep it open for microseconds, which are waited for, so that the address can be bound again.
+struct Shut(Option<Arc<UdpSocket>>);
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        let mut socket = self.0.take();
+        while let Some(shared) = socket {
+            socket = Arc::try_unwrap(shared).err();
+            if socket.is_some() {
+                std::thread::yield_now();
+            }
+        }
+    }
+}

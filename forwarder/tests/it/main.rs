@@ -6,3 +6,4 @@ mod portability;
 mod sctp;
 mod support;
 mod tcp;
+mod udp;

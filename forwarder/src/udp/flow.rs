@@ -1,0 +1,304 @@
+//! One flow: a client, and the endpoint that the client's datagrams go to.
+
+use std::{
+    io::{self, Read},
+    net::SocketAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use socket2::{SockAddr, SockRef};
+use switchyard_core::{model::Protocol, state::PoolKind};
+use tokio::{io::Interest, net::UdpSocket, sync::mpsc::UnboundedSender, task::AbortHandle};
+
+use super::{buffer::with_buffer, is_refusal};
+use crate::{
+    platform::Platform,
+    port::{Chosen, Ends, Port},
+    slots::Slot,
+};
+
+/// The largest datagram that is kept until there is an answer, to be sent to another endpoint if the first
+/// does not exist. More would let clients fill the memory.
+const LARGEST_KEPT: usize = 4096;
+
+/// How many answers are sent before other tasks of the thread have their turn.
+const AT_ONCE: usize = 64;
+
+/// What flows of a listener share.
+pub(super) struct Context {
+    pub(super) listener: Weak<UdpSocket>,
+    pub(super) failures: UnboundedSender<Failure>,
+}
+
+/// The endpoint of a client's flow did not take a datagram.
+pub(super) struct Failure {
+    pub(super) client: SocketAddr,
+    /// Which of the client's endpoints: the number of its [`Leg`].
+    pub(super) leg: u64,
+}
+
+pub(super) struct Flow {
+    pub(super) port: Arc<Port>,
+    pool: PoolKind,
+    ends: Ends,
+    /// The endpoints that did not take the datagram at hand.
+    tried: Vec<SocketAddr>,
+    leg: Leg,
+    /// The last datagram, if it is not too large.
+    kept: Vec<u8>,
+    /// When a datagram was last seen in either direction, as of the last look.
+    pub(super) used: Instant,
+    _slot: Slot,
+}
+
+/// The way between the listener and an endpoint.
+pub(super) struct Leg {
+    number: u64,
+    chosen: Chosen,
+    socket: Arc<UdpSocket>,
+    signs: Arc<Signs>,
+    answers: AbortHandle,
+}
+
+/// What the two tasks that use a flow tell each other.
+#[derive(Default)]
+struct Signs {
+    /// Whether a datagram was seen since the last look.
+    is_used: AtomicBool,
+    /// Whether the last datagram has had no answer.
+    is_awaited: AtomicBool,
+    has_answered: AtomicBool,
+}
+
+/// Why a flow has no endpoint.
+#[derive(Debug)]
+pub(super) enum NoLeg {
+    /// No endpoint takes the datagram.
+    NoEndpoint,
+    /// The system has no socket for the flow.
+    Exhausted(io::Error),
+}
+
+impl Flow {
+    /// Starts a flow to an endpoint that takes the client's first datagram, as far as can be seen at once.
+    pub(super) fn start(
+        context: &Context,
+        platform: &dyn Platform,
+        port: &Arc<Port>,
+        pool: PoolKind,
+        ends: Ends,
+        slot: Slot,
+        numbers: &mut u64,
+    ) -> Result<Self, NoLeg> {
+        let mut tried = Vec::new();
+        let leg = Leg::choose(context, platform, port, pool, ends, &mut tried, numbers)?;
+        Ok(Self {
+            port: Arc::clone(port),
+            pool,
+            ends,
+            tried,
+            leg,
+            kept: Vec::new(),
+            used: Instant::now(),
+            _slot: slot,
+        })
+    }
+
+    pub(super) fn endpoint(&self) -> SocketAddr {
+        self.leg.chosen.address
+    }
+
+    pub(super) fn is_at(&self, leg: u64) -> bool {
+        self.leg.number == leg
+    }
+
+    /// Sends a datagram of the client. Returns whether the endpoint may have it.
+    pub(super) fn send(&mut self, datagram: &[u8]) -> bool {
+        self.kept.clear();
+        if datagram.len() <= LARGEST_KEPT {
+            self.kept.extend_from_slice(datagram);
+        }
+        self.leg.send(datagram)
+    }
+
+    /// Goes on to another endpoint, since this one has not taken a datagram.
+    pub(super) fn move_on(
+        &mut self,
+        context: &Context,
+        platform: &dyn Platform,
+        numbers: &mut u64,
+    ) -> Result<(), NoLeg> {
+        loop {
+            if self.leg.signs.has_answered.load(Ordering::Acquire) {
+                self.tried.clear();
+            }
+            let is_awaited = self.leg.signs.is_awaited.load(Ordering::Acquire);
+            self.port.failed(self.endpoint(), self.ends.client.ip());
+            self.tried.push(self.endpoint());
+            let Self { port, pool, ends, tried, .. } = self;
+            self.leg = Leg::choose(context, platform, port, *pool, *ends, tried, numbers)?;
+            if !is_awaited || self.kept.is_empty() || self.leg.send(&self.kept) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether nothing was seen since the last look.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.leg.signs.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether a datagram was seen.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.leg.signs.is_used.swap(false, Ordering::Relaxed) {
+            self.used = now;
+        } else if !self.leg.signs.is_awaited.load(Ordering::Relaxed) {
+            self.kept = Vec::new();
+        }
+    }
+}
+
+impl Leg {
+    /// Chooses an endpoint. Those that cannot be reached from here are added to `tried`.
+    fn choose(
+        context: &Context,
+        platform: &dyn Platform,
+        port: &Arc<Port>,
+        pool: PoolKind,
+        ends: Ends,
+        tried: &mut Vec<SocketAddr>,
+        numbers: &mut u64,
+    ) -> Result<Self, NoLeg> {
+        loop {
+            let chosen = port.choose(pool, ends, tried).ok_or(NoLeg::NoEndpoint)?;
+            match connect(platform, chosen.address) {
+                Ok(socket) => {
+                    *numbers += 1;
+                    return Ok(Self::start(context, port, ends, chosen, socket, *numbers));
+                }
+                Err(error) if is_refusal(&error) => {
+                    port.failed(chosen.address, ends.client.ip());
+                    tried.push(chosen.address);
+                }
+                Err(error) => return Err(NoLeg::Exhausted(error)),
+            }
+        }
+    }
+
+    fn start(
+        context: &Context,
+        port: &Arc<Port>,
+        ends: Ends,
+        chosen: Chosen,
+        socket: UdpSocket,
+        number: u64,
+    ) -> Self {
+        let (socket, signs) = (Arc::new(socket), Arc::new(Signs::default()));
+        let answers = Answers {
+            listener: Weak::clone(&context.listener),
+            failures: context.failures.clone(),
+            port: Arc::clone(port),
+            socket: Arc::clone(&socket),
+            signs: Arc::clone(&signs),
+            client: ends.client.into(),
+            failure: Failure { client: ends.client, leg: number },
+            endpoint: chosen.address,
+        };
+        let answers = tokio::spawn(answers.run()).abort_handle();
+        Self { number, chosen, socket, signs, answers }
+    }
+
+    /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has no room
+    /// for is dropped, which is no fault of the endpoint.
+    fn send(&self, datagram: &[u8]) -> bool {
+        self.signs.is_used.store(true, Ordering::Relaxed);
+        self.signs.is_awaited.store(true, Ordering::Release);
+        // Not by the socket of Tokio, which sends nothing until it has heard from the system that it may.
+        match SockRef::from(&*self.socket).send(datagram) {
+            Ok(_) => true,
+            Err(error) => !is_refusal(&error),
+        }
+    }
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        self.answers.abort();
+    }
+}
+
+fn connect(platform: &dyn Platform, endpoint: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = platform.socket(Protocol::Udp, endpoint)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&endpoint.into())?;
+    let socket = UdpSocket::from_std(socket.into())?;
+    // If nobody has the endpoint's port on this node, the system may have given it to the socket, which then
+    // talks to itself.
+    if socket.local_addr()? == endpoint {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(socket)
+}
+
+/// Sends the answers of an endpoint to the client.
+struct Answers {
+    listener: Weak<UdpSocket>,
+    failures: UnboundedSender<Failure>,
+    port: Arc<Port>,
+    socket: Arc<UdpSocket>,
+    signs: Arc<Signs>,
+    client: SockAddr,
+    failure: Failure,
+    endpoint: SocketAddr,
+}
+
+impl Answers {
+    async fn run(self) {
+        // An error without a datagram does not make a socket readable.
+        const INTEREST: Interest = Interest::READABLE.add(Interest::ERROR);
+        while self.socket.ready(INTEREST).await.is_ok() {
+            let receive = |buffer: &mut [u8], interest| {
+                self.socket.try_io(interest, || (&*SockRef::from(&*self.socket)).read(buffer))
+            };
+            // Each on its own: Tokio never tries when it is asked for two interests at once.
+            let receive = |buffer: &mut [u8]| match receive(buffer, Interest::READABLE) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    receive(buffer, Interest::ERROR)
+                }
+                result => result,
+            };
+            let is_over = with_buffer(|buffer| {
+                for _ in 0..AT_ONCE {
+                    match receive(buffer) {
+                        Ok(length) if self.send(&buffer[..length]) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                        Err(error) if !is_refusal(&error) => {}
+                        _ => return true,
+                    }
+                }
+                false
+            });
+            if is_over {
+                break;
+            }
+        }
+        // If the listener is closed, nobody is interested.
+        let _ = self.failures.send(self.failure);
+    }
+
+    /// Sends an answer. Returns whether the listener is open.
+    fn send(&self, answer: &[u8]) -> bool {
+        self.signs.is_used.store(true, Ordering::Relaxed);
+        self.signs.is_awaited.store(false, Ordering::Release);
+        if !self.signs.has_answered.swap(true, Ordering::AcqRel) {
+            self.port.succeeded(self.endpoint);
+        }
+        let Some(listener) = self.listener.upgrade() else { return false };
+        let _ = SockRef::from(&*listener).send_to(answer, &self.client);
+        true
+    }
+}

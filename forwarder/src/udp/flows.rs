@@ -1,0 +1,255 @@
+//! The flows of a listener.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{
+    error::Chain,
+    state::{PoolKind, Route},
+};
+use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
+
+use super::flow::{Context, Failure, Flow, NoLeg};
+use crate::{
+    forwarder::{Open, Serving, Shared},
+    listener::Listener,
+    port::{Ends, Port},
+    rarely::Rarely,
+    slots::{Full, Slot, source},
+};
+
+/// How long a flow must have been idle to make room for another.
+const IDLE: Duration = Duration::from_secs(1);
+
+pub(super) struct Flows {
+    shared: Arc<Shared>,
+    context: Context,
+    /// Where clients send datagrams.
+    address: SocketAddr,
+    by_client: HashMap<SocketAddr, Flow>,
+    /// How many flows each client has, who may have several ports.
+    counts: HashMap<IpAddr, usize>,
+    /// What may be ended to make room, as of the last look.
+    idle: Option<Idle>,
+    /// The number of the last way to an endpoint.
+    numbers: u64,
+    warned: Rarely,
+}
+
+/// Idle flows, the longest idle first.
+struct Idle {
+    of_client: HashMap<IpAddr, VecDeque<SocketAddr>>,
+    /// Those of clients with many flows first, and how many that are.
+    all: VecDeque<(usize, SocketAddr)>,
+}
+
+impl Flows {
+    pub(super) fn new(
+        open: &Open,
+        listener: &Arc<UdpSocket>,
+        failures: UnboundedSender<Failure>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(&open.shared),
+            context: Context { listener: Arc::downgrade(listener), failures },
+            address: open.address,
+            by_client: HashMap::new(),
+            counts: HashMap::new(),
+            idle: None,
+            numbers: 0,
+            warned: Rarely::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// Sends a client's datagram to the endpoint of the client's flow, which is started if there is none.
+    pub(super) fn forward(&mut self, serving: &Serving, client: SocketAddr, datagram: &[u8]) {
+        let flow = self.by_client.get(&client);
+        if flow.is_some_and(|flow| !Arc::ptr_eq(&flow.port, &serving.port)) {
+            // The address belongs to another Service port now.
+            self.end(client);
+        }
+        if !self.by_client.contains_key(&client) && !self.start(serving, client) {
+            return;
+        }
+        let Some(flow) = self.by_client.get_mut(&client) else { return };
+        if !flow.send(datagram) {
+            self.move_on(client);
+        }
+    }
+
+    /// Starts a flow. Returns whether the client has one now.
+    fn start(&mut self, serving: &Serving, client: SocketAddr) -> bool {
+        let Some(pool) = pool(&self.shared, &serving.listener, client.ip()) else { return false };
+        let Some(slot) = self.take_slot(&serving.port, client.ip()) else { return false };
+        let ends = Ends { client, destination: self.address };
+        let platform = &*self.shared.platform;
+        let Self { context, numbers, .. } = self;
+        match Flow::start(context, platform, &serving.port, pool, ends, slot, numbers) {
+            Ok(flow) => {
+                self.by_client.insert(client, flow);
+                *self.counts.entry(source(client.ip())).or_default() += 1;
+                true
+            }
+            Err(error) => {
+                self.report(&serving.port, &error);
+                false
+            }
+        }
+    }
+
+    fn take_slot(&mut self, port: &Port, client: IpAddr) -> Option<Slot> {
+        let (slots, service) = (Arc::clone(&self.shared.slots), &port.id().name.service);
+        let full = match slots.try_take(service, client) {
+            Ok(slot) => return Some(slot),
+            Err(full) => full,
+        };
+        if self.make_room(client, full)
+            && let Ok(slot) = slots.try_take(service, client)
+        {
+            return Some(slot);
+        }
+        slots.refuse(port.id(), client, full);
+        None
+    }
+
+    /// Ends an idle flow of the client, or else of a client who has more flows, so that a client with many
+    /// flows cannot end those of others. Returns whether there was one.
+    fn make_room(&mut self, client: IpAddr, full: Full) -> bool {
+        // A list for each tick at most: finding idle flows for each refused datagram would take all the time.
+        let mut idle = self.idle.take().unwrap_or_else(|| self.list_idle());
+        let client = source(client);
+        let is_idle = |flow: SocketAddr| self.by_client.get(&flow).is_some_and(Flow::is_quiet);
+        let own = idle.of_client.get_mut(&client);
+        let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
+        if found.is_none() && full != Full::Client {
+            let own = self.counts.get(&client).copied().unwrap_or(0);
+            let of_more = idle.all.front().is_some_and(|(count, _)| *count > own);
+            if of_more {
+                found = first(&mut idle.all, |(_, flow)| is_idle(*flow)).map(|(_, flow)| flow);
+            }
+        }
+        self.idle = Some(idle);
+        found.is_some_and(|flow| self.end(flow))
+    }
+
+    fn list_idle(&self) -> Idle {
+        let now = Instant::now();
+        let idle = self.by_client.iter();
+        let idle = idle.filter(|(_, flow)| flow.is_quiet() && now - flow.used >= IDLE);
+        let mut idle: Vec<(&SocketAddr, &Flow)> = idle.collect();
+        idle.sort_by_key(|(_, flow)| flow.used);
+        let mut of_client: HashMap<IpAddr, VecDeque<SocketAddr>> = HashMap::new();
+        for (client, _) in &idle {
+            of_client.entry(source(client.ip())).or_default().push_back(**client);
+        }
+        let count = |client: &SocketAddr| self.counts.get(&source(client.ip())).copied();
+        let all = idle.iter().map(|(client, _)| (count(client).unwrap_or(0), **client));
+        let mut all: Vec<(usize, SocketAddr)> = all.collect();
+        all.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        Idle { of_client, all: all.into() }
+    }
+
+    /// Moves the flow of a client to another endpoint, if it still has the one that failed.
+    pub(super) fn endpoint_failed(&mut self, failure: Failure) {
+        if self.by_client.get(&failure.client).is_some_and(|flow| flow.is_at(failure.leg)) {
+            self.move_on(failure.client);
+        }
+    }
+
+    fn move_on(&mut self, client: SocketAddr) {
+        let Self { by_client, context, shared, numbers, .. } = self;
+        let Some(flow) = by_client.get_mut(&client) else { return };
+        if let Err(error) = flow.move_on(context, &*shared.platform, numbers) {
+            let port = Arc::clone(&flow.port);
+            self.report(&port, &error);
+            self.end(client);
+        }
+    }
+
+    fn report(&mut self, port: &Port, error: &NoLeg) {
+        if let NoLeg::Exhausted(error) = error
+            && self.warned.is_due()
+        {
+            tracing::warn!(
+                service = %port.id().name, err = %Chain(error),
+                "Cannot make a socket for a flow, whose datagrams are dropped"
+            );
+        }
+    }
+
+    /// Ends the flows of other Service ports, and those whose endpoints no longer serve.
+    pub(super) fn end_unserved(&mut self, port: &Arc<Port>) {
+        self.retain(|flow| Arc::ptr_eq(&flow.port, port) && port.serves(flow.endpoint()));
+    }
+
+    /// Ends the flows that are idle.
+    pub(super) fn tick(&mut self, now: Instant, idle: Duration) {
+        self.idle = None;
+        self.retain(|flow| {
+            flow.look(now);
+            now - flow.used < idle
+        });
+    }
+
+    fn retain(&mut self, mut stays: impl FnMut(&mut Flow) -> bool) {
+        let Self { by_client, counts, .. } = self;
+        by_client.retain(|client, flow| {
+            let stays = stays(flow);
+            if !stays {
+                count_down(counts, client.ip());
+            }
+            stays
+        });
+    }
+
+    fn end(&mut self, client: SocketAddr) -> bool {
+        let ended = self.by_client.remove(&client).is_some();
+        if ended {
+            count_down(&mut self.counts, client.ip());
+        }
+        ended
+    }
+}
+
+fn count_down(counts: &mut HashMap<IpAddr, usize>, client: IpAddr) {
+    let client = source(client);
+    if let Some(count) = counts.get_mut(&client) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&client);
+        }
+    }
+}
+
+/// Takes items until one is as wanted.
+fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
+    std::iter::from_fn(|| items.pop_front()).find(is_wanted)
+}
+
+/// Whether a client may send datagrams to a listener.
+pub(super) fn is_allowed(listener: &Listener, client: IpAddr) -> bool {
+    let Some(sources) = listener.allowed_sources.as_deref() else { return true };
+    let client = client.to_canonical();
+    sources.iter().any(|net| net.contains(&client))
+}
+
+/// Returns the pool that serves a client, or `None` if the client is not served.
+fn pool(shared: &Shared, listener: &Listener, client: IpAddr) -> Option<PoolKind> {
+    match listener.route {
+        Route::Pool { pool, .. } => Some(pool),
+        Route::ExternalLocal => {
+            let local = shared.clients.read().unwrap_or_else(PoisonError::into_inner);
+            let is_local = local.contains(client.to_canonical());
+            Some(if is_local { PoolKind::Cluster } else { PoolKind::Local })
+        }
+        Route::Reject | Route::Drop => None,
+    }
+}

@@ -1,0 +1,74 @@
+//! When flows end.
+
+use std::{sync::Arc, time::Duration};
+
+use switchyard_core::model::Protocol;
+
+use super::*;
+use crate::support::{forwarder, id, listener, pool, service, until};
+
+#[test]
+fn idle_flows_end() {
+    let forwarder = forwarder(|config| config.udp_idle = Duration::from_millis(40));
+    let address = serve(&forwarder, port(&[echo("a"), echo("b")]));
+    let client = Client::new(1, address);
+    let first = client.ask();
+    until("the flow ends", || forwarder.usage().connections == 0);
+    assert_ne!(client.ask(), first, "a new flow");
+}
+
+#[test]
+fn flows_end_when_their_endpoints_serve_no_longer() {
+    let forwarder = forwarder(|_| {});
+    let [a, b, c] = ["a", "b", "c"].map(echo);
+    let address = serve(&forwarder, port(&[a, b]));
+    let clients = [Client::new(1, address), Client::new(1, address)];
+    let asked = [0, 1].map(|i| clients[i].ask());
+    let of = |name: &str| &clients[asked.iter().position(|asked| asked == name).unwrap()];
+
+    let mut changed = port(&[c]);
+    changed.draining = pool(&[b]);
+    forwarder.serve(&Arc::new(changed));
+    until("the flow ends", || forwarder.usage().connections == 1);
+    assert_eq!(of("b").ask(), "b", "an endpoint that drains keeps its flows");
+    assert_eq!(of("a").ask(), "c");
+
+    forwarder.serve(&Arc::new(port(&[])));
+    until("all flows end", || forwarder.usage().connections == 0);
+    of("a").send("?");
+    assert!(of("a").is_silent());
+}
+
+#[test]
+fn flows_end_with_their_listener_whose_address_is_free_then() {
+    let forwarder = forwarder(|_| {});
+    let mut address = serve(&forwarder, port(&[echo("a")]));
+    for round in 0..20 {
+        let client = Client::new(1, address);
+        assert_eq!(client.ask(), "a");
+        client.send("an answer to this may be on its way");
+        if round % 2 == 0 {
+            assert!(forwarder.close(Protocol::Udp, address));
+        } else {
+            forwarder.remove(&id("dns", Protocol::Udp));
+        }
+        drop(UdpSocket::bind(address).expect("the address is free"));
+        assert_eq!(forwarder.usage().connections, 0);
+        address = serve_at(&forwarder, port(&[echo("a")]), |l| l.address = address);
+    }
+}
+
+#[test]
+fn flows_end_when_another_service_port_gets_the_address() {
+    let forwarder = forwarder(|_| {});
+    let address = serve(&forwarder, port(&[echo("a")]));
+    let client = Client::new(1, address);
+    assert_eq!(client.ask(), "a");
+    let other = id("other", Protocol::Udp);
+    forwarder.serve(&Arc::new(service(&other, &[echo("b")])));
+    let mut changed = listener(&other);
+    changed.address = address;
+    assert_eq!(forwarder.listen(&changed).unwrap(), address);
+    assert_eq!(client.ask(), "b");
+    assert_eq!(forwarder.usage().connections, 1);
+}
