@@ -101,3 +101,43 @@ async fn start(
     let header = version.map_or(Vec::new(), |version| header(version, ends));
     Some(Started { endpoint, header, _chosen })
 }
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::{
+        model::{IpFamily, ServiceName, ServicePortId, ServicePortName, Spread},
+        state::ResolvedServicePort,
+    };
+
+    use super::*;
+    use crate::{forwarder::ForwarderConfig, listener::Listener, port::Port};
+
+    #[test]
+    fn local_policy_sends_only_clients_of_this_node_to_all_endpoints() {
+        let shared = Shared::new(ForwarderConfig::default());
+        let service = ServiceName::new("default", "web");
+        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
+        let id = ServicePortId { name, family: IpFamily::V4 };
+        let resolved = ResolvedServicePort {
+            id: id.clone(),
+            frontends: Vec::new(),
+            cluster: Vec::new().into(),
+            local: Vec::new().into(),
+            draining: Vec::new().into(),
+            affinity: None,
+            spread: Spread::RoundRobin,
+            proxy_protocol: None,
+        };
+        let listener = Listener {
+            port: id,
+            address: ([127, 0, 0, 1], 80).into(),
+            route: Route::ExternalLocal,
+            allowed_sources: None,
+        };
+        let port = Arc::new(Port::new(&Arc::new(resolved)));
+        let serving = Serving { port, listener };
+        let pool = |client: &str| pool(&shared, &serving, client.parse().unwrap());
+        assert_eq!(pool("127.0.0.1"), Some(PoolKind::Cluster));
+        assert_eq!(pool("198.51.100.7"), Some(PoolKind::Local));
+    }
+}
