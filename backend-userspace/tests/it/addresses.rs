@@ -1,0 +1,84 @@
+//! Addresses of Services that are the node's own.
+
+use std::net::TcpListener;
+
+use switchyard_core::testing::service;
+use switchyard_userspace::IntakeKind;
+
+use crate::common::{Node, answers, in_namespace, ip, servers, settings, start, web, web_slice};
+
+/// Runs a test on a node that has a Service with an endpoint.
+fn with_node(test: fn(Node)) {
+    in_namespace(move || {
+        let mut node = start(settings(IntakeKind::Addresses));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        test(node);
+    });
+}
+
+fn owned() -> String {
+    ip("-brief addr show dev switchyard0")
+}
+
+#[test]
+fn every_address_of_a_service_leads_to_the_endpoints() {
+    with_node(|mut node| {
+        for address in ["10.96.0.1:80", "192.0.2.1:30080"] {
+            assert_eq!(answers(address, 2), [Some(2); 2], "{address}");
+        }
+        assert_eq!(answers("10.96.0.1:81", 1), [None]);
+        node.sync([web_slice(&[])]);
+        assert_eq!(answers("10.96.0.1:80", 1), [None], "no endpoint");
+        assert!(owned().contains("10.96.0.1/32"));
+        node.sync([web().delete()]);
+        assert!(!owned().contains("10.96.0.1"));
+    });
+}
+
+#[test]
+fn what_others_change_is_repaired() {
+    with_node(|mut node| {
+        ip("addr del 10.96.0.1/32 dev switchyard0");
+        ip("addr add 10.96.0.9/32 dev switchyard0");
+        let report = node.full();
+        assert_eq!(report.drift.objects, 2);
+        assert!(owned().contains("10.96.0.1/32") && !owned().contains("10.96.0.9"));
+        assert_eq!(answers("10.96.0.1:80", 1), [Some(2)]);
+        assert!(node.full().drift.is_none());
+    });
+}
+
+#[test]
+fn an_address_that_another_device_has_is_not_added() {
+    with_node(|mut node| {
+        ip("addr add 203.0.113.5/32 dev lo");
+        let outside = web().set("spec.externalIPs", serde_json::json!(["203.0.113.5"]));
+        node.sync([outside.apply()]);
+        assert_eq!(answers("203.0.113.5:80", 1), [Some(2)]);
+        assert!(!owned().contains("203.0.113.5"));
+        node.sync([web().apply()]);
+        assert!(ip("addr show dev lo").contains("203.0.113.5"), "another program's address stays");
+    });
+}
+
+#[test]
+fn a_port_in_use_is_reported_and_tried_again() {
+    with_node(|mut node| {
+        let server = TcpListener::bind("192.0.2.1:30081").unwrap();
+        let taken = service("taken", "10.96.0.2").port("", "TCP", 80).node_port(30081);
+        let report = node.sync([taken.apply()]);
+        assert_eq!(report.skipped.len(), 0, "without endpoints, nothing listens");
+        let endpoints = switchyard_core::testing::slice("taken", "1").port("", "TCP", 8080);
+        let endpoint = switchyard_core::testing::endpoint("127.0.0.2", "node-1");
+        let report = node.sync([endpoints.endpoint(endpoint).apply()]);
+        let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
+        assert!(skipped.reason.contains("192.0.2.1:30081"), "{}", skipped.reason);
+        assert!(report.revisit_after.is_some());
+        assert_eq!(answers("10.96.0.2:80", 1), [Some(2)], "its other address is served");
+        drop(server);
+        let report = node.sync([]);
+        assert!(report.skipped.is_empty() && report.revisit_after.is_none());
+        assert_eq!(answers("192.0.2.1:30081", 1), [Some(2)]);
+    });
+}

@@ -1,0 +1,11 @@
+//! Tests of the intakes, in network namespaces of single threads, with real sockets and rules. One program, so
+//! that it is linked once.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+mod addresses;
+mod clean_up;
+mod common;
+mod loopback;
+mod redirect;

@@ -1,0 +1,89 @@
+//! Traffic that rules redirect.
+
+use switchyard_userspace::IntakeKind;
+
+use crate::common::{answers, in_namespace, ip, run, servers, settings, start, web, web_slice};
+
+/// Runs a test with the rules of each backend.
+fn with_each(test: fn(IntakeKind)) {
+    for kind in [IntakeKind::Nftables, IntakeKind::Iptables] {
+        in_namespace(move || test(kind));
+    }
+}
+
+const EVERYWHERE: [&str; 2] = ["10.96.0.1:80", "192.0.2.1:30080"];
+
+#[test]
+fn every_address_of_a_service_leads_to_the_endpoints() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2, 3]);
+        node.sync([web().apply(), web_slice(&[2, 3])]);
+        for address in EVERYWHERE {
+            assert_eq!(answers(address, 4), [2, 2, 3, 3].map(Some), "{kind}: {address}");
+        }
+    });
+}
+
+#[test]
+fn changes_of_endpoints_do_not_change_the_rules() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2, 3]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        assert_eq!(answers(EVERYWHERE[0], 2), [Some(2); 2]);
+        let report = node.sync([web_slice(&[3])]);
+        assert_eq!((report.bytes, report.added, report.removed), (0, 0, 0), "{kind}");
+        assert_eq!(answers(EVERYWHERE[0], 2), [Some(3); 2]);
+        // Without endpoints, the rules refuse; and with endpoints again, they redirect again.
+        assert!(node.sync([web_slice(&[])]).bytes > 0);
+        assert_eq!(answers(EVERYWHERE[0], 1), [None]);
+        node.sync([web_slice(&[2])]);
+        assert_eq!(answers(EVERYWHERE[1], 1), [Some(2)]);
+    });
+}
+
+#[test]
+fn an_address_goes_from_one_service_to_another() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        let other = switchyard_core::testing::service("other", "10.96.0.1").port("", "TCP", 80);
+        node.sync([web().delete(), other.apply()]);
+        assert_eq!(answers(EVERYWHERE[0], 1), [None], "{kind}: the other has no endpoints");
+        node.sync([other.delete(), web().apply()]);
+        assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
+    });
+}
+
+#[test]
+fn what_others_remove_is_repaired() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        ip("link del switchyard0");
+        match kind {
+            IntakeKind::Nftables => run("nft", "delete table ip switchyard-userspace"),
+            _ => run("iptables", "-w -t nat -F"),
+        };
+        assert_eq!(answers(EVERYWHERE[0], 1), [None]);
+        let report = node.full();
+        assert!(!report.drift.is_none(), "{kind}");
+        assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
+    });
+}
+
+#[test]
+fn a_second_start_takes_over() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        node.restart(crate::common::open(settings(kind)));
+        for address in EVERYWHERE {
+            assert_eq!(answers(address, 2), [Some(2); 2], "{kind}: {address}");
+        }
+    });
+}
