@@ -1,15 +1,19 @@
 //! Where traffic arrives, and what happens to it.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use ipnet::IpNet;
 use switchyard_core::{
     model::{Protocol, ServicePortId},
-    state::Route,
+    state::{PoolKind, Route},
 };
 use tokio::net::{TcpListener, UdpSocket};
 
-use crate::platform::Platform;
+use crate::{clients::LocalClients, platform::Platform};
 
 /// An address at which the traffic of a Service port arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +27,28 @@ pub struct Listener {
     pub route: Route,
     /// If present, connections from any other source are closed at once.
     pub allowed_sources: Option<Arc<[IpNet]>>,
+}
+
+impl Listener {
+    /// Whether a client is among the allowed sources.
+    pub(crate) fn allows(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        let sources = self.allowed_sources.as_deref();
+        sources.is_none_or(|sources| sources.iter().any(|net| net.contains(&client)))
+    }
+
+    /// Returns the pool that serves a client, or `None` if the route serves nobody.
+    pub(crate) fn pool(&self, client: IpAddr, local: &RwLock<LocalClients>) -> Option<PoolKind> {
+        match self.route {
+            Route::Pool { pool, .. } => Some(pool),
+            Route::ExternalLocal => {
+                let local = local.read().unwrap_or_else(PoisonError::into_inner);
+                let is_local = local.contains(client.to_canonical());
+                Some(if is_local { PoolKind::Cluster } else { PoolKind::Local })
+            }
+            Route::Reject | Route::Drop => None,
+        }
+    }
 }
 
 /// Why a [`Listener`] could not be opened.
@@ -80,6 +106,47 @@ impl Socket {
         match self {
             Self::Stream(socket) => socket.local_addr(),
             Self::Datagram(socket) => socket.local_addr(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::model::{IpFamily, ServiceName, ServicePortName};
+
+    use super::*;
+
+    fn listener(route: Route, sources: Option<&str>) -> Listener {
+        let service = ServiceName::new("default", "web");
+        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
+        Listener {
+            port: ServicePortId { name, family: IpFamily::V4 },
+            address: ([127, 0, 0, 1], 80).into(),
+            route,
+            allowed_sources: sources.map(|net| Arc::from([net.parse().unwrap()])),
+        }
+    }
+
+    #[test]
+    fn local_policy_sends_only_clients_of_this_node_to_all_endpoints() {
+        let pool = |route, client: &str| {
+            listener(route, None).pool(client.parse().unwrap(), &RwLock::default())
+        };
+        assert_eq!(pool(Route::ExternalLocal, "127.0.0.1"), Some(PoolKind::Cluster));
+        assert_eq!(pool(Route::ExternalLocal, "198.51.100.7"), Some(PoolKind::Local));
+        assert_eq!(pool(Route::Drop, "127.0.0.1"), None);
+    }
+
+    #[test]
+    fn allowed_sources_are_enforced_in_either_form_of_an_address() {
+        let open = listener(Route::ExternalLocal, None);
+        let restricted = listener(Route::ExternalLocal, Some("192.0.2.0/24"));
+        for (client, allowed) in
+            [("192.0.2.1", true), ("::ffff:192.0.2.1", true), ("198.51.100.7", false)]
+        {
+            let client: IpAddr = client.parse().unwrap();
+            assert!(open.allows(client));
+            assert_eq!(restricted.allows(client), allowed, "{client}");
         }
     }
 }

@@ -1,15 +1,9 @@
 //! One connection, from its client's arrival to its end.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, PoisonError},
-};
+use std::{net::SocketAddr, sync::Arc};
 
 use socket2::SockRef;
-use switchyard_core::{
-    model::Protocol,
-    state::{PoolKind, Route},
-};
+use switchyard_core::{model::Protocol, state::PoolKind};
 use tokio::{io::Interest, net::TcpStream, select};
 
 use super::{connect::connect, copy::copy, header::header, reset, tune};
@@ -23,31 +17,15 @@ use crate::{
 pub(super) fn admit(open: &Arc<Open>, client: TcpStream, address: SocketAddr) {
     let serving = open.now();
     let shared = &open.shared;
-    let admitted = pool(shared, &serving, address.ip())
-        .and_then(|pool| Some((pool, shared.slots.take(serving.port.id(), address.ip())?)));
+    let (listener, client_ip) = (&serving.listener, address.ip());
+    let pool = listener.pool(client_ip, &shared.clients).filter(|_| listener.allows(client_ip));
+    let admitted =
+        pool.and_then(|pool| Some((pool, shared.slots.take(serving.port.id(), client_ip)?)));
     match admitted {
         Some((pool, slot)) => {
             tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
         }
         None => reset(client),
-    }
-}
-
-/// Returns the pool that serves a client, or `None` if the client is not served.
-fn pool(shared: &Shared, serving: &Serving, client: IpAddr) -> Option<PoolKind> {
-    let listener = &serving.listener;
-    let client = client.to_canonical();
-    let sources = listener.allowed_sources.as_deref();
-    if sources.is_some_and(|sources| !sources.iter().any(|net| net.contains(&client))) {
-        return None;
-    }
-    match listener.route {
-        Route::Pool { pool, .. } => Some(pool),
-        Route::ExternalLocal => {
-            let local = shared.clients.read().unwrap_or_else(PoisonError::into_inner);
-            Some(if local.contains(client) { PoolKind::Cluster } else { PoolKind::Local })
-        }
-        Route::Reject | Route::Drop => None,
     }
 }
 
@@ -100,44 +78,4 @@ async fn start(
     let version = serving.port.proxy_protocol().filter(|_| protocol == Protocol::Tcp);
     let header = version.map_or(Vec::new(), |version| header(version, ends));
     Some(Started { endpoint, header, _chosen })
-}
-
-#[cfg(test)]
-mod tests {
-    use switchyard_core::{
-        model::{IpFamily, ServiceName, ServicePortId, ServicePortName, Spread},
-        state::ResolvedServicePort,
-    };
-
-    use super::*;
-    use crate::{forwarder::ForwarderConfig, listener::Listener, port::Port};
-
-    #[test]
-    fn local_policy_sends_only_clients_of_this_node_to_all_endpoints() {
-        let shared = Shared::new(ForwarderConfig::default());
-        let service = ServiceName::new("default", "web");
-        let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
-        let id = ServicePortId { name, family: IpFamily::V4 };
-        let resolved = ResolvedServicePort {
-            id: id.clone(),
-            frontends: Vec::new(),
-            cluster: Vec::new().into(),
-            local: Vec::new().into(),
-            draining: Vec::new().into(),
-            affinity: None,
-            spread: Spread::RoundRobin,
-            proxy_protocol: None,
-        };
-        let listener = Listener {
-            port: id,
-            address: ([127, 0, 0, 1], 80).into(),
-            route: Route::ExternalLocal,
-            allowed_sources: None,
-        };
-        let port = Arc::new(Port::new(&Arc::new(resolved)));
-        let serving = Serving { port, listener };
-        let pool = |client: &str| pool(&shared, &serving, client.parse().unwrap());
-        assert_eq!(pool("127.0.0.1"), Some(PoolKind::Cluster));
-        assert_eq!(pool("198.51.100.7"), Some(PoolKind::Local));
-    }
 }

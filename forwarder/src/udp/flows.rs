@@ -3,20 +3,16 @@
 use std::{
     collections::{HashMap, VecDeque},
     net::{IpAddr, SocketAddr},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use switchyard_core::{
-    error::Chain,
-    state::{PoolKind, Route},
-};
+use switchyard_core::error::Chain;
 use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::flow::{Context, Failure, Flow, NoLeg};
 use crate::{
     forwarder::{Open, Serving, Shared},
-    listener::Listener,
     port::{Ends, Port},
     rarely::Rarely,
     slots::{Full, Slot, source},
@@ -87,7 +83,8 @@ impl Flows {
 
     /// Starts a flow. Returns whether the client has one now.
     fn start(&mut self, serving: &Serving, client: SocketAddr) -> bool {
-        let Some(pool) = pool(&self.shared, &serving.listener, client.ip()) else { return false };
+        let pool = serving.listener.pool(client.ip(), &self.shared.clients);
+        let Some(pool) = pool else { return false };
         let Some(slot) = self.take_slot(&serving.port, client.ip()) else { return false };
         let ends = Ends { client, destination: self.address };
         let platform = &*self.shared.platform;
@@ -232,24 +229,4 @@ fn count_down(counts: &mut HashMap<IpAddr, usize>, client: IpAddr) {
 /// Takes items until one is as wanted.
 fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
     std::iter::from_fn(|| items.pop_front()).find(is_wanted)
-}
-
-/// Whether a client may send datagrams to a listener.
-pub(super) fn is_allowed(listener: &Listener, client: IpAddr) -> bool {
-    let Some(sources) = listener.allowed_sources.as_deref() else { return true };
-    let client = client.to_canonical();
-    sources.iter().any(|net| net.contains(&client))
-}
-
-/// Returns the pool that serves a client, or `None` if the client is not served.
-fn pool(shared: &Shared, listener: &Listener, client: IpAddr) -> Option<PoolKind> {
-    match listener.route {
-        Route::Pool { pool, .. } => Some(pool),
-        Route::ExternalLocal => {
-            let local = shared.clients.read().unwrap_or_else(PoisonError::into_inner);
-            let is_local = local.contains(client.to_canonical());
-            Some(if is_local { PoolKind::Cluster } else { PoolKind::Local })
-        }
-        Route::Reject | Route::Drop => None,
-    }
 }

@@ -22,10 +22,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use self::{
-    buffer::with_buffer,
-    flows::{Flows, is_allowed},
-};
+use self::{buffer::with_buffer, flows::Flows};
 use crate::forwarder::Open;
 
 /// How many datagrams are received before anything else is looked at.
@@ -71,7 +68,7 @@ fn receive(open: &Open, listener: &UdpSocket, flows: &mut Flows) {
     with_buffer(|buffer| {
         for _ in 0..AT_ONCE {
             match listener.try_recv_from(buffer) {
-                Ok((length, client)) if is_allowed(&serving.listener, client.ip()) => {
+                Ok((length, client)) if serving.listener.allows(client.ip()) => {
                     flows.forward(&serving, client, &buffer[..length]);
                 }
                 Ok(_) => {}
