@@ -5,8 +5,8 @@
 //! taken it: a hash of its name chooses.
 
 use std::{
-    collections::BTreeMap,
-    fmt,
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -60,9 +60,12 @@ pub struct Reachable {
     pub endpoints: usize,
 }
 
+/// A function that is called with all rows.
+type Show = dyn Fn(&[Reachable]) + Send + Sync;
+
 /// The receiver of the table: called with all rows, sorted, when a row has changed.
 #[derive(Clone)]
-pub struct ShowTable(Arc<dyn Fn(&[Reachable]) + Send + Sync>);
+pub struct ShowTable(Arc<Show>);
 
 impl ShowTable {
     /// Makes a receiver of a function, which the thread that syncs calls.
@@ -90,15 +93,15 @@ struct Entry {
 pub(crate) struct Loopback {
     families: PerFamily<bool>,
     entries: BTreeMap<ServicePortId, Entry>,
-    /// The Service port at each address, open or not.
-    taken: BTreeMap<(Protocol, SocketAddr), ServicePortId>,
+    /// The addresses that Service ports have, open or not.
+    taken: BTreeSet<(Protocol, SocketAddr)>,
     show: Option<ShowTable>,
     shown: Option<Vec<Reachable>>,
 }
 
 impl Loopback {
     pub(crate) fn new(families: PerFamily<bool>, show: Option<ShowTable>) -> Self {
-        Self { families, entries: BTreeMap::new(), taken: BTreeMap::new(), show, shown: None }
+        Self { families, entries: BTreeMap::new(), taken: BTreeSet::new(), show, shown: None }
     }
 
     /// Opens, changes or closes the addresses of a Service port. Returns how many were opened and closed.
@@ -111,94 +114,96 @@ impl Loopback {
         let protocol = id.name.protocol;
         let before = self.entries.remove(id);
         let known = before.as_ref().map(|entry| entry.row.address);
-        let before = before.map_or_else(Vec::new, |entry| entry.open);
-        let mut open = Vec::new();
-        let found = port.filter(|_| *self.families.get(id.family)).and_then(|port| {
-            let is_cluster_ip = |at| matches!(at, FrontendAddress::ClusterIp(_));
-            let frontend = port.frontends.iter().find(|frontend| is_cluster_ip(frontend.at))?;
-            Some((port, frontend, SocketAddr::new(frontend.at.ip()?, frontend.port)))
-        });
-        if let Some((port, frontend, cluster_ip)) = found {
-            let mut failed = None;
-            let mut listen = |address, route| {
-                let listener = Listener { port: id.clone(), address, route, allowed_sources: None };
-                let opened = forwarder.listen(&listener);
-                opened.inspect(|address| open.push(*address))
-            };
-            let note = |error: ListenError| failed = Some(Chain(&error).to_string());
-            let mut note = note;
-            let address = self.choose(id, known, |address| match serves(frontend.route) {
-                true => listen(address, frontend.route).map(|address| Some(address)),
-                false => Ok(None),
-            });
-            let address = address.unwrap_or_else(|(address, error)| {
-                note(error);
-                address
-            });
-            self.taken.insert((protocol, address), id.clone());
-            let node_port = port.frontends.iter().find(|f| f.at == FrontendAddress::NodePort);
-            let node_port = node_port.map(|frontend| {
-                let address = SocketAddr::new(address.ip(), frontend.port);
-                if serves(frontend.route) {
-                    let _ = listen(address, frontend.route).map_err(&mut note);
-                }
-                address
-            });
-            let endpoints = match frontend.route {
-                Route::Pool { pool, .. } => port.pool(pool).len(),
-                Route::ExternalLocal | Route::Reject | Route::Drop => 0,
-            };
-            let row = Reachable {
-                service: id.name.service.to_string(),
-                port: id.name.port.to_string(),
-                protocol: protocol.as_str(),
-                family: id.family.as_str(),
-                cluster_ip,
-                address,
-                node_port,
-                endpoints,
-            };
-            self.entries.insert(id.clone(), Entry { row, open: open.clone(), failed });
-        } else if let Some(address) = known {
+        if let Some(address) = known {
             self.taken.remove(&(protocol, address));
         }
-        let closed = before.iter().filter(|address| !open.contains(address));
-        let closed = closed.filter(|address| forwarder.close(protocol, **address)).count();
-        (open.iter().filter(|address| !before.contains(address)).count(), closed)
+        let served = port.filter(|_| *self.families.get(id.family));
+        let entry = served.and_then(|port| self.open_port(port, known, forwarder));
+        let before = before.map_or_else(Vec::new, |entry| entry.open);
+        let after = entry.as_ref().map_or(&[][..], |entry| &entry.open);
+        let opened = after.iter().filter(|address| !before.contains(address)).count();
+        let gone = before.iter().filter(|address| !after.contains(address));
+        let closed = gone.filter(|address| forwarder.close(protocol, **address)).count();
+        if let Some(entry) = entry {
+            self.taken.insert((protocol, entry.row.address));
+            self.entries.insert(id.clone(), entry);
+        }
+        (opened, closed)
+    }
+
+    /// Opens the addresses of a Service port, or changes those that are open.
+    fn open_port(
+        &self,
+        port: &ResolvedServicePort,
+        known: Option<SocketAddr>,
+        forwarder: &Forwarder,
+    ) -> Option<Entry> {
+        let find = |is_it: fn(FrontendAddress) -> bool| port.frontends.iter().find(|f| is_it(f.at));
+        let main = find(|at| matches!(at, FrontendAddress::ClusterIp(_)))?;
+        let cluster_ip = SocketAddr::new(main.at.ip()?, main.port);
+        let (mut open, mut failed) = (Vec::new(), None);
+        let mut listen = |address, route| {
+            // Without endpoints, connections are refused since nothing listens.
+            if !matches!(route, Route::Pool { .. } | Route::ExternalLocal) {
+                return Ok(address);
+            }
+            let listener =
+                Listener { port: port.id.clone(), address, route, allowed_sources: None };
+            let address = forwarder.listen(&listener).map_err(Box::new)?;
+            open.push(address);
+            Ok(address)
+        };
+        let mut note = |error: Box<ListenError>| failed = Some(Chain(&*error).to_string());
+        let (address, error) = self.choose(&port.id, known, |ip| listen(ip, main.route));
+        error.into_iter().for_each(&mut note);
+        let node_port = find(|at| at == FrontendAddress::NodePort).map(|frontend| {
+            let address = SocketAddr::new(address.ip(), frontend.port);
+            listen(address, frontend.route).map_err(&mut note).unwrap_or(address)
+        });
+        let endpoints = match main.route {
+            Route::Pool { pool, .. } => port.pool(pool).len(),
+            Route::ExternalLocal | Route::Reject | Route::Drop => 0,
+        };
+        let name = &port.id.name;
+        let row = Reachable {
+            service: name.service.to_string(),
+            port: name.port.to_string(),
+            protocol: name.protocol.as_str(),
+            family: port.id.family.as_str(),
+            cluster_ip,
+            address,
+            node_port,
+            endpoints,
+        };
+        Some(Entry { row, open, failed })
     }
 
     /// Chooses the address of a Service port: the known one, else the first that no other has, and that
-    /// `listen` can open. `listen` returns `None` if nothing is to be opened.
+    /// `listen` can open, else one that the system chooses. Returns the error with an address that could
+    /// not be opened.
     fn choose(
         &self,
         id: &ServicePortId,
         known: Option<SocketAddr>,
-        mut listen: impl FnMut(SocketAddr) -> Result<Option<SocketAddr>, ListenError>,
-    ) -> Result<SocketAddr, (SocketAddr, ListenError)> {
+        mut listen: impl FnMut(SocketAddr) -> Result<SocketAddr, Box<ListenError>>,
+    ) -> (SocketAddr, Option<Box<ListenError>>) {
         let ip: IpAddr = match id.family {
             IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
             IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
         };
         let start = preferred(id);
-        let offsets = (0..TRIES).map(|offset| FIRST + (start + offset) % PORTS);
-        let ports = offsets.map(|port| SocketAddr::new(ip, port));
-        let protocol = id.name.protocol;
-        let is_free = |address: &SocketAddr| !self.taken.contains_key(&(protocol, *address));
-        let mut last = None;
-        for address in known.into_iter().chain(ports.filter(is_free)) {
+        let ports = (0..TRIES).map(|offset| FIRST + (start + offset) % PORTS);
+        let is_free = |address: &SocketAddr| !self.taken.contains(&(id.name.protocol, *address));
+        let ours = ports.map(|port| SocketAddr::new(ip, port)).filter(is_free);
+        let any = SocketAddr::new(ip, 0);
+        for address in known.into_iter().chain(ours) {
             match listen(address) {
-                Ok(opened) => return Ok(opened.unwrap_or(address)),
-                Err(error) if error.source.kind() == std::io::ErrorKind::AddrInUse => {
-                    last = Some((address, error));
-                }
-                Err(error) => return Err((address, error)),
+                Ok(address) => return (address, None),
+                Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return (address, Some(error)),
             }
         }
-        match (listen(SocketAddr::new(ip, 0)), last) {
-            (Ok(Some(address)), _) => Ok(address),
-            (Ok(None), _) => Ok(SocketAddr::new(ip, FIRST + start)),
-            (Err(error), last) => Err(last.unwrap_or((SocketAddr::new(ip, FIRST + start), error))),
-        }
+        listen(any).map_or_else(|error| (any, Some(error)), |address| (address, None))
     }
 
     /// Shows the table if a row has changed.
@@ -212,11 +217,6 @@ impl Loopback {
             self.shown = Some(rows);
         }
     }
-}
-
-/// Whether connections at a frontend go to endpoints.
-fn serves(route: Route) -> bool {
-    matches!(route, Route::Pool { .. } | Route::ExternalLocal)
 }
 
 /// The number within the range of ports that a Service port begins with, the same in both families: the
