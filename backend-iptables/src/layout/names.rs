@@ -58,8 +58,11 @@ pub(crate) static SWITCHYARD: ChainNames = chain_names!("SWYD-");
 
 impl ChainNames {
     /// The chains that ipvs mode has, too, under the same names.
-    pub(crate) fn shared_with_ipvs(&self) -> [(Table, &'static str); 5] {
-        [
+    pub(crate) fn shared_with_ipvs(&self) -> Vec<(Table, &'static str)> {
+        if *self != KUBE_PROXY {
+            return Vec::new();
+        }
+        vec![
             (Table::Nat, self.services),
             (Table::Nat, self.postrouting),
             (Table::Nat, self.mark_masq),

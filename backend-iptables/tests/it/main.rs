@@ -8,5 +8,6 @@ mod foreign_nft_rules;
 mod golden;
 mod hand_over;
 mod host;
+mod namings;
 mod sync;
 mod weights;
