@@ -12,8 +12,6 @@ use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 #[cfg(target_os = "linux")]
 use switchyard_nft::{NftBackend, NftConfig};
 
-#[cfg(target_os = "linux")]
-use crate::intake::redirect::{self, Redirect};
 use crate::{
     IntakeKind, UserspaceConfig,
     intake::{
@@ -23,6 +21,8 @@ use crate::{
     },
     proxier::UserspaceProxier,
 };
+#[cfg(target_os = "linux")]
+use crate::{intake::redirect::Redirect, predecessor};
 
 /// userspace mode with its configuration.
 #[derive(Debug, Default)]
@@ -167,20 +167,20 @@ impl Backend for UserspaceBackend {
         Ok(Box::new(UserspaceProxier::new(forwarder, intake)))
     }
 
-    /// Removes the table, the chains and the device of every intake.
+    /// Removes the table, the chains and the device of every intake, and the chains of kube-proxy's own
+    /// userspace mode.
     fn clean_up(&self) -> Result<(), ProxierError> {
         #[cfg(target_os = "linux")]
         {
-            let iptables = match self.iptables().clean_up() {
+            // A node that cannot hold the rules of a backend has none.
+            let remove_rules = |backend: &dyn Backend| match backend.clean_up() {
                 Err(ProxierError::Unsupported { .. }) => Ok(()),
                 other => other,
             };
-            let nftables = match self.nftables().clean_up() {
-                Err(ProxierError::Unsupported { .. }) => Ok(()),
-                other => other,
-            };
-            let device = redirect::remove_device();
-            nftables.and(iptables).and(device)
+            let rules = [remove_rules(&self.nftables()), remove_rules(&self.iptables())];
+            let all = rules.into_iter().chain([predecessor::clean_up(), addresses::clean_up()]);
+            // Everything is tried before the first error is returned.
+            all.collect::<Vec<_>>().into_iter().collect()
         }
         #[cfg(not(target_os = "linux"))]
         addresses::clean_up()

@@ -17,6 +17,8 @@
 mod backend;
 mod config;
 mod intake;
+#[cfg(target_os = "linux")]
+mod predecessor;
 mod proxier;
 mod sockets;
 

@@ -28,7 +28,7 @@ use switchyard_core::{
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_interfaces::{DeviceError, DummyDevice};
 
-use super::{DEVICE, Intake};
+use super::{DEVICE, Intake, addresses};
 
 /// The address of the sockets for IPv4, of a range that no router forwards (RFC 3927).
 const V4: Ipv4Addr = Ipv4Addr::new(169, 254, 83, 89);
@@ -194,18 +194,12 @@ impl Intake for Redirect {
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.derived = DerivedState::default();
         self.rules.clean_up().await?;
-        remove_device()
+        addresses::clean_up()
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         self.rules.monitor()
     }
-}
-
-/// Removes the device of this mode with its addresses.
-pub(crate) fn remove_device() -> Result<(), ProxierError> {
-    let mut device = DummyDevice::open(DEVICE).map_err(failed("cannot reach rtnetlink"))?;
-    device.delete().map(drop).map_err(failed("cannot remove the device of this mode"))
 }
 
 fn own_address(family: IpFamily) -> IpAddr {

@@ -39,6 +39,39 @@ fn nothing_stays_of_any_intake() {
 }
 
 #[test]
+fn the_rules_of_kube_proxys_own_userspace_mode_are_removed() {
+    // kube-proxy 1.25, in short.
+    const NAT: &[&str] = &[
+        "-N KUBE-PORTALS-CONTAINER",
+        "-N KUBE-PORTALS-HOST",
+        "-N KUBE-NODEPORT-CONTAINER",
+        "-N KUBE-NODEPORT-HOST",
+        "-I PREROUTING -j KUBE-PORTALS-CONTAINER",
+        "-I OUTPUT -j KUBE-PORTALS-HOST",
+        "-A PREROUTING -m addrtype --dst-type LOCAL -j KUBE-NODEPORT-CONTAINER",
+        "-A OUTPUT -m addrtype --dst-type LOCAL -j KUBE-NODEPORT-HOST",
+        "-A KUBE-PORTALS-CONTAINER -d 10.0.0.1/32 -p tcp --dport 80 -j REDIRECT --to-ports 41000",
+        "-A PREROUTING -j ACCEPT",
+    ];
+    const FILTER: &[&str] = &[
+        "-N KUBE-NODEPORT-NON-LOCAL",
+        "-I INPUT -j KUBE-NODEPORT-NON-LOCAL",
+        "-A KUBE-NODEPORT-NON-LOCAL -p tcp --dport 41000 -j ACCEPT",
+    ];
+    for program in ["iptables-nft", "iptables-legacy"] {
+        in_namespace(move || {
+            for (table, rules) in [("nat", NAT), ("filter", FILTER)] {
+                rules.iter().for_each(|rule| drop(run(program, &format!("-w -t {table} {rule}"))));
+            }
+            UserspaceBackend::default().clean_up().unwrap();
+            let left = |table| run(program, &format!("-w -t {table} -S"));
+            assert!(!left("nat").contains("KUBE") && !left("filter").contains("KUBE"), "{program}");
+            assert!(left("nat").contains("-A PREROUTING -j ACCEPT"), "{program}");
+        });
+    }
+}
+
+#[test]
 fn rules_are_the_best_intake_and_loopback_is_never_chosen_unasked() {
     in_namespace(|| {
         let backend = UserspaceBackend::default();
