@@ -10,7 +10,7 @@ UNIT_CRATES = switchyard-core switchyard-config switchyard-klog switchyard-obser
 	switchyard-source-manifests api-standin demo public-api
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
-UNIT_LIBS = switchyard switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
+UNIT_LIBS = switchyard switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
 	switchyard-source-kube switchyard-userspace switchyard-xtables packet-rig
 
 # The crates with property tests.
