@@ -56,6 +56,7 @@ mod readmes {
         Config: "agent/config",
         Conntrack: "kernel/conntrack",
         Core: "proxy-core",
+        Forwarder: "forwarder",
         Interfaces: "kernel/interfaces",
         Iptables: "backend-iptables",
         Ipset: "kernel/ipset",
