@@ -4,7 +4,8 @@
 //! shared-memory packet switches", 1998): who holds places may take another one only while more are free.
 //! A Service that takes all that it may leaves half of the places, two leave a third; a single client
 //! leaves two thirds. So there is always a place for those who hold few, and nothing is set aside for them
-//! while nobody needs much.
+//! while nobody needs much. The protocols of a Service are counted apart: flows of UDP, which nobody ends, must
+//! not keep a client from connecting.
 
 use std::{
     collections::HashMap,
@@ -13,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use switchyard_core::model::{ServiceName, ServicePortId};
+use switchyard_core::model::{Protocol, ServiceName, ServicePortId};
 
 use crate::rarely::Rarely;
 
@@ -35,9 +36,12 @@ struct Taken {
     pipes: usize,
     listeners: usize,
     refused: u64,
-    services: HashMap<ServiceName, Service>,
+    services: HashMap<Owner, Service>,
     warned: Rarely,
 }
+
+/// A Service, in one protocol.
+type Owner = (ServiceName, Protocol);
 
 #[derive(Default)]
 struct Service {
@@ -49,7 +53,7 @@ struct Service {
 /// A place that is taken, until it is dropped.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
-    service: ServiceName,
+    owner: Owner,
     client: IpAddr,
 }
 
@@ -96,20 +100,18 @@ impl Slots {
     /// Takes a place for a connection of a client to a Service port. Returns `None` if the client, the
     /// Service or all together have as many as they may, which is counted and logged.
     pub(crate) fn take(self: &Arc<Self>, port: &ServicePortId, client: IpAddr) -> Option<Slot> {
-        self.try_take(&port.name.service, client)
-            .inspect_err(|full| self.refuse(port, client, *full))
-            .ok()
+        self.try_take(port, client).inspect_err(|full| self.refuse(port, client, *full)).ok()
     }
 
     pub(crate) fn try_take(
         self: &Arc<Self>,
-        service: &ServiceName,
+        port: &ServicePortId,
         client: IpAddr,
     ) -> Result<Slot, Full> {
-        let client = source(client);
+        let (owner, client) = (owner(port), source(client));
         let mut taken = self.lock();
         let free = self.free(&taken);
-        let own = taken.services.get(service);
+        let own = taken.services.get(&owner);
         let of_service = own.map_or(0, |own| own.connections);
         let of_client = own.and_then(|own| own.clients.get(&client)).copied().unwrap_or(0);
         if free == 0 {
@@ -122,10 +124,10 @@ impl Slots {
             return Err(Full::Client);
         }
         taken.connections += 1;
-        let own = taken.services.entry(service.clone()).or_default();
+        let own = taken.services.entry(owner.clone()).or_default();
         own.connections += 1;
         *own.clients.entry(client).or_default() += 1;
-        Ok(Slot { slots: Arc::clone(self), service: service.clone(), client })
+        Ok(Slot { slots: Arc::clone(self), owner, client })
     }
 
     pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: Full) {
@@ -133,7 +135,7 @@ impl Slots {
         let mut taken = self.lock();
         taken.refused += 1;
         let Taken { services, warned, connections, .. } = &mut *taken;
-        let warned = services.get_mut(&port.name.service).map_or(warned, |own| &mut own.warned);
+        let warned = services.get_mut(&owner(port)).map_or(warned, |own| &mut own.warned);
         let is_due = warned.is_due();
         let connections = *connections;
         drop(taken);
@@ -191,6 +193,10 @@ impl Slots {
     }
 }
 
+fn owner(port: &ServicePortId) -> Owner {
+    (port.name.service.clone(), port.name.protocol)
+}
+
 /// What counts as one client: an address, or all addresses that begin like an IPv6 address, since one host
 /// can have them all (RFC 4291, section 2.5.4).
 pub(crate) fn source(client: IpAddr) -> IpAddr {
@@ -204,7 +210,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.lock();
         taken.connections -= 1;
-        let Some(own) = taken.services.get_mut(&self.service) else { return };
+        let Some(own) = taken.services.get_mut(&self.owner) else { return };
         own.connections -= 1;
         if let Some(of_client) = own.clients.get_mut(&self.client) {
             *of_client -= 1;
@@ -213,7 +219,7 @@ impl Drop for Slot {
             }
         }
         if own.connections == 0 {
-            taken.services.remove(&self.service);
+            taken.services.remove(&self.owner);
         }
     }
 }
@@ -232,14 +238,22 @@ impl Drop for PipeSlot {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::model::{IpFamily, ServicePortName};
+
     use super::*;
 
     fn client(i: u8) -> IpAddr {
         [192, 0, 2, i].into()
     }
 
-    fn service(name: &str) -> ServiceName {
-        ServiceName::new("default", name)
+    fn port(name: &str, protocol: Protocol) -> ServicePortId {
+        let service = ServiceName::new("default", name);
+        let name = ServicePortName { service, port: "p".into(), protocol };
+        ServicePortId { name, family: IpFamily::V4 }
+    }
+
+    fn service(name: &str) -> ServicePortId {
+        port(name, Protocol::Tcp)
     }
 
     /// Takes places until one is refused.
@@ -261,6 +275,16 @@ mod tests {
         assert_eq!((held.len(), full), (300, Full::Client));
         assert!(slots.try_take(&service("web"), client(2)).is_ok(), "another client");
         assert!(slots.try_take(&service("api"), client(1)).is_ok(), "another Service");
+    }
+
+    #[test]
+    fn the_flows_of_a_client_leave_places_for_its_connections() {
+        let slots = Slots::new(900);
+        let flow = || slots.try_take(&port("dns", Protocol::Udp), client(1)).ok();
+        let flows: Vec<Slot> = std::iter::from_fn(flow).collect();
+        assert_eq!(flows.len(), 300);
+        let (connections, full) = fill(&slots, "dns", &[1]);
+        assert_eq!((connections.len(), full), (200, Full::Client), "a third of what is left");
     }
 
     #[test]
@@ -322,14 +346,8 @@ mod tests {
 
     #[test]
     fn refusals_are_counted() {
-        use switchyard_core::model::{IpFamily, Protocol, ServicePortName};
         let slots = Slots::new(0);
-        let name = ServicePortName {
-            service: service("web"),
-            port: "http".into(),
-            protocol: Protocol::Tcp,
-        };
-        assert!(slots.take(&ServicePortId { name, family: IpFamily::V4 }, client(1)).is_none());
+        assert!(slots.take(&service("web"), client(1)).is_none());
         assert_eq!(slots.refused(), 1);
     }
 }

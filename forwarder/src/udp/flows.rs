@@ -103,13 +103,13 @@ impl Flows {
     }
 
     fn take_slot(&mut self, port: &Port, client: IpAddr) -> Option<Slot> {
-        let (slots, service) = (Arc::clone(&self.shared.slots), &port.id().name.service);
-        let full = match slots.try_take(service, client) {
+        let slots = Arc::clone(&self.shared.slots);
+        let full = match slots.try_take(port.id(), client) {
             Ok(slot) => return Some(slot),
             Err(full) => full,
         };
         if self.make_room(client, full)
-            && let Ok(slot) = slots.try_take(service, client)
+            && let Ok(slot) = slots.try_take(port.id(), client)
         {
             return Some(slot);
         }
