@@ -30,8 +30,10 @@ use switchyard_interfaces::{DeviceError, DummyDevice};
 
 use super::{DEVICE, Intake, addresses};
 
-/// The address of the sockets for IPv4, of a range that no router forwards (RFC 3927).
-const V4: Ipv4Addr = Ipv4Addr::new(169, 254, 83, 89);
+/// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890, section
+/// 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network from there
+/// (`sctp_bind_addr_copy` in `net/sctp/bind_addr.c`).
+const V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 83);
 /// The address of the sockets for IPv6, of a range for private use (RFC 4193).
 const V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x7769, 0x7463, 0, 0, 0, 0, 1);
 
