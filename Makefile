@@ -36,7 +36,7 @@ help:
 	@echo "make test-vm-quick  a selection of them"
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
 	@echo "make api    rewrite docs/api, after a change of a public API"
-	@echo "make bench  how long syncs take, beside the floor (needs root)"
+	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
 	@echo "            swap an image into a cluster's kube-proxy, check with packets, and swap back"
 	@echo "make e2e-restore KUBECONFIG=FILE"
@@ -209,6 +209,7 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench ranges
 	$(CARGO) bench --package switchyard-nft --bench spread
 	$(CARGO) bench --package switchyard-iptables --bench sync
+	$(CARGO) bench --package switchyard-userspace --bench traffic
 
 # On a real cluster (docs/e2e.md). KUBECONFIG, IMAGE and E2E_IMAGE come from the command line or the
 # environment.

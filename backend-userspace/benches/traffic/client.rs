@@ -1,0 +1,166 @@
+//! The client's process: what one address of a Service or endpoint gives.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpStream, UdpSocket},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    crowd::Crowd,
+    hosts::{self, BULK, CLIENTS, ECHO, SHORT, word},
+};
+
+/// How long each measurement takes.
+const TIME: Duration = Duration::from_millis(500);
+
+/// How many threads connect at the same time.
+const CONNECTING: usize = 8;
+
+/// UDP: how many threads there are, and sockets of each.
+const SENDING: usize = 2;
+const SOCKETS: usize = 32;
+
+/// Is the process of the client.
+pub fn run() {
+    test_netns::enter_new_namespace();
+    let mut idle = Vec::new();
+    let mut crowd = None;
+    hosts::serve(|request, words| match request {
+        "network" => {
+            hosts::join("10.1.0.1", (0..CLIENTS).map(|number| hosts::client(number.into())));
+            Vec::new()
+        }
+        "bulk" => vec![bulk(word(words), word(words))],
+        "short" => vec![short(word(words))],
+        "latency" => latency(word(words)).into(),
+        "datagrams" => vec![datagrams(word(words))],
+        // So many connections, which stay idle; none ends those.
+        "idle" => {
+            let to = word(words);
+            idle = (0..word(words)).map(|_| exchanged(to)).collect();
+            Vec::new()
+        }
+        "crowd" => {
+            let made = Crowd::connect(word(words), word(words));
+            let missing = made.missing as f64;
+            crowd = Some(made);
+            vec![missing]
+        }
+        "load" => {
+            let crowd = crowd.take().expect("there are connections");
+            crowd.load(word(words), word(words), word(words)).into()
+        }
+        _ => panic!("no request is called {request}"),
+    });
+}
+
+/// How many bytes a second come by so many connections.
+fn bulk(to: Ipv4Addr, connections: usize) -> f64 {
+    let (over, bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let receive = || {
+            let mut stream = TcpStream::connect((to, BULK)).expect("connected");
+            let mut buffer = vec![0; 256 * 1024];
+            while !over.load(Ordering::Relaxed) {
+                let length = stream.read(&mut buffer).expect("there is more");
+                bytes.fetch_add(length, Ordering::Relaxed);
+            }
+        };
+        (0..connections).for_each(|_| drop(scope.spawn(receive)));
+        // Windows grow first.
+        thread::sleep(TIME / 5);
+        let (before, begun) = (bytes.load(Ordering::Relaxed), Instant::now());
+        thread::sleep(TIME);
+        let received = bytes.load(Ordering::Relaxed) - before;
+        over.store(true, Ordering::Relaxed);
+        received as f64 / begun.elapsed().as_secs_f64()
+    })
+}
+
+/// How many connections a second are made, each for one byte and its answer.
+fn short(to: Ipv4Addr) -> f64 {
+    let begun = Instant::now();
+    let count = || {
+        let mut count = 0;
+        while begun.elapsed() < TIME {
+            let mut stream = TcpStream::connect((to, SHORT)).expect("connected");
+            stream.write_all(b"x").expect("sent");
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).expect("an answer");
+            assert_eq!(answer, b"x");
+            count += 1;
+        }
+        count
+    };
+    let count: usize = thread::scope(|scope| {
+        let threads: Vec<_> = (0..CONNECTING).map(|_| scope.spawn(count)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    count as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// How long an answer takes, by one connection, in seconds: the median and the 99th percentile.
+fn latency(to: Ipv4Addr) -> [f64; 2] {
+    let mut stream = exchanged(to);
+    let begun = Instant::now();
+    let mut times = Vec::new();
+    while begun.elapsed() < TIME {
+        let sent = Instant::now();
+        exchange(&mut stream);
+        times.push(sent.elapsed());
+    }
+    percentiles(times)
+}
+
+/// The median and the 99th percentile, in seconds.
+pub fn percentiles(mut times: Vec<Duration>) -> [f64; 2] {
+    times.sort_unstable();
+    [50, 99].map(|percent| {
+        times.get(times.len() * percent / 100).map_or(f64::NAN, Duration::as_secs_f64)
+    })
+}
+
+/// A connection that has an endpoint.
+fn exchanged(to: Ipv4Addr) -> TcpStream {
+    let mut stream = TcpStream::connect((to, ECHO)).expect("connected");
+    stream.set_nodelay(true).expect("an option");
+    exchange(&mut stream);
+    stream
+}
+
+fn exchange(stream: &mut TcpStream) {
+    stream.write_all(&[7; 64]).expect("sent");
+    stream.read_exact(&mut [0; 64]).expect("an answer");
+}
+
+/// How many datagrams a second are answered. Each thread sends by all its sockets, and then waits for all
+/// answers.
+fn datagrams(to: Ipv4Addr) -> f64 {
+    let begun = Instant::now();
+    let exchange = || {
+        let socket = || {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+            socket.connect((to, ECHO)).expect("a route");
+            socket.set_read_timeout(Some(Duration::from_millis(100))).expect("an option");
+            socket
+        };
+        let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| socket()).collect();
+        let mut answers = 0;
+        while begun.elapsed() < TIME {
+            for socket in &sockets {
+                socket.send(&[7; 100]).expect("sent");
+            }
+            let received = sockets.iter().filter(|socket| socket.recv(&mut [0; 128]).is_ok());
+            answers += received.count();
+        }
+        answers
+    };
+    let answers: usize = thread::scope(|scope| {
+        let threads: Vec<_> = (0..SENDING).map(|_| scope.spawn(exchange)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    answers as f64 / begun.elapsed().as_secs_f64()
+}

@@ -1,0 +1,97 @@
+//! Each way to an endpoint, beside the direct one.
+
+use crate::{
+    hosts::{self, Hosts, Process},
+    proxy::{ADDRESSES, NFTABLES, PLAIN, REDIRECT},
+};
+
+/// The ways are taken by turns, so that what else the machine does meets all.
+const ROUNDS: usize = 3;
+
+/// How many idle connections there are when memory is looked at.
+const IDLE: usize = 2_000;
+
+/// The ways, and what they are called in the table. Without a name, clients connect to the endpoint.
+const WAYS: [(Option<&str>, &str); 5] = [
+    (None, "direct"),
+    (Some(NFTABLES), "nftables backend"),
+    (Some(PLAIN), "plain proxy"),
+    (Some(REDIRECT), "userspace: redirect"),
+    (Some(ADDRESSES), "userspace: addresses"),
+];
+
+/// What is measured, and how many of its units are shown as one.
+const COLUMNS: [(&str, f64); 6] = [
+    ("1 conn., MB/s", 1e6),
+    ("8 conn., MB/s", 1e6),
+    ("connections/s", 1.0),
+    ("latency, us", 1e-6),
+    ("p99, us", 1e-6),
+    ("datagrams/s", 1.0),
+];
+
+pub fn run() {
+    let mut hosts = Hosts::start();
+    let mut measured = WAYS.map(|_| Vec::new());
+    let mut memory = WAYS.map(|_| None);
+    for round in 0..ROUNDS {
+        for ((way, _), (measured, memory)) in WAYS.iter().zip(measured.iter_mut().zip(&mut memory))
+        {
+            let mut proxy = way.map(|way| Process::start(&[crate::PROXY, way]));
+            let to = match way {
+                None => hosts::server(0),
+                Some(PLAIN) => hosts::NODE,
+                Some(_) => hosts::service(0),
+            };
+            if let Some(proxy) = &mut proxy {
+                let () = proxy.ask("services 1");
+            }
+            let client = &mut hosts.client;
+            let [one, eight] = [1, 8].map(|count| client.ask::<f64>(format!("bulk {to} {count}")));
+            let short: f64 = client.ask(format!("short {to}"));
+            let [median, worst]: [f64; 2] = client.ask(format!("latency {to}"));
+            let is_udp = *way != Some(PLAIN);
+            let datagrams = if is_udp { client.ask(format!("datagrams {to}")) } else { f64::NAN };
+            measured.push([one, eight, short, median, worst, datagrams]);
+            let is_proxy = matches!(*way, Some(PLAIN | REDIRECT | ADDRESSES));
+            if let (true, Some(proxy)) = (is_proxy && round == 0, &proxy) {
+                let before = proxy.memory();
+                let () = client.ask(format!("idle {to} {IDLE}"));
+                *memory = Some((proxy.memory() - before) / IDLE as f64);
+                let () = client.ask(format!("idle {to} 0"));
+            }
+        }
+    }
+    println!("Medians of {ROUNDS} rounds, and their ratios to the direct way:");
+    print!("{:<21}", "");
+    COLUMNS.iter().for_each(|(name, _)| print!("{name:>19}"));
+    println!();
+    let direct = medians(&measured[0]);
+    for ((_, name), rounds) in WAYS.iter().zip(&measured) {
+        print!("{name:<21}");
+        for ((value, direct), (_, unit)) in medians(rounds).into_iter().zip(direct).zip(COLUMNS) {
+            if value.is_nan() {
+                print!("{:>19}", "-");
+            } else {
+                print!("{:>12.0} ({:.2})", value / unit, value / direct);
+            }
+        }
+        println!();
+    }
+    println!(
+        "Memory of the process for each of {IDLE} idle connections, without the kernel's sockets:"
+    );
+    for ((_, name), memory) in WAYS.iter().zip(memory) {
+        if let Some(bytes) = memory {
+            println!("{name:<21}{bytes:>12.0} bytes");
+        }
+    }
+}
+
+fn medians<const N: usize>(rounds: &[[f64; N]]) -> [f64; N] {
+    std::array::from_fn(|column| {
+        let mut values: Vec<f64> = rounds.iter().map(|round| round[column]).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    })
+}

@@ -1,0 +1,44 @@
+//! What traffic gets through userspace mode, beside the nftables backend, a plain proxy and no Service at
+//! all, in one run; and what a Service does under load.
+//!
+//! `cargo bench -p switchyard-userspace --bench traffic [-- comparison | load [CONNECTIONS [DATAGRAMS]]]`, as root. The hosts are
+//! network namespaces of this program's own: client, node, and endpoints, which vanish with the program.
+//! Client, endpoints and proxy are processes, so that each has all the file descriptors of a process, and
+//! memory and time of its own: the program runs itself, with a role.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
+
+mod client;
+mod comparison;
+mod crowd;
+mod endpoints;
+mod hosts;
+mod load;
+mod proxy;
+
+use std::env;
+
+use hosts::{CLIENT, ENDPOINTS, PROXY};
+use test_netns::in_namespace;
+
+fn main() {
+    // Cargo passes flags such as `--bench`.
+    let arguments: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        [CLIENT] => client::run(),
+        [ENDPOINTS] => endpoints::run(),
+        [PROXY, way] => proxy::run(way),
+        [] => {
+            in_namespace(comparison::run);
+            in_namespace(|| load::run(None, None));
+        }
+        ["comparison"] => in_namespace(comparison::run),
+        ["load", numbers @ ..] => {
+            let mut numbers = numbers.iter().map(|number| number.parse().expect("a number"));
+            let (connections, rate) = (numbers.next(), numbers.next());
+            in_namespace(|| load::run(connections, rate));
+        }
+        _ => panic!("unknown arguments: {arguments:?}"),
+    }
+}

@@ -1,0 +1,128 @@
+//! The process with the proxy, on the node.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{
+    config::NodeConfig,
+    model::PerFamily,
+    objects::Event,
+    proxier::{Backend, Proxier},
+    testing::{NODE, Stepped, endpoint, service, slice},
+};
+use switchyard_nft::{NftBackend, NftConfig};
+use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    runtime::Runtime,
+};
+
+use crate::hosts::{self, BULK, ECHO, SHORT, server};
+
+/// How often endpoints change under load.
+const CHURN: Duration = Duration::from_millis(100);
+
+/// The ways to the endpoints that need a process: with [`PLAIN`], clients connect to the node's address,
+/// otherwise to the cluster IPs of Services.
+pub const PLAIN: &str = "plain";
+pub const NFTABLES: &str = "nftables";
+pub const REDIRECT: &str = "redirect";
+pub const ADDRESSES: &str = "addresses";
+
+/// Is the process of the proxy.
+pub fn run(way: &str) {
+    let config = |intake| {
+        let mut config = UserspaceConfig::default();
+        config.intake = Some(intake);
+        config.families = PerFamily { v4: true, v6: false };
+        config
+    };
+    let backend: Box<dyn Backend> = match way {
+        PLAIN => return plain(),
+        NFTABLES => Box::new(NftBackend::new(NftConfig::default())),
+        REDIRECT => Box::new(UserspaceBackend::new(config(IntakeKind::Nftables))),
+        ADDRESSES => Box::new(UserspaceBackend::new(config(IntakeKind::Addresses))),
+        _ => panic!("no way is called {way}"),
+    };
+    let proxier: Box<dyn Proxier> = backend.open().expect("the backend opens");
+    let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
+    hosts::serve(|request, words| {
+        match request {
+            // So many Services, each with the first endpoint.
+            "services" => {
+                let count: usize = hosts::word(words);
+                node.sync((0..count).flat_map(|number| [made(number), endpoints(number, &[0])]));
+            }
+            // Endpoints come and go for so many seconds, but for those of the last Service, whose number
+            // is the first word.
+            "churn" => return vec![churn(&mut node, hosts::word(words), hosts::word(words))],
+            _ => panic!("no request is called {request}"),
+        }
+        Vec::new()
+    });
+    node.clean_up();
+}
+
+fn made(number: usize) -> Event {
+    service(&format!("s{number}"), &hosts::service(number).to_string())
+        .port("bulk", "TCP", BULK.into())
+        .port("short", "TCP", SHORT.into())
+        .port("echo", "TCP", ECHO.into())
+        .port("datagrams", "UDP", ECHO.into())
+        .apply()
+}
+
+fn endpoints(number: usize, servers: &[u8]) -> Event {
+    let made = slice(&format!("s{number}"), "a")
+        .port("bulk", "TCP", BULK.into())
+        .port("short", "TCP", SHORT.into())
+        .port("echo", "TCP", ECHO.into())
+        .port("datagrams", "UDP", ECHO.into());
+    let ends = servers.iter().map(|number| endpoint(&server(*number).to_string(), "elsewhere"));
+    ends.fold(made, |made, endpoint| made.endpoint(endpoint)).apply()
+}
+
+/// Replaces the endpoints of each Service with others, again and again. Returns the number of changes.
+fn churn(node: &mut Stepped<Box<dyn Proxier>>, services: usize, seconds: f64) -> f64 {
+    let begun = Instant::now();
+    let mut changes = 0;
+    while begun.elapsed().as_secs_f64() < seconds {
+        let round = changes / services;
+        let servers: &[u8] = if round.is_multiple_of(2) { &[1, 2] } else { &[3] };
+        // A tenth of the Services each time.
+        for _ in 0..services.div_ceil(10) {
+            node.apply([endpoints(changes % services, servers)]);
+            changes += 1;
+        }
+        node.try_sync().expect("a sync");
+        sleep(CHURN);
+    }
+    changes as f64
+}
+
+/// A proxy that accepts, connects and copies, and nothing else.
+fn plain() {
+    let runtime = Runtime::new().expect("threads");
+    for port in [BULK, SHORT, ECHO] {
+        let address = SocketAddr::from((hosts::NODE, port));
+        let listener = runtime.block_on(TcpListener::bind(address)).expect("the port is free");
+        runtime.spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass_on(client, (server(0), port)));
+            }
+        });
+    }
+    hosts::serve(|_, _| Vec::new());
+    runtime.shutdown_background();
+}
+
+async fn pass_on(mut client: TcpStream, to: (Ipv4Addr, u16)) -> std::io::Result<()> {
+    let mut endpoint = TcpStream::connect(to).await?;
+    client.set_nodelay(true)?;
+    endpoint.set_nodelay(true)?;
+    copy_bidirectional(&mut client, &mut endpoint).await.map(drop)
+}
