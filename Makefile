@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
-.PHONY: static help demo unit test tests soak bench fmt clippy deny features doc package api shell \
+.PHONY: portable static help demo unit test tests soak bench fmt clippy deny features doc package api shell \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -58,7 +58,7 @@ unit:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS.
-test: fmt clippy shell features fuzz deny doc package static tests test-ipvs
+test: fmt clippy shell features portable fuzz deny doc package static tests test-ipvs
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -111,6 +111,10 @@ package:
 # The public API of each library. A test compares it with the sources.
 api:
 	SWITCHYARD_WRITE_API=1 $(CARGO) test --quiet --package public-api --test listings
+
+# Whether userspace mode compiles for Windows and macOS, as far as their standard libraries are installed.
+portable:
+	@scripts/check-portable.sh
 
 deny:
 	@scripts/install-tools.sh cc cargo-deny

@@ -7,10 +7,6 @@ use switchyard_core::{
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
 use switchyard_forwarder::Forwarder;
-#[cfg(target_os = "linux")]
-use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
-#[cfg(target_os = "linux")]
-use switchyard_nft::{NftBackend, NftConfig};
 
 use crate::{
     IntakeKind, UserspaceConfig,
@@ -18,101 +14,85 @@ use crate::{
         Intake,
         addresses::{self, Addresses},
         loopback::Loopback,
+        redirect::{Redirects, Rules},
     },
     proxier::UserspaceProxier,
 };
-#[cfg(target_os = "linux")]
-use crate::{intake::redirect::Redirect, predecessor};
 
 /// userspace mode with its configuration.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UserspaceBackend {
     config: UserspaceConfig,
-    /// The intake that the last probe chose. The choice means running programs.
+    redirects: Redirects,
+    /// The intake that the first probe chose. The choice means running programs.
     chosen: Mutex<Option<IntakeKind>>,
+}
+
+impl Default for UserspaceBackend {
+    fn default() -> Self {
+        Self::new(UserspaceConfig::default())
+    }
 }
 
 impl UserspaceBackend {
     /// Creates the backend with this configuration.
     pub fn new(config: UserspaceConfig) -> Self {
-        Self { config, chosen: Mutex::default() }
-    }
-
-    /// The backend whose rules redirect traffic, in a table of its own.
-    #[cfg(target_os = "linux")]
-    fn nftables(&self) -> NftBackend {
-        let mut config = NftConfig::default();
-        config.table = "switchyard-userspace";
-
-        config.families = self.config.families;
-        config.masquerade_bit = self.config.masquerade_bit;
-        NftBackend::new(config)
-    }
-
-    /// The backend whose rules redirect traffic, in chains of its own.
-    #[cfg(target_os = "linux")]
-    fn iptables(&self) -> IptablesBackend {
-        let mut config = IptablesConfig::default();
-        config.chains = ChainNaming::Switchyard;
-
-        config.families = self.config.families;
-        config.masquerade_bit = self.config.masquerade_bit;
-        IptablesBackend::new(config)
+        Self { redirects: Redirects::new(&config), config, chosen: Mutex::default() }
     }
 
     /// Finds out whether this node can run an intake.
-    fn try_intake(&self, kind: IntakeKind) -> Result<(), String> {
+    fn probe_intake(&self, kind: IntakeKind) -> Result<(), String> {
         match kind {
-            #[cfg(target_os = "linux")]
-            IntakeKind::Nftables => redirects(&self.nftables()),
-            #[cfg(target_os = "linux")]
-            IntakeKind::Iptables => redirects(&self.iptables()),
-            #[cfg(not(target_os = "linux"))]
-            IntakeKind::Nftables | IntakeKind::Iptables => {
-                Err("this system is not Linux".to_owned())
-            }
+            IntakeKind::Nftables => self.redirects.probe(Rules::Nftables),
+            IntakeKind::Iptables => self.redirects.probe(Rules::Iptables),
             IntakeKind::Addresses => addresses::probe(),
             IntakeKind::Loopback => Ok(()),
         }
     }
 
-    /// Chooses the intake, once, and logs why it is that one.
+    /// Returns the intake, which is chosen once. The choice is logged with its reason.
     fn choose(&self) -> Result<IntakeKind, Unusable> {
         let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kind) = *chosen {
-            return Ok(kind);
+        match *chosen {
+            Some(kind) => Ok(kind),
+            None => Ok(*chosen.insert(match self.config.intake {
+                Some(kind) => self.choose_configured(kind)?,
+                None => self.choose_best()?,
+            })),
         }
-        if let Some(kind) = self.config.intake {
-            let unusable = |why| Unusable::Node(format!("the intake {kind} cannot be used: {why}"));
-            self.try_intake(kind).map_err(unusable)?;
-            tracing::info!(intake = %kind, "userspace mode has the intake that is configured");
-            return Ok(*chosen.insert(kind));
-        }
+    }
+
+    fn choose_configured(&self, kind: IntakeKind) -> Result<IntakeKind, Unusable> {
+        self.probe_intake(kind)
+            .map_err(|why| Unusable::Node(format!("the intake {kind} cannot be used: {why}")))?;
+        tracing::info!(intake = %kind, "userspace mode has the intake that is configured");
+        Ok(kind)
+    }
+
+    fn choose_best(&self) -> Result<IntakeKind, Unusable> {
+        let is_allowed =
+            |kind: &IntakeKind| *kind != IntakeKind::Loopback || self.config.may_use_loopback;
         let mut passed_over = Vec::new();
-        for kind in IntakeKind::ALL {
-            if kind == IntakeKind::Loopback && !self.config.may_use_loopback {
+        for kind in IntakeKind::ALL.into_iter().filter(is_allowed) {
+            if let Err(why) = self.probe_intake(kind) {
+                passed_over.push(format!("{kind}: {why}"));
                 continue;
             }
-            match self.try_intake(kind) {
-                Ok(()) => {
-                    let why = passed_over.join("; ");
-                    if kind == IntakeKind::Loopback {
-                        tracing::warn!(
-                            intake = %kind,
-                            others = why.as_str(),
-                            "userspace mode serves clients on this machine alone, at loopback addresses"
-                        );
-                    } else {
-                        tracing::info!(
-                            intake = %kind,
-                            passed_over = why.as_str(),
-                            "userspace mode has the best intake that this node can run"
-                        );
-                    }
-                    return Ok(*chosen.insert(kind));
-                }
-                Err(why) => passed_over.push(format!("{kind}: {why}")),
+            let why = passed_over.join("; ");
+            if kind == IntakeKind::Loopback {
+                tracing::warn!(
+                    intake = %kind,
+                    others = why.as_str(),
+                    "userspace mode serves clients on this machine alone, at loopback addresses"
+                );
+            } else {
+                tracing::info!(
+                    intake = %kind,
+                    passed_over = why.as_str(),
+                    "userspace mode has the best intake that this node can run"
+                );
             }
+            return Ok(kind);
         }
         Err(Unusable::Node(passed_over.join("; ")))
     }
@@ -120,32 +100,14 @@ impl UserspaceBackend {
     fn open_intake(&self, kind: IntakeKind) -> Result<Box<dyn Intake>, ProxierError> {
         let families = self.config.families;
         match kind {
-            #[cfg(target_os = "linux")]
-            IntakeKind::Nftables => {
-                Ok(Box::new(Redirect::open(self.nftables().open()?, families)?))
-            }
-            #[cfg(target_os = "linux")]
-            IntakeKind::Iptables => {
-                Ok(Box::new(Redirect::open(self.iptables().open()?, families)?))
-            }
-            #[cfg(not(target_os = "linux"))]
-            IntakeKind::Nftables | IntakeKind::Iptables => {
-                Err(ProxierError::unsupported(Mode::USERSPACE, "this system is not Linux"))
-            }
+            IntakeKind::Nftables => self.redirects.open(Rules::Nftables),
+            IntakeKind::Iptables => self.redirects.open(Rules::Iptables),
             IntakeKind::Addresses => Ok(Box::new(Addresses::open(families)?)),
             IntakeKind::Loopback => {
                 Ok(Box::new(Loopback::new(families, self.config.table.clone())))
             }
         }
     }
-}
-
-/// Finds out whether a backend can redirect traffic on this node, and whether the sockets can have
-/// addresses that traffic can be redirected to.
-#[cfg(target_os = "linux")]
-fn redirects(backend: &dyn Backend) -> Result<(), String> {
-    addresses::probe()?;
-    backend.probe().map(drop).map_err(|unusable| unusable.to_string())
 }
 
 impl Backend for UserspaceBackend {
@@ -167,23 +129,11 @@ impl Backend for UserspaceBackend {
         Ok(Box::new(UserspaceProxier::new(forwarder, intake)))
     }
 
-    /// Removes the table, the chains and the device of every intake, and the chains of kube-proxy's own
+    /// Removes the tables, the chains and the addresses of every intake, and the chains of kube-proxy's own
     /// userspace mode.
     fn clean_up(&self) -> Result<(), ProxierError> {
-        #[cfg(target_os = "linux")]
-        {
-            // A node that cannot hold the rules of a backend has none.
-            let remove_rules = |backend: &dyn Backend| match backend.clean_up() {
-                Err(ProxierError::Unsupported { .. }) => Ok(()),
-                other => other,
-            };
-            let rules = [remove_rules(&self.nftables()), remove_rules(&self.iptables())];
-            let all = rules.into_iter().chain([predecessor::clean_up(), addresses::clean_up()]);
-            // Everything is tried before the first error is returned.
-            all.collect::<Vec<_>>().into_iter().collect()
-        }
-        #[cfg(not(target_os = "linux"))]
-        addresses::clean_up()
+        let rules = self.redirects.clean_up();
+        rules.and(addresses::clean_up())
     }
 
     fn translates_flows(&self) -> bool {
@@ -201,13 +151,10 @@ impl Backend for UserspaceBackend {
 
     /// Prepares the node as the backend does whose rules redirect traffic.
     fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
-        #[cfg(target_os = "linux")]
         match self.choose() {
-            Ok(IntakeKind::Nftables) => return self.nftables().prepare(node),
-            Ok(IntakeKind::Iptables) => return self.iptables().prepare(node),
-            _ => {}
+            Ok(IntakeKind::Nftables) => self.redirects.prepare(Rules::Nftables, node),
+            Ok(IntakeKind::Iptables) => self.redirects.prepare(Rules::Iptables, node),
+            _ => Ok(()),
         }
-        let _ = node;
-        Ok(())
     }
 }

@@ -17,8 +17,6 @@
 mod backend;
 mod config;
 mod intake;
-#[cfg(target_os = "linux")]
-mod predecessor;
 mod proxier;
 mod sockets;
 

@@ -3,7 +3,6 @@
 
 pub(crate) mod addresses;
 pub(crate) mod loopback;
-#[cfg(target_os = "linux")]
 pub(crate) mod redirect;
 
 use async_trait::async_trait;

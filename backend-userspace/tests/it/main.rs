@@ -8,4 +8,5 @@ mod addresses;
 mod clean_up;
 mod common;
 mod loopback;
+mod portability;
 mod redirect;

@@ -1,5 +1,4 @@
-//! Traffic that rules redirect: those of the nftables or the iptables backend, in a table or chains of
-//! their own.
+//! The proxy's sockets that rules redirect traffic to.
 //!
 //! The backend beneath is shown a state in which each pool has one endpoint: a socket of the proxy. So it
 //! decides, as for itself, which traffic belongs to a Service, what is refused or dropped, and which of
@@ -28,7 +27,7 @@ use switchyard_core::{
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_interfaces::{DeviceError, DummyDevice};
 
-use super::{DEVICE, Intake, addresses};
+use crate::intake::{DEVICE, Intake, addresses};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890, section
 /// 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network from there
