@@ -487,7 +487,7 @@ fn node_port_addresses(
 fn localhost_node_ports(config: &KubeProxyConfiguration, mode: Mode) -> bool {
     let is_on = config.iptables.localhost_node_ports.unwrap_or(true);
     match mode {
-        Mode::IPTABLES => is_on,
+        Mode::IPTABLES | Mode::USERSPACE => is_on,
         Mode::NFTABLES => is_on && gates::is_on(&config.feature_gates, gates::LOCALHOST_NODE_PORTS),
         _ => false,
     }

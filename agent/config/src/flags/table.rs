@@ -123,7 +123,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("iptables-masquerade-bit", Int32, "14", Field("iptables.masqueradeBit"),
         "The bit of the packet mark that requests masquerading, in iptables and ipvs mode"),
     Flag::new("iptables-localhost-nodeports", Switch, "true", Field("iptables.localhostNodePorts"),
-        "Serve node ports on 127.0.0.1, too, where nodePortAddresses includes it, in iptables and nftables mode"),
+        "Serve node ports on 127.0.0.1, too, where nodePortAddresses includes it, in iptables, nftables and userspace mode"),
     Flag::new("iptables-sync-period", Duration, "30s", SectionUnlessIpvs("syncPeriod"),
         "Longest wait before a failed sync is retried, in any mode but ipvs"),
     Flag::new("iptables-min-sync-period", Duration, "1s", SectionUnlessIpvs("minSyncPeriod"),

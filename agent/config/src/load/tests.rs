@@ -301,6 +301,8 @@ fn localhost_serves_node_ports_where_asked_for() {
     assert!(!with_flags(&arguments).node.serves_localhost());
     let ipvs = with_flags(&["--proxy-mode=ipvs", "--nodeport-addresses=localhost"]);
     assert!(!ipvs.node.localhost_node_ports, "IPVS cannot");
+    let userspace = with_flags(&["--proxy-mode=userspace", "--nodeport-addresses=localhost"]);
+    assert!(userspace.node.localhost_node_ports, "with any way of getting traffic");
 }
 
 #[test]
