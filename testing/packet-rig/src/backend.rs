@@ -21,11 +21,29 @@ const BY_JSON: &str = "nftables-json";
 /// The ipvs backend on a node without iptables.
 const BY_NFT: &str = "ipvs-nft";
 
+/// The mode that forwards traffic itself, with the best intake of the node: rules of nftables.
+pub const USERSPACE: &str = "userspace";
+
+/// The same mode, with rules of iptables.
+const USERSPACE_IPTABLES: &str = "userspace-iptables";
+
+/// The same mode without a packet filter: the addresses of Services are the node's.
+const USERSPACE_ADDRESSES: &str = "userspace-addresses";
+
 /// The backends, by their `--proxy-mode`; and those that do it by other means, with names of their own.
-pub const BACKENDS: [&str; 6] = ["nftables", BY_JSON, "iptables", "ipvs", BY_NFT, "userspace"];
+pub const BACKENDS: [&str; 8] = [
+    "nftables",
+    BY_JSON,
+    "iptables",
+    "ipvs",
+    BY_NFT,
+    USERSPACE,
+    USERSPACE_IPTABLES,
+    USERSPACE_ADDRESSES,
+];
 
 /// The backends that exist and that every node of the tests can run.
-const EVERYWHERE: [&str; 3] = ["nftables", BY_JSON, "iptables"];
+const EVERYWHERE: [&str; 4] = ["nftables", BY_JSON, "iptables", USERSPACE];
 
 /// The mode that needs IPVS, which many kernels lack.
 const IPVS: &str = "ipvs";
@@ -74,13 +92,19 @@ pub fn mode(backend: &str) -> &str {
     match backend {
         BY_JSON => "nftables",
         BY_NFT => IPVS,
+        USERSPACE_IPTABLES | USERSPACE_ADDRESSES => USERSPACE,
         mode => mode,
     }
 }
 
 /// The arguments that choose a backend besides its mode.
 pub fn arguments(backend: &str) -> &'static [&'static str] {
-    if backend == BY_JSON { &["--nft-transport=json"] } else { &[] }
+    match backend {
+        BY_JSON => &["--nft-transport=json"],
+        USERSPACE_IPTABLES => &["--userspace-intake=iptables"],
+        USERSPACE_ADDRESSES => &["--userspace-intake=addresses"],
+        _ => &[],
+    }
 }
 
 /// The directory of the programs that the node has with this backend, before those of the machine.

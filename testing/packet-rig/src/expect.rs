@@ -3,10 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    ops::RangeInclusive,
     thread,
 };
 
 use crate::{
+    backend,
     case::{Expectation, Failure, ProbePlan, Reaches},
     error::{Result, RigError},
     outcome::Outcome,
@@ -26,6 +28,9 @@ const PATIENCE: usize = 60;
 /// Requests that must be refused, if the case gives no number.
 const REFUSALS: usize = 2;
 
+/// The ports that Services have on nodes.
+const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+
 /// A client: the place, the source address if the case chose one, and the source port if each port is a
 /// client of its own.
 type Client = (String, Option<IpAddr>, u16);
@@ -37,9 +42,20 @@ pub struct Memory(BTreeMap<String, BTreeMap<Client, String>>);
 /// A description of an observation that is not as expected.
 pub type Mismatch = String;
 
-/// Makes the requests of a plan once, and compares. The outer error is the rig's.
+/// The one host that servers see instead of the clients of this target: the node, if the mode is that of a
+/// proxy in user space, whose connections to servers are its own. `None` if the target is a server itself.
+pub fn seen_instead(topology: &Topology, mode: &str, target: Target) -> Option<&'static str> {
+    let is_proxied = match topology.places().iter().find(|place| place.has(target.address.ip())) {
+        Some(place) => place.name == Topology::NODE && NODE_PORTS.contains(&target.address.port()),
+        None => true,
+    };
+    (mode == backend::USERSPACE && is_proxied).then_some(Topology::NODE)
+}
+
+/// Makes the requests of a plan once with a proxy of this mode, and compares. The outer error is the rig's.
 pub fn check(
     topology: &Topology,
+    mode: &str,
     plan: &ProbePlan,
     memory: &mut Memory,
 ) -> Result<Result<(), Mismatch>> {
@@ -48,7 +64,8 @@ pub fn check(
     match &plan.expect {
         Expectation::Fails(failure) => check_failures(&places, plan, *failure),
         Expectation::Reaches(reaches) => {
-            Answers { topology, plan, reaches, clients: BTreeMap::new() }.check(&places, memory)
+            Answers { topology, mode, plan, reaches, clients: BTreeMap::new() }
+                .check(&places, memory)
         }
     }
 }
@@ -114,6 +131,7 @@ fn check_failures(
 /// The check of a plan that expects answers.
 struct Answers<'a> {
     topology: &'a Topology,
+    mode: &'a str,
     plan: &'a ProbePlan,
     reaches: &'a Reaches,
     /// The endpoints that answered each client, in the order of their first answers.
@@ -171,7 +189,7 @@ impl Answers<'_> {
             let mut asked = 0;
             while asked < count || (!missing.is_empty() && asked < PATIENCE) {
                 let outcome = probe.run(&place.namespace)?;
-                let endpoint = match self.check_answer(place, source, &outcome) {
+                let endpoint = match self.check_answer(place, source, target, &outcome) {
                     Ok(endpoint) => endpoint,
                     Err(mismatch) => return Ok(Err(mismatch)),
                 };
@@ -194,6 +212,7 @@ impl Answers<'_> {
         &self,
         place: &Place,
         source: Option<IpAddr>,
+        target: Target,
         outcome: &Outcome,
     ) -> Result<String, Mismatch> {
         let Outcome::Reached { endpoint, seen } = outcome else {
@@ -206,7 +225,9 @@ impl Answers<'_> {
             Some(hairpin) if is_at(endpoint, place) => Some(hairpin),
             _ => self.reaches.source.as_ref(),
         };
-        let seen_as_expected = match expected.map(String::as_str) {
+        let instead = seen_instead(self.topology, self.mode, target);
+        let expected = expected.map(|expected| instead.unwrap_or(expected));
+        let seen_as_expected = match expected {
             None => true,
             Some("own") => match source {
                 Some(source) => source == seen.ip(),
@@ -216,10 +237,9 @@ impl Answers<'_> {
         };
         match seen_as_expected {
             true => Ok(endpoint.clone()),
-            false => Err(format!(
-                "expected the source {}, got {outcome}",
-                expected.map(String::as_str).unwrap_or_default()
-            )),
+            false => {
+                Err(format!("expected the source {}, got {outcome}", expected.unwrap_or_default()))
+            }
         }
     }
 

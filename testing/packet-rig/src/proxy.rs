@@ -119,6 +119,11 @@ impl Proxy {
         Self { options, namespace: namespace.clone(), child: None }
     }
 
+    /// The value of `--proxy-mode`.
+    pub fn mode(&self) -> &str {
+        &self.options.backend
+    }
+
     /// Starts the proxy (again) with its options, ending the old process first.
     pub fn start_again(&mut self) -> Result<()> {
         self.stop();

@@ -117,6 +117,8 @@ impl Rig {
     pub fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
         let deadline = Instant::now() + scaled(SETTLE);
         let Self { topology, memory, proxy, .. } = self;
+        let mode = proxy.mode().to_owned();
+        let mode = mode.as_str();
         let proxy = Mutex::new(proxy);
         let until_it_holds = |check: &mut dyn FnMut() -> Result<Result<(), String>>| {
             until_it_holds(&proxy, deadline, check)
@@ -124,7 +126,7 @@ impl Rig {
         let (failing, answered): (Vec<_>, Vec<_>) =
             plans.iter().partition(|plan| matches!(plan.expect, Expectation::Fails(_)));
         thread::scope(|scope| {
-            let check = |plan| expect::check(topology, plan, &mut Memory::default());
+            let check = |plan| expect::check(topology, mode, plan, &mut Memory::default());
             let running: Vec<_> = failing
                 .into_iter()
                 .map(|plan| scope.spawn(move || until_it_holds(&mut || check(plan))))
@@ -133,9 +135,16 @@ impl Rig {
                 thread.join().unwrap_or_else(|_| Err("a probe's thread panicked".to_owned()))
             })
         })?;
-        answered
-            .into_iter()
-            .try_for_each(|plan| until_it_holds(&mut || expect::check(topology, plan, memory)))
+        answered.into_iter().try_for_each(|plan| {
+            until_it_holds(&mut || expect::check(topology, mode, plan, memory))
+        })
+    }
+
+    /// Makes the requests of a plan once: none may fail, not even for a moment.
+    pub fn check_once(&mut self, plan: &ProbePlan) -> Result<(), String> {
+        let Self { topology, memory, proxy, .. } = self;
+        let checked = expect::check(topology, proxy.mode(), plan, memory);
+        checked.map_err(|error| chain(&error))?
     }
 
     /// Makes the connections of each plan until the endpoints have their shares, or the time to settle is
