@@ -19,14 +19,19 @@ mod semantics;
 mod sequences;
 mod spread;
 mod traffic;
+mod userspace;
 
 use packet_rig::backend;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The selected backends that this machine can run.
+/// The selected backends that this machine can run, and whose traffic goes on without the proxy. The tests of
+/// userspace mode are in a module of their own.
 fn backends() -> Vec<&'static str> {
     let mut backends = backend::selected().unwrap();
-    backends.retain(|backend| backend::not_runnable(backend).is_none());
+    let is_kept = |backend: &&str| {
+        backend::not_runnable(backend).is_none() && backend::mode(backend) != backend::USERSPACE
+    };
+    backends.retain(is_kept);
     backends
 }
 

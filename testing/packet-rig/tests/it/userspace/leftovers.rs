@@ -1,0 +1,82 @@
+//! What is left of userspace mode: by its clean-up, and by another mode that follows.
+
+use packet_rig::{
+    Rig,
+    case::{Expectation, ProbePlan, Reaches},
+    wait::until_ok,
+};
+
+use super::{service, slice, start};
+
+/// The traces of userspace mode on the node.
+fn traces(rig: &Rig) -> Vec<String> {
+    let node = &rig.topology.node().namespace;
+    let mut lines = Vec::new();
+    for (program, arguments) in [
+        ("nft", &["list", "tables"] as &[&str]),
+        ("iptables-save", &[]),
+        ("ip6tables-save", &[]),
+        ("ip", &["-o", "link"]),
+    ] {
+        lines.push(node.output(program, arguments, "").unwrap());
+    }
+    let lines = lines.iter().flat_map(|text| text.lines());
+    lines.filter(|line| line.to_lowercase().contains("switchyard")).map(str::to_owned).collect()
+}
+
+fn until_no_traces(rig: &Rig) {
+    until_ok(|| match traces(rig) {
+        none if none.is_empty() => Ok(()),
+        some => Err(format!("{some:#?}")),
+    });
+}
+
+fn web() -> String {
+    service("") + &slice("pods", 8080, &["10.244.1.10", "10.244.2.10"])
+}
+
+fn assert_serves(rig: &mut Rig) {
+    let targets = ["tcp://10.96.0.10:80", "tcp://192.168.10.1:30080"].map(|to| to.parse().unwrap());
+    let expected = Expectation::Reaches(Reaches::all_of(["a", "c"]));
+    rig.check(&[ProbePlan::new(&["client", "b"], &targets, expected)]).unwrap();
+}
+
+fn restart_in(rig: &mut Rig, mode: &str, arguments: &[&str]) {
+    let options = rig.proxy.options_mut();
+    options.backend = mode.to_owned();
+    options.args = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    rig.start_again().unwrap();
+}
+
+const INTAKES: [&str; 3] =
+    ["--userspace-intake=nftables", "--userspace-intake=iptables", "--userspace-intake=addresses"];
+
+#[test]
+fn the_clean_up_leaves_nothing() {
+    let mut rig = start("clean-up", web());
+    for intake in INTAKES {
+        restart_in(&mut rig, "userspace", &[intake]);
+        assert_serves(&mut rig);
+        rig.proxy.kill();
+        assert!(!traces(&rig).is_empty(), "{intake}");
+        let arguments = ["--cleanup".to_owned(), "--proxy-mode=userspace".to_owned()];
+        let output = rig.proxy.command(&arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        until_no_traces(&rig);
+    }
+}
+
+#[test]
+fn other_modes_leave_nothing_and_serve() {
+    let mut rig = start("modes", web());
+    for intake in INTAKES {
+        for mode in ["nftables", "iptables"] {
+            restart_in(&mut rig, "userspace", &[intake]);
+            assert_serves(&mut rig);
+            assert!(!traces(&rig).is_empty(), "{intake}");
+            restart_in(&mut rig, mode, &[]);
+            until_no_traces(&rig);
+            assert_serves(&mut rig);
+        }
+    }
+}
