@@ -22,7 +22,8 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
-.PHONY: portable static help demo unit test tests soak bench fmt clippy deny features doc package api shell \
+.PHONY: portable static help demo unit test tests tests-of-crates tests-of-intakes soak bench fmt clippy deny features \
+	doc package api shell \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -124,10 +125,20 @@ deny:
 
 # The packet tests run the programs that are built first, with the tests: with the features that the tests
 # ask of dependencies, so that no dependency is built twice.
-tests:
+tests: tests-of-crates tests-of-intakes
+
+tests-of-crates:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
+
+# The other intakes of userspace mode: packet cases about addresses, rules and clients. What is behind the
+# sockets is the same with every intake.
+INTAKE_CASES = addresses:: clusterip:: detect-local:: loadbalancer:: nodeport:: policies:: refused::
+tests-of-intakes: export SWITCHYARD_BACKENDS = userspace-iptables,userspace-addresses
+tests-of-intakes: export SWITCHYARD_CASES = $(INTAKE_CASES)
+tests-of-intakes: tests-of-crates
+	$(CARGO) test --workspace --no-fail-fast --test cases
 
 # The packet cases on another kernel, Debian's 6.1, which has what the kernel of this machine may lack: SCTP,
 # flowtables, IPVS. testing/vm boots it, and emulates its processors, which takes time. The programs are
