@@ -10,18 +10,23 @@ use switchyard_core::{
     model::Protocol,
     state::{PoolKind, Route},
 };
-use switchyard_forwarder::LocalClients;
+use switchyard_forwarder::{Forwarder, Listener, LocalClients};
 
 use crate::support::*;
 
-#[test]
-fn a_listener_changes_in_place() {
+/// A Service port with an endpoint in each pool, and a listener for it that is not open yet.
+fn with_both_pools() -> (Forwarder, Listener) {
     let forwarder = forwarder(|_| {});
     let web = id("web", Protocol::Tcp);
     let mut port = service(&web, &[echo("cluster")]);
     port.local = pool(&[echo("local")]);
     forwarder.serve(&Arc::new(port));
-    let mut listener = listener(&web);
+    (forwarder, listener(&web))
+}
+
+#[test]
+fn a_listener_changes_in_place() {
+    let (forwarder, mut listener) = with_both_pools();
     listener.address = forwarder.listen(&listener).unwrap();
     let to = listener.address;
     let mut established = connect(to);
@@ -60,12 +65,7 @@ fn a_listener_changes_in_place() {
 
 #[test]
 fn local_policy_depends_on_the_client() {
-    let forwarder = forwarder(|_| {});
-    let web = id("web", Protocol::Tcp);
-    let mut port = service(&web, &[echo("cluster")]);
-    port.local = pool(&[echo("local")]);
-    forwarder.serve(&Arc::new(port));
-    let mut listener = listener(&web);
+    let (forwarder, mut listener) = with_both_pools();
     listener.route = Route::ExternalLocal;
     let to = forwarder.listen(&listener).unwrap();
     forwarder.set_local_clients(LocalClients::default());

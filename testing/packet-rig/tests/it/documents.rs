@@ -80,7 +80,13 @@ impl Manifest {
         let name = section("package").find_map(|line| {
             Some(line.strip_prefix("name = \"")?.trim_end_matches('"').to_owned())
         })?;
-        let dependencies = section("dependencies").filter_map(|line| key(&line)).collect();
+        // With those of single systems: `[target.'cfg(...)'.dependencies]`.
+        let sections = text.lines().filter_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
+        let of_targets = sections
+            .filter(|name| name.starts_with("target.") && name.ends_with(".dependencies"))
+            .flat_map(section);
+        let dependencies =
+            section("dependencies").chain(of_targets).filter_map(|line| key(&line)).collect();
         Some(Self { name, dependencies })
     }
 }
