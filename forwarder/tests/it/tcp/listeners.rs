@@ -56,7 +56,7 @@ fn a_listener_changes_in_place() {
     forwarder.listen(&listener).unwrap();
     expect(&mut connect(to), "api");
     // The address is no longer that of the first Service port.
-    forwarder.remove(&web);
+    forwarder.remove(&listener.port);
     expect(&mut connect(to), "api");
 
     established.write_all(b"still there").unwrap();
