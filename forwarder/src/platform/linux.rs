@@ -56,6 +56,14 @@ impl Platform for Linux {
         }
     }
 
+    /// With CAP_NET_ADMIN, the limit `net.core.rmem_max` does not count, which is 208 KiB by default: a few
+    /// hundred small datagrams.
+    fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
+        if sockopt::set_socket_recv_buffer_size_force(&**socket, size).is_err() {
+            let _ = socket.set_recv_buffer_size(size);
+        }
+    }
+
     fn is_exhausted(&self, error: &io::Error) -> bool {
         matches!(
             Errno::from_io_error(error),
@@ -122,4 +130,19 @@ fn sctp_nodelay(socket: &Socket) -> io::Result<()> {
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_buffer_may_exceed_the_limit_for_users() {
+        let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap();
+        let limit: usize = limit.trim().parse().unwrap();
+        let socket = Linux.socket(Protocol::Udp, ([127, 0, 0, 1], 0).into()).unwrap();
+        Linux.set_receive_buffer(&SockRef::from(&socket), 2 * limit);
+        // The kernel doubles what is asked for (socket(7)).
+        assert_eq!(socket.recv_buffer_size().unwrap(), 4 * limit);
+    }
 }

@@ -38,6 +38,12 @@ pub(crate) trait Platform: Send + Sync {
         Ok(())
     }
 
+    /// Gives a listener for datagrams a receive buffer of this size, or as much of it as the system allows.
+    fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
+        // A smaller one works, too.
+        let _ = socket.set_recv_buffer_size(size);
+    }
+
     /// Whether an error means that the system or the process has no more descriptors or memory for sockets,
     /// or no more local ports, so that no endpoint is to blame.
     fn is_exhausted(&self, error: &io::Error) -> bool {

@@ -30,14 +30,14 @@ const AT_ONCE: usize = 64;
 
 /// The size of a listener's receive buffer, as far as the system allows: datagrams wait there while the
 /// threads do something else.
-const RECEIVE_BUFFER: usize = 1 << 20;
+const RECEIVE_BUFFER: usize = 2 << 20;
 
 /// How often flows are looked at, at least, to see which are idle.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// Serves a listener. The future does not end; when it is dropped, flows end.
 pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
-    let _ = SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER);
+    open.shared.platform.set_receive_buffer(&SockRef::from(&socket), RECEIVE_BUFFER);
     let socket = Shut(Some(Arc::new(socket)));
     let Some(listener) = &socket.0 else { return };
     let (failures, mut failed) = mpsc::unbounded_channel();
