@@ -19,6 +19,7 @@ use tokio::{
     net::UdpSocket,
     select,
     sync::mpsc,
+    task::yield_now,
     time::{MissedTickBehavior, interval},
 };
 
@@ -49,7 +50,12 @@ pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         select! {
-            _ = listener.readable() => receive(&open, listener, &mut flows),
+            _ = listener.readable() => {
+                if receive(&open, listener, &mut flows) == AT_ONCE {
+                    // Otherwise answers and other Services wait until no datagram is left.
+                    yield_now().await;
+                }
+            }
             Some(failure) = failed.recv() => flows.endpoint_failed(failure),
             _ = changes.changed() => flows.end_unserved(&port),
             _ = tick.tick(), if !flows.is_empty() => flows.tick(Instant::now(), idle),
@@ -63,10 +69,11 @@ pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
     }
 }
 
-fn receive(open: &Open, listener: &UdpSocket, flows: &mut Flows) {
+/// Forwards what clients have sent, but no more than [`AT_ONCE`]. Returns how many datagrams that were.
+fn receive(open: &Open, listener: &UdpSocket, flows: &mut Flows) -> usize {
     let serving = open.now();
     with_buffer(|buffer| {
-        for _ in 0..AT_ONCE {
+        for received in 0..AT_ONCE {
             match listener.try_recv_from(buffer) {
                 Ok((length, client)) if serving.listener.allows(client.ip()) => {
                     flows.forward(&serving, client, &buffer[..length]);
@@ -74,10 +81,11 @@ fn receive(open: &Open, listener: &UdpSocket, flows: &mut Flows) {
                 Ok(_) => {}
                 // Windows reports here that a client did not take an answer.
                 Err(error) if is_refusal(&error) => {}
-                Err(_) => break,
+                Err(_) => return received,
             }
         }
-    });
+        AT_ONCE
+    })
 }
 
 /// Whether an error says that an earlier datagram could not be delivered: ICMP, or on Windows a reset.
@@ -100,5 +108,80 @@ impl Drop for Shut {
                 std::thread::yield_now();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::{
+        model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
+        state::{Endpoint, Masquerade, PoolKind, ResolvedServicePort, Route},
+    };
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::{
+        forwarder::{ForwarderConfig, Serving, Shared},
+        listener::Listener,
+        port::Port,
+    };
+
+    fn serving(endpoint: std::net::SocketAddr, address: std::net::SocketAddr) -> Serving {
+        let name = ServicePortName {
+            service: ServiceName::new("default", "dns"),
+            port: "dns".into(),
+            protocol: Protocol::Udp,
+        };
+        let id = ServicePortId { name, family: IpFamily::V4 };
+        let endpoint =
+            Endpoint { address: endpoint, is_local: false, may_be_local: false, weight: 1 };
+        let resolved = ResolvedServicePort {
+            id: id.clone(),
+            frontends: Vec::new(),
+            cluster: Arc::new([endpoint]),
+            local: Arc::new([]),
+            draining: Arc::new([]),
+            affinity: None,
+            spread: Spread::RoundRobin,
+            proxy_protocol: None,
+        };
+        let route = Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
+        let listener = Listener { port: id, address, route, allowed_sources: None };
+        Serving { port: Arc::new(Port::new(&Arc::new(resolved))), listener }
+    }
+
+    #[test]
+    fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
+        const COUNT: usize = 16 * AT_ONCE;
+        let shared = Arc::new(Shared::new(ForwarderConfig::default()));
+        let socket = || {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            shared.platform.set_receive_buffer(&SockRef::from(&socket), RECEIVE_BUFFER);
+            socket
+        };
+        let (endpoint, listener, client) = (socket(), socket(), socket());
+        let address = listener.local_addr().unwrap();
+        for _ in 0..COUNT {
+            client.send_to(b"x", address).unwrap();
+        }
+        let serving = serving(endpoint.local_addr().unwrap(), address);
+        let open = Arc::new(Open::new(&shared, address, serving));
+        let turns = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let served = serve(open, UdpSocket::from_std(listener).unwrap());
+            let served = tokio::spawn(served);
+            let (mut received, mut turns) = (0, 0);
+            while received < COUNT {
+                yield_now().await;
+                let before = received;
+                while endpoint.recv(&mut [0; 8]).is_ok() {
+                    received += 1;
+                }
+                turns += usize::from(received > before);
+            }
+            served.abort();
+            turns
+        });
+        assert!(turns >= COUNT / AT_ONCE, "{turns}");
     }
 }
