@@ -2,6 +2,7 @@
 
 use std::{
     io::{ErrorKind, Write},
+    mem,
     net::{SocketAddr, TcpListener},
     sync::Arc,
 };
@@ -51,12 +52,12 @@ fn a_listener_changes_in_place() {
 
     let api = id("api", Protocol::Tcp);
     forwarder.serve(&Arc::new(service(&api, &[echo("api")])));
-    listener.port = api;
+    let web = mem::replace(&mut listener.port, api);
     listener.allowed_sources = None;
     forwarder.listen(&listener).unwrap();
     expect(&mut connect(to), "api");
     // The address is no longer that of the first Service port.
-    forwarder.remove(&listener.port);
+    forwarder.remove(&web);
     expect(&mut connect(to), "api");
 
     established.write_all(b"still there").unwrap();
