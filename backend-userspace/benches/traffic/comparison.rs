@@ -11,6 +11,10 @@ const ROUNDS: usize = 3;
 /// How many idle connections there are when memory is looked at.
 const IDLE: usize = 2_000;
 
+/// The endpoint that is connected to directly, which no Service has: it could take a connection that comes
+/// from the same port of the client by another way for an old one that is not quite over.
+const DIRECT: u8 = 3;
+
 /// The ways, and what they are called in the table. Without a name, clients connect to the endpoint.
 const WAYS: [(Option<&str>, &str); 5] = [
     (None, "direct"),
@@ -39,7 +43,7 @@ pub fn run() {
         {
             let mut proxy = way.map(|way| Process::start(&[crate::PROXY, way]));
             let to = match way {
-                None => hosts::server(0),
+                None => hosts::server(DIRECT),
                 Some(PLAIN) => hosts::NODE,
                 Some(_) => hosts::service(0),
             };
