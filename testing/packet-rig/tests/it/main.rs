@@ -24,14 +24,17 @@ mod userspace;
 use packet_rig::backend;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The selected backends that this machine can run, and whose traffic goes on without the proxy. The tests of
-/// userspace mode are in a module of their own.
-fn backends() -> Vec<&'static str> {
+/// The selected backends that this machine can run.
+fn all_backends() -> Vec<&'static str> {
     let mut backends = backend::selected().unwrap();
-    let is_kept = |backend: &&str| {
-        backend::not_runnable(backend).is_none() && backend::mode(backend) != backend::USERSPACE
-    };
-    backends.retain(is_kept);
+    backends.retain(|backend| backend::not_runnable(backend).is_none());
+    backends
+}
+
+/// Those whose traffic goes on without the proxy. Most tests of userspace mode are in a module of their own.
+fn backends() -> Vec<&'static str> {
+    let mut backends = all_backends();
+    backends.retain(|backend| backend::mode(backend) != backend::USERSPACE);
     backends
 }
 

@@ -1,7 +1,7 @@
 //! The meaning of a resolved state for a packet, as probes.
 //!
 //! The expectations follow from the documentation of [`switchyard_core::state`] and from the network.
-//! The backend counts only where no Service has the address: only nftables refuses and drops there.
+//! The backend counts only where no Service has the address: only rules of nftables refuse and drop there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -152,7 +152,8 @@ impl Oracle<'_> {
             .flat_map(|port| &port.frontends)
             .any(|frontend| frontend.at == FrontendAddress::ClusterIp(ip));
         // The other backends have no rules for addresses that no Service has.
-        let is_guarded = backend::mode(self.backend) == "nftables";
+        // userspace mode redirects by rules of nftables mode.
+        let is_guarded = ["nftables", "userspace"].contains(&backend::mode(self.backend));
         if self.topology.node().has(ip) || (is_cluster_ip && is_guarded) {
             return Failure::Refused;
         }
