@@ -35,7 +35,8 @@ pub struct ForwarderConfig {
     /// descriptors allows. A tenth of these, and at least 256, are left for everything else; a listener
     /// needs one, and a connection two.
     pub connections: Option<usize>,
-    /// How long a UDP flow lasts without a datagram in either direction; a minute by default.
+    /// How long a UDP flow lasts without a datagram in either direction; a minute by default. A sixth of that,
+    /// if the flow is one datagram of the client that was answered.
     pub udp_idle: Duration,
     /// How long to wait for an endpoint to take a connection, try after try; the last value counts for all
     /// further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace mode.

@@ -50,6 +50,8 @@ pub(super) struct Flow {
     leg: Leg,
     /// The last datagram, if it is not too large.
     kept: Vec<u8>,
+    /// How many datagrams the client has sent, up to two.
+    sent: u8,
     /// When a datagram was last seen in either direction, as of the last look.
     pub(super) used: Instant,
     _slot: Slot,
@@ -103,6 +105,7 @@ impl Flow {
             tried,
             leg,
             kept: Vec::new(),
+            sent: 0,
             used: Instant::now(),
             _slot: slot,
         })
@@ -118,6 +121,7 @@ impl Flow {
 
     /// Sends a datagram of the client. Returns whether the endpoint may have it.
     pub(super) fn send(&mut self, datagram: &[u8]) -> bool {
+        self.sent = (self.sent + 1).min(2);
         self.kept.clear();
         if datagram.len() <= LARGEST_KEPT {
             self.kept.extend_from_slice(datagram);
@@ -145,6 +149,11 @@ impl Flow {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the client has asked one question, and has the answer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.sent == 1 && self.leg.signs.has_answered.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was seen since the last look.

@@ -18,6 +18,19 @@ fn idle_flows_end() {
 }
 
 #[test]
+fn one_question_with_its_answer_keeps_a_place_for_a_shorter_time() {
+    let forwarder = forwarder(|config| config.udp_idle = Duration::from_secs(3));
+    let address = serve(&forwarder, port(&[echo("a")]));
+    let (once, again) = (Client::new(1, address), Client::new(1, address));
+    again.ask();
+    again.ask();
+    once.ask();
+    until("the one question is forgotten", || forwarder.usage().connections == 1);
+    assert_eq!(again.ask(), "a");
+    assert_eq!(forwarder.usage().connections, 1, "the same flow");
+}
+
+#[test]
 fn flows_end_when_their_endpoints_serve_no_longer() {
     let forwarder = forwarder(|_| {});
     let [a, b, c] = ["a", "b", "c"].map(echo);
