@@ -1,7 +1,7 @@
 //! Kubernetes Services served by a proxy in user space.
 //!
-//! Follow a sync: [`UserspaceProxier`](proxier) gives the Service ports to the forwarder
-//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; an [`intake`] then makes the traffic
+//! Follow a sync: the backend (`proxier`) gives the Service ports to the forwarder
+//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; an intake (`intake`) then makes the traffic
 //! of their frontends reach the forwarder's sockets. There are four intakes, the best of which is chosen
 //! when the backend is probed:
 //!

@@ -9,7 +9,7 @@ use switchyard_core::{
 use switchyard_nft::{NftConfig, NftProxier, ruleset::TransportKind};
 use tokio::time::timeout;
 
-use crate::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};
+use crate::common::{Node, config, in_namespace, nft, ruleset, start, web};
 
 const OTHER: &str = "other-proxy";
 
