@@ -43,8 +43,8 @@ pub enum Scope {
     NeitherNftablesNorIpvs,
     /// Nftables mode as the mode that runs, whether `mode` names it or not.
     RunsNftables,
-    /// Nftables or iptables mode as the mode that runs.
-    RunsNftablesOrIptables,
+    /// Any mode but ipvs as the mode that runs.
+    RunsAnyButIpvs,
     /// Ipvs mode as the mode that runs.
     RunsIpvs,
 }
@@ -60,7 +60,7 @@ impl Scope {
             Self::Ipvs => is_ipvs,
             Self::NeitherNftablesNorIpvs => !is_nftables && !is_ipvs,
             Self::RunsNftables => runs == Mode::NFTABLES,
-            Self::RunsNftablesOrIptables => [Mode::NFTABLES, Mode::IPTABLES].contains(&runs),
+            Self::RunsAnyButIpvs => runs != Mode::IPVS,
             Self::RunsIpvs => runs == Mode::IPVS,
         }
     }
@@ -73,7 +73,7 @@ impl Scope {
             Self::Ipvs => "`mode: ipvs`",
             Self::NeitherNftablesNorIpvs => "any but `mode: nftables` and `ipvs`",
             Self::RunsNftables => "nftables mode",
-            Self::RunsNftablesOrIptables => "nftables and iptables mode",
+            Self::RunsAnyButIpvs => "any mode but ipvs",
             Self::RunsIpvs => "ipvs mode",
         }
     }
@@ -129,7 +129,7 @@ pub const FIELDS: &[Field] = &[
     live("iptables.minSyncPeriod", Scope::NeitherNftablesNorIpvs),
     live("iptables.masqueradeAll", Scope::NotNftables),
     restart("iptables.masqueradeBit", Scope::NotNftables),
-    live("iptables.localhostNodePorts", Scope::RunsNftablesOrIptables),
+    live("iptables.localhostNodePorts", Scope::RunsAnyButIpvs),
     always("conntrack", Effect::Live),
     always("oomScoreAdj", Effect::Live),
     always("logging.verbosity", Effect::Live),

@@ -108,6 +108,7 @@ fn the_table_has_the_effect_of_each_change() {
         ("iptables", Mode::IPTABLES),
         ("ipvs", Mode::IPVS),
         ("ipvs", Mode::IPTABLES),
+        ("userspace", Mode::USERSPACE),
     ] {
         for detect in ["ClusterCIDR", "BridgeInterface", "InterfaceNamePrefix"] {
             let before = config(|config| {
@@ -156,6 +157,7 @@ proptest! {
             ("iptables", Mode::IPTABLES),
             ("ipvs", Mode::IPVS),
             ("ipvs", Mode::IPTABLES),
+            ("userspace", Mode::USERSPACE),
         ]),
         bind in proptest::sample::select(vec!["0.0.0.0", "192.0.2.7", "::"]),
     ) {
