@@ -4,13 +4,29 @@
 //! so long-lived children are started by one thread that stays until the process ends.
 
 use std::{
+    ffi::OsStr,
     io,
+    os::unix::process::CommandExt,
     process::{Child, Command},
     sync::{Mutex, OnceLock, PoisonError, mpsc},
     thread,
 };
 
 type Request = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// A command for `program` in the namespace of the process, whose child the kernel kills when the thread
+/// that started the child ends.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    command
+}
 
 /// Starts `command` from the thread that lives as long as the process.
 pub fn spawn(command: Command) -> io::Result<Child> {
