@@ -22,12 +22,13 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
 
-.PHONY: portable static help demo unit test tests tests-of-crates tests-of-intakes soak bench fmt clippy deny features \
-	doc package api shell \
+.PHONY: portable static help demo demo-user unit test tests tests-of-crates tests-of-intakes soak bench fmt \
+	clippy deny features doc package api shell \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
-	@echo "make demo   see Services being proxied, without a cluster (needs root)"
+	@echo "make demo   see Services being proxied, without a cluster, by rules in the kernel (needs root)"
+	@echo "make demo-user    the same in userspace mode, as any user; make demo runs it for who is not root"
 	@echo "make unit   the tests that need no root; seconds, once they are built"
 	@echo "make test   everything that must pass before a change lands (needs root)"
 	@echo "make test-ipvs    the tests of ipvs mode on Debian's 6.1 kernel, in an emulated machine (needs root);"
@@ -46,11 +47,23 @@ help:
 	@echo "            make e2e on a kind cluster of three nodes (needs docker, kind and kubectl)"
 
 # Builds the program, makes network namespaces, proxies for the manifests in examples/, and shows where
-# real connections go.
+# real connections go. Who is not root sees demo-user.
 demo:
-	@scripts/install-tools.sh cc ip nft
+	@if [ "$$(id -u)" -ne 0 ]; then \
+		echo "make demo: not root, so this is make demo-user, in userspace mode; sudo make demo shows nftables mode"; \
+		$(MAKE) --no-print-directory demo-user; \
+	else \
+		scripts/install-tools.sh cc ip nft && \
+		$(CARGO) build --quiet --release --package switchyard --package demo && \
+		target/release/demo cluster; \
+	fi
+
+# The same with servers and clients at loopback addresses, in userspace mode: any user can run it. A user
+# who is not root cannot install a compiler; cargo says what is missing then.
+demo-user:
+	@scripts/install-tools.sh cc || true
 	@$(CARGO) build --quiet --release --package switchyard --package demo
-	@target/release/demo
+	@target/release/demo user
 
 unit:
 	@scripts/install-tools.sh cc

@@ -8,10 +8,14 @@ use std::{
 
 use packet_rig::Outcome;
 
-use crate::cast::{PODS, Pod, ROLES};
+use crate::cast::{Cast, Pod, Role};
 
 /// Connections of a Service whose latency is remembered.
 pub const REMEMBERED: usize = 4000;
+
+/// The duration from which a connection counts as slow: that of one that waited for an endpoint that does
+/// not answer. In userspace mode, the first endpoint has 250 ms.
+pub const SLOW: Duration = Duration::from_millis(240);
 
 /// The number of failures that get a message each.
 const FAILURES_SAID: u64 = 5;
@@ -19,7 +23,7 @@ const FAILURES_SAID: u64 = 5;
 /// A connection that a client made, or tried to make.
 #[derive(Debug)]
 pub struct Attempt {
-    /// The Service, as an index into [`ROLES`].
+    /// The Service, as an index into the cast's roles.
     pub role: usize,
     /// The frontend, as an index into the role's.
     pub frontend: usize,
@@ -44,6 +48,8 @@ pub enum Standing {
     Present,
     /// Added a moment ago.
     Added,
+    /// Present, but its server does not answer.
+    Silent,
     /// Removed.
     Removed,
 }
@@ -81,6 +87,8 @@ pub enum Refusals {
 pub struct Tally {
     /// The connections by endpoint.
     pub endpoints: Vec<Endpoint>,
+    /// The names of the frontends on the screen.
+    pub labels: Vec<String>,
     /// The connections by frontend.
     pub frontends: Vec<u64>,
     /// The number of expected refusals.
@@ -93,13 +101,14 @@ pub struct Tally {
     pub latencies: VecDeque<u32>,
     /// The endpoints that each client reached.
     pub homes: BTreeMap<&'static str, BTreeSet<usize>>,
+    /// The number of connections that took at least [`SLOW`].
+    pub slow: u64,
     /// Whether refusals are expected.
     pub refusals: Refusals,
 }
 
 impl Tally {
-    fn new(role: usize) -> Self {
-        let role = &ROLES[role];
+    fn new(cast: &'static Cast, role: &Role) -> Self {
         let mine =
             |pod: &&Pod| pod.name.strip_prefix(role.name).is_some_and(|rest| rest.starts_with('-'));
         let endpoint = |pod| Endpoint {
@@ -110,19 +119,21 @@ impl Tally {
             last: None,
             reached_by_then: 0,
         };
-        let endpoints: Vec<Endpoint> = PODS.iter().filter(mine).map(endpoint).collect();
+        let endpoints: Vec<Endpoint> = cast.pods.iter().filter(mine).map(endpoint).collect();
         Self {
             refusals: match endpoints.is_empty() {
                 true => Refusals::Always,
                 false => Refusals::OnlyBefore(None),
             },
             endpoints,
+            labels: role.frontends.iter().map(|one| one.label.to_owned()).collect(),
             frontends: vec![0; role.frontends.len()],
             refused: 0,
             first_refused: None,
             failures: BTreeMap::new(),
             latencies: VecDeque::new(),
             homes: BTreeMap::new(),
+            slow: 0,
         }
     }
 
@@ -183,6 +194,7 @@ impl Tally {
         endpoint.first = Some(endpoint.first.map_or(at, |first| first.min(at)));
         endpoint.last = Some(endpoint.last.map_or(at, |last| last.max(at)));
         self.frontends[attempt.frontend] += 1;
+        self.slow += u64::from(attempt.took >= SLOW);
         if self.latencies.len() == REMEMBERED {
             self.latencies.pop_front();
         }
@@ -213,7 +225,9 @@ pub enum ProxyStatus {
 /// The contents of the board.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The connections by Service, in the order of [`ROLES`].
+    /// The Services and endpoints of the act.
+    pub cast: &'static Cast,
+    /// The connections by Service, in the order of the cast's roles.
     pub tallies: Vec<Tally>,
     /// The messages, with their times.
     pub said: Vec<(Duration, String)>,
@@ -246,9 +260,9 @@ pub struct Board {
 
 impl Board {
     /// A board on which nothing has happened.
-    pub fn new() -> Self {
-        let tallies = (0..ROLES.len()).map(Tally::new).collect();
-        let state = State { tallies, said: Vec::new(), proxy: ProxyStatus::Starting };
+    pub fn new(cast: &'static Cast) -> Self {
+        let tallies = cast.roles.iter().map(|role| Tally::new(cast, role)).collect();
+        let state = State { cast, tallies, said: Vec::new(), proxy: ProxyStatus::Starting };
         Self { state: Mutex::new(state), started: Instant::now() }
     }
 
@@ -269,7 +283,7 @@ impl Board {
             && state.failed() <= FAILURES_SAID
         {
             let opened = attempt.opened.saturating_duration_since(self.started);
-            let name = ROLES[attempt.role].name;
+            let name = state.cast.roles[attempt.role].name;
             state.said.push((
                 self.elapsed(),
                 format!("{name}: FAILED: {failure} (begun at {:.3} s)", opened.as_secs_f64()),
@@ -299,6 +313,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::CLUSTER;
 
     fn attempt(outcome: Outcome) -> Attempt {
         let now = Instant::now();
@@ -319,7 +334,7 @@ mod tests {
 
     #[test]
     fn connections_are_counted_where_they_went() {
-        let board = Board::new();
+        let board = Board::new(&CLUSTER);
         for name in ["web-1", "web-1", "web-3"] {
             board.count(&attempt(reached(name)));
         }
@@ -335,7 +350,7 @@ mod tests {
 
     #[test]
     fn what_should_not_be_is_a_failure() {
-        let board = Board::new();
+        let board = Board::new(&CLUSTER);
         board.count(&attempt(reached("dns-1")));
         board.count(&attempt(Outcome::TimedOut));
         board.count(&attempt(Outcome::Refused));
@@ -345,7 +360,7 @@ mod tests {
 
     #[test]
     fn refusals_count_as_failures_once_the_service_has_answered_again() {
-        let board = Board::new();
+        let board = Board::new(&CLUSTER);
         board.state().tallies[0].refusals = Refusals::Fine;
         let early = attempt(Outcome::Refused);
         board.count(&early);
@@ -361,7 +376,7 @@ mod tests {
 
     #[test]
     fn first_and_last_do_not_depend_on_the_order_of_reports() {
-        let board = Board::new();
+        let board = Board::new(&CLUSTER);
         let late = attempt(reached("web-1"));
         let early = Attempt {
             established: late.established - Duration::from_millis(1),

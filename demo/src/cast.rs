@@ -1,6 +1,32 @@
-//! The cast of the demo: the Services of `examples/`, the pods behind them, and the clients.
+//! What a cast is: Services, the pods behind them, and the clients. Each act has a cast of its own.
 
-use packet_rig::{Protocol, Topology, address};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use packet_rig::{Protocol, address};
+
+/// The Services, pods and clients of an act.
+#[derive(Debug)]
+pub struct Cast {
+    /// The mode of the proxy, on the screen.
+    pub mode: &'static str,
+    /// Where the proxy runs, on the screen.
+    pub place: &'static str,
+    /// The Services in the order in which they are shown: those of `examples/`, the same in each act.
+    pub roles: &'static [Role],
+    /// The pods, grouped by Service, in the order in which they are shown.
+    pub pods: &'static [Pod],
+}
+
+/// The addresses that pods have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Those of the manifests in `examples/`, in network namespaces.
+    Cluster,
+    /// IPv4 loopback addresses.
+    Loopback,
+    /// The one IPv6 loopback address.
+    LoopbackV6,
+}
 
 /// A pod with an echo server.
 #[derive(Debug)]
@@ -11,34 +37,37 @@ pub struct Pod {
     pub node: u8,
     /// The pod's index on the node, from which the address follows.
     pub index: u8,
+    /// The kind of address.
+    pub network: Network,
 }
 
 impl Pod {
-    const fn new(name: &'static str, node: u8, index: u8) -> Self {
-        Self { name, node, index }
+    /// A pod in a network namespace of its own.
+    pub const fn new(name: &'static str, node: u8, index: u8) -> Self {
+        Self { name, node, index, network: Network::Cluster }
     }
 
-    /// The IPv4 address as text.
+    /// The address that the screen shows.
+    pub fn ip(&self) -> IpAddr {
+        let cluster = address::pod(self.node, self.index).v4;
+        match self.network {
+            Network::Cluster => cluster.into(),
+            Network::Loopback => on_loopback(cluster).into(),
+            Network::LoopbackV6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// [`Self::ip`] as text.
     pub fn address(&self) -> String {
-        address::pod(self.node, self.index).v4.to_string()
+        self.ip().to_string()
     }
 }
 
-/// The pods, grouped by Service, in the order in which they are shown.
-pub const PODS: [Pod; 12] = [
-    Pod::new("web-1", 1, 2),
-    Pod::new("web-2", 1, 3),
-    Pod::new("web-3", 2, 2),
-    Pod::new("web-4", 2, 3),
-    Pod::new("api-1", 1, 4),
-    Pod::new("api-2", 2, 4),
-    Pod::new("dns-1", 1, 5),
-    Pod::new("dns-2", 2, 5),
-    Pod::new("shop-1", 1, 6),
-    Pod::new("shop-2", 2, 6),
-    Pod::new("cart-1", 1, 7),
-    Pod::new("cart-2", 2, 7),
-];
+/// The loopback address that stands for a pod's address: 127.77.1.12 for 10.244.1.12.
+pub fn on_loopback(address: Ipv4Addr) -> Ipv4Addr {
+    let [_, _, node, pod] = address.octets();
+    Ipv4Addr::new(127, 77, node, pod)
+}
 
 /// A frontend of a Service.
 #[derive(Debug)]
@@ -47,12 +76,13 @@ pub struct Frontend {
     pub label: &'static str,
     /// The protocol.
     pub protocol: Protocol,
-    /// The address and port that clients connect to.
+    /// The address and port that clients connect to; on loopback, the address and port of the Service.
     pub target: &'static str,
 }
 
 impl Frontend {
-    const fn tcp(label: &'static str, target: &'static str) -> Self {
+    /// A frontend for TCP.
+    pub const fn tcp(label: &'static str, target: &'static str) -> Self {
         Self { label, protocol: Protocol::Tcp, target }
     }
 }
@@ -64,7 +94,7 @@ pub struct Role {
     pub name: &'static str,
     /// The name of the clients on the screen.
     pub clients: &'static str,
-    /// The clients' places in the rig.
+    /// The clients' places: names in the rig, or loopback addresses.
     pub places: &'static [&'static str],
     /// The number of clients at each place.
     pub workers: usize,
@@ -89,96 +119,10 @@ pub enum Note {
     Refused,
 }
 
-/// The Service whose endpoints come and go.
+/// The Service whose endpoints come and go, as an index into the roles.
 pub const WEB: usize = 0;
 /// The Service that loses all its endpoints.
 pub const DNS: usize = 2;
 /// The Service without endpoints.
 #[cfg(test)]
 pub const IDLE: usize = 5;
-
-/// The Services in the order in which they are shown.
-pub const ROLES: [Role; 6] = [
-    Role {
-        name: "web",
-        clients: "pod",
-        places: &["a"],
-        workers: 3,
-        pause: 700,
-        frontends: &[Frontend::tcp("cluster IP 10.96.0.10:80", "10.96.0.10:80")],
-        note: Note::None,
-    },
-    Role {
-        name: "api",
-        clients: "pod",
-        places: &["a"],
-        workers: 1,
-        pause: 4000,
-        frontends: &[
-            Frontend::tcp("10.96.0.20:80", "10.96.0.20:80"),
-            Frontend::tcp("[fd00:10:96::20]:80", "[fd00:10:96::20]:80"),
-        ],
-        note: Note::DualStack,
-    },
-    Role {
-        name: "dns",
-        clients: "pod",
-        places: &["b"],
-        workers: 2,
-        pause: 4000,
-        frontends: &[Frontend {
-            label: "UDP 10.96.0.53:53",
-            protocol: Protocol::Udp,
-            target: "10.96.0.53:53",
-        }],
-        note: Note::None,
-    },
-    Role {
-        name: "shop",
-        clients: "outside",
-        places: &[Topology::CLIENT],
-        workers: 2,
-        pause: 4000,
-        frontends: &[
-            Frontend::tcp("node port 30080", "192.168.10.1:30080"),
-            Frontend::tcp("external 198.51.100.10", "198.51.100.10:80"),
-        ],
-        note: Note::None,
-    },
-    Role {
-        name: "cart",
-        clients: "2 pods, a node",
-        places: &["a", "b", Topology::NODE],
-        workers: 1,
-        pause: 5000,
-        frontends: &[Frontend::tcp("10.96.0.40:80", "10.96.0.40:80")],
-        note: Note::Affinity,
-    },
-    Role {
-        name: "idle",
-        clients: "pod",
-        places: &["b"],
-        workers: 1,
-        pause: 100_000,
-        frontends: &[Frontend::tcp("10.96.0.50:80", "10.96.0.50:80")],
-        note: Note::Refused,
-    },
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_pod_belongs_to_a_service_and_to_one_address() {
-        for pod in &PODS {
-            let (service, _) = pod.name.rsplit_once('-').unwrap();
-            assert!(ROLES.iter().any(|role| role.name == service), "{}", pod.name);
-        }
-        let mut addresses: Vec<String> = PODS.iter().map(Pod::address).collect();
-        addresses.sort();
-        addresses.dedup();
-        assert_eq!(addresses.len(), PODS.len());
-        assert_eq!([WEB, DNS, IDLE].map(|role| ROLES[role].name), ["web", "dns", "idle"]);
-    }
-}

@@ -10,6 +10,9 @@ pub enum DemoError {
     /// The demo was not started by root.
     #[error("the demo makes network namespaces, for which it must be run as root: sudo make demo")]
     NotRoot,
+    /// The argument names no act.
+    #[error("the demo has no act `{0}`: there are `cluster` and `user`")]
+    NoAct(String),
     /// A program is missing.
     #[error("the program `{0}` is missing: install {1} and try again")]
     Missing(&'static str, &'static str),
@@ -55,6 +58,13 @@ pub enum DemoError {
 }
 
 impl DemoError {
+    /// Makes the error of a proxy with this log.
+    pub fn proxy(source: RigError, log: &str) -> Self {
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(5)..].join("\n");
+        Self::Proxy { source, log: last }
+    }
+
     /// Makes the error of an action, for `map_err`.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what: what.into(), source }

@@ -1,47 +1,44 @@
 //! `make demo`: Services being proxied, live, without a cluster.
 //!
-//! The demo makes a small cluster of network namespaces ([`world`]), starts `switchyard` on one of its
-//! nodes with a copy of `examples/` ([`manifests`]), lets clients connect ([`traffic`]), changes
-//! endpoints ([`script`]), and shows where connections go ([`view`]). Root is needed. Nothing stays:
-//! namespaces have no names, and the proxy dies with the demo.
+//! The demo has two acts. [`cluster`] makes a small cluster of network namespaces and starts `switchyard`
+//! on one of its nodes, in nftables mode; root is needed. [`user`] starts `switchyard` in userspace mode,
+//! with servers and clients at loopback addresses, as any user; it is chosen by the argument `user`, or
+//! for who is not root. In both, the proxy follows a copy of `examples/` ([`manifests`]), clients connect
+//! all the time ([`traffic`]), the script changes endpoints ([`stage`]), and the [`view`] shows where
+//! connections go. Nothing stays: namespaces have no names, and the proxy dies with the demo.
 
 #![forbid(unsafe_code)]
 
 mod board;
 mod cast;
+mod cluster;
 mod display;
 mod error;
-mod findings;
-mod kernel;
 mod manifests;
 mod screen;
-mod script;
+mod stage;
 mod stop;
-mod switchyard;
 mod traffic;
+mod user;
 mod view;
-mod world;
 
-use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{env, path::PathBuf, process::ExitCode, sync::Arc};
 
-use packet_rig::{LoadGenerator, LoadPlan, Target, chain};
+use packet_rig::chain;
 
 use self::{
     board::Board,
-    cast::{ROLES, WEB},
     display::Display,
     error::{DemoError, Result},
-    findings::Findings,
-    manifests::Manifests,
-    script::Stage,
     stop::Stop,
-    switchyard::Switchyard,
-    traffic::Traffic,
-    world::World,
 };
 
-/// Connections that stay open all the time.
-const HELD: usize = 4;
+/// A part of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Cluster,
+    User,
+}
 
 fn main() -> ExitCode {
     match run() {
@@ -60,73 +57,74 @@ fn main() -> ExitCode {
 
 /// Runs the demo, and returns the number of failed connections.
 fn run() -> Result<u64> {
-    check()?;
-    let binary = Switchyard::find()?;
+    let act = Act::choose(env::args().nth(1).as_deref(), rustix::process::geteuid().is_root())?;
+    let binary = find_switchyard()?;
+    let cast = match act {
+        Act::Cluster => {
+            cluster::check()?;
+            &cluster::CLUSTER
+        }
+        Act::User => &user::LOOPBACK,
+    };
     let stop = Stop::listen().map_err(DemoError::io("listen for signals"))?;
-    let board = Arc::new(Board::new());
+    let board = Arc::new(Board::new(cast));
     let mut display = Display::start(&board, &stop)?;
-    let findings = perform(binary, &board, &mut display, &stop).map_err(|error| {
+    let performed = match act {
+        Act::Cluster => cluster::perform(binary, &board, &mut display, &stop),
+        Act::User => user::perform(&binary, &board, &mut display, &stop),
+    };
+    let (summary, broken) = performed.map_err(|error| {
         // Ctrl-C reaches every process of the terminal; what follows from that is no failure.
         if stop.is_set() { DemoError::Stopped } else { error }
     })?;
-    let state = board.state().clone();
-    let failed = state.failed() + findings.held.1;
-    display.finish(&view::summary(&state, &findings)).map_err(DemoError::io("print"))?;
+    let failed = board.state().failed() + broken;
+    display.finish(&summary).map_err(DemoError::io("print"))?;
     Ok(failed)
 }
 
-/// Builds the cluster, plays the script, and removes the cluster.
-fn perform(
-    binary: std::path::PathBuf,
-    board: &Arc<Board>,
-    display: &mut Display,
-    stop: &Stop,
-) -> Result<Findings> {
-    display.say("making namespaces: 2 nodes, 16 pods, a client outside");
-    let world = World::new()?;
-    stop.check()?;
-    let manifests = Manifests::new()?;
-    let node = &world.node().namespace;
-    let (mut proxy, ready) = Switchyard::start(node, binary, &manifests, stop)?;
-    let held = hold_connections(&world)?;
-    let traffic = Traffic::start(&world, board)?;
-    let mut stage = Stage { world: &world, manifests: &manifests, board, display, stop };
-    let mut findings = stage.play(&mut proxy, ready)?;
-    traffic.finish()?;
-    let report = held.finish()?.persistent;
-    findings.held = (HELD as u64, report.failed());
-    findings.held_answers = report.attempts - report.failed();
-    Ok(findings)
-}
-
-/// Opens connections to `web` that stay open, with a request now and then.
-fn hold_connections(world: &World) -> Result<LoadGenerator> {
-    let role = &ROLES[WEB];
-    let target = role.frontends[0].target.parse().map_err(std::io::Error::other);
-    let target = Target::tcp(target.map_err(DemoError::io("read the cast's addresses"))?);
-    let plan = LoadPlan {
-        workers: 0,
-        persistent: HELD,
-        interval: Duration::from_millis(20),
-        ..LoadPlan::new(&world.place(role.places[0])?.namespace, target)
-    };
-    Ok(LoadGenerator::start(&plan))
-}
-
-/// Checks that the user is root and that the programs are installed.
-fn check() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(DemoError::NotRoot);
-    }
-    for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
-        let paths = std::env::var_os("PATH").unwrap_or_default();
-        if !std::env::split_paths(&paths).any(|path| is_program(&path.join(program))) {
-            return Err(DemoError::Missing(program, package));
+impl Act {
+    /// The act that the argument names, else the one that the user can run.
+    fn choose(argument: Option<&str>, is_root: bool) -> Result<Self> {
+        match argument {
+            None if is_root => Ok(Self::Cluster),
+            None => {
+                println!(
+                    "demo: not root, so this is userspace mode; as root, the demo shows nftables mode"
+                );
+                Ok(Self::User)
+            }
+            Some("user") => Ok(Self::User),
+            Some("cluster") => Ok(Self::Cluster),
+            Some(other) => Err(DemoError::NoAct(other.to_owned())),
         }
     }
-    Ok(())
 }
 
-fn is_program(path: &Path) -> bool {
-    path.is_file()
+/// The path of the program: `SWITCHYARD_BIN`, else beside the demo.
+fn find_switchyard() -> Result<PathBuf> {
+    let beside = || Some(env::current_exe().ok()?.with_file_name("switchyard"));
+    let path = env::var_os("SWITCHYARD_BIN").map(PathBuf::from).or_else(beside);
+    let path = path.unwrap_or_else(|| PathBuf::from("switchyard"));
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(DemoError::NoProxy(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_act_is_one_that_the_user_can_run_unless_it_is_named() {
+        for (argument, is_root, act) in [
+            (None, true, Act::Cluster),
+            (None, false, Act::User),
+            (Some("user"), true, Act::User),
+            (Some("cluster"), false, Act::Cluster),
+        ] {
+            assert_eq!(Act::choose(argument, is_root).unwrap(), act, "{argument:?} {is_root}");
+        }
+        assert!(Act::choose(Some("other"), true).is_err());
+    }
 }

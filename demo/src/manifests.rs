@@ -22,7 +22,7 @@ pub const EXAMPLES: [(&str, &str); 8] = [
 const DIRECTORY: &str = "manifests";
 
 /// The start of an endpoint's line.
-const ENDPOINT: &str = "- {addresses: [";
+pub const ENDPOINT: &str = "- {addresses: [";
 
 /// The start of the line with the weights of a slice, which is the last of its metadata.
 const WEIGHTS: &str = "  annotations: {switchyard/weights: ";
@@ -31,22 +31,35 @@ const WEIGHTS: &str = "  annotations: {switchyard/weights: ";
 pub struct Manifests {
     files: WorkDir,
     directory: PathBuf,
+    originals: Vec<(&'static str, String)>,
 }
 
 impl Manifests {
-    /// Copies the files.
+    /// Copies the files as they are.
     pub fn new() -> Result<Self> {
+        Self::rewritten(str::to_owned)
+    }
+
+    /// Copies the files, each with the changes that `rewrite` makes.
+    pub fn rewritten(rewrite: impl Fn(&str) -> String) -> Result<Self> {
         let files = WorkDir::new("demo")?;
         let directory = files.directory(DIRECTORY)?;
-        for (name, text) in EXAMPLES {
+        let originals: Vec<_> =
+            EXAMPLES.iter().map(|(name, text)| (*name, rewrite(text))).collect();
+        for (name, text) in &originals {
             files.replace(DIRECTORY, name, text)?;
         }
-        Ok(Self { files, directory })
+        Ok(Self { files, directory, originals })
     }
 
     /// The directory the proxy follows.
     pub fn directory(&self) -> PathBuf {
         self.directory.clone()
+    }
+
+    /// The path of the table that the proxy writes, if it does.
+    pub fn table(&self) -> PathBuf {
+        self.files.path().join("table.json")
     }
 
     /// The path of the proxy's log.
@@ -88,9 +101,10 @@ impl Manifests {
         self.put(file, &left)
     }
 
-    /// Puts a file back as it is in `examples/`.
+    /// Puts a file back as it was copied.
     pub fn restore(&self, file: &'static str) -> Result<Instant> {
-        let original = EXAMPLES.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| text);
+        let original = self.originals.iter().find(|(name, _)| *name == file);
+        let original = original.map_or("", |(_, text)| text);
         self.put(file, original)
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     board::{Endpoint, ProxyStatus, Standing, State, Tally},
-    cast::{Note, ROLES},
+    cast::{Note, Role},
 };
 
 /// The width of the picture, on a wider terminal too.
@@ -47,16 +47,16 @@ pub fn frame(
 
 fn title(state: &State, elapsed: Duration, glyphs: Glyphs) -> Line {
     let mut line = Line::new().with(Style::Title, " Switchyard ");
+    let mode = format!(" {} {} {}", state.cast.mode, glyphs.dot, state.cast.place);
     match state.proxy {
-        ProxyStatus::Starting => line.push(Style::Dim, " starting on node-1"),
+        ProxyStatus::Starting => {
+            line.push(Style::Dim, format!(" starting {} {}", glyphs.dot, state.cast.place))
+        }
         ProxyStatus::Running(pid) => {
-            line.push(
-                Style::Dim,
-                format!(" nftables {} node-1 {} pid {pid}", glyphs.dot, glyphs.dot),
-            );
+            line.push(Style::Dim, format!("{mode} {} pid {pid}", glyphs.dot));
         }
         ProxyStatus::Killed => {
-            line.push(Style::Bad, format!(" nftables {} node-1 {} killed", glyphs.dot, glyphs.dot));
+            line.push(Style::Bad, format!("{mode} {} killed", glyphs.dot));
         }
     }
     let failed = state.failed();
@@ -85,10 +85,10 @@ fn heading(glyphs: Glyphs) -> Line {
 pub fn services(state: &State, motion: &Motion, glyphs: Glyphs, keep_rows: bool) -> Vec<Vec<Line>> {
     let mut blocks = Vec::new();
     for (index, tally) in state.tallies.iter().enumerate() {
-        let mut lines = vec![header(index, tally, glyphs)];
+        let mut lines = vec![header(&state.cast.roles[index], tally, glyphs)];
         for (number, endpoint) in tally.endpoints.iter().enumerate() {
             if keep_rows || endpoint.standing != Standing::Absent {
-                let dual = ROLES[index].note == Note::DualStack;
+                let dual = state.cast.roles[index].note == Note::DualStack;
                 lines.push(row(endpoint, motion.share(index, number), dual, glyphs));
             }
         }
@@ -97,17 +97,16 @@ pub fn services(state: &State, motion: &Motion, glyphs: Glyphs, keep_rows: bool)
     blocks
 }
 
-fn header(index: usize, tally: &Tally, glyphs: Glyphs) -> Line {
-    let role = &ROLES[index];
+fn header(role: &Role, tally: &Tally, glyphs: Glyphs) -> Line {
     let mut line = Line::new()
         .with(Style::Bold, format!("{:<6}", role.name))
         .with(Style::Plain, role.clients)
         .with(Style::Dim, format!(" {} ", glyphs.arrow));
-    for (number, (frontend, count)) in role.frontends.iter().zip(&tally.frontends).enumerate() {
+    for (number, (label, count)) in tally.labels.iter().zip(&tally.frontends).enumerate() {
         if number > 0 {
             line.push(Style::Dim, ", ");
         }
-        line.push(Style::Plain, frontend.label);
+        line.push(Style::Plain, label.as_str());
         if !tally.endpoints.is_empty() {
             line.push(Style::Bold, format!(" {}", thousands(*count)));
         }
@@ -135,6 +134,7 @@ fn row(endpoint: &Endpoint, share: f64, is_dual: bool, glyphs: Glyphs) -> Line {
     let style = match (standing, pod.node) {
         (Standing::Absent, _) => return Line::new(),
         (Standing::Removed, _) => Style::Dim,
+        (Standing::Silent, _) => Style::Bad,
         (Standing::Added, _) => Style::Good,
         (Standing::Present, 1) => Style::Near,
         (Standing::Present, _) => Style::Far,
@@ -143,6 +143,7 @@ fn row(endpoint: &Endpoint, share: f64, is_dual: bool, glyphs: Glyphs) -> Line {
     let (bar, track) = glyphs.bar(share, BAR);
     let now = match standing {
         Standing::Removed => " gone".to_owned(),
+        Standing::Silent if share < 0.005 => "silent".to_owned(),
         _ => format!("{:3.0} %", share * 100.0),
     };
     let label = if style == Style::Dim { Style::Dim } else { Style::Plain };
@@ -161,11 +162,12 @@ mod tests {
     use crate::{
         board::Board,
         cast::{DNS, IDLE, WEB},
+        cluster::CLUSTER,
     };
 
     /// A state with large counts, and everything said that can be.
     fn crowded() -> State {
-        let mut state = Board::new().state().clone();
+        let mut state = Board::new(&CLUSTER).state().clone();
         for (role, tally) in state.tallies.iter_mut().enumerate() {
             let reached = if role == WEB { 98_765 } else { 9_876 };
             tally.frontends.iter_mut().for_each(|count| *count = reached);
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_shows_its_share_and_how_it_stands() {
-        let mut state = Board::new().state().clone();
+        let mut state = Board::new(&CLUSTER).state().clone();
         let web = &mut state.tallies[WEB];
         web.endpoints[0].count = 300;
         web.endpoints[1].count = 100;
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn failures_and_refusals_show() {
-        let mut state = Board::new().state().clone();
+        let mut state = Board::new(&CLUSTER).state().clone();
         state.tallies[WEB].failures.insert("timed out".to_owned(), 3);
         state.tallies[IDLE].refused = 12;
         let lines = frame(&state, &Motion::exact(), Duration::ZERO, Glyphs::UNICODE, (80, 24));

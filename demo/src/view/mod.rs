@@ -1,17 +1,19 @@
 //! The views of the board: lines of styled text, the same for a terminal and for a pipe.
 
+use std::time::Duration;
+
 mod bar;
+mod figures;
 mod frame;
 mod line;
 mod motion;
-mod summary;
 
 pub use self::{
     bar::Glyphs,
+    figures::{changes, failures, figure, held, hint, services_table, verdict},
     frame::{frame, services},
     line::{Line, Style},
     motion::Motion,
-    summary::summary,
 };
 
 /// A number with its thousands set apart.
@@ -27,6 +29,20 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
+/// A duration in milliseconds, for people.
+pub fn ms(duration: Duration) -> String {
+    let milliseconds = duration.as_secs_f64() * 1000.0;
+    match milliseconds {
+        100.0.. => format!("{milliseconds:.0} ms"),
+        _ => format!("{milliseconds:.1} ms"),
+    }
+}
+
+/// A duration in seconds, for people.
+pub fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +54,11 @@ mod tests {
         {
             assert_eq!(thousands(number), text);
         }
+    }
+
+    #[test]
+    fn milliseconds_are_as_exact_as_they_need_to_be() {
+        assert_eq!(ms(Duration::from_micros(4_560)), "4.6 ms");
+        assert_eq!(ms(Duration::from_micros(123_456)), "123 ms");
     }
 }

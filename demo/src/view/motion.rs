@@ -72,7 +72,7 @@ impl ServiceMotion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Board;
+    use crate::{board::Board, cluster::CLUSTER};
 
     fn set(state: &mut State, counts: [u64; 4]) {
         for (endpoint, count) in state.tallies[0].endpoints.iter_mut().zip(counts) {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn tables_show_what_was_since_the_last_one() {
-        let mut state = Board::new().state().clone();
+        let mut state = Board::new(&CLUSTER).state().clone();
         let mut motion = Motion::exact();
         set(&mut state, [10, 10, 20, 0]);
         motion.advance(&state);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn bars_move_to_where_traffic_goes() {
-        let mut state = Board::new().state().clone();
+        let mut state = Board::new(&CLUSTER).state().clone();
         let mut motion = Motion::smooth();
         let mut counts = [0; 4];
         let mut run = |motion: &mut Motion, frames: usize, more: [u64; 4]| {

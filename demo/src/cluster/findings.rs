@@ -2,21 +2,14 @@
 
 use std::time::Duration;
 
-use crate::{kernel::RuleCount, view::thousands};
+use super::kernel::RuleCount;
+use crate::{stage::Changes, view::thousands};
 
 /// All measurements of the script.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// From the rename of the file to the first connection that reached the new endpoint.
-    pub added: Duration,
-    /// The share of the connections that reached the new endpoint while it had more weight than the
-    /// others, in percent.
-    pub weighed: f64,
-    /// From the rename to the last connection that reached the removed endpoint. `None` if there was
-    /// no such connection after the rename.
-    pub removed: Option<Duration>,
-    /// The number of connections of the Service after that, until the endpoint came back.
-    pub since_removed: u64,
+    /// The changes to `web`.
+    pub changes: Changes,
     /// From the rename to the first refusal.
     pub refused: Duration,
     /// From the rename to the first answer.
@@ -54,15 +47,6 @@ impl Findings {
     }
 }
 
-/// A duration in milliseconds, for people.
-pub fn ms(duration: Duration) -> String {
-    let milliseconds = duration.as_secs_f64() * 1000.0;
-    match milliseconds {
-        100.0.. => format!("{milliseconds:.0} ms"),
-        _ => format!("{milliseconds:.1} ms"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,11 +59,5 @@ mod tests {
         assert_eq!(said(0, 0), "nothing differed");
         assert_eq!(said(2, 0), "1,640 bytes");
         assert_eq!(said(2, 3), "1,640 bytes, 3 unused rules removed");
-    }
-
-    #[test]
-    fn milliseconds_are_as_exact_as_they_need_to_be() {
-        assert_eq!(ms(Duration::from_micros(4_560)), "4.6 ms");
-        assert_eq!(ms(Duration::from_micros(123_456)), "123 ms");
     }
 }

@@ -2,7 +2,8 @@
 
 use packet_rig::{EchoServer, NetNs, Place, Protocol, RigError, Topology, address};
 
-use crate::cast::{PODS, Pod};
+use super::CLUSTER;
+use crate::cast::Pod;
 
 /// The hardware address of the node's end of every pod's link, as in the rig's own pods.
 const GATEWAY_MAC: &str = "ee:ee:ee:ee:ee:ee";
@@ -22,14 +23,15 @@ impl World {
     pub fn new() -> Result<Self, RigError> {
         let topology = Topology::new()?;
         let namespaces =
-            PODS.iter().map(|_| NetNs::new_bare()).collect::<Result<Vec<_>, RigError>>()?;
+            CLUSTER.pods.iter().map(|_| NetNs::new_bare()).collect::<Result<Vec<_>, RigError>>()?;
         for (number, node) in [(1, topology.node()), (2, topology.other_node())] {
-            let on_node = PODS.iter().zip(&namespaces).filter(|(pod, _)| pod.node == number);
+            let on_node =
+                CLUSTER.pods.iter().zip(&namespaces).filter(|(pod, _)| pod.node == number);
             node.namespace
                 .ip(&on_node.map(|(pod, own)| node_side(pod, own)).collect::<String>())?;
         }
         let mut servers = Vec::new();
-        for (pod, namespace) in PODS.iter().zip(&namespaces) {
+        for (pod, namespace) in CLUSTER.pods.iter().zip(&namespaces) {
             namespace.ip(&pod_side(pod))?;
             let protocols = [Protocol::Tcp, Protocol::Udp];
             servers.push(EchoServer::start(namespace, pod.name, PORT, &protocols)?);

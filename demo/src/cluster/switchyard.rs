@@ -1,7 +1,6 @@
 //! The proxy's process.
 
 use std::{
-    env,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -27,17 +26,6 @@ pub struct Switchyard {
 }
 
 impl Switchyard {
-    /// The path of the program: `SWITCHYARD_BIN`, else beside the demo.
-    pub fn find() -> Result<PathBuf> {
-        let beside = || Some(env::current_exe().ok()?.with_file_name("switchyard"));
-        let path = env::var_os("SWITCHYARD_BIN").map(PathBuf::from).or_else(beside);
-        let path = path.unwrap_or_else(|| PathBuf::from("switchyard"));
-        match path.is_file() {
-            true => Ok(path),
-            false => Err(DemoError::NoProxy(path)),
-        }
-    }
-
     /// Starts the proxy on a node, and returns the time until it was ready.
     pub fn start(
         node: &NetNs,
@@ -97,8 +85,6 @@ impl Switchyard {
 
     fn failed(&self, source: RigError) -> DemoError {
         let log = self.proxy.log();
-        let lines: Vec<&str> = log.lines().collect();
-        let last = lines[lines.len().saturating_sub(5)..].join("\n");
-        DemoError::Proxy { source, log: last }
+        DemoError::proxy(source, &log)
     }
 }
