@@ -231,18 +231,17 @@ fn a_limit_that_cannot_be_set_is_an_error() {
 fn a_mode_that_cannot_be_run_is_one_sentence() {
     let namespace = Namespace::new();
     let directory = node();
-    let run = |mode: &str| {
-        let all = [manifests(directory.path()), format!("--proxy-mode={mode}")];
-        let log = failed(kube_proxy(&namespace, directory.path(), &all).output().unwrap());
-        log.lines().last().unwrap().to_owned()
-    };
-    let userspace = run("userspace");
+    let mode = ["--proxy-mode=userspace".into(), "--userspace-intake=iptables".into()];
+    let all = [manifests(directory.path())].into_iter().chain(mode).collect::<Vec<_>>();
+    let mut command = kube_proxy(&namespace, directory.path(), &all);
+    let log = failed(command.env("PATH", directory.path()).output().unwrap());
+    let last = log.lines().last().unwrap();
     assert!(
-        userspace.ends_with(
+        last.contains(
             "\"command failed\" err=\"userspace cannot be used on this node: \
-             the userspace backend is not built yet; use nftables\""
-        ),
-        "{userspace}"
+             the intake iptables cannot be used: iptables, "
+        ) && last.ends_with("are not installed\""),
+        "{last}"
     );
 }
 
@@ -253,7 +252,8 @@ fn the_first_mode_that_works_is_used() {
     let programs = directory.path().join("programs");
     fs::create_dir(&programs).unwrap();
     // Without the program that this transport needs, nftables cannot be used.
-    let all = ["--nft-transport=json".to_owned(), manifests(directory.path())];
+    let all = ["--nft-transport=json", "--userspace-intake=iptables"].map(str::to_owned);
+    let all = [&all[..], &[manifests(directory.path())]].concat();
     let mut command = kube_proxy(&namespace, directory.path(), &all);
     let log = failed(command.env("PATH", &programs).output().unwrap());
     let last = log.lines().last().unwrap();
@@ -262,8 +262,9 @@ fn the_first_mode_that_works_is_used() {
     assert!(
         lacking.ends_with(
             "; iptables: iptables, iptables-save and iptables-restore, ip6tables, ip6tables-save \
-             and ip6tables-restore are not installed; userspace: the userspace backend is not \
-             built yet; use nftables\""
+             and ip6tables-restore are not installed; userspace: the intake iptables cannot be \
+             used: iptables, iptables-save and iptables-restore, ip6tables, ip6tables-save and \
+             ip6tables-restore are not installed\""
         ),
         "{lacking}"
     );

@@ -1,6 +1,6 @@
 //! What happens when the configuration file changes while the program runs.
 
-use std::{fs, time::Duration};
+use std::{fs, process::Command, time::Duration};
 
 use api_standin::{Resource, load};
 use packet_rig::{
@@ -61,12 +61,10 @@ struct Running {
 }
 
 /// Starts the program.
-fn program(namespace: &Namespace, config: &ConfigMap, directory: &TempDir) -> Program {
-    let arguments = [
-        format!("--config={}", config.path().display()),
-        format!("--manifests={}", directory.path().join("manifests").display()),
-    ];
-    Program::start(namespace, &[&arguments[0], &arguments[1]])
+fn program(namespace: &Namespace, config: &ConfigMap, directory: &TempDir) -> Command {
+    let config = format!("--config={}", config.path().display());
+    let manifests = format!("--manifests={}", directory.path().join("manifests").display());
+    namespace.switchyard(&[&config, &manifests])
 }
 
 impl Running {
@@ -88,7 +86,7 @@ impl Running {
         fs::create_dir(&manifests).unwrap();
         fs::write(manifests.join("all.yaml"), OBJECTS).unwrap();
         let config = ConfigMap::new(&directory.path().join("mounted"), &in_mode(mode, fields));
-        let program = program(&namespace, &config, &directory);
+        let program = Program::spawn(program(&namespace, &config, &directory));
         namespace.wait_for_service_ports(1);
         Self { mode, namespace, config, directory, program }
     }
@@ -113,7 +111,7 @@ impl Running {
         let Self { namespace, config, directory, program: first, mode: _ } = self;
         let (signal, before) = first.terminate();
         assert_eq!(signal, Some(15), "it ended by itself: {before}");
-        let second = program(&namespace, &config, &directory);
+        let second = Program::spawn(program(&namespace, &config, &directory));
         namespace.wait_for_service_ports(1);
         [before, second.terminate().1]
     }
@@ -289,12 +287,18 @@ fn what_cannot_be_used_leaves_the_rest_alone() {
 
 #[test]
 fn a_mode_that_cannot_be_run_is_rejected() {
-    let mut running = Running::start("");
-    running.config.exchange(&configuration("").replace("nftables", "userspace"));
+    let running = Running::start("");
+    running.program.terminate();
+    // Without the programs of iptables, which are looked for when the mode is to change.
+    let mut command = program(&running.namespace, &running.config, &running.directory);
+    command.env("PATH", running.directory.path());
+    let mut running = Running { program: Program::spawn(command), ..running };
+    running.namespace.wait_for_service_ports(1);
+    running.config.exchange(&configuration("").replace("nftables", "iptables"));
     let name = "switchyard_config_reloads_total{result=\"rejected\"}";
     running.namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, name) == [1.0]);
     let log = running.log();
-    assert!(log.contains("userspace cannot be used on this node"), "{log}");
+    assert!(log.contains("iptables cannot be used on this node"), "{log}");
 }
 
 /// The program, and its configuration, which has these fields.
