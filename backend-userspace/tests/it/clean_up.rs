@@ -3,7 +3,7 @@
 use switchyard_core::proxier::{Backend, Mode};
 use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
 
-use crate::common::{in_namespace, ip, run, servers, settings, start, web, web_slice};
+use crate::common::{answers, in_namespace, ip, run, servers, settings, start, web, web_slice};
 
 /// The rules and links of the namespace, but for those that were there before.
 fn left() -> String {
@@ -29,6 +29,7 @@ fn nothing_stays_of_any_intake() {
             // Of another program's run, and twice.
             node.full();
             assert_ne!(left(), "", "{kind}");
+            assert_eq!(answers("10.96.0.1:80", 1), [Some(2)], "{kind}: everything is back");
             let backend = UserspaceBackend::default();
             for _ in 0..2 {
                 backend.clean_up().unwrap();

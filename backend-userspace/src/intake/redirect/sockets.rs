@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     error::Chain,
-    model::{IpFamily, PerFamily, ServicePortId, Spread},
+    model::{IpFamily, PerFamily, Protocol, ServicePortId, Spread},
     proxier::{Mode, Monitor, Proxier, ProxierError, Skipped, SyncReport},
     state::{Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
     transition::{DerivedState, Transition},
@@ -54,6 +54,8 @@ pub(crate) struct Redirect {
     device: DummyDevice,
     families: PerFamily<bool>,
     sockets: HashMap<ServicePortId, PoolSockets>,
+    /// Sockets that the rules no longer lead to once they are synced.
+    unused: Vec<(Protocol, SocketAddr)>,
     /// Service ports whose sockets could not be opened, and why.
     failed: BTreeMap<ServicePortId, String>,
     /// Ends flows that began before the rules; `None` where the kernel or the privilege is missing.
@@ -76,6 +78,7 @@ impl Redirect {
             device: device.or_bridge(),
             families,
             sockets: HashMap::new(),
+            unused: Vec::new(),
             failed: BTreeMap::new(),
             flows: flows.ok(),
         })
@@ -93,13 +96,12 @@ impl Redirect {
     }
 
     /// Opens the sockets that a Service port needs, and sets what the rules should know of it. Sockets
-    /// that are no longer needed are added to `unused`.
+    /// that are no longer needed stay open until the rules are synced.
     fn set_port(
         &mut self,
         id: &ServicePortId,
         port: Option<&Arc<ResolvedServicePort>>,
         forwarder: &Forwarder,
-        unused: &mut Vec<(ServicePortId, SocketAddr)>,
     ) {
         let before = self.sockets.remove(id).unwrap_or_default();
         let mut now = PoolSockets::default();
@@ -122,7 +124,8 @@ impl Redirect {
             });
         }
         for (before, now) in [(before.cluster, now.cluster), (before.local, now.local)] {
-            unused.extend(before.filter(|_| now.is_none()).map(|address| (id.clone(), address)));
+            let unused = before.filter(|_| now.is_none());
+            self.unused.extend(unused.map(|address| (id.name.protocol, address)));
         }
         if now != PoolSockets::default() {
             self.sockets.insert(id.clone(), now);
@@ -153,14 +156,13 @@ impl Intake for Redirect {
             added = addresses.map_err(failed("cannot add the addresses of the proxy's sockets"))?;
         }
         self.derived.follow_node(change);
-        let mut unused = Vec::new();
         let known_failures: HashSet<ServicePortId> = self.failed.keys().cloned().collect();
         for port in change.ports() {
-            self.set_port(port.id, port.after, forwarder, &mut unused);
+            self.set_port(port.id, port.after, forwarder);
         }
         for id in &known_failures {
             let port = change.after().service_ports.get(id);
-            self.set_port(id, port, forwarder, &mut unused);
+            self.set_port(id, port, forwarder);
         }
         let mut report = match self.derived.transition() {
             nothing if nothing.is_empty() => SyncReport::default(),
@@ -176,8 +178,8 @@ impl Intake for Redirect {
             flows.synced(&self.derived.transition());
         }
         self.derived.mark_synced();
-        for (id, address) in unused {
-            forwarder.close(id.name.protocol, address);
+        for (protocol, address) in self.unused.drain(..) {
+            forwarder.close(protocol, address);
         }
         report.added += added;
         let is_new = |id: &ServicePortId| change.compare() || !known_failures.contains(id);
@@ -193,7 +195,7 @@ impl Intake for Redirect {
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        self.derived = DerivedState::default();
+        self.derived.request_comparison();
         self.rules.clean_up().await?;
         addresses::clean_up()
     }
