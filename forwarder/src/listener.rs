@@ -37,7 +37,7 @@ impl Listener {
         sources.is_none_or(|sources| sources.iter().any(|net| net.contains(&client)))
     }
 
-    /// Returns the pool that serves a client, or `None` if the route serves nobody.
+    /// Returns the pool that serves a client, or `None` if the route serves no client.
     pub(crate) fn pool(&self, client: IpAddr, local: &RwLock<LocalClients>) -> Option<PoolKind> {
         match self.route {
             Route::Pool { pool, .. } => Some(pool),

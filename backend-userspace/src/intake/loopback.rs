@@ -9,7 +9,6 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -23,7 +22,7 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 
-use super::Intake;
+use super::{Intake, RETRY};
 
 /// The first port for Services. The range ends before that of node ports, and before the ports that systems
 /// give to clients.
@@ -32,9 +31,6 @@ const FIRST: u16 = 20_000;
 const PORTS: u16 = 10_000;
 /// How many ports are tried, one after the other, before the system chooses.
 const TRIES: u16 = 64;
-
-/// How soon an address is tried again that could not be opened.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Where a Service port can be reached on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -5,15 +5,28 @@ pub(crate) mod addresses;
 pub(crate) mod loopback;
 pub(crate) mod redirect;
 
+use std::{error::Error, time::Duration};
+
 use async_trait::async_trait;
 use switchyard_core::{
-    proxier::{Abilities, Monitor, ProxierError, SyncReport},
+    proxier::{Abilities, Mode, Monitor, ProxierError, SyncReport},
     transition::Transition,
 };
 use switchyard_forwarder::Forwarder;
 
 /// The device that has the addresses of this mode: those of Services, or those of the proxy's sockets.
 pub const DEVICE: &str = "switchyard0";
+
+/// How soon a socket is tried again that could not be opened.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The error of a system.
+type SystemError = Box<dyn Error + Send + Sync>;
+
+/// Makes an error of this mode of a system's.
+fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierError {
+    move |error| ProxierError::backend(Mode::USERSPACE, message, error)
+}
 
 /// A way for traffic to reach the proxy.
 #[async_trait]

@@ -90,7 +90,7 @@ impl Proxy {
         self.child.id()
     }
 
-    /// What the process uses now; `None` if the kernel does not tell.
+    /// What the process uses now; `None` if the kernel does not report it.
     pub fn usage(&self) -> Option<Usage> {
         let process = PathBuf::from(format!("/proc/{}", self.pid()));
         let descriptors = fs::read_dir(process.join("fd")).ok()?.count();

@@ -66,7 +66,7 @@ pub(super) struct Leg {
     answers: AbortHandle,
 }
 
-/// What the two tasks that use a flow tell each other.
+/// What the two tasks that use a flow know of each other's datagrams.
 #[derive(Default)]
 struct Signs {
     /// Whether a datagram was seen since the last look.

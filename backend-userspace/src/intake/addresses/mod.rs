@@ -10,12 +10,15 @@ mod none;
 #[cfg(windows)]
 mod windows;
 
-use std::{collections::BTreeSet, net::IpAddr, net::SocketAddr, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use async_trait::async_trait;
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    proxier::{Abilities, Mode, ProxierError, SyncReport},
+    proxier::{Abilities, ProxierError, SyncReport},
     state::{NodePortAddresses, NodeState, ResolvedServicePort, Route},
     transition::Transition,
 };
@@ -27,14 +30,8 @@ use self::linux as system;
 use self::none as system;
 #[cfg(windows)]
 use self::windows as system;
-use super::Intake;
+use super::{Intake, RETRY, SystemError, failed};
 use crate::sockets::Sockets;
-
-/// How soon a socket is tried again that could not be opened.
-const RETRY: Duration = Duration::from_secs(5);
-
-/// The error of a system.
-type SystemError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The addresses that this mode has added to the node.
 pub(crate) trait OwnedAddresses: Send {
@@ -185,8 +182,4 @@ impl Intake for Addresses {
         self.owned.clear();
         Ok(())
     }
-}
-
-fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierError {
-    move |error| ProxierError::backend(Mode::USERSPACE, message, error)
 }

@@ -12,7 +12,6 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -20,14 +19,14 @@ use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     error::Chain,
     model::{IpFamily, PerFamily, Protocol, ServicePortId, Spread},
-    proxier::{Mode, Monitor, Proxier, ProxierError, Skipped, SyncReport},
+    proxier::{Monitor, Proxier, ProxierError, Skipped, SyncReport},
     state::{Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
     transition::{DerivedState, Transition},
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_interfaces::{DeviceError, DummyDevice};
 
-use crate::intake::{DEVICE, Intake, addresses};
+use crate::intake::{DEVICE, Intake, RETRY, addresses, failed};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890, section
 /// 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network from there
@@ -35,9 +34,6 @@ use crate::intake::{DEVICE, Intake, addresses};
 const V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 83);
 /// The address of the sockets for IPv6, of a range for private use (RFC 4193).
 const V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x7769, 0x7463, 0, 0, 0, 0, 1);
-
-/// How soon a socket is tried again that could not be opened.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// The sockets of a Service port for each of its pools; the address of a pool that has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,11 +238,4 @@ fn derive(
         proxy_protocol: None,
         id: port.id.clone(),
     }
-}
-
-fn failed<E>(message: &'static str) -> impl Fn(E) -> ProxierError
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    move |error| ProxierError::backend(Mode::USERSPACE, message, error)
 }
