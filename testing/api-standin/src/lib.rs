@@ -7,8 +7,8 @@
 //!
 //! Its purpose is faults that a test switches on ([`Faults`]): connections that are cut or go silent,
 //! slow answers, errors, missing permissions, an expired log, lists that end in an error or not at
-//! all, a restored backup, revoked certificates, objects that no client can decode. It validates and
-//! defaults nothing, and keeps everything in memory.
+//! all, a restored backup, revoked certificates, objects that no client can decode. It validates nothing,
+//! adds missing fields only to the objects of [`Manifests`], and keeps everything in memory.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), api_standin::StandinError> {
@@ -29,10 +29,12 @@
 )]
 
 mod answer;
+mod defaults;
 mod faults;
 mod list;
 pub mod load;
 mod log;
+mod manifests;
 mod query;
 mod resource;
 mod route;
@@ -45,6 +47,7 @@ mod watch;
 
 pub use self::{
     faults::Faults,
+    manifests::{ManifestError, Manifests},
     resource::Resource,
     server::{Options, Standin, StandinError},
     store::{Store, StoreError},

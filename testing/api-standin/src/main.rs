@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! api-standin KUBECONFIG [--listen ADDRESS] [--node NAME] [--no-streaming]
-//!             [--services N --endpoints M] [--dir DIR]
+//!             [--services N --endpoints M] [--dir DIR] [--manifests DIR]
 //! ```
 //!
 //! The kubeconfig is written when the objects are there and requests are answered. Objects can be
-//! changed with `PUT` and `DELETE` on their paths.
+//! changed with `PUT` and `DELETE` on their paths, and those of `--manifests` by changes of the directory.
 
 use std::{env, fs, future, path::PathBuf, process::ExitCode};
 
-use api_standin::{Options, Standin, load};
+use api_standin::{Manifests, Options, Standin, load};
 
 /// The command line.
 #[derive(Debug, Default)]
@@ -21,6 +21,7 @@ struct Arguments {
     services: usize,
     endpoints: usize,
     dir: Option<PathBuf>,
+    manifests: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -40,6 +41,7 @@ impl Arguments {
                 "--services" => arguments.services = number(value()?)?,
                 "--endpoints" => arguments.endpoints = number(value()?)?,
                 "--dir" => arguments.dir = Some(value()?.into()),
+                "--manifests" => arguments.manifests = Some(value()?.into()),
                 option if option.starts_with('-') => return Err(format!("{option}: unknown")),
                 _ => arguments.kubeconfig = word.into(),
             }
@@ -82,7 +84,12 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
+    let manifests = arguments.manifests.map(|dir| Manifests::load(&dir, server.store().clone()));
+    let manifests = manifests.transpose()?;
     server.write_kubeconfig(&arguments.kubeconfig)?;
     println!("serving on {}", server.url());
-    future::pending().await
+    match manifests {
+        Some(manifests) => Err(manifests.follow().await.into()),
+        None => future::pending().await,
+    }
 }

@@ -77,6 +77,12 @@ impl Store {
     /// # Errors
     /// If the object has no known kind, no name or no metadata.
     pub fn apply(&self, object: Value) -> Result<u64, StoreError> {
+        let (resource, namespace, name) = Self::identity(&object)?;
+        self.apply_as(resource, &namespace, &name, object)
+    }
+
+    /// The resource, the namespace (empty for objects of the cluster) and the name of an object.
+    pub(crate) fn identity(object: &Value) -> Result<(Resource, String, String), StoreError> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let Some(resource) = Resource::of(&api_version, &kind) else {
@@ -90,9 +96,8 @@ impl Store {
             (false, _) => "",
             (true, Value::String(namespace)) => namespace,
             (true, _) => "default",
-        }
-        .to_owned();
-        self.apply_as(resource, &namespace, &name, object)
+        };
+        Ok((resource, namespace.to_owned(), name))
     }
 
     /// Does the same as [`Store::apply`] under the given resource, namespace and name, whatever the
