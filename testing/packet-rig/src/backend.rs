@@ -13,6 +13,7 @@ use test_netns::nft_trixie;
 use crate::{
     capability,
     error::{Result, RigError},
+    kube_proxy,
 };
 
 /// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
@@ -42,6 +43,15 @@ pub const BACKENDS: [&str; 8] = [
     USERSPACE_ADDRESSES,
 ];
 
+/// Genuine kube-proxy in nftables mode.
+pub const KUBE_PROXY_NFTABLES: &str = "kube-proxy-nftables";
+
+/// Genuine kube-proxy in iptables mode.
+pub const KUBE_PROXY_IPTABLES: &str = "kube-proxy-iptables";
+
+/// The proxies to compare with, which run where [`kube_proxy::VARIABLE`] names a program.
+pub const REFERENCES: [&str; 2] = [KUBE_PROXY_NFTABLES, KUBE_PROXY_IPTABLES];
+
 /// The backends that exist and that every node of the tests can run.
 const EVERYWHERE: [&str; 4] = ["nftables", BY_JSON, "iptables", USERSPACE];
 
@@ -57,9 +67,23 @@ const IPVS: &str = "ipvs";
 pub fn selected() -> Result<Vec<&'static str>> {
     match env::var_os("SWITCHYARD_BACKENDS") {
         // The module of a kernel that is not asked for IPVS is not loaded.
-        None => Ok(usual(capability::has_ipvs())),
-        Some(list) => runnable(parse(&list)?, capability::load_ipvs),
+        None => {
+            let references = kube_proxy::find()?.map(|_| REFERENCES).into_iter().flatten();
+            Ok(usual(capability::has_ipvs()).into_iter().chain(references).collect())
+        }
+        Some(list) => {
+            let backends = runnable(parse(&list)?, capability::load_ipvs)?;
+            match backends.iter().any(|name| is_kube_proxy(name)) && kube_proxy::find()?.is_none() {
+                true => Err(RigError::NoKubeProxy),
+                false => Ok(backends),
+            }
+        }
     }
+}
+
+/// Whether a backend is genuine kube-proxy's.
+pub fn is_kube_proxy(backend: &str) -> bool {
+    REFERENCES.contains(&backend)
 }
 
 /// The backends without a list.
@@ -81,7 +105,7 @@ fn runnable(
 fn parse(list: &OsString) -> Result<Vec<&'static str>> {
     let list = list.to_string_lossy();
     let find = |word: &str| {
-        let known = BACKENDS.into_iter().find(|name| *name == word.trim());
+        let known = BACKENDS.into_iter().chain(REFERENCES).find(|name| *name == word.trim());
         known.ok_or_else(|| RigError::UnknownBackend { name: word.to_owned() })
     };
     list.split(',').map(find).collect()
@@ -90,7 +114,8 @@ fn parse(list: &OsString) -> Result<Vec<&'static str>> {
 /// The `--proxy-mode` of a backend.
 pub fn mode(backend: &str) -> &str {
     match backend {
-        BY_JSON => "nftables",
+        BY_JSON | KUBE_PROXY_NFTABLES => "nftables",
+        KUBE_PROXY_IPTABLES => "iptables",
         BY_NFT => IPVS,
         USERSPACE_IPTABLES | USERSPACE_ADDRESSES => USERSPACE,
         mode => mode,
@@ -103,6 +128,8 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
         BY_JSON => &["--nft-transport=json"],
         USERSPACE_IPTABLES => &["--userspace-intake=iptables"],
         USERSPACE_ADDRESSES => &["--userspace-intake=addresses"],
+        // As `kube_proxy::fields`, for cases without a file.
+        KUBE_PROXY_NFTABLES | KUBE_PROXY_IPTABLES => &["--conntrack-max-per-core=0"],
         _ => &[],
     }
 }

@@ -23,14 +23,23 @@ pub fn find() -> Result<PathBuf> {
             false => Err(RigError::NoBinary(format!("SWITCHYARD_BIN: no file {}", path.display()))),
         };
     }
+    built("switchyard")
+}
+
+/// Finds a program of the workspace in the directory that cargo builds into.
+///
+/// # Errors
+///
+/// If there is no such program, or if the program is older than one of its sources.
+pub fn built(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()
         .map_err(|error| RigError::NoBinary(format!("this program's path is unknown: {error}")))?;
     // Tests are built into target/debug/deps, programs into target/debug.
-    let built = own.parent().and_then(Path::parent).map(|dir| dir.join("switchyard"));
+    let built = own.parent().and_then(Path::parent).map(|dir| dir.join(name));
     let built = built.filter(|path| path.is_file()).ok_or_else(|| {
-        RigError::NoBinary(
-            "build it first (cargo build -p switchyard), or set SWITCHYARD_BIN".to_owned(),
-        )
+        RigError::NoBinary(format!(
+            "build {name} first (cargo build --workspace --bins), or set SWITCHYARD_BIN"
+        ))
     })?;
     match newer_source(&built) {
         Some(source_file) => Err(RigError::StaleBinary { binary: built, source_file }),

@@ -71,7 +71,7 @@ pub enum RigError {
     NoBinary(String),
     /// The binary is older than a file that it is built from.
     #[error(
-        "{} is older than {}: build it again (cargo build -p switchyard)",
+        "{} is older than {}: build it again (cargo build --workspace --bins)",
         binary.display(),
         source_file.display()
     )]
@@ -93,6 +93,12 @@ pub enum RigError {
          the cases on a kernel that has"
     )]
     NoIpvs,
+    /// The environment names kube-proxy as a backend, and no program of it.
+    #[error("SWITCHYARD_BACKENDS names kube-proxy, and KUBE_PROXY no program")]
+    NoKubeProxy,
+    /// The stand-in for the API server ended, or did not write that it serves.
+    #[error("the stand-in for the API server did not start: {0}")]
+    NoServer(String),
     /// The nft of Debian's next release cannot be had, and `SWITCHYARD_OFFLINE` is set.
     #[error("there is no nft 1.1.3, which the JSON transport needs")]
     NoNft,

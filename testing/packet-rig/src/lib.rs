@@ -38,6 +38,7 @@ mod error;
 mod expect;
 mod flows;
 pub mod http;
+pub mod kube_proxy;
 mod load;
 mod netns;
 mod outcome;
@@ -63,7 +64,7 @@ pub use self::{
     outcome::Outcome,
     probe::Probe,
     protocol::{BadTarget, Protocol, Target},
-    proxy::{Proxy, ProxyOptions},
+    proxy::{Objects, Proxy, ProxyOptions},
     rig::Rig,
     run::{KEEP, run_case},
     shares::{SharePlan, answers},

@@ -26,13 +26,22 @@ pub const METRICS: &str = "127.0.0.1:10249";
 /// The metric that has a value for each family once something has been programmed.
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
+/// The place that a proxy has the objects of the cluster from.
+#[derive(Clone, Debug)]
+pub enum Objects {
+    /// The directory of manifests that the proxy follows.
+    Manifests(PathBuf),
+    /// The kubeconfig of the API server.
+    Server(PathBuf),
+}
+
 /// The options with which a proxy is started.
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
     /// The program.
     pub binary: PathBuf,
-    /// The directory of manifests that the proxy follows.
-    pub manifests: PathBuf,
+    /// The place of the cluster's objects.
+    pub objects: Objects,
     /// `nftables`, `iptables`, ...
     pub backend: String,
     /// The cluster CIDRs, comma-separated; `None` omits the flag.
@@ -50,7 +59,7 @@ impl ProxyOptions {
     pub fn new(binary: PathBuf, backend: &str, manifests: PathBuf, log: PathBuf) -> Self {
         Self {
             binary,
-            manifests,
+            objects: Objects::Manifests(manifests),
             backend: backend.to_owned(),
             cluster_cidr: Some(CLUSTER_CIDR.to_owned()),
             config: None,
@@ -61,11 +70,14 @@ impl ProxyOptions {
 
     /// The command line without the program.
     pub fn arguments(&self) -> Vec<String> {
-        let mut arguments =
-            vec!["--manifests".to_owned(), self.manifests.to_string_lossy().into_owned()];
+        let mut arguments = Vec::new();
         let mut flag = |name: &str, value: &str| {
             arguments.extend([format!("--{name}"), value.to_owned()]);
         };
+        match &self.objects {
+            Objects::Manifests(directory) => flag("manifests", &directory.to_string_lossy()),
+            Objects::Server(kubeconfig) => flag("kubeconfig", &kubeconfig.to_string_lossy()),
+        }
         flag("hostname-override", "node-1");
         match &self.config {
             Some(config) => flag("config", &config.to_string_lossy()),
@@ -85,6 +97,13 @@ impl ProxyOptions {
     /// A KubeProxyConfiguration with the values that the flags would have, followed by `more` fields.
     pub fn configuration(&self, more: &str) -> String {
         let cidr = self.cluster_cidr.as_deref().unwrap_or_default();
+        // With a file, kube-proxy heeds no other flag but the node's name.
+        let client = match &self.objects {
+            Objects::Manifests(_) => String::new(),
+            Objects::Server(path) => {
+                format!("clientConnection: {{kubeconfig: \"{}\"}}\n", path.display())
+            }
+        };
         format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
              kind: KubeProxyConfiguration\n\
@@ -92,7 +111,7 @@ impl ProxyOptions {
              clusterCIDR: \"{cidr}\"\n\
              healthzBindAddress: {HEALTHZ}\n\
              metricsBindAddress: {METRICS}\n\
-             {more}",
+             {client}{more}",
             self.backend
         )
     }

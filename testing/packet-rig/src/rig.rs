@@ -17,8 +17,9 @@ use crate::{
     error::{Result, RigError, chain},
     expect::{self, Memory},
     http,
+    kube_proxy::{self, ManifestServer},
     protocol::Protocol,
-    proxy::{Proxy, ProxyOptions},
+    proxy::{Objects, Proxy, ProxyOptions},
     shares::SharePlan,
     topology::{Place, Topology},
     wait::scaled,
@@ -41,6 +42,7 @@ const FILES: &str = "manifests";
 pub struct Rig {
     /// The proxy under test.
     pub proxy: Proxy,
+    _api_server: Option<ManifestServer>,
     _servers: Vec<EchoServer>,
     /// The network that the proxy runs in.
     pub topology: Topology,
@@ -75,20 +77,34 @@ impl Rig {
         let directory = files.directory(FILES)?;
         let log = files.path().join("proxy.log");
         let mode = backend::mode(backend);
-        let mut options = ProxyOptions::new(binary.to_owned(), mode, directory, log);
+        let node = &topology.node().namespace;
+        let mut options = ProxyOptions::new(binary.to_owned(), mode, directory.clone(), log);
         if !case.cluster_cidr {
             options.cluster_cidr = None;
         }
+        let mut api_server = None;
+        if backend::is_kube_proxy(backend) {
+            options.binary = kube_proxy::find()?.ok_or(RigError::NoKubeProxy)?;
+            let server = ManifestServer::start(node, &directory)?;
+            options.objects = Objects::Server(server.kubeconfig().to_owned());
+            api_server = Some(server);
+        }
         if let Some(more) = &case.config {
-            let text = options.configuration(more);
+            let text = options.configuration(&(kube_proxy::fields(backend).to_owned() + more));
             options.config = Some(files.replace("config", "config.yaml", &text)?);
         }
         options.args.clone_from(&case.args);
-        options
-            .args
-            .extend(backend::arguments(backend).iter().map(|&argument| argument.to_owned()));
-        let proxy = Proxy::prepare(&topology.node().namespace, options);
-        Ok(Self { proxy, _servers: servers, topology, files, memory: Memory::default() })
+        let more = backend::arguments(backend).iter().map(|&argument| argument.to_owned());
+        options.args.extend(more);
+        let proxy = Proxy::prepare(node, options);
+        Ok(Self {
+            proxy,
+            _api_server: api_server,
+            _servers: servers,
+            topology,
+            files,
+            memory: Memory::default(),
+        })
     }
 
     /// Waits until the proxy has programmed something.

@@ -1,0 +1,96 @@
+//! Genuine kube-proxy in the place of the proxy under test.
+//!
+//! Where the variable `KUBE_PROXY` names its program, the packet cases run with it as well, and the swap
+//! tests take over from it and are taken over by it. It knows no manifests: a stand-in for the API server,
+//! in the node's namespace, serves those of the rig.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+};
+
+use crate::{
+    backend, binary,
+    error::{Result, RigError},
+    netns::NetNs,
+    spawn,
+};
+
+/// The variable that names the program.
+pub const VARIABLE: &str = "KUBE_PROXY";
+
+/// The port that the stand-in for the API server has on the node's loopback addresses.
+const SERVER: &str = "127.0.0.1:6443";
+
+/// The program that the environment names, if any.
+///
+/// # Errors
+///
+/// If the variable names no file.
+pub fn find() -> Result<Option<PathBuf>> {
+    let Some(path) = env::var_os(VARIABLE).map(PathBuf::from) else { return Ok(None) };
+    match path.is_file() {
+        true => Ok(Some(path)),
+        false => Err(RigError::NoBinary(format!("{VARIABLE}: no file {}", path.display()))),
+    }
+}
+
+/// A stand-in for the API server that serves a directory of manifests, and ends when it is dropped.
+#[derive(Debug)]
+pub struct ManifestServer {
+    child: Child,
+    kubeconfig: PathBuf,
+}
+
+impl ManifestServer {
+    /// Starts the server in a namespace. Its kubeconfig and its log are written beside the directory.
+    ///
+    /// # Errors
+    ///
+    /// If the program is not built, or if the server does not start, e.g. since a manifest cannot be
+    /// served.
+    pub fn start(namespace: &NetNs, manifests: &Path) -> Result<Self> {
+        let program = binary::built("api-standin")?;
+        let kubeconfig = manifests.with_file_name("kubeconfig");
+        let log = manifests.with_file_name("server.log");
+        let file = |source| RigError::File { action: "open", path: log.clone(), source };
+        let mut command = namespace.command(&program);
+        command.arg(&kubeconfig).args(["--listen", SERVER, "--manifests"]).arg(manifests);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(std::fs::File::create(&log).map_err(file)?);
+        let start = |source| RigError::Start { program: program.display().to_string(), source };
+        let child = spawn::spawn(command).map_err(start)?;
+        let mut server = Self { child, kubeconfig };
+        let mut line = String::new();
+        if let Some(output) = server.child.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(start)?;
+        }
+        match line.starts_with("serving") {
+            true => Ok(server),
+            false => Err(RigError::NoServer(std::fs::read_to_string(&log).map_err(file)?)),
+        }
+    }
+
+    /// The kubeconfig of the server.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+}
+
+impl Drop for ManifestServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The fields that kube-proxy's configuration needs in a namespace, in front of a case's own: the number of
+/// connections that the kernel may track can be changed in the first namespace alone.
+pub(crate) fn fields(backend: &str) -> &'static str {
+    match backend::is_kube_proxy(backend) {
+        true => "conntrack: {maxPerCore: 0}\n",
+        false => "",
+    }
+}
