@@ -62,7 +62,13 @@ async fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("api-standin: {error}");
+            eprint!("api-standin: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                eprint!(": {error}");
+                cause = error.source();
+            }
+            eprintln!();
             ExitCode::FAILURE
         }
     }

@@ -102,7 +102,7 @@ impl Manifests {
             let decoded = serde_saphyr::from_multiple::<Value>(text).map_err(|error| {
                 ManifestError::Decode { path: path.clone(), message: error.to_string() }
             })?;
-            for mut object in decoded {
+            for mut object in decoded.into_iter().flat_map(items) {
                 add_defaults(&mut object);
                 let object_error = |source| ManifestError::Object { path: path.clone(), source };
                 let identity = Store::identity(&object).map_err(object_error)?;
@@ -118,6 +118,20 @@ impl Manifests {
         }
         (self.texts, self.objects) = (texts, objects);
         Ok(())
+    }
+}
+
+/// The objects of a `List`, or the object itself. Empty documents have none.
+fn items(document: Value) -> Vec<Value> {
+    match document {
+        Value::Null => Vec::new(),
+        Value::Object(mut list) if list.get("kind").is_some_and(|kind| kind == "List") => {
+            match list.remove("items") {
+                Some(Value::Array(items)) => items,
+                _ => Vec::new(),
+            }
+        }
+        object => vec![object],
     }
 }
 
@@ -179,9 +193,11 @@ mod tests {
         assert_eq!(store.version(), version, "the same objects, in other files");
 
         fs::remove_file(directory.path().join("b.yaml")).unwrap();
+        let four = r#"{apiVersion: v1, kind: Service, metadata: {name: four}}"#;
+        write("d.yaml", &format!("---\n---\napiVersion: v1\nkind: List\nitems: [{four}]\n"));
         write("c.json", r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "three"}}"#);
         manifests.update().unwrap();
-        assert_eq!(names(&store), ["three", "two"]);
+        assert_eq!(names(&store), ["four", "three", "two"]);
     }
 
     #[test]

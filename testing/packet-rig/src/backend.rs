@@ -128,8 +128,7 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
         BY_JSON => &["--nft-transport=json"],
         USERSPACE_IPTABLES => &["--userspace-intake=iptables"],
         USERSPACE_ADDRESSES => &["--userspace-intake=addresses"],
-        // As `kube_proxy::fields`, for cases without a file.
-        KUBE_PROXY_NFTABLES | KUBE_PROXY_IPTABLES => &["--conntrack-max-per-core=0"],
+        KUBE_PROXY_NFTABLES | KUBE_PROXY_IPTABLES => kube_proxy::ARGUMENTS,
         _ => &[],
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    backend::{self, BACKENDS},
+    backend::{self, BACKENDS, REFERENCES},
     capability,
     error::{Result, RigError},
     protocol::{Protocol, Target},
@@ -52,6 +52,9 @@ pub struct Case {
     /// The backends that cannot satisfy the case, with the reasons.
     #[serde(default)]
     pub not: BTreeMap<String, String>,
+    /// The modes of genuine kube-proxy (`nftables`, `iptables`) that behave otherwise, with the difference.
+    #[serde(default)]
+    pub kube_proxy: BTreeMap<String, String>,
     /// The capabilities that the machine needs to run the case.
     #[serde(default)]
     pub needs: Vec<Need>,
@@ -387,6 +390,13 @@ impl Case {
         reason.map(String::as_str)
     }
 
+    /// The way in which genuine kube-proxy differs from the case, if the backend is kube-proxy's and is known
+    /// to differ.
+    pub fn differs(&self, backend: &str) -> Option<&str> {
+        let is_known = backend::is_kube_proxy(backend);
+        is_known.then(|| self.kube_proxy.get(backend::mode(backend)))?.map(String::as_str)
+    }
+
     /// Rejects a case without expectations, which would always pass.
     fn check(&self) -> Result<(), String> {
         if self.probes.is_empty() && self.http.is_empty() && self.shares.is_empty() {
@@ -402,7 +412,11 @@ impl Case {
         if let Some(name) = self.not.keys().find(|name| !BACKENDS.contains(&name.as_str())) {
             return Err(format!("there is no backend {name}"));
         }
-        if self.not.values().any(|reason| reason.trim().is_empty()) {
+        let modes = REFERENCES.map(backend::mode);
+        if let Some(mode) = self.kube_proxy.keys().find(|mode| !modes.contains(&mode.as_str())) {
+            return Err(format!("kube-proxy is not compared in mode {mode}"));
+        }
+        if self.not.values().chain(self.kube_proxy.values()).any(|reason| reason.trim().is_empty()) {
             return Err("a backend is excepted without a reason".to_owned());
         }
         for plan in self.steps.iter().flat_map(|step| &step.probes).chain(&self.probes) {

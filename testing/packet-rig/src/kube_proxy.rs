@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    backend, binary,
+    binary,
     error::{Result, RigError},
     netns::NetNs,
     spawn,
@@ -23,6 +23,12 @@ pub const VARIABLE: &str = "KUBE_PROXY";
 
 /// The port that the stand-in for the API server has on the node's loopback addresses.
 const SERVER: &str = "127.0.0.1:6443";
+
+/// The arguments that kube-proxy needs in a namespace, where a case has no file for it: the number of
+/// connections that the kernel may track can be changed in the first namespace alone, and the stand-in reads
+/// Events as JSON.
+pub(crate) const ARGUMENTS: &[&str] =
+    &["--conntrack-max-per-core=0", "--kube-api-content-type=application/json"];
 
 /// The program that the environment names, if any.
 ///
@@ -86,11 +92,11 @@ impl Drop for ManifestServer {
     }
 }
 
-/// The fields that kube-proxy's configuration needs in a namespace, in front of a case's own: the number of
-/// connections that the kernel may track can be changed in the first namespace alone.
-pub(crate) fn fields(backend: &str) -> &'static str {
-    match backend::is_kube_proxy(backend) {
-        true => "conntrack: {maxPerCore: 0}\n",
-        false => "",
-    }
+/// The fields of a KubeProxyConfiguration that stand for [`ARGUMENTS`].
+pub(crate) fn fields(kubeconfig: &Path) -> String {
+    format!(
+        "conntrack: {{maxPerCore: 0}}\n\
+         clientConnection: {{kubeconfig: \"{}\", contentType: application/json}}\n",
+        kubeconfig.display()
+    )
 }

@@ -97,13 +97,6 @@ impl ProxyOptions {
     /// A KubeProxyConfiguration with the values that the flags would have, followed by `more` fields.
     pub fn configuration(&self, more: &str) -> String {
         let cidr = self.cluster_cidr.as_deref().unwrap_or_default();
-        // With a file, kube-proxy heeds no other flag but the node's name.
-        let client = match &self.objects {
-            Objects::Manifests(_) => String::new(),
-            Objects::Server(path) => {
-                format!("clientConnection: {{kubeconfig: \"{}\"}}\n", path.display())
-            }
-        };
         format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
              kind: KubeProxyConfiguration\n\
@@ -111,7 +104,7 @@ impl ProxyOptions {
              clusterCIDR: \"{cidr}\"\n\
              healthzBindAddress: {HEALTHZ}\n\
              metricsBindAddress: {METRICS}\n\
-             {client}{more}",
+             {more}",
             self.backend
         )
     }

@@ -90,7 +90,8 @@ impl Rig {
             api_server = Some(server);
         }
         if let Some(more) = &case.config {
-            let text = options.configuration(&(kube_proxy::fields(backend).to_owned() + more));
+            let fields = api_server.as_ref().map(|server| kube_proxy::fields(server.kubeconfig()));
+            let text = options.configuration(&(fields.unwrap_or_default() + more));
             options.config = Some(files.replace("config", "config.yaml", &text)?);
         }
         options.args.clone_from(&case.args);

@@ -3,7 +3,8 @@
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
 //! backends as a comma-separated list (else: all that are built and that this kernel can run). Four cases run at a time unless
 //! `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by spaces, and
-//! a case runs if its name contains one of these (else: all). A case that this machine cannot run is reported as ignored, with the reason.
+//! a case runs if its name contains one of these (else: all). Where `KUBE_PROXY` names genuine kube-proxy, the
+//! cases run with it as well; those that name a difference must fail with it. A case that this machine cannot run is reported as ignored, with the reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
@@ -79,8 +80,15 @@ fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) 
         if let Some(reason) = case.not_runnable().or_else(|| backend::not_runnable(backend)) {
             return Ok(Completion::ignored_with(format!("not runnable: {reason}")));
         }
-        run_case(&case, backend, &binary).map_err(Failed::from)?;
-        Ok(Completion::Completed)
+        let result = run_case(&case, backend, &binary);
+        match (result, case.differs(backend)) {
+            (Ok(()), None) | (Err(_), Some(_)) => Ok(Completion::Completed),
+            (Err(report), None) => Err(Failed::from(report)),
+            // What the documentation claims must be true.
+            (Ok(()), Some(difference)) => {
+                Err(format!("kube-proxy behaves as the case expects; it is said: {difference}").into())
+            }
+        }
     })
 }
 

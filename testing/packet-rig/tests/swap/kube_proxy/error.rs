@@ -24,6 +24,9 @@ pub enum StandInError {
         /// The whole output.
         output: String,
     },
+    /// Genuine kube-proxy logged errors.
+    #[error("kube-proxy logged: {0}")]
+    Log(String),
     /// The kernel did not answer about IPVS.
     #[error("cannot reach IPVS")]
     Ipvs(#[from] switchyard_netlink::Error),

@@ -14,6 +14,7 @@ use super::{
     cluster::{Endpoint, ServicePort},
     error::Result,
     family::cluster_cidr,
+    genuine::Genuine,
     host::{Host, jump},
     names,
     programs::{restore, save},
@@ -85,6 +86,9 @@ pub struct IptablesMode {
 impl IptablesMode {
     /// Makes a full sync of both families; a second sync changes nothing.
     pub fn sync(&self, node: &NetNs, cluster: &Cluster) -> Result<()> {
+        if let Some(genuine) = Genuine::find(self.flavour)? {
+            return genuine.sync_without_errors(node, "iptables", cluster);
+        }
         for family in IpFamily::ALL {
             let host = Host { node, family, flavour: self.flavour };
             host.ensure_jumps()?;
@@ -101,6 +105,9 @@ impl IptablesMode {
 
     /// Removes what kube-proxy's clean-up removes, also at the start of nftables mode.
     pub fn cleanup(&self, node: &NetNs) -> Result<()> {
+        if let Some(genuine) = Genuine::find(self.flavour)? {
+            return genuine.clean_up(node);
+        }
         for family in IpFamily::ALL {
             let host = Host { node, family, flavour: self.flavour };
             for (table, from, to, matching, comment) in JUMPS {

@@ -8,7 +8,10 @@
 //! another proxy's rules, the first sync is a take-over. [`IpvsMode`] serves where the kernel
 //! has IPVS. [`Cluster::manifests`] returns the same Services for the proxy under test.
 //!
-//! Left out:
+//! Where the variable `KUBE_PROXY` names the genuine program, the modes run it instead, with the objects that
+//! the manifests have.
+//!
+//! Left out of the stand-in:
 //!
 //! - partial syncs (every sync here is one of kube-proxy's full ones, of which a partial sync is a
 //!   part), nfacct counters, the large-cluster mode, and what topology and the conditions of
@@ -22,6 +25,7 @@ mod bystanders;
 mod cluster;
 mod error;
 mod family;
+mod genuine;
 mod host;
 mod iptables;
 mod ipvs;

@@ -8,12 +8,14 @@ use std::{
 
 use packet_rig::{NetNs, chain};
 use switchyard_core::model::IpFamily;
+use switchyard_iptables::Flavour;
 
 use super::{
     Cluster, Listing, MARK,
     cluster::{Endpoint, ServicePort},
     error::Result,
     family::{cluster_cidr, nft_family, node_ip},
+    genuine::Genuine,
     listing, names,
 };
 
@@ -80,6 +82,19 @@ pub struct NftablesMode {
 impl NftablesMode {
     /// Makes a full sync of both families. Chains that were stale a second ago are deleted first.
     pub fn sync(&mut self, node: &NetNs, cluster: &Cluster) -> Result<()> {
+        if let Some(genuine) = Genuine::find(Flavour::Nft)? {
+            let all = ["--nodeport-addresses=0.0.0.0/0,::/0"];
+            let arguments = if self.all_node_addresses { &all[..] } else { &[] };
+            let mut is_new = false;
+            for family in IpFamily::ALL {
+                is_new |= Listing::read(node, family)?.is_empty();
+            }
+            let mut errors = genuine.sync(node, "nftables", cluster, arguments)?;
+            // kube-proxy tries to list the table that it has not made yet.
+            errors.retain(|line| !is_new || !line.contains("list existing nftables objects"));
+            self.cleanup_failures.extend(errors);
+            return Ok(());
+        }
         for family in IpFamily::ALL {
             self.delete_stale(node, family);
             let script = self.script(node, family, cluster)?;
@@ -91,6 +106,9 @@ impl NftablesMode {
 
     /// Removes what kube-proxy's clean-up removes, also at the start of another mode.
     pub fn cleanup(node: &NetNs) -> Result<()> {
+        if let Some(genuine) = Genuine::find(Flavour::Nft)? {
+            return genuine.clean_up(node);
+        }
         for family in IpFamily::ALL {
             if !Listing::read(node, family)?.is_empty() {
                 node.nft(&format!("delete table {} kube-proxy\n", nft_family(family)))?;

@@ -26,6 +26,7 @@ use super::{
     Cluster,
     cluster::ServicePort,
     error::Result,
+    genuine::Genuine,
     host::Host,
     programs::{restore, save},
 };
@@ -49,6 +50,9 @@ impl IpvsMode {
     /// Makes a full sync of both families; a second sync changes nothing.
     pub fn sync(&self, node: &NetNs, cluster: &Cluster) -> Result<()> {
         let has_ipvs = has_ipvs(node)?;
+        if let Some(genuine) = Genuine::find(self.flavour)?.filter(|_| has_ipvs) {
+            return genuine.sync_without_errors(node, "ipvs", cluster);
+        }
         if has_ipvs {
             node.sysctl(&PARAMETERS.map(|parameter| (parameter, "1")))?;
         }
