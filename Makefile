@@ -11,7 +11,7 @@ UNIT_CRATES = switchyard-core switchyard-config switchyard-klog switchyard-obser
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
-	switchyard-source-kube switchyard-userspace switchyard-xtables packet-rig
+	switchyard-source-kube switchyard-userspace switchyard-xtables control-plane packet-rig
 
 # The crates with property tests.
 PROPERTY_CRATES = switchyard-core switchyard-nft switchyard-iptables
@@ -20,7 +20,8 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard demo switchyard-examples api-standin packet-rig public-api test-netns
+UNPUBLISHED = switchyard demo switchyard-examples api-standin control-plane packet-rig \
+	public-api test-netns
 
 .PHONY: portable static help demo demo-user unit test tests tests-of-crates tests-of-intakes soak bench fmt \
 	clippy deny features doc package api shell \

@@ -145,7 +145,8 @@ fn read_all(directory: &Path) -> Result<BTreeMap<PathBuf, String>, ManifestError
     let mut texts = BTreeMap::new();
     for entry in fs::read_dir(directory).map_err(failed(directory))? {
         let path = entry.map_err(failed(directory))?.path();
-        let is_manifest = |extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known);
+        let is_manifest =
+            |extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known);
         if !path.extension().is_some_and(is_manifest) {
             continue;
         }
@@ -195,7 +196,10 @@ mod tests {
         fs::remove_file(directory.path().join("b.yaml")).unwrap();
         let four = r#"{apiVersion: v1, kind: Service, metadata: {name: four}}"#;
         write("d.yaml", &format!("---\n---\napiVersion: v1\nkind: List\nitems: [{four}]\n"));
-        write("c.json", r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "three"}}"#);
+        write(
+            "c.json",
+            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "three"}}"#,
+        );
         manifests.update().unwrap();
         assert_eq!(names(&store), ["four", "three", "two"]);
     }

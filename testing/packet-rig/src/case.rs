@@ -416,7 +416,8 @@ impl Case {
         if let Some(mode) = self.kube_proxy.keys().find(|mode| !modes.contains(&mode.as_str())) {
             return Err(format!("kube-proxy is not compared in mode {mode}"));
         }
-        if self.not.values().chain(self.kube_proxy.values()).any(|reason| reason.trim().is_empty()) {
+        if self.not.values().chain(self.kube_proxy.values()).any(|reason| reason.trim().is_empty())
+        {
             return Err("a backend is excepted without a reason".to_owned());
         }
         for plan in self.steps.iter().flat_map(|step| &step.probes).chain(&self.probes) {

@@ -86,7 +86,8 @@ fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) 
             (Err(report), None) => Err(Failed::from(report)),
             // What the documentation claims must be true.
             (Ok(()), Some(difference)) => {
-                Err(format!("kube-proxy behaves as the case expects; it is said: {difference}").into())
+                Err(format!("kube-proxy behaves as the case expects; it is said: {difference}")
+                    .into())
             }
         }
     })

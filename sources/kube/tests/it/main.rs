@@ -6,4 +6,6 @@ mod access;
 mod lists;
 mod malformed;
 mod rig;
+#[path = "../rig/mod.rs"]
+mod source;
 mod watches;

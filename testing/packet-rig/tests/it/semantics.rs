@@ -170,9 +170,9 @@ fn the_table_says_why() {
         .iter()
         .flat_map(|(name, case)| {
             let excepted = case.not.iter().map(move |(backend, why)| line(name, backend, why));
-            let differing = REFERENCES.iter().filter_map(move |backend| {
-                Some(line(name, backend, case.differs(backend)?))
-            });
+            let differing = REFERENCES
+                .iter()
+                .filter_map(move |backend| Some(line(name, backend, case.differs(backend)?)));
             excepted.chain(differing)
         })
         .collect();

@@ -125,7 +125,8 @@ impl Genuine {
                 let name = program(self.flavour, family, suffix);
                 let plain = name.replace(&format!("-{}", self.flavour), "");
                 let link = |source| RigError::File { action: "link", path: name.into(), source };
-                link_program(&directory, &plain, &program(self.flavour, family, suffix)).map_err(link)?;
+                link_program(&directory, &plain, &program(self.flavour, family, suffix))
+                    .map_err(link)?;
             }
         }
         let mut node = node.clone();

@@ -1,0 +1,73 @@
+//! The Kubernetes source against any server: each scenario runs with the stand-in, and with a genuine API
+//! server where `KUBE_APISERVER` and `ETCD` name the programs.
+//!
+//! Without these variables, the scenarios of the genuine server are reported as ignored.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+#[path = "../rig/mod.rs"]
+mod rig;
+mod scenarios;
+mod server;
+
+use std::{future::Future, pin::Pin, process::ExitCode};
+
+use control_plane::Programs;
+use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Runtime;
+
+use self::server::{Lists, Server};
+
+/// A scenario: what is to be seen of a server.
+type Scenario = fn(Server) -> Pin<Box<dyn Future<Output = ()>>>;
+
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        [$((stringify!($name), |server| Box::pin(scenarios::$name(server)) as _)),*]
+    };
+}
+
+const SCENARIOS: [(&str, Scenario); 6] = scenarios![
+    all_kinds_arrive,
+    changes_and_selections_are_followed,
+    more_objects_than_a_page_arrive,
+    changes_follow_a_restart,
+    deletions_during_a_break_are_noticed,
+    a_busy_cluster_is_followed,
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let programs = match Programs::find() {
+        Ok(programs) => programs,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // A genuine server takes a processor of its own for a few seconds; others mostly wait.
+    let threads = if programs.is_some() { 2 } else { 12 };
+    arguments.test_threads = arguments.test_threads.or(Some(threads));
+    let mut trials = Vec::new();
+    for (name, scenario) in SCENARIOS {
+        for lists in Lists::ALL {
+            let run = move || {
+                Runtime::new()?.block_on(async { scenario(Server::standin(lists).await).await });
+                Ok(Completion::Completed)
+            };
+            trials.push(Trial::ignorable_test(format!("standin::{lists}::{name}"), run));
+            let programs = programs.clone();
+            let run = move || {
+                let Some(programs) = programs else {
+                    let reason = "KUBE_APISERVER and ETCD name no programs";
+                    return Ok(Completion::ignored_with(reason));
+                };
+                let server = Server::genuine(programs, lists);
+                Runtime::new()?.block_on(async { scenario(server.await).await });
+                Ok(Completion::Completed)
+            };
+            trials.push(Trial::ignorable_test(format!("genuine::{lists}::{name}"), run));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,33 @@
+//! A genuine API server and its etcd, for tests.
+//!
+//! Nothing of them is in this repository: the variables `KUBE_APISERVER` and `ETCD` name the programs. Tests
+//! that can use them run against the stand-in (`api-standin`) always, and against the genuine pair where both
+//! variables are set. The servers listen on loopback addresses, have their files in a directory of their own,
+//! and end with the value, or with the process.
+//!
+//! ```no_run
+//! use control_plane::{ControlPlane, Options, Programs, User};
+//!
+//! # async fn example() -> Result<(), control_plane::ControlPlaneError> {
+//! let Some(programs) = Programs::find()? else { return Ok(()) };
+//! let server = ControlPlane::start(programs, Options::default()).await?;
+//! server.apply(serde_json::json!({
+//!     "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"},
+//! })).await?;
+//! println!("{}", server.kubeconfig(User::KubeProxy).display());
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod objects;
+mod programs;
+mod server;
+mod users;
+
+pub use self::{
+    error::{ControlPlaneError, Result},
+    programs::{API_SERVER, ETCD, Programs},
+    server::{ControlPlane, Options, Ports},
+    users::User,
+};
