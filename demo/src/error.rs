@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use control_plane::ControlPlaneError;
 use packet_rig::RigError;
 
 /// A reason for which the demo ends early. The text of an error does not repeat its source.
@@ -36,6 +37,12 @@ pub enum DemoError {
         /// The last lines of the proxy's log.
         log: String,
     },
+    /// The genuine API server failed, or refused an object.
+    #[error("the API server failed")]
+    Server(#[from] ControlPlaneError),
+    /// A manifest cannot be decoded.
+    #[error("a manifest cannot be sent to the API server: {0}")]
+    Manifest(String),
     /// A manifest does not have the endpoint that the script changes.
     #[error("{file} has no endpoint {address} to change")]
     NoEndpoint {

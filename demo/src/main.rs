@@ -5,7 +5,8 @@
 //! with servers and clients at loopback addresses, as any user; it is chosen by the argument `user`, or
 //! for who is not root. In both, the proxy follows a copy of `examples/` ([`manifests`]), clients connect
 //! all the time ([`traffic`]), the script changes endpoints ([`stage`]), and the [`view`] shows where
-//! connections go. Nothing stays: namespaces have no names, and the proxy dies with the demo.
+//! connections go. Where `KUBE_APISERVER` and `ETCD` name a genuine API server and its etcd, the proxy of the
+//! first act follows that ([`server`]). Nothing stays: namespaces have no names, and the proxy dies with the demo.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod display;
 mod error;
 mod manifests;
 mod screen;
+mod server;
 mod stage;
 mod stop;
 mod traffic;

@@ -1,10 +1,14 @@
-//! The manifests the proxy follows: a copy of `examples/`, whose endpoints the script changes.
+//! The manifests the proxy follows: a copy of `examples/`, whose endpoints the script changes. Where the demo
+//! has an API server, the proxy follows that, and the objects of each changed file are sent there as well.
 
 use std::{fs, path::PathBuf, time::Instant};
 
 use packet_rig::WorkDir;
 
-use crate::error::{DemoError, Result};
+use crate::{
+    error::{DemoError, Result},
+    server::ApiServer,
+};
 
 /// The files of `examples/`.
 pub const EXAMPLES: [(&str, &str); 8] = [
@@ -32,6 +36,7 @@ pub struct Manifests {
     files: WorkDir,
     directory: PathBuf,
     originals: Vec<(&'static str, String)>,
+    server: Option<ApiServer>,
 }
 
 impl Manifests {
@@ -49,7 +54,19 @@ impl Manifests {
         for (name, text) in &originals {
             files.replace(DIRECTORY, name, text)?;
         }
-        Ok(Self { files, directory, originals })
+        Ok(Self { files, directory, originals, server: None })
+    }
+
+    /// Sends all objects to an API server, and those of each file that changes from now on.
+    pub fn publish(&mut self, server: ApiServer) -> Result<()> {
+        self.originals.iter().try_for_each(|(_, text)| server.send(text).map(drop))?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// The kubeconfig of the API server that has the objects, if there is one.
+    pub fn kubeconfig(&self) -> Option<PathBuf> {
+        self.server.as_ref().map(|server| server.kubeconfig().to_owned())
     }
 
     /// The directory the proxy follows.
@@ -118,13 +135,17 @@ impl Manifests {
     fn put(&self, file: &str, text: &str) -> Result<Instant> {
         let fresh = self.files.path().join("fresh");
         let path = self.directory.join(file);
-        fs::write(&fresh, text)
+        let renamed = fs::write(&fresh, text)
             .and_then(|()| {
                 let now = Instant::now();
                 fs::rename(&fresh, &path)?;
                 Ok(now)
             })
-            .map_err(DemoError::io(format!("write {}", path.display())))
+            .map_err(DemoError::io(format!("write {}", path.display())))?;
+        match &self.server {
+            Some(server) => server.send(text),
+            None => Ok(renamed),
+        }
     }
 }
 

@@ -8,11 +8,14 @@ use crate::{stage::Changes, view::thousands};
 /// All measurements of the script.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
+    /// Whether the proxy followed a genuine API server, and changes were requests to it. Else, a change was
+    /// the rename of a manifest.
+    pub has_server: bool,
     /// The changes to `web`.
     pub changes: Changes,
-    /// From the rename to the first refusal.
+    /// From the change to the first refusal.
     pub refused: Duration,
-    /// From the rename to the first answer.
+    /// From the change to the first answer.
     pub restored: Duration,
     /// The time without a ready proxy after `SIGKILL`.
     pub outage: Duration,
@@ -24,7 +27,7 @@ pub struct Findings {
     pub sent: (u64, u64),
     /// The number of rules that were gone after that.
     pub removed_rules: usize,
-    /// From the rename to the first connection that reached an endpoint again, by the new process.
+    /// From the change to the first connection that reached an endpoint again, by the new process.
     pub added_again: Duration,
     /// The size of the ruleset at the end.
     pub rules: RuleCount,

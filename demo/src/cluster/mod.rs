@@ -25,6 +25,7 @@ use crate::{
     display::Display,
     error::{DemoError, Result},
     manifests::Manifests,
+    server::ApiServer,
     stage::Stage,
     stop::Stop,
     traffic::{Origin, Traffic},
@@ -63,8 +64,12 @@ pub fn perform(
     display.say("making namespaces: 2 nodes, 16 pods, a client outside");
     let world = World::new()?;
     stop.check()?;
-    let manifests = Manifests::new()?;
+    let mut manifests = Manifests::new()?;
     let node = &world.node().namespace;
+    if let Some(server) = ApiServer::start(node)? {
+        display.say("a genuine API server is running; the manifests are sent to it");
+        manifests.publish(server)?;
+    }
     let (mut proxy, ready) = Switchyard::start(node, binary, &manifests, stop)?;
     let held = hold_connections(&world)?;
     let traffic = Traffic::start(&clients(&world)?, &targets()?, board);
@@ -72,6 +77,7 @@ pub fn perform(
     let mut findings = Cluster { stage, world: &world }.play(&mut proxy, ready)?;
     traffic.finish()?;
     let report = held.finish()?.persistent;
+    findings.has_server = manifests.kubeconfig().is_some();
     findings.held = (HELD as u64, report.failed());
     findings.held_answers = report.attempts - report.failed();
     let state = board.state().clone();

@@ -18,7 +18,10 @@ pub fn summary(state: &State, findings: &Findings) -> Vec<Line> {
     let mut lines = view::services_table(state);
     lines.extend(view::failures(state));
     lines.push(view::held(held, findings.held_answers, broken));
-    lines.push(title("After the rename of a manifest"));
+    lines.push(title(match findings.has_server {
+        true => "After the request to a genuine API server",
+        false => "After the rename of a manifest",
+    }));
     lines.extend(view::changes(&findings.changes));
     lines.push(figure(&ms(findings.refused), &refused));
     lines.push(title("Killed with SIGKILL, under load"));
@@ -78,6 +81,15 @@ mod tests {
         assert!(lines.len() <= 23, "{} lines and a prompt", lines.len());
         for line in &lines {
             assert!(line.width() <= 80, "{}", line.text());
+        }
+    }
+
+    #[test]
+    fn the_summary_names_the_source_of_changes() {
+        let state = Board::new(&CLUSTER).state().clone();
+        for (has_server, part) in [(false, "rename of a manifest"), (true, "genuine API server")] {
+            let lines = summary(&state, &Findings { has_server, ..Findings::default() });
+            assert!(lines.iter().any(|line| line.text().contains(part)), "{part}");
         }
     }
 

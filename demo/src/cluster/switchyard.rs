@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use packet_rig::{NetNs, Proxy, ProxyOptions, RigError};
+use packet_rig::{NetNs, Objects, Proxy, ProxyOptions, RigError};
 
 use crate::{
     error::{DemoError, Result},
@@ -33,7 +33,11 @@ impl Switchyard {
         manifests: &Manifests,
         stop: &Stop,
     ) -> Result<(Self, Duration)> {
-        let options = ProxyOptions::new(binary, "nftables", manifests.directory(), manifests.log());
+        let mut options =
+            ProxyOptions::new(binary, "nftables", manifests.directory(), manifests.log());
+        if let Some(kubeconfig) = manifests.kubeconfig() {
+            options.objects = Objects::Server(kubeconfig);
+        }
         let started = Instant::now();
         let mut switchyard = Self { proxy: Proxy::start(node, options)? };
         switchyard.wait_ready(stop)?;

@@ -239,7 +239,7 @@ impl ControlPlane {
             "--service-account-issuer=https://kubernetes.default".to_owned(),
             format!("--service-account-key-file={}", file(KEY_FILE)),
             format!("--service-account-signing-key-file={}", file(KEY_FILE)),
-            "--service-cluster-ip-range=10.96.0.0/12,fd00:10:96::/112".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".to_owned(),
         ]);
         command.args(&self.options.flags);
         self.run(command, &self.programs.api_server, "api-server.log")
