@@ -9,6 +9,7 @@ mod between_modes;
 mod cleanup;
 mod fixtures;
 mod kube_proxy;
+mod same_rules;
 mod support;
 mod taken_over;
 mod taking_over;

@@ -30,6 +30,14 @@ const READY: Duration = Duration::from_secs(60);
 /// The time after a change in which kube-proxy has synced, and after which stale chains may be deleted.
 const SETTLED: Duration = Duration::from_millis(1500);
 
+/// The cluster's networks of cluster IPs, which the stand-in knows as well.
+const SERVICE_CIDR: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [10.96.0.0/16, \"fd00:10:96::/112\"]}
+";
+
 /// Slices that no Service has: a change that makes kube-proxy sync both families, and changes no rule.
 const CHANGE: &str = "\
 apiVersion: discovery.k8s.io/v1
@@ -77,6 +85,7 @@ impl Genuine {
         let manifests = files.directory("manifests")?;
         files.replace("manifests", NODE_FILE, NODE_MANIFEST)?;
         files.replace("manifests", MANIFESTS, &cluster.manifests())?;
+        files.replace("manifests", "service-cidr.yaml", SERVICE_CIDR)?;
         let server = ManifestServer::start(node, &manifests)?;
         let log = files.path().join("log");
         let mut options = ProxyOptions::new(self.binary.clone(), mode, manifests, log);

@@ -89,6 +89,11 @@ impl IptablesMode {
         if let Some(genuine) = Genuine::find(self.flavour)? {
             return genuine.sync_without_errors(node, "iptables", cluster);
         }
+        self.write(node, cluster)
+    }
+
+    /// Writes what a sync writes, as the stand-in.
+    pub fn write(&self, node: &NetNs, cluster: &Cluster) -> Result<()> {
         for family in IpFamily::ALL {
             let host = Host { node, family, flavour: self.flavour };
             host.ensure_jumps()?;

@@ -95,6 +95,11 @@ impl NftablesMode {
             self.cleanup_failures.extend(errors);
             return Ok(());
         }
+        self.write(node, cluster)
+    }
+
+    /// Writes what a sync writes, as the stand-in.
+    pub fn write(&mut self, node: &NetNs, cluster: &Cluster) -> Result<()> {
         for family in IpFamily::ALL {
             self.delete_stale(node, family);
             let script = self.script(node, family, cluster)?;

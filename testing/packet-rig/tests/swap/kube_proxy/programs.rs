@@ -19,7 +19,11 @@ pub fn program(flavour: Flavour, family: IpFamily, suffix: &str) -> String {
 pub fn save(flavour: Flavour, node: &NetNs, family: IpFamily) -> Result<Vec<String>> {
     let text = node.output(&program(flavour, family, "-save"), &[], "")?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    Ok(lines.map(|line| line.split(" [").next().unwrap_or_default().to_owned()).collect())
+    let without_counters = |line: &str| match line.starts_with(':') {
+        true => line.split(" [").next().unwrap_or_default().to_owned(),
+        false => line.to_owned(),
+    };
+    Ok(lines.map(without_counters).collect())
 }
 
 /// Loads lines with `iptables-restore --noflush`.
