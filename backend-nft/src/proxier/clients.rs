@@ -72,12 +72,9 @@ impl ClientChanges {
         let map = &pool.clients;
         let endpoints: HashSet<Value> = pool.values().collect();
         let known = dump.sets.get(&map.name);
-        let is_kept = known
-            .and_then(|known| known.definition.as_ref().ok())
-            .is_some_and(|known| known.same_shape(map));
-        let is_replaced = known
-            .and_then(|known| known.definition.as_ref().ok())
-            .is_some_and(|known| known.same_fields(map));
+        let definition = known.and_then(|known| known.definition.as_ref().ok());
+        let is_kept = definition.is_some_and(|definition| definition.same_shape(map));
+        let is_replaced = definition.is_some_and(|definition| definition.same_fields(map));
         let clients = known.and_then(|known| known.elements.as_deref()).unwrap_or_default();
         let mut restored: HashMap<Key, ElementDump> = HashMap::new();
         if is_kept {
