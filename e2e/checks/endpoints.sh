@@ -66,6 +66,7 @@ scaling() {
     load_start $(load_urls scaled) || return 1
     scale 5 && scale 2 || status=1
     load_stop || status=1
-    ours scale deployment/scaled --replicas=2 || status=1
+    # What was lost is the last line.
+    ours scale deployment/scaled --replicas=2 >/dev/null || status=1
     return "$status"
 }
