@@ -16,6 +16,9 @@ use crate::{
     kube_proxy,
 };
 
+/// The variable with the list of backends.
+const BACKENDS_VARIABLE: &str = "SWITCHYARD_BACKENDS";
+
 /// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
 const BY_JSON: &str = "nftables-json";
 
@@ -65,12 +68,9 @@ const IPVS: &str = "ipvs";
 ///
 /// If the variable names no backend, an unknown one, or one that this kernel cannot run.
 pub fn selected() -> Result<Vec<&'static str>> {
-    match env::var_os("SWITCHYARD_BACKENDS") {
+    match env::var_os(BACKENDS_VARIABLE) {
         // The module of a kernel that is not asked for IPVS is not loaded.
-        None => {
-            let references = kube_proxy::find()?.map(|_| REFERENCES).into_iter().flatten();
-            Ok(usual(capability::has_ipvs()).into_iter().chain(references).collect())
-        }
+        None => Ok(usual(capability::has_ipvs())),
         Some(list) => {
             let backends = runnable(parse(&list)?, capability::load_ipvs)?;
             match backends.iter().any(|name| is_kube_proxy(name)) && kube_proxy::find()?.is_none() {
@@ -79,6 +79,20 @@ pub fn selected() -> Result<Vec<&'static str>> {
             }
         }
     }
+}
+
+/// The backends to run the packet cases with: those of [`selected`], and genuine kube-proxy's where its program
+/// is named and no list of backends is.
+///
+/// # Errors
+///
+/// As [`selected`]; or if the variable for kube-proxy names no file.
+pub fn selected_and_references() -> Result<Vec<&'static str>> {
+    let mut backends = selected()?;
+    if env::var_os(BACKENDS_VARIABLE).is_none() && kube_proxy::find()?.is_some() {
+        backends.extend(REFERENCES);
+    }
+    Ok(backends)
 }
 
 /// Whether a backend is genuine kube-proxy's.

@@ -4,7 +4,8 @@
 //! backends as a comma-separated list (else: all that are built and that this kernel can run). Four cases run at a time unless
 //! `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by spaces, and
 //! a case runs if its name contains one of these (else: all). Where `KUBE_PROXY` names genuine kube-proxy, the
-//! cases run with it as well; those that name a difference must fail with it. A case that this machine cannot run is reported as ignored, with the reason.
+//! cases run with it as well; those that name a difference must fail with it. A case that this machine cannot
+//! run is reported as ignored, with the reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
-    let backends = backend::selected()?;
+    let backends = backend::selected_and_references()?;
     let binary = match only_listed {
         true => PathBuf::new(),
         false => {
