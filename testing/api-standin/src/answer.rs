@@ -66,6 +66,16 @@ pub(crate) fn throttled(seconds: u32) -> Response<StreamedBody> {
     response
 }
 
+/// Returns the answer to a path that belongs to no API.
+pub(crate) fn no_api() -> Response<StreamedBody> {
+    let text = Bytes::from_static(b"404 page not found\n");
+    let mut response = Response::new(StreamedBody::whole(text));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    response
+}
+
 /// A `Status` object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Status {
@@ -131,8 +141,11 @@ impl Status {
     pub(crate) fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }
@@ -141,6 +154,10 @@ impl Status {
 
     pub(crate) fn into_answer(self) -> Response<StreamedBody> {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        json_answer(code, StreamedBody::whole(self.to_json().to_string().into()))
+        let mut answer = json_answer(code, StreamedBody::whole(self.to_json().to_string().into()));
+        if let Some(seconds) = self.details["retryAfterSeconds"].as_u64() {
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        answer
     }
 }

@@ -51,7 +51,11 @@ pub(crate) fn list(
     };
     let (items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
     let mut metadata = json!({"resourceVersion": snapshot.version.to_string()});
-    if let Some(next) = next {
+    if let Some((next, remaining)) = next {
+        // A server does not count what a selector would leave out.
+        if selector == Selector::default() {
+            metadata["remainingItemCount"] = remaining.into();
+        }
         metadata["continue"] = Continue { version: snapshot.version, after: next }.encode().into();
     }
     if faults.omits_versions() {
@@ -81,6 +85,10 @@ fn snapshot(
         move |_| Status::new(410, "Expired", format!("{message} ({version})"))
     };
     if !token.is_empty() {
+        if !matches!(query.get("resourceVersion"), "" | "0") {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(Status::bad_request(message));
+        }
         let token = Continue::decode(token)
             .ok_or_else(|| Status::bad_request("continue key is not valid"))?;
         let snapshot =
@@ -114,25 +122,25 @@ fn snapshot(
     Ok((snapshot, None))
 }
 
-/// Returns the selected objects after `after`, at most `limit` of them (0 for all), and the key
-/// after which the next page starts.
+/// Returns the selected objects after `after`, at most `limit` of them (0 for all). If there are more,
+/// also returns the key after which the next page starts, and how many are left.
 fn page(
     snapshot: &Snapshot,
     namespace: Option<&str>,
     selector: &Selector,
     after: Option<&Key>,
     limit: u64,
-) -> (Vec<Value>, Option<Key>) {
+) -> (Vec<Value>, Option<(Key, usize)>) {
     let mut items = Vec::new();
     let mut last = None;
-    let selected = snapshot.objects.iter().filter(|(key, stored)| {
+    let mut selected = snapshot.objects.iter().filter(|(key, stored)| {
         after.is_none_or(|after| *key > after)
             && namespace.is_none_or(|namespace| key.0 == namespace)
             && selector.matches(&stored.value)
     });
-    for (key, stored) in selected {
+    while let Some((key, stored)) = selected.next() {
         if limit > 0 && items.len() as u64 >= limit {
-            return (items, last);
+            return (items, last.map(|last| (last, selected.count() + 1)));
         }
         let mut item = Value::clone(&stored.value);
         // Items of a typed list have no `kind` and `apiVersion`.

@@ -37,6 +37,11 @@ impl Query {
         self.number("resourceVersion")
     }
 
+    /// The version that a watch asks for, whose error is not the one of a list.
+    pub(crate) fn watch_version(&self) -> Result<Option<u64>, Status> {
+        self.version().map_err(|status| Status { code: 500, reason: "", ..status })
+    }
+
     pub(crate) fn selector(&self) -> Result<Selector, Status> {
         Selector::parse(self.get("labelSelector"), self.get("fieldSelector"))
             .map_err(|error| Status::bad_request(error.to_string()))

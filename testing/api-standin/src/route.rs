@@ -8,7 +8,7 @@ use hyper::{
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{Status, StreamedBody, json_answer},
+    answer::{Status, StreamedBody, json_answer, no_api},
     list,
     query::Query,
     resource::Resource,
@@ -48,13 +48,13 @@ impl<'p> Target<'p> {
     }
 }
 
-/// Answers a request whose body was read. `has_certificate` says whether the connection has a client
-/// certificate that counts.
+/// Answers a request whose body was read. `certificate` says whether the client certificate of the
+/// connection counts, if there is one.
 pub(crate) fn answer(
     shared: &Shared,
     request: &Request<()>,
     body: &Bytes,
-    has_certificate: bool,
+    certificate: Option<bool>,
 ) -> Response<StreamedBody> {
     let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
     shared.record(format!("{} {}", request.method(), request.uri()), header(USER_AGENT));
@@ -63,9 +63,12 @@ pub(crate) fn answer(
         return Response::new(StreamedBody::whole(Bytes::from_static(b"ok")));
     }
     let has_token =
-        header(AUTHORIZATION).and_then(|v| v.strip_prefix("Bearer ")) == Some(&*shared.token());
-    if !has_token && !has_certificate {
-        return Status::new(401, "Unauthorized", "Unauthorized").into_answer();
+        header(AUTHORIZATION).map(|value| value.strip_prefix("Bearer ") == Some(&*shared.token()));
+    match (has_token, certificate) {
+        (Some(true), _) | (_, Some(true)) => (),
+        // Whoever shows nothing is anonymous, which is a user without roles.
+        (None, None) => return anonymous(path).into_answer(),
+        _ => return Status::new(401, "Unauthorized", "Unauthorized").into_answer(),
     }
     dispatch(shared, request, body).unwrap_or_else(Status::into_answer)
 }
@@ -85,6 +88,10 @@ fn dispatch(
         return event(shared, request.method(), body);
     }
     let Some(Target { resource, namespace, name }) = Target::parse(path) else {
+        let is_api = Resource::ALL.iter().any(|resource| path.starts_with(&resource.base_path()));
+        if !is_api {
+            return Ok(no_api());
+        }
         let message = "the server could not find the requested resource";
         return Err(Status::new(404, "NotFound", message));
     };
@@ -128,7 +135,17 @@ fn dispatch(
 }
 
 fn not_found(resource: Resource, name: &str) -> Status {
-    Status::new(404, "NotFound", format!("{resource} \"{name}\" not found"))
+    let details = match resource.group() {
+        "" => json!({"name": name, "kind": resource.name()}),
+        group => json!({"name": name, "group": group, "kind": resource.name()}),
+    };
+    Status { details, ..Status::new(404, "NotFound", format!("{resource} \"{name}\" not found")) }
+}
+
+fn anonymous(path: &str) -> Status {
+    let kind = Target::parse(path).map_or("", |target| target.resource.name());
+    let message = format!("{kind} is forbidden: User \"system:anonymous\" has no access");
+    Status { details: json!({"kind": kind}), ..Status::new(403, "Forbidden", message) }
 }
 
 fn object(code: StatusCode, value: &Value) -> Response<StreamedBody> {

@@ -56,6 +56,15 @@ impl Selector {
 }
 
 impl Requirement {
+    fn key(&self) -> &str {
+        match self {
+            Self::Exists(key)
+            | Self::NotExists(key)
+            | Self::Equal(key, _)
+            | Self::NotEqual(key, _) => key,
+        }
+    }
+
     fn holds<'v>(&self, value: impl Fn(&str) -> Option<&'v str>) -> bool {
         match self {
             Self::Exists(key) => value(key).is_some(),
@@ -85,7 +94,10 @@ fn requirement(text: &str) -> Result<Requirement, SelectorError> {
     } else {
         Requirement::Exists(text.to_owned())
     };
-    Ok(requirement)
+    match requirement.key().is_empty() || requirement.key().starts_with('=') {
+        true => Err(SelectorError(text.to_owned())),
+        false => Ok(requirement),
+    }
 }
 
 #[cfg(test)]

@@ -247,7 +247,7 @@ async fn connection(stream: TcpStream, identity: Arc<Identity>, shared: Arc<Shar
         let service = service_fn(|request| {
             let (shared, certificate) = (shared.clone(), certificate.clone());
             async move {
-                let counts = certificate.is_some_and(|der| shared.certificates().contains(&der));
+                let counts = certificate.map(|der| shared.certificates().contains(&der));
                 Ok::<_, std::convert::Infallible>(respond(&shared, request, counts).await)
             }
         });
@@ -266,13 +266,13 @@ async fn connection(stream: TcpStream, identity: Arc<Identity>, shared: Arc<Shar
 async fn respond(
     shared: &Shared,
     request: Request<Incoming>,
-    has_certificate: bool,
+    certificate: Option<bool>,
 ) -> hyper::Response<crate::answer::StreamedBody> {
     let (head, body) = request.into_parts();
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => {
             let request = Request::from_parts(head, ());
-            let answer = route::answer(shared, &request, &body.to_bytes(), has_certificate);
+            let answer = route::answer(shared, &request, &body.to_bytes(), certificate);
             shared.faults.may_answer().await;
             answer
         }

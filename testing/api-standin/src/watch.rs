@@ -27,6 +27,8 @@ enum Start {
     From(u64),
     /// All objects, then changes. `marked` ends the objects with a bookmark.
     Objects { marked: bool },
+    /// An error in the stream, as objects of a version that does not exist yet are asked for.
+    TooLarge { version: u64, newest: u64 },
 }
 
 /// An open watch.
@@ -91,7 +93,7 @@ fn start(
     wants_bookmarks: bool,
 ) -> Result<Start, Status> {
     let matching = query.get("resourceVersionMatch");
-    let version = query.version()?;
+    let version = query.watch_version()?;
     let newest = store.version();
     let too_large = version.filter(|version| *version > newest);
     if query.is_true("sendInitialEvents") {
@@ -106,7 +108,7 @@ fn start(
             return Err(Status::invalid("sendInitialEvents", message));
         }
         return match too_large {
-            Some(version) => Err(Status::too_large(version, newest)),
+            Some(version) => Ok(Start::TooLarge { version, newest }),
             None => Ok(Start::Objects { marked: wants_bookmarks }),
         };
     }
@@ -134,8 +136,18 @@ impl Watch {
                 }
                 version
             }
-            Start::Objects { marked: true } if !self.faults.supports_progress_requests() => {
+            Start::Objects { marked: true } | Start::TooLarge { .. }
+                if !self.faults.supports_progress_requests() =>
+            {
                 return self.send("ERROR", &Status::no_progress_requests().to_json()).await;
+            }
+            Start::Objects { marked: true } | Start::TooLarge { .. }
+                if !self.faults.supports_progress_requests() =>
+            {
+                return self.send("ERROR", &Status::no_progress_requests().to_json()).await;
+            }
+            Start::TooLarge { version, newest } => {
+                return self.send("ERROR", &Status::too_large(version, newest).to_json()).await;
             }
             Start::Objects { marked } => self.send_objects(marked).await?,
         };

@@ -190,6 +190,49 @@ async fn requests_without_the_token_are_refused() {
 }
 
 #[tokio::test]
+async fn refusals_are_those_of_a_genuine_server() {
+    let (server, reader) = start(Options::default()).await;
+    fill(&server, 3);
+    let path = "/api/v1/namespaces/load/services";
+    let page = request(&reader, &format!("{path}?limit=2")).await.unwrap();
+    assert_eq!(page["metadata"]["remainingItemCount"], 1);
+    // With a selector, nothing is counted.
+    let page = request(&reader, &format!("{path}?limit=2&labelSelector=app")).await.unwrap();
+    assert_eq!(page["metadata"]["remainingItemCount"], Value::Null);
+    let token = page["metadata"]["continue"].as_str().unwrap();
+    let anonymous = client(&server.kubeconfig_for("{}")).await;
+    for (client, path, code) in [
+        (&reader, format!("{path}?limit=2&continue={token}&resourceVersion=2"), 400),
+        (&reader, format!("{path}?labelSelector=%3D%3D%3D"), 400),
+        (&reader, format!("{path}?watch=true&resourceVersion=x"), 500),
+        (&reader, format!("{path}?resourceVersion=x"), 400),
+        (&anonymous, path.to_owned(), 403),
+    ] {
+        assert_eq!(request(client, &path).await.unwrap_err().0, code, "{path}");
+    }
+    // A streamed list of a version that does not exist begins as any other.
+    let streamed = format!(
+        "{path}?watch=true&sendInitialEvents=true&allowWatchBookmarks=true\
+         &resourceVersionMatch=NotOlderThan&resourceVersion=999"
+    );
+    for (has_progress_requests, code) in [(true, 504), (false, 500)] {
+        server.faults().progress_requests(has_progress_requests);
+        let event = request(&reader, &streamed).await.unwrap();
+        assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &code.into()));
+    }
+    for (path, header, value) in [
+        (format!("{path}?resourceVersion=999"), "retry-after", "1"),
+        ("/apis/nonsense/v1/things".to_owned(), "content-type", "text/plain; charset=utf-8"),
+        ("/api/v1/nonsense".to_owned(), "content-type", "application/json"),
+    ] {
+        let mut request = kube::core::Request::new("").get("x", &Default::default()).unwrap();
+        *request.uri_mut() = path.parse().unwrap();
+        let answer = reader.send(request.map(Into::into)).await.unwrap();
+        assert_eq!(answer.headers()[header], value, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn faults_are_switched_on() {
     let (server, client) = start(Options::default()).await;
     server.store().apply(load::node("a")).unwrap();
