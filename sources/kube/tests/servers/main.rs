@@ -1,10 +1,12 @@
 //! The Kubernetes source against any server: each scenario runs with the stand-in, and with a genuine API
 //! server where `KUBE_APISERVER` and `ETCD` name the programs.
 //!
-//! Without these variables, the scenarios of the genuine server are reported as ignored.
+//! [`answers`] compares what the two answer to the same requests. Without these variables, the tests of the
+//! genuine server are reported as ignored.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod answers;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod scenarios;
@@ -36,6 +38,9 @@ const SCENARIOS: [(&str, Scenario); 6] = scenarios![
     a_busy_cluster_is_followed,
 ];
 
+/// Why a test with the genuine server is ignored.
+const NO_PROGRAMS: &str = "KUBE_APISERVER and ETCD name no programs";
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let programs = match Programs::find() {
@@ -59,8 +64,7 @@ fn main() -> ExitCode {
             let programs = programs.clone();
             let run = move || {
                 let Some(programs) = programs else {
-                    let reason = "KUBE_APISERVER and ETCD name no programs";
-                    return Ok(Completion::ignored_with(reason));
+                    return Ok(Completion::ignored_with(NO_PROGRAMS));
                 };
                 let server = Server::genuine(programs, lists);
                 Runtime::new()?.block_on(async { scenario(server.await).await });
@@ -69,5 +73,11 @@ fn main() -> ExitCode {
             trials.push(Trial::ignorable_test(format!("genuine::{lists}::{name}"), run));
         }
     }
+    let run = move || {
+        let Some(programs) = programs else { return Ok(Completion::ignored_with(NO_PROGRAMS)) };
+        Runtime::new()?.block_on(answers::are_those_of_the_standin(programs));
+        Ok(Completion::Completed)
+    };
+    trials.push(Trial::ignorable_test("genuine::answers_are_those_of_the_standin", run));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
