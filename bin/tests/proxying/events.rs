@@ -92,8 +92,8 @@ fn starts_and_ports_in_use_are_events() {
         let path =
             format!("/namespaces/{}/events/{}", load::NAMESPACE, event_name.as_str().unwrap());
         cluster.request("PATCH ", &path).await;
-        let series = |event: &&Value| event["series"]["count"] == 2;
-        assert!(cluster.server.events().iter().any(|event| series(&event)));
+        // The request is known before the Event that it has in it.
+        cluster.event_that("a series of two", |event| event["series"]["count"] == 2).await;
 
         // The watches live, and the health server knows.
         let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 200);

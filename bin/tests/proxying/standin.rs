@@ -54,13 +54,18 @@ impl Cluster {
 
     /// Waits for an Event with this reason, whose note has this in it.
     pub(crate) async fn event(&self, reason: &str, part: &str) -> Value {
-        let is_wanted = |event: &&Value| {
+        self.event_that(reason, |event| {
             event["reason"] == reason && event["note"].as_str().unwrap_or_default().contains(part)
-        };
+        })
+        .await
+    }
+
+    /// Waits for an Event; `what` is for the message if there is none.
+    pub(crate) async fn event_that(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         until_ok_async(|| {
             let events = self.server.events();
-            let found = events.iter().find(is_wanted).cloned();
-            found.ok_or_else(|| format!("{reason} is not in {events:#?}"))
+            let found = events.iter().find(|event| is_wanted(event)).cloned();
+            found.ok_or_else(|| format!("{what} is not in {events:#?}"))
         })
         .await
     }
