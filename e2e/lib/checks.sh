@@ -65,7 +65,7 @@ run_checks() {
             0) record "$phase" "$name" ok ;;
             "$SKIP") record "$phase" "$name" skipped "$text" ;;
             124) record "$phase" "$name" FAILED "not done after $(attribute limit "$name") s; $text" ;;
-            *) record "$phase" "$name" FAILED "$text" ;;
+            *) record "$phase" "$name" FAILED "${text:-ended with status $status}" ;;
         esac
     done
 }

@@ -86,10 +86,10 @@ fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) 
             (Ok(()), None) | (Err(_), Some(_)) => Ok(Completion::Completed),
             (Err(report), None) => Err(Failed::from(report)),
             // What the documentation claims must be true.
-            (Ok(()), Some(difference)) => {
-                Err(format!("kube-proxy behaves as the case expects; it is said: {difference}")
-                    .into())
-            }
+            (Ok(()), Some(difference)) => Err(format!(
+                "kube-proxy behaves as the case expects, which names this difference: {difference}"
+            )
+            .into()),
         }
     })
 }
