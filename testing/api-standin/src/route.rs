@@ -66,7 +66,7 @@ pub(crate) fn answer(
         header(AUTHORIZATION).map(|value| value.strip_prefix("Bearer ") == Some(&*shared.token()));
     match (has_token, certificate) {
         (Some(true), _) | (_, Some(true)) => (),
-        // Whoever shows nothing is anonymous, which is a user without roles.
+        // A client without credentials is the user `system:anonymous`, who has no roles.
         (None, None) => return anonymous(path).into_answer(),
         _ => return Status::new(401, "Unauthorized", "Unauthorized").into_answer(),
     }

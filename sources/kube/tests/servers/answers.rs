@@ -1,4 +1,4 @@
-//! What the two servers answer to the same requests.
+//! The answers of the two servers to the same requests, compared.
 
 use std::fs;
 
@@ -18,14 +18,14 @@ use crate::{
     server::{Lists, Server},
 };
 
-/// Who asks.
+/// The client that sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asker {
-    /// Somebody who may read everything.
+    /// A client that may read everything.
     Reader,
-    /// Somebody without a token.
+    /// A client without a token.
     Anonymous,
-    /// Somebody with a token that the server does not know.
+    /// A client with a token that the server does not know.
     Stranger,
 }
 
@@ -168,7 +168,7 @@ fn with_user(kubeconfig: &str, user: &str) -> String {
     format!("{before}user: {user}{after}")
 }
 
-/// What a client can tell answers apart by.
+/// The parts of an answer that a client can distinguish, for a comparison.
 fn shape(answer: &Answer) -> Value {
     let header = |name: &str| {
         answer.headers.get(name).map(|value| value.to_str().unwrap_or_default().to_owned())

@@ -131,11 +131,13 @@ impl Genuine {
         let directory = files.directory("bin")?;
         for family in IpFamily::ALL {
             for suffix in ["", "-save", "-restore"] {
-                let name = program(self.flavour, family, suffix);
-                let plain = name.replace(&format!("-{}", self.flavour), "");
-                let link = |source| RigError::File { action: "link", path: name.into(), source };
-                link_program(&directory, &plain, &program(self.flavour, family, suffix))
-                    .map_err(link)?;
+                let target = program(self.flavour, family, suffix);
+                let plain = target.replace(&format!("-{}", self.flavour), "");
+                link_program(&directory, &plain, &target).map_err(|source| RigError::File {
+                    action: "link",
+                    path: target.into(),
+                    source,
+                })?;
             }
         }
         let mut node = node.clone();
