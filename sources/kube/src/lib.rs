@@ -38,17 +38,26 @@
 //!
 //! - The watches run independently. Each begins with a list and ends the list with one
 //!   [`Event::Replace`].
-//! - A list is streamed (`sendInitialEvents`). After any failure of a streamed list, the list is
-//!   read in pages of 500, as client-go does: servers without that feature answer 422 or 400, and
-//!   servers whose etcd lacks progress requests (3.4.x before 3.4.25, 3.5.x before 3.5.8) answer 200
-//!   and send an error of code 500 in the stream. Lists are streamed again once a watch was
-//!   established after the paged list, or when three paged lists have failed.
+//! - A list is streamed (`sendInitialEvents`). A server that is overloaded (429), fails (5xx), does not
+//!   answer or cannot be reached is asked for a stream again, with growing pauses that are not shorter
+//!   than its `Retry-After`. Other lists are asked for where streaming fails: servers without that
+//!   feature answer 422 or 400, servers whose etcd lacks progress requests (3.4.x before 3.4.25, 3.5.x
+//!   before 3.5.8) answer 200 and send an error of code 500 in the stream, and a stream may end early
+//!   or fall silent. Five errors 5xx in a row count as well. Lists are streamed again once a watch was
+//!   established after the list, or when three lists have failed.
+//! - A list that is not streamed is first asked for as the server's cache has it: of any version at the
+//!   start (`resourceVersion=0`), and not older than what is known later. Older servers read a list
+//!   without a version from etcd, and one with a limit. Where the server cannot use the version (410, "too
+//!   large", 400, 422, a list without a version), the newest list is read in pages of 500. client-go
+//!   does the same.
+//! - Requests ask to leave out `metadata.managedFields` (KEP-5958), which servers before 1.38 ignore.
 //! - When the server no longer has the version of a watch (410), the watch lists again: the last
 //!   state stays until the new list is complete, and the `Replace` carries every deletion in between.
 //! - A watch that is silent for 90 s counts as dead and is opened again; a healthy server sends a
 //!   bookmark every 60 to 75 s. After two silent watches in a row the watch lists again, because a
 //!   server that was restored from a backup is silent until its versions catch up. A connection that
-//!   is closed or reset is noticed at once.
+//!   is closed or reset is noticed at once, and a host that is gone after 30 s (client-go: 45 s): TCP
+//!   probes idle connections, and gives up data that nothing acknowledges.
 //!
 //! # Access
 //!

@@ -40,6 +40,7 @@ pub struct Faults {
 struct State {
     refuses_connections: bool,
     streaming_lists: bool,
+    drops_fields: bool,
     progress_requests: bool,
     watches_end_at_once: bool,
     omits_versions: bool,
@@ -63,6 +64,7 @@ impl Faults {
             state: Arc::new(Mutex::new(State {
                 refuses_connections: false,
                 streaming_lists,
+                drops_fields: true,
                 progress_requests: true,
                 watches_end_at_once: false,
                 omits_versions: false,
@@ -102,8 +104,9 @@ impl Faults {
         self.lock().slow = pieces;
     }
 
-    /// Answers the next `times` requests for `resource`, or for any, with an error such as 500. 504
-    /// says that the client's version is too large, as from a server that is behind.
+    /// Answers the next `times` requests for `resource`, or for any, with an error such as 500. 410
+    /// says that the client's version is too old, and 504 that it is too large, as from a server that is
+    /// behind.
     pub fn fail_next(&self, resource: Option<Resource>, code: u16, times: usize) {
         self.reply_next(resource, Reply::Error(code), times);
     }
@@ -145,6 +148,12 @@ impl Faults {
     /// a server with that feature off.
     pub fn streaming_lists(&self, offered: bool) {
         self.lock().streaming_lists = offered;
+    }
+
+    /// Whether the server leaves out the fields that a client asks to drop (KEP-5958). If not, it ignores
+    /// that parameter of the media type, as servers before 1.38 do.
+    pub fn drop_fields(&self, offered: bool) {
+        self.lock().drops_fields = offered;
     }
 
     /// Whether the server's etcd supports progress requests. If not, streamed lists are answered with
@@ -205,6 +214,10 @@ impl Faults {
         self.lock().refuses_connections
     }
 
+    pub(crate) fn drops_fields(&self) -> bool {
+        self.lock().drops_fields
+    }
+
     pub(crate) fn offers_streaming(&self) -> bool {
         self.lock().streaming_lists
     }
@@ -216,6 +229,7 @@ impl Faults {
         if let Some((_, reply)) = next.and_then(|next| state.errors.remove(next)) {
             let status = match reply {
                 Reply::Throttle(seconds) => return Some(throttled(seconds)),
+                Reply::Error(410) => Status::expired(1, 2),
                 Reply::Error(504) => Status::too_large(2, 1),
                 Reply::Error(code) => {
                     Status::new(code, "InternalError", "Internal error occurred: on command")

@@ -49,7 +49,10 @@ pub(crate) fn list(
         "0" => 0,
         _ => query.number("limit")?.unwrap_or(0),
     };
-    let (items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
+    let (mut items, next) = page(&snapshot, namespace, &selector, after.as_ref(), limit);
+    for item in &mut items {
+        *item = query.view()(item);
+    }
     let mut metadata = json!({"resourceVersion": snapshot.version.to_string()});
     if let Some((next, remaining)) = next {
         // A server does not count what a selector would leave out.

@@ -2,21 +2,52 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
+use serde_json::Value;
+
 use crate::{answer::Status, selector::Selector};
 
-/// The parameters of a request.
+/// The parameters of a request, and of its `Accept` header.
 #[derive(Debug, Default)]
-pub(crate) struct Query(HashMap<String, String>);
+pub(crate) struct Query {
+    parameters: HashMap<String, String>,
+    drops_managed_fields: bool,
+}
 
 impl Query {
     pub(crate) fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-        Self(pairs.map(|(key, value)| (decode(key).into(), decode(value).into())).collect())
+        let pairs = pairs.map(|(key, value)| (decode(key).into(), decode(value).into()));
+        Self { parameters: pairs.collect(), drops_managed_fields: false }
+    }
+
+    /// Takes over what an `Accept` header asks to leave out (KEP-5958). The first media type counts.
+    pub(crate) fn accepting(self, header: &str) -> Self {
+        let first = header.split(',').next().unwrap_or_default();
+        let mut dropped = first
+            .split(';')
+            .filter_map(|parameter| parameter.trim().strip_prefix("drop="))
+            .flat_map(|fields| fields.split('+'));
+        let drops_managed_fields = dropped.any(|field| field == "metadata.managedFields");
+        Self { drops_managed_fields, ..self }
     }
 
     /// Returns a parameter; empty if absent.
     pub(crate) fn get(&self, key: &str) -> &str {
-        self.0.get(key).map_or("", String::as_str)
+        self.parameters.get(key).map_or("", String::as_str)
+    }
+
+    /// Returns the function that leaves out of an object what the request asks to leave out.
+    pub(crate) fn view(&self) -> fn(&Value) -> Value {
+        match self.drops_managed_fields {
+            true => |object| {
+                let mut object = object.clone();
+                if let Some(metadata) = object["metadata"].as_object_mut() {
+                    metadata.remove("managedFields");
+                }
+                object
+            },
+            false => Value::clone,
+        }
     }
 
     pub(crate) fn is_true(&self, key: &str) -> bool {
@@ -85,5 +116,22 @@ mod tests {
         assert_eq!(query.number("limit"), Ok(Some(5)));
         assert!(query.number("x").is_err());
         assert_eq!(query.get("x"), "a b%");
+    }
+
+    #[test]
+    fn managed_fields_are_left_out_if_that_is_asked() {
+        let object = serde_json::json!({"metadata": {"name": "a", "managedFields": [1]}});
+        for (accept, leaves_out) in [
+            ("", false),
+            ("application/json", false),
+            ("application/json;drop=spec", false),
+            ("application/json, application/json;drop=metadata.managedFields", false),
+            ("application/json;drop=metadata.managedFields", true),
+            ("application/json; drop=spec+metadata.managedFields, application/json", true),
+        ] {
+            let shown = Query::default().accepting(accept).view()(&object);
+            assert_eq!(shown["metadata"].get("managedFields").is_none(), leaves_out, "{accept}");
+            assert_eq!(shown["metadata"]["name"], "a");
+        }
     }
 }

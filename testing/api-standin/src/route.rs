@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hyper::{
     Method, Request, Response, StatusCode,
-    header::{AUTHORIZATION, USER_AGENT},
+    header::{ACCEPT, AUTHORIZATION, USER_AGENT},
 };
 use serde_json::{Value, json};
 
@@ -79,7 +79,11 @@ fn dispatch(
     body: &Bytes,
 ) -> Result<Response<StreamedBody>, Status> {
     let path = request.uri().path();
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let mut query = Query::parse(request.uri().query().unwrap_or_default());
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    if let Some(accept) = accept.filter(|_| shared.faults.drops_fields()) {
+        query = query.accepting(accept);
+    }
     if path == "/version" {
         let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0-standin"});
         return Ok(object(StatusCode::OK, &version));
@@ -112,7 +116,7 @@ fn dispatch(
         ("watch", _) => watch::watch(store, faults, resource, namespace, &query, shared.bookmarks),
         ("list", _) => list::list(store, faults, resource, namespace, &query),
         ("get", Some(name)) => match store.get(resource, namespace.unwrap_or_default(), name) {
-            Some(value) => Ok(object(StatusCode::OK, &value)),
+            Some(value) => Ok(object(StatusCode::OK, &query.view()(&value))),
             None => Err(not_found(resource, name)),
         },
         ("delete", Some(name)) => match store.delete(resource, namespace.unwrap_or_default(), name)

@@ -39,6 +39,7 @@ struct Watch {
     namespace: Option<String>,
     selector: Selector,
     bookmarks: Option<Duration>,
+    view: fn(&Value) -> Value,
     body: Sender<Bytes>,
 }
 
@@ -62,6 +63,7 @@ pub(crate) fn watch(
         namespace: namespace.map(ToOwned::to_owned),
         selector: query.selector()?,
         bookmarks: wants_bookmarks.then_some(bookmarks),
+        view: query.view(),
         body: sender,
     };
     tokio::spawn(async move {
@@ -239,6 +241,7 @@ impl Watch {
     async fn send(&self, kind: &str, object: &Value) -> Result<(), Gone> {
         self.faults.not_stalled().await;
         // In this order, as the server's encoder has it.
+        let object = (self.view)(object);
         let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         self.faults.write(&self.body, line.into()).await
     }

@@ -12,7 +12,7 @@ use kube::{
     config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig, KubeconfigError},
 };
 
-use super::{CONNECT_TIMEOUT, ClientError, KubeConfig, proxy, token::TokenFile};
+use super::{ClientError, KubeConfig, proxy, token::TokenFile};
 
 /// The credentials and the server, as they were read once at the start. Files that a kubeconfig names
 /// are read again for each [`Access::config`].
@@ -58,17 +58,14 @@ impl Access {
         .into_iter()
         .filter_map(|(file, counts)| file.as_ref().filter(|_| counts).map(PathBuf::from))
         .collect();
-        kube.connect_timeout = Some(CONNECT_TIMEOUT);
-        // The watches have their own back-off and log what they wait for.
-        kube.default_retry = false;
         if let (Ok(name), Ok(value)) = ("user-agent".parse(), config.user_agent.parse()) {
             kube.headers.push((name, value));
         }
         Ok(Self { config: kube, credential_files, token_file })
     }
 
-    pub(super) fn config(&self) -> Config {
-        self.config.clone()
+    pub(super) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The server's name or address, with its port if that is given.

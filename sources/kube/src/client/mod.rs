@@ -1,13 +1,14 @@
 //! The client of the API server: credentials that are renewed, proxies, and reports of requests.
 
 mod access;
+mod connect;
 mod observed;
 mod proxy;
 mod renewal;
 mod retry_after;
 mod token;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf};
 
 use kube::{
     Client,
@@ -16,9 +17,6 @@ use kube::{
 
 use self::{access::Access, observed::Observed, renewal::Renewing, retry_after::RetryAfter};
 use crate::config::KubeConfig;
-
-/// How long it may take to establish a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the configuration does not say how to reach the API server.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +54,8 @@ pub enum ClientError {
 /// Makes a client for the API server. Nothing is sent yet.
 ///
 /// The server is reached by the proxy that the kubeconfig's `proxy-url` names, or else by the proxy
-/// of `HTTPS_PROXY` or `HTTP_PROXY` unless `NO_PROXY` covers the server, as by client-go. SOCKS
-/// proxies are not supported.
+/// of `HTTPS_PROXY` or `HTTP_PROXY` unless `NO_PROXY` covers the server, as by client-go. Proxies
+/// are HTTP, HTTPS and SOCKS 5 proxies.
 ///
 /// # Errors
 /// If the kubeconfig, the service account, the address or the proxy cannot be used.
@@ -66,7 +64,7 @@ pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
     if let Some(observer) = &config.observer {
         observer.connecting_to(&access.host());
     }
-    let namespace = access.config().default_namespace;
+    let namespace = access.config().default_namespace.clone();
     let service = Observed::new(Renewing::new(access)?, config.observer.clone());
     Ok(Client::new(RetryAfter(service), namespace))
 }

@@ -3,12 +3,16 @@
 //! kubeadm copies these variables of the machine that it runs on into kube-proxy's DaemonSet. The
 //! rules are those of Go's `golang.org/x/net/http/httpproxy`: upper case names go first, loopback
 //! addresses and `localhost` are never reached by a proxy, and a value that cannot be understood is
-//! skipped.
+//! skipped, with a warning.
 
 use std::net::IpAddr;
 
 use hyper::Uri;
 use ipnet::IpNet;
+use tracing::warn;
+
+/// The schemes of the proxies that can be used.
+const SCHEMES: [&str; 4] = ["http", "https", "socks5", "socks5h"];
 
 /// Returns the proxy by which `server` is to be reached, or `None` for a direct connection.
 /// `variable` returns the value of an environment variable.
@@ -21,10 +25,19 @@ pub(super) fn from_environment(
         value.or_else(|| variable(&upper.to_lowercase())).filter(|value| !value.is_empty())
     };
     let is_plain = server.scheme_str() == Some("http");
-    let proxy = parse_proxy(&either(if is_plain { "HTTP_PROXY" } else { "HTTPS_PROXY" })?)?;
+    let name = if is_plain { "HTTP_PROXY" } else { "HTTPS_PROXY" };
+    let text = either(name)?;
     let port = server.port_u16().unwrap_or(if is_plain { 80 } else { 443 });
     let exceptions = either("NO_PROXY").unwrap_or_default();
-    is_proxied(server.host()?, port, &exceptions).then_some(proxy)
+    if !is_proxied(server.host()?, port, &exceptions) {
+        return None;
+    }
+    let proxy = parse_proxy(&text);
+    if proxy.is_none() {
+        // The value may hold a password.
+        warn!(variable = name, "Proxy cannot be used; connecting directly");
+    }
+    proxy
 }
 
 /// Parses the address of a proxy; without a scheme it is an HTTP proxy.
@@ -34,7 +47,8 @@ fn parse_proxy(text: &str) -> Option<Uri> {
         false => format!("http://{text}"),
     };
     // A path, which some values end with, means nothing here.
-    with_scheme.parse().ok().filter(|uri: &Uri| uri.host().is_some())
+    let uri = with_scheme.parse::<Uri>().ok().filter(|uri| uri.host().is_some())?;
+    uri.scheme_str().is_some_and(|scheme| SCHEMES.contains(&scheme)).then_some(uri)
 }
 
 /// Whether a connection to the host goes by the proxy, given the value of `NO_PROXY`.
@@ -110,6 +124,11 @@ mod tests {
         assert_eq!(proxy("https://k8s:6443", &["HTTPS_PROXY=", "NO_PROXY=x"]), None);
         assert_eq!(proxy("https://k8s:6443", &["https_proxy=https://c"]).unwrap(), "https://c/");
         assert_eq!(proxy("https://k8s:6443", &["HTTPS_PROXY=http://a b"]), None);
+        for unusable in ["HTTPS_PROXY=ftp://a", "HTTPS_PROXY=socks4://a:1080"] {
+            assert_eq!(proxy("https://k8s:6443", &[unusable]), None, "{unusable}");
+        }
+        let socks = ["HTTPS_PROXY=socks5://u:p@a:1080"];
+        assert_eq!(proxy("https://k8s:6443", &socks).unwrap(), "socks5://u:p@a:1080/");
         assert_eq!(proxy("https://k8s:6443", &["ALL_PROXY=http://a"]), None);
         let both = ["HTTPS_PROXY=http://a:1", "https_proxy=http://b:1"];
         assert_eq!(proxy("https://k8s", &both).unwrap(), "http://a:1/");

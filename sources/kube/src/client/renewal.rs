@@ -1,8 +1,8 @@
 //! The service that makes a new connection pool when credentials change.
 //!
 //! The `kube` client copies client certificates when it is made. The service therefore makes another
-//! client when certificate files change, when the credentials of an exec plugin expire, and when the
-//! server rejects the credentials of a plugin. Requests that are under way, such as open watches,
+//! client when certificate files change, and when the server rejects the credentials of an exec
+//! plugin. Requests that are under way, such as open watches,
 //! end with the client that they began with; client-go closes them, which only servers notice.
 
 use std::{
@@ -12,21 +12,18 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures::{FutureExt, future::BoxFuture};
 use hyper::{Request, Response, StatusCode, header::AUTHORIZATION};
-use kube::{
-    Client,
-    client::{Body, ClientBuilder},
-};
+use kube::{Client, client::Body};
 use switchyard_core::error::Chain;
 use tokio::{sync::Mutex as AsyncMutex, task, time::Instant};
 use tower::Service;
 use tracing::{info, warn};
 
-use super::{ClientError, access::Access, token::TokenFile};
+use super::{ClientError, access::Access, connect, token::TokenFile};
 
 /// How often certificate files are read without a reason, as in client-go.
 const CHECK_AGAIN: Duration = Duration::from_secs(60);
@@ -122,7 +119,7 @@ impl Shared {
     async fn client(&self) -> (Client, u64) {
         let is_fresh = |current: &Current| {
             let limit = if current.is_rejected { CHECK_REJECTED_AGAIN } else { CHECK_AGAIN };
-            !is_expired(&current.client) && current.files_read.elapsed() < limit
+            current.files_read.elapsed() < limit
         };
         let current = self.lock().clone();
         if is_fresh(&current) {
@@ -143,9 +140,8 @@ impl Shared {
         let files = hash_files(&self.hasher, self.access.credential_files());
         let may_run_plugin = self.access.has_plugin()
             && current.plugin_run.is_none_or(|run| run.elapsed() >= RUN_PLUGIN_AGAIN);
-        let needs_plugin = current.is_rejected || is_expired(&current.client);
         self.lock().files_read = Instant::now();
-        if files == current.files && !(may_run_plugin && needs_plugin) {
+        if files == current.files && !(may_run_plugin && current.is_rejected) {
             return;
         }
         let access = self.access.clone();
@@ -187,14 +183,7 @@ impl Shared {
 }
 
 fn make_client(access: &Access) -> Result<Client, ClientError> {
-    let builder = ClientBuilder::try_from(access.config())
-        .map_err(|error| ClientError::Client(Box::new(error)))?;
-    Ok(builder.build())
-}
-
-/// Whether a plugin said that its credentials have expired.
-fn is_expired(client: &Client) -> bool {
-    client.valid_until().is_some_and(|end| SystemTime::from(end) <= SystemTime::now())
+    connect::client(access.config()).map_err(|error| ClientError::Client(Box::new(error)))
 }
 
 /// Whether a request failed in the TLS layer, as it does when the server rejects a certificate.
@@ -214,4 +203,48 @@ fn is_about_tls(error: &kube::Error) -> bool {
 fn hash_files(hasher: &RandomState, files: &[PathBuf]) -> u64 {
     let contents = files.iter().map(|file| fs::read(file).unwrap_or_default());
     hasher.hash_one(contents.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::KubeConfig;
+
+    /// A plugin that counts its runs in a file.
+    const PLUGIN: &str = r#"echo >> "$RUNS"
+        echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+            "status": {"token": "t"}}'"#;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_whose_credentials_are_rejected_is_not_run_in_a_loop() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, runs) = (dir.path().join("kubeconfig"), dir.path().join("runs"));
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            "clusters": [{"name": "c", "cluster": {
+                "server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true,
+            }}],
+            "users": [{"name": "c", "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+                "command": "sh", "args": ["-c", PLUGIN], "env": [{"name": "RUNS", "value": runs}],
+            }}}],
+        });
+        fs::write(&path, kubeconfig.to_string()).unwrap();
+        let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
+        let Renewing(shared) = Renewing::new(Access::load(&config).unwrap()).unwrap();
+        let count = || fs::read(&runs).unwrap().len();
+        let (start, mut seen) = (Instant::now(), Vec::new());
+        let mut before = count();
+        for _ in 0..=25 {
+            let (_, generation) = shared.client().await;
+            shared.reject(generation);
+            if count() > before {
+                seen.push(start.elapsed().as_secs());
+                before = count();
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(seen, [1, 11, 21]);
+    }
 }

@@ -83,11 +83,12 @@ impl Failure {
     }
 
     /// Whether a streamed list failed in a way that has nothing to do with the load or the reach of
-    /// the server, so that pages can be asked for at once.
+    /// the server, so that the list can be asked for in another way at once.
     pub(super) fn is_about_streaming(&self) -> bool {
         match self {
             Self::Answer(status) => matches!(status.code, 400 | 410 | 422),
-            Self::Event(_) | Self::Incomplete | Self::Silence(_) => self.retry_after().is_zero(),
+            Self::Event(status) => status.code != 429 && self.retry_after().is_zero(),
+            Self::Incomplete | Self::Silence(_) => true,
             _ => false,
         }
     }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use hyper::header::{ACCEPT, HeaderValue};
 use kube::{
     Client,
     api::{ListParams, WatchParams},
@@ -33,12 +34,18 @@ use self::{
 };
 use crate::{config::Timing, health::Pulse, pace::Pacer};
 
+/// The form of the answers: without the largest part of most objects where the server can leave fields
+/// out (KEP-5958). Others ignore the parameter, and the second form is for one that does not.
+const ACCEPTED: HeaderValue =
+    HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
 /// Objects in a page of a list.
 const PAGE_SIZE: u32 = 500;
 /// A watch that ends within this time without an event counts as failed.
 const EARLY: Duration = Duration::from_secs(1);
-/// After so many failures of paged lists in a row, the list is streamed again.
-const MAX_PAGED_FAILURES: u32 = 3;
+/// After so many failures in a row of lists that are not streamed, the list is streamed again.
+const MAX_LIST_FAILURES: u32 = 3;
+/// After so many errors of the server (5xx) in a row, a list is no longer streamed.
+const MAX_STREAM_ERRORS: u32 = 5;
 /// After so many watches in a row that were silent from the start, the version is given up.
 const MAX_SILENT: u32 = 2;
 
@@ -68,11 +75,14 @@ pub(crate) struct Watch<T> {
     is_synced: bool,
     /// Whether the next list is streamed.
     streams: bool,
-    /// Whether a list that is not streamed is read in pages. Not after a list that the server forgot
-    /// between two pages.
+    /// The version that a list which is not streamed may not be older than: the server takes such a list
+    /// from its cache, in one piece. `None` asks for the newest, which older servers read from etcd.
+    least: Option<String>,
+    /// Whether the newest list is read in pages. Not after a list that the server forgot between two
+    /// pages.
     pages: bool,
-    /// Failures of lists that were not streamed, since the last streamed list.
-    paged_failures: u32,
+    /// Failures of lists that count against the present way to list, in a row.
+    failures: u32,
     /// Watches in a row that were silent from the start.
     silent: u32,
     is_absent: bool,
@@ -97,8 +107,10 @@ impl<T: DecodableObject> Watch<T> {
             version: None,
             is_synced: false,
             streams: true,
+            // Any version, as in client-go's first list.
+            least: Some("0".to_owned()),
             pages: true,
-            paged_failures: 0,
+            failures: 0,
             silent: 0,
             is_absent: false,
             item: PhantomData,
@@ -148,25 +160,44 @@ impl<T: DecodableObject> Watch<T> {
         })
     }
 
-    /// Has the list read in pages after a streamed list failed, whatever the reason.
+    /// Has the list asked for without a stream if the failure is about streaming. A server that is
+    /// overloaded or cannot be reached is asked for a stream again, as by client-go: other lists are a
+    /// greater load. Only errors of the server that do not end may come from streaming after all.
     fn recover_stream(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
-        self.streams = false;
-        self.paged_failures = 0;
+        if failure.code() == 410 {
+            self.least = None;
+        }
+        self.failures = if failure.code() >= 500 { self.failures + 1 } else { 0 };
         if failure.is_about_streaming() {
-            debug!(%kind, err = %Chain(failure), "Streamed list failed; reading the list in pages");
+            debug!(%kind, err = %Chain(failure), "Streamed list failed; listing without a stream");
+            self.change_way(false);
             return None;
+        }
+        if self.failures >= MAX_STREAM_ERRORS {
+            self.change_way(false);
         }
         self.log_and_wait(failure)
     }
 
-    /// Has the list read in one piece if it expired between two pages, and streamed again if it
-    /// failed too often.
+    /// Has the newest list read if the server cannot use the version, the list read in one piece if it
+    /// expired between two pages, and streamed again if it failed too often.
     fn recover_list(&mut self, failure: &Failure) -> Option<Duration> {
-        self.pages = self.pages && failure.code() != 410;
-        self.paged_failures += 1;
-        self.streams = self.paged_failures >= MAX_PAGED_FAILURES;
+        let is_refused = failure.is_about_version() || matches!(failure.code(), 400 | 422);
+        if !(is_refused && self.least.take().is_some()) {
+            self.pages = self.pages && failure.code() != 410;
+        }
+        self.failures += 1;
+        if self.failures >= MAX_LIST_FAILURES {
+            self.change_way(true);
+        }
         self.log_and_wait(failure)
+    }
+
+    /// Has the next list streamed or not.
+    fn change_way(&mut self, streams: bool) {
+        self.streams = streams;
+        self.failures = 0;
     }
 
     /// Has everything listed again if the version is of no use.
@@ -175,7 +206,8 @@ impl<T: DecodableObject> Watch<T> {
         if failure.is_about_version() || self.silent >= MAX_SILENT {
             info!(%kind, err = %Chain(failure), "Watch lost its place; listing again");
             self.silent = 0;
-            self.version = None;
+            // A log that is too short says nothing against the version.
+            self.least = self.version.take().filter(|_| failure.code() == 410);
             return Some(failure.retry_after());
         }
         self.log_and_wait(failure)
@@ -186,7 +218,7 @@ impl<T: DecodableObject> Watch<T> {
         self.pulse.failed(&Chain(failure), failure.code() == 401);
         match failure {
             // Enough time has passed already.
-            Failure::Silence(_) | Failure::NoAnswer(_) => None,
+            Failure::Silence(_) => None,
             _ => Some(failure.retry_after()),
         }
     }
@@ -231,12 +263,14 @@ impl<T: DecodableObject> Watch<T> {
         self.follow(events).await
     }
 
-    /// Reads a list in pages.
+    /// Reads a list that is not streamed: from the server's cache, or else in pages.
     async fn list(&mut self) -> Result<(), Failure> {
         let mut params = ListParams {
             label_selector: self.target.labels.map(str::to_owned),
             field_selector: self.target.fields.clone(),
-            limit: self.pages.then_some(PAGE_SIZE),
+            // With a limit, the server would read the list from etcd.
+            limit: (self.pages && self.least.is_none()).then_some(PAGE_SIZE),
+            resource_version: self.least.clone(),
             ..ListParams::default()
         };
         let mut collected = Collected::new(T::KIND);
@@ -259,8 +293,9 @@ impl<T: DecodableObject> Watch<T> {
     }
 
     async fn page(&self, params: &ListParams) -> Result<Page<T>, Failure> {
-        let request =
+        let mut request =
             Request::new(self.target.path).list(params).map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(ACCEPT, ACCEPTED);
         let text = time::timeout(self.timing.list, self.client.request_text(request))
             .await
             .map_err(|_| Failure::NoAnswer(self.timing.list))??;
@@ -273,7 +308,7 @@ impl<T: DecodableObject> Watch<T> {
         let opened = Instant::now();
         let events = self.open(&self.watch_params(), version).await?;
         // The next list can be streamed: the server may have been replaced.
-        self.streams = true;
+        self.change_way(true);
         let result = self.follow(events).await;
         // Any event would have brought a newer version; a bookmark may bring the same.
         let is_same = self.version.as_deref() == Some(version);
@@ -301,9 +336,10 @@ impl<T: DecodableObject> Watch<T> {
     }
 
     async fn open(&self, params: &WatchParams, version: &str) -> Result<Events<T>, Failure> {
-        let request = Request::new(self.target.path)
+        let mut request = Request::new(self.target.path)
             .watch(params, version)
             .map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(ACCEPT, ACCEPTED);
         self.pacer.permit("GET").await;
         let events = time::timeout(self.timing.response, self.client.request_events(request))
             .await

@@ -1,7 +1,9 @@
 //! Access: addresses, credentials and proxies.
 
 use std::{
-    env, fs,
+    env, fs, io,
+    net::SocketAddr,
+    os::fd::BorrowedFd,
     path::Path,
     process::{Command, Stdio},
     sync::{Arc, Mutex},
@@ -10,11 +12,12 @@ use std::{
 
 use api_standin::{ClientCertificate, Options, Standin, load};
 use serde_json::json;
+use socket2::SockRef;
 use switchyard_core::objects::{Event, Kind};
 use switchyard_source_kube::{self as source, KubeConfig, Timing};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy_bidirectional},
     net::{TcpListener, TcpStream},
     sync::mpsc,
     time,
@@ -156,37 +159,40 @@ async fn a_plugin_is_run_again_when_the_server_rejects_its_certificate() {
     changes_follow(&mut rig).await;
 }
 
-/// An HTTP proxy that connects to the stand-in, whatever the name that it is asked for.
+/// A proxy that connects to the stand-in, whatever the name that it is asked for: by HTTP, or by SOCKS
+/// 5, which clients begin with a byte of value 5.
 struct Proxy {
-    url: String,
+    address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Proxy {
     async fn start(server: &Standin) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
         let asked = Arc::<Mutex<Vec<String>>>::default();
-        let (address, lines) = (server.address(), asked.clone());
+        let (target, names) = (server.address(), asked.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let lines = lines.clone();
+                let names = names.clone();
                 tokio::spawn(async move {
                     let mut stream = BufReader::new(stream);
-                    let mut head = String::new();
-                    while !head.ends_with("\r\n\r\n") {
-                        if stream.read_line(&mut head).await? == 0 {
-                            return Ok(());
-                        }
-                    }
-                    lines.lock().unwrap().push(head.lines().next().unwrap().to_owned());
-                    stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-                    let mut server = TcpStream::connect(address).await?;
+                    let name = match stream.fill_buf().await?.first() {
+                        None => return Ok(()),
+                        Some(5) => greet_by_socks(&mut stream).await?,
+                        Some(_) => greet_by_http(&mut stream).await?,
+                    };
+                    names.lock().unwrap().push(name);
+                    let mut server = TcpStream::connect(target).await?;
                     copy_bidirectional(&mut stream, &mut server).await.map(|_| ())
                 });
             }
         });
-        Self { url, asked }
+        Self { address, asked }
+    }
+
+    fn url(&self, scheme: &str) -> String {
+        format!("{scheme}://{}", self.address)
     }
 
     fn asked(&self) -> Vec<String> {
@@ -194,15 +200,93 @@ impl Proxy {
     }
 }
 
+/// Answers a client of an HTTP proxy, and returns its request.
+async fn greet_by_http(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+    Ok(head.lines().next().unwrap_or_default().to_owned())
+}
+
+/// Answers a client of a SOCKS 5 proxy (RFC 1928) that sends a user and a password (RFC 1929), and
+/// returns both and the name and port that it asks for.
+async fn greet_by_socks(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let text = async |stream: &mut BufReader<TcpStream>| {
+        let mut text = vec![0; usize::from(stream.read_u8().await?)];
+        stream.read_exact(&mut text).await?;
+        io::Result::Ok(String::from_utf8_lossy(&text).into_owned())
+    };
+    assert_eq!(stream.read_u8().await?, 5);
+    assert_eq!(text(stream).await?, "\u{2}", "by user and password");
+    stream.write_all(&[5, 2]).await?;
+    assert_eq!(stream.read_u8().await?, 1);
+    let (user, password) = (text(stream).await?, text(stream).await?);
+    stream.write_all(&[1, 0]).await?;
+    let mut request = [0; 4];
+    stream.read_exact(&mut request).await?;
+    assert_eq!(request, [5, 1, 0, 3], "a connection to a name");
+    let (name, port) = (text(stream).await?, stream.read_u16().await?);
+    stream.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+    Ok(format!("{user} {password} {name}:{port}"))
+}
+
+/// The options of this process's sockets that are connected to an address: the seconds before a probe,
+/// between probes and until data counts as lost, and the number of probes.
+fn socket_options(peer: SocketAddr) -> Vec<[u64; 4]> {
+    let sockets = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let number = entry.ok()?.file_name().into_string().ok()?.parse().ok()?;
+        // SAFETY: the descriptor was open a moment ago and is only asked for options, which fails if it
+        // is closed, or no socket.
+        Some(unsafe { BorrowedFd::borrow_raw(number) })
+    });
+    let options = |fd: &BorrowedFd<'_>| {
+        let socket = SockRef::from(fd);
+        (socket.peer_addr().ok()?.as_socket()? == peer).then_some(())?;
+        let lost = socket.tcp_user_timeout().ok()?.unwrap_or_default();
+        let times = [socket.tcp_keepalive_time(), socket.tcp_keepalive_interval()];
+        let [idle, interval] = times.map(|time| time.unwrap_or_default().as_secs());
+        let probes = socket.tcp_keepalive_retries().ok()?;
+        assert!(socket.keepalive().ok()?);
+        Some([idle, interval, lost.as_secs(), probes.into()])
+    };
+    sockets.filter_map(|fd| options(&fd)).collect()
+}
+
+/// A host that disappears without a word is noticed in half a minute: by probes of idle connections, and
+/// by data that stays unacknowledged.
+#[tokio::test]
+async fn dead_connections_are_noticed_by_the_kernel() {
+    let mut rig = Rig::plain(|server| fill(server, 1)).await;
+    rig.synced().await;
+    let found = socket_options(rig.server.address());
+    assert!(found.len() >= Kind::ALL.len(), "{found:?}");
+    assert!(found.iter().all(|options| *options == [15, 5, 30, 3]), "{found:?}");
+
+    let server = standin().await;
+    let proxy = Proxy::start(&server).await;
+    let mut rig = with_proxy_url(server, &proxy.url("http")).await;
+    rig.synced().await;
+    let found = socket_options(proxy.address);
+    assert!(found.len() >= Kind::ALL.len(), "{found:?}");
+    assert!(found.iter().all(|options| *options == [15, 5, 30, 3]), "{found:?}");
+}
+
+async fn with_proxy_url(server: Standin, proxy: &str) -> Rig {
+    let line = format!("server: {}", server.url());
+    let kubeconfig = server.kubeconfig().replace(&line, &format!("{line}\n    proxy-url: {proxy}"));
+    Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await
+}
+
 #[tokio::test]
 async fn the_proxy_of_the_kubeconfig_is_used() {
     let server = standin().await;
     let proxy = Proxy::start(&server).await;
-    let line = format!("server: {}", server.url());
-    let kubeconfig =
-        server.kubeconfig().replace(&line, &format!("{line}\n    proxy-url: {}", proxy.url));
     let address = server.address();
-    let mut rig = Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await;
+    let mut rig = with_proxy_url(server, &proxy.url("http")).await;
     rig.synced().await;
     assert_eq!(proxy.asked()[0], format!("CONNECT {address} HTTP/1.1"));
 }
@@ -218,10 +302,11 @@ async fn succeeds_with(kubeconfig: &str, variables: &[(&str, &str)]) -> bool {
         .args(["--exact", "access::a_source_with_proxy_variables", "--ignored"])
         .env("TEST_KUBECONFIG", path)
         .envs(variables.iter().copied())
-        .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let status = tokio::task::spawn_blocking(move || command.status()).await.unwrap();
-    status.unwrap().success()
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("running 1 test"), "{text}");
+    output.status.success()
 }
 
 #[tokio::test]
@@ -245,9 +330,13 @@ async fn proxy_variables_are_heeded() {
     let direct = server.kubeconfig();
     let named = direct.replace(&server.url(), &format!("https://api.test:{port}"));
     // Only the proxy knows the name.
-    assert!(succeeds_with(&named, &[("HTTPS_PROXY", &proxy.url), ("NO_PROXY", "b,,.test2")]).await);
+    let variables = [("HTTPS_PROXY", &*proxy.url("http")), ("NO_PROXY", "b,,.test2")];
+    assert!(succeeds_with(&named, &variables).await);
+    assert_eq!(proxy.asked()[0], format!("CONNECT api.test:{port} HTTP/1.1"));
+    let socks = format!("socks5://us%65r:secret@{}", proxy.address);
+    assert!(succeeds_with(&named, &[("HTTPS_PROXY", &socks)]).await);
     let asked = proxy.asked();
-    assert_eq!(asked[0], format!("CONNECT api.test:{port} HTTP/1.1"));
+    assert_eq!(*asked.last().unwrap(), format!("user secret api.test:{port}"));
     // Loopback is reached without a proxy, and so is what NO_PROXY names.
     let nowhere = ("HTTPS_PROXY", "http://127.0.0.1:1");
     assert!(succeeds_with(&direct, &[nowhere]).await);

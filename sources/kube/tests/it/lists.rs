@@ -10,10 +10,17 @@ use std::{
 };
 
 use api_standin::{Options, Resource, Standin, load};
-use switchyard_core::objects::{Kind, Object};
-use switchyard_source_kube::{Pacer, RequestObserver, RequestPace, Timing};
+use serde_json::{Value, json};
+use switchyard_core::objects::{Event, Kind, Object};
+use switchyard_source_kube::{
+    self as source, KubeConfig, Pacer, RequestObserver, RequestPace, Timing,
+};
+use tokio::{sync::mpsc, time};
 
-use crate::rig::{AGENT, NODE, Rig, apply, fill, labelled, paged};
+use crate::{
+    rig::{AGENT, NODE, PATIENCE, Rig, apply, fill, in_pages, labelled, paged},
+    source::config,
+};
 
 async fn first_sync(options: Options) -> Rig {
     let mut rig = Rig::start(options, Timing::default(), |server| {
@@ -69,26 +76,121 @@ async fn lists_are_streamed() {
 }
 
 #[tokio::test]
-async fn lists_are_read_in_pages_where_they_are_not_streamed() {
-    let rig = first_sync(paged()).await;
-    assert_eq!(rig.requests("services", "limit=500").len(), 3);
-    assert_eq!(rig.requests("services", "continue=").len(), 2);
+async fn lists_are_taken_from_the_servers_cache_where_they_are_not_streamed() {
+    let mut rig = first_sync(paged()).await;
+    let lists = rig.lists("services");
+    assert_eq!(lists.len(), 1, "{lists:?}");
+    assert!(lists[0].contains("resourceVersion=0") && !lists[0].contains("limit="), "{lists:?}");
     assert_eq!(rig.requests("services", "sendInitialEvents").len(), 1);
+    // A list that follows may not be older than what is known.
+    let version = rig.server.store().version();
+    rig.server.faults().expire_watches();
+    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+    let lists = rig.lists("services");
+    assert!(lists[1].contains(&format!("resourceVersion={version}")), "{lists:?}");
+    assert!(!lists[1].contains("limit="), "{lists:?}");
 }
 
-/// Counts the requests that a pacer let through.
-#[derive(Debug, Default)]
-struct Permits(AtomicUsize);
+#[tokio::test]
+async fn lists_are_read_in_pages_where_the_cache_is_of_no_use() {
+    for code in [410, 504] {
+        let mut rig = Rig::start(paged(), Timing::default(), |server| {
+            fill(server, 1100);
+            server.faults().fail_next(Some(Resource::Services), 422, 1);
+            server.faults().fail_next(Some(Resource::Services), code, 1);
+        })
+        .await;
+        rig.synced().await;
+        assert_eq!(rig.names(Kind::Service).len(), 1100);
+        let lists = rig.lists("services");
+        assert_eq!(lists.len(), 4, "{lists:?}");
+        assert!(lists[0].contains("resourceVersion=0"), "{lists:?}");
+        for (list, is_next) in lists[1..].iter().zip([false, true, true]) {
+            assert!(list.contains("limit=500") && !list.contains("resourceVersion="), "{list}");
+            assert_eq!(list.contains("continue="), is_next, "{list}");
+        }
+    }
+}
 
-impl RequestObserver for Permits {
+#[tokio::test]
+async fn a_server_that_is_overloaded_or_away_is_asked_for_streams_only() {
+    let timing = Timing { response: Duration::from_millis(300), ..Timing::default() };
+    let mut rig = Rig::start(Options::default(), timing, |server| {
+        fill(server, 3);
+        server.faults().refuse_connections(true);
+        server.faults().throttle_next(Some(Resource::Services), 1, 1);
+        server.faults().fail_next(Some(Resource::EndpointSlices), 503, 1);
+        server.faults().fail_next(Some(Resource::Nodes), 500, 1);
+    })
+    .await;
+    while rig.health.failed(Kind::Service).is_none() {
+        rig.wait(Duration::from_millis(10)).await;
+    }
+    rig.server.faults().withhold_answers(true);
+    rig.server.faults().refuse_connections(false);
+    rig.until_requests("services", "", 2).await;
+    rig.server.faults().withhold_answers(false);
+    rig.synced().await;
+    for resource in Resource::ALL {
+        assert_eq!(rig.lists(resource.name()), [""; 0]);
+    }
+}
+
+/// Counts the requests that a pacer let through, and the bytes of lists.
+#[derive(Debug, Default)]
+struct Counts {
+    permits: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl RequestObserver for Counts {
     fn sent(&self, _verb: &str, _bytes: u64) {}
 
     fn answered(&self, _verb: &str, _status: Option<u16>, _elapsed: Duration) {}
 
-    fn received(&self, _verb: &str, _bytes: u64) {}
+    fn received(&self, _verb: &str, bytes: u64) {
+        self.bytes.fetch_add(bytes as usize, Ordering::Relaxed);
+    }
 
     fn held_back(&self, _verb: &str, _wait: Duration) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.permits.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn managed_fields_are_left_out_by_servers_that_can() {
+    for (options, can) in
+        [(paged(), true), (paged(), false), (Options::default(), true), (Options::default(), false)]
+    {
+        let server = Standin::start(options.clone()).await.unwrap();
+        server.faults().drop_fields(can);
+        fill(&server, 3);
+        let managed = "x".repeat(100_000);
+        let with_managed = |mut object: Value| {
+            object["metadata"]["managedFields"] = json!([{"fieldsV1": {"f:metadata": &managed}}]);
+            object
+        };
+        for index in 0..3 {
+            apply(&server, with_managed(load::service(index)));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let counts = Arc::new(Counts::default());
+        let config =
+            KubeConfig { observer: Some(counts.clone()), ..config(&server.kubeconfig(), &dir) };
+        let (sender, mut events) = mpsc::channel(64);
+        let source = tokio::spawn(async move { source::run(config, NODE, sender).await });
+        let services = loop {
+            match time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap() {
+                Event::Replace { kind: Kind::Service, objects, .. } => break objects.len(),
+                _ => continue,
+            }
+        };
+        assert_eq!(services, 3);
+        if !options.streaming_lists {
+            let bytes = counts.bytes.load(Ordering::Relaxed);
+            assert_eq!(bytes < 100_000, can, "{bytes}");
+        }
+        source.abort();
     }
 }
 
@@ -96,9 +198,10 @@ impl RequestObserver for Permits {
 async fn a_list_counts_once_for_the_pace() {
     let server = Standin::start(paged()).await.unwrap();
     fill(&server, 1100);
+    in_pages(&server);
     let kubeconfig = server.kubeconfig();
-    let permits = Arc::new(Permits::default());
-    let pacer = Pacer::new(RequestPace { qps: 1e6, burst: 1000 }).observed_by(permits.clone());
+    let counts = Arc::new(Counts::default());
+    let pacer = Pacer::new(RequestPace { qps: 1e6, burst: 1000 }).observed_by(counts.clone());
     let mut rig = Rig::with_pacer(server, &kubeconfig, Timing::default(), pacer).await;
     rig.synced().await;
     // Each kind is asked for as a stream, in pages, and then watched.
@@ -108,7 +211,7 @@ async fn a_list_counts_once_for_the_pace() {
     let further_pages = |resource| rig.requests(resource, "continue=").len();
     assert_eq!(["services", "endpointslices"].map(further_pages), [2, 2]);
     assert_eq!(rig.server.requests().len(), 3 * Kind::ALL.len() + 4);
-    assert_eq!(permits.0.load(Ordering::Relaxed), 3 * Kind::ALL.len());
+    assert_eq!(counts.permits.load(Ordering::Relaxed), 3 * Kind::ALL.len());
 }
 
 #[tokio::test]
@@ -171,6 +274,7 @@ async fn a_silent_list_is_asked_for_again() {
 async fn a_list_that_is_forgotten_between_pages_is_read_whole() {
     let mut rig = Rig::start(paged(), Timing::default(), |server| {
         fill(server, 600);
+        in_pages(server);
         server.faults().trickle(Some((20_000, Duration::from_millis(20))));
     })
     .await;
@@ -185,19 +289,19 @@ async fn a_list_that_is_forgotten_between_pages_is_read_whole() {
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service).len(), 600);
     assert_eq!(rig.requests("services", "continue=").len(), 1);
-    let whole = rig.requests("services", "").into_iter().filter(|r| !r.contains("watch="));
-    assert_eq!(whole.filter(|request| !request.contains("limit=")).count(), 1);
+    let lists = rig.lists("services");
+    assert_eq!(lists.iter().filter(|list| !list.contains("limit=")).count(), 1, "{lists:?}");
 }
 
 #[tokio::test]
-async fn a_list_that_streams_too_slowly_is_read_in_pages() {
+async fn a_list_that_streams_too_slowly_is_read_without_a_stream() {
     let timing = Timing { watch: Duration::from_secs(1), ..Timing::default() };
     let mut rig = Rig::start(Options::default(), timing, |server| {
         fill(server, 300);
         server.faults().trickle(Some((1000, Duration::from_millis(10))));
     })
     .await;
-    rig.until("pages", |rig| !rig.requests("services", "limit=500").is_empty()).await;
+    rig.until("a list", |rig| !rig.lists("services").is_empty()).await;
     assert_eq!(rig.requests("services", "sendInitialEvents").len(), 1);
     rig.server.faults().trickle(None);
     rig.synced().await;
@@ -233,12 +337,12 @@ async fn sixty_thousand_endpoints_arrive_in_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_thousand_endpoints_arrive_in_pages() {
+async fn sixty_thousand_endpoints_arrive_in_lists() {
     sixty_thousand_endpoints(paged()).await;
 }
 
 #[tokio::test]
-async fn a_streamed_list_that_ends_in_an_error_is_read_in_pages() {
+async fn a_streamed_list_that_ends_in_an_error_is_read_without_a_stream() {
     let mut rig = Rig::start(Options::default(), Timing::default(), |server| {
         fill(server, 3);
         server.faults().progress_requests(false);
@@ -248,7 +352,7 @@ async fn a_streamed_list_that_ends_in_an_error_is_read_in_pages() {
     apply(&rig.server, load::service(8));
     rig.until("a change", |rig| rig.has(Kind::Service, "svc-8")).await;
     let counts = |rig: &Rig| {
-        ["sendInitialEvents", "limit=500"].map(|part| rig.requests("services", part).len())
+        [rig.requests("services", "sendInitialEvents").len(), rig.lists("services").len()]
     };
     assert_eq!(counts(&rig), [1, 1]);
     // Each new list is tried as a stream once: the server may be another one.
@@ -264,7 +368,7 @@ async fn a_streamed_list_that_ends_in_an_error_is_read_in_pages() {
 }
 
 #[tokio::test]
-async fn a_streamed_list_that_never_ends_is_read_in_pages() {
+async fn a_streamed_list_that_never_ends_is_read_without_a_stream() {
     let timing = Timing { idle: Duration::from_millis(400), ..Timing::default() };
     let mut rig = Rig::start(Options::default(), timing, |server| {
         fill(server, 3);
@@ -309,16 +413,4 @@ async fn changes_while_a_list_is_streamed_are_part_of_it() {
     assert_eq!(addresses[0], "10.9.9.9");
     assert_eq!(rig.requests("services", "").len(), 1);
     assert!(rig.replaced.values().all(|count| *count == 1));
-}
-
-#[tokio::test]
-async fn a_list_that_fails_is_not_asked_for_in_one_way_for_ever() {
-    let mut rig = Rig::start(Options::default(), Timing::default(), |server| {
-        fill(server, 3);
-        server.faults().fail_next(Some(Resource::Services), 500, 4);
-    })
-    .await;
-    rig.synced().await;
-    assert_eq!(rig.requests("services", "sendInitialEvents").len(), 2);
-    assert_eq!(rig.requests("services", "limit=500").len(), 3);
 }

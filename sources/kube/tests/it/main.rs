@@ -9,3 +9,4 @@ mod rig;
 #[path = "../rig/mod.rs"]
 mod source;
 mod watches;
+mod ways;

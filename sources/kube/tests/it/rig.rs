@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api_standin::{Options, Standin, load};
+use api_standin::{Options, Resource, Standin, load};
 use serde_json::Value;
 use switchyard_core::objects::Kind;
 use switchyard_source_kube::Timing;
@@ -50,8 +50,21 @@ impl Rig {
         let requests = self.server.requests();
         requests.into_iter().filter(|r| r.contains(&path) && r.contains(part)).collect()
     }
+
+    /// Returns the requests for lists of a resource that are not streamed.
+    pub fn lists(&self, resource: &str) -> Vec<String> {
+        self.requests(resource, "").into_iter().filter(|r| !r.contains("watch=true")).collect()
+    }
 }
 
+/// Has the lists of Services and slices read in pages, in place of streams.
+pub fn in_pages(server: &Standin) {
+    for resource in [Resource::Services, Resource::EndpointSlices] {
+        server.faults().fail_next(Some(resource), 410, 1);
+    }
+}
+
+/// The options of a server that streams no lists.
 pub fn paged() -> Options {
     Options { streaming_lists: false, ..Options::default() }
 }

@@ -34,7 +34,7 @@ const NODES: &str = "/api/v1/nodes";
 
 /// The requests. `NEWEST` is the version of a list, `TOKEN` its token for the next page, and `FIRST` the
 /// version of its first object.
-const REQUESTS: [(Asker, &str); 36] = [
+const REQUESTS: [(Asker, &str); 37] = [
     (Asker::Reader, "SERVICES"),
     (Asker::Reader, "SERVICES?limit=2"),
     (Asker::Reader, "SERVICES?limit=2&continue=TOKEN"),
@@ -43,6 +43,7 @@ const REQUESTS: [(Asker, &str); 36] = [
     (Asker::Reader, "SERVICES?limit=2&continue=TOKEN&resourceVersion=NEWEST"),
     (Asker::Reader, "SERVICES?resourceVersion=0"),
     (Asker::Reader, "SERVICES?resourceVersion=0&limit=1"),
+    (Asker::Reader, "SERVICES?resourceVersion=FIRST"),
     (Asker::Reader, "SERVICES?resourceVersion=0&resourceVersionMatch=Exact"),
     (Asker::Reader, "SERVICES?resourceVersionMatch=NotOlderThan"),
     (Asker::Reader, "SERVICES?resourceVersion=NEWEST&resourceVersionMatch=Exact"),

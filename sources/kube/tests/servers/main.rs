@@ -38,6 +38,9 @@ const SCENARIOS: [(&str, Scenario); 6] = scenarios![
     a_busy_cluster_is_followed,
 ];
 
+/// The test that compares the two servers' answers.
+const ANSWERS: &str = "genuine::answers_are_those_of_the_standin";
+
 /// Why a test with the genuine server is ignored.
 const NO_PROGRAMS: &str = "KUBE_APISERVER and ETCD name no programs";
 
@@ -62,22 +65,28 @@ fn main() -> ExitCode {
             };
             trials.push(Trial::ignorable_test(format!("standin::{lists}::{name}"), run));
             let programs = programs.clone();
+            let name = format!("genuine::{lists}::{name}");
+            let test = name.clone();
             let run = move || {
-                let Some(programs) = programs else {
-                    return Ok(Completion::ignored_with(NO_PROGRAMS));
-                };
+                let Some(programs) = programs else { return Ok(ignored(&test)) };
                 let server = Server::genuine(programs, lists);
                 Runtime::new()?.block_on(async { scenario(server.await).await });
                 Ok(Completion::Completed)
             };
-            trials.push(Trial::ignorable_test(format!("genuine::{lists}::{name}"), run));
+            trials.push(Trial::ignorable_test(name, run));
         }
     }
     let run = move || {
-        let Some(programs) = programs else { return Ok(Completion::ignored_with(NO_PROGRAMS)) };
+        let Some(programs) = programs else { return Ok(ignored(ANSWERS)) };
         Runtime::new()?.block_on(answers::are_those_of_the_standin(programs));
         Ok(Completion::Completed)
     };
-    trials.push(Trial::ignorable_test("genuine::answers_are_those_of_the_standin", run));
+    trials.push(Trial::ignorable_test(ANSWERS, run));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Records a test with the genuine server as skipped.
+fn ignored(test: &str) -> Completion {
+    test_netns::skipped_test(test, NO_PROGRAMS);
+    Completion::ignored_with(NO_PROGRAMS)
 }
