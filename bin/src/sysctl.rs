@@ -1,7 +1,7 @@
 //! The kernel's settings that kube-proxy makes before it proxies: the limits and timeouts of
 //! connection tracking, and the OOM score of this process.
 //!
-//! A setting is written only if its value differs. So a process without the privilege to write it
+//! A setting is written only if its value differs, and a limit only if it is lower. So a process without the privilege to write it
 //! can run on a node where an earlier one (`--init-only`) has written it.
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 use switchyard_config::settings::ConntrackSettings;
 use switchyard_core::error::Chain;
 
-/// The highest limit of connections that is ever set.
+/// The highest limit of connections that is ever set; a higher one that is set already stays.
 const MOST_CONNECTIONS: u64 = 1 << 20;
 /// The number of connections for each bucket of the hash table.
 const PER_BUCKET: u64 = 4;
@@ -77,14 +77,18 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Sets the limits and timeouts of connection tracking.
+    /// Sets the limits and timeouts of connection tracking. A limit is never lowered.
     ///
     /// # Errors
-    /// If a setting cannot be read, or differs and cannot be written.
+    /// If a setting cannot be read, or must change and cannot be written.
     pub fn set_conntrack(&self, wanted: &ConntrackSettings) -> Result<(), SysctlError> {
         let netfilter = self.proc_sys.join("net/netfilter");
         if let Some(limit) = connections(wanted, self.processors()) {
-            set(&netfilter.join("nf_conntrack_max"), limit)?;
+            let max = netfilter.join("nf_conntrack_max");
+            // A larger limit is an administrator's, and the kernel's 0 is none at all.
+            if (1..limit).contains(&read(&max)?) {
+                set(&max, limit)?;
+            }
             let buckets = self.sys.join("module/nf_conntrack/parameters/hashsize");
             if hash_size(&buckets, &netfilter)? < limit / PER_BUCKET {
                 set(&buckets, limit / PER_BUCKET)?;
@@ -247,6 +251,17 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_never_lowered() {
+        let wanted = ConntrackSettings { max_per_core: 32_768, min: 131_072, ..Default::default() };
+        for (max, hash_size) in [("2000000", "500000"), ("131073", "32768"), ("0", "32768")] {
+            let (directory, kernel) = kernel(&[(MAX, max), (HASHSIZE, hash_size)]);
+            kernel.set_conntrack(&wanted).unwrap();
+            let value = |path| fs::read_to_string(directory.path().join(path)).unwrap();
+            assert_eq!([MAX, HASHSIZE].map(value), [max, hash_size]);
+        }
+    }
+
+    #[test]
     fn equal_values_are_not_written() {
         let wanted = ConntrackSettings {
             max_per_core: 32_768,
@@ -264,7 +279,7 @@ mod tests {
         let others = names.map(timeout);
         let mut paths: Vec<&str> = vec![MAX, HASHSIZE, ESTABLISHED];
         paths.extend(others.iter().map(String::as_str));
-        let unset: Vec<(&str, &str)> = paths.iter().map(|path| (*path, "0")).collect();
+        let unset: Vec<(&str, &str)> = paths.iter().map(|path| (*path, "2")).collect();
         let (directory, kernel) = kernel(&unset);
         kernel.set_conntrack(&wanted).unwrap();
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
@@ -274,7 +289,7 @@ mod tests {
         }
         kernel.set_conntrack(&wanted).unwrap();
         for file in &files {
-            assert_ne!(fs::read_to_string(file).unwrap(), "0", "{file:?} was never written");
+            assert_ne!(fs::read_to_string(file).unwrap(), "2", "{file:?} was never written");
             assert_eq!(file.metadata().unwrap().modified().unwrap(), long_ago, "{file:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The feature gates of kube-proxy v1.36, and those of v1.37 whose features there are here.
+//! The feature gates of kube-proxy v1.37, and those of later releases whose features there are here.
 //!
 //! kube-proxy rejects an unknown gate. Here, an unknown gate only causes a warning, because a file
 //! often lists gates of other components or of an older release.
@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 /// The gate that, if false, keeps node ports off localhost in nftables mode.
 pub const LOCALHOST_NODE_PORTS: &str = "KubeProxyNFTablesLocalhostNodePorts";
+/// The gate that, if false, forbids ipvs mode.
+pub const IPVS: &str = "KubeProxyIPVS";
 /// The gate that enables `/flagz`.
 pub const FLAGZ: &str = "ComponentFlagz";
 /// The gate that enables `/statusz`.
@@ -49,9 +51,12 @@ const KNOWN: &[(&str, Stage)] = &[
     (EXTERNAL_IPS, Stage::Stable),
     ("PreferSameTrafficDistribution", Stage::Locked),
     ("MultiCIDRServiceAllocator", Stage::Locked),
-    // Alpha in kube-proxy v1.37, where the feature is a new one. Here, `nodePortAddresses` alone
-    // decides, unless the gate is switched off.
+    // Alpha in kube-proxy v1.37, and beta from v1.38 on. Here, `nodePortAddresses` alone decides, unless
+    // the gate is switched off.
     (LOCALHOST_NODE_PORTS, Stage::Beta),
+    // From kube-proxy v1.37 on, where ipvs mode is deprecated: v1.40 switches the gate off, and v1.43
+    // removes the mode (KEP-5495). Here, the mode stays.
+    (IPVS, Stage::Stable),
     (FLAGZ, Stage::Beta),
     (STATUSZ, Stage::Beta),
     ("NativeHistograms", Stage::Alpha),

@@ -1,9 +1,9 @@
 //! The release of Kubernetes that this program follows, and the platform of this build.
 
 /// The release of Kubernetes whose kube-proxy is followed.
-pub const KUBERNETES: &str = "v1.36.2";
+pub const KUBERNETES: &str = "v1.37.0";
 /// The minor release before [`KUBERNETES`].
-pub const PREVIOUS_MINOR: &str = "1.35";
+pub const PREVIOUS_MINOR: &str = "1.36";
 /// The version of this program.
 pub const OURS: &str = env!("CARGO_PKG_VERSION");
 

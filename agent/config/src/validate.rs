@@ -92,19 +92,23 @@ pub fn validate(
 ) -> Result<(), Invalid> {
     let mut errors = Errors::default();
     sections(config, mode, &mut errors);
-    if mode.is_none() {
-        let mut names: Vec<&str> = modes.iter().map(|mode| mode.as_str()).collect();
+    let has_ipvs = gates::is_on(&config.feature_gates, gates::IPVS);
+    let is_usable = |mode: &Mode| *mode != Mode::IPVS || has_ipvs;
+    if !mode.as_ref().is_some_and(is_usable) {
+        let usable = modes.iter().filter(|mode| is_usable(mode));
+        let mut names: Vec<&str> = usable.map(|mode| mode.as_str()).collect();
         names.sort_unstable();
         let why = format!(
             "must be {} or blank \
              (blank means the first of nftables, iptables and userspace that this node can run)",
             names.join(", ")
         );
-        let why = match config.mode.as_str() {
-            WINUSERSPACE => {
+        let why = match (mode, config.mode.as_str()) {
+            (Some(_), _) => format!("the feature gate {} is false; {why}", gates::IPVS),
+            (None, WINUSERSPACE) => {
                 format!("is the old name of userspace on Windows, and this is not Windows; {why}")
             }
-            _ => why,
+            (None, _) => why,
         };
         errors.invalid_text("Mode.ProxyMode", &config.mode, &why);
     }

@@ -85,8 +85,8 @@ impl AddressFollower {
                 None => self.connection.insert(Connection::open(self.without.clone())?),
             };
             // Changes that are announced from the opening on are waited for below, even if the
-            // first list has them already.
-            if !is_new {
+            // first list has them already. A first list that the caller gave up is begun again.
+            if !is_new && self.known.is_some() {
                 connection.wait().await?;
             }
             let found = connection.list().await?;
@@ -274,6 +274,23 @@ mod tests {
                     found = changed(&mut follower, &found).await;
                 }
                 assert_eq!(found, ["127.0.0.1", "::1"]);
+            });
+        };
+        namespace.run(test).unwrap();
+    }
+
+    #[test]
+    fn a_first_list_that_was_given_up_is_read_again_at_once() {
+        let namespace = NetNs::new_bare().unwrap();
+        let test = || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut follower = AddressFollower::new();
+                // The socket is open, and the answer not read yet.
+                assert!(follower.changed().now_or_never().is_none());
+                assert!(follower.connection.is_some());
+                // Nothing changes, so that nothing is announced.
+                assert_eq!(next(&mut follower).await, [""; 0]);
             });
         };
         namespace.run(test).unwrap();

@@ -15,14 +15,17 @@
 //!   ```
 //!
 //! - [`DummyDevice`]: a device of the type dummy, whose addresses are the node's.
+//! - [`bridges_of_veths`]: the bridges that connect containers.
 //! - [`families`]: the IP families that the kernel has.
 //! - [`KernelVersion`]: the version of the kernel.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 //! - [`set_sysctl`]: sets a parameter of the kernel, if it differs; [`route_localnet`] has the kernel route
-//!   loopback addresses.
+//!   loopback addresses, [`can_route_localnet`] finds out whether that can succeed, and [`routes_localnet`]
+//!   whether the kernel does so.
 
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod device;
 mod families;
 mod follower;
@@ -32,11 +35,12 @@ mod localnet;
 mod sysctl;
 
 pub use self::{
+    bridge::{Bridge, bridges_of_veths},
     device::{DeviceError, DummyDevice},
     families::families,
     follower::{AddressError, AddressFollower},
     kernel_version::KernelVersion,
     link_type::has_link_type,
-    localnet::route_localnet,
+    localnet::{can_route_localnet, route_localnet, routes_localnet},
     sysctl::{SysctlError, set_sysctl},
 };

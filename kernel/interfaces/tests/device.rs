@@ -11,7 +11,7 @@ use std::{
 };
 
 use switchyard_interfaces::{DeviceError, DummyDevice};
-use test_netns::{in_namespace, wait};
+use test_netns::{in_namespace, skipped, wait};
 
 const NAME: &str = "kube-ipvs0";
 
@@ -70,7 +70,7 @@ fn a_dummy_device_is_made_once_and_stays_down() {
         if !has_dummies() {
             let error = device.ensure().unwrap_err();
             assert!(matches!(error, DeviceError::Make { .. }), "{error}");
-            return;
+            return skipped("no dummy devices in this kernel");
         }
         for made in [true, false, false] {
             assert_eq!(device.ensure().unwrap(), made);

@@ -1,4 +1,4 @@
-//! The table of flags: the flags of kube-proxy v1.36, the flags of Switchyard alone, and flags of
+//! The table of flags: the flags of kube-proxy v1.37, the flags of Switchyard alone, and flags of
 //! old releases of kube-proxy that manifests still carry.
 
 use switchyard_core::model::Spread;
@@ -46,7 +46,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("init-only", Switch, "false", Program,
         "Set the sysctls, which needs more privileges than proxying, and exit"),
     Flag::new("version", Version, "false", Program,
-        "Print the version and exit: raw prints every detail; v1.36.2-SUFFIX is reported as the version instead"),
+        "Print the version and exit: raw prints every detail; v1.37.0-SUFFIX is reported as the version instead"),
     Flag::new("manifests", Text, "", Program,
         "Proxy for the Services and EndpointSlices in this directory instead of those of a cluster")
         .status(Status::Ours),

@@ -327,6 +327,10 @@ fn each_error_has_its_path() {
             "Mode.ProxyMode: Invalid value: \"winkernel\": must be iptables, ipvs, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)",
         ),
         (
+            "mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}",
+            "Mode.ProxyMode: Invalid value: \"ipvs\": the feature gate KubeProxyIPVS is false; must be iptables, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)",
+        ),
+        (
             "mode: winuserspace",
             "Mode.ProxyMode: Invalid value: \"winuserspace\": is the old name of userspace on Windows, and this is not Windows; must be iptables, ipvs, nftables, userspace or blank (blank means the first of nftables, iptables and userspace that this node can run)",
         ),
@@ -486,6 +490,21 @@ fn external_ips_can_be_switched_off() {
         "failed complete: cannot set feature gate NFTablesProxyMode to false, \
          feature is locked to true"
     );
+}
+
+#[test]
+fn the_gate_of_ipvs_forbids_ipvs_alone() {
+    for body in
+        ["mode: ipvs\n", "mode: ipvs\nfeatureGates: {KubeProxyIPVS: true, AllBeta: false}\n"]
+    {
+        let loaded = with_file(&format!("{HEAD}{body}"), &[]).unwrap();
+        assert_eq!(loaded.named_mode(), Some(Mode::IPVS));
+    }
+    let body = "mode: iptables\nfeatureGates: {KubeProxyIPVS: false}\n";
+    let loaded = with_file(&format!("{HEAD}{body}"), &[]).unwrap();
+    let removed =
+        "setting GA feature gate KubeProxyIPVS=false; it will be removed in a future release";
+    assert_eq!(loaded.warnings, [removed]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn other_value(flag: &Flag) -> &'static str {
     match (flag.name, flag.kind) {
         (_, Kind::Switch) if flag.default == "true" => "false",
         (_, Kind::Switch) => "true",
-        ("show-hidden-metrics-for-version", _) => "1.35",
+        ("show-hidden-metrics-for-version", _) => "1.36",
         ("proxy-mode", _) => "nftables",
         ("detect-local-mode", _) => "NodeCIDR",
         ("cluster-cidr", _) => "10.1.0.0/16",

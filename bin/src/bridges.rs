@@ -1,0 +1,80 @@
+//! A warning about bridges whose packets do not pass the rules of Services.
+//!
+//! Where pods of the node are ports of one bridge, the answer of an endpoint to a pod of the same bridge
+//! goes straight to the pod, with the endpoint's address, unless the module br_netfilter shows bridged
+//! packets to netfilter (kubernetes/kubernetes#21613).
+
+use std::{fs, io, path::Path};
+
+use switchyard_core::{config::NodeConfig, error::Chain, proxier::Backend};
+use switchyard_interfaces::bridges_of_veths;
+
+/// Warns of each bridge of pods whose packets pass no rules, if the backend and the configuration
+/// depend on that.
+pub fn check(backend: &dyn Backend, node: &NodeConfig) {
+    // Answers to an address of the node pass the node in any case.
+    if !backend.translates_flows() || node.masquerade_all {
+        return;
+    }
+    let Some(missing) = missing(Path::new("/proc/sys")) else { return };
+    let bridges = bridges_of_veths().unwrap_or_else(|error| {
+        tracing::debug!(err = %Chain(&error), "Failed to look for bridges");
+        Vec::new()
+    });
+    for bridge in bridges {
+        if missing == Missing::Module || !bridge.calls_iptables {
+            tracing::warn!(
+                bridge = bridge.name,
+                remedy = missing.remedy(),
+                "Pods of a bridge may not reach each other through Services: bridged packets pass no \
+                 rules"
+            );
+        }
+    }
+}
+
+/// Why bridged packets pass no rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// The module br_netfilter is not loaded.
+    Module,
+    /// The module is loaded, and its setting is off.
+    Setting,
+}
+
+impl Missing {
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Module => "modprobe br_netfilter",
+            Self::Setting => "sysctl -w net.bridge.bridge-nf-call-iptables=1",
+        }
+    }
+}
+
+/// Returns why bridged packets pass no rules, if that is the case unless a bridge has a setting of its
+/// own.
+fn missing(proc_sys: &Path) -> Option<Missing> {
+    match fs::read_to_string(proc_sys.join("net/bridge/bridge-nf-call-iptables")) {
+        Ok(text) => (text.trim() == "0").then_some(Missing::Setting),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(Missing::Module),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_what_is_missing() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let missing = || missing(directory.path());
+        assert_eq!(missing().unwrap().remedy(), "modprobe br_netfilter");
+        let bridge = directory.path().join("net/bridge");
+        fs::create_dir_all(&bridge).unwrap();
+        fs::write(bridge.join("bridge-nf-call-iptables"), "0\n").unwrap();
+        let remedy = missing().unwrap().remedy();
+        assert_eq!(remedy, "sysctl -w net.bridge.bridge-nf-call-iptables=1");
+        fs::write(bridge.join("bridge-nf-call-iptables"), "1\n").unwrap();
+        assert_eq!(missing(), None);
+    }
+}

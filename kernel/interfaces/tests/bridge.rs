@@ -1,0 +1,41 @@
+//! The bridges of a namespace. Needs root, and the program `ip`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+use std::process::Command;
+
+use switchyard_interfaces::bridges_of_veths;
+use test_netns::in_namespace;
+
+fn try_ip(arguments: &str) -> bool {
+    Command::new("ip").args(arguments.split(' ')).output().unwrap().status.success()
+}
+
+#[track_caller]
+fn ip(arguments: &str) {
+    assert!(try_ip(arguments), "ip {arguments}");
+}
+
+#[test]
+fn bridges_of_veths_are_found() {
+    let names = || -> Vec<(String, bool)> {
+        let bridges = bridges_of_veths().unwrap().into_iter();
+        bridges.map(|bridge| (bridge.name, bridge.calls_iptables)).collect()
+    };
+    in_namespace(|| {
+        ip("link add uplink type bridge");
+        ip("link add cni0 type bridge");
+        ip("link add pod type veth peer name inside");
+        assert_eq!(names(), [], "no bridge has a port");
+        // The port of a bridge may be no container's. Kernels differ in the types that they have.
+        let is_made = |kind: &&str| try_ip(&format!("link add port type {kind}"));
+        if ["dummy", "ifb"].iter().any(is_made) {
+            ip("link set port master uplink");
+            assert_eq!(names(), []);
+        }
+        ip("link set pod master cni0");
+        assert_eq!(names(), [("cni0".to_owned(), false)]);
+        ip("link set cni0 type bridge nf_call_iptables 1");
+        assert_eq!(names(), [("cni0".to_owned(), true)]);
+    });
+}
