@@ -8,6 +8,7 @@
 #   client.sh load-start SECONDS URL...  requests in the background, for so long at most
 #   client.sh load-stop                `TOTAL LOST`, and the last requests that were lost
 #   client.sh not-ready | ready        what the pod's readiness probe finds from now on
+#   client.sh is-ready PORT            the readiness probe of a server: exit status 0 if it is ready
 #
 # A request takes three seconds at most.
 set -u
@@ -109,6 +110,14 @@ case $command in
         ;;
     not-ready) touch "$directory/not-ready" ;;
     ready) rm -f "$directory/not-ready" ;;
+    is-ready)
+        # A probe that does not ask the port would find a server ready that does not listen yet.
+        [ ! -e "$directory/not-ready" ] || exit 1
+        case $(get "http://127.0.0.1:$1/hostname") in
+            ok*) ;;
+            *) exit 1 ;;
+        esac
+        ;;
     *)
         echo "client.sh: there is no command $command" >&2
         exit 2

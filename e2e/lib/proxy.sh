@@ -146,7 +146,7 @@ save_deploy() {
 }
 
 apply_deploy() {
-    kube apply -f "$STATE/deploy.yaml" || return 1
+    kube apply --validate=false -f "$STATE/deploy.yaml" || return 1
     proxy_rollout
 }
 
@@ -154,7 +154,7 @@ apply_deploy() {
 remove_deploy() {
     bounded 150 kube_long delete -f "$STATE/deploy.yaml" --ignore-not-found --timeout=140s || return 1
     within "$RESTORE_SECONDS" make_namespace || return 1
-    within "$RESTORE_SECONDS" ours apply -f "$STATE/cleanup.yaml" || return 1
+    within "$RESTORE_SECONDS" ours apply --validate=false -f "$STATE/cleanup.yaml" || return 1
     bounded $((ROLLOUT_SECONDS + 10)) rollout "$NAMESPACE" daemonset/cleanup
 }
 

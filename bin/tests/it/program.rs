@@ -100,7 +100,7 @@ fn what_is_not_a_flag_is_an_error() {
         ),
         (
             &["--version=v1.2.3"],
-            "invalid argument \"v1.2.3\" for \"--version\" flag: must be v1.36.2 with a suffix",
+            "invalid argument \"v1.2.3\" for \"--version\" flag: must be v1.37.0 with a suffix",
         ),
         (&["nonsense"], "unknown command \"nonsense\""),
         (&["--cleanup", "true"], "unknown command \"true\""),
@@ -117,13 +117,13 @@ fn versions_have_forms() {
     let version = |arguments: &[&str]| expect(0, arguments).0;
     assert_eq!(version(&["--version=true"]), version(&["--version"]));
     let raw = version(&["--version=raw"]);
-    assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"36\", "), "{raw}");
+    assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"37\", "), "{raw}");
 
     let directory = TempDir::new().unwrap();
     let link = directory.path().join("kube-proxy");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_switchyard"), &link).unwrap();
     let output = Command::new(link).arg("--version").output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "Kubernetes v1.36.2\n");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "Kubernetes v1.37.0\n");
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt,
-    process::Command,
+    process::{Command, Output},
     thread,
     time::{Duration, Instant},
 };
 
+use packet_rig::wait::until;
 use tempfile::TempDir;
 
 use super::root;
@@ -47,13 +48,14 @@ fn closed_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
+fn run_client(directory: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command.arg(root().join("e2e/client.sh")).args(arguments);
+    command.env("E2E_CLIENT_DIRECTORY", directory.path()).output().unwrap()
+}
+
 fn client(directory: &TempDir, arguments: &[&str]) -> String {
-    let output = Command::new("sh")
-        .arg(root().join("e2e/client.sh"))
-        .args(arguments)
-        .env("E2E_CLIENT_DIRECTORY", directory.path())
-        .output()
-        .unwrap();
+    let output = run_client(directory, arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -100,18 +102,17 @@ fn a_load_counts_what_is_lost_and_ends_when_it_is_told_or_by_itself() {
     assert_eq!(client(&directory, &["load-start", "60", &good, &bad]), "");
     // As `kubectl exec`, this test waits for the end of all that has its output open.
     assert!(start.elapsed() < Duration::from_secs(50), "the load kept its caller waiting");
-    thread::sleep(Duration::from_millis(500));
+    until("two requests are lost", || {
+        let lost = fs::read_to_string(directory.path().join("lost"));
+        lost.is_ok_and(|lines| lines.lines().count() > 1)
+    });
     let output = client(&directory, &["load-stop"]);
     let (total, lost) = counts(&output);
     assert!(total > 2 && lost * 2 == total, "{output}");
     assert!(output.lines().nth(1).unwrap().ends_with(&format!("{bad} refused")), "{output}");
     // A second load counts from 0, and has an end of its own.
     client(&directory, &["load-start", "1", &good]);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !directory.path().join("counted").exists() {
-        assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(20));
-    }
+    until("the load has ended", || directory.path().join("counted").exists());
     let (total, lost) = counts(&client(&directory, &["load-stop"]));
     assert!(total > 0 && lost == 0, "{total} {lost}");
 }
@@ -142,10 +143,13 @@ fn names_are_asked_for_in_the_clusters_own_domain() {
 }
 
 #[test]
-fn readiness_is_a_file() {
+fn a_server_is_ready_if_it_listens_and_nothing_forbids_it() {
     let directory = TempDir::new().unwrap();
+    let (open, closed) = (serve_http().to_string(), closed_port().to_string());
+    let is_ready = |port| run_client(&directory, &["is-ready", port]).status.success();
+    assert_eq!([is_ready(&open), is_ready(&closed)], [true, false]);
     client(&directory, &["not-ready"]);
-    assert!(directory.path().join("not-ready").exists());
+    assert_eq!([is_ready(&open), is_ready(&closed)], [false, false]);
     client(&directory, &["ready"]);
-    assert!(!directory.path().join("not-ready").exists());
+    assert_eq!([is_ready(&open), is_ready(&closed)], [true, false]);
 }

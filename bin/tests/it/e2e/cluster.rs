@@ -50,6 +50,8 @@ pub struct Cluster {
     pub(super) clients: BTreeMap<(String, String), (String, Instant)>,
     pub(super) draws: usize,
     pub(super) lost: usize,
+    /// Whether connections are made all the time.
+    pub(super) is_loaded: bool,
     numbers: u16,
 }
 
@@ -103,6 +105,7 @@ impl Cluster {
             clients: BTreeMap::new(),
             draws: 0,
             lost: 0,
+            is_loaded: false,
             numbers: 0,
         };
         cluster.insert("namespaces", "", "kube-system", json!({}));
@@ -257,6 +260,9 @@ impl Cluster {
     }
 
     fn apply(&mut self, command: &Call) -> Answer {
+        if command.flags.get("validate").map(String::as_str) != Some("false") {
+            return Err("error validating data: failed to download openapi".to_owned());
+        }
         let text = fs::read_to_string(&command.flags["filename"]).unwrap();
         for mut object in super::documents(&text) {
             super::manifests::check_type(&object);
@@ -385,10 +391,21 @@ impl Cluster {
                     let v6 = format!("fd00:244::{:x}", self.numbers);
                     pod["status"]["podIPs"] = json!([{"ip": v4.to_string()}, {"ip": v6}]);
                 }
+                // A server listens a moment after its start, and the proxy knows it at once.
+                let probe = &pod["spec"]["containers"][0]["readinessProbe"]["exec"]["command"];
+                let is_server = pod["metadata"]["labels"]["app"] == "scaled";
+                if self.is_loaded && is_server && *probe != asks_the_port() {
+                    self.lost += 1;
+                }
                 self.insert(&kind, &namespace, &name, pod);
             }
         }
     }
+}
+
+/// Returns the command of a readiness probe that succeeds only if the server listens.
+pub(super) fn asks_the_port() -> Value {
+    json!(["sh", "/e2e/client.sh", "is-ready", "8080"])
 }
 
 pub(super) fn node_addresses(node: usize) -> [String; 2] {

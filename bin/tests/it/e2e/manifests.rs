@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use serde_json::Value;
 
-use super::{documents, root};
+use super::{cluster::asks_the_port, documents, root};
 use crate::deploy::typed;
 
 /// Checks that an object has only fields of its type, with values of the right types.
@@ -45,6 +45,11 @@ fn manifests_are_what_the_api_server_takes() {
             assert_eq!(&object["spec"]["selector"]["matchLabels"], labels, "{path:?}");
             for container in [&pod["containers"], &pod["initContainers"]] {
                 for container in container.as_array().into_iter().flatten() {
+                    if container["args"][0] == "netexec" {
+                        let probe = &container["readinessProbe"]["exec"]["command"];
+                        assert_eq!(*probe, asks_the_port(), "{path:?}");
+                        assert_eq!(container["args"][1], "--http-port=8080", "{path:?}");
+                    }
                     let image = container["image"].as_str().unwrap();
                     assert!(["e2e-image", "proxy-image"].contains(&image), "{path:?}: {image}");
                     assert_eq!(container["imagePullPolicy"], "IfNotPresent", "{path:?}");

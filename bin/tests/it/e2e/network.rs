@@ -53,9 +53,13 @@ impl Cluster {
             }
             ["load-start", limit, _, ..] => {
                 assert!(limit.parse::<u32>().unwrap() > 0);
+                self.is_loaded = true;
                 Vec::new()
             }
-            ["load-stop"] => vec![format!("100 {}", std::mem::take(&mut self.lost))],
+            ["load-stop"] => {
+                self.is_loaded = false;
+                vec![format!("100 {}", std::mem::take(&mut self.lost))]
+            }
             ["not-ready"] => {
                 self.not_ready.insert(pod.to_owned());
                 Vec::new()
