@@ -23,8 +23,8 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard demo switchyard-examples api-standin control-plane packet-rig \
 	public-api test-netns
 
-.PHONY: portable static help demo demo-user unit test tests tests-of-crates tests-of-intakes soak bench fmt \
-	clippy deny features doc package api shell \
+.PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-intakes soak \
+	bench fmt clippy deny features doc package api shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -32,9 +32,9 @@ help:
 	@echo "make demo-user    the same in userspace mode, as any user; make demo runs it for who is not root"
 	@echo "make unit   the tests that need no root; seconds, once they are built"
 	@echo "make test   everything that must pass before a change lands (needs root)"
-	@echo "make test-ipvs    the tests of ipvs mode on Debian's 6.1 kernel, in an emulated machine (needs root);"
+	@echo "make test-ipvs    the tests of ipvs mode on the distribution's kernel, in a virtual machine (needs root);"
 	@echo "                  a part of make test; IPVS_CASES='sctp affinity::' chooses other packet cases"
-	@echo "make test-vm      the packet cases on Debian's 6.1 kernel, in an emulated machine (needs root);"
+	@echo "make test-vm      the packet cases on that kernel (needs root);"
 	@echo "                  CASES='sctp affinity::' chooses cases by parts of their names"
 	@echo "make test-vm-quick  a selection of them"
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
@@ -71,9 +71,31 @@ unit:
 	$(CARGO) test --no-fail-fast $(addprefix --package ,$(UNIT_CRATES))
 	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS)) -- --skip kernel_tests::
 
+# The same tests by the programs that root has built, run by a user who owns nothing.
+UNIT_TESTS = $(CURDIR)/target/unit-tests
+unit-as-user:
+	@scripts/install-tools.sh cc setpriv
+	$(CARGO) build --workspace --bins --tests
+	@rm -f $(UNIT_TESTS)
+	TESTS_OF="$(UNIT_CRATES)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --tests
+	TESTS_OF="$(UNIT_LIBS)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --lib -- \
+		--skip kernel_tests::
+	scripts/as-user.sh testing/vm/tests.sh run $(UNIT_TESTS)
+
 # Format, lints, licences, documentation, packages, then all tests, with and without network
-# namespaces, and those of ipvs mode on a kernel that has IPVS.
-test: fmt clippy shell features portable fuzz deny doc package static tests test-ipvs
+# namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
+test: forget-skipped fmt clippy shell features portable fuzz deny doc package static tests unit-as-user \
+	test-ipvs skipped
+
+# Each skipped test adds a line to this file (test_netns::skipped).
+export SWITCHYARD_SKIPPED = $(CURDIR)/target/skipped
+forget-skipped:
+	@rm -f $(SWITCHYARD_SKIPPED)
+
+# Fails if a test was skipped that testing/skipped.txt does not name.
+skipped:
+	@scripts/test-check-skipped.sh
+	@scripts/check-skipped.sh $(SWITCHYARD_SKIPPED)
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -154,8 +176,9 @@ tests-of-intakes: export SWITCHYARD_CASES = $(INTAKE_CASES)
 tests-of-intakes: tests-of-crates
 	$(CARGO) test --workspace --no-fail-fast --test cases
 
-# The packet cases on another kernel, Debian's 6.1, which has what the kernel of this machine may lack: SCTP,
-# flowtables, IPVS. testing/vm boots it, and emulates its processors, which takes time. The programs are
+# The packet cases on another kernel, Debian's 6.1 or the distribution's, which has what the kernel of this machine
+# may lack: SCTP, flowtables, IPVS. testing/vm boots it, and emulates its processors where this one cannot run a
+# virtual machine, which takes time. The programs are
 # built here, as for `make test`, so that nothing is built twice.
 CASES =
 VM = $(CURDIR)/testing/vm/run.sh
@@ -166,7 +189,7 @@ test-ipvs: export SWITCHYARD_SLOWNESS ?= 5
 test-vm test-vm-quick: export VM_SECONDS ?= 7200
 test-vm: export SWITCHYARD_CASES = $(CASES)
 test-vm:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap qemu-system-x86_64 setpriv xz
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap qemu-system-x86_64 setpriv xz zstd
 	$(VM) $(CURDIR)/testing/vm/abilities.sh
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) --config "target.'cfg(all())'.runner=['$(VM)']" test --workspace --no-fail-fast \
@@ -185,7 +208,7 @@ test-vm-quick: test-vm
 # and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
 # is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
-IPVS_FOLDERS = kernel/ipvs kernel/ipset kernel/interfaces
+IPVS_CRATES = switchyard-ipvs-netlink switchyard-ipset switchyard-interfaces
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
 	changes::udp-clients-follow clusterip::dual-stack clusterip::hairpin clusterip::sctp \
 	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
@@ -200,25 +223,26 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoin
 # others.
 IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
 IPVS_TESTS = $(CURDIR)/target/vm-tests
-# The test programs are not run when cargo runs them, but noted in a list for the machine.
-COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(IPVS_TESTS)']"
+COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
+# The test programs are not run when cargo runs them, but noted in a list.
+COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 test-ipvs: export SWITCHYARD_BACKENDS = ipvs,ipvs-nft
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
 test-ipvs: export VM_SECONDS ?= 1200
 test-ipvs:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	$(CARGO) build --workspace --bins --tests
 	@rm -f $(IPVS_TESTS)
 	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/abilities.sh
-	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test cases
-	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test it -- \
-		ipvs:: --test-threads=6
-	VM_TESTS_IN=$(CURDIR)/testing/packet-rig $(CARGO) $(COLLECT) test --quiet --workspace --test swap -- \
+	@for name in $(IPVS_SWAPS); do \
+		grep -rq "^fn $$name()" testing/packet-rig/tests/swap || { echo "there is no swap test $$name" >&2; exit 1; }; \
+	done
+	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test cases
+	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- ipvs:: --test-threads=6
+	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
-	VM_TESTS_IN=$(CURDIR)/backend-ipvs $(CARGO) $(COLLECT) test --quiet --workspace \
-		--test leftovers --test probe
-	VM_TESTS_IN="$(addprefix $(CURDIR)/,$(IPVS_FOLDERS))" \
-		$(CARGO) $(COLLECT) test --quiet --workspace --tests
+	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
+	TESTS_OF="$(IPVS_CRATES)" $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --tests
 	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
 
 # Each sequence of changes, and each failing property test, prints its seed: SWITCHYARD_SEED=N replays

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 if ! reason=$(cargo-deny --log-level error fetch db 2>&1); then
     echo "advisories: NOT CHECKED, the database cannot be fetched:"
     echo "$reason" | tail -n 3
+    echo "check-advisories.sh advisories: the database cannot be fetched" >>"${SWITCHYARD_SKIPPED:-/dev/null}"
     exit 0
 fi
 # The database has been fetched, so a failure from now on is an advisory.

@@ -10,5 +10,6 @@ for target in x86_64-pc-windows-msvc aarch64-apple-darwin; do
         "$cargo" check --quiet --target "$target" --package switchyard-forwarder --package switchyard-userspace
     else
         echo "Not checked for $target: its standard library is not installed"
+        echo "check-portable.sh $target: its standard library is not installed" >>"${SWITCHYARD_SKIPPED:-/dev/null}"
     fi
 done

@@ -31,6 +31,8 @@ expect() {
 }
 
 export FETCH CHECK
+# What is skipped here is no part of a run of the tests.
+export SWITCHYARD_SKIPPED="$fake/skipped"
 FETCH=0 CHECK=0; expect 0 "checked"
 FETCH=0 CHECK=2; expect 2 "checked"
 FETCH=1 CHECK=0; expect 0 "NOT CHECKED, the database cannot be fetched:

@@ -3,8 +3,9 @@
 #
 #   fetch.sh DIR    makes DIR/vmlinux, DIR/initramfs and DIR/modules/VERSION
 #
-# The newest 6.1 kernel that Debian's packages have, and busybox-static, are downloaded with apt-get and
-# unpacked, and nothing is installed. A DIR that this script has made is left alone, so it serves as a cache.
+# The kernel of this host's distribution (of Debian 12: 6.1), its modules and busybox-static are downloaded with
+# apt-get and unpacked, and nothing is installed. A DIR that this script has made is left alone, so it serves as a
+# cache.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,35 +25,42 @@ made_by=$(cat "$here/fetch.sh" "$here/init" | cksum)
 [ "$(cat "$dir/complete" 2>/dev/null)" = "$made_by" ] && exit 0
 
 [ "$(uname -m)" = x86_64 ] || fail "it runs the programs of an x86-64 host, and this is $(uname -m)"
-command -v apt-get >/dev/null || fail "its kernel is a Debian package, and there is no apt-get"
+command -v apt-get >/dev/null || fail "its kernel is a package of Debian or Ubuntu, and there is no apt-get"
 
-# Prints the name of the kernel's package, without those for clouds and real time.
+# Prints the version that the distribution's kernel has in names of packages: of Debian's, or of Ubuntu's.
 newest() {
-    apt-cache search --names-only '^linux-image-6\.1\.[0-9.]*-[0-9]*-amd64$' | cut -d ' ' -f 1 |
-        sort --version-sort | tail -n 1
+    apt-cache depends linux-image-amd64 linux-image-generic 2>/dev/null |
+        sed -n 's/^ *|*Depends: linux-image-\([0-9].*\)/\1/p' | head -n 1
 }
-package=$(newest)
-if [ -z "$package" ]; then
+version=$(newest)
+if [ -z "$version" ]; then
     apt-get -q update >&2 || fail "apt-get update failed"
-    package=$(newest)
+    version=$(newest)
 fi
-[ -n "$package" ] || fail "Debian's packages for this host have no linux-image-6.1.*-amd64"
+[ -n "$version" ] || fail "the packages for this host have neither linux-image-amd64 nor linux-image-generic"
 
 rm -rf "$dir/debs" "$dir/root" "$dir/first" "$dir/modules" "$dir/complete"
 mkdir -p "$dir/debs" "$dir/root" "$dir/first/modules"
-echo "fetching $package and busybox-static" >&2
 download() {
+    packages="linux-image-$version busybox-static"
+    # Ubuntu has most modules in packages of their own.
+    for package in "linux-modules-$version" "linux-modules-extra-$version"; do
+        ! apt-cache show "$package" >/dev/null 2>&1 || packages="$packages $package"
+    done
+    echo "fetching $packages" >&2
+    # shellcheck disable=SC2086
     (cd "$dir/debs" && apt-get -q -o APT::Sandbox::User=root -o Acquire::Retries=2 \
-        download "$package" busybox-static) >"$dir/apt.log" 2>&1
+        download $packages) >"$dir/apt.log" 2>&1
 }
 # The lists of packages may be out of date.
-download || { apt-get -q update >&2 && package=$(newest) && download; } ||
-    fail "$package and busybox-static cannot be downloaded: $(tail -n 3 "$dir/apt.log")"
+download || { apt-get -q update >&2 && version=$(newest) && download; } ||
+    fail "$packages cannot be downloaded: $(tail -n 3 "$dir/apt.log")"
 for deb in "$dir"/debs/*.deb; do
     dpkg-deb --extract "$deb" "$dir/root"
 done
-
-version=${package#linux-image-}
+# Debian 13 and Ubuntu have modules below /usr.
+[ -e "$dir/root/lib" ] || ln -s usr/lib "$dir/root/lib"
+[ -d "$dir/root/lib/modules/$version" ] || mv "$dir/root/usr/lib/modules" "$dir/root/lib/"
 # A machine without devices needs few drivers, and the others are most of the package.
 (cd "$dir/root/lib/modules/$version/kernel" && rm -rf sound drivers/net/ethernet drivers/net/wireless &&
     find drivers -mindepth 1 -maxdepth 1 ! -name net ! -name virtio ! -name char -exec rm -rf {} +)
@@ -65,18 +73,27 @@ field() {
     od -A n -j "$1" -N "$2" -t "u$2" "$image" | tr -d ' '
 }
 offset=$((($(field 497 1) + 1) * 512 + $(field 584 4)))
-tail -c "+$((offset + 1))" "$image" | head -c "$(($(field 588 4) - 4))" |
-    xz --decompress >"$dir/vmlinux" || fail "$package's kernel cannot be decompressed"
+tail -c "+$((offset + 1))" "$image" | head -c "$(($(field 588 4) - 4))" >"$dir/compressed"
+# A kernel that is compressed otherwise does it itself.
+xz --decompress <"$dir/compressed" >"$dir/vmlinux" 2>/dev/null ||
+    zstd --decompress --quiet --stdout "$dir/compressed" >"$dir/vmlinux" 2>/dev/null || cp "$image" "$dir/vmlinux"
+rm "$dir/compressed"
 
 # The modules that are needed to reach the host's files, in the order in which they are loaded.
 for module in virtio_pci 9pnet_virtio 9p overlay; do
     modprobe --dirname "$dir/root" --set-version "$version" --show-depends "$module"
 done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' >"$dir/order"
 install -m 755 "$here/init" "$dir/first/init"
-cp "$dir/root/bin/busybox" "$dir/first/busybox"
+cp "$(find "$dir/root" -path '*/bin/busybox' | head -n 1)" "$dir/first/busybox"
 while read -r module; do
-    cp "$module" "$dir/first/modules/"
-    basename "$module"
+    name=$(basename "$module")
+    name=${name%.ko*}.ko
+    case "$module" in
+        *.xz) xz --decompress --stdout "$module" ;;
+        *.zst) zstd --decompress --stdout --quiet "$module" ;;
+        *) cat "$module" ;;
+    esac >"$dir/first/modules/$name" || fail "the module $module cannot be decompressed"
+    echo "$name"
 done <"$dir/order" >"$dir/first/order"
 (cd "$dir/first" && find . | ./busybox cpio -o -H newc 2>/dev/null) | gzip >"$dir/initramfs"
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a command on another kernel: in a virtual machine with Debian's 6.1 kernel, and with the files of this
-# machine, of which the command sees everything and changes nothing.
+# Runs a command on another kernel: in a virtual machine with the distribution's kernel (of Debian 12: 6.1), and
+# with the files of this machine, of which the command sees everything and changes nothing.
 #
 #   run.sh COMMAND [ARGUMENT ...]
 #
@@ -20,6 +20,13 @@ vm=${VM_DIR:-$here/../../target/vm}
 command -v qemu-system-x86_64 >/dev/null || { echo "no virtual machine: there is no qemu" >&2; exit 1; }
 "$here/fetch.sh" "$vm"
 vm=$(cd "$vm" && pwd)
+
+# A device alone does not mean that the processor runs the machine: where it cannot, KVM emulates, slower than
+# qemu does.
+accel=tcg,thread=multi
+if grep -Eqw 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ]; then
+    accel=kvm
+fi
 
 # What the machine reads and writes of this run.
 run=$(mktemp -d "${TMPDIR:-/tmp}/vm-XXXXXX")
@@ -45,7 +52,7 @@ quoted() {
 # The process ends with this shell, however that ends.
 setpriv --pdeathsig TERM timeout --kill-after 5 "${VM_SECONDS:-3600}" \
     nice qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -nic none \
-    -machine q35 -cpu max -accel tcg,thread=multi -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-3072}" \
+    -machine q35 -cpu max -accel "$accel" -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-3072}" \
     -kernel "$vm/vmlinux" -initrd "$vm/initramfs" \
     -append "console=ttyS0 panic=-1 mitigations=off nowatchdog" \
     -serial "file:$run/console" -serial stdio \

@@ -10,10 +10,11 @@
 #   cargo --config "target.'cfg(all())'.runner=['$PWD/testing/vm/tests.sh', 'collect', '/tmp/list']" test ...
 #   testing/vm/run.sh testing/vm/tests.sh run /tmp/list
 #
-# VM_TESTS_IN, if set, has the folders of the packages whose programs are noted, separated by spaces. So cargo
-# can be asked for all packages: asked for some, it builds their dependencies anew, with other features.
+# TESTS_OF, if set, has the names of the packages whose programs are noted, separated by spaces. So cargo can be
+# asked for all packages: asked for some, it builds their dependencies anew, with other features.
 #
-# `run` fails if any program fails, after all have run, and names those that failed.
+# `run` fails if any program fails, after all have run, and names those that failed; also if any test is
+# skipped, as these programs are chosen for where they run.
 set -eu
 
 usage() {
@@ -49,19 +50,28 @@ $* ($directory) failed with $?"
 case "$mode" in
     collect)
         [ $# -gt 0 ] || usage
-        case " ${VM_TESTS_IN:-$PWD} " in
-            *" $PWD "*) echo "in_directory $(quoted "$PWD" "$@")" >>"$list" ;;
+        case " ${TESTS_OF:-${CARGO_PKG_NAME:-}} " in
+            *" ${CARGO_PKG_NAME:-} "*) echo "in_directory $(quoted "$PWD" "$@")" >>"$list" ;;
         esac
         ;;
     run)
+        SWITCHYARD_SKIPPED=$(mktemp)
+        export SWITCHYARD_SKIPPED
         # shellcheck source=/dev/null
         . "$list"
+        skipped=$(cat "$SWITCHYARD_SKIPPED")
+        rm -f "$SWITCHYARD_SKIPPED"
         if [ "$count" -eq 0 ]; then
             echo "there is no test program in $list" >&2
             exit 1
         fi
         if [ -n "$failed" ]; then
             echo "of $count test programs, these failed:$failed" >&2
+            exit 1
+        fi
+        if [ -n "$skipped" ]; then
+            echo "skipped, but to be run here:" >&2
+            echo "$skipped" >&2
             exit 1
         fi
         echo "$count test programs passed"

@@ -5,6 +5,7 @@
 //! Tests that put several hosts together use `packet_rig::NetNs`.
 //!
 //! [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look at what another program does.
+//! [`skipped`] records a test that this machine cannot run.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,11 +14,15 @@
 )]
 
 mod nft;
+mod skipped;
 pub mod wait;
 
 use std::{io, panic, thread};
 
-pub use self::nft::nft_trixie;
+pub use self::{
+    nft::nft_trixie,
+    skipped::{skipped, skipped_test},
+};
 
 /// Runs `work` in a thread with a new network namespace, in which no interface is up. A panic of
 /// `work` is passed on.
@@ -26,7 +31,10 @@ pub fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         enter_new_namespace();
         work()
     };
-    thread::scope(|scope| scope.spawn(body).join())
+    // The name is that of the test, which messages about panics and skipped tests show.
+    let name = thread::current().name().unwrap_or("namespace").to_owned();
+    let thread = thread::Builder::new().name(name);
+    thread::scope(|scope| thread.spawn_scoped(scope, body).expect("a thread").join())
         .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
@@ -45,4 +53,46 @@ pub fn enter_new_namespace() {
         "cannot make a network namespace, which needs root: {}",
         io::Error::last_os_error()
     );
+}
+
+/// Keeps this thread, and the programs that it starts from now on, from loading kernel modules, which would be
+/// loaded for the whole machine. The kernel itself still loads what it needs to answer.
+///
+/// # Panics
+///
+/// If the kernel refuses, as it does without root.
+pub fn forbid_modules() {
+    /// `CAP_SYS_MODULE` of `linux/capability.h`.
+    const LOAD_MODULES: libc::c_ulong = 16;
+    // SAFETY: prctl takes no pointers here, and changes only this thread.
+    let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, LOAD_MODULES, 0, 0, 0) };
+    assert_eq!(result, 0, "cannot drop a capability: {}", io::Error::last_os_error());
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn programs_cannot_load_modules() {
+        let capabilities = || {
+            let output = Command::new("grep").args(["CapEff", "/proc/self/status"]).output();
+            let line = String::from_utf8(output.unwrap().stdout).unwrap();
+            u64::from_str_radix(line.split_whitespace().next_back().unwrap(), 16).unwrap()
+        };
+        let before = capabilities();
+        let after = in_namespace(|| {
+            forbid_modules();
+            capabilities()
+        });
+        assert_eq!(after, before & !(1 << 16));
+    }
+
+    #[test]
+    fn the_thread_has_the_name_of_the_test() {
+        let name = || thread::current().name().map(str::to_owned);
+        assert_eq!(in_namespace(name), name());
+    }
 }

@@ -61,6 +61,11 @@ const EVERYWHERE: [&str; 4] = ["nftables", BY_JSON, "iptables", USERSPACE];
 /// The mode that needs IPVS, which many kernels lack.
 const IPVS: &str = "ipvs";
 
+/// Whether the environment lists the backends to test with.
+pub fn are_chosen() -> bool {
+    env::var_os(BACKENDS_VARIABLE).is_some()
+}
+
 /// The backends to test with: the comma-separated list in the environment's `SWITCHYARD_BACKENDS`,
 /// else all backends that are built and that this kernel can run.
 ///
@@ -156,7 +161,7 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
 pub(crate) fn programs(backend: &str) -> Result<Option<PathBuf>> {
     match backend {
         BY_JSON => newer_nft().map(Some).ok_or(RigError::NoNft),
-        BY_NFT => no_iptables().map(Some),
+        BY_NFT => no_iptables(files().unwrap_or_else(env::temp_dir).join("no-iptables")).map(Some),
         _ => Ok(None),
     }
 }
@@ -178,9 +183,8 @@ fn files() -> Option<PathBuf> {
     Some(own.ancestors().nth(3)?.join("tmp"))
 }
 
-/// The directory of programs of iptables that do nothing but fail.
-fn no_iptables() -> Result<PathBuf> {
-    let directory = files().unwrap_or_else(env::temp_dir).join("no-iptables");
+/// Fills a directory with programs of iptables that do nothing but fail.
+fn no_iptables(directory: PathBuf) -> Result<PathBuf> {
     let make = || -> io::Result<()> {
         fs::create_dir_all(&directory)?;
         for name in ["iptables", "iptables-nft", "iptables-legacy"] {
@@ -227,11 +231,13 @@ mod tests {
 
     #[test]
     fn a_node_without_iptables_has_programs_that_fail() {
-        let directory = programs(BY_NFT).unwrap().unwrap();
+        let directory = env::temp_dir().join(format!("no-iptables-{}", std::process::id()));
+        no_iptables(directory.clone()).unwrap();
         for name in ["iptables", "ip6tables", "iptables-nft", "ip6tables-legacy"] {
             let status = Command::new(directory.join(name)).arg("--version").status().unwrap();
             assert!(!status.success(), "{name}");
         }
+        fs::remove_dir_all(directory).unwrap();
         assert_eq!(programs("ipvs").unwrap(), None);
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     protocol::{Protocol, Target},
     shares::SharePlan,
     topology::Layout,
+    wait::scaled,
 };
 
 /// The file that `manifests` is written to.
@@ -143,10 +144,13 @@ pub struct Step {
     /// Actions on the proxy, in this order, after the files were changed.
     #[serde(default)]
     pub proxy: Vec<ProxyAction>,
-    /// The time to wait before the probes, in milliseconds. Only needed where something must *not*
-    /// happen, or a timeout must pass: probes are repeated until they show what is expected.
+    /// The time to wait before the probes, in milliseconds, [`scaled`]. Only needed where something must *not*
+    /// happen: probes are repeated until they show what is expected.
     #[serde(default)]
     pub wait: u64,
+    /// The time to wait for a timer of the kernel, in milliseconds, which is not scaled.
+    #[serde(default)]
+    pub timer: u64,
     /// The requests after the change, with their expected outcomes.
     #[serde(default)]
     pub probes: Vec<ProbePlan>,
@@ -167,7 +171,7 @@ pub struct Step {
 impl Step {
     /// The time to wait before the probes.
     pub fn pause(&self) -> Duration {
-        Duration::from_millis(self.wait)
+        scaled(Duration::from_millis(self.wait)) + Duration::from_millis(self.timer)
     }
 }
 

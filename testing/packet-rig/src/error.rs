@@ -66,6 +66,12 @@ pub enum RigError {
         /// The result of the last look at the proxy.
         last: String,
     },
+    /// The proxy did not end by `SIGTERM`.
+    #[error("the proxy did not end by SIGTERM ({})", status.map_or("it was not running".to_owned(), |status| status.to_string()))]
+    ProxyNotStopped {
+        /// The way in which the proxy ended then; none if it was not running.
+        status: Option<ExitStatus>,
+    },
     /// There is no binary to test.
     #[error("no proxy to test: {0}")]
     NoBinary(String),

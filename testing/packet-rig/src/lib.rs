@@ -53,6 +53,8 @@ mod topology;
 pub mod wait;
 mod workdir;
 
+pub use test_netns::skipped;
+
 pub use self::{
     case::Case,
     conversation::Conversation,
@@ -66,7 +68,7 @@ pub use self::{
     protocol::{BadTarget, Protocol, Target},
     proxy::{Objects, Proxy, ProxyOptions},
     rig::Rig,
-    run::{KEEP, run_case},
+    run::{Failure, KEEP, run_case},
     shares::{SharePlan, answers},
     topology::{Layout, Place, Topology},
     workdir::WorkDir,

@@ -189,6 +189,11 @@ impl Proxy {
         self.child.as_ref().map(Child::id)
     }
 
+    /// The options.
+    pub fn options(&self) -> &ProxyOptions {
+        &self.options
+    }
+
     /// The options; a change counts from the next start on.
     pub fn options_mut(&mut self) -> &mut ProxyOptions {
         &mut self.options

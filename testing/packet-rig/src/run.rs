@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     env,
     net::IpAddr,
+    os::unix::process::ExitStatusExt,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -30,16 +31,55 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// that look into it are printed.
 pub const KEEP: &str = "PACKET_RIG_KEEP";
 
-/// Runs `case` with the proxy `binary` and one of its backends. The error is a report for people.
-pub fn run_case(case: &Case, backend: &str, binary: &Path) -> Result<(), String> {
-    let rig = Rig::start(case, backend, binary).map_err(|error| chain(&error))?;
+/// Why a case has failed, as a report for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The proxy does not do what the case expects, or does not serve.
+    Proxy(String),
+    /// The rig could not make the network, or change the network as a step asks.
+    Rig(String),
+}
+
+impl Failure {
+    fn map(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Proxy(report) => Self::Proxy(change(report)),
+            Self::Rig(report) => Self::Rig(change(report)),
+        }
+    }
+
+    /// The report.
+    pub fn report(&self) -> &str {
+        match self {
+            Self::Proxy(report) | Self::Rig(report) => report,
+        }
+    }
+}
+
+impl From<RigError> for Failure {
+    fn from(error: RigError) -> Self {
+        let report = chain(&error);
+        match error {
+            RigError::ProxyEnded { .. }
+            | RigError::ProxyNotReady { .. }
+            | RigError::ProxyNotStopped { .. } => Self::Proxy(report),
+            _ => Self::Rig(report),
+        }
+    }
+}
+
+/// Runs `case` with the proxy `binary` and one of its backends.
+pub fn run_case(case: &Case, backend: &str, binary: &Path) -> Result<(), Failure> {
+    let rig = Rig::start(case, backend, binary)?;
     let mut running = Running { rig, open: BTreeMap::new() };
-    let result = running.rig.wait_ready().map_err(|error| chain(&error));
+    let result = running.rig.wait_ready().map_err(Failure::from);
     let result = result.and_then(|()| running.follow(case));
-    result.map_err(|message| {
-        let report = format!("{}\n{message}\n{}", case.title, running.rig.proxy.diagnostics());
-        running.keep_open(&report);
-        report
+    result.map_err(|failure| {
+        let failure = failure.map(|message| {
+            format!("{}\n{message}\n{}", case.title, running.rig.proxy.diagnostics())
+        });
+        running.keep_open(failure.report());
+        failure
     })
 }
 
@@ -51,17 +91,19 @@ struct Running {
 }
 
 impl Running {
-    fn follow(&mut self, case: &Case) -> Result<(), String> {
-        let at_first = |message| format!("at first: {message}");
+    fn follow(&mut self, case: &Case) -> Result<(), Failure> {
+        let at_first = |message| Failure::Proxy(format!("at first: {message}"));
         self.rig.check(&case.probes).map_err(at_first)?;
         self.rig.check_shares(&case.shares).map_err(at_first)?;
         self.rig.check_http(&case.http).map_err(at_first)?;
         self.open_all(&case.open).map_err(at_first)?;
         for step in &case.steps {
             self.change(step)
-                .map_err(|error| chain(&error))
-                .and_then(|()| self.check(step))
-                .map_err(|message| format!("after \"{}\": {message}", step.title))?;
+                .map_err(Failure::from)
+                .and_then(|()| self.check(step).map_err(Failure::Proxy))
+                .map_err(|failure| {
+                    failure.map(|message| format!("after \"{}\": {message}", step.title))
+                })?;
         }
         Ok(())
     }
@@ -88,7 +130,10 @@ impl Running {
         }
         for action in &step.proxy {
             match action {
-                ProxyAction::Stop => drop(self.rig.proxy.stop()),
+                ProxyAction::Stop => match self.rig.proxy.stop() {
+                    Some(status) if status.signal() != Some(libc::SIGKILL) => {}
+                    status => return Err(RigError::ProxyNotStopped { status }),
+                },
                 ProxyAction::Kill => self.rig.proxy.kill(),
                 ProxyAction::Start => self.rig.start_again()?,
             }

@@ -1,11 +1,11 @@
 //! Every case of `cases/*.yaml` as a test of its own, against the real proxy and the real kernel.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
-//! backends as a comma-separated list (else: all that are built and that this kernel can run). Four cases run at a time unless
-//! `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by spaces, and
-//! a case runs if its name contains one of these (else: all). Where `KUBE_PROXY` names genuine kube-proxy, the
-//! cases run with it as well; those that name a difference must fail with it. A case that this machine cannot
-//! run is reported as ignored, with the reason.
+//! backends as a comma-separated list (else: all that are built and that this kernel can run). Four cases run at
+//! a time unless `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by
+//! spaces, and a case runs if its name contains one of these (else: all, of which a selection by JSON). Where
+//! `KUBE_PROXY` names genuine kube-proxy, the cases run with it as well; those that name a difference must fail
+//! with it. A case that this machine cannot run is reported as ignored, with the reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
@@ -17,10 +17,40 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use packet_rig::{Case, RigError, backend, binary, capability, chain, run_case};
+use packet_rig::{Case, Failure, RigError, backend, binary, capability, chain, run_case};
 
 /// Names the variable that chooses cases.
 const CASES: &str = "SWITCHYARD_CASES";
+
+/// The backend that programs the rules of another one by another transport.
+const BY_JSON: &str = "nftables-json";
+
+/// The cases that run by JSON unless backends or cases are chosen: each statement, each map, and restarts. The
+/// rules are those of the nftables backend, with which all cases run.
+const CASES_BY_JSON: [&str; 22] = [
+    "addresses::",
+    "affinity::",
+    "changes::many-sizes",
+    "changes::service-cidrs-change",
+    "changes::services-come-and-go",
+    "clusterip::hairpin",
+    "clusterip::masquerade-all",
+    "clusterip::sctp",
+    "detect-local::",
+    "loadbalancer::source-ranges",
+    "localhost::beside-primary",
+    "mark::",
+    "nodeport::all-addresses",
+    "nodeport::chosen-networks",
+    "policies::external-local",
+    "policies::policies-change",
+    "refused::no-endpoints",
+    "restart::",
+    "spread::maglev",
+    "spread::round-robin",
+    "spread::source-hash",
+    "weights::changes",
+];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -48,6 +78,7 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
         }
     };
     let wanted = env::var(CASES).unwrap_or_default();
+    let by_json = wanted.trim().is_empty() && !backend::are_chosen();
     let mut trials = Vec::new();
     for file in case_files()? {
         let subject = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -55,17 +86,22 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
             let case = Arc::new(case);
             for backend in &backends {
                 let name = format!("{backend}::{subject}::{}", case.name);
-                if is_wanted(&name, &wanted) {
+                let is_left_out = by_json && *backend == BY_JSON && !is_case_by_json(&name);
+                if is_wanted(&name, &wanted) && !is_left_out {
                     trials.push(trial(name, Arc::clone(&case), backend, binary.clone()));
                 }
             }
         }
     }
-    if trials.is_empty() {
-        let message = format!("{CASES}: no name contains any of {wanted:?}");
-        return Err(RigError::BadCase { case: "all".to_owned(), message });
+    let is_met = |part: &&str| trials.iter().any(|trial| trial.name().contains(part));
+    let mut parts = wanted.split_whitespace().chain(CASES_BY_JSON.into_iter().filter(|_| by_json));
+    match parts.find(|part| !is_met(part)) {
+        None => Ok(trials),
+        Some(part) => {
+            let message = format!("no name contains {part:?}, which {CASES} or a list has");
+            Err(RigError::BadCase { case: "all".to_owned(), message })
+        }
     }
-    Ok(trials)
 }
 
 /// Whether the name contains one of these parts, of which there may be none.
@@ -73,18 +109,25 @@ fn is_wanted(name: &str, parts: &str) -> bool {
     parts.trim().is_empty() || parts.split_whitespace().any(|part| name.contains(part))
 }
 
+/// Whether a case is among those that run by JSON.
+fn is_case_by_json(name: &str) -> bool {
+    CASES_BY_JSON.iter().any(|part| name.contains(part))
+}
+
 fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) -> Trial {
+    let test = name.clone();
     Trial::ignorable_test(name, move || {
         if let Some(reason) = case.not_for(backend) {
             return Ok(Completion::ignored_with(format!("not with {backend}: {reason}")));
         }
         if let Some(reason) = case.not_runnable().or_else(|| backend::not_runnable(backend)) {
+            test_netns::skipped_test(&test, reason);
             return Ok(Completion::ignored_with(format!("not runnable: {reason}")));
         }
         let result = run_case(&case, backend, &binary);
         match (result, case.differs(backend)) {
-            (Ok(()), None) | (Err(_), Some(_)) => Ok(Completion::Completed),
-            (Err(report), None) => Err(Failed::from(report)),
+            (Ok(()), None) | (Err(Failure::Proxy(_)), Some(_)) => Ok(Completion::Completed),
+            (Err(failure), _) => Err(Failed::from(failure.report())),
             // What the documentation claims must be true.
             (Ok(()), Some(difference)) => Err(format!(
                 "kube-proxy behaves as the case expects, which names this difference: {difference}"

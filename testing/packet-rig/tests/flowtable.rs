@@ -59,11 +59,14 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for backend in backend::selected().unwrap() {
         for (name, test) in tests {
-            trials.push(Trial::ignorable_test(format!("{backend}::{name}"), move || {
-                if !capability::has_flowtables().unwrap() {
-                    return Ok(Completion::ignored_with("no flowtables in this kernel"));
-                }
-                if let Some(reason) = backend::not_runnable(backend) {
+            let full_name = format!("{backend}::{name}");
+            trials.push(Trial::ignorable_test(full_name.clone(), move || {
+                let reason = match capability::has_flowtables().unwrap() {
+                    true => backend::not_runnable(backend),
+                    false => Some("no flowtables in this kernel"),
+                };
+                if let Some(reason) = reason {
+                    test_netns::skipped_test(&full_name, reason);
                     return Ok(Completion::ignored_with(reason));
                 }
                 test(backend);

@@ -2,14 +2,16 @@
 
 use std::{
     fs,
-    net::UdpSocket,
+    net::{TcpListener, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
 use packet_rig::{
-    Case, Outcome, Probe, Rig, Target, backend, binary,
-    case::{Expectation, Failure, ProbePlan, Reaches},
+    Case, NetNs, Outcome, Probe, Rig, Target, backend, binary,
+    case::{Expectation, Failure, MANIFESTS, ProbePlan, Reaches},
+    wait::until,
 };
 
 const WEB: &str = r#"
@@ -39,6 +41,12 @@ fn backends() -> impl Iterator<Item = &'static str> {
 }
 
 fn start(backend: &str, config: &str) -> Rig {
+    let mut rig = prepare(backend, config);
+    rig.start_again().unwrap();
+    rig
+}
+
+fn prepare(backend: &str, config: &str) -> Rig {
     let case = Case {
         name: "localhost".to_owned(),
         config: Some(config.to_owned()),
@@ -46,9 +54,7 @@ fn start(backend: &str, config: &str) -> Rig {
         cluster_cidr: true,
         ..Case::default()
     };
-    let mut rig = Rig::start(&case, backend, &binary::find().unwrap()).unwrap();
-    rig.wait_ready().unwrap();
-    rig
+    Rig::prepare(&case, backend, &binary::find().unwrap()).unwrap()
 }
 
 fn targets() -> [Target; 2] {
@@ -132,6 +138,19 @@ fn the_kernels_setting_is_kept() {
     }
 }
 
+/// A host in the same network that reaches 127.0.0.1 by way of the node, and has a loopback address.
+fn attacker(rig: &Rig) -> NetNs {
+    let client = rig.place("client").unwrap().namespace.clone();
+    client.sysctl(&[(SETTING, "1")]).unwrap();
+    client
+        .ip("route del local 127.0.0.0/8 dev lo table local\n\
+             route del local 127.0.0.1 dev lo table local\n\
+             addr add 127.7.7.7/32 dev eth0\n\
+             route add 127.0.0.1/32 via 192.168.10.1\n")
+        .unwrap();
+    client
+}
+
 /// A host in the same network sends packets from or to loopback addresses, which the kernel takes with
 /// `route_localnet`.
 #[test]
@@ -140,14 +159,7 @@ fn other_hosts_reach_no_loopback_address() {
         let mut rig = start(backend, "nodePortAddresses: [primary, localhost]\n");
         rig.check(&served()).unwrap();
         assert_eq!(setting(&rig), "1");
-        let client = rig.place("client").unwrap().namespace.clone();
-        client.sysctl(&[(SETTING, "1")]).unwrap();
-        client
-            .ip("route del local 127.0.0.0/8 dev lo table local\n\
-                 route del local 127.0.0.1 dev lo table local\n\
-                 addr add 127.7.7.7/32 dev eth0\n\
-                 route add 127.0.0.1/32 via 192.168.10.1\n")
-            .unwrap();
+        let client = attacker(&rig);
         let node = rig.place("node-1").unwrap().namespace.clone();
         let bind = |port| {
             let socket = node.run(|| UdpSocket::bind(("0.0.0.0", port)).unwrap()).unwrap();
@@ -178,4 +190,145 @@ fn other_hosts_reach_no_loopback_address() {
         send("192.168.10.100", "127.0.0.1:7000");
         assert!(arrives(), "{backend}: nothing else stops them");
     }
+}
+
+/// A host in the same network sends packets to 127.0.0.1 all the time, while the node is prepared, or
+/// not, the program starts, is killed and starts again, and everything is cleaned up.
+#[test]
+fn loopback_addresses_are_guarded_before_the_first_sync_and_after_the_clean_up() {
+    for (backend, is_prepared) in backends().flat_map(|name| [(name, true), (name, false)]) {
+        let mut rig = prepare(backend, "nodePortAddresses: [primary, localhost]\n");
+        let client = attacker(&rig);
+        let node = rig.place("node-1").unwrap().namespace.clone();
+        let server = node.run(|| UdpSocket::bind("0.0.0.0:7000").unwrap()).unwrap();
+        let run = |rig: &Rig, argument: &str| {
+            let mut arguments = rig.proxy.options().arguments();
+            arguments.push(argument.to_owned());
+            let output = rig.proxy.command(&arguments).output().unwrap();
+            assert!(output.status.success(), "{backend} {argument}: {output:?}");
+        };
+        let nft = |arguments: &[&str]| node.output("nft", arguments, "").unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let socket = client.run(|| UdpSocket::bind("192.168.10.100:0").unwrap()).unwrap();
+            let is_over = &is_over;
+            let sender = scope.spawn(move || {
+                while !is_over.load(Relaxed) {
+                    // A node that answers with ICMP makes the next call fail.
+                    let _ = socket.send_to(b"x", "127.0.0.1:7000");
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+            if is_prepared {
+                run(&rig, "--init-only");
+                assert_eq!(setting(&rig), "1", "{backend}");
+                let prepared = nft(&["list", "ruleset"]);
+                assert!(!prepared.contains("30080"), "{backend}: {prepared}");
+            } else {
+                assert_eq!(setting(&rig), "0", "{backend}");
+            }
+            rig.start_again().unwrap();
+            assert!(!nft(&["list", "ruleset"]).contains("loopback-guard"), "{backend}");
+            rig.proxy.kill();
+            rig.start_again().unwrap();
+            rig.proxy.stop();
+            for _ in 0..2 {
+                run(&rig, "--cleanup");
+            }
+            let left = nft(&["list", "ruleset"]);
+            assert!(!left.contains("30080"), "{backend}: {left}");
+            assert_eq!(setting(&rig), "1", "{backend}: others may rely on it");
+            is_over.store(true, Relaxed);
+            sender.join().unwrap();
+        });
+        server.set_nonblocking(true).unwrap();
+        assert!(server.recv_from(&mut [0; 9]).is_err(), "{backend}: a packet has arrived");
+        // Where nothing routes loopback addresses, nothing is left.
+        node.sysctl(&[(SETTING, "0")]).unwrap();
+        run(&rig, "--cleanup");
+        let left = nft(&["list", "tables"]);
+        assert!(!left.contains("kube-proxy"), "{backend}: {left}");
+        // Without the rules, the same packets arrive.
+        node.sysctl(&[(SETTING, "1")]).unwrap();
+        nft(&["flush", "ruleset"]);
+        server.set_nonblocking(false).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let socket = client.run(|| UdpSocket::bind("192.168.10.100:0").unwrap()).unwrap();
+        socket.send_to(b"x", "127.0.0.1:7000").unwrap();
+        server.recv_from(&mut [0; 9]).unwrap_or_else(|_| panic!("{backend}: the road is open"));
+    }
+}
+
+/// The socket of a node port on `[::1]` comes and goes with the configuration, also by a restart, and takes
+/// turns with another program's.
+#[test]
+fn a_socket_serves_ipv6s_localhost_when_it_may() {
+    const WEB: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: "fd00:10:96::10"
+  ipFamilies: [IPv6]
+  ports: [{port: 80, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{name: "", port: 8080}]
+endpoints: [{addresses: ["fd00:10:244:2::10"], nodeName: node-2}]
+"#;
+    const METRIC: &str = "kubeproxy_nftables_localhost_nodeport_listener";
+    let prepare = |backend: &str, config: &str| {
+        let rig = prepare(backend, config);
+        rig.write(MANIFESTS, WEB).unwrap();
+        rig
+    };
+    let target: [Target; 1] = ["tcp://[::1]:30080".parse().unwrap()];
+    let served =
+        [ProbePlan::new(&["node-1"], &target, Expectation::Reaches(Reaches::all_of(["c"])))];
+    let refused = [ProbePlan::new(&["node-1"], &target, Expectation::Fails(Failure::Refused))];
+    if backends().any(|backend| backend == "iptables") {
+        // As upstream.
+        let mut rig = prepare("iptables", "nodePortAddresses: [primary, localhost]\n");
+        rig.start_again().unwrap();
+        rig.check(&refused).unwrap();
+    }
+    if !backends().any(|backend| backend == "nftables") {
+        return;
+    }
+    let mut rig = prepare("nftables", "nodePortAddresses: [primary]\n");
+    let file = rig.proxy.options().config.clone().unwrap();
+    let write = |rig: &Rig, addresses: &str| {
+        let fields = format!("nodePortAddresses: [{addresses}]\n");
+        fs::write(&file, rig.proxy.options().configuration(&fields)).unwrap();
+    };
+    let value = |rig: &Rig, name: &str| {
+        let metrics = rig.proxy.metrics().unwrap();
+        let series = format!("{METRIC}{name}{{ip_family=\"IPv6\"}} ");
+        let found = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        found.unwrap_or_else(|| panic!("{series}: {metrics}")).parse::<u64>().unwrap()
+    };
+    rig.start_again().unwrap();
+    rig.check(&refused).unwrap();
+    rig.proxy.kill();
+    write(&rig, "primary, localhost");
+    rig.start_again().unwrap();
+    rig.check(&served).unwrap();
+    assert_eq!((value(&rig, "s"), value(&rig, "_creation_failures_total")), (1, 0));
+    write(&rig, "primary");
+    rig.check(&refused).unwrap();
+    assert_eq!(value(&rig, "s"), 0);
+
+    let node = rig.place("node-1").unwrap().namespace.clone();
+    let other = node.run(|| TcpListener::bind("[::1]:30080").unwrap()).unwrap();
+    write(&rig, "primary, localhost");
+    // More than once, while all else goes on.
+    until("it is tried again", || value(&rig, "_creation_failures_total") > 1);
+    drop(other);
+    rig.check(&served).unwrap();
+    let log = rig.proxy.log();
+    assert_eq!(log.matches("A node port is not served on [::1]").count(), 1, "{log}");
 }

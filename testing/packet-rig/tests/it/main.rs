@@ -1,5 +1,5 @@
 //! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random changes, of
-//! spreads and weights, of the table in `docs/semantics.md`, and of what the documentation names. One
+//! repairs, of spreads and weights, of the table in `docs/semantics.md`, and of what the documentation names. One
 //! program, so that it is linked once.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` its
@@ -13,6 +13,7 @@ mod ipvs;
 mod load;
 mod localhost;
 mod proxy;
+mod repairs;
 mod restart;
 mod rig;
 mod semantics;

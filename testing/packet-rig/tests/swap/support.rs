@@ -229,9 +229,14 @@ fn sticky_clients_at(to: &[&str], change: impl FnOnce(&mut Reaches)) -> [ProbePl
     [ProbePlan { sources: 8, ..plan }]
 }
 
-/// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of `make test-ipvs`.
+/// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of `make test-ipvs`. What
+/// needs it is recorded as skipped otherwise.
 pub fn has_ipvs() -> bool {
-    backend::selected().unwrap().contains(&"ipvs")
+    let has = backend::selected().unwrap().contains(&"ipvs");
+    if !has {
+        test_netns::skipped("ipvs is no selected backend");
+    }
+    has
 }
 
 /// A rig with the manifests of `cluster`, in which no proxy runs yet.

@@ -16,9 +16,13 @@ use std::{
 
 use packet_rig::{Case, Rig, backend, binary, case::MANIFESTS, wait::scaled};
 
-/// Whether ipvs mode is tested here.
+/// Whether ipvs mode is tested here. The test is recorded as skipped otherwise.
 fn is_selected() -> bool {
-    backend::selected().unwrap().contains(&"ipvs")
+    let is_selected = backend::selected().unwrap().contains(&"ipvs");
+    if !is_selected {
+        test_netns::skipped("ipvs is no selected backend");
+    }
+    is_selected
 }
 
 /// A virtual server, as `/proc/net/ip_vs` shows it.

@@ -49,7 +49,7 @@ fn nft(node: &NetNs, program: &str, arguments: &[&str]) -> String {
 fn chains_do_not_grow_with_services() {
     let _calm = crate::stay_calm();
     if !crate::backends().contains(&"nftables") {
-        return;
+        return test_netns::skipped("nftables is no selected backend");
     }
     let mut rig = start("nftables", "chains", many(10), &[]);
     let chains = |rig: &Rig| {
@@ -124,7 +124,7 @@ fn listings_of_either_nft_are_loaded_by_either() {
     let _calm = crate::stay_calm();
     let newer = test_netns::nft_trixie(Path::new(env!("CARGO_TARGET_TMPDIR")));
     if !crate::backends().contains(&"nftables") {
-        return;
+        return test_netns::skipped("nftables is no selected backend");
     }
     // nft 1.0.6 does not load what it prints of affinity in IPv6 (docs/nftables.md).
     let sticky = "{sessionAffinity: ClientIP, ipFamilies: [IPv4]";
