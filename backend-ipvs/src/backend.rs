@@ -49,8 +49,11 @@ impl IpvsBackend {
             tracing::error!(err = %error, "ipvs.scheduler cannot be used; rr is used instead");
             Scheduler::default()
         });
-        probe::has_ipvs();
-        let ipvs = Ipvs::open().map_err(failed("cannot reach IPVS"))?.ok_or_else(|| {
+        let ipvs = match probe::has_ipvs() {
+            true => Ipvs::open().map_err(failed("cannot reach IPVS"))?,
+            false => None,
+        };
+        let ipvs = ipvs.ok_or_else(|| {
             ProxierError::unsupported(Mode::IPVS, "the kernel module ip_vs is missing")
         })?;
         let filter = self.packet_filter();

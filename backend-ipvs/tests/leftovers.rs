@@ -16,7 +16,7 @@ use switchyard_core::{
     proxier::{Backend, Mode, ProxierError},
 };
 use switchyard_ipvs::IpvsBackend;
-use test_netns::in_namespace;
+use test_netns::{forbid_modules, in_namespace};
 
 const FLAVOURS: [&str; 2] = ["legacy", "nft"];
 
@@ -204,6 +204,8 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
 #[test]
 fn having_nothing_to_remove_is_no_error() {
     in_namespace(|| {
+        // To open the backend would load the module of IPVS, which would stay.
+        forbid_modules();
         IpvsBackend::default().clean_up().unwrap();
         match IpvsBackend::default().open() {
             Ok(_) => assert!(Path::new("/proc/net/ip_vs").exists(), "opened without IPVS"),

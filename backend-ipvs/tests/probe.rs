@@ -9,14 +9,16 @@ use switchyard_core::{
     proxier::{Backend, Support, Unusable},
 };
 use switchyard_ipvs::{IpvsBackend, IpvsConfig};
-use test_netns::in_namespace;
+use test_netns::{forbid_modules, in_namespace};
 
-/// Whether the kernel has IPVS now. A probe may have loaded the module.
+/// Whether the kernel has IPVS now.
 fn has_ipvs() -> bool {
     Path::new("/proc/net/ip_vs").exists()
 }
 
+/// Probes without loading the module of IPVS, which would stay.
 fn probe(families: PerFamily<bool>) -> Result<Support, Unusable> {
+    forbid_modules();
     let mut config = IpvsConfig::default();
     config.families = families;
     IpvsBackend::new(config).probe()

@@ -133,7 +133,7 @@ fn sctp_nodelay(socket: &Socket) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+mod kernel_tests {
     use super::*;
 
     #[test]

@@ -155,6 +155,19 @@ fn connections_of_an_endpoint_that_comes_back_count() {
 }
 
 #[test]
+fn an_endpoint_that_comes_back_while_it_has_connections_is_used_at_once() {
+    let port = Port::new(&resolved(Spread::RoundRobin, None, &[1, 2]));
+    let now = Instant::now();
+    let _held = [(); 2].map(|()| port.choose_at(now, PoolKind::Cluster, ends(1), &[]));
+    for _ in 0..2 {
+        port.failed_at(now, address(1), ends(1).client.ip());
+    }
+    port.update(&resolved(Spread::RoundRobin, None, &[2]));
+    port.update(&resolved(Spread::RoundRobin, None, &[1, 2]));
+    assert!((0..4).any(|_| choose(&port, 1, now) == address(1)), "it may be another endpoint");
+}
+
+#[test]
 fn each_change_is_announced() {
     let port = Port::new(&resolved(Spread::Random, None, &[1]));
     let changes = port.changes();

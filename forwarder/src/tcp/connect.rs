@@ -81,3 +81,95 @@ async fn attempt(
     }
     Ok(stream)
 }
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::{
+        net::TcpListener,
+        sync::{Arc, Mutex, PoisonError},
+    };
+
+    use socket2::Socket;
+    use switchyard_core::{
+        model::{IpFamily, ServiceName, ServicePortId, ServicePortName, Spread},
+        state::{Endpoint, ResolvedServicePort},
+    };
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+    use crate::{forwarder::ForwarderConfig, platform};
+
+    /// A system that returns these results before it makes sockets.
+    struct Scripted(Arc<Mutex<Vec<io::Result<Socket>>>>);
+
+    impl Platform for Scripted {
+        fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
+            let next = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            next.unwrap_or_else(|| platform::current().socket(protocol, address))
+        }
+
+        fn is_exhausted(&self, error: &io::Error) -> bool {
+            platform::current().is_exhausted(error)
+        }
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// A Service port with affinity and these endpoints.
+    fn port(mut endpoints: [SocketAddr; 2]) -> Port {
+        endpoints.sort();
+        let name = ServicePortName {
+            service: ServiceName::new("default", "web"),
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        };
+        let endpoint =
+            |address| Endpoint { address, is_local: false, may_be_local: false, weight: 1 };
+        Port::new(&Arc::new(ResolvedServicePort {
+            id: ServicePortId { name, family: IpFamily::V4 },
+            frontends: Vec::new(),
+            cluster: endpoints.into_iter().map(endpoint).collect(),
+            local: [].into(),
+            draining: [].into(),
+            affinity: Some(Duration::from_secs(100)),
+            spread: Spread::RoundRobin,
+            proxy_protocol: None,
+        }))
+    }
+
+    #[test]
+    fn no_endpoint_is_to_blame_for_a_lack_of_descriptors_or_ports() {
+        let results = Arc::default();
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.platform = Box::new(Scripted(Arc::clone(&results)));
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = port(listeners.each_ref().map(|listener| listener.local_addr().unwrap()));
+        let client = SocketAddr::from(([127, 0, 0, 1], 4711));
+        let ends = Ends { client, destination: client };
+        let endpoint = || {
+            let connected = runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends));
+            connected.map(|(_, chosen)| chosen.address)
+        };
+        let first = endpoint().unwrap();
+        for errno in [libc::EMFILE, libc::EADDRNOTAVAIL] {
+            results.lock().unwrap().push(Err(io::Error::from_raw_os_error(errno)));
+            assert_eq!(endpoint(), Some(first), "the client stays with its endpoint");
+        }
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        results.lock().unwrap().push(Err(refused));
+        assert_ne!(endpoint(), Some(first));
+    }
+
+    #[test]
+    fn a_connection_of_a_socket_to_itself_is_refused() {
+        let socket = platform::current().socket(Protocol::Tcp, ([127, 0, 0, 1], 0).into()).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let platform = Scripted(Arc::new(Mutex::new(vec![Ok(socket)])));
+        let connected = runtime().block_on(attempt(&platform, Protocol::Tcp, address));
+        assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

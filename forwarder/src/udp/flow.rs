@@ -311,3 +311,62 @@ impl Answers {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use socket2::Socket;
+    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
+
+    use super::*;
+    use crate::{
+        forwarder::{ForwarderConfig, Shared},
+        platform,
+        udp::tests::serving,
+    };
+
+    fn any() -> SocketAddr {
+        ([127, 0, 0, 1], 0).into()
+    }
+
+    #[test]
+    fn a_large_datagram_is_not_kept() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let shared = Shared::new(ForwarderConfig::default());
+        let endpoint = std::net::UdpSocket::bind(any()).unwrap();
+        let serving = serving(endpoint.local_addr().unwrap(), any());
+        let context = Context { listener: Weak::new(), failures: unbounded_channel().0 };
+        let slot = shared.slots.take(serving.port.id(), any().ip()).unwrap();
+        let ends = Ends { client: any(), destination: any() };
+        let (platform, pool) = (&*shared.platform, PoolKind::Cluster);
+        let port = &serving.port;
+        let flow = Flow::start(&context, platform, port, pool, ends, slot, &mut 0);
+        let mut flow = flow.unwrap_or_else(|error| panic!("{error:?}"));
+        assert!(flow.send(&[1; LARGEST_KEPT]));
+        assert_eq!(flow.kept, [1; LARGEST_KEPT]);
+        assert!(flow.send(&[2; LARGEST_KEPT + 1]));
+        assert!(flow.kept.is_empty());
+    }
+
+    /// A system whose next socket is this one.
+    struct Prepared(Mutex<Option<Socket>>);
+
+    impl Platform for Prepared {
+        fn socket(&self, _protocol: Protocol, _address: SocketAddr) -> io::Result<Socket> {
+            Ok(self.0.lock().unwrap().take().unwrap())
+        }
+    }
+
+    #[test]
+    fn a_socket_that_would_send_to_itself_is_refused() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let socket = platform::current().socket(Protocol::Udp, any()).unwrap();
+        socket.bind(&any().into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let connected = connect(&Prepared(Mutex::new(Some(socket))), address);
+        assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

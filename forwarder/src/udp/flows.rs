@@ -231,3 +231,38 @@ fn count_down(counts: &mut HashMap<IpAddr, usize>, client: IpAddr) {
 fn first<T>(items: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
     std::iter::from_fn(|| items.pop_front()).find(is_wanted)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
+
+    use super::*;
+    use crate::{forwarder::ForwarderConfig, udp::tests::serving};
+
+    #[test]
+    fn a_client_with_its_share_of_flows_ends_none_of_others() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let config = ForwarderConfig { connections: Some(9), ..ForwarderConfig::default() };
+        let shared = Arc::new(Shared::new(config));
+        let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 53));
+        let served = || serving(endpoint.local_addr().unwrap(), address);
+        let serving = served();
+        let open = Open::new(&shared, address, served());
+        let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
+        let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
+
+        let client = |last: u8, port: u16| SocketAddr::from(([127, 0, 0, last], port));
+        (1..=3).for_each(|port| flows.forward(&serving, client(1, port), b"?"));
+        let before = Instant::now() - 2 * IDLE;
+        flows.by_client.values_mut().for_each(|flow| flow.look(before));
+        flows.forward(&serving, client(2, 1), b"?");
+        assert_eq!(flows.by_client.len(), 4);
+
+        // The second client may have one flow, as the other has most of the places.
+        flows.forward(&serving, client(2, 2), b"?");
+        assert!((1..=3).all(|port| flows.by_client.contains_key(&client(1, port))));
+        assert_eq!((flows.by_client.len(), shared.slots.refused()), (4, 1));
+    }
+}

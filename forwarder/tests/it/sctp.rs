@@ -9,8 +9,11 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use switchyard_core::model::Protocol;
+use test_netns::skipped;
 
 use crate::support::*;
+
+const NO_SCTP: &str = "no SCTP sockets in this kernel";
 
 fn socket() -> Option<Socket> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(socket2::Protocol::from(132))).ok()
@@ -47,6 +50,7 @@ fn sctp_is_forwarded_or_unsupported() {
         let error = forwarder.listen(&listener(&id)).unwrap_err();
         assert_eq!(error.source.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("SCTP"), "{error}");
+        skipped(NO_SCTP);
         return;
     };
     forwarder.serve(&Arc::new(service(&id, &[echo_sctp(server)])));
@@ -73,7 +77,7 @@ fn sctp_is_forwarded_or_unsupported() {
 
 #[test]
 fn an_association_that_no_endpoint_takes_is_closed() {
-    let Some(client) = socket() else { return };
+    let Some(client) = socket() else { return skipped(NO_SCTP) };
     let forwarder = forwarder(|_| {});
     let id = id("web", Protocol::Sctp);
     forwarder.serve(&Arc::new(service(&id, &[])));

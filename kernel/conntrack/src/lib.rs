@@ -18,7 +18,9 @@
 //! first row includes flows that were not redirected, because they began before the frontend was
 //! there. A node port is the port on the node's own addresses, as listed when the kernel is asked; the
 //! same port number on other hosts belongs to no Service. The first sync queues all frontends, by the
-//! first row; flows of Services that were deleted before cannot be recognised.
+//! first row; flows of Services that were deleted before cannot be recognised. So does the first sync after
+//! the kernel did not hold what it should ([`Reconciler::doubt`]): rules were missing, and a flow that began
+//! meanwhile is not translated.
 //!
 //! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
 //! `raw` chains. The iptables, IPVS and nftables backends need this crate; under the userspace backend
@@ -118,6 +120,12 @@ impl Reconciler {
     /// waits for the kernel; takes microseconds for each UDP or SCTP port in the change.
     pub fn synced(&self, change: &Transition<'_>) {
         stale_frontends::queue_frontends(change, &self.queue);
+    }
+
+    /// Has the next [`synced`](Self::synced) queue all frontends. To be called when the kernel may not have
+    /// held what was synced: after a failed sync, and before `synced` if a comparison has found a difference.
+    pub fn doubt(&self) {
+        self.queue.lock().is_doubtful = true;
     }
 
     /// Waits until all queued frontends are done, or the time is over. Returns whether they are done.

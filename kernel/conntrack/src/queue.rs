@@ -41,6 +41,8 @@ pub(crate) struct Waiting {
     lanes: [Lane; Group::COUNT],
     /// The addresses on which node ports are served.
     pub(crate) node_ports: PerFamily<NodePortAddresses>,
+    /// Whether the kernel may not have held what was synced last.
+    pub(crate) is_doubtful: bool,
     is_stopped: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Frontends that may have stale flows after a sync: frontends that were added or removed, and
 //! frontends whose endpoints were removed.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{mem, net::SocketAddr, sync::Arc};
 
 use switchyard_core::{
     state::{Pool, ResolvedServicePort},
@@ -14,16 +14,17 @@ use crate::{
     queue::{Queue, Waiting},
 };
 
-/// Queues the frontends that may have stale flows after a sync. After a first sync, those are all
-/// frontends.
+/// Queues the frontends that may have stale flows after a sync. After a first sync, and if the kernel did
+/// not hold what was synced before, those are all frontends.
 pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
     let is_first = change.before().is_none();
     let changed: Vec<PortChange<'_>> =
         change.ports().filter(|port| Group::from_port(port.id).is_some()).collect();
-    if changed.is_empty() && !is_first && !change.node_changed() {
+    let mut waiting = queue.lock();
+    let all = mem::take(&mut waiting.is_doubtful);
+    if changed.is_empty() && !is_first && !all && !change.node_changed() {
         return;
     }
-    let mut waiting = queue.lock();
     if is_first || change.node_changed() {
         waiting.node_ports.clone_from(&change.after().node.node_ports);
     }
@@ -36,6 +37,11 @@ pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
     for port in &changed {
         if let Some(after) = port.after {
             queue_present(after, port.before.map(Arc::as_ref), &mut waiting);
+        }
+    }
+    if all {
+        for port in change.after().service_ports.values() {
+            queue_present(port, None, &mut waiting);
         }
     }
     drop(waiting);

@@ -1,6 +1,6 @@
 //! What the kernel has of IP sets.
 
-use switchyard_netlink::{Error, flags, nfnetlink};
+use switchyard_netlink::{Attributes, Error, flags, nfnetlink};
 
 use crate::{
     IpSets, SetType,
@@ -33,24 +33,47 @@ impl IpSets {
             w.string(attribute::TYPE_NAME, kind.as_str());
             w.u8(attribute::FAMILY, kind.family(is_v6));
         });
-        let mut revisions = None;
+        let mut has = None;
         let answer = self.socket.request(request.as_slice(), sequence, |message| {
-            let attributes = message.attributes(nfnetlink::HEADER);
-            let [least, most] = [attribute::LEAST_REVISION, attribute::REVISION]
-                .map(|kind| attributes.find_kind(kind).and_then(|revision| revision.u8()));
-            revisions = least.zip(most);
+            has = has_revision(kind, message.attributes(nfnetlink::HEADER));
             Ok(())
         });
         match answer {
-            Ok(()) => {
-                let (least, most) =
-                    revisions.ok_or(Error::Malformed("a type without revisions"))?;
-                Ok((least..=most).contains(&kind.revision()))
-            }
+            Ok(()) => has.ok_or(Error::Malformed("a type without revisions")),
             Err(error) if matches!(error.errno(), Some(error::NO_TYPE | error::NO_SUBSYSTEM)) => {
                 Ok(false)
             }
             Err(error) => Err(refusal::explained(error)),
         }
+    }
+}
+
+/// Whether the revisions that the kernel has of a type include that of this crate. `None` if the answer lacks
+/// them.
+fn has_revision(kind: SetType, answer: Attributes<'_>) -> Option<bool> {
+    let [least, most] = [attribute::LEAST_REVISION, attribute::REVISION]
+        .map(|kind| answer.find_kind(kind).and_then(|revision| revision.u8()));
+    Some((least?..=most?).contains(&kind.revision()))
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_netlink::Writer;
+
+    use super::*;
+
+    #[test]
+    fn older_kernels_lack_revisions() {
+        let kind = SetType::HashIpPortNet;
+        let has = |least, most| {
+            let mut writer = Writer::new();
+            writer.u8(attribute::LEAST_REVISION, least);
+            writer.u8(attribute::REVISION, most);
+            has_revision(kind, Attributes::new(writer.as_slice()))
+        };
+        let ours = kind.revision();
+        assert_eq!([has(0, ours), has(ours, ours), has(0, ours + 3)], [Some(true); 3]);
+        assert_eq!([has(0, ours - 1), has(ours + 1, ours + 2)], [Some(false); 2]);
+        assert_eq!(has_revision(kind, Attributes::new(&[])), None);
     }
 }

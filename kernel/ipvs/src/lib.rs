@@ -18,6 +18,8 @@ mod selector;
 mod timeouts;
 mod virtual_server;
 
+use std::collections::BTreeMap;
+
 use switchyard_netlink::{Error, KernelError, Socket, Writer, flags, generic};
 
 use abi::{attribute, command};
@@ -34,8 +36,8 @@ pub use self::{
 /// longer.
 const ONE_PART: usize = 16;
 
-/// How often a long list is read before giving up.
-const READINGS: usize = 50;
+/// How often a long list is read, at most.
+const READINGS: usize = 20;
 
 /// More than the length of a request for real servers.
 const REQUEST: usize = 128;
@@ -65,23 +67,15 @@ impl Ipvs {
     /// The kernel sends a long list in parts, and counts from the start where each part begins. If
     /// virtual servers are added or deleted between two parts, in any network namespace, the list
     /// repeats some or lacks some, and the kernel does not say so. A long list is therefore read
-    /// until two readings agree.
+    /// until two readings agree. If other programs change theirs so often that none do, all virtual
+    /// servers that were seen are returned: one that is there all the time is not missed by every
+    /// reading, and one that another program has deleted meanwhile may be among them.
     ///
     /// # Errors
     /// If the kernel refuses, or describes a virtual server in an unknown way. Without
-    /// CAP_NET_ADMIN, the kernel refuses. [`Error::Interrupted`] if no two of many readings agree.
+    /// CAP_NET_ADMIN, the kernel refuses.
     pub fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
-        let mut before = None;
-        for _ in 0..READINGS {
-            let mut found = self.read_virtual_servers()?;
-            found.sort_unstable_by_key(|server| server.selector);
-            found.dedup_by_key(|server| server.selector);
-            if found.len() <= ONE_PART || before.as_ref() == Some(&found) {
-                return Ok(found);
-            }
-            before = Some(found);
-        }
-        Err(Error::Interrupted)
+        complete(|| self.read_virtual_servers())
     }
 
     fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
@@ -178,6 +172,26 @@ impl Ipvs {
     }
 }
 
+/// Reads a list until it is complete. [`Ipvs::virtual_servers`] has the rule.
+fn complete(
+    mut read: impl FnMut() -> Result<Vec<VirtualServer>, Error>,
+) -> Result<Vec<VirtualServer>, Error> {
+    let mut before: Option<Vec<VirtualServer>> = None;
+    let mut all = BTreeMap::new();
+    for _ in 0..READINGS {
+        let mut found = read()?;
+        found.sort_unstable_by_key(|server| server.selector);
+        found.dedup_by_key(|server| server.selector);
+        if found.len() <= ONE_PART || before.as_ref() == Some(&found) {
+            return Ok(found);
+        }
+        // The latest reading of each counts.
+        all.extend(found.iter().map(|server| (server.selector, server.clone())));
+        before = Some(found);
+    }
+    Ok(all.into_values().collect())
+}
+
 /// Returns a request for all virtual servers.
 fn list(family: u16, sequence: u32) -> Writer {
     let mut writer = Writer::new();
@@ -242,15 +256,52 @@ mod tests {
         assert_eq!(delete(0x21, &selector, 7).as_slice(), expected);
     }
 
+    /// Virtual servers with these numbers.
+    fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<VirtualServer> {
+        let server = |number| VirtualServer {
+            selector: Selector::Mark { family: libc::AF_INET as u16, mark: number },
+            scheduler: "rr".to_owned(),
+            flags: 0,
+            timeout: 0,
+            netmask: u32::MAX,
+        };
+        numbers.into_iter().map(server).collect()
+    }
+
+    /// What [`complete`] makes of these readings, and how many it takes; the last is repeated.
+    fn completed(readings: &[Vec<VirtualServer>]) -> (Vec<VirtualServer>, usize) {
+        let mut count = 0;
+        let found = complete(|| {
+            count += 1;
+            Ok(readings[(count - 1).min(readings.len() - 1)].clone())
+        });
+        (found.unwrap(), count)
+    }
+
+    #[test]
+    fn long_lists_are_read_until_two_readings_agree() {
+        let lacking = numbered((0..100).filter(|number| *number != 40));
+        let repeating = numbered((0..100).chain(30..50));
+        assert_eq!(completed(&[lacking, repeating]), (numbered(0..100), 3));
+        assert_eq!(completed(&[numbered(0..16)]), (numbered(0..16), 1), "one part");
+    }
+
+    #[test]
+    fn readings_that_never_agree_are_complete_together() {
+        let lacking = |lost| numbered((0..100).filter(|number| *number != lost));
+        let readings: Vec<_> = (0..READINGS as u32).map(lacking).collect();
+        assert_eq!(completed(&readings), (numbered(0..100), READINGS));
+    }
+
     /// Where the kernel has IPVS, a new namespace has no virtual servers. Not where it would have to
     /// load the module, which would stay.
     #[test]
     fn the_kernel_answers() {
         if !std::path::Path::new("/proc/net/ip_vs").exists() {
-            return;
+            return test_netns::skipped("no IPVS in this kernel");
         }
         test_netns::in_namespace(|| {
-            let Some(mut ipvs) = Ipvs::open().unwrap() else { return };
+            let mut ipvs = Ipvs::open().unwrap().unwrap();
             assert_eq!(ipvs.virtual_servers().unwrap(), []);
             assert!(
                 !ipvs.delete(&Selector::Mark { family: libc::AF_INET as u16, mark: 1 }).unwrap()

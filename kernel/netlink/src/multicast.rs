@@ -40,13 +40,13 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 
-    /// Has the kernel drop datagrams of messages about requests of the socket with this port,
-    /// before they take any room here. The kernel puts messages about different requests into
+    /// Has the kernel drop datagrams of messages about requests of the sockets with these ports (at most
+    /// 255), before they take any room here. The kernel puts messages about different requests into
     /// different datagrams.
-    pub fn ignore_requests_of(&self, port: u32) -> Result<(), Error> {
+    pub fn ignore_requests_of(&self, ports: &[u32]) -> Result<(), Error> {
         // The program sees bytes in network order.
-        let port = u32::from_be_bytes(port.to_ne_bytes());
-        self.filter(libc::BPF_W, SENDER_OFFSET, port, [0, u32::MAX])
+        let ports = ports.iter().map(|port| u32::from_be_bytes(port.to_ne_bytes()));
+        self.filter(libc::BPF_W, SENDER_OFFSET, ports, [0, u32::MAX])
     }
 
     /// Has the kernel drop all datagrams whose first message is not of type `kind`, before they
@@ -54,26 +54,26 @@ impl Socket {
     pub fn receive_only(&self, kind: u16) -> Result<(), Error> {
         // The program sees bytes in network order.
         let kind = u16::from_be_bytes(kind.to_ne_bytes());
-        self.filter(libc::BPF_H, KIND_OFFSET, kind.into(), [u32::MAX, 0])
+        self.filter(libc::BPF_H, KIND_OFFSET, [kind.into()], [u32::MAX, 0])
     }
 
-    /// Keeps so many bytes of datagrams whose number of `size` at `offset` is `value`, and of all
-    /// others.
+    /// Accepts `same` bytes of a datagram if the `size`-wide field at `offset` equals one of `values`, else
+    /// `other` bytes.
     fn filter(
         &self,
         size: u32,
         offset: u32,
-        value: u32,
+        values: impl IntoIterator<Item = u32>,
         [same, other]: [u32; 2],
     ) -> Result<(), Error> {
         let statement =
-            |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut program = [
-            statement(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, offset),
-            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, value),
-            statement(libc::BPF_RET | libc::BPF_K, 0, 0, same),
-            statement(libc::BPF_RET | libc::BPF_K, 0, 0, other),
-        ];
+            |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let mut program = vec![statement(libc::BPF_LD | size | libc::BPF_ABS, 0, offset)];
+        for value in values {
+            program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, value));
+            program.push(statement(libc::BPF_RET | libc::BPF_K, 0, same));
+        }
+        program.push(statement(libc::BPF_RET | libc::BPF_K, 0, other));
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         // SAFETY: `filter` points to as many live statements as it says; the kernel copies them.
         let result = unsafe {
@@ -146,7 +146,7 @@ mod tests {
             let open = || Socket::open(libc::NETLINK_NETFILTER).unwrap();
             let (mut ignored, mut other, mut listener) = (open(), open(), open());
             assert_ne!(ignored.port().unwrap(), other.port().unwrap());
-            listener.ignore_requests_of(ignored.port().unwrap()).unwrap();
+            listener.ignore_requests_of(&[7, ignored.port().unwrap()]).unwrap();
             listener.join(GROUP).unwrap();
             add_table(&mut ignored, "a");
             add_table(&mut other, "b");

@@ -233,6 +233,13 @@ fn a_reader_that_waits_slows_down_the_writer() {
 
 #[test]
 fn two_thousand_idle_connections_are_served() {
+    // Each has its two ends here, and the two of the forwarder.
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    }
     let forwarder = forwarder(|_| {});
     let address = serve(&forwarder, "web", &[echo("a")]);
     let mut clients: Vec<TcpStream> = (0..2000).map(|_| connect(address)).collect();

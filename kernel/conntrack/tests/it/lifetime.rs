@@ -54,6 +54,10 @@ fn a_restart_removes_only_what_contradicts_the_state() {
         // And a full sync later looks at nothing again.
         add(&flows("10.1.9.9:4002", "3")[..1]);
         assert_eq!(cluster.apply([]), []);
+        // Unless rules were missing.
+        assert_eq!(deleted(&cluster.repair()), 1);
+        assert_entries(&kept);
+        assert_eq!(cluster.apply([]), []);
     });
 }
 

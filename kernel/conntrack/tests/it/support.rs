@@ -106,6 +106,13 @@ impl Cluster {
         self.tracker.mark_synced();
     }
 
+    /// Reports a sync after one that failed, or that found a difference.
+    pub fn repair(&mut self) -> Vec<Report> {
+        self.reconciler.doubt();
+        self.sync();
+        self.wait()
+    }
+
     /// Waits for the reconciler's next report.
     pub fn report(&self) -> Report {
         self.reports.recv_timeout(PATIENCE).expect("there is no report")

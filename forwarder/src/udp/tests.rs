@@ -1,0 +1,81 @@
+//! Datagrams, and the flows that they belong to.
+
+use std::net::SocketAddr;
+
+use switchyard_core::{
+    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
+    state::{Endpoint, Masquerade, PoolKind, ResolvedServicePort, Route},
+};
+use test_netns::wait::{PATIENCE, scaled};
+use tokio::{runtime::Builder, time::timeout};
+
+use super::*;
+use crate::{
+    forwarder::{ForwarderConfig, Serving, Shared},
+    listener::Listener,
+    port::Port,
+};
+
+/// What a listener at `address` serves, with one endpoint.
+pub(super) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
+    let name = ServicePortName {
+        service: ServiceName::new("default", "dns"),
+        port: "dns".into(),
+        protocol: Protocol::Udp,
+    };
+    let id = ServicePortId { name, family: IpFamily::V4 };
+    let endpoint = Endpoint { address: endpoint, is_local: false, may_be_local: false, weight: 1 };
+    let resolved = ResolvedServicePort {
+        id: id.clone(),
+        frontends: Vec::new(),
+        cluster: Arc::new([endpoint]),
+        local: Arc::new([]),
+        draining: Arc::new([]),
+        affinity: None,
+        spread: Spread::RoundRobin,
+        proxy_protocol: None,
+    };
+    let route = Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
+    let listener = Listener { port: id, address, route, allowed_sources: None };
+    Serving { port: Arc::new(Port::new(&Arc::new(resolved))), listener }
+}
+
+#[test]
+fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
+    // What fits into the buffer of a socket that has the system's default size.
+    const COUNT: usize = 3 * AT_ONCE;
+    let shared = Arc::new(Shared::new(ForwarderConfig::default()));
+    let socket = || {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        shared.platform.set_receive_buffer(&SockRef::from(&socket), RECEIVE_BUFFER);
+        socket
+    };
+    let (endpoint, listener, client) = (socket(), socket(), socket());
+    let address = listener.local_addr().unwrap();
+    for _ in 0..COUNT {
+        client.send_to(b"x", address).unwrap();
+    }
+    let serving = serving(endpoint.local_addr().unwrap(), address);
+    let open = Arc::new(Open::new(&shared, address, serving));
+    let turns = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let served = serve(open, UdpSocket::from_std(listener).unwrap());
+        let served = tokio::spawn(served);
+        let count_turns = async {
+            let (mut received, mut turns) = (0, 0);
+            while received < COUNT {
+                yield_now().await;
+                let before = received;
+                while endpoint.recv(&mut [0; 8]).is_ok() {
+                    received += 1;
+                }
+                turns += usize::from(received > before);
+            }
+            turns
+        };
+        let turns = timeout(scaled(PATIENCE), count_turns).await.expect("all datagrams arrive");
+        served.abort();
+        turns
+    });
+    assert!(turns >= COUNT / AT_ONCE, "{turns}");
+}
