@@ -7,11 +7,11 @@ use switchyard_core::{
     error::Chain,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
-use switchyard_interfaces::route_localnet;
+use switchyard_interfaces::{SysctlError, can_route_localnet, route_localnet};
 
 use crate::{
     IptablesConfig, IptablesProxier, Tools, find_tools,
-    proxier::{clean_up_beside_ipvs, clean_up_chains},
+    proxier::{clean_up_beside_ipvs, clean_up_chains, guard_loopback},
 };
 
 /// iptables mode with its configuration.
@@ -71,13 +71,26 @@ impl Backend for IptablesBackend {
         &[Mode::NFTABLES, Mode::IPVS]
     }
 
-    /// Has the kernel route loopback addresses, if node ports are to be served on them.
+    fn is_prepared(&self, node: &NodeConfig) -> Result<(), ProxierError> {
+        match node.serves_localhost() {
+            true => can_route_localnet().map_err(not_routed),
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps other hosts from loopback addresses, and then has the kernel route these, if node ports are to
+    /// be served on them.
     fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
         if !node.serves_localhost() {
             return Ok(());
         }
-        route_localnet().map_err(|error| {
-            ProxierError::backend(Mode::IPTABLES, "cannot have loopback addresses routed", error)
-        })
+        guard_loopback(&self.tools()?).map_err(|error| {
+            ProxierError::backend(Mode::IPTABLES, "cannot guard loopback addresses", error)
+        })?;
+        route_localnet().map_err(not_routed)
     }
+}
+
+fn not_routed(error: SysctlError) -> ProxierError {
+    ProxierError::backend(Mode::IPTABLES, "cannot have loopback addresses routed", error)
 }

@@ -219,6 +219,7 @@ mod tests {
             assert_eq!(modules.len(), last, "each operation has its module");
             let refused = |(operation, subject): (usize, String)| Refusal {
                 operation,
+                element: None,
                 subject,
                 errno: Some(2),
                 reason: "No such file or directory".into(),

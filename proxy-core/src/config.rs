@@ -1,6 +1,6 @@
 //! The configuration of this node, by an operator or an embedder.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -64,15 +64,23 @@ impl NodeConfig {
     /// Whether the configuration serves node ports on loopback addresses of IPv4: on all of them
     /// with all local addresses, or on chosen ones.
     pub fn serves_localhost(&self) -> bool {
-        let includes = |entry: &NodePortAddressConfig| match entry {
+        self.localhost_node_ports && (self.names(LOOPBACK.into()) || !self.limits_ipv4())
+    }
+
+    /// Whether the configuration serves node ports on the loopback address of IPv6, by an entry that
+    /// includes it. No kernel routes this address, and so no state asks a backend to serve it; a program may
+    /// have sockets there.
+    pub fn serves_ipv6_localhost(&self) -> bool {
+        self.localhost_node_ports && self.names(IpAddr::from(Ipv6Addr::LOCALHOST).into())
+    }
+
+    /// Whether an entry includes one of these loopback addresses.
+    fn names(&self, loopback: IpNet) -> bool {
+        self.node_port_addresses.iter().any(|entry| match entry {
             NodePortAddressConfig::Localhost => true,
-            NodePortAddressConfig::Cidr(IpNet::V4(net)) => {
-                net.contains(&LOOPBACK) || LOOPBACK.contains(net)
-            }
-            NodePortAddressConfig::Cidr(IpNet::V6(_)) | NodePortAddressConfig::Primary => false,
-        };
-        self.localhost_node_ports
-            && (self.node_port_addresses.iter().any(includes) || !self.limits_ipv4())
+            NodePortAddressConfig::Cidr(net) => net.contains(&loopback) || loopback.contains(net),
+            NodePortAddressConfig::Primary => false,
+        })
     }
 
     /// Whether an entry could be of IPv4, so that a family without entries does not mean all
@@ -129,25 +137,32 @@ mod tests {
 
     #[test]
     fn localhost_is_served_if_an_entry_includes_it() {
-        let serves = |entries: &[&str]| {
+        let config = |entries: &[&str], localhost_node_ports| {
             let entry = |text: &&str| match *text {
                 "primary" => NodePortAddressConfig::Primary,
                 "localhost" => NodePortAddressConfig::Localhost,
                 net => NodePortAddressConfig::Cidr(net.parse().unwrap()),
             };
-            let node_port_addresses: Vec<_> = entries.iter().map(entry).collect();
-            let may = |localhost_node_ports| NodeConfig {
-                node_port_addresses: node_port_addresses.clone(),
+            NodeConfig {
+                node_port_addresses: entries.iter().map(entry).collect(),
                 localhost_node_ports,
                 ..NodeConfig::new("n")
-            };
-            assert!(!may(false).serves_localhost(), "{entries:?}");
-            may(true).serves_localhost()
+            }
+        };
+        let serves = |entries: &[&str]| {
+            assert!(!config(entries, false).serves_localhost(), "{entries:?}");
+            config(entries, true).serves_localhost()
         };
         assert!(serves(&[]) && serves(&["10.0.0.0/8", "0.0.0.0/0"]));
         assert!(serves(&["fd00::/8"]), "that limits the other family only");
         assert!(serves(&["primary", "localhost"]) && serves(&["10.0.0.0/8", "127.0.0.1/32"]));
         assert!(serves(&["126.0.0.0/7"]), "a network around the loopback addresses");
+        let serves_ipv6 = |entries: &[&str]| config(entries, true).serves_ipv6_localhost();
+        assert!(serves_ipv6(&["localhost"]) && serves_ipv6(&["primary", "::/0"]));
+        assert!(
+            serves_ipv6(&["::1/128"]) && !config(&["localhost"], false).serves_ipv6_localhost()
+        );
+        assert!(!serves_ipv6(&["primary", "0.0.0.0/0"]) && !serves_ipv6(&["fd00::/8"]));
         assert!(!serves(&["10.0.0.0/8"]) && !serves(&["primary"]) && !serves(&["primary", "::/0"]));
     }
 }

@@ -42,8 +42,9 @@ use crate::{
     track::Tracker,
 };
 
-/// The most events, and the most inputs, that wait for the engine while it commits.
-const QUEUE: usize = 4096;
+/// The most events, and the most inputs, that wait for the engine while it commits. More would be
+/// memory: a slice may take hundreds of kilobytes, and what is not received yet waits at the server.
+const QUEUE: usize = 64;
 /// How long the first sync waits for the interface addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
 /// How long to wait before interface addresses are asked for again after a failure.
@@ -335,5 +336,78 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         drop(self.end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        proxier::{Mode, ProxierError, SyncReport},
+        transition::Transition,
+    };
+
+    struct Idle;
+
+    #[async_trait]
+    impl Proxier for Idle {
+        fn mode(&self) -> Mode {
+            Mode::new("idle")
+        }
+
+        async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+            Ok(SyncReport::default())
+        }
+
+        async fn clean_up(&mut self) -> Result<(), ProxierError> {
+            Ok(())
+        }
+    }
+
+    /// Lists of addresses, and failures, one after the other; then nothing.
+    struct Scripted(Vec<Option<IpAddr>>);
+
+    #[async_trait]
+    impl InterfaceAddresses for Scripted {
+        async fn changed(&mut self) -> Result<Vec<IpAddr>, Box<dyn error::Error + Send + Sync>> {
+            match self.0.pop() {
+                Some(Some(ip)) => Ok(vec![ip]),
+                Some(None) => Err("no list".into()),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_waits_for_addresses_stops_at_once() {
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let runner = Runner::new(tracker, Box::new(Idle), RunnerConfig::default(), Arc::new(()));
+        let (inputs, received) = mpsc::channel(QUEUE);
+        let (stop, stopped) = oneshot::channel();
+        let start = Instant::now();
+        let addresses: Box<dyn InterfaceAddresses> = Box::new(Scripted(Vec::new()));
+        let stopping = async {
+            sleep(ADDRESSES_WAIT / 2).await;
+            drop(stop);
+        };
+        let running = live(runner, None, Some(addresses), received, inputs, stopped);
+        tokio::join!(running, stopping);
+        assert_eq!(start.elapsed(), ADDRESSES_WAIT / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_are_followed_after_a_failure() {
+        let [first, second] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let (inputs, mut received) = mpsc::channel(QUEUE);
+        let script = vec![Some(second), None, None, Some(first)];
+        let task = tokio::spawn(follow_addresses(Box::new(Scripted(script)), inputs));
+        let start = Instant::now();
+        for (ip, after) in [(first, Duration::ZERO), (second, ADDRESSES_RETRY * 2)] {
+            let Some(Input::InterfaceAddresses(found)) = received.recv().await else { panic!() };
+            assert_eq!((found, start.elapsed()), (vec![ip], after));
+        }
+        task.abort();
     }
 }

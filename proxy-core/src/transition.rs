@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    model::{ServiceName, ServicePortId},
+    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
     state::{HealthCheck, NodeState, ResolvedServicePort, State},
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Unsynced {
     health_checks: Option<HashMap<ServiceName, HealthCheck>>,
     compare: bool,
     is_first: bool,
+    /// The families that are not to be programmed now.
+    left_out: PerFamily<bool>,
     /// How many changes were noted.
     changes: u64,
 }
@@ -40,6 +42,7 @@ impl Default for Unsynced {
             health_checks: None,
             compare: true,
             is_first: true,
+            left_out: PerFamily::default(),
             changes: 0,
         }
     }
@@ -84,7 +87,26 @@ impl Unsynced {
 
     /// Notes that a sync has succeeded.
     pub(crate) fn mark_synced(&mut self) {
-        let _ = mem::replace(self, Self { compare: false, is_first: false, ..Self::default() });
+        let left_out = self.left_out;
+        *self = Self { compare: false, is_first: false, left_out, ..Self::default() };
+    }
+
+    /// Whether a family is to be programmed.
+    pub(crate) fn is_programmed(&self, family: IpFamily) -> bool {
+        !self.left_out.get(family)
+    }
+
+    /// Sets whether a family is to be programmed; returns whether that is a change. A family that was left out
+    /// is compared.
+    pub(crate) fn set_programmed(&mut self, family: IpFamily, is_programmed: bool) -> bool {
+        let left_out = self.left_out.get_mut(family);
+        if *left_out != is_programmed {
+            return false;
+        }
+        *left_out = !is_programmed;
+        self.compare |= is_programmed;
+        self.changes += 1;
+        true
     }
 }
 
@@ -139,6 +161,13 @@ impl<'a> Transition<'a> {
         self.unsynced.ports.contains_key(id)
     }
 
+    /// Whether a family is to be programmed, which it is unless the kernel has refused everything of it
+    /// ([`ProxierError::of_parts`](crate::proxier::ProxierError::of_parts)). What the kernel holds of
+    /// another family stays, and is not what [`Transition::before`] has of the family.
+    pub fn programs(&self, family: IpFamily) -> bool {
+        self.unsynced.is_programmed(family)
+    }
+
     /// Whether [`State::node`] has changed.
     pub fn node_changed(&self) -> bool {
         self.unsynced.node.is_some()
@@ -151,7 +180,7 @@ impl<'a> Transition<'a> {
 
     /// Whether there is nothing to sync: nothing has changed, and no comparison is asked for.
     pub fn is_empty(&self) -> bool {
-        let Unsynced { ports, node, health_checks, compare, is_first: _, changes: _ } =
+        let Unsynced { ports, node, health_checks, compare, is_first: _, left_out: _, changes: _ } =
             self.unsynced;
         ports.is_empty() && node.is_none() && health_checks.is_none() && !compare
     }
@@ -254,6 +283,9 @@ impl DerivedState {
         }
         if change.compare() {
             self.unsynced.request_comparison();
+        }
+        for family in IpFamily::ALL {
+            self.unsynced.set_programmed(family, change.programs(family));
         }
     }
 

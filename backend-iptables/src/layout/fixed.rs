@@ -74,17 +74,14 @@ pub(crate) fn firewall_jumps() -> Vec<Jump> {
     vec![jump("INPUT"), jump("OUTPUT")]
 }
 
-/// Returns the rule of [`FIREWALL`] that keeps other hosts from loopback addresses, which
-/// `route_localnet` opens to them; `None` if node ports are not served there.
-pub(crate) fn firewall_rule(context: &Context<'_>) -> Option<String> {
-    let net = context.loopback();
-    context.serves_localhost().then(|| {
-        RuleText::new()
-            .matching(&format!("! -s {net} -d {net}"))
-            .comment("block incoming localnet connections")
-            .matching("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT")
-            .jump("DROP")
-    })
+/// Returns the rule of [`FIREWALL`] that keeps other hosts from the loopback addresses `net`, which
+/// `route_localnet` opens to them.
+pub(crate) fn firewall_rule(net: &str) -> String {
+    RuleText::new()
+        .matching(&format!("! -s {net} -d {net}"))
+        .comment("block incoming localnet connections")
+        .matching("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT")
+        .jump("DROP")
 }
 
 /// Returns the chains that do not depend on Services.

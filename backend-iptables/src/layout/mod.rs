@@ -59,6 +59,9 @@ impl SharedChain {
     }
 }
 
+/// The loopback addresses of IPv4 (RFC 1122).
+pub(crate) const LOOPBACK_V4: &str = "127.0.0.0/8";
+
 /// Settings of all rules that are fixed for the lifetime of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -86,7 +89,7 @@ impl Context<'_> {
 
     pub(crate) fn loopback(&self) -> &'static str {
         match self.family {
-            IpFamily::V4 => "127.0.0.0/8",
+            IpFamily::V4 => LOOPBACK_V4,
             IpFamily::V6 => "::1/128",
         }
     }

@@ -7,7 +7,7 @@ use switchyard_core::state::State;
 use switchyard_xtables::{Chain, Changes, Dump, Jump, Table, target};
 
 use crate::layout::{
-    Context, SharedChain, fixed,
+    Context, LOOPBACK_V4, SharedChain, fixed,
     names::{self, ChainNames},
     service_port::PortRules,
 };
@@ -55,7 +55,9 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump, sight: Sig
     }
     compare_jumps(&mut changes, dump, fixed::jumps(context.settings.names));
     if sight == Sight::Everything {
-        add_firewall(&mut changes, dump, context);
+        if context.serves_localhost() {
+            add_firewall(&mut changes, dump, context.loopback());
+        }
         remove_stale(&mut changes, dump, &wanted, context.settings.names);
     }
     changes
@@ -116,9 +118,16 @@ fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
     }
 }
 
+/// Returns the changes that keep other hosts from IPv4's loopback addresses, and no others.
+pub(crate) fn guard_loopback(dump: &Dump) -> Changes {
+    let mut changes = Changes::default();
+    add_firewall(&mut changes, dump, LOOPBACK_V4);
+    changes
+}
+
 /// Adds missing rules to a chain that is shared with the kubelet, and never removes any.
-fn add_firewall(changes: &mut Changes, dump: &Dump, context: &Context<'_>) {
-    let Some(rule) = fixed::firewall_rule(context) else { return };
+fn add_firewall(changes: &mut Changes, dump: &Dump, loopback: &str) {
+    let rule = fixed::firewall_rule(loopback);
     let table = Table::Filter;
     match dump.chain(table, names::FIREWALL) {
         None => {

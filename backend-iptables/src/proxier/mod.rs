@@ -7,6 +7,7 @@
 
 mod full;
 mod incremental;
+mod refused;
 
 use std::{fs, mem, sync::Arc, time::Instant};
 
@@ -15,10 +16,11 @@ use switchyard_core::{
     error::Chain,
     model::{IpFamily, PerFamily},
     proxier::{
-        self, Abilities, Mode, Proxier, ProxierError, RefusedAttempt, RuleCount, SyncReport,
+        self, Abilities, Mode, Proxier, ProxierError, RefusedAttempt, RefusedParts, RuleCount,
+        SyncReport,
     },
     state::{NodeState, State},
-    transition::Transition,
+    transition::{Before, Transition},
 };
 use switchyard_interfaces::route_localnet;
 use switchyard_xtables::{
@@ -47,6 +49,8 @@ pub struct IptablesProxier {
     settings: Settings,
     /// Whether the kernel is known to hold what was synced last.
     is_sure: bool,
+    /// The families that the last sync programmed.
+    programmed: PerFamily<bool>,
     /// The fingerprints of the tables after the last commit.
     record: Arc<TableRecord>,
     /// The number of rules in our chains, by family.
@@ -109,6 +113,7 @@ impl IptablesProxier {
             settings: settings(&config),
             tools,
             is_sure: false,
+            programmed: PerFamily::default(),
             record: Arc::default(),
             owned: PerFamily::default(),
         }
@@ -138,7 +143,7 @@ impl IptablesProxier {
         &mut self,
         change: &Transition<'_>,
         refused: &mut Vec<RefusedAttempt>,
-    ) -> Result<SyncReport, ToolError> {
+    ) -> Result<SyncReport, ProxierError> {
         let before = match change.before() {
             // Serving localhost takes more than rules.
             Some(before)
@@ -152,7 +157,8 @@ impl IptablesProxier {
             _ => return self.sync_full(change, refused),
         };
         let mut report = SyncReport::default();
-        for programs in self.tools.clone().iter() {
+        let tools = self.tools.clone();
+        for programs in tools.iter().filter(|programs| change.programs(programs.family())) {
             let changes = incremental::plan(&self.settings, programs.family(), before, change);
             let print = Fingerprint::read(programs);
             if let Err(error) = self.commit(programs, &changes, false, &mut report, refused) {
@@ -173,60 +179,100 @@ impl IptablesProxier {
         &mut self,
         change: &Transition<'_>,
         refused: &mut Vec<RefusedAttempt>,
-    ) -> Result<SyncReport, ToolError> {
+    ) -> Result<SyncReport, ProxierError> {
         let start = Instant::now();
-        let state = change.after();
         // What serving localhost takes is not among the changes that `incremental` plans: a sync
         // that begins or ends it would blame another program for them.
         let known = change.before().filter(|before| {
             mem::take(&mut self.is_sure)
-                && serves_localhost(before.node()) == serves_localhost(&state.node)
+                && serves_localhost(before.node()) == serves_localhost(&change.after().node)
         });
         let mut report = SyncReport::default();
-        for programs in self.tools.clone().iter() {
-            let family = programs.family();
-            let context = Context { family, settings: &self.settings, node: &state.node };
-            if context.serves_localhost()
-                && let Err(error) = route_localnet()
-            {
-                tracing::error!(
-                    err = %Chain(&error),
-                    "Node ports cannot be reached at loopback addresses"
-                );
-            }
-            let print = Fingerprint::read(programs);
-            let (dump, sight) = match programs.save() {
-                Ok(dump) => (dump, Sight::Everything),
-                // Another program has put rules into the same tables that iptables cannot print.
-                Err(error @ ToolError::Incompatible { .. }) => {
-                    tracing::warn!(
-                        %family,
-                        err = %Chain(&error),
-                        "The rules cannot be compared, so all of ours are written"
-                    );
-                    (programs.held_jumps(&fixed::jumps(self.settings.names))?, Sight::Jumps)
-                }
-                Err(error) => return Err(error),
-            };
-            let known = known.filter(|_| sight == Sight::Everything);
-            let changes = full::plan(state, &context, &dump, sight);
-            if let Some(known) = known {
-                let expected = incremental::plan(&self.settings, family, known, change);
-                for (table, chain) in changes.unexpected(&expected) {
-                    report.drift.found(|| {
-                        let table = table.name();
-                        format!(
-                            "the {family} chain {chain} in {table} was missing, altered or added"
-                        )
-                    });
+        let mut parts = RefusedParts::default();
+        let (mut failed, mut succeeded) = (None, false);
+        let tools = self.tools.clone();
+        for programs in tools.iter().filter(|programs| change.programs(programs.family())) {
+            let known = known.filter(|_| *self.programmed.get(programs.family()));
+            match self.compare_family(programs, change, known, &mut report, refused) {
+                Ok(()) => succeeded = true,
+                // The lock is the same for both families.
+                Err(error @ ToolError::Locked { .. }) => return Err(self::error(error)),
+                Err(error) => {
+                    let family = programs.family();
+                    let context =
+                        Context { family, settings: &self.settings, node: &change.after().node };
+                    let ports = refused::ports(change.after(), &context, &error);
+                    if ports.is_empty() {
+                        *parts.families.get_mut(family) = Some(error.to_string());
+                    }
+                    succeeded |= !ports.is_empty();
+                    parts.ports.extend(ports);
+                    failed = Some(error);
                 }
             }
-            self.commit(programs, &changes, true, &mut report, refused)?;
-            self.record.set_intact(family, print, Fingerprint::read(programs));
+        }
+        match failed {
+            // If nothing of any family can be programmed, something else is wrong.
+            Some(error) if !succeeded => return Err(self::error(error)),
+            Some(error) => return Err(self::error(error).of_parts(parts)),
+            None => {}
         }
         self.record.set_compared(start);
         self.is_sure = true;
+        self.programmed = PerFamily::from_fn(|family| change.programs(family));
         Ok(report)
+    }
+
+    /// Compares the tables of a family with what they should hold, and changes what differs. What they
+    /// should have held may be `known`.
+    fn compare_family(
+        &mut self,
+        programs: &Programs,
+        change: &Transition<'_>,
+        known: Option<Before<'_>>,
+        report: &mut SyncReport,
+        refused: &mut Vec<RefusedAttempt>,
+    ) -> Result<(), ToolError> {
+        let state = change.after();
+        let family = programs.family();
+        let context = Context { family, settings: &self.settings, node: &state.node };
+        let print = Fingerprint::read(programs);
+        let (dump, sight) = match programs.save() {
+            Ok(dump) => (dump, Sight::Everything),
+            // Another program has put rules into the same tables that iptables cannot print.
+            Err(error @ ToolError::Incompatible { .. }) => {
+                tracing::warn!(
+                    %family,
+                    err = %Chain(&error),
+                    "The rules cannot be compared, so all of ours are written"
+                );
+                (programs.held_jumps(&fixed::jumps(self.settings.names))?, Sight::Jumps)
+            }
+            Err(error) => return Err(error),
+        };
+        let known = known.filter(|_| sight == Sight::Everything);
+        // A chain that the kubelet shares is not written without a full sight.
+        let guards_loopback = context.serves_localhost() && sight == Sight::Everything;
+        let changes = full::plan(state, &context, &dump, sight);
+        if let Some(known) = known {
+            let expected = incremental::plan(&self.settings, family, known, change);
+            for (table, chain) in changes.unexpected(&expected) {
+                report.drift.found(|| {
+                    let table = table.name();
+                    format!("the {family} chain {chain} in {table} was missing, altered or added")
+                });
+            }
+        }
+        self.commit(programs, &changes, true, report, refused)?;
+        self.record.set_intact(family, print, Fingerprint::read(programs));
+        // Only now that a rule keeps other hosts from loopback addresses.
+        if guards_loopback && let Err(error) = route_localnet() {
+            tracing::error!(
+                err = %Chain(&error),
+                "Node ports cannot be reached at loopback addresses"
+            );
+        }
+        Ok(())
     }
 
     /// Commits the changes.
@@ -271,6 +317,10 @@ impl IptablesProxier {
     }
 }
 
+fn error(error: ToolError) -> ProxierError {
+    ProxierError::backend(Mode::IPTABLES, "cannot program the tables", error)
+}
+
 #[async_trait]
 impl Proxier for IptablesProxier {
     fn mode(&self) -> Mode {
@@ -292,10 +342,7 @@ impl Proxier for IptablesProxier {
                 report.refused = refused;
                 Ok(report)
             }
-            Err(error) => {
-                let message = "cannot program the tables";
-                Err(ProxierError::backend(Mode::IPTABLES, message, error).after_attempts(refused))
-            }
+            Err(error) => Err(error.after_attempts(refused)),
         }
     }
 
@@ -309,6 +356,17 @@ impl Proxier for IptablesProxier {
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
         Some(Box::new(Monitor::new(self.tools.clone(), self.settings.names, self.record.clone())))
     }
+}
+
+/// Adds the rule that keeps other hosts from loopback addresses, which a sync adds as well.
+pub(crate) fn guard_loopback(tools: &Tools) -> Result<(), ToolError> {
+    for programs in tools.iter().filter(|programs| programs.family() == IpFamily::V4) {
+        let changes = full::guard_loopback(&programs.save()?).to_text();
+        if !changes.is_empty() {
+            programs.restore(&changes)?;
+        }
+    }
+    Ok(())
 }
 
 fn serves_localhost(node: &NodeState) -> bool {

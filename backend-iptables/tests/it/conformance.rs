@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, ops::Range, os::unix::fs::PermissionsExt, p
 use switchyard_core::{
     model::IpFamily,
     state::State,
-    testing::conformance::{Damage, Subject},
+    testing::conformance::{Damage, RefusedPart, Subject},
 };
 use switchyard_iptables::{Flavour, IptablesProxier, render};
 use tempfile::TempDir;
@@ -35,6 +35,15 @@ if [ -e DIRECTORY/range ]; then
         exit 1
     fi
 fi
+if [ -e DIRECTORY/family ] && [ "$(cat DIRECTORY/family)" = BASE ]; then
+    cat > /dev/null
+    echo "refused by a test" >&2
+    exit 1
+fi
+if [ -e DIRECTORY/comment ] && [ "$(cat DIRECTORY/base)" = BASE ]; then
+    sed "s|^\(-[AI] .*$(cat DIRECTORY/comment).*\)|\1 --no-such-option|" | PROGRAM "$@"
+    exit
+fi
 exec PROGRAM "$@"
 "#;
 
@@ -51,6 +60,7 @@ impl Iptables {
                 }
                 let script = RESTORE
                     .replace("DIRECTORY", programs.path().to_str().expect("text"))
+                    .replace("BASE", base)
                     .replace("PROGRAM", &installed);
                 fs::write(&path, script).expect("written");
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
@@ -198,6 +208,26 @@ impl Subject for Iptables {
             fs::write(self.file("runs"), "").expect("written");
             let range = format!("{start} {}\n", end.min(1_000_000));
             fs::write(self.file("range"), range).expect("written");
+        }
+    }
+
+    fn refuse_part(&self, part: Option<&RefusedPart>) {
+        for name in ["family", "comment", "base"] {
+            let _ = fs::remove_file(self.file(name));
+        }
+        let base = |family| match family {
+            IpFamily::V4 => "iptables",
+            IpFamily::V6 => "ip6tables",
+        };
+        match part {
+            Some(RefusedPart::Port(id)) => {
+                fs::write(self.file("base"), base(id.family)).expect("written");
+                fs::write(self.file("comment"), id.name.to_string()).expect("written");
+            }
+            Some(RefusedPart::Family(family)) => {
+                fs::write(self.file("family"), base(*family)).expect("written");
+            }
+            None => {}
         }
     }
 

@@ -128,3 +128,18 @@ fn both_flavours_print_the_rules_as_they_are_written() {
         });
     }
 }
+
+/// Where the kernel takes such packets for valid, there is nothing to drop.
+#[test]
+fn invalid_packets_are_dropped_unless_the_kernel_is_liberal() {
+    in_namespace(|| {
+        let rules = || render(&IptablesConfig::default(), &state(), IpFamily::V4);
+        // Rules about connections load the kernel's connection tracking.
+        Tables::v4(Flavour::Nft).restore(&rules());
+        for (liberal, drops) in [("0", true), ("1", false), ("0", true)] {
+            let setting = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+            fs::write(setting, liberal).expect("the setting is there");
+            assert_eq!(rules().contains("--ctstate INVALID -j DROP"), drops, "{liberal}");
+        }
+    });
+}

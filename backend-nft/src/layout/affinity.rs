@@ -14,6 +14,10 @@
 //! The two pools of a Service port remember their clients apart, since the pool of this node must not
 //! lead to endpoints of others.
 //!
+//! A map has the timeout in its name. When the timeout changes, the Service port gets another map, and
+//! looks clients up in the earlier map, too, for as long as a client may be remembered: so no client is
+//! moved from map to map but by its own next connection.
+//!
 //! kube-proxy has a set of clients, and a chain, for each endpoint. A take-over adds these clients to the
 //! map.
 
@@ -33,8 +37,8 @@ use crate::ruleset::{
     ChainName, Element, Family, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
 };
 
-/// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and a
-/// stranger can make up as many source addresses as he likes.
+/// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and source
+/// addresses can be spoofed.
 const MOST_CLIENTS: u32 = 524_288;
 
 /// Both pools of a Service port.
@@ -47,12 +51,19 @@ pub(crate) struct RememberedPool {
     pub(crate) members: Arc<SetDef>,
     /// The map of clients to endpoints.
     pub(crate) clients: Arc<SetDef>,
+    /// The map that remembered the clients until the timeout was changed.
+    pub(crate) earlier: Option<Arc<SetDef>>,
     /// The endpoints, sorted.
     pub(crate) endpoints: Vec<SocketAddr>,
     name: Arc<ServicePortName>,
 }
 
 impl RememberedPool {
+    /// The maps of clients.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Arc<SetDef>> {
+        [&self.clients].into_iter().chain(&self.earlier)
+    }
+
     /// The elements of the set of endpoints.
     pub(crate) fn elements(&self) -> impl Iterator<Item = Element> + '_ {
         let key = |endpoint: &SocketAddr| {
@@ -79,29 +90,68 @@ impl RememberedPool {
 /// The prefix of the names of kube-proxy's sets of clients.
 pub(crate) const UPSTREAM_PREFIX: &str = "affinity-";
 
+/// The timeout of the earlier maps of a Service port; `None` in the names of maps up to 0.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Earlier {
+    pub(crate) named: Option<Duration>,
+    pub(crate) timeout: Duration,
+}
+
+impl Earlier {
+    /// The maps with this timeout.
+    pub(crate) fn of(timeout: Duration) -> Self {
+        Self { named: Some(timeout), timeout }
+    }
+
+    /// How long clients of these maps are to be remembered, since a Service port got another timeout.
+    pub(crate) fn outlasts(self, next: Duration) -> Duration {
+        self.timeout.min(next)
+    }
+}
+
 /// The pools of a Service port that remember clients; none without affinity.
-pub(crate) fn pools(port: &ResolvedServicePort, family: Family) -> Vec<RememberedPool> {
+pub(crate) fn pools(
+    port: &ResolvedServicePort,
+    family: Family,
+    earlier: Option<Earlier>,
+) -> Vec<RememberedPool> {
     let Some(timeout) = port.affinity else { return Vec::new() };
     let used = POOLS.into_iter().filter(|&kind| uses(port, kind));
-    used.map(|kind| pool(port, kind, timeout, family)).collect()
+    used.map(|kind| pool(port, kind, timeout, earlier, family)).collect()
 }
 
 fn pool(
     port: &ResolvedServicePort,
     kind: PoolKind,
     timeout: Duration,
+    earlier: Option<Earlier>,
     family: Family,
 ) -> RememberedPool {
     let name = &port.id.name;
     let ip = family.address_field();
     let members = [ip, Field::InetProto, Field::InetService];
-    let clients = SetDef::map(clients_map(name, kind), [ip], [ip, Field::Port(name.protocol)]);
+    let map = |Earlier { named, timeout }| {
+        let map =
+            SetDef::map(clients_map(name, kind, named), [ip], [ip, Field::Port(name.protocol)]);
+        Arc::new(map.with_timeout(timeout).with_size(MOST_CLIENTS))
+    };
     RememberedPool {
         members: Arc::new(SetDef::set(members_set(name, kind), members)),
-        clients: Arc::new(clients.with_timeout(timeout).with_size(MOST_CLIENTS)),
+        clients: map(Earlier::of(timeout)),
+        earlier: earlier.map(map),
         endpoints: addresses(port.pool(kind)).collect(),
         name: Arc::new(name.clone()),
     }
+}
+
+/// Splits the name of a map of clients into what it names: the timeout, and the part that identifies
+/// the Service port.
+pub(crate) fn split_clients_map(name: &str) -> Option<(Option<Duration>, &str)> {
+    let rest = CLIENTS.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let timed = rest
+        .split_once("s-")
+        .and_then(|(seconds, base)| Some((Some(Duration::from_secs(seconds.parse().ok()?)), base)));
+    Some(timed.unwrap_or((None, rest)))
 }
 
 fn addresses(pool: &Pool) -> impl Iterator<Item = SocketAddr> + '_ {
@@ -118,13 +168,21 @@ fn uses(port: &ResolvedServicePort, kind: PoolKind) -> bool {
         })
 }
 
-/// The rule of the chain of a pool that leads to the endpoint that remembers the client.
-pub(crate) fn lookup_rule(name: &ServicePortName, kind: PoolKind) -> Rule {
-    let map = clients_map(name, kind);
-    Rule::new([
-        Statement::Protocol(name.protocol),
-        Statement::DnatMap { key: vec![Selector::SourceAddress], map },
-    ])
+/// The rules of the chain of a pool that lead to the endpoint at which the client is remembered.
+pub(crate) fn lookup_rules(
+    port: &ResolvedServicePort,
+    kind: PoolKind,
+    earlier: Option<Earlier>,
+) -> impl Iterator<Item = Rule> {
+    let name = &port.id.name;
+    let maps = port.affinity.map(Earlier::of).into_iter().chain(earlier);
+    maps.map(move |Earlier { named, .. }| {
+        let map = clients_map(name, kind, named);
+        Rule::new([
+            Statement::Protocol(name.protocol),
+            Statement::DnatMap { key: vec![Selector::SourceAddress], map },
+        ])
+    })
 }
 
 /// The chain that remembers the clients of a Service port. Its name has no `/`, unlike those of other
@@ -151,7 +209,7 @@ pub(crate) fn remember_rules(port: &ResolvedServicePort) -> ChainRules {
                 protocol: name.protocol,
                 key: vec![Selector::OriginalSource],
                 value: vec![Selector::DestinationAddress, Selector::DestinationPort],
-                map: clients_map(name, kind),
+                map: clients_map(name, kind, port.affinity),
             },
         ])
     };
@@ -159,21 +217,25 @@ pub(crate) fn remember_rules(port: &ResolvedServicePort) -> ChainRules {
     ChainRules::new(remember_chain(name), used.map(rule).collect())
 }
 
-fn clients_map(name: &ServicePortName, kind: PoolKind) -> SetName {
-    own_name(["clients-", "local-clients-"], kind, name)
+/// The prefixes of the names of maps of clients, for both pools.
+const CLIENTS: [&str; 2] = ["clients-", "local-clients-"];
+
+fn clients_map(name: &ServicePortName, kind: PoolKind, timeout: Option<Duration>) -> SetName {
+    let timeout = timeout.map(|timeout| format!("{}s-", timeout.as_secs()));
+    let prefix = format!("{}{}", of_pool(CLIENTS, kind), timeout.unwrap_or_default());
+    names::with_prefix(&prefix, &names::service_port_base(name)).into()
 }
 
 fn members_set(name: &ServicePortName, kind: PoolKind) -> SetName {
-    own_name(["endpoints-", "local-endpoints-"], kind, name)
+    let prefix = of_pool(["endpoints-", "local-endpoints-"], kind);
+    names::with_prefix(prefix, &names::service_port_base(name)).into()
 }
 
-fn own_name(prefixes: [&str; 2], kind: PoolKind, name: &ServicePortName) -> SetName {
-    let [cluster, local] = prefixes;
-    let prefix = match kind {
+fn of_pool([cluster, local]: [&'static str; 2], kind: PoolKind) -> &'static str {
+    match kind {
         PoolKind::Cluster => cluster,
         PoolKind::Local => local,
-    };
-    names::with_prefix(prefix, &names::service_port_base(name)).into()
+    }
 }
 
 /// A verdict map from frontends of Service ports with affinity, as a connection's first packet has them,

@@ -1,6 +1,6 @@
 //! The configuration of the backend.
 
-use switchyard_core::model::PerFamily;
+use switchyard_core::{model::PerFamily, transition::Transition};
 
 use super::names::KUBE_PROXY;
 use crate::ruleset::{Family, Table, TransportKind};
@@ -45,6 +45,13 @@ impl NftConfig {
     /// The table of a family.
     pub(crate) fn table(&self, family: Family) -> Table {
         Table::new(family, self.table)
+    }
+
+    /// The same configuration for the families that a sync programs.
+    pub(crate) fn programmed(&self, change: &Transition<'_>) -> Self {
+        let families =
+            PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
+        Self { families, ..self.clone() }
     }
 
     /// The families to program.

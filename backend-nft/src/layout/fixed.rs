@@ -9,14 +9,14 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::state::NodePortAddresses;
 
 use super::{
-    ChainRules, Context,
+    ChainRules, Context, NftConfig,
     affinity::{self, FrontendMap},
-    names::{chain, set},
+    names::{chain, set, table_comment},
     slot_map::SlotMap,
 };
 use crate::ruleset::{
-    BaseChain, ChainKind, Element, Family, Field, Hook, InterfaceMatch, Key, Rule, Selector,
-    SetDef, Side, Statement, Verdict,
+    BaseChain, ChainDump, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key,
+    Rule, Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
 };
 
 /// The loopback addresses of IPv4 (RFC 1122).
@@ -148,7 +148,9 @@ impl FixedSet {
 /// through them.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     let mut first = base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]);
-    first.rules.splice(..0, martians(context));
+    if context.family == Family::Ip {
+        first.rules.splice(..0, martians());
+    }
     let mut chains = vec![
         first,
         base("filter-output-pre-dnat", &[chain::FIREWALL_CHECK]),
@@ -206,15 +208,35 @@ fn remember_clients() -> Rule {
     ])
 }
 
+/// Appends a chain of its own with the rules that keep other hosts from loopback addresses, for times when
+/// nothing else is programmed. A sync replaces the chain by the same rules in one of [`chains`].
+pub(crate) fn guard_loopback(config: &NftConfig, transaction: &mut Transaction) {
+    let table = config.table(Family::Ip);
+    transaction.add_table_with_comment(&table, table_comment(&table));
+    let (_, kind, hook, priority) = BASE_CHAINS[0];
+    let chain = ChainName::from(chain::LOOPBACK_GUARD);
+    transaction.add_base_chain(&table, BaseChain { name: chain.clone(), kind, hook, priority });
+    transaction.flush_chain(&table, chain.clone());
+    for rule in martians() {
+        transaction.add_rule(&table, chain.clone(), rule);
+    }
+}
+
+/// Whether a chain of the table keeps other hosts from loopback addresses.
+pub(crate) fn guards_loopback(dump: &TableDump) -> bool {
+    let guards = martians().map(|rule| Some(rule.fingerprint(Family::Ip)));
+    let has_both = |chain: &ChainDump| {
+        guards.iter().all(|guard| chain.rules.iter().any(|rule| rule.fingerprint == *guard))
+    };
+    dump.chains.values().any(has_both)
+}
+
 /// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel does
 /// the same unless `route_localnet` is on. This backend switches the setting on to serve node ports on
 /// localhost, and so do other proxies and programs; no program switches the setting off. At this hook, answers to the
 /// node's own packets do not have loopback addresses yet, and neither has a packet that another
 /// program's rules will translate.
-fn martians(context: &Context<'_>) -> Vec<Rule> {
-    if context.family == Family::Ip6 {
-        return Vec::new();
-    }
+fn martians() -> [Rule; 2] {
     let drop = |side| {
         Rule::new([
             Statement::Address { side, negated: false, net: LOOPBACK_V4.into() },
@@ -222,7 +244,7 @@ fn martians(context: &Context<'_>) -> Vec<Rule> {
             Statement::Verdict(Verdict::Drop),
         ])
     };
-    [Side::Destination, Side::Source].map(drop).into()
+    [Side::Destination, Side::Source].map(drop)
 }
 
 fn by_ip(map: &str) -> Statement {

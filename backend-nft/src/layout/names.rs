@@ -30,6 +30,7 @@ pub(crate) mod chain {
     pub(crate) const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
     pub(crate) const REMEMBER_CLIENTS: &str = "remember-clients";
     pub(crate) const REJECT: &str = "reject-chain";
+    pub(crate) const LOOPBACK_GUARD: &str = "loopback-guard";
 }
 
 /// Sets and maps that always exist.

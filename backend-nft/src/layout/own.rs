@@ -7,7 +7,7 @@ use switchyard_core::state::{Masquerade, PoolKind, ResolvedServicePort, Route};
 
 use super::{
     ChainRules, Context,
-    affinity::{self, RememberedPool},
+    affinity::{self, Earlier, RememberedPool},
     drawing::{Drawing, Method},
     names,
     shared::SharedChain,
@@ -70,18 +70,22 @@ fn scoped(scope: Scope, prefix: &str, base: &str) -> ChainName {
     names::with_prefix(&format!("{}{prefix}", scope.prefix()), base).into()
 }
 
-/// The chains and sets of `port` alone.
-pub(crate) fn objects(port: &ResolvedServicePort, context: &Context<'_>) -> OwnObjects {
+/// The chains and sets of `port` alone, which may have had another timeout earlier.
+pub(crate) fn objects(
+    port: &ResolvedServicePort,
+    context: &Context<'_>,
+    earlier: Option<Earlier>,
+) -> OwnObjects {
     let mut own = OwnObjects::default();
     own.chains.extend(source_ranges::chain(port));
     if port.affinity.is_some() {
-        own.pools = affinity::pools(port, context.family);
+        own.pools = affinity::pools(port, context.family, earlier);
         if !own.pools.is_empty() {
             own.chains.push(affinity::remember_rules(port));
         }
     }
     if has_chains(port) {
-        add_chains(port, context, &mut own);
+        add_chains(port, context, earlier, &mut own);
     }
     own
 }
@@ -96,7 +100,12 @@ pub(crate) fn draw(
     (has_chains(port) && !takes_turns(port)).then(|| SharedChain::draw(scope, kind, port))
 }
 
-fn add_chains(port: &ResolvedServicePort, context: &Context<'_>, own: &mut OwnObjects) {
+fn add_chains(
+    port: &ResolvedServicePort,
+    context: &Context<'_>,
+    earlier: Option<Earlier>,
+    own: &mut OwnObjects,
+) {
     let base = names::service_port_base(&port.id.name);
     let entries: BTreeSet<(Scope, Route)> =
         port.frontends.iter().map(|frontend| (Scope::of(frontend), frontend.route)).collect();
@@ -119,7 +128,7 @@ fn add_chains(port: &ResolvedServicePort, context: &Context<'_>, own: &mut OwnOb
         }
     }
     for (scope, kind) in pools {
-        let remembered = port.affinity.map(|_| affinity::lookup_rule(&port.id.name, kind));
+        let remembered = affinity::lookup_rules(port, kind, earlier);
         let drawn = match draw(port, scope, kind) {
             Some(shared) => Rule::new([Statement::Verdict(Verdict::Goto(shared.name()))]),
             None => {
@@ -128,7 +137,7 @@ fn add_chains(port: &ResolvedServicePort, context: &Context<'_>, own: &mut OwnOb
                 SlotMap { scope, pool, protocol }.balance(drawing)
             }
         };
-        let rules = remembered.into_iter().chain([drawn]).collect();
+        let rules = remembered.chain([drawn]).collect();
         own.chains.push(ChainRules::new(pool_chain(&base, scope, kind), rules));
     }
 }

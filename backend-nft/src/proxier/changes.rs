@@ -5,10 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::clients::ClientChanges;
+use super::sweeper::Sweep;
 use crate::{
     layout::{ChainRules, fixed::FixedSet, names::table_comment},
-    ruleset::{BaseChain, ChainName, Element, Key, SetDef, SetName, Table, Transaction},
+    ruleset::{
+        BaseChain, ChainName, Element, ElementDump, Key, SetDef, SetName, Table, Transaction,
+    },
 };
 
 /// The change of the table itself.
@@ -52,7 +54,10 @@ pub(crate) struct Changes {
     /// Elements of sets of single Service ports.
     pub(crate) delete_own: Vec<(Arc<SetDef>, Vec<Key>)>,
     pub(crate) add_own: Vec<(Arc<SetDef>, Vec<Element>)>,
-    pub(crate) clients: ClientChanges,
+    /// Clients that kube-proxy remembered.
+    pub(crate) restore: Vec<(Arc<SetDef>, Vec<ElementDump>)>,
+    /// Maps of clients of pools that change. Clients are removed after the commit, and by another thread.
+    pub(crate) sweeps: Vec<Sweep>,
 }
 
 impl Changes {
@@ -143,13 +148,12 @@ impl Changes {
             + self.rules.iter().map(|chain| chain.rules.len()).sum::<usize>()
             + self.add_elements.values().map(Vec::len).sum::<usize>()
             + self.add_own.iter().map(|(_, elements)| elements.len()).sum::<usize>()
-            + self.clients.restored();
+            + self.restore.iter().map(|(_, clients)| clients.len()).sum::<usize>();
         let removed = self.delete_base_chains.len()
             + self.flush_chains.len()
             + self.delete_sets.len()
             + self.delete_elements.values().map(Vec::len).sum::<usize>()
-            + self.delete_own.iter().map(|(_, keys)| keys.len()).sum::<usize>()
-            + self.clients.forgotten();
+            + self.delete_own.iter().map(|(_, keys)| keys.len()).sum::<usize>();
         (added, removed)
     }
 
@@ -178,7 +182,7 @@ impl Changes {
         for (set, keys) in self.delete_elements {
             transaction.delete_elements(table, set.definition(table.family), keys);
         }
-        for (set, keys) in self.delete_own.into_iter().chain(self.clients.delete) {
+        for (set, keys) in self.delete_own {
             transaction.delete_elements(table, &set, keys);
         }
         for chain in self.flush_chains {
@@ -207,7 +211,7 @@ impl Changes {
         for (set, elements) in self.add_own {
             transaction.add_elements(table, &set, elements);
         }
-        for (map, clients) in self.clients.restore {
+        for (map, clients) in self.restore {
             transaction.restore_elements(table, &map, clients);
         }
     }

@@ -1,143 +1,53 @@
-//! The clients that Service ports with ClientIP affinity remember. Rules add them to maps, so that they
-//! are read from the kernel whenever they must change: clients of endpoints that left a pool are
-//! forgotten, and clients are kept where a map takes the place of another.
+//! The clients that kube-proxy remembered, which a take-over adds to the maps of this backend.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, ops::ControlFlow, time::Duration};
 
-use switchyard_core::error::Chain;
-
+use super::sweeper::Sweep;
 use crate::{
     layout::affinity::{RememberedPool, UPSTREAM_PREFIX},
     ruleset::{
-        Element, ElementData, ElementDump, Key, SetDef, SetName, Table, TableDump, Transaction,
-        Transport, TransportError, Value,
+        Element, ElementDump, Key, SetDef, SetName, Table, TableDump, Transport, TransportError,
+        Value,
     },
 };
 
-/// Elements that time out within this time are left alone: the kernel refuses to delete an element that
-/// has timed out since it was read, and with it the whole transaction.
-const NEARLY_EXPIRED: Duration = Duration::from_secs(2);
-/// How often the last look is repeated if elements time out meanwhile.
-const LOOKS: usize = 3;
+/// The most clients that are taken over in one table. They are read while nothing else is programmed,
+/// which takes the square of their number: 0.1 s for these. It is less than the 65,535 that kernels
+/// take into a map in the transaction that makes the map.
+const MOST_TAKEN_OVER: usize = 32_768;
 
-/// The changes of the maps of clients in one table.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClientChanges {
-    /// Maps that forget the clients of endpoints.
-    pub(crate) forget: Vec<(Arc<SetDef>, HashSet<Value>)>,
-    /// Maps that are made anew with another timeout, and keep the clients of endpoints.
-    pub(crate) keep: Vec<(Arc<SetDef>, HashSet<Value>)>,
-    /// Clients that are forgotten, as they were read.
-    pub(crate) delete: Vec<(Arc<SetDef>, Vec<Key>)>,
-    /// Clients that are kept, with the time for which they are remembered.
-    pub(crate) restore: Vec<(Arc<SetDef>, Vec<ElementDump>)>,
-}
-
-impl ClientChanges {
-    /// The number of clients that are forgotten.
-    pub(crate) fn forgotten(&self) -> usize {
-        self.delete.iter().map(|(_, keys)| keys.len()).sum()
-    }
-
-    /// The number of clients that are added to maps.
-    pub(crate) fn restored(&self) -> usize {
-        self.restore.iter().map(|(_, clients)| clients.len()).sum()
-    }
-
-    /// Reads the clients of the maps that change, and completes the changes.
-    pub(crate) fn read(
-        &mut self,
-        transport: &mut dyn Transport,
-        table: &Table,
-    ) -> Result<(), TransportError> {
-        for (map, left) in &self.forget {
-            let clients = transport.read_elements(table, map)?.unwrap_or_default();
-            self.delete.push((map.clone(), clients_of(&clients, left, NEARLY_EXPIRED)));
-        }
-        for (map, endpoints) in self.keep.drain(..) {
-            let clients = transport.read_elements(table, &map)?.unwrap_or_default();
-            let kept = clients.into_iter().filter(|client| is_at(client, &endpoints));
-            self.restore.push((map.clone(), with_timeout(&map, kept)));
-        }
-        Ok(())
-    }
-
-    /// Compares the map of a pool with a dump. The clients that kube-proxy remembered at the same
-    /// endpoints are added.
-    pub(crate) fn compare(&mut self, pool: &RememberedPool, dump: &TableDump) {
-        let map = &pool.clients;
-        let endpoints: HashSet<Value> = pool.values().collect();
-        let known = dump.sets.get(&map.name);
-        let definition = known.and_then(|known| known.definition.as_ref().ok());
-        let is_kept = definition.is_some_and(|definition| definition.same_shape(map));
-        let is_replaced = definition.is_some_and(|definition| definition.same_fields(map));
-        let clients = known.and_then(|known| known.elements.as_deref()).unwrap_or_default();
-        let mut restored: HashMap<Key, ElementDump> = HashMap::new();
-        if is_kept {
-            let left: HashSet<Value> = clients
-                .iter()
-                .filter_map(value)
-                .filter(|endpoint| !endpoints.contains(endpoint))
-                .collect();
-            if !left.is_empty() {
-                self.delete.push((map.clone(), clients_of(clients, &left, NEARLY_EXPIRED)));
-                self.forget.push((map.clone(), left));
-            }
-        } else if is_replaced {
-            let kept = clients.iter().filter(|client| is_at(client, &endpoints));
-            restored.extend(kept.cloned().map(|client| (client.element.key, client)));
-        }
-        let remembered: HashSet<Key> = match is_kept {
-            true => clients.iter().map(|client| client.element.key).collect(),
-            false => HashSet::new(),
-        };
-        for (key, client) in upstream_clients(pool, dump) {
-            if !remembered.contains(&key) {
-                restored.entry(key).or_insert(client);
-            }
-        }
-        if !restored.is_empty() {
-            self.restore.push((map.clone(), with_timeout(map, restored.into_values())));
-        }
-    }
-}
-
-/// Forgets the clients that were remembered at endpoints while these left the pool. The first packet of
-/// a connection may have drawn such an endpoint just before the commit, and added it just after.
-pub(crate) fn look_again(
+/// Reads the clients in kube-proxy's sets into the dump of a table.
+pub(super) fn read_upstream(
     transport: &mut dyn Transport,
     table: &Table,
-    forget: &[(Arc<SetDef>, HashSet<Value>)],
+    dump: &mut TableDump,
 ) -> Result<(), TransportError> {
-    for (map, left) in forget {
-        let mut looks = 0;
-        loop {
-            let clients = transport.read_elements(table, map)?.unwrap_or_default();
-            let keys = clients_of(&clients, left, Duration::ZERO);
-            let mut transaction = Transaction::new();
-            transaction.delete_elements(table, map, keys);
-            if transaction.is_empty() {
-                break;
-            }
-            looks += 1;
-            match transport.commit(&transaction) {
-                Ok(_) => break,
-                Err(error) if error.is_missing() && looks < LOOKS => {
-                    tracing::debug!(err = %Chain(&error), "Clients timed out meanwhile");
-                }
-                Err(error) => return Err(error),
-            }
+    let mut left = MOST_TAKEN_OVER;
+    let sets = dump.sets.iter_mut().filter(|(name, _)| name.as_str().starts_with(UPSTREAM_PREFIX));
+    for (_, set) in sets {
+        let Ok(definition) = &set.definition else { continue };
+        let mut clients = Vec::new();
+        if left > 0 {
+            transport.scan_elements(table, definition, &mut |client| {
+                clients.push(client);
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
         }
+        set.elements = Some(clients);
+    }
+    if left == 0 {
+        tracing::warn!(
+            taken = MOST_TAKEN_OVER,
+            "kube-proxy remembers more clients of Services with affinity than are taken over"
+        );
     }
     Ok(())
 }
 
-/// The clients that kube-proxy's sets remember at the endpoints of a pool.
-fn upstream_clients(pool: &RememberedPool, dump: &TableDump) -> Vec<(Key, ElementDump)> {
+/// Returns the clients that kube-proxy remembered at the endpoints of a pool, as the pool's map is to
+/// remember them.
+pub(super) fn of_upstream(pool: &RememberedPool, dump: &TableDump) -> Vec<ElementDump> {
     // The sets are rare, and their names costly to make.
     if !dump.sets.keys().any(|name| name.as_str().starts_with(UPSTREAM_PREFIX)) {
         return Vec::new();
@@ -152,7 +62,9 @@ fn upstream_clients(pool: &RememberedPool, dump: &TableDump) -> Vec<(Key, Elemen
             (client.element.key, ElementDump { element, expires: client.expires })
         }))
     };
-    pool.upstream_sets().filter_map(known).flatten().collect()
+    let clients: HashMap<Key, ElementDump> =
+        pool.upstream_sets().filter_map(known).flatten().collect();
+    with_timeout(&pool.clients, clients.into_values())
 }
 
 /// The clients with the time that remains of their map's timeout; without those whose time is over.
@@ -166,21 +78,8 @@ fn with_timeout(map: &SetDef, clients: impl Iterator<Item = ElementDump>) -> Vec
     clients.filter_map(remaining).collect()
 }
 
-/// The keys of the clients that are remembered at `endpoints` for longer than `least`.
-fn clients_of(clients: &[ElementDump], endpoints: &HashSet<Value>, least: Duration) -> Vec<Key> {
-    let found = clients.iter().filter(|client| {
-        is_at(client, endpoints) && client.expires.is_none_or(|expires| expires > least)
-    });
-    found.map(|client| client.element.key).collect()
-}
-
-fn is_at(client: &ElementDump, endpoints: &HashSet<Value>) -> bool {
-    value(client).is_some_and(|endpoint| endpoints.contains(&endpoint))
-}
-
-fn value(client: &ElementDump) -> Option<Value> {
-    match client.element.data {
-        ElementData::Value(value) => Some(value),
-        ElementData::None | ElementData::Verdict(_) => None,
-    }
+/// The sweeps of the maps of a pool whose endpoints change.
+pub(super) fn sweeps(pool: &RememberedPool, is_due: bool) -> impl Iterator<Item = Sweep> + '_ {
+    let endpoints = || pool.values().collect();
+    pool.maps().map(move |map| Sweep { map: map.clone(), endpoints: endpoints(), is_due })
 }

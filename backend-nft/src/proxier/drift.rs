@@ -39,6 +39,9 @@ pub(super) fn find(
 ) -> Drift {
     let mut drift = Drift::default();
     for family in Family::ALL {
+        if !memory.families.get(family.into()) {
+            continue;
+        }
         let expected: HashSet<ObjectChange<'_>> = objects(expected.get(family.into())).collect();
         // Shared chains without a jump to them keep their rules until a full sync.
         let shared: HashSet<ChainName> =

@@ -5,25 +5,26 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    state::{PoolKind, State},
+    state::{PoolKind, ResolvedServicePort, State},
 };
 
 use super::{
     changes::{Changes, TableChange, difference},
+    clients,
     memory::{Memory, PlacedPort, TableMemory},
     ranges::RangeChange,
 };
 use crate::{
     layout::{
         ChainRules, Context, NftConfig,
-        affinity::RememberedPool,
+        affinity::{self, Earlier, RememberedPool},
         fixed::{self, FixedSet},
-        own,
+        names, own,
         service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
         source_ranges,
@@ -46,22 +47,28 @@ struct Desired {
     ranges: BTreeMap<SetName, Vec<Element>>,
     memory: TableMemory,
     slots: Vec<(ServicePortId, PoolSlots)>,
+    earlier: Vec<(ServicePortId, (Earlier, Instant))>,
 }
 
 /// Returns the changes that make the kernel hold `state`, given the dumps of what the kernel holds now,
-/// and the memory for after the commit.
+/// and the memory for after the commit. `known` is the memory of what the kernel should hold now, if there
+/// is one.
 pub(crate) fn plan(
     config: &NftConfig,
     state: &State,
     dumps: &PerFamily<Option<TableDump>>,
+    known: Option<&Memory>,
 ) -> (PerFamily<Changes>, Memory) {
     let mut memory = Memory::default();
+    memory.families = config.families;
     let mut changes = PerFamily::default();
     for family in config.families() {
         let dump = dumps.get(family.into()).as_ref();
         let context = Context::new(config, family, &state.node);
-        let mut desired = Desired::new(state, &context, &KernelSlots::from_dump(dump));
-        *changes.get_mut(family.into()) = compare(&config.table(family), &mut desired, dump);
+        let mut desired = Desired::new(state, &context, dump, known);
+        *changes.get_mut(family.into()) =
+            compare(&config.table(family), &mut desired, dump, known.is_none());
+        memory.earlier.extend(desired.earlier);
         for (id, slots) in desired.slots {
             memory.set_slots(id, slots);
         }
@@ -71,7 +78,14 @@ pub(crate) fn plan(
 }
 
 impl Desired {
-    fn new(state: &State, context: &Context<'_>, kernel: &KernelSlots) -> Self {
+    fn new(
+        state: &State,
+        context: &Context<'_>,
+        dump: Option<&TableDump>,
+        known: Option<&Memory>,
+    ) -> Self {
+        let kernel = KernelSlots::from_dump(dump);
+        let kernel_clients = KernelClients::from_dump(dump);
         let mut desired = Self {
             base_chains: fixed::base_chains().collect(),
             chains: BTreeMap::new(),
@@ -81,6 +95,7 @@ impl Desired {
             ranges: BTreeMap::new(),
             memory: TableMemory::default(),
             slots: Vec::new(),
+            earlier: Vec::new(),
         };
         desired.add_chains(fixed::chains(context));
         for set in FixedSet::all() {
@@ -108,11 +123,13 @@ impl Desired {
                 desired.add_element(set, Element::new(key));
             }
             shared.extend(entries.chains);
-            let own = own::objects(port, context);
+            let earlier = kernel_clients.earlier(port, known);
+            let own = own::objects(port, context, earlier.map(|(earlier, _)| earlier));
+            desired.earlier.extend(earlier.map(|earlier| (id.clone(), earlier)));
             desired.add_chains(own.chains);
             for pool in own.pools {
                 desired.add_set(pool.members.clone());
-                desired.add_set(pool.clients.clone());
+                pool.maps().for_each(|map| desired.add_set(map.clone()));
                 desired.pools.push(pool);
             }
             if let Some(ranges) = source_ranges::in_set(port) {
@@ -140,8 +157,14 @@ impl Desired {
     }
 }
 
-/// Compares a table with what it should hold.
-fn compare(table: &Table, desired: &mut Desired, dump: Option<&TableDump>) -> Changes {
+/// Compares a table with what it should hold. If it is not known what the kernel held, endpoints may have
+/// left pools whose clients are still there.
+fn compare(
+    table: &Table,
+    desired: &mut Desired,
+    dump: Option<&TableDump>,
+    is_unknown: bool,
+) -> Changes {
     let mut changes = Changes::default();
     let empty = TableDump {
         table: table.clone(),
@@ -164,8 +187,14 @@ fn compare(table: &Table, desired: &mut Desired, dump: Option<&TableDump>) -> Ch
     compare_chains(&mut changes, table.family, desired, dump, &replaced);
     compare_elements(&mut changes, desired, dump);
     for pool in &desired.pools {
-        compare_members(&mut changes, pool, dump);
-        changes.clients.compare(pool, dump);
+        let has_lost = compare_members(&mut changes, pool, dump);
+        if pool.maps().any(|map| dump.sets.contains_key(&map.name)) {
+            changes.sweeps.extend(clients::sweeps(pool, has_lost || is_unknown));
+        }
+        let remembered = clients::of_upstream(pool, dump);
+        if !remembered.is_empty() && !dump.sets.contains_key(&pool.clients.name) {
+            changes.restore.push((pool.clients.clone(), remembered));
+        }
     }
     changes
 }
@@ -306,15 +335,59 @@ fn compare_elements(changes: &mut Changes, desired: &mut Desired, dump: &TableDu
     }
 }
 
-/// Compares the set of a pool's endpoints.
-fn compare_members(changes: &mut Changes, pool: &RememberedPool, dump: &TableDump) {
+/// Compares the set of a pool's endpoints. Returns whether endpoints left.
+fn compare_members(changes: &mut Changes, pool: &RememberedPool, dump: &TableDump) -> bool {
     let set = &pool.members;
     let known = dump.sets.get(&set.name).filter(|known| {
         known.definition.as_ref().is_ok_and(|definition| definition.same_shape(set))
     });
     let known = known.and_then(|known| known.elements.as_ref()).into_iter().flatten();
     let (gone, come) = difference(known.map(|known| known.element.key), pool.elements());
+    let has_lost = !gone.is_empty();
     changes.change_own(set, gone, come);
+    has_lost
+}
+
+/// The timeouts that the kernel's maps of clients have, by the part of their names that identifies the
+/// Service port.
+#[derive(Default)]
+struct KernelClients<'a>(HashMap<&'a str, BTreeSet<(Option<Duration>, Duration)>>);
+
+impl<'a> KernelClients<'a> {
+    fn from_dump(dump: Option<&'a TableDump>) -> Self {
+        let mut clients = Self::default();
+        for (name, set) in dump.into_iter().flat_map(|dump| &dump.sets) {
+            if let Some((named, base)) = affinity::split_clients_map(name.as_str())
+                && let Ok(SetDef { timeout: Some(timeout), .. }) = set.definition
+            {
+                clients.0.entry(base).or_default().insert((named, timeout));
+            }
+        }
+        clients
+    }
+
+    /// The earlier maps of a Service port, and until when they are needed. Of several, those are meant
+    /// that remembered clients last.
+    fn earlier(
+        &self,
+        port: &ResolvedServicePort,
+        known: Option<&Memory>,
+    ) -> Option<(Earlier, Instant)> {
+        let wanted = port.affinity?;
+        if self.0.is_empty() {
+            return None;
+        }
+        let known = known.and_then(|known| known.earlier.get(&port.id));
+        let found = self.0.get(names::service_port_base(&port.id.name).as_str())?;
+        let found = found.iter().map(|&(named, timeout)| Earlier { named, timeout });
+        let mut found = found.filter(|found| found.named != Some(wanted));
+        let is_known = |found: &Earlier| known.is_some_and(|(known, _)| known == found);
+        let now = Instant::now();
+        match found.clone().find(|found| !is_known(found)) {
+            Some(last) => Some((last, now + last.outlasts(wanted))),
+            None => found.find_map(|_| known.copied().filter(|(_, until)| *until > now)),
+        }
+    }
 }
 
 /// The endpoints as the kernel has them in slots.

@@ -1,31 +1,33 @@
 //! A sync of changes alone, which trusts that the kernel holds what was synced.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
     time::Instant,
 };
 
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    state::State,
+    state::{ResolvedServicePort, State},
     transition::{Before, PortChange, Transition},
 };
 
 use super::{
     changes::{Changes, difference},
+    clients,
     memory::{Memory, PlacedPort},
     ranges,
 };
 use crate::{
     layout::{
         ChainRules, Context, NftConfig,
-        affinity::RememberedPool,
+        affinity::{Earlier, RememberedPool},
         fixed::{self, FixedSet},
         own::{self, OwnObjects},
         service_port::{Entries, PoolSlots, SlotRun},
         shared::SharedChain,
     },
-    ruleset::{ChainName, Element, Family, Key, SetName, Value},
+    ruleset::{ChainName, Element, Family, Key, SetDef, SetName},
 };
 
 /// The plan of a sync, while it is made.
@@ -43,6 +45,7 @@ struct Update<'a> {
 pub(crate) struct Commitment {
     /// The slots of Service ports that were compared; default for Service ports that are gone.
     slots: Vec<(ServicePortId, PoolSlots)>,
+    earlier: Vec<(ServicePortId, Option<(Earlier, Instant)>)>,
     tables: PerFamily<TableUpdate>,
 }
 
@@ -85,6 +88,14 @@ pub(crate) fn plan(
             update.compare_port(PortChange { id: &port.id, before: Some(port), after });
         }
     }
+    // Maps of clients that are of no more use go.
+    let now = Instant::now();
+    for (id, _) in
+        memory.earlier.iter().filter(|(id, (_, until))| *until <= now && !change.has_port(id))
+    {
+        let port = before.port(id);
+        update.compare_port(PortChange { id, before: port, after: port });
+    }
     for family in config.families() {
         update.count_common(family);
     }
@@ -96,6 +107,12 @@ impl Commitment {
     pub(crate) fn remember(self, memory: &mut Memory) {
         for (id, slots) in self.slots {
             memory.set_slots(id, slots);
+        }
+        for (id, earlier) in self.earlier {
+            match earlier {
+                Some(earlier) => memory.earlier.insert(id, earlier),
+                None => memory.earlier.remove(&id),
+            };
         }
         for (table, update) in
             [(&mut memory.tables.v4, self.tables.v4), (&mut memory.tables.v6, self.tables.v6)]
@@ -176,12 +193,33 @@ impl<'a> Update<'a> {
         for element in new_entries.common {
             *table.common.entry(element).or_default() += 1;
         }
-        let old_own = old.map(|old| own::objects(old.port, &before)).unwrap_or_default();
-        let new_own = new.map(|new| own::objects(new.port, &after)).unwrap_or_default();
+        let earlier = self.earlier(port);
+        let old_own = old.map(|old| own::objects(old.port, &before, self.memory.earlier(id)));
+        let new_own =
+            new.map(|new| own::objects(new.port, &after, earlier.map(|(earlier, _)| earlier)));
+        let (old_own, new_own) = (old_own.unwrap_or_default(), new_own.unwrap_or_default());
+        if earlier.is_some() || self.memory.earlier.contains_key(id) {
+            self.commitment.earlier.push((id.clone(), earlier));
+        }
+        let changes = self.changes.get_mut(id.family);
+        let table = self.commitment.tables.get_mut(id.family);
         let replaced = ranges::compare(changes, port).into_iter().collect();
         compare_own(changes, table, old_own, new_own, replaced);
         let slots = new.map(|new| new.clone().into_slots()).unwrap_or_default();
         self.commitment.slots.push((id.clone(), slots));
+    }
+
+    /// The earlier maps of clients that a Service port needs after the sync, and until when.
+    fn earlier(&self, port: PortChange<'_>) -> Option<(Earlier, Instant)> {
+        let affinity =
+            |port: Option<&Arc<ResolvedServicePort>>| port.and_then(|port| port.affinity);
+        let (before, after) = (affinity(port.before)?, affinity(port.after)?);
+        let now = Instant::now();
+        if before == after {
+            return self.memory.earlier.get(port.id).copied().filter(|(_, until)| *until > now);
+        }
+        let earlier = Earlier::of(before);
+        Some((earlier, now + earlier.outlasts(after)))
     }
 
     /// Elements that several Service ports need are added with the first and deleted with the
@@ -257,43 +295,25 @@ fn compare_runs(
     }
 }
 
-/// Compares the pools that remember clients. Returns the maps that are made anew: every rule that uses
-/// such a map must be made anew, too.
-fn compare_pools(
-    changes: &mut Changes,
-    old: Vec<RememberedPool>,
-    new: Vec<RememberedPool>,
-) -> HashSet<SetName> {
-    let mut replaced = HashSet::new();
-    let mut old: HashMap<SetName, RememberedPool> =
-        old.into_iter().map(|pool| (pool.clients.name.clone(), pool)).collect();
+/// Compares the pools that remember clients.
+fn compare_pools(changes: &mut Changes, old: &[RememberedPool], new: &[RememberedPool]) {
+    let sets = |pools: &[RememberedPool]| -> BTreeMap<SetName, Arc<SetDef>> {
+        let sets = pools.iter().flat_map(|pool| pool.maps().chain([&pool.members]));
+        sets.map(|set| (set.name.clone(), set.clone())).collect()
+    };
+    let (mut gone, mut come) = (sets(old), sets(new));
+    come.retain(|name, _| gone.remove(name).is_none());
+    changes.delete_sets.extend(gone.into_keys());
+    changes.add_sets.extend(come.into_values());
     for pool in new {
-        let Some(before) = old.remove(&pool.clients.name) else {
-            changes.change_own(&pool.members, Vec::new(), pool.elements().collect());
-            changes.add_sets.extend([pool.members, pool.clients]);
-            continue;
-        };
-        let known = before.elements().map(|element| element.key);
-        let (gone, come) = difference(known, pool.elements());
-        changes.change_own(&pool.members, gone, come);
-        let endpoints: HashSet<Value> = pool.values().collect();
-        if before.clients.same_shape(&pool.clients) {
-            let left: HashSet<Value> =
-                before.values().filter(|endpoint| !endpoints.contains(endpoint)).collect();
-            if !left.is_empty() {
-                changes.clients.forget.push((pool.clients, left));
-            }
-        } else {
-            // The timeout is another. Not every kernel changes that of a map that exists.
-            replaced.insert(pool.clients.name.clone());
-            changes.delete_sets.push(pool.clients.name.clone());
-            changes.add_sets.push(pool.clients.clone());
-            changes.clients.keep.push((pool.clients, endpoints));
+        let before = old.iter().find(|old| old.members.name == pool.members.name);
+        let known = before.into_iter().flat_map(|before| before.elements());
+        let (gone, come) = difference(known.map(|element| element.key), pool.elements());
+        if before.is_some() && !(gone.is_empty() && come.is_empty()) {
+            changes.sweeps.extend(clients::sweeps(pool, !gone.is_empty()));
         }
+        changes.change_own(&pool.members, gone, come);
     }
-    let gone = old.into_values().flat_map(|pool| [pool.members, pool.clients]);
-    changes.delete_sets.extend(gone.map(|set| set.name.clone()));
-    replaced
 }
 
 /// Compares the chains and sets of a Service port alone. The chains that use a set in `replaced` must be
@@ -303,9 +323,9 @@ fn compare_own(
     table: &mut TableUpdate,
     old: OwnObjects,
     new: OwnObjects,
-    mut replaced: HashSet<SetName>,
+    replaced: HashSet<SetName>,
 ) {
-    replaced.extend(compare_pools(changes, old.pools, new.pools));
+    compare_pools(changes, &old.pools, &new.pools);
     let mut old_chains: HashMap<ChainName, ChainRules> =
         old.chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
     for chain in new.chains {

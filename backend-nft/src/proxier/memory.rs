@@ -1,8 +1,9 @@
 //! The memory between syncs: what the kernel holds that is not in the resolved state.
 //!
-//! Core remembers what was synced. Three things are known to this backend alone: the slots of
+//! Core remembers what was synced. Four things are known to this backend alone: the slots of
 //! endpoints where the slots do not follow from the pool, counts of elements that several
-//! Service ports need, and chains that are not deleted yet. Everything else is a function of the
+//! Service ports need, chains that are not deleted yet, and maps of clients with an earlier
+//! timeout. Everything else is a function of the
 //! state ([`crate::layout`]).
 
 use std::{
@@ -18,6 +19,7 @@ use switchyard_core::{
 
 use crate::{
     layout::{
+        affinity::Earlier,
         fixed::FixedSet,
         service_port::PoolSlots,
         shared::SharedChain,
@@ -29,7 +31,12 @@ use crate::{
 /// What the kernel holds besides the state that was synced.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
+    /// The families that this is about.
+    pub(crate) families: PerFamily<bool>,
     slots: HashMap<ServicePortId, PoolSlots>,
+    /// The earlier maps of clients of Service ports whose timeout was changed, and when these maps are
+    /// of no more use.
+    pub(crate) earlier: HashMap<ServicePortId, (Earlier, Instant)>,
     pub(crate) tables: PerFamily<TableMemory>,
 }
 
@@ -42,6 +49,16 @@ impl Memory {
         } else {
             self.slots.insert(id, slots);
         }
+    }
+
+    /// The earlier maps of clients that a Service port still needs.
+    pub(crate) fn earlier(&self, id: &ServicePortId) -> Option<Earlier> {
+        self.earlier.get(id).map(|(earlier, _)| *earlier)
+    }
+
+    /// When the next earlier maps are of no more use.
+    pub(crate) fn earlier_until(&self) -> Option<Instant> {
+        self.earlier.values().map(|(_, until)| *until).min()
     }
 
     /// Returns a Service port that was synced, with the slots of its endpoints.

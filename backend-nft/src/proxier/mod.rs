@@ -12,33 +12,42 @@ mod full;
 mod incremental;
 mod memory;
 mod ranges;
+mod refused;
+mod sweeper;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
     error::Chain,
-    model::{PerFamily, Spread},
+    model::{IpFamily, PerFamily, Spread},
     proxier::{self, Abilities, Mode, Proxier, ProxierError, SyncReport},
     state::{NodeState, State},
     transition::Transition,
 };
 use switchyard_interfaces::route_localnet;
 
-use self::{changes::Changes, memory::Memory};
+use self::{
+    changes::Changes,
+    memory::Memory,
+    sweeper::{Sweep, Sweeper},
+};
 use crate::{
     backend::delete_tables,
     layout::{NftConfig, drawing::MOST_HASHED},
     monitor::Monitor,
     probe::probe_hashes,
     ruleset::{
-        Elements, Family, SetDef, TableDump, Transaction, Transport, TransportError, Value,
+        Elements, Family, Table, TableDump, Transaction, Transport, TransportError,
         netlink::Listener,
     },
 };
 
-/// How often a full sync is tried if other programs change our tables at the same time.
+/// How often a full sync is tried if other programs change our tables at the same time. The last attempt
+/// changes them whatever the others do, and is not trusted by the next sync.
 const ATTEMPTS: usize = 5;
+/// The time after which an attempt that is not trusted is followed by another sync.
+const DOUBTED_FOR: Duration = Duration::from_secs(1);
 /// The age at which an unused chain is deleted. Kernels before 6.2 keep references from elements of
 /// maps for a moment after a commit, and refuse to delete the chains that the elements led to; upstream
 /// waits as long.
@@ -56,6 +65,9 @@ pub const ABILITIES: Abilities = Abilities::PARITY
 pub struct NftProxier {
     config: NftConfig,
     transport: Box<dyn Transport>,
+    sweeper: Sweeper,
+    /// The netlink ports from which this backend commits; none if its commits have no fixed ports.
+    own_ports: Vec<u32>,
     /// What the kernel holds besides the state that was synced; `None` if unknown.
     memory: Option<Memory>,
     /// Whether the kernel routed loopback addresses at the last sync that needed so.
@@ -82,10 +94,29 @@ impl NftProxier {
         Ok(Self { hashes: hashes.is_ok(), ..Self::new(config, transport) })
     }
 
-    /// Creates a backend that programs through `transport`, for a kernel with hashes. Does not touch the
-    /// kernel.
+    /// Creates a backend that programs through `transport`, for a kernel with hashes. Programs nothing
+    /// yet.
     pub fn new(config: NftConfig, transport: Box<dyn Transport>) -> Self {
-        Self { config, transport, memory: None, routes_localnet: true, hashes: true }
+        let mut sweeper = Sweeper::new(config.transport);
+        let mut transport = transport;
+        let mut own_ports = Vec::new();
+        if let Some(port) = transport.port() {
+            // The transports that cannot be opened now are opened when they are needed; what they commit is
+            // then taken for another program's.
+            let ports = sweeper.open().unwrap_or_default();
+            ports.iter().for_each(|&port| transport.disregard(port));
+            own_ports = ports;
+            own_ports.push(port);
+        }
+        Self {
+            config,
+            transport,
+            sweeper,
+            own_ports,
+            memory: None,
+            routes_localnet: true,
+            hashes: true,
+        }
     }
 
     /// Has the kernel route loopback addresses, if node ports are served on them. A failure is no
@@ -107,89 +138,112 @@ impl NftProxier {
         self.routes_localnet = routed.is_ok();
     }
 
-    fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, TransportError> {
-        let (Some(memory), Some(before), false) = (&self.memory, change.before(), change.compare())
+    fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let config = self.config.programmed(change);
+        let memory = self.memory.as_ref().filter(|memory| memory.families == config.families);
+        let (Some(memory), Some(before), false) = (memory, change.before(), change.compare())
         else {
-            return self.sync_full(change);
+            return self.sync_full(&config, change);
         };
-        let (mut changes, commitment) = incremental::plan(&self.config, memory, before, change);
-        for family in self.config.families() {
-            let clients = &mut changes.get_mut(family.into()).clients;
-            clients.read(self.transport.as_mut(), &self.config.table(family))?;
-        }
-        let forget = take_forgotten(&mut changes);
-        let (transactions, mut report) = into_transactions(&self.config, changes);
+        let (mut changes, commitment) = incremental::plan(&config, memory, before, change);
+        let sweeps = self.take_sweeps(&mut changes);
+        let (transactions, mut report) = into_transactions(&config, changes);
+        self.sweeper.keep(&sweeps);
         match self.commit(&transactions, &mut report) {
-            // A client that was to be forgotten has timed out since it was read.
-            Err(error) if error.is_missing() && !(forget.v4.is_empty() && forget.v6.is_empty()) => {
-                return self.sync_full(change);
+            // Perhaps another program has changed what the changes rely on, which a comparison shows.
+            Err(refused) if refused.error.contradicts_kernel() => {
+                tracing::debug!(
+                    err = %Chain(&refused.error),
+                    "Comparing everything, as a change was refused"
+                );
+                return self.sync_full(&config, change);
             }
-            result => result?,
+            Err(refused) => return Err(refused.named(&config, change)),
+            Ok(()) => {}
         }
         if let Some(memory) = &mut self.memory {
             commitment.remember(memory);
         }
-        self.forget_clients(&forget);
+        self.sweeper.sweep(sweeps);
         Ok(report)
     }
 
-    fn sync_full(&mut self, change: &Transition<'_>) -> Result<SyncReport, TransportError> {
+    fn sync_full(
+        &mut self,
+        config: &NftConfig,
+        change: &Transition<'_>,
+    ) -> Result<SyncReport, ProxierError> {
         let mut attempt = 1;
         let result = loop {
-            match self.try_sync_full(change) {
-                // What is missing has timed out since it was read.
-                Err(error) if attempt < ATTEMPTS && (error.is_conflict() || error.is_missing()) => {
+            match self.try_sync_full(config, change, attempt < ATTEMPTS) {
+                // What is missing was removed since it was read, if the transport knows no generations.
+                Err(refused)
+                    if attempt < ATTEMPTS
+                        && (refused.error.is_conflict()
+                            || !self.has_generations() && refused.error.is_missing()) =>
+                {
                     attempt += 1;
                 }
-                result => break result,
+                result => break result.map_err(|refused| refused.named(config, change)),
             }
         };
         self.transport.release();
         result
     }
 
-    fn try_sync_full(&mut self, change: &Transition<'_>) -> Result<SyncReport, TransportError> {
+    /// Reads what the kernel holds, and changes what differs. If nothing is `expected`, another program may
+    /// change our tables between the reading and the commit: the next sync reads again.
+    fn try_sync_full(
+        &mut self,
+        config: &NftConfig,
+        change: &Transition<'_>,
+        expected: bool,
+    ) -> Result<SyncReport, Refused> {
         let mut dumps = PerFamily::default();
-        for family in self.config.families() {
-            *dumps.get_mut(family.into()) =
-                self.transport.read(&self.config.table(family), Elements::Include)?;
+        for family in config.families() {
+            let table = config.table(family);
+            let dump = dumps.get_mut(family.into());
+            *dump = self.transport.read(&table, Elements::Include)?;
+            if let Some(dump) = dump {
+                clients::read_upstream(self.transport.as_mut(), &table, dump)?;
+            }
         }
-        let (mut changes, memory) = full::plan(&self.config, change.after(), &dumps);
+        let known = self.memory.as_ref();
+        let (mut changes, memory) = full::plan(config, change.after(), &dumps, known);
         let drift = self.memory.as_ref().zip(change.before()).map(|(known, before)| {
-            let (expected, _) = incremental::plan(&self.config, known, before, change);
+            let (expected, _) = incremental::plan(config, known, before, change);
             drift::find(&changes, &expected, known)
         });
-        let forget = take_forgotten(&mut changes);
-        let (mut transactions, mut report) = into_transactions(&self.config, changes);
+        let sweeps = self.take_sweeps(&mut changes);
+        let (mut transactions, mut report) = into_transactions(config, changes);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
-        if let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
+        if expected && let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
             for transaction in &mut transactions {
                 transaction.expect_generation(generation);
             }
         }
+        self.sweeper.keep(&sweeps);
         self.commit(&transactions, &mut report)?;
-        self.memory = Some(memory);
+        self.memory = expected.then_some(memory);
         self.delete_unused_chains();
-        self.forget_clients(&forget);
+        self.sweeper.sweep(sweeps);
         Ok(report)
     }
 
-    /// Forgets clients that were added to maps during the commit. A client that cannot be forgotten is
-    /// looked for again by a full sync.
-    fn forget_clients(&mut self, forget: &PerFamily<Forgotten>) {
-        for family in self.config.families() {
-            let forget = forget.get(family.into());
-            if let Err(error) =
-                clients::look_again(self.transport.as_mut(), &self.config.table(family), forget)
-            {
-                tracing::warn!(
-                    err = %Chain(&error),
-                    "Cannot forget clients of removed endpoints; comparing everything at the next sync"
-                );
-                self.memory = None;
-            }
-        }
+    /// Whether the kernel refuses a commit if another program has changed a table since it was read.
+    fn has_generations(&self) -> bool {
+        self.transport.port().is_some()
+    }
+
+    /// Takes the sweeps out of the changes of both families.
+    fn take_sweeps(&self, changes: &mut PerFamily<Changes>) -> Vec<(Table, Sweep)> {
+        let of_family = |family: Family| {
+            let sweeps = std::mem::take(&mut changes.get_mut(family.into()).sweeps);
+            let table = self.config.table(family);
+            sweeps.into_iter().map(move |sweep| (table.clone(), sweep))
+        };
+        self.config.families().flat_map(of_family).collect()
     }
 
     /// Commits the transactions, one after the other.
@@ -197,22 +251,23 @@ impl NftProxier {
         &mut self,
         transactions: &[Transaction],
         report: &mut SyncReport,
-    ) -> Result<(), TransportError> {
+    ) -> Result<(), Refused> {
         for transaction in transactions.iter().filter(|transaction| !transaction.is_empty()) {
             // Rendered only if this level is enabled.
             tracing::trace!(target: "switchyard_nft::v9", rules = %transaction, "Committing");
-            let stats = self.transport.commit(transaction).inspect_err(|_| {
+            let stats = self.transport.commit(transaction).map_err(|error| {
                 // A part of the sync was done.
                 if report.messages > 0 {
                     self.memory = None;
                 }
+                Refused { error, transaction: transaction.clone().into() }
             })?;
             report.commit += stats.commit;
             report.bytes += stats.bytes;
             report.messages += stats.operations;
             if stats.overtaken {
                 self.memory = None;
-                return Err(TransportError::Conflict);
+                return Err(TransportError::Conflict.into());
             }
         }
         Ok(())
@@ -292,25 +347,33 @@ impl Proxier for NftProxier {
     /// Blocks for as long as the kernel takes to commit.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let cleanup_failed = !self.delete_stale_chains();
-        let mut report = self
-            .sync_changes(change)
-            .map_err(|error| Self::error("cannot program the tables", error))?;
-        // Only now: the tables keep other hosts from loopback addresses.
-        self.route_localnet(&change.after().node);
+        let mut report = self.sync_changes(change)?;
+        // Only now that the tables keep other hosts from loopback addresses.
+        if change.programs(IpFamily::V4) {
+            self.route_localnet(&change.after().node);
+        }
         report.cleanup_failed = cleanup_failed;
+        let earlier_until = self.memory.as_ref().and_then(|memory| memory.earlier_until());
+        report.revisit_after = match self.memory {
+            Some(_) => earlier_until.map(|until| until.saturating_duration_since(Instant::now())),
+            None => Some(DOUBTED_FOR),
+        };
         Ok(report)
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.memory = None;
+        self.sweeper.clear();
         delete_tables(&self.config, self.transport.as_mut())
     }
 
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
         // Commits of other programs look like those of a program that this backend runs.
-        let own = self.transport.port()?;
+        if self.own_ports.is_empty() {
+            return None;
+        }
         match Listener::open(
-            own,
+            &self.own_ports,
             self.config.families().map(|family| self.config.table(family)).collect(),
         ) {
             Ok(listener) => Some(Box::new(Monitor::new(listener))),
@@ -325,25 +388,35 @@ impl Proxier for NftProxier {
     }
 }
 
+/// A transaction that failed.
+struct Refused {
+    error: TransportError,
+    transaction: Box<Transaction>,
+}
+
+impl Refused {
+    /// The error with the parts that are the cause; none if everything is.
+    fn named(self, config: &NftConfig, change: &Transition<'_>) -> ProxierError {
+        let parts = refused::parts(config, change, &self.transaction, &self.error);
+        NftProxier::error("cannot program the tables", self.error).of_parts(parts)
+    }
+}
+
+impl From<TransportError> for Refused {
+    fn from(error: TransportError) -> Self {
+        Self { error, transaction: Box::default() }
+    }
+}
+
 /// Returns the transaction that makes a kernel without the tables hold `state`, always in the same
 /// order.
 pub fn render(config: &NftConfig, state: &State) -> Transaction {
-    let (mut changes, _) = full::plan(config, state, &PerFamily::default());
+    let (mut changes, _) = full::plan(config, state, &PerFamily::default(), None);
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }
     let ([_, transaction, _], _) = into_transactions(config, changes);
     transaction
-}
-
-/// Maps of clients, and the endpoints whose clients each map forgets.
-type Forgotten = Vec<(Arc<SetDef>, HashSet<Value>)>;
-
-fn take_forgotten(changes: &mut PerFamily<Changes>) -> PerFamily<Forgotten> {
-    PerFamily {
-        v4: std::mem::take(&mut changes.v4.clients.forget),
-        v6: std::mem::take(&mut changes.v6.clients.forget),
-    }
 }
 
 /// Returns the transactions for the changes of both families, in the order of [`Changes::split`].

@@ -2,22 +2,24 @@
 //! come and go. Clients are put into the maps by `nft`, as rules would put them there.
 
 use std::{
-    cell::Cell,
+    net::Ipv4Addr,
+    ops::ControlFlow,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use serde_json::json;
 use switchyard_core::{
     objects::Event,
-    testing::{endpoint, service, slice},
+    testing::{endpoint, service, slice, until},
 };
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{TransportKind, testing::InterceptingTransport},
+use switchyard_nft::ruleset::{
+    Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table, Transaction,
+    Transport, TransportKind, Value,
 };
 
 use crate::common::{clients, config, in_namespace, nft, open, ruleset, start};
@@ -48,10 +50,52 @@ fn remember(client: &str, number: u16, seconds: u32) {
     nft(&format!("add element ip kube-proxy {map} {{ {client} expires {seconds}s : {endpoint} }}"));
 }
 
+/// Has the Service remember this many clients at an endpoint.
+fn remember_many(count: u32, number: u16) {
+    let many: Vec<String> = (0..count)
+        .map(|n| format!("{} : 10.244.0.{number} . 80", Ipv4Addr::from(0xac10_0000 + n)))
+        .collect();
+    nft(&format!("add element ip kube-proxy {} {{ {} }}", clients(), many.join(", ")));
+}
+
+/// Whether a client is remembered at an endpoint.
+fn is_remembered_at(number: u16) -> bool {
+    let table = Table::new(Family::Ip, "kube-proxy");
+    let map = clients_definition(&table);
+    let wanted = Value::new().address(Ipv4Addr::from(0x0af4_0000 + u32::from(number)).into());
+    let wanted = ElementData::Value(wanted.port(80));
+    let mut is_found = false;
+    let mut visit = |client: ElementDump| {
+        is_found |= client.element.data == wanted;
+        if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    assert!(open_netlink().scan_elements(&table, &map, &mut visit).expect("readable"));
+    is_found
+}
+
+/// The definition of the map of clients as the kernel has it.
+fn clients_definition(table: &Table) -> Arc<SetDef> {
+    let dump = open_netlink().read(table, Elements::Omit).expect("readable").expect("a table");
+    dump.sets[clients().as_str()].definition.clone().expect("a map").into()
+}
+
+fn open_netlink() -> Box<dyn Transport> {
+    TransportKind::Netlink.open().expect("netlink is there")
+}
+
 /// The clients that are remembered, as nft lists them: with the number of seconds that remain, and the
 /// endpoint.
 fn remembered() -> Vec<(String, u64, String)> {
-    let listed = nft(&format!("list map ip kube-proxy {}", clients()));
+    remembered_by(&clients())
+}
+
+/// The clients in the map of a timeout in seconds.
+fn remembered_in(timeout: u32) -> Vec<(String, u64, String)> {
+    remembered_by(&format!("clients-{timeout}s-{BASE}"))
+}
+
+fn remembered_by(map: &str) -> Vec<(String, u64, String)> {
+    let listed = nft(&format!("list map ip kube-proxy {map}"));
     let Some((_, elements)) = listed.split_once("elements = {") else { return Vec::new() };
     let (elements, _) = elements.split_once('}').expect("a closed list");
     let mut found: Vec<_> = elements
@@ -112,51 +156,73 @@ fn clients_of_endpoints_that_left_are_forgotten() {
         node.sync([endpoints([1, 2, 3, 4])]);
         assert_eq!(remembered().len(), 4);
         node.sync([endpoints([1, 3, 4])]);
-        assert_eq!(names(&remembered()), ["10.0.0.1", "10.0.0.3"]);
+        until("clients are forgotten", || names(&remembered()) == ["10.0.0.1", "10.0.0.3"]);
         // The same when everything is compared.
         node.apply([endpoints([3, 4])]);
         node.tracker.request_comparison();
         node.try_sync().expect("a sync");
+        until("clients are forgotten", || names(&remembered()) == ["10.0.0.3"]);
         let found = remembered();
-        assert_eq!(names(&found), ["10.0.0.3"]);
         assert_eq!(found[0].2, "10.244.0.3 . 80");
         assert!(found[0].1 > 2_900, "the time goes on: {found:?}");
     });
 }
 
-/// A packet may add a client at any time: also after the clients were read, and before the commit.
+/// What a flood of connections does: clients come all the time, and more than can be read at once.
 #[test]
-fn clients_that_come_and_go_during_a_commit_do_no_harm() {
+fn no_sync_waits_for_clients() {
     in_namespace(|| {
         let mut node = start(config());
-        node.sync([sticky(10_800), endpoints([1, 2, 3])]);
-        remember("10.0.0.1", 1, 3_000);
-        remember("10.0.0.2", 2, 3_000);
-        let map = clients();
-        let commits = Arc::new(AtomicU32::new(0));
-        let count = commits.clone();
-        let meddle = Cell::new(false);
-        let hook = move |transaction: &switchyard_nft::ruleset::Transaction| {
-            count.fetch_add(1, Ordering::Relaxed);
-            if transaction.to_string().contains("delete element ip kube-proxy clients-")
-                && !meddle.replace(true)
-            {
-                nft(&format!(
-                    "add element ip kube-proxy {map} {{ 10.0.0.9 : 10.244.0.2 . 80 }}; \
-                     delete element ip kube-proxy {map} {{ 10.0.0.2 }}"
-                ));
+        node.sync([sticky(10_800), endpoints([1, 2])]);
+        remember_many(70_000, 2);
+        let stop = AtomicBool::new(false);
+        let table = Table::new(Family::Ip, "kube-proxy");
+        let (map, mut flood) = (clients_definition(&table), open_netlink());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for client in 0..20_000u32 {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let key = Key::new().address(Ipv4Addr::from(0x0b00_0000 + client).into());
+                    let at = Value::new().address(Ipv4Addr::new(10, 244, 0, 1).into()).port(80);
+                    let mut transaction = Transaction::new();
+                    transaction.add_elements(&table, &map, vec![Element::value(key, at)]);
+                    flood.commit(&transaction).expect("a client");
+                    thread::sleep(Duration::from_millis(2));
+                }
+            });
+            // Syncs of changes, of everything, and of a program that starts.
+            for proxy in 0..2 {
+                node.sync([endpoints([1])]);
+                let other = service(&format!("other-{proxy}"), &format!("10.96.1.{proxy}"));
+                node.sync([other.port("http", "TCP", 80).apply()]);
+                node.full();
+                node.sync([endpoints([1, 2])]);
+                assert_eq!(node.restart(open()).added, 0);
             }
-            Ok(())
-        };
-        let inner = TransportKind::Netlink.open().expect("netlink is there");
-        let transport = InterceptingTransport::new(inner, hook);
-        node.proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
-        node.full();
-        assert_eq!(remembered().len(), 2);
-        node.sync([endpoints([1, 3])]);
-        assert_eq!(names(&remembered()), ["10.0.0.1"]);
-        assert!(!ruleset().contains("10.244.0.2 "), "{}", ruleset());
-        assert!(commits.load(Ordering::Relaxed) > 0);
+            node.sync([endpoints([1])]);
+            until("clients are forgotten", || !is_remembered_at(2));
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(is_remembered_at(1), "the others are remembered");
+    });
+}
+
+/// What a sweep does not know: a client that comes after the map was read, before the endpoint leaves the
+/// set of the pool's endpoints; a crash between the commit and the sweep.
+#[test]
+fn a_start_forgets_clients_of_endpoints_that_left() {
+    in_namespace(|| {
+        let mut node = start(config());
+        node.sync([sticky(10_800), endpoints([1, 2])]);
+        node.sync([endpoints([1])]);
+        drop(node);
+        remember("10.0.0.2", 2, 3_000);
+        remember("10.0.0.1", 1, 3_000);
+        let mut node = start(config());
+        node.sync([sticky(10_800), endpoints([1])]);
+        until("clients are forgotten", || names(&remembered()) == ["10.0.0.1"]);
     });
 }
 
@@ -164,25 +230,74 @@ fn clients_that_come_and_go_during_a_commit_do_no_harm() {
 fn another_timeout_keeps_clients() {
     in_namespace(|| {
         let mut node = start(config());
-        node.sync([sticky(10_800), endpoints([1, 2])]);
-        remember("10.0.0.1", 1, 3_000);
-        remember("10.0.0.2", 2, 30);
-        for (timeout, most) in [(60, 60), (20_000, 60)] {
-            node.sync([sticky(timeout)]);
-            let found = remembered();
-            assert_eq!(names(&found), ["10.0.0.1", "10.0.0.2"], "{timeout}");
-            assert!(found[0].1 <= most && found[0].1 > 30, "{found:?}");
-            assert!(found[1].1 <= 30, "{found:?}");
+        node.sync([sticky(10_800), endpoints([1, 2, 3])]);
+        remember_many(70_000, 1);
+        remember("10.0.0.2", 2, 3_000);
+        let looked_up = || -> Vec<String> {
+            let listed = nft(&format!("list chain ip kube-proxy service-{BASE}"));
+            let map = |line: &str| Some(line.split_once("ip saddr map @clients-")?.1.to_owned());
+            let maps = listed.lines().filter_map(map);
+            maps.filter_map(|map| Some(map.split_once('-')?.0.to_owned())).collect()
+        };
+        // Clients are looked up in the map of the new timeout, then in the earlier one. Going back is as
+        // good: the clients are still there.
+        for (timeout, maps) in
+            [(60, ["60s", "10800s"]), (10_800, ["10800s", "60s"]), (7_200, ["7200s", "10800s"])]
+        {
+            let report = node.sync([sticky(timeout)]);
+            assert_eq!(looked_up(), maps);
+            assert!(report.messages < 50, "nothing is copied: {report:?}");
+            let most = Duration::from_secs(timeout.min(10_800).into());
+            assert!(report.revisit_after.is_some_and(|wait| wait <= most), "{report:?}");
+            assert_eq!(remembered_in(10_800).len(), 70_001);
         }
-        // The Service port leads to the map as before.
-        let listed = nft(&format!("list chain ip kube-proxy service-{BASE}"));
-        assert!(listed.contains(&format!("ip saddr map @{}", clients())), "{listed}");
-        // The same when everything is compared.
+        // Endpoints that leave are forgotten in both.
+        node.sync([endpoints([1, 3])]);
+        until("clients are forgotten", || remembered_in(10_800).len() == 70_000);
+        // The same after a restart, and when everything is compared.
+        assert_eq!(node.restart(open()).added, 0);
+        let drift = node.full().drift;
+        assert!(drift.is_none(), "{drift:?}");
         node.apply([sticky(500)]);
         node.tracker.request_comparison();
         node.try_sync().expect("a sync");
-        assert_eq!(names(&remembered()), ["10.0.0.1", "10.0.0.2"]);
-        assert!(nft(&format!("list map ip kube-proxy {}", clients())).contains("timeout 8m20s"));
+        assert_eq!(looked_up(), ["500s", "7200s"]);
+        // Without affinity, all maps go.
+        node.sync([service("sticky", "10.96.0.7,fd00:10:96::7").port("http", "TCP", 80).apply()]);
+        assert!(!ruleset().contains("map clients-"), "{}", ruleset());
+    });
+}
+
+#[test]
+fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
+    in_namespace(|| {
+        let mut node = start(config());
+        node.sync([sticky(10_800), endpoints([1, 2])]);
+        let wait = node.sync([sticky(1)]).revisit_after.expect("a revisit");
+        assert!(ruleset().contains("map clients-10800s-"));
+        thread::sleep(wait + Duration::from_millis(50));
+        // What the runner does then.
+        let report = node.sync([]);
+        assert_eq!(report.revisit_after, None);
+        assert!(!ruleset().contains("clients-10800s-"), "{}", ruleset());
+        assert!(node.full().drift.is_none());
+    });
+}
+
+/// Maps had no timeout in their names.
+#[test]
+fn clients_in_a_map_of_an_earlier_version_are_looked_up() {
+    in_namespace(|| {
+        nft(&format!(
+            "add table ip kube-proxy; add map ip kube-proxy clients-{BASE} {{ \
+             typeof ip saddr : ip daddr . tcp dport; flags dynamic,timeout; timeout 3h; }}"
+        ));
+        let mut node = start(config());
+        node.sync([sticky(10_800), endpoints([1])]);
+        let listed = nft(&format!("list chain ip kube-proxy service-{BASE}"));
+        for map in ["clients-10800s-", "clients-"] {
+            assert!(listed.contains(&format!("ip saddr map @{map}{BASE}")), "{listed}");
+        }
     });
 }
 
@@ -262,7 +377,8 @@ fn endpoints_of_others_are_not_remembered_for_long() {
         nft(&format!("add element ip kube-proxy {map} {{ 10.0.0.1 : 192.0.2.1 . 80 }}"));
         let compared = node.full();
         assert!(compared.drift.is_none(), "clients are no drift: {:?}", compared.drift);
-        assert!(remembered().is_empty());
+        assert_eq!(node.restart(open()).added, 0);
+        until("clients are forgotten", || remembered().is_empty());
         // The set of endpoints is compared, too.
         nft(&format!("flush set ip kube-proxy endpoints-{BASE}"));
         let drift = node.full().drift;
@@ -279,15 +395,10 @@ fn a_service_remembers_many_clients() {
         node.sync([sticky(10_800), endpoints([1])]);
         let listed = nft(&format!("list map ip kube-proxy {}", clients()));
         assert!(listed.contains("size 524288"), "{listed}");
-        let many = (0..70_000u32).map(|n| {
-            let client = std::net::Ipv4Addr::from(0xac10_0000 + n);
-            format!("{client} : 10.244.0.1 . 80")
-        });
-        let many: Vec<String> = many.collect();
-        nft(&format!("add element ip kube-proxy {} {{ {} }}", clients(), many.join(", ")));
+        remember_many(70_000, 1);
         // All go with their endpoint.
         let report = node.sync([endpoints([2])]);
-        assert!(report.removed > 70_000, "{report:?}");
-        assert!(remembered().is_empty());
+        assert!(report.messages < 50, "{report:?}");
+        until("clients are forgotten", || remembered().is_empty());
     });
 }

@@ -4,14 +4,19 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex},
 };
 
-use switchyard_core::testing::conformance::{Damage, Refusals, Subject};
+use switchyard_core::{
+    model::IpFamily,
+    testing::conformance::{Damage, Refusals, RefusedPart, Subject},
+};
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
-        ChainDump, ChainName, Element, ElementData, Elements, Family, Field, SetDef, SetDump,
-        SetName, Table, TableDump, Transport, TransportError, TransportKind, json::JsonTransport,
+        ChainDump, ChainName, Element, ElementData, Elements, Family, Field, OperationKind, Rule,
+        SetData, SetDef, SetDump, SetName, Statement, Table, TableDump, Transaction, Transport,
+        TransportError, TransportKind, Verdict, json::JsonTransport,
         testing::InterceptingTransport,
     },
 };
@@ -25,6 +30,7 @@ switchyard_core::conformance!(json, Nft::by_json(), without a monitor);
 #[derive(Default)]
 struct Nft {
     refusals: Refusals,
+    refused_part: Arc<Mutex<Option<RefusedPart>>>,
     /// The program `nft` that commits and reads; none for netlink.
     program: Option<PathBuf>,
 }
@@ -70,7 +76,11 @@ impl Subject for Nft {
 
     fn open(&self) -> NftProxier {
         let refusals = self.refusals.clone();
-        let transport = InterceptingTransport::new(self.transport(), move |_| {
+        let refused_part = self.refused_part.clone();
+        let transport = InterceptingTransport::altering(self.transport(), move |transaction| {
+            if let Some(part) = &*refused_part.lock().expect("no panic") {
+                spoil(transaction, part);
+            }
             match refusals.is_next_refused() {
                 true => Err(TransportError::Malformed("refused by a test".to_owned())),
                 false => Ok(()),
@@ -167,6 +177,10 @@ impl Subject for Nft {
         self.refusals.count()
     }
 
+    fn refuse_part(&self, part: Option<&RefusedPart>) {
+        *self.refused_part.lock().expect("no panic") = part.cloned();
+    }
+
     fn author(&self) -> Option<&'static str> {
         Some("nft (process ")
     }
@@ -178,6 +192,41 @@ impl Subject for Nft {
 
     fn events(&self) -> usize {
         40
+    }
+}
+
+/// Has what a part adds lead to a chain that is not there, which the kernel refuses.
+fn spoil(transaction: &mut Transaction, part: &RefusedPart) {
+    let nowhere = || Verdict::Goto("nowhere".into());
+    let is_of = |family: IpFamily, table: &Table| IpFamily::from(table.family) == family;
+    let mut is_spoilt = false;
+    for operation in transaction.operations_mut() {
+        match (part, &mut operation.kind) {
+            (RefusedPart::Port(id), OperationKind::AddElements(_, elements))
+                if is_of(id.family, &operation.table) =>
+            {
+                let comment = id.name.to_string();
+                for element in elements {
+                    if element.comment.as_deref() == Some(&comment) {
+                        element.data = ElementData::Verdict(nowhere());
+                    }
+                }
+            }
+            (RefusedPart::Family(family), OperationKind::AddRule(_, rule))
+                if is_of(*family, &operation.table) && !is_spoilt =>
+            {
+                *rule = Rule::new([Statement::Verdict(nowhere())]);
+                is_spoilt = true;
+            }
+            (RefusedPart::Family(family), OperationKind::AddElements(set, elements))
+                if is_of(*family, &operation.table) && set.data == SetData::Verdict =>
+            {
+                for element in elements {
+                    element.data = ElementData::Verdict(nowhere());
+                }
+            }
+            _ => {}
+        }
     }
 }
 

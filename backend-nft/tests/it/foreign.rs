@@ -2,6 +2,7 @@
 //! no harm however often, and to ours, which is never overlooked.
 
 use std::{
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -48,6 +49,19 @@ impl Transport for CountingReads {
         set: &SetDef,
     ) -> Result<Option<Vec<ElementDump>>, TransportError> {
         self.0.read_elements(table, set)
+    }
+
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        self.0.scan_elements(table, set, visit)
+    }
+
+    fn disregard(&mut self, port: u32) {
+        self.0.disregard(port);
     }
 
     fn release(&mut self) {

@@ -6,9 +6,12 @@
     reason = "what tests are made of fails by panics"
 )]
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
@@ -16,8 +19,8 @@ use crate::{
     transport::{CommitStats, Elements, Transport, TransportError},
 };
 
-/// Decides whether a transaction is committed.
-type Intercept = Box<dyn FnMut(&Transaction) -> Result<(), TransportError> + Send>;
+/// Decides whether a transaction is committed, or what is committed instead.
+type Intercept = Box<dyn FnMut(&mut Transaction) -> Result<(), TransportError> + Send>;
 
 /// A transport that shows each transaction to a hook first. If the hook returns an error, the commit
 /// fails with it.
@@ -30,16 +33,25 @@ impl InterceptingTransport {
     /// Commits to `inner`, and reads from there.
     pub fn new(
         inner: Box<dyn Transport>,
-        hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
+        mut hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
+    ) -> Self {
+        Self::altering(inner, move |transaction| hook(transaction))
+    }
+
+    /// Commits to `inner` what the hook makes of a transaction. The hook must leave the operations in their
+    /// places.
+    pub fn altering(
+        inner: Box<dyn Transport>,
+        hook: impl FnMut(&mut Transaction) -> Result<(), TransportError> + Send + 'static,
     ) -> Self {
         Self { inner: Some(inner), hook: Box::new(hook) }
     }
 
     /// Commits nowhere: there is no table to read, whatever was committed.
     pub fn without_kernel(
-        hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
+        mut hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
     ) -> Self {
-        Self { inner: None, hook: Box::new(hook) }
+        Self { inner: None, hook: Box::new(move |transaction| hook(transaction)) }
     }
 
     /// Commits to `inner`, and records what is committed.
@@ -67,9 +79,10 @@ impl InterceptingTransport {
 
 impl Transport for InterceptingTransport {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        (self.hook)(transaction)?;
+        let mut transaction = transaction.clone();
+        (self.hook)(&mut transaction)?;
         match &mut self.inner {
-            Some(inner) => inner.commit(transaction),
+            Some(inner) => inner.commit(&transaction),
             None => Ok(CommitStats::default()),
         }
     }
@@ -93,6 +106,24 @@ impl Transport for InterceptingTransport {
         match &mut self.inner {
             Some(inner) => inner.read_elements(table, set),
             None => Ok(None),
+        }
+    }
+
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        match &mut self.inner {
+            Some(inner) => inner.scan_elements(table, set, visit),
+            None => Ok(false),
+        }
+    }
+
+    fn disregard(&mut self, port: u32) {
+        if let Some(inner) = &mut self.inner {
+            inner.disregard(port);
         }
     }
 

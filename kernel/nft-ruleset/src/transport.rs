@@ -1,8 +1,8 @@
 //! Transports: what commits transactions and reads tables back.
 
-use std::{io, time::Duration};
+use std::{io, ops::ControlFlow, time::Duration};
 
-use crate::ruleset::{ElementDump, SetDef, Table, TableDump, Transaction};
+use crate::ruleset::{ElementDump, Key, SetDef, Table, TableDump, Transaction};
 
 /// A way to the kernel.
 ///
@@ -13,7 +13,8 @@ pub trait Transport: Send {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError>;
 
     /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only where
-    /// [`SetDef`] can express the definition.
+    /// [`SetDef`] can express the definition, and not where they time out: packets add them, as many and
+    /// as fast as they like. (A transport that runs a program may read them nevertheless.)
     ///
     /// A transport that knows generations keeps a record of the commits of other programs from now on,
     /// for [`Transaction::expect_generation`], until [`Self::release`].
@@ -23,12 +24,30 @@ pub trait Transport: Send {
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError>;
 
-    /// Reads the elements of a set or map, sorted by key; returns `None` if there is no such set.
+    /// Reads the elements of a set or map that packets do not change, sorted by key; returns `None` if
+    /// there is no such set.
     fn read_elements(
         &mut self,
         table: &Table,
         set: &SetDef,
     ) -> Result<Option<Vec<ElementDump>>, TransportError>;
+
+    /// Shows the elements of a set or map, in any order, to `visit` until `visit` breaks. Returns false if
+    /// there is no such set. For sets with a timeout, which packets change meanwhile: an element may be
+    /// shown twice, and an element that was there all the time may be left out.
+    ///
+    /// The kernel takes time in proportion to the square of the number of elements that are shown: 0.4 s
+    /// for 100,000.
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError>;
+
+    /// Takes the commits from another netlink port for this transport's own from now on: they do not
+    /// conflict with transactions that expect a generation.
+    fn disregard(&mut self, _port: u32) {}
 
     /// Ends what was begun by [`Self::read`], and frees its memory. A transaction that expects a
     /// generation from before then conflicts with all commits since, to whichever table.
@@ -44,7 +63,7 @@ pub trait Transport: Send {
 /// Whether a table is read with the elements of its sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
-    /// The elements of all sets.
+    /// The elements of all sets without a timeout.
     Include,
     /// No elements: chains, rules and the definitions of sets alone.
     Omit,
@@ -69,8 +88,10 @@ pub struct CommitStats {
 /// An operation that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The index of the operation in the transaction.
+    /// The index of the operation in the transaction; too large for a refusal of the commit as a whole.
     pub operation: usize,
+    /// The element's key, if the refusal concerns one element.
+    pub element: Option<Box<Key>>,
     /// The operation in words: the verb, the object and, if known, the element.
     pub subject: String,
     /// The kernel's error number, if known.
@@ -128,6 +149,15 @@ impl TransportError {
         matches!(self, Self::Conflict)
     }
 
+    /// The refusals of single operations, if there are any.
+    pub fn refusals(&self) -> impl Iterator<Item = &Refusal> {
+        let refused = match self {
+            Self::Refused(first, others) => Some((first, others)),
+            _ => None,
+        };
+        refused.into_iter().flat_map(|(first, others)| [first].into_iter().chain(others))
+    }
+
     /// Whether something that the transaction deletes or changes does not exist, such as an element
     /// that has timed out.
     pub fn is_missing(&self) -> bool {
@@ -136,6 +166,13 @@ impl TransportError {
             Self::Program { message, .. } => message.contains(NO_SUCH_OBJECT),
             _ => false,
         }
+    }
+
+    /// Whether the kernel holds something else than the transaction assumes: something is missing, is there
+    /// already, or is in use; or the program `nft` reports no number.
+    pub fn contradicts_kernel(&self) -> bool {
+        let causes = [Some(libc::ENOENT), Some(libc::EEXIST), Some(libc::EBUSY), None];
+        self.is_missing() || self.refusals().any(|refusal| causes.contains(&refusal.errno))
     }
 }
 

@@ -22,6 +22,8 @@ pub struct NodeFacts {
     /// The node's first address, and the first of the other family: internal addresses come before
     /// external ones.
     pub addresses: Vec<IpAddr>,
+    /// How many of the addresses, from the first on, are internal.
+    pub(crate) internal: usize,
     /// `spec.podCIDRs`, without values that cannot be used.
     pub pod_cidrs: Vec<IpNet>,
     /// The node's zone, unless the label is missing or empty.
@@ -34,8 +36,10 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// Parses `object`. Values that cannot be used are left out and added to `problems`.
     pub(crate) fn parse(object: &objects::Node, problems: &mut Problems) -> Self {
+        let (addresses, internal) = parse_addresses(&object.status.addresses, problems);
         Self {
-            addresses: parse_addresses(&object.status.addresses, problems),
+            addresses,
+            internal,
             pod_cidrs: parse_cidrs("spec.podCIDRs", &object.spec.pod_cidrs, problems),
             zone: object.metadata.labels.get(ZONE).filter(|zone| !zone.is_empty()).cloned(),
             is_eligible: object.metadata.deletion_timestamp.is_empty()
@@ -43,12 +47,19 @@ impl NodeFacts {
         }
     }
 
-    /// Adds the addresses and pod networks of `before` in families that have none here.
+    /// Adds the addresses and pod networks of `before` in families that have none here. An internal
+    /// address of `before` takes the place of an external one: a node keeps its address while the Node
+    /// lacks it.
     pub(crate) fn fill_from(&mut self, before: &Self) {
-        let lacks_ip = |ips: &[IpAddr], ip| ips.iter().all(|known| family(known) != family(ip));
-        let kept = before.addresses.iter().filter(|ip| lacks_ip(&self.addresses, ip)).copied();
-        let kept: Vec<IpAddr> = kept.collect();
-        self.addresses.extend(kept);
+        let mut found = Vec::new();
+        let (own, known) =
+            (self.addresses.split_at(self.internal), before.addresses.split_at(before.internal));
+        add_families(&mut found, own.0);
+        add_families(&mut found, known.0);
+        self.internal = found.len();
+        add_families(&mut found, own.1);
+        add_families(&mut found, known.1);
+        self.addresses = found;
         let lacks_net = |net| {
             let family = IpFamily::of_net(net);
             self.pod_cidrs.iter().all(|known| IpFamily::of_net(known) != family)
@@ -75,20 +86,29 @@ impl NodeFacts {
     }
 }
 
-fn family(ip: &IpAddr) -> IpFamily {
-    IpFamily::of(ip)
+/// Adds the first address of each family that is not there yet.
+fn add_families(found: &mut Vec<IpAddr>, addresses: &[IpAddr]) {
+    for ip in addresses {
+        if found.iter().all(|known| IpFamily::of(known) != IpFamily::of(ip)) {
+            found.push(*ip);
+        }
+    }
 }
 
-fn parse_addresses(addresses: &[objects::NodeAddress], problems: &mut Problems) -> Vec<IpAddr> {
-    let mut found: Vec<IpAddr> = Vec::new();
+/// Returns the first address of each family, and how many of them are internal: these come first.
+fn parse_addresses(
+    addresses: &[objects::NodeAddress],
+    problems: &mut Problems,
+) -> (Vec<IpAddr>, usize) {
+    let (mut found, mut internal) = (Vec::new(), 0);
     for kind in ["InternalIP", "ExternalIP"] {
+        internal = found.len();
         for (i, address) in addresses.iter().enumerate() {
             if address.kind != kind {
                 continue;
             }
             match parse_ip(&address.address) {
-                Ok(ip) if found.iter().any(|known| family(known) == family(&ip)) => {}
-                Ok(ip) => found.push(ip),
+                Ok(ip) => add_families(&mut found, &[ip]),
                 Err(error) => problems.add(
                     format!("status.addresses[{i}].address"),
                     format_args!("{error}; ignored"),
@@ -96,7 +116,7 @@ fn parse_addresses(addresses: &[objects::NodeAddress], problems: &mut Problems) 
             }
         }
     }
-    found
+    (found, internal)
 }
 
 /// Parses a list of networks.

@@ -28,6 +28,8 @@ pub enum Reason {
     Conflict,
     /// The backend cannot program the value; the nearest thing that it can is programmed.
     Unsupported,
+    /// The kernel, or a tool, refuses what the object needs; the rest is programmed.
+    Refused,
 }
 
 impl fmt::Display for Problem {
@@ -65,6 +67,11 @@ impl Problems {
     /// Starts to collect values of `object` that the backend cannot program.
     pub(crate) fn new_unsupported(object: ObjectKey) -> Self {
         Self { reason: Reason::Unsupported, ..Self::new(object) }
+    }
+
+    /// Starts to collect what the kernel refuses of `object`.
+    pub(crate) fn new_refused(object: ObjectKey) -> Self {
+        Self { reason: Reason::Refused, ..Self::new(object) }
     }
 
     /// Adds a problem of the field.

@@ -101,7 +101,17 @@ pub trait Backend: Send + Sync {
         true
     }
 
-    /// Sets the kernel parameters that need more privileges than syncs do (`--init-only`).
+    /// Finds out whether syncs can serve what `node` asks of the kernel: whether they can set the parameters
+    /// that are not set already. Changes nothing.
+    ///
+    /// # Errors
+    /// If a parameter cannot be set.
+    fn is_prepared(&self, _node: &NodeConfig) -> Result<(), ProxierError> {
+        Ok(())
+    }
+
+    /// Sets the kernel parameters that need more privileges than syncs do (`--init-only`), and programs
+    /// before what must not be missing then.
     ///
     /// # Errors
     /// If a parameter cannot be set.
@@ -201,7 +211,9 @@ pub trait Proxier: Send {
     ///
     /// # Errors
     /// If the kernel or a tool refuses. The kernel may then hold a part of the change; the next
-    /// call has a transition that covers this one, with [`Transition::compare`] set.
+    /// call has a transition that covers this one, with [`Transition::compare`] set. A backend that knows which
+    /// Service ports, or which family, are refused names them ([`ProxierError::of_parts`]), so that all else
+    /// is programmed.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError>;
 
     /// Removes everything that this backend programs, whichever program programmed it. Needs no cluster; a
@@ -351,6 +363,22 @@ pub struct RuleCount {
     pub written: u64,
 }
 
+/// The parts of a state that the kernel or a tool refuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedParts {
+    /// Service ports, and why they are refused.
+    pub ports: Vec<Skipped>,
+    /// Why nothing of a family can be programmed.
+    pub families: PerFamily<Option<String>>,
+}
+
+impl RefusedParts {
+    /// Whether nothing is refused.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.families.v4.is_none() && self.families.v6.is_none()
+    }
+}
+
 /// An attempt to change the tables of one family that the kernel or a tool refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedAttempt {
@@ -375,6 +403,8 @@ pub enum ProxierError {
         message: String,
         /// The attempts that were refused, where the backend counts them by family.
         refused: Vec<RefusedAttempt>,
+        /// What the kernel would not have refused the rest without.
+        parts: Box<RefusedParts>,
         /// The backend's own error.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
@@ -398,7 +428,8 @@ impl ProxierError {
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
         let (message, source) = (message.into(), Some(source.into()));
-        Self::Backend { mode, message, refused: Vec::new(), source }
+        let parts = Box::default();
+        Self::Backend { mode, message, refused: Vec::new(), parts, source }
     }
 
     /// An error of a node that lacks something.
@@ -412,6 +443,25 @@ impl ProxierError {
             *refused = attempts;
         }
         self
+    }
+
+    /// The same error, which concerns these parts alone. The caller leaves them out, and syncs again at once:
+    /// the next transition lacks these Service ports, and these families are not to be programmed
+    /// ([`Transition::programs`]). The backend itself compares everything then if a part of the sync was
+    /// done.
+    pub fn of_parts(mut self, refused: RefusedParts) -> Self {
+        if let Self::Backend { parts, .. } = &mut self {
+            **parts = refused;
+        }
+        self
+    }
+
+    /// The parts that the error concerns; `None` if it concerns everything.
+    pub fn refused_parts(&self) -> Option<&RefusedParts> {
+        match self {
+            Self::Backend { parts, .. } if !parts.is_empty() => Some(parts),
+            _ => None,
+        }
     }
 
     /// The attempts that were refused, where the backend counts them by family.

@@ -11,7 +11,7 @@ use crate::{
     model::{Protocol, ServicePortId},
     parsed::slice::{NodeHint, Place, Slice, SliceEndpoint},
     state::{Endpoint, Pool, is_in},
-    track::Ramps,
+    track::{Ramps, STEPS},
 };
 
 /// The endpoints that are chosen for a Service port.
@@ -150,27 +150,46 @@ pub(crate) enum Weights {
     Connections,
 }
 
-/// Reduces the weights, none of which is 0, of endpoints that ramp, and divides all by their greatest
-/// common divisor, unless weights are numbers of connections.
+/// The parts that a full weight has while endpoints ramp: as many as keep the sum of all weights within
+/// [`MOST_PARTS`], or the fewest.
+const PARTS: [u32; 3] = [STEPS, 5, 2];
+
+/// See [`PARTS`]. A backend may need a slot for each part, and makes them when a ramp begins.
+const MOST_PARTS: u64 = 5_000;
+
+/// Divides the weights, none of which is 0, by their greatest common divisor, and then reduces those of
+/// endpoints that ramp; weights that are numbers of connections stay as they are. While endpoints ramp, the
+/// weights of the others stay the same, so that each step is a change of the ramping endpoints alone.
 fn weigh(mut endpoints: Vec<Endpoint>, ramps: Option<&Ramps>, weights: Weights) -> Pool {
     if weights == Weights::Connections {
         return endpoints.into();
     }
-    if let Some(ramps) = ramps {
-        for endpoint in &mut endpoints {
-            endpoint.weight *= ramps.factor(&endpoint.address.ip());
+    reduce(&mut endpoints);
+    if let Some(ramps) = ramps.filter(|ramps| !ramps.is_empty()) {
+        let sum: u64 = endpoints.iter().map(|endpoint| u64::from(endpoint.weight)).sum();
+        let fits = PARTS.into_iter().find(|parts| sum * u64::from(*parts) <= MOST_PARTS);
+        let parts = fits.unwrap_or(PARTS[PARTS.len() - 1]);
+        let factor = |endpoint: &Endpoint| ramps.factor(&endpoint.address.ip(), parts);
+        let mut factors = endpoints.iter().map(factor);
+        let first = factors.next();
+        if factors.any(|factor| Some(factor) != first) {
+            endpoints.iter_mut().for_each(|endpoint| endpoint.weight *= factor(endpoint));
         }
     }
+    endpoints.into()
+}
+
+/// Divides the weights by their greatest common divisor.
+fn reduce(endpoints: &mut [Endpoint]) {
     // Most weights are 1, which ends the search at once.
     let mut divisor = 0;
-    for endpoint in &endpoints {
+    for endpoint in endpoints.iter() {
         divisor = greatest_common_divisor(endpoint.weight, divisor);
         if divisor == 1 {
-            return endpoints.into();
+            return;
         }
     }
     endpoints.iter_mut().for_each(|endpoint| endpoint.weight /= divisor.max(1));
-    endpoints.into()
 }
 
 /// Gives all endpoints the same share.

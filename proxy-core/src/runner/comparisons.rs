@@ -1,6 +1,6 @@
 //! When to compare everything with the kernel because of a [`Disturbance`].
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
@@ -16,6 +16,17 @@ pub(super) struct Comparisons {
     /// When the last comparison ended, and how long it took.
     last: Option<(Instant, Duration)>,
     due: Option<Instant>,
+    /// Whether a change is to be compared, and not only a suspicion.
+    is_changed: bool,
+}
+
+/// What a comparison that is due looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// What another program has changed.
+    Changed,
+    /// What another program may have changed.
+    Suspected,
 }
 
 impl Comparisons {
@@ -32,6 +43,7 @@ impl Comparisons {
         };
         let due = due.max(now);
         self.due = Some(self.due.map_or(due, |planned| planned.min(due)));
+        self.is_changed |= matches!(disturbance, Disturbance::Changed { .. });
     }
 
     /// When the next comparison is due, if one is planned.
@@ -39,14 +51,16 @@ impl Comparisons {
         self.due
     }
 
-    /// Returns whether a planned comparison is due, and removes the plan if so.
-    pub(super) fn take_due(&mut self, now: Instant) -> bool {
-        self.due.take_if(|due| *due <= now).is_some()
+    /// Returns why a comparison is due, and removes the plan; `None` if none is due.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Reason> {
+        self.due.take_if(|due| *due <= now)?;
+        Some(if mem::take(&mut self.is_changed) { Reason::Changed } else { Reason::Suspected })
     }
 
     /// Notes that everything was compared, for whatever reason.
     pub(super) fn compared(&mut self, now: Instant, took: Duration) {
         self.last = Some((now, took));
         self.due = None;
+        self.is_changed = false;
     }
 }

@@ -25,12 +25,13 @@ use std::{
     net::IpAddr,
     pin::pin,
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{sync::mpsc::Receiver, time::Instant};
 
 use self::{
-    comparisons::Comparisons,
+    comparisons::{Comparisons, Reason},
     node_wait::NodeWait,
     predecessors::Predecessors,
     retries::Retries,
@@ -43,11 +44,14 @@ pub use self::{
     timing::{Pace, RunnerConfig},
 };
 use crate::{
-    model::Spread,
+    model::{IpFamily, Spread},
     objects::{Event, Kind, Object},
     proxier::{Backend, Proxier},
     track::{Missing, Problem, Tracker},
 };
+
+/// How long the attempts of a sync may take of which something is refused. A further one counts as a retry.
+const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 
 /// The most inputs that are applied before a sync is considered: a burst becomes one sync.
 const BATCH: usize = 4096;
@@ -177,9 +181,11 @@ impl Runner {
         if due.is_some_and(|due| due <= Instant::now()) {
             self.look_for_changes(Instant::now());
         }
-        if self.comparisons.take_due(Instant::now()) {
+        if let Some(reason) = self.comparisons.take_due(Instant::now()) {
             self.tracker.request_comparison();
-            self.observer.comparison_requested();
+            if reason == Reason::Changed {
+                self.observer.comparison_requested();
+            }
             self.look_for_changes(Instant::now());
         }
         if self.sync_due().is_some_and(|due| due <= Instant::now()) {
@@ -310,10 +316,26 @@ impl Runner {
         if self.last_comparison.is_none_or(|last| start >= after(last, full_period)) {
             self.tracker.request_comparison();
         }
+        let compares = self.tracker.transition().compare();
+        self.observer.sync_started(&self.tracker.transition());
+        let result = loop {
+            let error = match self.proxier.sync(&self.tracker.transition()).await {
+                Ok(report) => break Ok(report),
+                Err(error) => error,
+            };
+            // What is refused is left out, so that all else is programmed at once.
+            match self.tracker.withhold(&error, Instant::now().into_std()) {
+                Some(problems) => {
+                    self.report_problems(&problems);
+                    self.observer.left_out(&error);
+                }
+                None => break Err(error),
+            }
+            if start.elapsed() >= ATTEMPTS_FOR {
+                break Err(error);
+            }
+        };
         let change = self.tracker.transition();
-        let compares = change.compare();
-        self.observer.sync_started(&change);
-        let result = self.proxier.sync(&change).await;
         let duration = start.elapsed();
         let now = Instant::now();
         self.not_before = after(now, self.config.pace.wait_after(duration));
@@ -338,13 +360,18 @@ impl Runner {
                     trigger_times: self.tracker.trigger_times(),
                     no_local_endpoints: self.tracker.no_local_endpoints(),
                     unsupported: self.tracker.unsupported(),
+                    refused: self.tracker.refused(),
+                    takes_back: self.tracker.is_trying(),
                 });
+                // What another mode programmed may still serve a family that is left out.
+                if IpFamily::ALL.iter().all(|family| change.programs(*family)) {
+                    self.predecessors.serve(now);
+                }
                 self.tracker.mark_synced();
-                self.predecessors.serve(now);
             }
             Err(error) => {
                 self.observer.sync_failed(&error, &change, duration);
-                self.tracker.request_comparison();
+                self.tracker.sync_failed();
                 self.retries.failed(Instant::now(), self.config.longest_retry);
             }
         }

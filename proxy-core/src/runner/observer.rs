@@ -35,6 +35,10 @@ pub struct SyncOutcome<'a> {
     /// Service ports that are served otherwise than they ask because the backend has not the abilities,
     /// whether or not the sync changed them.
     pub unsupported: PerFamily<usize>,
+    /// Service ports that are left out because the kernel refuses them.
+    pub refused: PerFamily<usize>,
+    /// Whether the sync programmed something that was left out before because the kernel refused it.
+    pub takes_back: bool,
 }
 
 /// Receives the reports of a runner. All methods are called on the runner's thread and must not
@@ -51,8 +55,11 @@ pub trait Observer: Send + Sync {
     /// Another program has changed, or may have changed, what was programmed. Called for every
     /// report of the backend's monitor; the comparison may follow later.
     fn disturbed(&self, _disturbance: &Disturbance) {}
-    /// Everything will be compared with the kernel at the next sync, because of a disturbance.
+    /// Everything will be compared with the kernel at the next sync, because another program has changed
+    /// what was programmed. A comparison on suspicion is requested like any sync.
     fn comparison_requested(&self) {}
+    /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again at once.
+    fn left_out(&self, _error: &ProxierError) {}
     /// A sync succeeded.
     fn synced(&self, _outcome: &SyncOutcome<'_>) {}
     /// A sync failed after this time, and will be repeated.
@@ -118,6 +125,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.0.synced(outcome);
         self.1.synced(outcome);
+    }
+
+    fn left_out(&self, error: &ProxierError) {
+        self.0.left_out(error);
+        self.1.left_out(error);
     }
 
     fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {

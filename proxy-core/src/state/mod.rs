@@ -181,8 +181,9 @@ impl ResolvedServicePort {
 }
 
 /// Endpoints that traffic is spread over in proportion to their weights: sorted by address, each once.
-/// The greatest common divisor of the weights is 1, so that all weights are 1 unless they differ; but
-/// with [`Spread::WeightedOverflow`], weights are numbers of connections, and as they were configured.
+/// The greatest common divisor of the weights is 1, so that all weights are 1 unless they differ, except
+/// while endpoints get growing shares; but with [`Spread::WeightedOverflow`], weights are numbers of
+/// connections, and as they were configured.
 pub type Pool = Arc<[Endpoint]>;
 
 /// Whether there is an endpoint at `address` in the pool.

@@ -57,7 +57,9 @@ mod until;
 pub use self::{
     builders::{Builder, endpoint, node, service, service_cidr, slice, web, web_slice},
     many::ManyServices,
-    oracle::{assert_abilities, assert_invariants, final_objects, resolve_afresh},
+    oracle::{
+        assert_abilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,
+    },
     owned::OwnedTransition,
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},

@@ -95,6 +95,20 @@ pub fn assert_invariants(state: &State) {
     }
 }
 
+/// Checks that weights have no common divisor, which holds as long as no endpoint gets a growing share.
+/// Panics otherwise.
+#[track_caller]
+pub fn assert_least_weights(state: &State) {
+    for port in state.service_ports.values().filter(|p| p.spread != Spread::WeightedOverflow) {
+        for kind in [PoolKind::Cluster, PoolKind::Local] {
+            let pool = port.pool(kind);
+            let divides_all = |divisor: u32| pool.iter().all(|e| e.weight % divisor == 0);
+            let lightest = pool.iter().map(|endpoint| endpoint.weight).min().unwrap_or(1);
+            assert!(!(2..=lightest).any(divides_all), "{kind:?} of {}: {pool:?}", port.id);
+        }
+    }
+}
+
 /// Checks that a state asks for nothing but what a backend can program. Panics otherwise.
 #[track_caller]
 pub fn assert_abilities(state: &State, abilities: &Abilities) {
@@ -142,11 +156,7 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
         "{kind:?} of {}: {pool:?}",
         port.id
     );
-    let divides_all = |divisor: u32| pool.iter().all(|e| e.weight % divisor == 0);
-    let lightest = pool.iter().map(|endpoint| endpoint.weight).min().unwrap_or(1);
-    assert_ne!(lightest, 0, "{kind:?} of {}: {pool:?}", port.id);
-    let are_shares = port.spread != Spread::WeightedOverflow;
-    assert!(!(are_shares && (2..=lightest).any(divides_all)), "{kind:?} of {}: {pool:?}", port.id);
+    assert!(pool.iter().all(|e| e.weight > 0), "{kind:?} of {}: {pool:?}", port.id);
     let is_used = port.frontends.iter().any(|frontend| match frontend.route {
         Route::Pool { pool, .. } => pool == kind,
         Route::ExternalLocal => true,

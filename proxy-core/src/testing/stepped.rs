@@ -1,5 +1,7 @@
 //! A tracker and a backend, synced one step at a time.
 
+use std::time::{Duration, Instant};
+
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -10,6 +12,9 @@ use crate::{
     track::Tracker,
     transition::{Transition, Unsynced},
 };
+
+/// Longer than what was refused waits.
+const LATER: Duration = Duration::from_secs(3600);
 
 /// Syncs a state as an engine that has just started does: nothing was synced before, and everything
 /// is compared.
@@ -49,14 +54,24 @@ impl<P: Proxier> Stepped<P> {
         assert_eq!(self.tracker.resolve(), []);
     }
 
-    /// Syncs what has been taken in. After a failure the next sync is full.
+    /// Syncs what has been taken in, without what is refused now. What was refused before is tried again.
+    /// After a failure the next sync is full.
     pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
-        let result = self.runtime.block_on(self.proxier.sync(&self.tracker.transition()));
-        match result {
-            Ok(_) => self.tracker.mark_synced(),
-            Err(_) => self.tracker.request_comparison(),
+        self.tracker.try_withheld(Instant::now() + LATER);
+        loop {
+            let error = match self.runtime.block_on(self.proxier.sync(&self.tracker.transition())) {
+                Ok(mut report) => {
+                    report.skipped.extend(self.tracker.skipped());
+                    self.tracker.mark_synced();
+                    return Ok(report);
+                }
+                Err(error) => error,
+            };
+            if self.tracker.withhold(&error, Instant::now()).is_none() {
+                self.tracker.request_comparison();
+                return Err(error);
+            }
         }
-        result
     }
 
     /// Takes events in and syncs them.

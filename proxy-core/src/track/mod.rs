@@ -14,6 +14,7 @@ mod slices;
 mod slow_start;
 mod unsupported;
 mod update;
+mod withheld;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,8 +32,12 @@ use self::{
     slow_start::SlowStarts,
     unsupported::Unsupported,
     update::{AllSurroundings, ClaimedPort},
+    withheld::Withheld,
 };
-pub(crate) use self::{missing::RequiredFacts, slow_start::Ramps};
+pub(crate) use self::{
+    missing::RequiredFacts,
+    slow_start::{Ramps, STEPS},
+};
 pub use crate::parsed::{
     node::NodeFacts,
     problem::{Problem, Reason},
@@ -80,6 +85,8 @@ pub struct Tracker {
     conflicts: KnownProblems,
     /// What Services ask for and the backend cannot program.
     unsupported: Unsupported,
+    /// What the kernel refuses.
+    withheld: Withheld,
     /// The endpoints that do not have their full shares yet.
     slow_starts: SlowStarts,
     /// The kinds that have been listed whole.
@@ -119,6 +126,7 @@ impl Tracker {
             problems: KnownProblems::default(),
             conflicts: KnownProblems::default(),
             unsupported: Unsupported::default(),
+            withheld: Withheld::default(),
             slow_starts: SlowStarts::default(),
             listed: HashSet::new(),
             required: RequiredFacts::default(),
@@ -187,14 +195,17 @@ impl Tracker {
 
     /// Sets the time. New endpoints of Services that ask for slow start get their shares step by step:
     /// [`Tracker::resolve`] has the steps until the time that was set last. Without a time, endpoints get
-    /// their full shares at once.
+    /// their full shares at once. What the kernel has refused ([`Tracker::withhold`]) is tried again when it
+    /// is time.
     pub fn advance(&mut self, now: Instant) {
+        self.try_withheld(now);
         self.touched.extend(self.slow_starts.advance(now));
     }
 
-    /// When an endpoint of a Service with slow start takes its next step; `None` if no endpoint will.
+    /// When an endpoint of a Service with slow start takes its next step, or what the kernel has refused is
+    /// tried again; `None` if neither will be.
     pub fn next_step(&self) -> Option<Instant> {
-        self.slow_starts.next_step()
+        self.slow_starts.next_step().into_iter().chain(self.withheld.next_attempt()).min()
     }
 
     /// Sets all addresses of the node's interfaces: node ports are served on the addresses that
@@ -271,6 +282,20 @@ impl Tracker {
         self.unsynced.request_comparison();
     }
 
+    /// Notes that a sync has failed: everything is compared at the next one, and nothing that was refused is
+    /// tried again before a sync succeeds.
+    #[cfg(feature = "runner")]
+    pub(crate) fn sync_failed(&mut self) {
+        self.request_comparison();
+        self.withheld.sync_failed();
+    }
+
+    /// Whether the transition has something again that was left out as refused.
+    #[cfg(feature = "runner")]
+    pub(crate) fn is_trying(&self) -> bool {
+        self.withheld.is_trying()
+    }
+
     /// Counts the changes of [`Tracker::state`] since the last success. A growing number means that
     /// there is something new to program.
     #[cfg(feature = "runner")]
@@ -286,6 +311,7 @@ impl Tracker {
 
     /// Notes that the kernel holds [`Tracker::state`] now.
     pub fn mark_synced(&mut self) {
+        self.forget_tried();
         self.unsynced.mark_synced();
         self.trigger_times.clear();
     }
@@ -311,9 +337,17 @@ impl Tracker {
     }
 
     /// The Service ports in [`Tracker::transition`] that are served otherwise than they ask, because the
-    /// backend cannot program it; all such Service ports, if the transition asks for a comparison.
+    /// backend cannot program it; all such Service ports, if the transition asks for a comparison. And all
+    /// Service ports that are left out because the kernel refuses them.
     pub fn skipped(&self) -> Vec<Skipped> {
-        self.unsupported.covered_by(&self.transition())
+        let mut skipped = self.unsupported.covered_by(&self.transition());
+        skipped.extend(self.withheld.skipped());
+        skipped
+    }
+
+    /// Counts of Service ports that are left out because the kernel refuses them.
+    pub fn refused(&self) -> PerFamily<usize> {
+        self.withheld.counts()
     }
 
     fn apply_object(&mut self, object: &Object) -> Vec<Problem> {

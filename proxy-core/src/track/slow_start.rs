@@ -44,13 +44,14 @@ pub(crate) struct Ramps {
 }
 
 impl Ramps {
-    /// The factor of the weight of an endpoint: ten times its part of the full weight while any address
-    /// ramps, else 1.
-    pub(crate) fn factor(&self, address: &IpAddr) -> u32 {
-        match self.tenths.is_empty() {
-            true => 1,
-            false => self.tenths.get(address).copied().unwrap_or(STEPS),
-        }
+    /// Whether no address ramps.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tenths.is_empty()
+    }
+
+    /// The factor of the weight of an endpoint, if the full weight has so many parts.
+    pub(crate) fn factor(&self, address: &IpAddr, parts: u32) -> u32 {
+        self.tenths.get(address).map_or(parts, |tenths| (tenths * parts).div_ceil(STEPS))
     }
 
     /// Updates the tenths at this time. Returns when the next address takes a step.

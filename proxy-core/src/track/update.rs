@@ -186,9 +186,13 @@ impl Tracker {
     }
 
     fn set_resolved(&mut self, id: ServicePortId, port: Option<ResolvedServicePort>) {
-        let port = port.filter(|port| !port.frontends.is_empty());
-        let before = self.state.service_ports.get(&id);
-        if before.map(Arc::as_ref) == port.as_ref() {
+        let port = port.filter(|port| !port.frontends.is_empty()).map(Arc::new);
+        let withheld = self.withheld.value_mut(&id);
+        let before = match &withheld {
+            Some(value) => value.as_ref(),
+            None => self.state.service_ports.get(&id),
+        };
+        if before == port.as_ref() {
             return;
         }
         let counts = self.no_local.get_mut(id.family);
@@ -197,14 +201,22 @@ impl Tracker {
             counts.internal -= lacking.internal;
             counts.external -= lacking.external;
         }
+        if let Some(port) = &port {
+            let lacking = lacks_local(port);
+            counts.internal += lacking.internal;
+            counts.external += lacking.external;
+        }
+        // What the kernel refuses is not tried again before it is time, however often it changes.
+        if let (Some(value), Some(port)) = (withheld, &port) {
+            *value = Some(port.clone());
+            return;
+        }
         let before = match port {
-            Some(port) => {
-                let lacking = lacks_local(&port);
-                counts.internal += lacking.internal;
-                counts.external += lacking.external;
-                self.state.service_ports.insert(id.clone(), Arc::new(port))
+            Some(port) => self.state.service_ports.insert(id.clone(), port),
+            None => {
+                self.withheld.forget(&id);
+                self.state.service_ports.remove(&id)
             }
-            None => self.state.service_ports.remove(&id),
         };
         self.confirm_triggers(&id.name.service);
         self.unsynced.note_port(id, before);
@@ -257,5 +269,33 @@ fn field_of(at: FrontendAddress) -> &'static str {
         FrontendAddress::LoadBalancerIp(_) => "status.loadBalancer.ingress",
         FrontendAddress::ExternalIp(_) => "spec.externalIPs",
         FrontendAddress::NodePort => "spec.ports",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        config::NodeConfig,
+        objects::{Event, Kind},
+        testing::{NODE, endpoint, slice},
+        track::{MOST_TRIGGER_TIMES, TRIGGER_TIME, Tracker},
+    };
+
+    #[test]
+    fn trigger_times_do_not_pile_up_while_nothing_is_resolved() {
+        let mut tracker = Tracker::new(NodeConfig::new(NODE));
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            tracker.apply(Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() });
+        }
+        let path = format!("metadata/annotations/{}", TRIGGER_TIME.replace('/', "~1"));
+        let changes = [1, 2].map(|n| {
+            let of_web = slice("web", "1").set(&path, "2026-01-01T00:00:00Z");
+            of_web.port("", "TCP", 80).endpoint(endpoint(&format!("10.1.0.{n}"), NODE)).object()
+        });
+        for change in changes.iter().cycle().take(MOST_TRIGGER_TIMES + 10) {
+            tracker.apply(Event::Apply(change.clone()));
+        }
+        let kept: usize = tracker.pending_triggers.values().map(Vec::len).sum();
+        assert_eq!(kept, MOST_TRIGGER_TIMES);
     }
 }

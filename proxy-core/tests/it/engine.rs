@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::{NodeConfig, NodePortAddressConfig},
     engine::{Engine, EngineError, InterfaceAddresses},
-    objects::Kind,
+    objects::{Event, Kind},
     proxier::{Disturbance, Mode, Monitor, Proxier, ProxierError, SyncReport},
     state::NodePortAddresses,
     testing::{NODE, service},
@@ -37,6 +37,8 @@ type Seen = (usize, bool, NodePortAddresses);
 struct Fake {
     syncs: UnboundedSender<Seen>,
     panics: Arc<AtomicBool>,
+    /// Blocks a sync until the sender is gone.
+    held: Option<std::sync::mpsc::Receiver<()>>,
     /// Counts the monitors that exist.
     monitors: Arc<AtomicU32>,
 }
@@ -52,6 +54,10 @@ impl Proxier for Fake {
         let after = change.after();
         let sync = (after.service_ports.len(), change.compare(), after.node.node_ports.v4.clone());
         self.syncs.send(sync).unwrap();
+        if let Some(held) = &self.held {
+            // Fails when the sender is gone.
+            let _ = held.recv();
+        }
         Ok(SyncReport::default())
     }
 
@@ -105,7 +111,7 @@ impl InterfaceAddresses for Fixed {
 
 fn fake() -> (Fake, UnboundedReceiver<Seen>) {
     let (syncs, received) = mpsc::unbounded_channel();
-    (Fake { syncs, panics: Arc::default(), monitors: Arc::default() }, received)
+    (Fake { syncs, panics: Arc::default(), held: None, monitors: Arc::default() }, received)
 }
 
 async fn list(engine: &Engine) {
@@ -150,6 +156,29 @@ async fn the_first_sync_knows_the_interface_addresses() {
     let engine = Engine::builder(node).addresses(addresses).start(fake).unwrap();
     list(&engine).await;
     assert_eq!(next(&mut syncs).await.2, NodePortAddresses::Only([own].into()));
+}
+
+#[tokio::test]
+async fn few_events_wait_for_a_sync_and_none_is_lost() {
+    let (mut fake, mut syncs) = fake();
+    let (go_on, held) = std::sync::mpsc::channel();
+    fake.held = Some(held);
+    let engine = Engine::builder(NodeConfig::new(NODE)).start(fake).unwrap();
+    list(&engine).await;
+    // All lists were taken, and the engine's thread is in its first sync.
+    next(&mut syncs).await;
+    let of = |n: i64| service(&format!("web-{n}"), "10.0.0.1").port("", "TCP", n).object();
+    let events = engine.events();
+    let mut sent = 0;
+    while events.try_send(Event::Apply(of(sent + 1))).is_ok() {
+        sent += 1;
+    }
+    drop(go_on);
+    assert_eq!(sent, 64);
+    engine.apply(of(1000)).await.unwrap();
+    // With the Service of the list.
+    while next(&mut syncs).await.0 < 64 + 2 {}
+    engine.stop().unwrap();
 }
 
 #[tokio::test]

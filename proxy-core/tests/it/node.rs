@@ -130,6 +130,30 @@ fn served(configured: &[&str], node_ips: &[&str]) -> [Option<Vec<String>>; 2] {
     addresses(&cluster)
 }
 
+#[test]
+fn node_ports_stay_at_the_internal_address_while_only_an_external_one_is_stated() {
+    let mut cluster = Cluster::with(|config| configure(config, &["primary"]));
+    let stated = |addresses: &[(&str, &str)]| {
+        let address = |(kind, ip): &(&str, &str)| json!({"type": kind, "address": ip});
+        let addresses: Vec<_> = addresses.iter().map(address).collect();
+        node("node-1", "").set("status.addresses", addresses)
+    };
+    let external = ("ExternalIP", "203.0.113.1");
+    for (now, v4, v6) in [
+        // Nothing else is known yet.
+        (vec![external], "203.0.113.1", None),
+        (vec![("InternalIP", "192.0.2.1"), external], "192.0.2.1", None),
+        (vec![external], "192.0.2.1", None),
+        (vec![external, ("ExternalIP", "2001:db8::e")], "192.0.2.1", Some("2001:db8::e")),
+        (vec![("InternalIP", "2001:db8::1"), external], "192.0.2.1", Some("2001:db8::1")),
+        (vec![], "192.0.2.1", Some("2001:db8::1")),
+        (vec![("InternalIP", "192.0.2.9"), external], "192.0.2.9", Some("2001:db8::1")),
+    ] {
+        cluster.apply(&[stated(&now)]);
+        assert_eq!(addresses(&cluster), [only(&[v4]), v6.and_then(|ip| only(&[ip]))], "{now:?}");
+    }
+}
+
 fn configure(config: &mut NodeConfig, configured: &[&str]) {
     config.node_port_addresses = configured
         .iter()

@@ -10,7 +10,7 @@ use switchyard_core::{
     state::State,
     testing::{
         arbitrary_abilities, arbitrary_config, arbitrary_events, assert_abilities,
-        assert_invariants, final_objects, proptest_config, resolve_afresh,
+        assert_invariants, assert_least_weights, final_objects, proptest_config, resolve_afresh,
     },
     track::Tracker,
 };
@@ -65,6 +65,7 @@ proptest! {
             if *resolve {
                 tracker.resolve();
                 assert_invariants(tracker.state());
+assert_least_weights(tracker.state());
             }
         }
         let objects = shuffled(final_objects(&events), &order);
@@ -82,6 +83,7 @@ proptest! {
         tracker.resolve();
         afresh.resolve();
         assert_invariants(tracker.state());
+assert_least_weights(tracker.state());
         prop_assert_eq!(tracker.state(), afresh.state());
         prop_assert_eq!(tracker.no_local_endpoints(), afresh.no_local_endpoints());
         prop_assert_eq!(tracker.unsupported(), afresh.unsupported());

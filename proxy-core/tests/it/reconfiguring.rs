@@ -7,8 +7,8 @@ use switchyard_core::{
     objects::Event,
     state::{Masquerade, NodePortAddresses, PoolKind, Route},
     testing::{
-        arbitrary_config, arbitrary_events, assert_invariants, final_objects, proptest_config,
-        resolve_afresh, service,
+        arbitrary_config, arbitrary_events, assert_invariants, assert_least_weights, final_objects,
+        proptest_config, resolve_afresh, service,
     },
     track::Tracker,
 };
@@ -65,6 +65,7 @@ proptest! {
             if sync {
                 tracker.resolve();
                 assert_invariants(tracker.state());
+assert_least_weights(tracker.state());
                 // The transition has all that differs from the last sync, so that a backend which
                 // renders nothing else is up to date.
                 let change = tracker.transition();

@@ -80,13 +80,13 @@ fn the_share_grows_in_ten_steps() {
     assert_eq!(
         shares,
         [
-            "1=5 2=5 3",
+            "1=10 2=10 3=2",
             "1=10 2=10 3=3",
-            "1=5 2=5 3=2",
-            "1=2 2=2 3",
-            "1=5 2=5 3=3",
+            "1=10 2=10 3=4",
+            "1=10 2=10 3=5",
+            "1=10 2=10 3=6",
             "1=10 2=10 3=7",
-            "1=5 2=5 3=4",
+            "1=10 2=10 3=8",
             "1=10 2=10 3=9",
             "1 2 3",
         ]
@@ -103,10 +103,10 @@ fn only_steps_touch_the_service() {
     assert_eq!(web.pass(9).cluster.take_changes(), [""; 0]);
     assert_eq!(web.next(), Some(10));
     assert_eq!(web.pass(10).cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!((web.shares().as_str(), web.next()), ("1=5 2", Some(20)));
+    assert_eq!((web.shares().as_str(), web.next()), ("1=10 2=2", Some(20)));
     // A clock that was not asked for a while.
     assert_eq!(web.pass(75).cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!((web.shares().as_str(), web.next()), ("1=5 2=4", Some(80)));
+    assert_eq!((web.shares().as_str(), web.next()), ("1=10 2=8", Some(80)));
     assert_eq!(web.pass(5000).cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
     assert_eq!((web.shares().as_str(), web.next()), ("1 2", None));
 }
@@ -127,8 +127,8 @@ fn several_endpoints_ramp_each_from_its_own_start() {
     web.at(0, &[asking(), endpoints(&[1])]).at(0, &[endpoints(&[1, 2])]);
     web.at(45, &[endpoints(&[1, 2, 3])]);
     assert_eq!((web.shares().as_str(), web.next()), ("1=10 2=5 3", Some(50)));
-    assert_eq!((web.pass(55).shares().as_str(), web.next()), ("1=5 2=3 3", Some(60)));
-    assert_eq!(web.pass(90).shares(), "1=2 2=2 3");
+    assert_eq!((web.pass(55).shares().as_str(), web.next()), ("1=10 2=6 3=2", Some(60)));
+    assert_eq!(web.pass(90).shares(), "1=10 2=10 3=5");
     // One that goes and comes back starts again.
     web.at(95, &[endpoints(&[1, 2])]);
     assert_eq!((web.shares().as_str(), web.next()), ("1 2", None));
@@ -176,7 +176,7 @@ fn another_window_counts_from_the_same_start() {
     let mut web = Clocked::new();
     web.at(0, &[asking(), endpoints(&[1])]).at(0, &[endpoints(&[1, 2])]);
     web.at(20, &[self::web().annotation(SLOW_START, "40s")]);
-    assert_eq!((web.shares().as_str(), web.next()), ("1=5 2=3", Some(24)));
+    assert_eq!((web.shares().as_str(), web.next()), ("1=10 2=6", Some(24)));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Event, Kind},
     state::{Frontend, FrontendAddress, Pool, ResolvedServicePort},
-    testing::{Builder, NAMESPACE, NODE, assert_invariants},
+    testing::{Builder, NAMESPACE, NODE, assert_invariants, assert_least_weights},
     track::{Problem, Tracker},
 };
 
@@ -58,6 +58,9 @@ impl Cluster {
         }
         problems.extend(self.tracker.resolve());
         assert_invariants(self.tracker.state());
+        if self.tracker.next_step().is_none() {
+            assert_least_weights(self.tracker.state());
+        }
         problems
     }
 

@@ -1,8 +1,11 @@
 //! Which endpoints a node uses: hints, and what is done when nothing is ready.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use switchyard_core::{
     model::{IpFamily, Protocol},
+    state::ResolvedServicePort,
     testing::{Builder, endpoint, node, service, slice},
 };
 
@@ -67,12 +70,16 @@ fn used(endpoints: Vec<Value>) -> Vec<u8> {
 
 /// The pool of a Service whose endpoints are in two slices, which are read in this order.
 fn pool_of_two_slices(endpoints: [Vec<Value>; 2]) -> String {
+    pool(&port_of_two_slices(web(), endpoints).cluster)
+}
+
+fn port_of_two_slices(web: Builder, endpoints: [Vec<Value>; 2]) -> Arc<ResolvedServicePort> {
     let mut cluster = Cluster::new();
-    cluster.apply(&[web(), node("node-1", "192.0.2.1").label(ZONE, "east")]);
+    cluster.apply(&[web, node("node-1", "192.0.2.1").label(ZONE, "east")]);
     for (name, endpoints) in ["1", "2"].into_iter().zip(endpoints) {
         cluster.apply(&[slice("web", name).port("", "TCP", 8080).set("endpoints", endpoints)]);
     }
-    pool(&cluster.port("web", "").cluster)
+    cluster.port("web", "")
 }
 
 #[test]
@@ -86,6 +93,20 @@ fn of_two_entries_of_an_address_the_one_for_this_node_counts() {
         || vec![hinted(1, "node-2", &[], &["node-2"]), hinted(2, "node-2", &[], &["node-2"])];
     assert_eq!(pool_of_two_slices([ours(), theirs()]), "10.1.0.1:8080");
     assert_eq!(pool_of_two_slices([theirs(), ours()]), "10.1.0.1:8080");
+    // Whatever else is different.
+    for (zone, other) in [("a", "b"), ("b", "a")] {
+        let local = web().set("spec.internalTrafficPolicy", "Local");
+        let here = vec![hinted(1, "node-1", &[zone], &[])];
+        let elsewhere = vec![hinted(1, "node-2", &[other], &[])];
+        let port = port_of_two_slices(local, [elsewhere, here]);
+        assert_eq!(pool(&port.local), "10.1.0.1:8080*", "{zone}");
+        let ours = vec![hinted(1, "node-2", &[zone], &["node-1"])];
+        let theirs = vec![
+            hinted(1, "node-2", &[other], &["node-2"]),
+            hinted(2, "node-2", &[other], &["node-2"]),
+        ];
+        assert_eq!(pool_of_two_slices([theirs, ours]), "10.1.0.1:8080", "{zone}");
+    }
 }
 
 #[test]

@@ -3,12 +3,14 @@
 mod document;
 mod probe;
 mod read;
+mod refusal;
 mod rule;
 mod run;
 mod statement;
 
 use std::{
     ffi::OsString,
+    ops::ControlFlow,
     time::{Duration, Instant},
 };
 
@@ -83,7 +85,9 @@ impl Transport for JsonTransport {
             false => (&["-f", "-"][..], transaction.to_string().into_bytes()),
         };
         let begun = Instant::now();
-        self.program.succeed(arguments, &document)?;
+        if let Err(error) = self.program.succeed(arguments, &document) {
+            return Err(refusal::find(&self.program, transaction).unwrap_or(error));
+        }
         Ok(CommitStats {
             operations: transaction.operations().len(),
             bytes: document.len(),
@@ -118,5 +122,17 @@ impl Transport for JsonTransport {
         let Some(listing) = listing else { return Ok(None) };
         let mut dump = read::table(table, Elements::Include, &listing)?;
         Ok(dump.sets.remove(&set.name).and_then(|set| set.elements))
+    }
+
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        let elements = self.read_elements(table, set)?;
+        let is_there = elements.is_some();
+        let _ = elements.into_iter().flatten().try_for_each(visit);
+        Ok(is_there)
     }
 }

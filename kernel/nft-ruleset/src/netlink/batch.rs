@@ -22,7 +22,7 @@ use crate::{
 
 /// The most elements in one message. The list is one attribute of at most 64 KiB, and an element with
 /// the longest key, chain name and comment has some 500 bytes.
-const ELEMENTS_PER_MESSAGE: usize = 1000;
+pub(super) const ELEMENTS_PER_MESSAGE: usize = 1000;
 /// The length in bytes at which a list of elements ends, so that one more element cannot make it too
 /// long.
 const ELEMENTS_BYTES: usize = 60_000;
@@ -49,9 +49,16 @@ pub(super) struct Batch {
     pub sources: Vec<(usize, Range<usize>)>,
 }
 
-/// Writes a transaction as a batch for [`ANY_GENERATION`]. The sequence numbers of its messages start at `sequence`.
-pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -> Batch {
+/// Writes a transaction as a batch for [`ANY_GENERATION`], with as many elements in a message. The sequence
+/// numbers of its messages start at `sequence`.
+pub(super) fn encode(
+    transaction: &Transaction,
+    sequence: u32,
+    writer: Writer,
+    elements_per_message: usize,
+) -> Batch {
     let mut encoder = Encoder {
+        elements_per_message,
         batch: Batch { writer, first_sequence: sequence, acked: sequence, sources: Vec::new() },
         next_set: 1,
         operation: 0,
@@ -66,7 +73,7 @@ pub(super) fn encode(transaction: &Transaction, sequence: u32, writer: Writer) -
         encoder.operation = index;
         encoder.operation(&operation.table, &operation.kind);
     }
-    let Encoder { mut batch, .. } = encoder;
+    let mut batch = encoder.batch;
     // Older kernels do not acknowledge the end of a batch: ask for that of the last message before.
     if let Some((_, range)) = batch.sources.last() {
         batch.writer.add_flags(range.start, flags::ACK);
@@ -98,6 +105,7 @@ pub(super) fn message_bound(transaction: &Transaction) -> u32 {
 }
 
 struct Encoder {
+    elements_per_message: usize,
     batch: Batch,
     next_set: u32,
     operation: usize,
@@ -222,7 +230,6 @@ impl Encoder {
         });
     }
 
-    /// Writes elements, as many in a message as fit.
     /// Writes elements, as many in a message as fit. `write` appends them to the list.
     fn elements<T>(
         &mut self,
@@ -232,6 +239,7 @@ impl Encoder {
         mut items: &[T],
         mut write: impl FnMut(&mut Writer, &T),
     ) {
+        let most = self.elements_per_message;
         while !items.is_empty() {
             let mut taken = 0;
             let flags = if kind == message::NEW_ELEMENT { flags::CREATE } else { 0 };
@@ -240,7 +248,7 @@ impl Encoder {
                 w.string(element::SET, set.name.as_str());
                 let start = w.len();
                 w.nest(element::ELEMENTS, |w| {
-                    for item in items.iter().take(ELEMENTS_PER_MESSAGE) {
+                    for item in items.iter().take(most) {
                         if w.len() - start > ELEMENTS_BYTES {
                             break;
                         }

@@ -1,6 +1,6 @@
 //! Tables, read by dumps of their objects.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, thread, time::Duration};
 
 use switchyard_netlink::{
     Attribute, Attributes, Error, Message, Socket, Writer, flags,
@@ -22,25 +22,13 @@ use crate::{
     transport::Elements,
 };
 
-/// The number of attempts at a dump that no commit may interrupt. Some hundred chains are one part,
+/// How often chains are dumped, at most, until no commit interrupts the dump. Some hundred chains are one part,
 /// which nothing interrupts.
-const INTERRUPTED_ATTEMPTS: usize = 100;
+const CHAIN_DUMPS: usize = 20;
 /// The number of attempts to read a set that the kernel is resizing.
 const RESIZE_ATTEMPTS: usize = 100;
 /// The wait between two attempts: two seconds in all.
 const RESIZE_WAIT: Duration = Duration::from_millis(20);
-
-/// Whether a dump is right that the kernel calls interrupted: it does so after any commit, and the
-/// caller knows whether a commit was to the table.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Interruption {
-    /// It is if nobody changed the table. The kernel continues a dump that is narrowed to a table or a
-    /// set where it stopped there.
-    Harmless,
-    /// It is not. The kernel counts the objects of all tables to find where it stopped, so that
-    /// another table makes it leave out some.
-    Fatal,
-}
 
 /// Reads a table; returns `None` if it does not exist. The result holds only if no other program
 /// changed the table meanwhile.
@@ -54,40 +42,35 @@ pub(super) fn read_table(
         return Ok(None);
     }
     let (family, in_table) = (table.family, table.name.as_str());
-    let mut chains: BTreeMap<_, _> = dump(
-        socket,
-        family,
-        message::GET_CHAIN,
-        Interruption::Fatal,
-        |_| {},
-        |chains: &mut BTreeMap<ChainName, ChainDump>, read| {
+    let mut chains = complete(|| {
+        let read = |chains: &mut BTreeMap<_, _>, read: Attributes<'_>| {
             chains.extend(read_chain(in_table, read));
-        },
-    )?;
+        };
+        dump_once(socket, family, message::GET_CHAIN, |_| {}, read)
+    })?;
     let rules: Vec<(ChainName, RuleDump)> = dump(
         socket,
         family,
         message::GET_RULE,
-        Interruption::Harmless,
         |w| w.string(rule::TABLE, in_table),
         |rules: &mut Vec<_>, read| rules.extend(read_rule(in_table, read)),
     )?;
     for (name, rule) in rules {
-        if let Some(chain) = chains.get_mut(&name) {
-            chain.rules.push(rule);
-        }
+        chains.get_mut(&name).ok_or(Error::Interrupted)?.rules.push(rule);
     }
     let mut sets: BTreeMap<_, _> = dump(
         socket,
         family,
         message::GET_SET,
-        Interruption::Harmless,
         |w| w.string(set::TABLE, in_table),
         |sets: &mut BTreeMap<SetName, SetDump>, read| sets.extend(read_set(in_table, read)),
     )?;
     if with_elements == Elements::Include {
         for set in sets.values_mut() {
             let Ok(definition) = &set.definition else { continue };
+            if definition.timeout.is_some() {
+                continue;
+            }
             match read_elements(socket, table, definition) {
                 Ok(elements) => set.elements = Some(elements),
                 Err(Error::Malformed(why)) => set.definition = Err(why.to_owned()),
@@ -113,34 +96,59 @@ fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
     }
 }
 
-/// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
-/// tables: the kernel narrows some dumps to a family alone.
+/// Repeats a dump of chains until it is not interrupted, and returns all chains that were seen.
+///
+/// The kernel narrows these dumps to a family alone, and counts the chains of all tables to find where it
+/// stopped: with another table's chains, a dump leaves out some. Where commits interrupt every dump, all dumps
+/// together are taken for complete, as no two leave out the same: another program that commits without a pause
+/// must not keep the table from being read.
+fn complete<K: Ord, V>(
+    mut dump: impl FnMut() -> Result<(BTreeMap<K, V>, bool), Error>,
+) -> Result<BTreeMap<K, V>, Error> {
+    let mut all = BTreeMap::new();
+    for _ in 0..CHAIN_DUMPS {
+        let (dumped, interrupted) = dump()?;
+        all.extend(dumped);
+        if !interrupted {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Dumps objects of a table or a set, to which `narrow` narrows the dump. The kernel calls the dump interrupted
+/// after any commit, but continues where it stopped there; the caller knows whether a commit was to the table.
 fn dump<T: Default>(
     socket: &mut Socket,
     family: Family,
     kind: u8,
-    interruption: Interruption,
+    narrow: impl FnMut(&mut Writer),
+    read: impl FnMut(&mut T, Attributes<'_>),
+) -> Result<T, Error> {
+    dump_once(socket, family, kind, narrow, read).map(|(dumped, _)| dumped)
+}
+
+/// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
+/// tables: the kernel narrows some dumps to a family alone. Also returns whether a commit interrupted the dump.
+fn dump_once<T: Default>(
+    socket: &mut Socket,
+    family: Family,
+    kind: u8,
     mut narrow: impl FnMut(&mut Writer),
     mut read: impl FnMut(&mut T, Attributes<'_>),
-) -> Result<T, Error> {
-    for _ in 0..INTERRUPTED_ATTEMPTS {
-        let (dumped, interrupted) = socket.dump_once(
-            |sequence| {
-                let mut writer = Writer::new();
-                let kind = nfnetlink::kind(NFTABLES, kind);
-                nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
-                writer.as_slice().to_vec()
-            },
-            |all, message| {
-                read(all, attributes(message));
-                Ok(())
-            },
-        )?;
-        if !interrupted || interruption == Interruption::Harmless {
-            return Ok(dumped);
-        }
-    }
-    Err(Error::Interrupted)
+) -> Result<(T, bool), Error> {
+    socket.dump_once(
+        |sequence| {
+            let mut writer = Writer::new();
+            let kind = nfnetlink::kind(NFTABLES, kind);
+            nfnetlink::dump(&mut writer, kind, sequence, family.number(), &mut narrow);
+            writer.as_slice().to_vec()
+        },
+        |all, message| {
+            read(all, attributes(message));
+            Ok(())
+        },
+    )
 }
 
 fn attributes(message: Message<'_>) -> Attributes<'_> {
@@ -284,6 +292,49 @@ pub(super) fn read_elements(
     Err(Error::Interrupted)
 }
 
+/// Shows elements to `visit` until it breaks, by a socket of its own: the rest of a dump cannot be called
+/// off.
+pub(super) fn scan_elements(
+    table: &Table,
+    definition: &SetDef,
+    visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+) -> Result<(), Error> {
+    let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
+    let sequence = socket.sequences(1);
+    let request = elements_request(table, definition, sequence);
+    let (mut is_over, mut missed) = (false, false);
+    let scanned = socket.request(request.as_slice(), sequence, |message| {
+        let list = attributes(message).find_kind(element::ELEMENTS);
+        for one in list.into_iter().flat_map(|list| list.nested()) {
+            match read_element(one.nested()) {
+                Some(element) => is_over = visit(element).is_break(),
+                None => missed = true,
+            }
+            if is_over {
+                return Err(Error::Interrupted);
+            }
+        }
+        Ok(())
+    });
+    match scanned {
+        // Any commit interrupts a dump, and does no harm.
+        Ok(()) | Err(Error::Interrupted) if !missed => Ok(()),
+        Ok(()) | Err(Error::Interrupted) => Err(Error::Malformed("an element has an unknown form")),
+        Err(error) => Err(error),
+    }
+}
+
+/// The request for a dump of a set's elements.
+fn elements_request(table: &Table, definition: &SetDef, sequence: u32) -> Writer {
+    let mut writer = Writer::new();
+    let kind = nfnetlink::kind(NFTABLES, message::GET_ELEMENT);
+    nfnetlink::dump(&mut writer, kind, sequence, table.family.number(), |w| {
+        w.string(element::TABLE, table.name.as_str());
+        w.string(element::SET, definition.name.as_str());
+    });
+    writer
+}
+
 /// All elements of an interval set, sorted by key.
 fn dump_intervals(
     socket: &mut Socket,
@@ -312,7 +363,6 @@ fn dump_elements<T>(
         socket,
         table.family,
         message::GET_ELEMENT,
-        Interruption::Harmless,
         |w| {
             w.string(element::TABLE, table.name.as_str());
             w.string(element::SET, name);
@@ -376,4 +426,33 @@ fn read_verdict(read: Attribute<'_>) -> Option<Verdict> {
         data::GOTO => Verdict::Goto(chain()?),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`complete`] makes of dumps of 100 chains, the `n`-th of which lacks chain `n` and is interrupted
+    /// unless it is number `last`; and how many dumps it takes.
+    fn completed(last: usize) -> (usize, usize) {
+        let mut count = 0;
+        let all = complete(|| {
+            count += 1;
+            let is_last = count == last;
+            let chains = (0..100).filter(|chain| is_last || *chain != count);
+            Ok((chains.map(|chain| (chain, ())).collect(), !is_last))
+        });
+        (all.unwrap().len(), count)
+    }
+
+    #[test]
+    fn chains_are_dumped_until_no_commit_interrupts() {
+        assert_eq!(completed(1), (100, 1));
+        assert_eq!(completed(3), (100, 3));
+    }
+
+    #[test]
+    fn dumps_that_are_all_interrupted_are_complete_together() {
+        assert_eq!(completed(CHAIN_DUMPS + 1), (100, CHAIN_DUMPS));
+    }
 }

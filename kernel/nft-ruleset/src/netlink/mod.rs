@@ -9,7 +9,7 @@ mod record;
 mod refusal;
 mod userdata;
 
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 use switchyard_netlink::{Error, Socket, Writer};
 
@@ -17,7 +17,7 @@ pub use self::notice::{Author, Listener};
 use self::{batch::Batch, record::Record};
 use crate::{
     ruleset::{ElementDump, Family, SetDef, Table, TableDump, Transaction},
-    transport::{CommitStats, Elements, Transport, TransportError},
+    transport::{CommitStats, Elements, Refusal, Transport, TransportError},
 };
 
 /// The largest buffer that is kept for the next transaction, in bytes.
@@ -37,13 +37,43 @@ pub struct NetlinkTransport {
     buffer: Writer,
     /// What other programs commit, from a read until [`Transport::release`].
     record: Option<Record>,
+    /// The ports of other sockets whose commits are no other program's.
+    disregarded: Vec<u32>,
 }
 
 impl NetlinkTransport {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> Result<Self, TransportError> {
         let socket = Socket::open(libc::NETLINK_NETFILTER)?;
-        Ok(Self { socket, buffer: Writer::new(), record: None })
+        Ok(Self { socket, buffer: Writer::new(), record: None, disregarded: Vec::new() })
+    }
+
+    /// Commits a transaction, with as many elements in a message.
+    fn commit_batch(
+        &mut self,
+        transaction: &Transaction,
+        elements_per_message: usize,
+    ) -> Result<CommitStats, TransportError> {
+        let mut stats =
+            CommitStats { operations: transaction.operations().len(), ..CommitStats::default() };
+        let sequence = self.socket.sequences(batch::message_bound(transaction));
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut batch = batch::encode(transaction, sequence, buffer, elements_per_message);
+        if batch.writer.overflowed() {
+            return Err(Error::TooLong.into());
+        }
+        stats.bytes = batch.writer.len();
+        let sent = Instant::now();
+        let result = match transaction.generation() {
+            Some(expected) => self.commit_expecting(transaction, &mut batch, expected),
+            None => self.send(transaction, &batch).map(|()| false),
+        };
+        stats.commit = sent.elapsed();
+        if batch.writer.len() <= KEPT_BUFFER {
+            self.buffer = std::mem::take(&mut batch.writer);
+        }
+        stats.overtaken = result?;
+        Ok(stats)
     }
 
     /// Commits a batch, unless another program has changed a table since the table was read at the
@@ -105,7 +135,9 @@ impl NetlinkTransport {
     /// Begins or continues the record of commits to `table`; returns the generation.
     fn watch(&mut self, table: &Table) -> Result<Option<u32>, Error> {
         if self.record.is_none() {
-            self.record = Some(Record::open(self.socket.port()?)?);
+            let mut own = self.disregarded.clone();
+            own.push(self.socket.port()?);
+            self.record = Some(Record::open(&own)?);
         }
         let Some(record) = &mut self.record else { return Ok(None) };
         record.watch(table);
@@ -122,28 +154,17 @@ impl NetlinkTransport {
 
 impl Transport for NetlinkTransport {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
-        let mut stats =
-            CommitStats { operations: transaction.operations().len(), ..CommitStats::default() };
         if transaction.is_empty() {
-            return Ok(stats);
+            return Ok(CommitStats::default());
         }
-        let sequence = self.socket.sequences(batch::message_bound(transaction));
-        let mut batch = batch::encode(transaction, sequence, std::mem::take(&mut self.buffer));
-        if batch.writer.overflowed() {
-            return Err(Error::TooLong.into());
+        let result = self.commit_batch(transaction, batch::ELEMENTS_PER_MESSAGE);
+        match result {
+            // The kernel names one element of a message at most, and kernels before 5.19 none.
+            Err(TransportError::Refused(..)) if is_divisible(transaction, &result) => {
+                self.commit_batch(transaction, 1)
+            }
+            result => result,
         }
-        stats.bytes = batch.writer.len();
-        let sent = Instant::now();
-        let result = match transaction.generation() {
-            Some(expected) => self.commit_expecting(transaction, &mut batch, expected),
-            None => self.send(transaction, &batch).map(|()| false),
-        };
-        stats.commit = sent.elapsed();
-        if batch.writer.len() <= KEPT_BUFFER {
-            self.buffer = std::mem::take(&mut batch.writer);
-        }
-        stats.overtaken = result?;
-        Ok(stats)
     }
 
     fn read(
@@ -156,7 +177,10 @@ impl Transport for NetlinkTransport {
             let read = dump::read_table(&mut self.socket, table, elements, generation);
             // The dumps show one state if nothing in the tables was changed between them.
             if self.newest_unchanged_since(generation)?.is_some() {
-                return Ok(read?);
+                match read {
+                    Err(Error::Interrupted) => {}
+                    read => return Ok(read?),
+                }
             }
         }
         Err(Error::Interrupted.into())
@@ -174,13 +198,37 @@ impl Transport for NetlinkTransport {
         }
     }
 
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        match dump::scan_elements(table, set, visit) {
+            Ok(()) => Ok(true),
+            Err(Error::Kernel(error)) if error.errno == libc::ENOENT => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn release(&mut self) {
         self.record = None;
+    }
+
+    fn disregard(&mut self, port: u32) {
+        self.disregarded.push(port);
     }
 
     fn port(&self) -> Option<u32> {
         self.socket.port().ok()
     }
+}
+
+/// Whether an operation that was refused has several elements.
+fn is_divisible(transaction: &Transaction, result: &Result<CommitStats, TransportError>) -> bool {
+    let operation = |refusal: &Refusal| transaction.operations().get(refusal.operation);
+    let refusals = result.as_ref().err().into_iter().flat_map(TransportError::refusals);
+    refusals.filter_map(operation).any(|operation| operation.elements() > 1)
 }
 
 impl Family {

@@ -46,10 +46,10 @@ impl fmt::Display for Author {
 
 impl Listener {
     /// Listens for changes of `tables`, in the network namespace of the calling thread. Changes by
-    /// the socket with the port `own` are left out ([`crate::Transport::port`]).
+    /// the sockets with the ports `own` are left out ([`crate::Transport::port`]).
     ///
     /// The descriptor becomes readable when there is something to read.
-    pub fn open(own: u32, tables: Vec<Table>) -> Result<Self, Error> {
+    pub fn open(own: &[u32], tables: Vec<Table>) -> Result<Self, Error> {
         let socket = Socket::open(libc::NETLINK_NETFILTER)?;
         socket.ignore_requests_of(own)?;
         socket.join(GROUP)?;

@@ -32,9 +32,9 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Opens a record in the network namespace of the calling thread. The commits of the socket with
-    /// the port `own` are left out.
-    pub(super) fn open(own: u32) -> Result<Self, Error> {
+    /// Opens a record in the network namespace of the calling thread. The commits of the sockets with
+    /// the ports `own` are left out.
+    pub(super) fn open(own: &[u32]) -> Result<Self, Error> {
         let listener = Socket::open(libc::NETLINK_NETFILTER)?;
         listener.ignore_requests_of(own)?;
         listener.join(GROUP)?;

@@ -7,7 +7,7 @@ use switchyard_netlink::{
 
 use super::batch::Batch;
 use crate::{
-    ruleset::{OperationKind, Transaction},
+    ruleset::{Key, OperationKind, Transaction},
     text,
     transport::{Refusal, TransportError},
 };
@@ -37,11 +37,13 @@ fn refusal(transaction: &Transaction, batch: &Batch, error: KernelError) -> Refu
     // The first message begins the batch, so that its error is about the commit as a whole.
     let message = (error.sequence.wrapping_sub(batch.first_sequence) as usize).checked_sub(1);
     let Some((operation, range)) = message.and_then(|index| batch.sources.get(index)) else {
-        return Refusal { operation: 0, subject: "commit the transaction".into(), errno, reason };
+        let subject = "commit the transaction".into();
+        return Refusal { operation: usize::MAX, element: None, subject, errno, reason };
     };
     let kind = &transaction.operations()[*operation];
     let bytes = batch.writer.as_slice().get(range.clone()).unwrap_or_default();
-    let subject = match element_at(bytes, error.offset) {
+    let element = element_at(bytes, error.offset);
+    let subject = match element {
         Some(key) => match &kind.kind {
             OperationKind::AddElements(set, _)
             | OperationKind::RestoreElements(set, _)
@@ -52,7 +54,8 @@ fn refusal(transaction: &Transaction, batch: &Batch, error: KernelError) -> Refu
         },
         None => kind.subject(),
     };
-    Refusal { operation: *operation, subject, errno, reason }
+    let element = element.and_then(Key::from_bytes).map(Box::new);
+    Refusal { operation: *operation, element, subject, errno, reason }
 }
 
 /// The key of the element that the kernel refused: the element at the offset in the kernel's error,

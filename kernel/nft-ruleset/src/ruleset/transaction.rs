@@ -171,6 +171,12 @@ impl Transaction {
         &self.operations
     }
 
+    /// The operations, for tests that alter them.
+    #[cfg(feature = "testing")]
+    pub fn operations_mut(&mut self) -> &mut [Operation] {
+        &mut self.operations
+    }
+
     /// Whether there is no operation.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()

@@ -36,7 +36,7 @@ fn during_foreign_commits(pause: Duration, work: impl FnOnce()) -> usize {
     // A thread that starts here is in this namespace too.
     thread::scope(|scope| {
         let _stop = Stop(&stop);
-        scope.spawn(|| {
+        let committer = scope.spawn(|| {
             let mut other = support::netlink();
             let theirs = Table::new(Family::Ip, "theirs");
             let (mut add, mut delete) = (Transaction::new(), Transaction::new());
@@ -54,6 +54,7 @@ fn during_foreign_commits(pause: Duration, work: impl FnOnce()) -> usize {
             }
         });
         while commits.load(Ordering::Relaxed) == 0 {
+            assert!(!committer.is_finished(), "the other program cannot commit");
             thread::yield_now();
         }
         work();

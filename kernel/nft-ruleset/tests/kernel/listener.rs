@@ -35,7 +35,7 @@ fn only_changes_of_the_watched_tables_are_reported() {
         let nft = Nft::installed();
         let mut ours = support::netlink();
         let watched = [table(Family::Ip), Table::new(Family::Ip6, "two")];
-        let mut listener = Listener::open(ours.port().unwrap(), watched.to_vec()).unwrap();
+        let mut listener = Listener::open(&[ours.port().unwrap()], watched.to_vec()).unwrap();
         let mut transaction = Transaction::new();
         watched.iter().for_each(|table| transaction.add_table(table));
         ours.commit(&transaction).unwrap();
@@ -62,8 +62,8 @@ fn one_commit_of_several_tables_is_reported_to_each_watcher() {
         let (mut one, mut two) = (support::netlink(), support::netlink());
         let port = |transport: &dyn Transport| transport.port().unwrap();
         let [a, b] = ["a", "b"].map(|name| Table::new(Family::Ip, name));
-        let mut of_a = Listener::open(port(&one), vec![a.clone()]).unwrap();
-        let mut of_b = Listener::open(port(&two), vec![b.clone()]).unwrap();
+        let mut of_a = Listener::open(&[port(&one)], vec![a.clone()]).unwrap();
+        let mut of_b = Listener::open(&[port(&two)], vec![b.clone()]).unwrap();
         let mut transaction = Transaction::new();
         transaction.add_table(&a);
         transaction.add_table(&b);

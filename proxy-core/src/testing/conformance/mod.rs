@@ -11,6 +11,7 @@
 //! in which words, is tested beside the backend.
 
 mod engines;
+mod isolation;
 mod refusals;
 mod repairs;
 mod story;
@@ -22,6 +23,9 @@ pub use self::{
     engines::{
         a_backend_serves_one_engine_after_another, an_engine_repairs_what_others_damage,
         the_monitor_reports_changes_of_others_alone,
+    },
+    isolation::{
+        RefusedPart, a_refused_family_costs_the_other_nothing, a_refused_port_costs_nothing_else,
     },
     refusals::Refusals,
     repairs::{
@@ -91,6 +95,11 @@ pub trait Subject: Sync {
 
     /// How many transactions were refused since [`Subject::refuse`].
     fn refused(&self) -> usize;
+
+    /// Has the kernel, or a tool, refuse a part of what the backend sends from now on, and then of each
+    /// transaction that has it; with `None`, nothing. The Service port's number is changed in each sync that
+    /// is to be refused.
+    fn refuse_part(&self, part: Option<&RefusedPart>);
 
     /// How the authors that the monitor names begin; `None` if the kernel does not name them.
     fn author(&self) -> Option<&'static str> {
@@ -271,6 +280,8 @@ macro_rules! conformance {
                 damage_is_repaired_and_named
                 a_change_on_top_of_damage_is_made_good
                 a_sync_that_is_refused_halfway_is_made_good
+                a_refused_port_costs_nothing_else
+                a_refused_family_costs_the_other_nothing
                 settings_of_the_node_apply_at_once
                 a_clean_up_is_total_and_repeatable
                 skipped_ports_are_reported

@@ -3,6 +3,7 @@
 mod abilities;
 mod disturbances;
 mod predecessors;
+mod refusals;
 mod retries;
 mod revisits;
 mod slow_start;

@@ -1,0 +1,129 @@
+//! The Service ports, or the families, of which the kernel refuses objects.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+};
+
+use switchyard_core::{
+    model::{IpFamily, PerFamily},
+    proxier::{RefusedParts, Skipped},
+    state::ResolvedServicePort,
+    transition::Transition,
+};
+
+use crate::{
+    layout::{Context, NftConfig, own, service_port::Entries, source_ranges},
+    ruleset::{ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError},
+};
+
+/// An object that the kernel refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Object {
+    Chain(ChainName),
+    Set(SetName),
+    Element(SetName, Key),
+}
+
+/// Returns the parts without which the kernel may take a transaction: the Service ports that need an
+/// object that it refuses, or else the object's family. Nothing if that would be all families, since
+/// then something else is wrong.
+pub(super) fn parts(
+    config: &NftConfig,
+    change: &Transition<'_>,
+    transaction: &Transaction,
+    error: &TransportError,
+) -> RefusedParts {
+    let mut objects: PerFamily<HashMap<Object, String>> = PerFamily::default();
+    for refusal in error.refusals() {
+        let Some(operation) = transaction.operations().get(refusal.operation) else {
+            return RefusedParts::default();
+        };
+        let family = IpFamily::from(operation.table.family);
+        let reason = format!("cannot {}: {}", refusal.subject, refusal.reason);
+        objects.get_mut(family).insert(object(&operation.kind, refusal), reason);
+    }
+    let mut parts = RefusedParts::default();
+    for family in config.families() {
+        let refused = mem::take(objects.get_mut(family.into()));
+        if refused.is_empty() {
+            continue;
+        }
+        let context = Context::new(config, family, &change.after().node);
+        let mut unowned: HashSet<&Object> = refused.keys().collect();
+        let ports = change.after().service_ports.iter();
+        for (id, port) in ports.filter(|(id, _)| id.family == family.into()) {
+            let needed = needed(port, &context, &refused);
+            if let Some(reason) = needed.first().and_then(|object| refused.get(object)) {
+                parts.ports.push(Skipped { port: id.clone(), reason: reason.clone() });
+            }
+            needed.iter().for_each(|object| _ = unowned.remove(object));
+        }
+        if let Some(unowned) = unowned.into_iter().next() {
+            *parts.families.get_mut(family.into()) = refused.get(unowned).cloned();
+        }
+    }
+    if config.families().all(|family| parts.families.get(family.into()).is_some()) {
+        return RefusedParts::default();
+    }
+    parts
+}
+
+fn object(kind: &OperationKind, refusal: &Refusal) -> Object {
+    match kind {
+        OperationKind::AddElements(set, _)
+        | OperationKind::RestoreElements(set, _)
+        | OperationKind::DeleteElements(set, _) => match refusal.element.as_deref() {
+            Some(key) => Object::Element(set.name.clone(), *key),
+            None => Object::Set(set.name.clone()),
+        },
+        OperationKind::AddSet(set) => Object::Set(set.name.clone()),
+        OperationKind::DeleteSet(set) => Object::Set(set.clone()),
+        OperationKind::AddChain(chain)
+        | OperationKind::FlushChain(chain)
+        | OperationKind::DeleteChain(chain)
+        | OperationKind::AddRule(chain, _) => Object::Chain(chain.clone()),
+        OperationKind::AddBaseChain(chain) => Object::Chain(chain.name.clone()),
+        OperationKind::AddTable { .. } | OperationKind::DeleteTable => Object::Chain("".into()),
+    }
+}
+
+/// The refused objects that a Service port needs.
+fn needed(
+    port: &ResolvedServicePort,
+    context: &Context<'_>,
+    refused: &HashMap<Object, String>,
+) -> Vec<Object> {
+    let entries = Entries::new(port);
+    let own = own::objects(port, context, None);
+    let name = |set: crate::layout::fixed::FixedSet| set.definition(context.family).name.clone();
+    let elements = entries.elements.iter().map(|(set, element)| (*set, element.key));
+    let elements = elements.chain(entries.common.iter().copied());
+    let elements = elements.map(|(set, key)| Object::Element(name(set), key));
+    let chains = own.chains.iter().map(|chain| chain.name.clone());
+    let chains = chains.chain(entries.chains.iter().map(|chain| chain.name())).map(Object::Chain);
+    let own_sets = own.pools.iter().flat_map(|pool| pool.maps().chain([&pool.members]));
+    let own_sets: HashSet<SetName> = own_sets
+        .map(|set| set.name.clone())
+        .chain(source_ranges::in_set(port).map(|_| source_ranges::set_name(&port.id.name)))
+        .collect();
+    let mut found: Vec<Object> =
+        elements.chain(chains).filter(|object| refused.contains_key(object)).collect();
+    // Slots, and elements of own sets, are recognised by their beginning and by their set.
+    found.extend(
+        refused
+            .keys()
+            .filter(|object| match object {
+                Object::Element(set, key) => {
+                    own_sets.contains(set)
+                        || entries.runs.iter().any(|run| {
+                            key.as_slice().starts_with(run.key.as_slice()) && name(run.map) == *set
+                        })
+                }
+                Object::Set(set) => own_sets.contains(set),
+                Object::Chain(_) => false,
+            })
+            .cloned(),
+    );
+    found
+}

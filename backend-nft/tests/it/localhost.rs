@@ -1,0 +1,92 @@
+//! The kernel routes loopback addresses only behind the rules that keep other hosts from them.
+
+use std::{fs, sync::atomic::Ordering::Relaxed};
+
+use switchyard_core::{config::NodeConfig, proxier::Backend};
+use switchyard_nft::{
+    NftBackend, NftConfig, NftProxier,
+    ruleset::{TransportKind, testing::InterceptingTransport},
+};
+
+use crate::common::{config, in_namespace, nft, start, web};
+
+const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+
+fn setting() -> String {
+    fs::read_to_string(SETTING).unwrap().trim().to_owned()
+}
+
+fn with_localhost() -> NodeConfig {
+    let mut config = config();
+    config.localhost_node_ports = true;
+    config
+}
+
+/// The rules that drop what comes from other hosts.
+fn guards() -> usize {
+    nft("list ruleset").matches("ip daddr 127.0.0.0/8 iifname != \"lo\" drop").count()
+}
+
+#[test]
+fn loopback_addresses_are_routed_when_the_rules_are_there() {
+    in_namespace(|| {
+        assert_eq!(setting(), "0");
+        let mut proxy = start(with_localhost());
+        let inner = TransportKind::Netlink.open().unwrap();
+        let (failing, fails) = InterceptingTransport::failing(inner);
+        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(failing));
+        fails.store(true, Relaxed);
+        proxy.apply(web());
+        proxy.try_sync().unwrap_err();
+        assert_eq!((setting().as_str(), guards()), ("0", 0));
+        proxy.try_sync().unwrap();
+        assert_eq!((setting().as_str(), guards()), ("1", 1));
+    });
+}
+
+#[test]
+fn a_node_is_prepared_behind_rules_that_the_first_sync_replaces() {
+    in_namespace(|| {
+        let backend = NftBackend::new(NftConfig::default());
+        backend.is_prepared(&with_localhost()).unwrap();
+        backend.prepare(&config()).unwrap();
+        assert_eq!((setting().as_str(), nft("list ruleset").as_str()), ("0", ""));
+        for _ in 0..2 {
+            backend.prepare(&with_localhost()).unwrap();
+            assert_eq!((setting().as_str(), guards()), ("1", 1));
+        }
+        let mut proxy = start(with_localhost());
+        proxy.sync(web());
+        assert_eq!(guards(), 1);
+        assert!(!nft("list ruleset").contains("loopback-guard"));
+        assert_eq!(proxy.full().bytes, 0);
+        // A node that is prepared while an earlier program serves.
+        backend.prepare(&with_localhost()).unwrap();
+        assert_eq!(guards(), 2);
+        assert_eq!(proxy.full().drift.objects, 1);
+        assert_eq!(guards(), 1);
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_the_guard_while_it_is_needed() {
+    in_namespace(|| {
+        let backend = NftBackend::new(NftConfig::default());
+        backend.clean_up().unwrap();
+        let mut proxy = start(with_localhost());
+        proxy.sync(web());
+        for _ in 0..2 {
+            backend.clean_up().unwrap();
+            let left = nft("list ruleset");
+            assert_eq!((guards(), left.matches("chain ").count()), (1, 1), "{left}");
+            assert!(!left.contains("table ip6"), "{left}");
+        }
+        fs::write(SETTING, "0").unwrap();
+        backend.clean_up().unwrap();
+        assert_eq!(nft("list ruleset"), "");
+        fs::write(SETTING, "1").unwrap();
+        nft("add table ip kube-proxy; add chain ip kube-proxy services");
+        backend.clean_up().unwrap();
+        assert_eq!(nft("list ruleset"), "", "there was no guard to lose");
+    });
+}
