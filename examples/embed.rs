@@ -93,6 +93,9 @@ impl Observer for Reports {
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         // A UDP flow stays with its endpoint for as long as conntrack remembers it, whatever the
         // rules say. Without this line, clients talk to endpoints that are gone.
+        if !outcome.report.drift.is_none() {
+            self.flows.doubt();
+        }
         self.flows.synced(&outcome.change);
         // Nobody may listen any more.
         let _ = self.sender.send(outcome.report.clone());
@@ -100,6 +103,7 @@ impl Observer for Reports {
 
     fn sync_failed(&self, error: &ProxierError, _: &Transition<'_>, _: std::time::Duration) {
         // The engine tries again, with growing delays.
+        self.flows.doubt();
         eprintln!("sync failed: {}", Chain(error));
     }
 

@@ -149,6 +149,14 @@ impl Backend for UserspaceBackend {
         }
     }
 
+    fn is_prepared(&self, node: &NodeConfig) -> Result<(), ProxierError> {
+        match self.choose() {
+            Ok(IntakeKind::Nftables) => self.redirects.is_prepared(Rules::Nftables, node),
+            Ok(IntakeKind::Iptables) => self.redirects.is_prepared(Rules::Iptables, node),
+            _ => Ok(()),
+        }
+    }
+
     /// Prepares the node as the backend does whose rules redirect traffic.
     fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
         match self.choose() {

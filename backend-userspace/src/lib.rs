@@ -13,10 +13,13 @@
 //! | `loopback` | loopback addresses are listened on, and listed in a table | nothing |
 //!
 //! The last two work on any system; the first two are for Linux.
+//!
+//! Beside another backend, [`LoopbackNodePorts`] serves node ports on `[::1]`.
 
 mod backend;
 mod config;
 mod intake;
+mod node_ports;
 mod proxier;
 mod sockets;
 
@@ -27,5 +30,6 @@ pub use self::{
         DEVICE,
         loopback::{Reachable, ShowTable},
     },
+    node_ports::LoopbackNodePorts,
 };
 pub use switchyard_forwarder::ForwarderConfig;

@@ -36,9 +36,7 @@ impl Proxier for UserspaceProxier {
     /// First the forwarder knows the endpoints, then traffic reaches it, and last of all it forgets
     /// Service ports.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        if change.node_changed() || change.before().is_none() {
-            self.forwarder.set_local_clients(local_clients(&change.after().node));
-        }
+        self.forwarder.set_local_clients(local_clients(&change.after().node));
         for port in change.ports().filter_map(|change| change.after) {
             self.forwarder.serve(port);
         }
@@ -65,4 +63,98 @@ fn local_clients(node: &NodeState) -> LocalClients {
         _ => None,
     };
     LocalClients { networks: IpFamily::ALL.into_iter().filter_map(network).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{SocketAddr, TcpListener, TcpStream},
+        sync::{Arc, Mutex},
+        thread,
+        time::Duration,
+    };
+
+    use switchyard_core::{
+        config::NodeConfig,
+        state::{Masquerade, PoolKind, Route},
+        testing::{NODE, Stepped, endpoint, service, slice},
+    };
+    use switchyard_forwarder::{ForwarderConfig, Listener};
+
+    use super::*;
+
+    /// An intake with one listener, at which it asks in each sync.
+    #[derive(Default)]
+    struct Asking(Arc<Mutex<Heard>>);
+
+    #[derive(Default)]
+    struct Heard {
+        listener: Option<SocketAddr>,
+        /// The answer of each sync.
+        answers: Vec<Option<u8>>,
+    }
+
+    #[async_trait]
+    impl Intake for Asking {
+        async fn sync(
+            &mut self,
+            change: &Transition<'_>,
+            forwarder: &Forwarder,
+        ) -> Result<SyncReport, ProxierError> {
+            let mut heard = self.0.lock().unwrap();
+            let address = heard.listener.unwrap_or_else(|| {
+                let port = change.ports().next().unwrap().id.clone();
+                let address = SocketAddr::from(([127, 0, 0, 1], 0));
+                let pool = PoolKind::Cluster;
+                let route = Route::Pool { pool, masquerade: Masquerade::Never };
+                let listener = Listener { port, address, route, allowed_sources: None };
+                forwarder.listen(&listener).unwrap()
+            });
+            heard.listener = Some(address);
+            heard.answers.push(ask(address));
+            Ok(SyncReport::default())
+        }
+
+        async fn clean_up(&mut self) -> Result<(), ProxierError> {
+            Ok(())
+        }
+    }
+
+    /// Connects, and returns the byte that the server sends; `None` if no server takes the connection.
+    fn ask(address: SocketAddr) -> Option<u8> {
+        let mut stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut answer = [0];
+        stream.read_exact(&mut answer).ok().map(|()| answer[0])
+    }
+
+    /// The forwarder knows a Service port until the intake has let go of it.
+    #[test]
+    fn a_service_port_is_served_until_no_traffic_reaches_it() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = i64::from(server.local_addr().unwrap().port());
+        thread::spawn(move || {
+            for client in server.incoming() {
+                let _ = client.and_then(|mut client| client.write_all(&[7]));
+            }
+        });
+        let mut settings = ForwarderConfig::default();
+        settings.threads = Some(1);
+        let forwarder = Forwarder::start(settings).unwrap();
+        let intake = Asking::default();
+        let heard = Arc::clone(&intake.0);
+        let proxier = UserspaceProxier::new(forwarder, Box::new(intake));
+        let mut config = NodeConfig::new(NODE);
+        config.loopback_endpoints = true;
+        let mut node = Stepped::new(config, proxier);
+        let web = service("web", "10.96.0.1").port("http", "TCP", 80);
+        let endpoints =
+            slice("web", "1").port("http", "TCP", port).endpoint(endpoint("127.0.0.1", NODE));
+        node.sync([web.apply(), endpoints.apply()]);
+        node.sync([web.delete()]);
+        let heard = heard.lock().unwrap();
+        assert_eq!(heard.answers, [Some(7), Some(7)]);
+        assert_eq!(ask(heard.listener.unwrap()), None);
+    }
 }

@@ -22,6 +22,7 @@ pub(crate) struct Sockets {
     open: HashMap<Place, ServicePortId>,
     /// Service ports with listeners that could not be opened, and why.
     failed: BTreeMap<ServicePortId, String>,
+    failures: u64,
 }
 
 /// What changed.
@@ -80,6 +81,7 @@ impl Sockets {
         match forwarder.listen(listener) {
             Ok(_) => self.open.insert(place(listener), listener.port.clone()).is_none(),
             Err(error) => {
+                self.failures += 1;
                 self.failed
                     .entry(listener.port.clone())
                     .or_insert_with(|| Chain(&error).to_string());
@@ -93,6 +95,16 @@ impl Sockets {
         self.failed
             .iter()
             .map(|(port, reason)| Skipped { port: port.clone(), reason: reason.clone() })
+    }
+
+    /// How many attempts to open a listener have failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// How many listeners are open.
+    pub(crate) fn open_listeners(&self) -> usize {
+        self.open.len()
     }
 
     /// The Service ports that have listeners.

@@ -31,6 +31,7 @@ use crate::render::RenderError;
 
 pub mod adapters;
 pub mod backends;
+pub mod bridges;
 pub mod conntrack;
 pub mod descriptors;
 pub mod localhost;

@@ -22,7 +22,7 @@ use switchyard_core::{
     engine::{Engine, EngineError},
     error::Chain,
     model::IpFamily,
-    proxier::{self, Backend, ProxierError},
+    proxier::{self, Backend, Mode, ProxierError},
 };
 use switchyard_interfaces::AddressFollower;
 use switchyard_observability::{
@@ -43,7 +43,9 @@ use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::{
     adapters::{ObservedRequests, SourceWatches},
-    backends, conntrack, descriptors, localhost, logging,
+    backends, conntrack, descriptors,
+    localhost::{self, sockets},
+    logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     reload::{LiveParts, Reloader},
@@ -119,10 +121,12 @@ pub fn run(
 
     let (recorder, event_queue) = node_events::recorder();
     let unsupported = UnsupportedEvents::new(recorder.clone(), settings.node.node_name.clone());
+    let (synced_ports, node_ports) = sockets::channel(chosen.mode == Mode::NFTABLES);
+    let (ipv6_localhost, is_on) = watch::channel(settings.serves_ipv6_localhost && supported.v6);
     let mut engine = Engine::builder(settings.node.clone())
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
-        .observer(Arc::new(((observer, node), unsupported)))
+        .observer(Arc::new(((observer, node), (unsupported, synced_ports))))
         .addresses(
             AddressFollower::new()
                 .without(switchyard_ipvs::DEVICE)
@@ -174,10 +178,12 @@ pub fn run(
         supported,
         backend: Arc::clone(backend),
         node_config,
+        ipv6_localhost,
     };
+    let localhost = sockets::serve(node_ports, is_on, Arc::clone(&parts.metrics));
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
-    let objects = engine.events();
+    let (objects, inputs) = (engine.events(), engine.inputs());
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
@@ -203,7 +209,8 @@ pub fn run(
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
-            never = localhost::keep(Arc::clone(backend), current_config) => match never {},
+            never = localhost::watch(current_config, inputs) => match never {},
+            never = localhost => match never {},
         }
     });
     // The remaining tasks need not end before the program does.

@@ -11,7 +11,7 @@ use switchyard_config::{
 use switchyard_core::{error::Chain, proxier::Backend};
 
 use crate::{
-    Failure, backends, descriptors, localhost, run,
+    Failure, backends, bridges, descriptors, localhost, run,
     select::{self, Chosen, NoMode},
     sysctl,
 };
@@ -38,7 +38,8 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     }
     log_start(&settings);
     if let Some(backend) = backends::get(&backends, chosen.mode) {
-        localhost::prepare(&**backend, &mut settings.node);
+        localhost::check(&**backend, &mut settings.node);
+        bridges::check(&**backend, &settings.node);
     }
     match run::run(&settings, loaded, flags, &backends, chosen) {
         Ok(never) => match never {},

@@ -160,6 +160,7 @@ impl Observer for EngineObserver {
         self.metrics.rejected(problem);
         let message = match problem.reason {
             Reason::Unsupported => "A Service is not served as it asks",
+            Reason::Refused => "The node refuses what a Service needs",
             Reason::Malformed | Reason::Invalid | Reason::Conflict => {
                 "Part of an object cannot be used"
             }
@@ -228,6 +229,9 @@ impl Observer for EngineObserver {
         self.metrics.synced(outcome);
         self.send_health_checks(&outcome.change);
         if let Some(flows) = &self.flows {
+            if !outcome.report.drift.is_none() {
+                flows.doubt();
+            }
             flows.synced(&outcome.change);
         }
     }
@@ -235,6 +239,9 @@ impl Observer for EngineObserver {
     fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
         self.metrics.sync_failed(error, change, duration.as_secs_f64());
         self.health.sync_failed();
+        if let Some(flows) = &self.flows {
+            flows.doubt();
+        }
         tracing::error!(
             err = %Chain(error),
             full = change.compare(),
@@ -260,6 +267,8 @@ impl Observer for EngineObserver {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use async_trait::async_trait;
     use switchyard_core::{
         config::NodeConfig,
@@ -273,8 +282,8 @@ mod tests {
 
     use super::*;
 
-    /// Fails the first time.
-    struct Flaky(bool);
+    /// Fails as many times.
+    struct Flaky(Arc<AtomicUsize>);
 
     #[async_trait]
     impl Proxier for Flaky {
@@ -287,7 +296,8 @@ mod tests {
         }
 
         async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-            if std::mem::replace(&mut self.0, false) {
+            let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            if left.is_ok() {
                 return Err(ProxierError::unsupported(Mode::NFTABLES, "asleep"));
             }
             let mut report = SyncReport::default();
@@ -315,7 +325,7 @@ mod tests {
         let tracker = Tracker::new(NodeConfig::new("node-1"));
         let runner = Runner::new(
             tracker,
-            Box::new(Flaky(true)),
+            Box::new(Flaky(Arc::new(1.into()))),
             RunnerConfig::default(),
             Arc::new(observer),
         );
@@ -366,6 +376,39 @@ mod tests {
         let at = health_checks.borrow().addresses.v4.clone();
         assert_eq!(at, NodePortAddresses::AllLocal, "though the backend has a list");
 
+        drop(sender);
+        running.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspicion_that_cannot_be_checked_counts_once_it_is_late() {
+        const TIMEOUT: Duration = Duration::from_secs(60);
+        let health = Arc::new(ProxyHealth::new(TIMEOUT));
+        let metrics = Arc::new(Metrics::for_tests());
+        let observer = EngineObserver::new(Arc::clone(&health), metrics, &IpFamily::ALL);
+        let failures = Arc::new(AtomicUsize::new(0));
+        let proxier = Box::new(Flaky(Arc::clone(&failures)));
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let config = RunnerConfig::default();
+        let runner = Runner::new(tracker, proxier, config, Arc::new(observer));
+        let (sender, receiver) = mpsc::channel(16);
+        let running = tokio::spawn(runner.run(receiver, std::future::pending()));
+        for kind in [Kind::Node, Kind::Service, Kind::EndpointSlice] {
+            sender.send(replace(kind, vec![])).await.unwrap();
+        }
+        let disturb = async |disturbance| {
+            sleep(Duration::from_secs(30)).await;
+            assert!(health.report(Instant::now()).problems.is_empty());
+            failures.store(usize::MAX, Relaxed);
+            sender.send(Input::Disturbed(disturbance)).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            let now = Instant::now();
+            let healthy = [now, now + TIMEOUT].map(|at| health.report(at).healthy());
+            failures.store(0, Relaxed);
+            healthy
+        };
+        assert_eq!(disturb(Disturbance::Suspected).await, [true, false]);
+        assert_eq!(disturb(Disturbance::Changed { by: None }).await, [false, false]);
         drop(sender);
         running.await.unwrap();
     }

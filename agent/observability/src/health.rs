@@ -25,10 +25,12 @@ struct Inner {
     timeout: Duration,
     families: BTreeMap<IpFamily, Family>,
     node_eligible: bool,
-    /// Whether another program may have changed the rules in the kernel since the last sync.
+    /// Whether another program has changed the rules in the kernel since the last sync.
     disturbed: bool,
     /// Whether the last sync failed.
     has_failed: bool,
+    /// Whether any sync has succeeded.
+    has_synced: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,8 @@ pub struct HealthReport {
     pub families: BTreeMap<IpFamily, FamilyReport>,
     /// Whether the node may receive traffic from load balancers.
     pub node_eligible: bool,
+    /// Whether this proxy has programmed the kernel, once at least.
+    pub has_synced: bool,
     /// The problems in words, including problems that do not make a family unhealthy yet. Without
     /// details, since everybody can read them.
     pub problems: Vec<String>,
@@ -103,7 +107,7 @@ impl ProxyHealth {
         }
     }
 
-    /// Records that another program may have changed the rules in the kernel.
+    /// Records that another program has changed the rules in the kernel.
     pub fn disturbed(&self) {
         self.lock().disturbed = true;
     }
@@ -116,6 +120,7 @@ impl ProxyHealth {
         }
         inner.disturbed = false;
         inner.has_failed = false;
+        inner.has_synced = true;
     }
 
     /// Records that a sync failed. Why it failed belongs in the log: everybody can read the report.
@@ -152,6 +157,7 @@ impl ProxyHealth {
         HealthReport {
             families,
             node_eligible: inner.node_eligible,
+            has_synced: inner.has_synced,
             problems: problems.into_iter().flatten().collect(),
         }
     }

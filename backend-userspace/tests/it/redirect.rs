@@ -1,5 +1,6 @@
 //! Traffic that rules redirect.
 
+use switchyard_core::testing::{NODE, endpoint, service, slice};
 use switchyard_userspace::IntakeKind;
 
 use crate::common::{answers, in_namespace, ip, run, servers, settings, start, web, web_slice};
@@ -49,7 +50,7 @@ fn an_address_goes_from_one_service_to_another() {
         let mut node = start(settings(kind));
         servers(&[2]);
         node.sync([web().apply(), web_slice(&[2])]);
-        let other = switchyard_core::testing::service("other", "10.96.0.1").port("", "TCP", 80);
+        let other = service("other", "10.96.0.1").port("", "TCP", 80);
         node.sync([web().delete(), other.apply()]);
         assert_eq!(answers(EVERYWHERE[0], 1), [None], "{kind}: the other has no endpoints");
         node.sync([other.delete(), web().apply()]);
@@ -72,6 +73,32 @@ fn what_others_remove_is_repaired() {
         let report = node.full();
         assert!(!report.drift.is_none(), "{kind}");
         assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
+    });
+}
+
+#[test]
+fn connections_are_refused_while_a_socket_cannot_be_opened() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        // Another program takes the address of the sockets.
+        ip("addr del 192.0.0.83/32 dev switchyard0");
+        let other = service("other", "10.96.0.2").port("", "TCP", 80).apply();
+        let endpoints = slice("other", "1").port("", "TCP", 8080);
+        let report = node.sync([other, endpoints.endpoint(endpoint("127.0.0.2", NODE)).apply()]);
+        let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
+        assert!(skipped.reason.ends_with("; its connections are refused"), "{}", skipped.reason);
+        assert!(report.revisit_after.is_some());
+        let (program, arguments, rule) = match kind {
+            IntakeKind::Nftables => ("nft", "list ruleset", "goto reject-chain"),
+            _ => ("iptables", "-w -S", "REJECT"),
+        };
+        let rules = run(program, arguments);
+        let is_refused = |line: &str| line.contains("10.96.0.2") && line.contains(rule);
+        assert!(rules.lines().any(is_refused), "{kind}: {rules}");
+        assert_eq!(node.full().skipped, []);
+        assert_eq!(answers("10.96.0.2:80", 1), [Some(2)], "{kind}");
     });
 }
 

@@ -107,6 +107,11 @@ impl Event {
         }
     }
 
+    /// Returns the Event of a Service, or of all Services of a family, that the kernel or a tool refuses.
+    pub fn service_refused(regarding: Regarding, note: String) -> Self {
+        Self { regarding, is_warning: true, reason: "ServicePortRefused", action: "Sync", note }
+    }
+
     /// Returns the Event of a node whose default spread the mode cannot do.
     pub fn default_spread_unsupported(note: String) -> Self {
         Self {

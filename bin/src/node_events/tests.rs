@@ -1,6 +1,9 @@
 //! Tests of the requests that Events become, and of failures.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    thread,
+};
 
 use bytes::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -12,7 +15,7 @@ use switchyard_observability::http::{
     listen, serve,
 };
 use switchyard_source_kube::{Pacer, RequestPace};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 
 use super::{
     publish::{Patience, Publisher, as_api_event},
@@ -205,17 +208,33 @@ async fn repeated_events_become_a_series() {
     assert_ne!(requests[5].1["metadata"]["name"], first);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn recording_never_waits() {
-    let (full, _queue) = recorder();
-    for port in 0..=QUEUE {
-        full.record(failed(port as u16));
+    let (full, mut queue) = recorder();
+    let recorder_of_thread = full.clone();
+    let (sender, recorded) = mpsc::channel();
+    thread::spawn(move || {
+        for port in 0..=QUEUE {
+            recorder_of_thread.record(failed(port as u16));
+        }
+        sender.send(()).unwrap();
+    });
+    recorded.recv_timeout(Duration::from_secs(20)).expect("recording waits for the queue");
+    // The queue is not read: the flush ends anyway.
+    let longest = Duration::from_millis(10);
+    let start = Instant::now();
+    full.flush(longest).await;
+    assert!(start.elapsed() >= longest && start.elapsed() < 2 * longest, "{:?}", start.elapsed());
+    for port in 0..QUEUE {
+        let Ok(Message::Event(event, _)) = queue.0.try_recv() else { panic!("{port} is missing") };
+        assert_eq!(event, failed(port as u16), "the Event that found no room is dropped");
     }
-    // The queue is never read: the flush ends anyway.
-    full.flush(Duration::from_millis(10)).await;
+    assert!(queue.0.try_recv().is_err());
 
     let (nowhere, queue) = recorder();
     drop(queue);
     nowhere.record(Event::starting());
+    let start = Instant::now();
     nowhere.flush(Duration::from_secs(3600)).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }

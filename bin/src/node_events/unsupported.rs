@@ -14,7 +14,7 @@ use switchyard_core::{
     track::{Problem, Reason},
 };
 
-use super::{Event, Recorder};
+use super::{Event, Recorder, Regarding};
 
 /// The most Events about Services within [`PERIOD`]: after a change of the mode, all Services of a
 /// cluster may ask for what it cannot do. The log and the metrics have all of them.
@@ -50,19 +50,29 @@ impl UnsupportedEvents {
 impl Observer for UnsupportedEvents {
     fn rejected(&self, problem: &Problem) {
         let object = &problem.object;
-        if problem.reason != Reason::Unsupported
-            || object.kind != Kind::Service
-            || !self.is_within_limit(Instant::now())
-        {
-            return;
-        }
+        let about = |note: String| {
+            let service = ServiceName::new(&object.namespace, &object.name);
+            match (problem.reason, object.kind) {
+                (Reason::Unsupported, Kind::Service) => {
+                    Some(Event::spread_unsupported(&service, note))
+                }
+                (Reason::Refused, Kind::Service) => {
+                    Some(Event::service_refused(Regarding::Service(service), note))
+                }
+                (Reason::Refused, _) => Some(Event::service_refused(Regarding::Node, note)),
+                _ => None,
+            }
+        };
         let field = match problem.field.as_str() {
             "" => String::new(),
             field => format!("{field}: "),
         };
         let note = format!("node {}: {field}{}", self.node, problem.message);
-        let service = ServiceName::new(&object.namespace, &object.name);
-        self.recorder.record(Event::spread_unsupported(&service, note));
+        if let Some(event) = about(note)
+            && self.is_within_limit(Instant::now())
+        {
+            self.recorder.record(event);
+        }
     }
 
     fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
@@ -79,7 +89,7 @@ mod tests {
     use switchyard_core::objects::ObjectKey;
 
     use super::*;
-    use crate::node_events::{Message, Regarding, recorder};
+    use crate::node_events::{Message, recorder};
 
     fn recorded(queue: &mut super::super::EventQueue) -> Vec<Event> {
         let next = || match queue.0.try_recv() {
@@ -114,10 +124,15 @@ mod tests {
             "node node-1: metadata.annotations[switchyard/spread]: `maglev` cannot"
         );
 
+        problem.reason = Reason::Refused;
+        events.rejected(&problem);
+        assert_eq!(recorded(&mut queue)[0].reason, "ServicePortRefused");
+
+        problem.reason = Reason::Unsupported;
         for _ in 0..2 * MOST {
             events.rejected(&problem);
         }
-        assert_eq!(recorded(&mut queue).len(), MOST as usize - 1, "there is a limit");
+        assert_eq!(recorded(&mut queue).len(), MOST as usize - 2, "there is a limit");
         assert!(events.is_within_limit(Instant::now() + PERIOD), "until the period is over");
     }
 

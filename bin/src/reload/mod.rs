@@ -88,6 +88,8 @@ pub struct LiveParts {
     pub backend: Arc<dyn Backend>,
     /// The configuration of the node that is in effect.
     pub node_config: watch::Sender<NodeConfig>,
+    /// Whether node ports are served on `[::1]`.
+    pub ipv6_localhost: watch::Sender<bool>,
 }
 
 /// The task that reacts to changes. See the [module's documentation](self).
@@ -254,11 +256,11 @@ impl Reloader {
         }
         if settings.node.serves_localhost() {
             let (backend, mut node) = (Arc::clone(&self.parts.backend), settings.node.clone());
-            let prepare = move || {
-                localhost::prepare(&*backend, &mut node);
+            let check = move || {
+                localhost::check(&*backend, &mut node);
                 node
             };
-            if let Ok(node) = task::spawn_blocking(prepare).await {
+            if let Ok(node) = task::spawn_blocking(check).await {
                 settings.node = node;
             }
         }
@@ -266,6 +268,9 @@ impl Reloader {
             self.parts.node_config.send_replace(settings.node.clone());
             self.send(Input::Node(settings.node.clone())).await;
         }
+        self.parts
+            .ipv6_localhost
+            .send_replace(settings.serves_ipv6_localhost && self.parts.supported.v6);
         let addresses = rebind::addresses(&settings.servers);
         for (sender, address) in self.parts.addresses.iter().zip(addresses) {
             sender.send_if_modified(|current| std::mem::replace(current, address) != address);

@@ -87,7 +87,7 @@ fn every_path_answers_as_kube_proxys() {
     let objects = objects();
     let _program = start(&namespace, &objects, &["--profiling"]);
     namespace.wait_for_service_ports(1);
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 
     let flagz = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
     let statusz = "application/yaml;v=v1alpha1;g=config.k8s.io;as=Statusz";
@@ -110,7 +110,8 @@ fn every_path_answers_as_kube_proxys() {
         (HEALTH, "GET /livez", "", 200, JSON, "Z\",\"healthy\":true,\"status\":{"),
         (HEALTH, "GET /", "", 404, TEXT, not_found),
         (HEALTH, "GET /healthz/", "", 404, TEXT, not_found),
-        (HEALTH, "GET /readyz", "", 404, TEXT, not_found),
+        (HEALTH, "GET /readyz", "", 200, JSON, "Z\",\"healthy\":true,\"status\":{"),
+        (HEALTH, "GET /readyz/", "", 404, TEXT, not_found),
         (HEALTH, "GET /metrics", "", 404, TEXT, not_found),
         (METRICS, "GET /metrics", "", 200, CLASSIC, "\n# TYPE kubeproxy_sync_proxy_rules_"),
         (METRICS, "GET /metrics", "*/*", 200, CLASSIC, "# HELP "),
@@ -130,7 +131,7 @@ fn every_path_answers_as_kube_proxys() {
         (METRICS, "GET /flagz", "text/plain", 200, TEXT, "\nprofiling=true\n"),
         (METRICS, "GET /flagz", flagz, 200, JSON, "\"kind\":\"Flagz\""),
         (METRICS, "GET /flagz", JSON, 406, TEXT, "not acceptable"),
-        (METRICS, "GET /statusz", "", 200, TEXT, "\nEmulation version: 1.36\n"),
+        (METRICS, "GET /statusz", "", 200, TEXT, "\nEmulation version: 1.37\n"),
         (METRICS, "GET /statusz", statusz, 200, "application/yaml", "config.k8s.io/v1alpha1"),
         (METRICS, "GET /statusz", JSON, 406, TEXT, "not acceptable"),
         (METRICS, "GET /debug/flags", "", 200, TEXT, "\nv\n"),

@@ -19,7 +19,10 @@ use crate::{
 const CONFIGURATIONS: [(&[u32], &str); 3] = [
     (&[28], include_str!("../../../agent/config/tests/fixtures/kubeadm-1.28.yaml")),
     (&[29, 30], include_str!("../../../agent/config/tests/fixtures/kubeadm-1.29.yaml")),
-    (&[31, 32, 33, 34, 35, 36], include_str!("../../../agent/config/tests/fixtures/kubeadm.yaml")),
+    (
+        &[31, 32, 33, 34, 35, 36, 37],
+        include_str!("../../../agent/config/tests/fixtures/kubeadm.yaml"),
+    ),
 ];
 /// The command of the DaemonSet.
 const COMMAND: [&str; 3] = [
@@ -93,8 +96,8 @@ fn every_release_starts_unchanged() {
                 namespace.0.output("nft", &["flush", "ruleset"], "").unwrap();
             }
         }
-        assert_eq!(minors, (28..=36).collect::<Vec<u32>>());
+        assert_eq!(minors, (28..=37).collect::<Vec<u32>>());
         let agent = cluster.server.user_agent().unwrap();
-        assert!(agent.starts_with("kube-proxy/v1.36.2 (linux/"), "{agent}");
+        assert!(agent.starts_with("kube-proxy/v1.37.0 (linux/"), "{agent}");
     });
 }

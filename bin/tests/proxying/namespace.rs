@@ -1,12 +1,12 @@
 //! Network namespaces, and the program in them.
 
 use std::{
-    fs,
-    io::{Read, Write},
+    fs::{self, File},
+    io::{Read, Seek, Write},
     net::TcpStream,
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus},
     time::Instant,
 };
 
@@ -35,6 +35,16 @@ impl Namespace {
     pub(crate) fn switchyard(&self, arguments: &[&str]) -> Command {
         let mut command = self.0.command(env!("CARGO_BIN_EXE_switchyard"));
         command.args(arguments);
+        command
+    }
+
+    /// Returns a command that runs a program in the namespace, for which the kernel has no IPVS, even if
+    /// the host has loaded it: what the program finds in `/proc/net` is empty but for a sign of IPv6.
+    pub(crate) fn without_ipvs(&self, program: &Path) -> Command {
+        const HIDE: &str = "mount -t tmpfs none /proc/$$/net && >/proc/$$/net/if_inet6 && \
+                            exec \"$0\" \"$@\"";
+        let mut command = self.0.command("unshare");
+        command.args(["--mount", "sh", "-c", HIDE]).arg(program);
         command
     }
 
@@ -114,6 +124,8 @@ pub(crate) fn put_program(directory: &Path, name: &str, script: &str) {
 /// The program, ended with this value.
 pub(crate) struct Program {
     child: Child,
+    /// A file, since nothing reads a pipe while the program runs.
+    log: File,
 }
 
 impl Program {
@@ -124,7 +136,9 @@ impl Program {
 
     /// Starts it by a command that says the rest.
     pub(crate) fn spawn(mut command: Command) -> Self {
-        Self { child: command.stderr(Stdio::piped()).spawn().unwrap() }
+        let log = tempfile::tempfile().unwrap();
+        command.stderr(log.try_clone().unwrap());
+        Self { child: command.spawn().unwrap(), log }
     }
 
     /// The id of its process.
@@ -151,7 +165,8 @@ impl Program {
     /// What it logged; it has ended.
     fn log(&mut self) -> String {
         let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        self.log.rewind().unwrap();
+        self.log.read_to_string(&mut log).unwrap();
         log
     }
 }
@@ -186,4 +201,12 @@ pub(crate) const METRICS: &str = "127.0.0.1:10249";
 fn service_ports(metrics: &str) -> Option<u32> {
     let name = "switchyard_service_ports{ip_family=\"IPv4\"} ";
     metrics.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
+}
+
+#[test]
+fn a_long_log_blocks_no_program() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "yes | head -c 1000000 >&2"]);
+    let (status, log) = Program::spawn(command).ended();
+    assert!(status.success() && log.len() == 1_000_000, "{status}: {} bytes", log.len());
 }

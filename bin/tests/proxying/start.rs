@@ -68,9 +68,12 @@ async fn follow_pod_networks(
         text.contains("kubeproxy_sync_proxy_rules_endpoint_changes_total 1\n")
     });
     assert_eq!(rules(), before);
+    let status = |path| namespace.get(HEALTH, path).unwrap().0;
+    assert_eq!([status("/livez"), status("/readyz")], [200, 503]);
 
     apply(node(&["192.0.2.1"], &["10.7.1.0/24"]));
     namespace.wait_for_service_ports(1);
+    assert_eq!(status("/readyz"), 200);
     assert!(rules().contains("10.7.1.0/24"), "{}", rules());
     apply(node(&["192.0.2.1"], &["10.7.2.0/24"]));
     until("the Node's pods are known", || {
@@ -80,6 +83,7 @@ async fn follow_pod_networks(
     apply(node(&["192.0.2.9"], &["10.7.2.0/24"]));
     assert!(cluster.server.store().delete(Resource::Nodes, "", NODE));
     namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
+    assert_eq!(status("/readyz"), 200, "the pod is not what the Node is");
     assert!(rules().contains("10.7.2.0/24"), "it stays");
     program.terminate().1
 }
@@ -122,13 +126,13 @@ fn what_does_not_fit_the_node_is_said() {
         }
 
         // In another mode it is only a doubt.
-        let arguments = ["--nodeport-addresses=0.0.0.0/0", "--version=v1.36.2-here"];
+        let arguments = ["--nodeport-addresses=0.0.0.0/0", "--version=v1.37.0-here"];
         let program = start(&cluster, &namespace, &arguments);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
         let agent = cluster.server.user_agent().unwrap();
-        assert!(agent.ends_with(" kubernetes/v1.36.2-here"), "{agent}");
+        assert!(agent.ends_with(" kubernetes/v1.37.0-here"), "{agent}");
         namespace
-            .wait(METRICS, "/metrics", |_, text| text.contains("git_version=\"v1.36.2-here\""));
+            .wait(METRICS, "/metrics", |_, text| text.contains("git_version=\"v1.37.0-here\""));
         let (_, log) = program.terminate();
         let doubt = "\"Kube-proxy configuration may be incomplete or incorrect\" err=\"the node's";
         let is_said = |line: &str| line.starts_with('E') && line.contains(doubt);

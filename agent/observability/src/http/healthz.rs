@@ -1,4 +1,4 @@
-//! The health server: `/healthz` for load balancers, `/livez` for the kubelet.
+//! The health server: `/healthz` for load balancers, `/livez` and `/readyz` for the kubelet.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,8 @@ impl HealthzHandler {
     /// API server cannot be reached are only reported, since no node may lose its traffic for that
     /// reason, let alone all nodes at once. A silent watch that is not retried makes the proxy
     /// unhealthy. If the server has refused all watches as unauthorized for ten minutes, `/livez`
-    /// fails, and `/healthz` does not.
+    /// fails, and `/healthz` does not. `/readyz`, which kube-proxy does not have, is as `/livez`, and
+    /// fails before the first sync, too: a rollout must not go on before.
     pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: Arc<dyn Watches>) -> Self {
         Self { health, metrics, watches }
     }
@@ -57,13 +58,22 @@ impl Handler for HealthzHandler {
         let node_eligible = report.node_eligible;
         let (healthy, good, eligible, counter) = match request.uri().path() {
             "/healthz" => {
-                (healthy, healthy && node_eligible, Some(node_eligible), &self.metrics.healthz)
+                let good = healthy && node_eligible;
+                (healthy, good, Some(node_eligible), Some(&self.metrics.healthz))
             }
-            "/livez" => (is_live, is_live, None, &self.metrics.livez),
+            "/livez" => (is_live, is_live, None, Some(&self.metrics.livez)),
+            "/readyz" => {
+                if !report.has_synced {
+                    report.problems.push("nothing is programmed yet".to_owned());
+                }
+                (is_live, is_live && report.has_synced, None, None)
+            }
             _ => return not_found(),
         };
         let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        counter.with_label_values(&[status.as_str()]).inc();
+        if let Some(counter) = counter {
+            counter.with_label_values(&[status.as_str()]).inc();
+        }
         let body = body(&report, healthy, eligible, good, watches.silent, Timestamp::now());
         answer(status, JSON, body)
     }
@@ -282,6 +292,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_first_sync_is_what_makes_it_ready() {
+        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
+        let metrics = Arc::new(Metrics::for_tests());
+        let handler = HealthzHandler::new(Arc::clone(&health), metrics, Arc::new(NoWatches));
+        let status = |path| handler.answer(&get(path)).status().as_u16();
+        health.started(&IpFamily::ALL, Timestamp::now());
+        health.sync_requested(Instant::now());
+        assert_eq!([status("/livez"), status("/readyz")], [200, 503]);
+        let answer = handler.answer(&get("/readyz"));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.ends_with(r#""problems":["nothing is programmed yet"]}"#), "{body}");
+        health.synced(Timestamp::now());
+        // Draining does not count, nor does a sync that is under way.
+        health.set_node_eligible(false);
+        health.sync_requested(Instant::now());
+        assert_eq!([status("/healthz"), status("/readyz")], [503, 200]);
+        health.disturbed();
+        health.sync_failed();
+        assert_eq!([status("/livez"), status("/readyz")], [503, 503]);
+    }
+
+    #[tokio::test]
     async fn a_sync_that_does_not_come_is_unhealthy() {
         let late = || {
             let health = health(Some(Duration::from_secs(60)));
@@ -361,7 +394,7 @@ mod tests {
             Arc::new(Metrics::for_tests()),
             Arc::new(NoWatches),
         );
-        for path in ["/", "/healthz/", "/readyz", "/metrics"] {
+        for path in ["/", "/healthz/", "/readyz/", "/metrics"] {
             assert_eq!(handler.answer(&get(path)).status(), StatusCode::NOT_FOUND, "{path}");
         }
     }

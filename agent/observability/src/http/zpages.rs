@@ -22,7 +22,7 @@ const COMPONENT: &str = "kube-proxy";
 const GROUP: &str = "config.k8s.io";
 const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
 /// The release of Kubernetes whose kube-proxy this program follows.
-const EMULATION_VERSION: &str = "1.36";
+const EMULATION_VERSION: &str = "1.37";
 
 /// A page, as text and as an object.
 pub struct Page {

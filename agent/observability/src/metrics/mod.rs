@@ -98,7 +98,7 @@ impl Metrics {
             sync: SyncMetrics::new(&make, mode)?,
             changes: ChangeMetrics::new(&make, families.len())?,
             nftables: match mode {
-                Mode::NFTABLES => Some(NftablesMetrics::new(&make)?),
+                Mode::NFTABLES => Some(NftablesMetrics::new(&make, families)?),
                 _ => None,
             },
             iptables: match mode {
@@ -169,6 +169,7 @@ impl Metrics {
             Reason::Invalid => "invalid",
             Reason::Conflict => "conflict",
             Reason::Unsupported => "unsupported",
+            Reason::Refused => "refused",
         };
         self.ours.rejected.with_label_values(&[problem.object.kind.as_str(), reason]).inc();
     }
@@ -198,6 +199,8 @@ impl Metrics {
             set("external", counts.external);
             let unsupported = self.ours.unsupported.with_label_values(&[family.as_str()]);
             unsupported.set(clamped(*outcome.unsupported.get(family)));
+            let refused = self.ours.refused.with_label_values(&[family.as_str()]);
+            refused.set(clamped(*outcome.refused.get(family)));
         }
         self.observe_report(outcome);
     }
@@ -284,6 +287,14 @@ impl Metrics {
                 gauge.set(age.as_secs_f64());
             }
         }
+    }
+
+    /// Records how many sockets serve node ports on `[::1]`, and counts attempts to open one that failed.
+    pub fn localhost_listeners(&self, open: usize, failures: u64) {
+        let Some(nftables) = &self.nftables else { return };
+        let labels = [IpFamily::V6.as_str()];
+        nftables.localhost_listeners.with_label_values(&labels).set(clamped(open));
+        nftables.localhost_failures.with_label_values(&labels).inc_by(failures);
     }
 
     /// Records a sweep for stale flows.

@@ -19,6 +19,7 @@ pub(super) struct OurMetrics {
     pub(super) rejected: IntCounterVec,
     pub(super) service_ports: IntGaugeVec,
     pub(super) unsupported: IntGaugeVec,
+    pub(super) refused: IntGaugeVec,
     pub(super) watch_silence: GaugeVec,
 }
 
@@ -76,6 +77,11 @@ impl OurMetrics {
             unsupported: make.gauges(
                 "switchyard_service_ports_unsupported",
                 "Service ports that are served otherwise than they ask, since the mode cannot do it",
+                FAMILY,
+            )?,
+            refused: make.gauges(
+                "switchyard_service_ports_refused",
+                "Service ports that are left out, since the node refuses what they need",
                 FAMILY,
             )?,
             watch_silence: make.seconds(

@@ -43,6 +43,8 @@ fn outcome<'a>(
         no_local_endpoints: PerFamily { v4: here, v6: NoLocalEndpoints::default() },
         skipped_by_backend: &[],
         unsupported: PerFamily { v4: 0, v6: 4 },
+        refused: PerFamily { v4: 1, v6: 0 },
+        takes_back: false,
     }
 }
 

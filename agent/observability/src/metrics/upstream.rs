@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus::{
     GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
 };
-use switchyard_core::proxier::{Mode, RefusedAttempt, RuleCount};
+use switchyard_core::{
+    model::{IpFamily, Protocol},
+    proxier::{Mode, RefusedAttempt, RuleCount},
+};
 
 use super::maker::{FAMILY, Maker};
 
@@ -148,11 +151,38 @@ impl Changes {
 pub(super) struct NftablesMetrics {
     pub(super) failures: IntCounterVec,
     pub(super) cleanup_failures: IntCounterVec,
+    pub(super) localhost_listeners: IntGaugeVec,
+    pub(super) localhost_failures: IntCounterVec,
 }
 
 impl NftablesMetrics {
-    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+    pub(super) fn new(make: &Maker<'_>, families: &[IpFamily]) -> prometheus::Result<Self> {
+        let localhost_listeners = make.gauges(
+            "kubeproxy_nftables_localhost_nodeport_listeners",
+            "Number of sockets that serve node ports on localhost",
+            FAMILY,
+        )?;
+        let localhost_failures = make.counters(
+            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+            "Number of failed attempts to open a socket that serves a node port on localhost",
+            FAMILY,
+        )?;
+        // Rules reject no protocol on localhost.
+        let rejected = make.counters(
+            "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+            "Number of packets to node ports on localhost rejected for their protocol",
+            &["ip_family", "protocol"],
+        )?;
+        for family in families.iter().map(|family| family.as_str()) {
+            localhost_listeners.with_label_values(&[family]);
+            localhost_failures.with_label_values(&[family]);
+            for protocol in Protocol::ALL {
+                rejected.with_label_values(&[family, protocol.as_str()]);
+            }
+        }
         Ok(Self {
+            localhost_listeners,
+            localhost_failures,
             failures: make.counters(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
                 "Cumulative proxy nftables sync failures",

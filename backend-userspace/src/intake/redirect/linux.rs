@@ -61,6 +61,11 @@ impl Redirects {
         Ok(Box::new(Redirect::open(self.backend(rules).open()?, self.families)?))
     }
 
+    /// Finds out whether the backend's syncs can do what the node asks.
+    pub(crate) fn is_prepared(&self, rules: Rules, node: &NodeConfig) -> Result<(), ProxierError> {
+        self.backend(rules).is_prepared(node)
+    }
+
     /// Prepares the node as the backend does.
     pub(crate) fn prepare(&self, rules: Rules, node: &NodeConfig) -> Result<(), ProxierError> {
         self.backend(rules).prepare(node)

@@ -29,6 +29,11 @@ impl Redirects {
         Err(ProxierError::unsupported(Mode::USERSPACE, WHY))
     }
 
+    /// Needs nothing.
+    pub(crate) fn is_prepared(&self, _: Rules, _: &NodeConfig) -> Result<(), ProxierError> {
+        Ok(())
+    }
+
     /// Has nothing to prepare.
     pub(crate) fn prepare(&self, _rules: Rules, _node: &NodeConfig) -> Result<(), ProxierError> {
         Ok(())

@@ -82,6 +82,27 @@ use Modes::{All, Iptables, Nftables};
 
 pub(super) const KUBE_PROXY: &[Row] = &[
     row(
+        "kubeproxy_nftables_localhost_nodeport_listeners",
+        Gauge,
+        FAMILY,
+        Nftables,
+        "Sockets that serve node ports on `[::1]`; IPv4 has rules instead",
+    ),
+    row(
+        "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+        Counter,
+        FAMILY,
+        Nftables,
+        "Failed attempts to open such a socket; another program may listen there",
+    ),
+    row(
+        "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+        Counter,
+        &["ip_family", "protocol"],
+        Nftables,
+        "0: no rule rejects a protocol on localhost",
+    ),
+    row(
         "kubeproxy_sync_proxy_rules_duration_seconds",
         Histogram(SYNC),
         FAMILY,
@@ -368,7 +389,8 @@ pub(super) const OURS: &[Row] = &[
         All,
         "Objects, or parts of objects, that could not be used: `malformed` (cannot be decoded), \
          `invalid` (the field cannot have the value), `conflict` (the address and port belong to \
-         an older Service), `unsupported` (the mode cannot do it)",
+         an older Service), `unsupported` (the mode cannot do it), `refused` (the kernel, or a tool, \
+         does not take it)",
     ),
     row("switchyard_service_ports", Gauge, FAMILY, All, "Service ports that are programmed"),
     row(
@@ -378,6 +400,14 @@ pub(super) const OURS: &[Row] = &[
         All,
         "Service ports whose connections are spread otherwise than they ask, since the mode cannot do \
          it ([spreading.md](spreading.md))",
+    ),
+    row(
+        "switchyard_service_ports_refused",
+        Gauge,
+        FAMILY,
+        All,
+        "Service ports that are left out, since the kernel or a tool refuses what they need; they are tried \
+         again ([health.md](health.md#what-the-kernel-refuses))",
     ),
     row(
         "switchyard_watch_silence_seconds",
@@ -428,8 +458,8 @@ const TAIL: &str = "
   kube-proxy on kernels without nfacct.
 - `rest_client_exec_plugin_*` and `rest_client_transport_*`, which describe the inside of client-go.
 - Series that kube-proxy exports because it links the API server's library, and never changes.
-- Hidden metrics: kube-proxy 1.36 hides no metric of 1.35, so that
-  `--show-hidden-metrics-for-version` is checked, but adds nothing.
+- Hidden metrics: there are none, so that `--show-hidden-metrics-for-version` is checked, but adds
+  nothing.
 
 ## Health of the metrics server
 

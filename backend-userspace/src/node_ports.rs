@@ -1,0 +1,121 @@
+//! Node ports on `[::1]`, for a program whose backend is another one.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+use switchyard_core::{
+    model::{IpFamily, Protocol, ServicePortId},
+    proxier::Skipped,
+    state::{FrontendAddress, ResolvedServicePort, Route},
+};
+use switchyard_forwarder::{Forwarder, ForwarderConfig, ForwarderError, Listener};
+
+use crate::sockets::Sockets;
+
+/// The sockets at `[::1]` and the node ports of Service ports of IPv6. A kernel that translates the
+/// destination `::1` drops the answer, so that a forwarder takes the place of rules. SCTP has no sockets.
+///
+/// The value follows Service ports as they are synced, whether it is switched on or not.
+#[derive(Default)]
+pub struct LoopbackNodePorts {
+    ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
+    forwarder: Option<Forwarder>,
+    sockets: Sockets,
+}
+
+impl LoopbackNodePorts {
+    /// Whether a Service port has a place here.
+    pub fn concerns(port: &ResolvedServicePort) -> bool {
+        port.id.family == IpFamily::V6
+            && port.id.name.protocol != Protocol::Sctp
+            && port.frontends.iter().any(|frontend| frontend.at == FrontendAddress::NodePort)
+    }
+
+    /// Opens the sockets of all Service ports, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If the forwarder cannot be started.
+    pub fn switch_on(&mut self) -> Result<(), ForwarderError> {
+        if self.forwarder.is_none() {
+            let mut config = ForwarderConfig::default();
+            config.threads = Some(1);
+            self.forwarder = Some(Forwarder::start(config)?);
+            let all = self.ports.iter().map(|(id, port)| (id.clone(), Some(Arc::clone(port))));
+            self.change(all.collect());
+        }
+        Ok(())
+    }
+
+    /// Closes all sockets, and ends their connections.
+    pub fn switch_off(&mut self) {
+        self.forwarder = None;
+        self.sockets = Sockets::default();
+    }
+
+    /// Takes in Service ports as they are now; `None`, or one that has no place here, is gone. Opens,
+    /// changes and closes their sockets.
+    pub fn change(&mut self, ports: Vec<(ServicePortId, Option<Arc<ResolvedServicePort>>)>) {
+        let mut listeners = Vec::new();
+        let mut gone = Vec::new();
+        for (id, port) in ports {
+            let port = port.filter(|port| Self::concerns(port));
+            listeners.push((id.clone(), port.as_deref().map(of_port).unwrap_or_default()));
+            match port {
+                Some(port) => {
+                    if let Some(forwarder) = &self.forwarder {
+                        forwarder.serve(&port);
+                    }
+                    self.ports.insert(id, port);
+                }
+                None => {
+                    self.ports.remove(&id);
+                    gone.push(id);
+                }
+            }
+        }
+        if let Some(forwarder) = &self.forwarder {
+            self.sockets.change(forwarder, listeners);
+            gone.iter().for_each(|id| forwarder.remove(id));
+        }
+    }
+
+    /// Tries again to open what could not be opened.
+    pub fn retry(&mut self) {
+        if let Some(forwarder) = &self.forwarder {
+            self.sockets.retry(forwarder);
+        }
+    }
+
+    /// How many sockets are open.
+    pub fn open(&self) -> usize {
+        self.sockets.open_listeners()
+    }
+
+    /// How many attempts to open a socket have failed since it was switched on.
+    pub fn failures(&self) -> u64 {
+        self.sockets.failures()
+    }
+
+    /// The Service ports whose sockets cannot be opened, and why.
+    pub fn failed(&self) -> impl Iterator<Item = Skipped> + '_ {
+        self.sockets.failed()
+    }
+}
+
+/// The listeners of a Service port. Where there is no endpoint, nothing listens, so that clients are refused.
+fn of_port(port: &ResolvedServicePort) -> Vec<Listener> {
+    let served = port.frontends.iter().filter(|frontend| {
+        frontend.at == FrontendAddress::NodePort
+            && matches!(frontend.route, Route::Pool { .. } | Route::ExternalLocal)
+    });
+    let listener = |frontend: &switchyard_core::state::Frontend| Listener {
+        port: port.id.clone(),
+        address: SocketAddr::from((Ipv6Addr::LOCALHOST, frontend.port)),
+        route: frontend.route,
+        allowed_sources: frontend.allowed_sources.clone(),
+    };
+    served.map(listener).collect()
+}

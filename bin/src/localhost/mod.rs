@@ -1,0 +1,52 @@
+//! Node ports on loopback addresses. Those of IPv4 need a setting of the kernel (`route_localnet`), and
+//! that of IPv6 needs [`sockets`].
+//!
+//! The backend makes the setting when it syncs, behind rules that keep other hosts from loopback addresses.
+//! A process without privileges can serve these node ports if an earlier one (`--init-only`) has
+//! prepared the node. Without the setting, a connection to 127.0.0.1 would hang instead of being
+//! refused, so the addresses are left out.
+
+pub mod sockets;
+
+use std::{convert::Infallible, time::Duration};
+
+use switchyard_core::{config::NodeConfig, error::Chain, proxier::Backend, runner::Input};
+use switchyard_interfaces::routes_localnet;
+use tokio::{
+    sync::{mpsc::Sender, watch},
+    time,
+};
+
+/// How often the setting is checked: sysctl files and other programs change it.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Takes localhost out of `node` if the backend's syncs could not have the kernel serve it.
+pub fn check(backend: &dyn Backend, node: &mut NodeConfig) {
+    if !node.serves_localhost() {
+        return;
+    }
+    if let Err(error) = backend.is_prepared(node) {
+        tracing::warn!(
+            err = %Chain(&error),
+            "Node ports are not served on localhost; an init container with --init-only can prepare \
+             the node, or iptables.localhostNodePorts: false makes this configuration fit"
+        );
+        node.localhost_node_ports = false;
+    }
+}
+
+/// Has the engine compare everything, and so make the setting, whenever another program has switched it off.
+pub async fn watch(node: watch::Receiver<NodeConfig>, engine: Sender<Input>) -> Infallible {
+    let mut was_on = true;
+    loop {
+        time::sleep(PERIOD).await;
+        let is_served = node.borrow().serves_localhost();
+        let is_on = !is_served || routes_localnet();
+        // Once: where the setting cannot be made, the log has an error.
+        if was_on && !is_on {
+            // The program ends by itself when the engine has ended.
+            let _ = engine.send(Input::Compare).await;
+        }
+        was_on = is_on;
+    }
+}
