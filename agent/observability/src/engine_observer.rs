@@ -225,14 +225,23 @@ impl Observer for EngineObserver {
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         // The log comes first, so that a sync that is in the metrics is in the log.
         log_outcome(outcome);
-        self.health.synced(Timestamp::now());
+        self.health
+            .synced(Timestamp::now(), Instant::now(), |family| outcome.change.programs(family));
         self.metrics.synced(outcome);
         self.send_health_checks(&outcome.change);
         if let Some(flows) = &self.flows {
-            if !outcome.report.drift.is_none() {
+            if !outcome.report.drift.is_none() || outcome.takes_back {
                 flows.doubt();
             }
             flows.synced(&outcome.change);
+        }
+    }
+
+    fn left_out(&self, error: &ProxierError) {
+        self.metrics.left_out(error);
+        // A part of the attempt may be in the kernel.
+        if let Some(flows) = &self.flows {
+            flows.doubt();
         }
     }
 

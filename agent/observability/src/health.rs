@@ -1,8 +1,9 @@
 //! The health of this proxy, which load balancers and the kubelet check.
 //!
 //! A family is healthy unless a requested sync has been outstanding for too long, or another
-//! program changed the rules in the kernel and the repair failed. Though the proxy works, the node
-//! as a whole may be ineligible for traffic because the node is about to be removed.
+//! program changed the rules in the kernel and the repair failed. A sync that leaves a family out is
+//! outstanding for that family. Though the proxy works, the node as a whole may be ineligible for
+//! traffic because the node is about to be removed.
 
 use std::{
     collections::BTreeMap,
@@ -25,18 +26,20 @@ struct Inner {
     timeout: Duration,
     families: BTreeMap<IpFamily, Family>,
     node_eligible: bool,
-    /// Whether another program has changed the rules in the kernel since the last sync.
-    disturbed: bool,
     /// Whether the last sync failed.
     has_failed: bool,
-    /// Whether any sync has succeeded.
-    has_synced: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Family {
     last_updated: Timestamp,
     oldest_pending: Option<Instant>,
+    /// Whether any sync has programmed the family.
+    has_synced: bool,
+    /// Whether the last sync that succeeded left the family out.
+    is_left_out: bool,
+    /// Whether another program has changed the rules in the kernel since the family was programmed.
+    is_disturbed: bool,
 }
 
 /// The health at a moment.
@@ -46,7 +49,7 @@ pub struct HealthReport {
     pub families: BTreeMap<IpFamily, FamilyReport>,
     /// Whether the node may receive traffic from load balancers.
     pub node_eligible: bool,
-    /// Whether this proxy has programmed the kernel, once at least.
+    /// Whether this proxy has programmed each family, once at least.
     pub has_synced: bool,
     /// The problems in words, including problems that do not make a family unhealthy yet. Without
     /// details, since everybody can read them.
@@ -95,7 +98,13 @@ impl ProxyHealth {
     pub fn started(&self, families: &[IpFamily], now: Timestamp) {
         let mut inner = self.lock();
         for family in families {
-            let started = Family { last_updated: now, oldest_pending: None };
+            let started = Family {
+                last_updated: now,
+                oldest_pending: None,
+                has_synced: false,
+                is_left_out: false,
+                is_disturbed: false,
+            };
             inner.families.entry(*family).or_insert(started);
         }
     }
@@ -109,18 +118,28 @@ impl ProxyHealth {
 
     /// Records that another program has changed the rules in the kernel.
     pub fn disturbed(&self) {
-        self.lock().disturbed = true;
+        self.lock().families.values_mut().for_each(|family| family.is_disturbed = true);
     }
 
-    /// Records that a sync succeeded.
-    pub fn synced(&self, now: Timestamp) {
+    /// Records that a sync succeeded at `now`, for the families that the sync programmed. The others are left
+    /// out because the kernel refuses them; each becomes unhealthy if that lasts for too long.
+    pub fn synced(&self, now: Timestamp, at: Instant, is_programmed: impl Fn(IpFamily) -> bool) {
         let mut inner = self.lock();
-        for family in inner.families.values_mut() {
-            *family = Family { last_updated: now, oldest_pending: None };
+        for (family, state) in &mut inner.families {
+            if is_programmed(*family) {
+                *state = Family {
+                    last_updated: now,
+                    oldest_pending: None,
+                    has_synced: true,
+                    is_left_out: false,
+                    is_disturbed: false,
+                };
+            } else {
+                state.is_left_out = true;
+                state.oldest_pending.get_or_insert(at);
+            }
         }
-        inner.disturbed = false;
         inner.has_failed = false;
-        inner.has_synced = true;
     }
 
     /// Records that a sync failed. Why it failed belongs in the log: everybody can read the report.
@@ -137,28 +156,36 @@ impl ProxyHealth {
     /// Returns the health at `now`.
     pub fn report(&self, now: Instant) -> HealthReport {
         let inner = self.lock();
-        // A repair takes milliseconds, so the rules are wrong for longer only if a sync fails.
-        let is_wrong = inner.disturbed && inner.has_failed;
         let waiting =
             |state: &Family| state.oldest_pending.map(|since| now.saturating_duration_since(since));
+        // A repair takes milliseconds, so the rules are wrong for longer only if a sync fails.
+        let is_wrong =
+            |state: &Family| state.is_disturbed && (inner.has_failed || state.is_left_out);
         let families = inner.families.iter().map(|(family, state)| {
             let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
-            let healthy = !is_late && !is_wrong;
+            let healthy = !is_late && !is_wrong(state);
             (*family, FamilyReport { last_updated: state.last_updated, healthy })
         });
-        let families = families.collect();
+        let families: BTreeMap<_, _> = families.collect();
         let longest = inner.families.values().filter_map(waiting).max();
         let late = longest.filter(|waiting| *waiting >= inner.timeout);
-        let problems = [
-            inner.has_failed.then(|| "the last sync failed".to_owned()),
-            is_wrong.then(|| "the kernel does not hold what was programmed".to_owned()),
-            late.map(|late| format!("changes have waited for {} s", late.as_secs())),
-        ];
+        let left_out = inner.families.iter().filter(|(_, state)| state.is_left_out);
+        let mut problems: Vec<String> = left_out
+            .map(|(family, _)| format!("{family} is left out, since the node refuses its rules"))
+            .collect();
+        if inner.has_failed {
+            problems.push("the last sync failed".to_owned());
+        }
+        if inner.families.values().any(is_wrong) {
+            problems.push("the kernel does not hold what was programmed".to_owned());
+        }
+        problems.extend(late.map(|late| format!("changes have waited for {} s", late.as_secs())));
         HealthReport {
             families,
             node_eligible: inner.node_eligible,
-            has_synced: inner.has_synced,
-            problems: problems.into_iter().flatten().collect(),
+            has_synced: !inner.families.is_empty()
+                && inner.families.values().all(|family| family.has_synced),
+            problems,
         }
     }
 }
@@ -191,7 +218,7 @@ mod tests {
         assert!(health.report(at(660)).healthy(), "it may wait longer now");
 
         let now = Timestamp::from_second(1_700_000_000).unwrap();
-        health.synced(now);
+        health.synced(now, at(9000), |_| true);
         let report = health.report(at(9999));
         assert!(report.healthy());
         assert_eq!(report.newest_update(), Some(now));
@@ -207,7 +234,7 @@ mod tests {
         let report = health.report(now);
         assert!(report.healthy(), "the kernel holds what it held");
         assert_eq!(report.problems, ["the last sync failed"]);
-        health.synced(Timestamp::UNIX_EPOCH);
+        health.synced(Timestamp::UNIX_EPOCH, now, |_| true);
         assert_eq!(health.report(now).problems, [""; 0]);
 
         health.disturbed();
@@ -219,8 +246,41 @@ mod tests {
             report.problems,
             ["the last sync failed", "the kernel does not hold what was programmed"]
         );
-        health.synced(Timestamp::UNIX_EPOCH);
+        health.synced(Timestamp::UNIX_EPOCH, now, |_| true);
         assert!(health.report(now).healthy());
+    }
+
+    #[test]
+    fn a_family_that_is_left_out_is_late_by_itself() {
+        let health = ProxyHealth::new(TIMEOUT);
+        health.started(&IpFamily::ALL, Timestamp::UNIX_EPOCH);
+        let start = Instant::now();
+        let v4_alone = |at| {
+            let now = Timestamp::from_second(1_700_000_000).unwrap();
+            health.synced(now, at, |family| family == IpFamily::V4);
+        };
+        v4_alone(start);
+        let report = health.report(start);
+        assert!(report.healthy() && !report.has_synced, "{report:?}");
+        assert_eq!(report.problems, ["IPv6 is left out, since the node refuses its rules"]);
+        assert_eq!(report.families[&IpFamily::V6].last_updated, Timestamp::UNIX_EPOCH);
+
+        health.disturbed();
+        v4_alone(start + TIMEOUT / 2);
+        let is_healthy = |at| {
+            let report = health.report(at);
+            [IpFamily::V4, IpFamily::V6].map(|family| report.families[&family].healthy)
+        };
+        assert_eq!(is_healthy(start), [true, false], "the other was repaired");
+
+        health.synced(Timestamp::UNIX_EPOCH, start, |_| true);
+        let report = health.report(start + TIMEOUT);
+        assert!(report.healthy() && report.has_synced && report.problems.is_empty(), "{report:?}");
+        v4_alone(start);
+        health.sync_requested(start + TIMEOUT / 2);
+        v4_alone(start + TIMEOUT / 2);
+        assert_eq!(is_healthy(start + TIMEOUT), [true, false]);
+        assert!(health.report(start + TIMEOUT).has_synced, "what was programmed stays");
     }
 
     #[test]

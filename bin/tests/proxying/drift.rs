@@ -66,7 +66,8 @@ fn what_cannot_be_repaired_is_not_healthy() {
         assert!(body.contains("\"healthy\":false"), "{body}");
         assert!(body.contains("the kernel does not hold what was programmed"), "{body}");
         // Everybody can ask, so the cause is in the log alone.
-        assert!(body.contains("\"the last sync failed\""), "{body}");
+        assert!(body.contains("\"IPv4 is left out, since the node refuses its rules\""), "{body}");
+        assert!(body.contains("\"IPv6\":{\"lastUpdated\""), "{body}");
     }
     drop(owner);
     let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
@@ -74,5 +75,5 @@ fn what_cannot_be_repaired_is_not_healthy() {
     wait_for_repair(&namespace);
     assert!(namespace.list("table ip kube-proxy").contains("map service-ips"));
     let (_, log) = program.terminate();
-    assert!(log.contains("err=\"nftables: cannot program"), "{log}");
+    assert!(log.contains("the node refuses all of IPv4: "), "{log}");
 }

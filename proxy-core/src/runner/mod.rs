@@ -324,16 +324,13 @@ impl Runner {
                 Err(error) => error,
             };
             // What is refused is left out, so that all else is programmed at once.
-            match self.tracker.withhold(&error, Instant::now().into_std()) {
-                Some(problems) => {
-                    self.report_problems(&problems);
-                    self.observer.left_out(&error);
-                }
-                None => break Err(error),
-            }
+            let withheld = self.tracker.withhold(&error, Instant::now().into_std());
+            let Some(problems) = withheld else { break Err(error) };
+            self.report_problems(&problems);
             if start.elapsed() >= ATTEMPTS_FOR {
                 break Err(error);
             }
+            self.observer.left_out(&error);
         };
         let change = self.tracker.transition();
         let duration = start.elapsed();

@@ -217,7 +217,7 @@ mod tests {
     fn health(waiting: Option<Duration>) -> ProxyHealth {
         let health = ProxyHealth::new(Duration::from_secs(60));
         health.started(&IpFamily::ALL, time("2024-05-01T00:00:00Z"));
-        health.synced(time("2024-05-01T10:00:00.25Z"));
+        health.synced(time("2024-05-01T10:00:00.25Z"), Instant::now(), |_| true);
         if let Some(waiting) = waiting {
             health.sync_requested(Instant::now() - waiting);
         }
@@ -304,7 +304,7 @@ mod tests {
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.to_vec()).unwrap();
         assert!(body.ends_with(r#""problems":["nothing is programmed yet"]}"#), "{body}");
-        health.synced(Timestamp::now());
+        health.synced(Timestamp::now(), Instant::now(), |_| true);
         // Draining does not count, nor does a sync that is under way.
         health.set_node_eligible(false);
         health.sync_requested(Instant::now());

@@ -150,7 +150,7 @@ impl Metrics {
 
     /// Records the start of the engine.
     pub fn started(&self) {
-        self.set_times(&self.sync.last_queued);
+        self.set_times(&self.sync.last_queued, |_| true);
     }
 
     /// Counts an object that was added, changed or removed.
@@ -178,13 +178,13 @@ impl Metrics {
     pub fn sync_requested(&self) {
         self.changes.services.requested();
         self.changes.endpoints.requested();
-        self.set_times(&self.sync.last_queued);
+        self.set_times(&self.sync.last_queued, |_| true);
     }
 
     /// Records a sync that succeeded.
     pub fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.observe_duration(&outcome.change, outcome.duration.as_secs_f64());
-        self.set_times(&self.sync.last);
+        self.set_times(&self.sync.last, |family| outcome.change.programs(family));
         self.changes.services.synced();
         self.changes.endpoints.synced();
         self.observe_trigger_times(&outcome.change, outcome.trigger_times, Timestamp::now());
@@ -271,6 +271,21 @@ impl Metrics {
         }
     }
 
+    /// Records that the kernel refused parts of a sync.
+    pub fn left_out(&self, error: &ProxierError) {
+        if let Some(iptables) = &self.iptables {
+            iptables.count_refused(error.refused());
+        }
+        let Some((nftables, parts)) = self.nftables.as_ref().zip(error.refused_parts()) else {
+            return;
+        };
+        for family in IpFamily::ALL {
+            if parts.families.get(family).is_some() {
+                nftables.failures.with_label_values(&[family.as_str()]).inc();
+            }
+        }
+    }
+
     /// Adds one to the counter of every family, for an event of a transaction, which has all
     /// families.
     fn count_all(&self, counters: &IntCounterVec) {
@@ -334,18 +349,20 @@ impl Metrics {
         }
     }
 
-    fn set_times(&self, gauges: &GaugeVec) {
+    fn set_times(&self, gauges: &GaugeVec, concerns: impl Fn(IpFamily) -> bool) {
         let now = Timestamp::now().as_nanosecond() as f64 / 1e9;
-        for family in &self.families {
+        for family in self.families.iter().filter(|family| concerns(**family)) {
             let gauge: Gauge = gauges.with_label_values(&[family.as_str()]);
             gauge.set(now);
         }
     }
 
-    /// Returns the families that a sync concerns.
+    /// Returns the families that a sync programs, and concerns.
     fn families_of(&self, change: &Transition<'_>) -> Vec<IpFamily> {
         let all = change.compare() || change.node_changed();
-        let concerns = |family| all || change.ports().any(|port| port.id.family == family);
+        let concerns = |family| {
+            change.programs(family) && (all || change.ports().any(|port| port.id.family == family))
+        };
         self.families.iter().copied().filter(|family| concerns(*family)).collect()
     }
 }

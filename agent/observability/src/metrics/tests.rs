@@ -3,7 +3,7 @@
 use switchyard_core::{
     model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
     objects::ObjectKey,
-    proxier::{RefusedAttempt, RuleCount, SyncReport},
+    proxier::{RefusedAttempt, RefusedParts, RuleCount, SyncReport},
     state::{ResolvedServicePort, State},
     testing::OwnedTransition,
     track::NoLocalEndpoints,
@@ -140,6 +140,9 @@ fn failures_and_rejections_are_counted() {
     let change = OwnedTransition::to(State::default()).comparing();
     let error = ProxierError::unsupported(Mode::NFTABLES, "nothing");
     metrics.sync_failed(&error, &change.get(), 0.1);
+    let families = PerFamily { v4: None, v6: Some("why".to_owned()) };
+    let parts = RefusedParts { ports: Vec::new(), families };
+    metrics.left_out(&ProxierError::backend(Mode::NFTABLES, "no", "why").of_parts(parts));
     metrics.rejected(&Problem {
         object: ObjectKey {
             kind: Kind::EndpointSlice,
@@ -152,7 +155,8 @@ fn failures_and_rejections_are_counted() {
     });
     let text = metrics.text();
     let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";
-    assert_eq!(value(&text, &format!("{failures}{{ip_family=\"IPv6\"}}")), 1.0);
+    assert_eq!(value(&text, &format!("{failures}{{ip_family=\"IPv4\"}}")), 1.0);
+    assert_eq!(value(&text, &format!("{failures}{{ip_family=\"IPv6\"}}")), 2.0);
     assert_eq!(
         value(&text, "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"),
         1.0
