@@ -189,16 +189,16 @@ impl IptablesProxier {
         });
         let mut report = SyncReport::default();
         let mut parts = RefusedParts::default();
-        let (mut failed, mut succeeded) = (None, false);
+        let (mut failed, mut broken, mut succeeded) = (None, None, false);
         let tools = self.tools.clone();
         for programs in tools.iter().filter(|programs| change.programs(programs.family())) {
-            let known = known.filter(|_| *self.programmed.get(programs.family()));
+            let family = programs.family();
+            let known = known.filter(|_| *self.programmed.get(family));
             match self.compare_family(programs, change, known, &mut report, refused) {
                 Ok(()) => succeeded = true,
                 // The lock is the same for both families.
                 Err(error @ ToolError::Locked { .. }) => return Err(self::error(error)),
-                Err(error) => {
-                    let family = programs.family();
+                Err(error @ (ToolError::Refused { .. } | ToolError::Failed { .. })) => {
                     let context =
                         Context { family, settings: &self.settings, node: &change.after().node };
                     let ports = refused::ports(change.after(), &context, &error);
@@ -209,7 +209,12 @@ impl IptablesProxier {
                     parts.ports.extend(ports);
                     failed = Some(error);
                 }
+                // Nothing was refused: the program is to run again, after the other family's.
+                Err(error) => broken = broken.or(Some(error)),
             }
+        }
+        if let Some(error) = broken {
+            return Err(self::error(error));
         }
         match failed {
             // If nothing of any family can be programmed, something else is wrong.
