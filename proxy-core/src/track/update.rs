@@ -171,9 +171,19 @@ impl Tracker {
         self.update_health_check(name);
     }
 
-    fn update_health_check(&mut self, name: &ServiceName) {
+    /// Counts the ready endpoints of a Service on this node. There are none where the traffic of the Service
+    /// finds no rules, since the kernel refuses them.
+    pub(super) fn update_health_check(&mut self, name: &ServiceName) {
         let service = self.services.get(name);
-        let wanted = service.and_then(|s| resolve::health_check(s, self.slices.get(name)));
+        let mut wanted = service.and_then(|s| resolve::health_check(s, self.slices.get(name)));
+        if let Some(wanted) = &mut wanted {
+            for family in IpFamily::ALL {
+                let count = wanted.local_endpoints.get_mut(family).as_mut();
+                if let Some(count) = count.filter(|_| self.withheld.has(name, family)) {
+                    *count = 0;
+                }
+            }
+        }
         let known = &mut self.state.health_checks;
         if known.get(name) == wanted.as_ref() {
             return;

@@ -2,7 +2,7 @@
 //! until they are tried again. So everything else is programmed meanwhile.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -46,10 +46,20 @@ struct Refused {
 
 impl Refused {
     fn again(known: Option<Self>, reason: &str, now: Instant) -> Self {
-        let failures = known.map_or(0, |known| known.failures.saturating_add(1));
+        let failures = known.as_ref().map_or(0, |known| known.failures.saturating_add(1));
         let delay = FIRST.saturating_mul(2u32.saturating_pow(failures)).min(LONGEST);
-        Self { reason: reason.to_owned(), failures, due: Some(now + delay), value: None }
+        // Numbers of lines and handles differ at each attempt, and would make it another problem.
+        let reason = match known {
+            Some(known) if words(&known.reason).eq(words(reason)) => known.reason,
+            _ => reason.to_owned(),
+        };
+        Self { reason, failures, due: Some(now + delay), value: None }
     }
+}
+
+/// The characters of a text that are no digits.
+fn words(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars().filter(|c| !c.is_ascii_digit())
 }
 
 impl Withheld {
@@ -59,6 +69,12 @@ impl Withheld {
         id: &ServicePortId,
     ) -> Option<&mut Option<Arc<ResolvedServicePort>>> {
         self.ports.get_mut(id).map(|refused| &mut refused.value).filter(|value| value.is_some())
+    }
+
+    /// Whether a port of a Service is left out in a family.
+    pub(super) fn has(&self, service: &ServiceName, family: IpFamily) -> bool {
+        let is_of = |id: &ServicePortId| id.name.service == *service && id.family == family;
+        self.ports.iter().any(|(id, refused)| is_of(id) && refused.value.is_some())
     }
 
     /// Forgets a Service port that is gone, or is programmed.
@@ -146,6 +162,7 @@ impl Tracker {
             }
         }
         for (service, found) in found {
+            self.update_health_check(service);
             let new = self.withheld.problems.replace(&service_key(service), found.into_vec());
             problems.extend(new);
         }
@@ -173,11 +190,16 @@ impl Tracker {
         let is_due = |refused: &Refused| refused.due.is_some_and(|due| due <= now);
         let room = self.withheld.room();
         let ports = self.withheld.ports.iter_mut().filter(|(_, refused)| is_due(refused));
+        let mut tried = BTreeSet::new();
         for (id, refused) in ports.take(room) {
             refused.due = None;
             let Some(value) = refused.value.take() else { continue };
             let before = self.state.service_ports.insert(id.clone(), value);
             self.unsynced.note_port(id.clone(), before);
+            tried.insert(id.name.service.clone());
+        }
+        for service in &tried {
+            self.update_health_check(service);
         }
         for family in IpFamily::ALL {
             let refused = self.withheld.families.get_mut(family);

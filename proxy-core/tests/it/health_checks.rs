@@ -1,8 +1,11 @@
 //! What load balancers are told about a Service (`healthCheckNodePort`).
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use switchyard_core::{
     model::{PerFamily, ServiceName},
+    proxier::{Mode, ProxierError, RefusedParts, Skipped},
     state::HealthCheck,
     testing::{Builder, NAMESPACE, endpoint, service, slice},
 };
@@ -121,4 +124,29 @@ fn a_count_that_changes_alone_is_news() {
     assert!(cluster.tracker.transition().is_empty());
     cluster.apply(&[local]);
     assert!(cluster.tracker.transition().health_checks_changed());
+}
+
+#[test]
+fn a_node_that_refuses_a_port_has_no_endpoints_of_the_service() {
+    let mut cluster = Cluster::new();
+    let local = of_web("1", "http", "TCP", &[endpoint("10.1.0.1", "node-1")]);
+    cluster.apply(&[balanced("10.0.0.1"), local]);
+    assert_eq!(check(&cluster), Some((31000, Some(1), None)));
+    cluster.take_changes();
+    let port = cluster.tracker.state().service_ports.keys().next().unwrap().clone();
+    let refuse = |cluster: &mut Cluster, reason: &str| {
+        let ports = vec![Skipped { port: port.clone(), reason: reason.into() }];
+        let parts = RefusedParts { ports, ..RefusedParts::default() };
+        let error = ProxierError::backend(Mode::NFTABLES, "no", "full").of_parts(parts);
+        cluster.tracker.withhold(&error, Instant::now()).unwrap()
+    };
+    let problems = refuse(&mut cluster, "line 7 is refused");
+    assert_eq!(problems.len(), 1);
+    assert_eq!(check(&cluster), Some((31000, Some(0), None)));
+    assert!(cluster.tracker.transition().health_checks_changed());
+
+    cluster.tracker.advance(Instant::now() + Duration::from_secs(1));
+    assert_eq!(check(&cluster), Some((31000, Some(1), None)), "it is tried");
+    assert_eq!(refuse(&mut cluster, "line 8 is refused"), [], "it is the same problem");
+    assert_eq!(check(&cluster), Some((31000, Some(0), None)));
 }

@@ -64,7 +64,7 @@ impl Handler for HealthzHandler {
             "/livez" => (is_live, is_live, None, Some(&self.metrics.livez)),
             "/readyz" => {
                 if !report.has_synced {
-                    report.problems.push("nothing is programmed yet".to_owned());
+                    report.problems.push("not every IP family is programmed yet".to_owned());
                 }
                 (is_live, is_live && report.has_synced, None, None)
             }
@@ -303,7 +303,7 @@ mod tests {
         let answer = handler.answer(&get("/readyz"));
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.to_vec()).unwrap();
-        assert!(body.ends_with(r#""problems":["nothing is programmed yet"]}"#), "{body}");
+        assert!(body.ends_with(r#""problems":["not every IP family is programmed yet"]}"#), "{body}");
         health.synced(Timestamp::now(), Instant::now(), |_| true);
         // Draining does not count, nor does a sync that is under way.
         health.set_node_eligible(false);
