@@ -72,7 +72,6 @@ fn what_cannot_be_repaired_is_not_healthy() {
     drop(owner);
     let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
     assert!(!body.contains("problems"), "{body}");
-    wait_for_repair(&namespace);
     assert!(namespace.list("table ip kube-proxy").contains("map service-ips"));
     let (_, log) = program.terminate();
     assert!(log.contains("the node refuses all of IPv4: "), "{log}");

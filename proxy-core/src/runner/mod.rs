@@ -184,6 +184,7 @@ impl Runner {
         if let Some(reason) = self.comparisons.take_due(Instant::now()) {
             self.tracker.request_comparison();
             if reason == Reason::Changed {
+                self.tracker.hasten_families(Instant::now().into_std());
                 self.observer.comparison_requested();
             }
             self.look_for_changes(Instant::now());

@@ -182,6 +182,16 @@ impl Tracker {
         is_less.then_some(problems)
     }
 
+    /// Has families that are left out tried again now: another program has changed their rules, and its change
+    /// may have been the reason.
+    pub(crate) fn hasten_families(&mut self, now: Instant) {
+        for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
+            if let Some(due) = refused.as_mut().and_then(|refused| refused.due.as_mut()) {
+                *due = now.min(*due);
+            }
+        }
+    }
+
     /// Puts back what is due to be tried again.
     pub(crate) fn try_withheld(&mut self, now: Instant) {
         if self.withheld.has_failed {

@@ -303,7 +303,10 @@ mod tests {
         let answer = handler.answer(&get("/readyz"));
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.to_vec()).unwrap();
-        assert!(body.ends_with(r#""problems":["not every IP family is programmed yet"]}"#), "{body}");
+        assert!(
+            body.ends_with(r#""problems":["not every IP family is programmed yet"]}"#),
+            "{body}"
+        );
         health.synced(Timestamp::now(), Instant::now(), |_| true);
         // Draining does not count, nor does a sync that is under way.
         health.set_node_eligible(false);

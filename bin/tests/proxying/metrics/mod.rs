@@ -164,7 +164,7 @@ fn nftables_mode_exports_what_the_table_says() {
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}";
         wait(&namespace, failures, |failures| failures >= 1.0).await;
         drop(owner);
-        wait(&namespace, "switchyard_drift_repairs_total", |repairs| repairs >= 1.0).await;
+        namespace.wait(HEALTH, "/readyz", |_, body| !body.contains("problems"));
         let mut slice = load::slices(0, 3).remove(0);
         slice["metadata"]["annotations"] =
             json!({"endpoints.kubernetes.io/last-change-trigger-time": jiff_now()});
@@ -187,7 +187,8 @@ fn nftables_mode_exports_what_the_table_says() {
             "rest_client_requests_total{{code=\"201\",host=\"{}\",method=\"POST\"}}",
             cluster.server.address()
         );
-        let text = wait(&namespace, &posts, |count| count == 1.0).await;
+        // The start, and the family that was refused.
+        let text = wait(&namespace, &posts, |count| count == 2.0).await;
         compare(&text, "nftables", &[NEVER]);
         let families = 2.0;
         assert_values(

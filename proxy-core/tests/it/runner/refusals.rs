@@ -157,3 +157,15 @@ async fn a_refused_family_is_left_out_and_compared_when_it_is_tried_again() {
     let problem = "the node refuses all of IPv6: broken; IPv6 is left as it is and tried again";
     assert_eq!(seen.problems, [format!("Node {NODE}: {problem}")]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_another_program_hastens_a_family() {
+    let (running, seen) = start_refusing(|seen| seen.refuses_family = true);
+    running.list(&[web(1)]).await;
+    pass(20_000).await;
+    seen.lock().unwrap().refuses_family = false;
+    let by = Some("a firewall".to_owned());
+    running.inputs.send(Input::Disturbed(Disturbance::Changed { by })).await.unwrap();
+    pass(1_500).await;
+    assert_eq!(seen.lock().unwrap().modes.last(), Some(&(true, true)), "before 25.4 s");
+}
