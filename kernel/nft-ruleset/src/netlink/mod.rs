@@ -16,8 +16,8 @@ use switchyard_netlink::{Error, Socket, Writer};
 pub use self::notice::{Author, Listener};
 use self::{batch::Batch, record::Record};
 use crate::{
-    ruleset::{ElementDump, Family, SetDef, Table, TableDump, Transaction},
-    transport::{CommitStats, Elements, Refusal, Transport, TransportError},
+    ruleset::{ElementDump, Family, Operation, SetDef, Table, TableDump, Transaction},
+    transport::{CommitStats, Elements, Transport, TransportError},
 };
 
 /// The largest buffer that is kept for the next transaction, in bytes.
@@ -29,6 +29,10 @@ const READ_ATTEMPTS: usize = 20;
 /// The number of attempts to commit to an expected generation while other programs commit to other
 /// tables.
 const COMMIT_ATTEMPTS: usize = 8;
+
+/// The numbers of elements in a message with which a transaction that was refused is sent again, until one
+/// fits. The receive buffer takes the errors of some 20,000 messages.
+const DIVISIONS: [usize; 2] = [1, 16];
 
 /// Commits and reads by netlink, in the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -158,13 +162,19 @@ impl Transport for NetlinkTransport {
             return Ok(CommitStats::default());
         }
         let result = self.commit_batch(transaction, batch::ELEMENTS_PER_MESSAGE);
-        match result {
-            // The kernel names one element of a message at most, and kernels before 5.19 none.
-            Err(TransportError::Refused(..)) if is_divisible(transaction, &result) => {
-                self.commit_batch(transaction, 1)
-            }
-            result => result,
+        if !is_divisible(transaction, &result) {
+            return result;
         }
+        // The kernel names one element of a message at most, and kernels before 5.19 none.
+        for elements_per_message in DIVISIONS {
+            match self.commit_batch(transaction, elements_per_message) {
+                // The longer batch may be too long, or its answers too many, which is not why the first
+                // one was refused.
+                Err(error) if !error.is_conflict() && !names(transaction, &error) => {}
+                divided => return divided,
+            }
+        }
+        result
     }
 
     fn read(
@@ -226,9 +236,21 @@ impl Transport for NetlinkTransport {
 
 /// Whether an operation that was refused has several elements.
 fn is_divisible(transaction: &Transaction, result: &Result<CommitStats, TransportError>) -> bool {
-    let operation = |refusal: &Refusal| transaction.operations().get(refusal.operation);
-    let refusals = result.as_ref().err().into_iter().flat_map(TransportError::refusals);
-    refusals.filter_map(operation).any(|operation| operation.elements() > 1)
+    let refused = result.as_ref().err().into_iter().flat_map(|error| refused(transaction, error));
+    refused.into_iter().any(|operation| operation.elements() > 1)
+}
+
+/// Whether an error names operations.
+fn names(transaction: &Transaction, error: &TransportError) -> bool {
+    refused(transaction, error).next().is_some()
+}
+
+/// The operations that were refused.
+fn refused<'a>(
+    transaction: &'a Transaction,
+    error: &'a TransportError,
+) -> impl Iterator<Item = &'a Operation> {
+    error.refusals().filter_map(|refusal| transaction.operations().get(refusal.operation))
 }
 
 impl Family {

@@ -1,5 +1,7 @@
 //! Refused transactions name the object, and leave nothing behind.
 
+use std::net::Ipv4Addr;
+
 use switchyard_core::model::Protocol;
 use switchyard_nft_ruleset::{
     Element, Elements, Family, Key, Rule, Statement, Transaction, Transport, TransportError,
@@ -59,6 +61,23 @@ fn an_element_that_does_not_exist_is_named() {
             "cannot delete element from map ip6 kube-proxy endpoints: fd00::4d . udp . 53 . 3: \
              No such file or directory"
         );
+    });
+}
+
+/// The errors of so many messages are more than a socket can receive.
+#[test]
+fn what_is_refused_is_named_however_much_it_is() {
+    in_namespace(|| {
+        let mut netlink = support::netlink();
+        netlink.commit(&support::everything()).unwrap();
+        let addresses = support::Sets::new(Family::Ip).addresses;
+        let key = |n: u32| Key::new().address(Ipv4Addr::from(0x0b00_0000 + n).into());
+        let mut transaction = Transaction::new();
+        transaction.delete_elements(&table(Family::Ip), &addresses, (0..50_000).map(key).collect());
+        let error = netlink.commit(&transaction).unwrap_err();
+        assert!(error.is_missing(), "{error}");
+        let named = error.refusals().filter(|refusal| refusal.element.is_some()).count();
+        assert_eq!(named, 50_000 / 16);
     });
 }
 
