@@ -21,6 +21,13 @@ pub(super) fn find(program: &Program, transaction: &Transaction) -> Option<Trans
             // Writing to a string does not fail.
             let _ = writeln!(text, "{line}");
             sources.push((index, key));
+            if key.is_some() {
+                // The table is there. nft makes one message of lines that add elements to the same set, of
+                // which the kernel reports one element alone.
+                let kind = OperationKind::AddTable { comment: None };
+                let _ = writeln!(text, "{}", Operation { table: operation.table.clone(), kind });
+                sources.push((index, None));
+            }
         }
     }
     let checked = program.run(&["-c", "-f", "-"], text.as_bytes()).ok()?;

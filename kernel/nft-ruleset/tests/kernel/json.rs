@@ -1,7 +1,10 @@
 //! JSON: the same ruleset as by netlink, or a clear refusal of a program that is too old.
 
+use std::collections::BTreeSet;
+
+use switchyard_core::model::Protocol;
 use switchyard_nft_ruleset::{
-    Elements, Family, SetDef, Transaction, Transport, TransportError,
+    Element, Elements, Family, Key, SetDef, Transaction, Transport, TransportError, Verdict,
     json::{Document, JsonTransport},
 };
 
@@ -172,5 +175,32 @@ fn an_error_has_the_message_of_the_program() {
         transaction.delete_chain(&table(Family::Ip), "nowhere");
         let error = json.commit(&transaction).unwrap_err().to_string();
         assert!(error.contains("No such file or directory"), "{error}");
+    });
+}
+
+#[test]
+fn all_that_is_refused_is_named() {
+    in_namespace(|| {
+        let Some((_, mut json)) = trixie() else { return };
+        support::netlink().commit(&support::everything()).unwrap();
+        let (table, sets) = (table(Family::Ip), support::Sets::new(Family::Ip));
+        let key = |last| {
+            let key = Key::new().address(support::address(Family::Ip, last));
+            key.protocol(Protocol::Tcp).port(80)
+        };
+        let nowhere = |last| Element::verdict(key(last), Verdict::Goto("nowhere".into()));
+        let mut adds = Transaction::new();
+        adds.add_elements(&table, &sets.services, (100..120).map(nowhere).collect());
+        let mut deletes = Transaction::new();
+        deletes.delete_elements(&table, &sets.services, (100..120).map(key).collect());
+        for transaction in [adds, deletes] {
+            let error = json.commit(&transaction).unwrap_err();
+            assert!(error.is_missing(), "{error:?}");
+            let named: BTreeSet<Key> = error
+                .refusals()
+                .filter_map(|refusal| refusal.element.as_deref().copied())
+                .collect();
+            assert_eq!(named, (100..120).map(key).collect(), "{transaction}: {error:?}");
+        }
     });
 }
