@@ -69,6 +69,16 @@ impl JsonTransport {
     }
 }
 
+/// The dump without the elements of sets with a timeout, which nft lists with all others.
+fn without_clients(mut dump: TableDump) -> TableDump {
+    for set in dump.sets.values_mut() {
+        if set.definition.as_ref().is_ok_and(|definition| definition.timeout.is_some()) {
+            set.elements = None;
+        }
+    }
+    dump
+}
+
 impl Transport for JsonTransport {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
         if transaction.is_empty() {
@@ -108,7 +118,8 @@ impl Transport for JsonTransport {
             Elements::Include => self.list(&["-j", "list", "table", family, name])?,
             Elements::Omit => self.list(&["-j", "-t", "list", "table", family, name])?,
         };
-        listing.map(|listing| read::table(table, elements, &listing)).transpose()
+        let dump = listing.map(|listing| read::table(table, elements, &listing)).transpose()?;
+        Ok(dump.map(without_clients))
     }
 
     fn read_elements(
