@@ -7,7 +7,7 @@
 //! the set of the pool's endpoints, so that a sweep comes to an end whatever traffic there is.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     mem,
     ops::ControlFlow,
     sync::{
@@ -66,31 +66,44 @@ struct Shared {
 }
 
 type MapKey = (Family, SetName);
-/// The sweeps that wait for a thread, at most one of a map.
-type Lane = BTreeMap<MapKey, Job>;
-/// The endpoints at which clients stay remembered. A thread holds the lock while it removes clients.
-type Endpoints = Arc<Mutex<HashSet<Value>>>;
+/// The endpoints at which clients stay remembered; `None` once the sweep is called off. A thread holds the
+/// lock while it removes clients.
+type Endpoints = Arc<Mutex<Option<HashSet<Value>>>>;
 
 #[derive(Default)]
 struct Lanes {
-    waiting: [Lane; 2],
-    /// The sweeps that the threads are at.
-    running: [Option<(MapKey, Endpoints)>; 2],
+    /// The jobs, at most one of a map.
+    jobs: HashMap<MapKey, Job>,
+    /// The maps whose jobs wait, by the time at which they are due.
+    waiting: [BTreeSet<(Instant, MapKey)>; 2],
+    /// The number of the newest job.
+    newest: u64,
 }
 
 /// The place of the lane for small maps, and for large ones, in [`Lanes`].
 const SMALL: usize = 0;
 const LARGE: usize = 1;
 
+#[derive(Clone)]
 struct Job {
+    number: u64,
     table: Table,
     map: Arc<SetDef>,
+    /// Those of an earlier job of the map, if there was one.
     endpoints: Endpoints,
-    due: Instant,
+    place: Place,
     /// The wait before the next attempt.
     wait: Duration,
     /// Whether the map was read once.
     is_read: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In a lane, until it is due.
+    Waiting(usize, Instant),
+    /// With a thread, which took the job of this number. A newer one waits until the attempt is over.
+    Running(u64),
 }
 
 /// The result of an attempt.
@@ -123,20 +136,37 @@ impl Sweeper {
     /// Keeps clients at these endpoints as well, whatever sweep is under way: to be called before the
     /// endpoints come.
     pub(crate) fn keep(&self, sweeps: &[(Table, Sweep)]) {
-        let lanes = self.shared.lock();
         for (table, Sweep { map, endpoints, .. }) in sweeps {
-            let key = (table.family, map.name.clone());
-            let waiting = lanes.waiting.iter().filter_map(|lane| lane.get(&key));
-            let running = lanes.running.iter().flatten().filter(|(running, _)| *running == key);
-            let known = waiting.map(|job| &job.endpoints).chain(running.map(|(_, known)| known));
-            known.for_each(|known| locked(known).extend(endpoints));
+            if let Some(known) = self.shared.endpoints(&(table.family, map.name.clone()))
+                && let Some(known) = &mut *locked(&known)
+            {
+                known.extend(endpoints);
+            }
         }
     }
 
-    /// Sweeps the maps that are due from now on. A sweep takes the place of one of the same map that waits.
-    pub(crate) fn sweep(&mut self, mut sweeps: Vec<(Table, Sweep)>) {
-        sweeps.retain(|(_, sweep)| sweep.is_due);
-        if sweeps.is_empty() {
+    /// Sweeps the maps that are due from now on. What is under way keeps clients at these endpoints alone.
+    pub(crate) fn sweep(&mut self, sweeps: Vec<(Table, Sweep)>) {
+        let mut jobs = Vec::new();
+        for (table, Sweep { map, endpoints, mut is_due }) in sweeps {
+            let key = (table.family, map.name.clone());
+            let endpoints = match self.shared.endpoints(&key) {
+                Some(known) => {
+                    let before = locked(&known).replace(endpoints.clone());
+                    // Endpoints were kept for a sync that failed.
+                    is_due |= before.is_some_and(|before| !before.is_subset(&endpoints));
+                    known
+                }
+                None if is_due => Arc::new(Mutex::new(Some(endpoints))),
+                None => continue,
+            };
+            if is_due {
+                let place = Place::Waiting(SMALL, Instant::now());
+                let (number, wait, is_read) = (0, AGAIN, false);
+                jobs.push((key, Job { number, table, map, endpoints, place, wait, is_read }));
+            }
+        }
+        if jobs.is_empty() {
             return;
         }
         if let Err(error) = self.start() {
@@ -147,20 +177,18 @@ impl Sweeper {
             return;
         }
         let mut lanes = self.shared.lock();
-        for (table, Sweep { map, endpoints, .. }) in sweeps {
-            let key = (table.family, map.name.clone());
-            let endpoints = Arc::new(Mutex::new(endpoints));
-            let (due, wait, is_read) = (Instant::now(), AGAIN, false);
-            lanes.waiting[LARGE].remove(&key);
-            lanes.waiting[SMALL].insert(key, Job { table, map, endpoints, due, wait, is_read });
-        }
+        jobs.into_iter().for_each(|(key, job)| lanes.put(key, job));
         drop(lanes);
         self.shared.changed.notify_all();
     }
 
-    /// Drops all sweeps that wait.
+    /// Calls all sweeps off. No client is removed after.
     pub(crate) fn clear(&mut self) {
-        self.shared.lock().waiting = Default::default();
+        let mut lanes = self.shared.lock();
+        lanes.waiting = Default::default();
+        let jobs = mem::take(&mut lanes.jobs);
+        drop(lanes);
+        jobs.into_values().for_each(|job| *locked(&job.endpoints) = None);
     }
 
     fn start(&mut self) -> Result<(), Box<dyn std::error::Error>> {
@@ -199,35 +227,23 @@ impl Shared {
         self.stops.load(Ordering::Relaxed)
     }
 
+    /// The endpoints of the job of a map.
+    fn endpoints(&self, key: &MapKey) -> Option<Endpoints> {
+        self.lock().jobs.get(key).map(|job| job.endpoints.clone())
+    }
+
     /// Does the jobs of a lane until the sweeper is dropped.
     fn run(&self, lane: usize, transport: &mut dyn Transport) {
-        while let Some((key, mut job)) = self.next(lane) {
+        while let Some((key, job)) = self.next(lane) {
             let attempt = self.attempt(&job, lane, transport);
-            self.lock().running[lane] = None;
-            let to = match attempt {
-                Ok(Outcome::Done) => continue,
-                Ok(Outcome::Again) => lane,
-                Ok(Outcome::TooLarge) => LARGE,
-                Err(error) => {
-                    tracing::warn!(
-                        map = job.map.name.as_str(),
-                        err = %Chain(&error),
-                        "Cannot forget clients of removed endpoints; trying again"
-                    );
-                    job.wait = job.wait.max(RETRY);
-                    lane
-                }
-            };
-            job.is_read = true;
-            if to == lane {
-                job.due = Instant::now() + job.wait;
-                job.wait = (job.wait * 2).min(LONGEST_WAIT);
+            if let Err(error) = &attempt {
+                tracing::warn!(
+                    map = job.map.name.as_str(),
+                    err = %Chain(error),
+                    "Cannot forget clients of removed endpoints; trying again"
+                );
             }
-            let mut lanes = self.lock();
-            // A sweep that was asked for meanwhile knows the present endpoints.
-            if !lanes.waiting.iter().any(|lane| lane.contains_key(&key)) {
-                lanes.waiting[to].insert(key, job);
-            }
+            self.lock().end(key, &job, lane, attempt.ok());
             self.changed.notify_all();
         }
     }
@@ -239,20 +255,17 @@ impl Shared {
             if self.stops() {
                 return None;
             }
-            let next = lanes.waiting[lane].iter().min_by_key(|(_, job)| job.due);
-            let next = next.map(|(key, job)| (key.clone(), job.due));
-            lanes = match next {
+            let next = lanes.waiting[lane].first();
+            let wait = next.map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            lanes = match wait {
                 None => self.changed.wait(lanes).unwrap_or_else(PoisonError::into_inner),
-                Some((key, due)) => match due.checked_duration_since(Instant::now()) {
-                    Some(wait) if !wait.is_zero() => {
-                        let waited = self.changed.wait_timeout(lanes, wait);
-                        waited.unwrap_or_else(PoisonError::into_inner).0
-                    }
-                    _ => {
-                        let job = lanes.waiting[lane].remove(&key)?;
-                        lanes.running[lane] = Some((key.clone(), job.endpoints.clone()));
-                        return Some((key, job));
-                    }
+                Some(wait) if !wait.is_zero() => {
+                    let waited = self.changed.wait_timeout(lanes, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Some(_) => match lanes.take(lane) {
+                    Some(taken) => return Some(taken),
+                    None => lanes,
                 },
             };
         }
@@ -270,7 +283,7 @@ impl Shared {
             ElementData::Value(at) => Some(at),
             ElementData::None | ElementData::Verdict(_) => None,
         };
-        let known = locked(&job.endpoints).clone();
+        let Some(known) = locked(&job.endpoints).clone() else { return Ok(Outcome::Done) };
         let mut read = 0;
         let mut gone: Vec<(Key, Value)> = Vec::new();
         let most = if lane == SMALL { MOST_OF_SMALL } else { usize::MAX };
@@ -290,6 +303,7 @@ impl Shared {
             }
             // An endpoint may have come back since the map was read.
             let endpoints = locked(&job.endpoints);
+            let Some(endpoints) = &*endpoints else { return Ok(Outcome::Done) };
             let portion = portion.iter().filter(|(_, at)| !endpoints.contains(at));
             let portion: Vec<Key> = portion.map(|(key, _)| *key).collect();
             forget(transport, table, map, &portion)?;
@@ -299,6 +313,60 @@ impl Shared {
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Again,
         })
+    }
+}
+
+impl Lanes {
+    /// Puts a job in the place of one of the same map.
+    fn put(&mut self, key: MapKey, mut job: Job) {
+        self.newest += 1;
+        job.number = self.newest;
+        match self.jobs.get(&key).map(|before| before.place) {
+            Some(Place::Waiting(lane, due)) => {
+                self.waiting[lane].remove(&(due, key.clone()));
+            }
+            Some(running @ Place::Running(_)) => job.place = running,
+            None => {}
+        }
+        if let Place::Waiting(lane, due) = job.place {
+            self.waiting[lane].insert((due, key.clone()));
+        }
+        self.jobs.insert(key, job);
+    }
+
+    /// Takes the next job of a lane.
+    fn take(&mut self, lane: usize) -> Option<(MapKey, Job)> {
+        let (_, key) = self.waiting[lane].pop_first()?;
+        let job = self.jobs.get_mut(&key)?;
+        job.place = Place::Running(job.number);
+        Some((key, job.clone()))
+    }
+
+    /// Notes the outcome of an attempt at a job that was taken; `None` after a failure.
+    fn end(&mut self, key: MapKey, taken: &Job, lane: usize, outcome: Option<Outcome>) {
+        let job = self.jobs.get_mut(&key);
+        // All may have been called off, and another thread be at a new job.
+        let Some(job) = job.filter(|job| job.place == Place::Running(taken.number)) else { return };
+        let now = Instant::now();
+        let (to, due) = match outcome {
+            _ if job.number != taken.number => (SMALL, now),
+            Some(Outcome::Done) => {
+                self.jobs.remove(&key);
+                return;
+            }
+            Some(Outcome::TooLarge) => {
+                job.is_read = true;
+                (LARGE, now)
+            }
+            again => {
+                job.is_read |= again.is_some();
+                let wait = if again.is_some() { job.wait } else { job.wait.max(RETRY) };
+                job.wait = (wait * 2).min(LONGEST_WAIT);
+                (lane, now + wait)
+            }
+        };
+        job.place = Place::Waiting(to, due);
+        self.waiting[to].insert((due, key));
     }
 }
 
@@ -327,3 +395,6 @@ fn forget(
         result => result.map(drop),
     }
 }
+
+#[cfg(test)]
+mod tests;
