@@ -287,7 +287,7 @@ impl Shared {
         let mut read = 0;
         let mut gone: Vec<(Key, Value)> = Vec::new();
         let most = if lane == SMALL { MOST_OF_SMALL } else { usize::MAX };
-        transport.scan_elements(table, map, &mut |client| {
+        let is_there = transport.scan_elements(table, map, &mut |client| {
             read += 1;
             gone.extend(
                 at(&client).filter(|at| !known.contains(at)).map(|at| (client.element.key, at)),
@@ -297,22 +297,51 @@ impl Shared {
                 false => ControlFlow::Continue(()),
             }
         })?;
+        if !is_there {
+            return Ok(Outcome::Done);
+        }
         for portion in gone.chunks(PORTION) {
-            if self.stops() {
-                break;
-            }
             // An endpoint may have come back since the map was read.
             let endpoints = locked(&job.endpoints);
             let Some(endpoints) = &*endpoints else { return Ok(Outcome::Done) };
             let portion = portion.iter().filter(|(_, at)| !endpoints.contains(at));
             let portion: Vec<Key> = portion.map(|(key, _)| *key).collect();
-            forget(transport, table, map, &portion)?;
+            self.forget(transport, job, portion)?;
         }
         Ok(match (read >= most, gone.is_empty() && job.is_read) {
             (true, _) => Outcome::TooLarge,
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Again,
         })
+    }
+
+    /// Removes clients. Some may have timed out since they were read.
+    fn forget(
+        &self,
+        transport: &mut dyn Transport,
+        job: &Job,
+        mut clients: Vec<Key>,
+    ) -> Result<(), TransportError> {
+        while !self.stops() && !clients.is_empty() {
+            let mut transaction = Transaction::new();
+            transaction.delete_elements(&job.table, &job.map, clients.clone());
+            let error = match transport.commit(&transaction) {
+                Ok(_) => break,
+                Err(error) if error.is_missing() => error,
+                Err(error) => return Err(error),
+            };
+            let missing: HashSet<Key> = error
+                .refusals()
+                .filter_map(|refusal| refusal.element.as_deref().copied())
+                .collect();
+            let before = clients.len();
+            clients.retain(|client| !missing.contains(client));
+            // The map itself may be missing, which the next reading shows.
+            if clients.len() == before {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -373,27 +402,6 @@ impl Lanes {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Jobs and endpoints are whole after any panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Removes clients. Some may have timed out since they were read.
-fn forget(
-    transport: &mut dyn Transport,
-    table: &Table,
-    map: &Arc<SetDef>,
-    clients: &[Key],
-) -> Result<(), TransportError> {
-    let mut transaction = Transaction::new();
-    transaction.delete_elements(table, map, clients.to_vec());
-    match transport.commit(&transaction) {
-        Err(error) if error.is_missing() => match clients.split_at(clients.len() / 2) {
-            ([], _) => Ok(()),
-            (first, second) => {
-                forget(transport, table, map, first)?;
-                forget(transport, table, map, second)
-            }
-        },
-        result => result.map(drop),
-    }
 }
 
 #[cfg(test)]

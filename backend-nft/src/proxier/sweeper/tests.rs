@@ -248,3 +248,26 @@ fn nothing_is_removed_once_sweeps_are_called_off() {
     assert_eq!(rig.clients("other"), []);
     assert_eq!(rig.clients("map"), [key(1)]);
 }
+
+#[test]
+fn clients_that_time_out_cost_one_more_commit() {
+    let all: Vec<(u16, u16)> = (0..PORTION as u16).map(|client| (client, 1)).collect();
+    let mut rig = Rig::new(&all);
+    rig.sweeper.sweep(sweep("map", &[], true));
+    rig.read();
+    let odd: Vec<(u16, u16)> = all.into_iter().filter(|(client, _)| client % 2 == 1).collect();
+    rig.remember("map", &odd);
+    rig.open();
+    rig.settle();
+    assert_eq!(rig.clients("map"), []);
+    assert_eq!(locked(&rig.kernel).commits, 2);
+}
+
+#[test]
+fn a_map_that_is_gone_is_read_once() {
+    let mut rig = Rig::new(&[]);
+    rig.open();
+    rig.sweeper.sweep(sweep("gone", &[1], true));
+    rig.settle();
+    assert_eq!(locked(&rig.kernel).scans, 1);
+}
