@@ -199,14 +199,20 @@ impl Sweeper {
         for (lane, mut transport) in mem::take(&mut self.transports).into_iter().enumerate() {
             let shared = self.shared.clone();
             let thread = thread::Builder::new().name("affinity".to_owned());
-            self.threads.push(thread.spawn(move || shared.run(lane, transport.as_mut()))?);
+            match thread.spawn(move || shared.run(lane, transport.as_mut())) {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) => {
+                    // One lane alone would leave maps in the other.
+                    self.end();
+                    return Err(error.into());
+                }
+            }
         }
         Ok(())
     }
-}
 
-impl Drop for Sweeper {
-    fn drop(&mut self) {
+    /// Ends the threads.
+    fn end(&mut self) {
         self.shared.stops.store(true, Ordering::Relaxed);
         // A thread has seen the flag, or waits, once this lock is held.
         drop(self.shared.lock());
@@ -215,6 +221,13 @@ impl Drop for Sweeper {
             // A panic was printed by then.
             let _ = thread.join();
         }
+        self.shared.stops.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
