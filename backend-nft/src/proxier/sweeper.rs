@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     mem,
     ops::ControlFlow,
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -248,15 +249,22 @@ impl Shared {
     /// Does the jobs of a lane until the sweeper is dropped.
     fn run(&self, lane: usize, transport: &mut dyn Transport) {
         while let Some((key, job)) = self.next(lane) {
-            let attempt = self.attempt(&job, lane, transport);
-            if let Err(error) = &attempt {
-                tracing::warn!(
-                    map = job.map.name.as_str(),
-                    err = %Chain(error),
-                    "Cannot forget clients of removed endpoints; trying again"
-                );
-            }
-            self.lock().end(key, &job, lane, attempt.ok());
+            // A thread that ended would leave its lane to nobody.
+            let attempt = AssertUnwindSafe(|| self.attempt(&job, lane, transport));
+            let outcome = match panic::catch_unwind(attempt) {
+                Ok(Ok(outcome)) => Some(outcome),
+                Ok(Err(error)) => {
+                    tracing::warn!(
+                        map = job.map.name.as_str(),
+                        err = %Chain(&error),
+                        "Cannot forget clients of removed endpoints; trying again"
+                    );
+                    None
+                }
+                // The panic was printed by then.
+                Err(_) => None,
+            };
+            self.lock().end(key, &job, lane, outcome);
             self.changed.notify_all();
         }
     }

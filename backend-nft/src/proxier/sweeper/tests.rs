@@ -271,3 +271,13 @@ fn a_map_that_is_gone_is_read_once() {
     rig.settle();
     assert_eq!(locked(&rig.kernel).scans, 1);
 }
+
+#[test]
+fn a_thread_outlives_a_panic() {
+    let mut rig = Rig::new(&[(1, 1), (2, 2)]);
+    rig.open();
+    locked(&rig.kernel).panics = 1;
+    rig.sweeper.sweep(sweep("map", &[1], true));
+    rig.settle();
+    assert_eq!(rig.clients("map"), [key(1)]);
+}
