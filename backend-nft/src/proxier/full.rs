@@ -188,9 +188,8 @@ fn compare(
     compare_elements(&mut changes, desired, dump);
     for pool in &desired.pools {
         let has_lost = compare_members(&mut changes, pool, dump);
-        if pool.maps().any(|map| dump.sets.contains_key(&map.name)) {
-            changes.sweeps.extend(clients::sweeps(pool, has_lost || is_unknown));
-        }
+        let is_there = pool.maps().any(|map| dump.sets.contains_key(&map.name));
+        changes.sweeps.extend(clients::sweeps(pool, is_there && (has_lost || is_unknown)));
         let remembered = clients::of_upstream(pool, dump);
         if !remembered.is_empty() && !dump.sets.contains_key(&pool.clients.name) {
             changes.restore.push((pool.clients.clone(), remembered));

@@ -309,9 +309,8 @@ fn compare_pools(changes: &mut Changes, old: &[RememberedPool], new: &[Remembere
         let before = old.iter().find(|old| old.members.name == pool.members.name);
         let known = before.into_iter().flat_map(|before| before.elements());
         let (gone, come) = difference(known.map(|element| element.key), pool.elements());
-        if before.is_some() && !(gone.is_empty() && come.is_empty()) {
-            changes.sweeps.extend(clients::sweeps(pool, !gone.is_empty()));
-        }
+        // Also of new pools: a map of that name may just be swept.
+        changes.sweeps.extend(clients::sweeps(pool, !gone.is_empty()));
         changes.change_own(&pool.members, gone, come);
     }
 }

@@ -6,10 +6,22 @@ use std::{
     sync::mpsc::{self, Receiver, Sender},
 };
 
-use switchyard_core::testing::until;
+use switchyard_core::{
+    config::NodeConfig,
+    model::{PerFamily, ServicePortId},
+    state::State,
+    testing::{NODE, OwnedTransition, endpoint, service, slice, until},
+    track::Tracker,
+};
 
 use super::*;
-use crate::ruleset::{CommitStats, Element, Elements, Field, OperationKind, Refusal, TableDump};
+use crate::{
+    layout::NftConfig,
+    proxier::{full, incremental},
+    ruleset::{
+        CommitStats, Element, Elements, Field, OperationKind, Refusal, TableDump, Transaction,
+    },
+};
 
 /// Longer than any thread needs to come to a gate.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -280,4 +292,38 @@ fn a_thread_outlives_a_panic() {
     rig.sweeper.sweep(sweep("map", &[1], true));
     rig.settle();
     assert_eq!(rig.clients("map"), [key(1)]);
+}
+
+/// A map of that name may just be swept, with the endpoints of the Service that had it.
+#[test]
+fn the_endpoints_of_new_pools_are_known() {
+    let resolved = |events: &[&dyn Fn() -> switchyard_core::objects::Event]| -> State {
+        let mut tracker = Tracker::new(NodeConfig::new(NODE));
+        events.iter().for_each(|event| assert_eq!(tracker.apply(event()), []));
+        assert_eq!(tracker.resolve(), []);
+        tracker.transition().after().clone()
+    };
+    let sticky = || {
+        let made = service("sticky", "10.96.0.7").port("http", "TCP", 80);
+        made.set("spec.sessionAffinity", "ClientIP").apply()
+    };
+    let its_slice = || {
+        let ports = serde_json::json!([{"name": "http", "port": 80}]);
+        slice("sticky", "a").set("ports", ports).endpoint(endpoint("10.244.0.1", "other")).apply()
+    };
+    let (without, with) = (resolved(&[]), resolved(&[&sticky, &its_slice]));
+    let config = NftConfig::default();
+    let known = |changes: &[Sweep]| {
+        assert!(changes.iter().all(|sweep| !sweep.is_due), "{changes:?}");
+        changes.iter().flat_map(|sweep| sweep.endpoints.iter().copied()).collect::<Vec<_>>()
+    };
+    let (changes, _) = full::plan(&config, &with, &PerFamily::default(), None);
+    assert_eq!(known(&changes.v4.sweeps), [value(1)]);
+    let (_, memory) = full::plan(&config, &without, &PerFamily::default(), None);
+    let ids: Vec<ServicePortId> = with.service_ports.keys().cloned().collect();
+    let change = ids.into_iter().fold(OwnedTransition::to(with), |to, id| to.port(id, None));
+    let change = change.get();
+    let before = change.before().expect("a state before");
+    let (changes, _) = incremental::plan(&config, &memory, before, &change);
+    assert_eq!(known(&changes.v4.sweeps), [value(1)]);
 }
