@@ -65,6 +65,8 @@ pub(crate) fn plan(
     for family in config.families() {
         let dump = dumps.get(family.into()).as_ref();
         let context = Context::new(config, family, &state.node);
+        // The family may have been left out.
+        let known = known.filter(|known| *known.families.get(family.into()));
         let mut desired = Desired::new(state, &context, dump, known);
         *changes.get_mut(family.into()) =
             compare(&config.table(family), &mut desired, dump, known.is_none());

@@ -12,6 +12,7 @@ mod localhost;
 mod monitor;
 mod older_layout;
 mod probe;
+mod refusals;
 mod slow_start;
 mod source_ranges;
 mod spread;

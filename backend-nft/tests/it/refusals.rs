@@ -1,0 +1,84 @@
+//! What the kernel refuses, and what it only seems to refuse.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::json;
+use switchyard_core::testing::{endpoint, service, slice, until};
+use switchyard_nft::{
+    NftConfig, NftProxier,
+    ruleset::{
+        Family, OperationKind, Refusal, Transaction, TransportError, TransportKind,
+        testing::InterceptingTransport,
+    },
+};
+
+use crate::common::{Node, config, in_namespace, nft, start};
+
+/// A node whose transactions a hook sees first.
+fn intercepted(
+    hook: impl FnMut(&Transaction) -> Result<(), TransportError> + Send + 'static,
+) -> Node {
+    let netlink = TransportKind::Netlink.open().expect("netlink is there");
+    let transport = InterceptingTransport::new(netlink, hook);
+    Node::new(config(), NftProxier::new(NftConfig::default(), Box::new(transport)))
+}
+
+/// The refusal of the first operation of a kind.
+fn refused(
+    transaction: &Transaction,
+    errno: i32,
+    is_meant: impl Fn(Family, &OperationKind) -> bool,
+) -> Option<TransportError> {
+    let mut operations = transaction.operations().iter();
+    let operation =
+        operations.position(|operation| is_meant(operation.table.family, &operation.kind))?;
+    let element = match &transaction.operations()[operation].kind {
+        OperationKind::AddElements(_, elements) => Some(Box::new(elements[0].key)),
+        _ => None,
+    };
+    let (subject, reason) = ("do it".to_owned(), "a test".to_owned());
+    let refusal = Refusal { operation, element, subject, errno: Some(errno), reason };
+    Some(TransportError::Refused(refusal, Vec::new()))
+}
+
+/// What was not programmed is not known: an endpoint may have left before a client was remembered there.
+#[test]
+fn clients_of_a_family_that_was_left_out_are_forgotten() {
+    in_namespace(|| {
+        let sticky = service("sticky", "fd00:10:96::7")
+            .port("http", "TCP", 80)
+            .set("spec.sessionAffinity", "ClientIP")
+            .apply();
+        let endpoints = slice("sticky", "a")
+            .set("addressType", "IPv6")
+            .set("ports", json!([{"name": "http", "port": 80}]))
+            .endpoint(endpoint("fd00:10:244::1", "elsewhere"))
+            .apply();
+        start(config()).sync([sticky.clone(), endpoints.clone()]);
+        let list = || nft("list table ip6 kube-proxy");
+        let listed = list();
+        let map = listed.lines().find_map(|line| line.trim().strip_prefix("map clients-"));
+        let map = map.and_then(|map| map.strip_suffix(" {")).expect("a map");
+        let client = "fd00::1 : fd00:10:244::9 . 80";
+        nft(&format!("add element ip6 kube-proxy clients-{map} {{ {client} }}"));
+        // Something is left to do in the family.
+        nft("flush chain ip6 kube-proxy filter-input");
+        let refuses = Arc::new(AtomicBool::new(true));
+        let flag = refuses.clone();
+        let mut node = intercepted(move |transaction| {
+            let is_meant = |family, kind: &OperationKind| {
+                family == Family::Ip6 && matches!(kind, OperationKind::AddRule(..))
+            };
+            let refused = refused(transaction, libc::EINVAL, is_meant);
+            refused.filter(|_| flag.load(Ordering::Relaxed)).map_or(Ok(()), Err)
+        });
+        node.sync([sticky, endpoints]);
+        assert!(list().contains("fd00::1 "), "the family is left as it is: {}", list());
+        refuses.store(false, Ordering::Relaxed);
+        node.try_sync().expect("a sync");
+        until("clients are forgotten", || !list().contains("fd00::1 "));
+    });
+}
