@@ -175,14 +175,23 @@ impl NftProxier {
     ) -> Result<SyncReport, ProxierError> {
         let mut attempt = 1;
         let result = loop {
-            match self.try_sync_full(config, change, attempt < ATTEMPTS) {
+            let expected = attempt < ATTEMPTS;
+            match self.try_sync_full(config, change, expected) {
                 // What is missing was removed since it was read, if the transport knows no generations.
                 Err(refused)
-                    if attempt < ATTEMPTS
+                    if expected
                         && (refused.error.is_conflict()
                             || !self.has_generations() && refused.error.is_missing()) =>
                 {
                     attempt += 1;
+                }
+                // Another program has changed what was read: no Service port is to blame.
+                Err(refused)
+                    if !expected
+                        && self.has_generations()
+                        && refused.error.contradicts_kernel() =>
+                {
+                    break Err(refused.unnamed());
                 }
                 result => break result.map_err(|refused| refused.named(config, change)),
             }
@@ -398,7 +407,11 @@ impl Refused {
     /// The error with the parts that are the cause; none if everything is.
     fn named(self, config: &NftConfig, change: &Transition<'_>) -> ProxierError {
         let parts = refused::parts(config, change, &self.transaction, &self.error);
-        NftProxier::error("cannot program the tables", self.error).of_parts(parts)
+        self.unnamed().of_parts(parts)
+    }
+
+    fn unnamed(self) -> ProxierError {
+        NftProxier::error("cannot program the tables", self.error)
     }
 }
 

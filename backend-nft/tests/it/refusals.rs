@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use serde_json::json;
@@ -15,7 +15,7 @@ use switchyard_nft::{
     },
 };
 
-use crate::common::{Node, config, in_namespace, nft, start};
+use crate::common::{Node, config, in_namespace, nft, start, web, web_slice};
 
 /// A node whose transactions a hook sees first.
 fn intercepted(
@@ -42,6 +42,41 @@ fn refused(
     let (subject, reason) = ("do it".to_owned(), "a test".to_owned());
     let refusal = Refusal { operation, element, subject, errno: Some(errno), reason };
     Some(TransportError::Refused(refusal, Vec::new()))
+}
+
+/// Another program changes the tables during each attempt, the last one included.
+#[test]
+fn no_service_is_left_out_for_what_another_program_changes() {
+    in_namespace(|| {
+        let left = Arc::new(AtomicUsize::new(0));
+        let attempts = left.clone();
+        let mut node = intercepted(move |transaction| match attempts.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            1 => {
+                let is_of_service = |_, kind: &OperationKind| matches!(kind, OperationKind::AddElements(set, _) if set.is_map());
+                // The first transaction of the attempt makes a chain alone.
+                let refused = refused(transaction, libc::EEXIST, is_of_service);
+                refused.map_or(Ok(()), |error| {
+                    attempts.store(0, Ordering::Relaxed);
+                    Err(error)
+                })
+            }
+            left => {
+                attempts.store(left - 1, Ordering::Relaxed);
+                Err(TransportError::Conflict)
+            }
+        });
+        node.sync(web());
+        node.apply([web_slice(&[1, 2])]);
+        node.tracker.request_comparison();
+        // The last attempt is the fifth.
+        left.store(5, Ordering::Relaxed);
+        let result = node.try_sync();
+        assert_eq!(left.load(Ordering::Relaxed), 0);
+        assert!(result.is_err(), "{result:?}");
+        let report = node.try_sync().expect("a sync");
+        assert!(report.skipped.is_empty(), "{:?}", report.skipped);
+    });
 }
 
 /// What was not programmed is not known: an endpoint may have left before a client was remembered there.
