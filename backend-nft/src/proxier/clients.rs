@@ -2,13 +2,12 @@
 
 use std::{collections::HashMap, ops::ControlFlow, time::Duration};
 
+use switchyard_core::error::Chain;
+
 use super::sweeper::Sweep;
 use crate::{
     layout::affinity::{RememberedPool, UPSTREAM_PREFIX},
-    ruleset::{
-        Element, ElementDump, Key, SetDef, SetName, Table, TableDump, Transport, TransportError,
-        Value,
-    },
+    ruleset::{Element, ElementDump, Key, SetDef, SetName, Table, TableDump, Transport, Value},
 };
 
 /// The most clients that are taken over in one table. They are read while nothing else is programmed,
@@ -16,23 +15,27 @@ use crate::{
 /// take into a map in the transaction that makes the map.
 const MOST_TAKEN_OVER: usize = 32_768;
 
-/// Reads the clients in kube-proxy's sets into the dump of a table.
-pub(super) fn read_upstream(
-    transport: &mut dyn Transport,
-    table: &Table,
-    dump: &mut TableDump,
-) -> Result<(), TransportError> {
+/// Reads the clients in kube-proxy's sets into the dump of a table. Clients that cannot be read are not
+/// worth a sync: they draw another endpoint.
+pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: &mut TableDump) {
     let mut left = MOST_TAKEN_OVER;
     let sets = dump.sets.iter_mut().filter(|(name, _)| name.as_str().starts_with(UPSTREAM_PREFIX));
     for (_, set) in sets {
         let Ok(definition) = &set.definition else { continue };
         let mut clients = Vec::new();
         if left > 0 {
-            transport.scan_elements(table, definition, &mut |client| {
+            let scanned = transport.scan_elements(table, definition, &mut |client| {
                 clients.push(client);
                 left -= 1;
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
+            });
+            if let Err(error) = scanned {
+                tracing::warn!(
+                    set = definition.name.as_str(),
+                    err = %Chain(&error),
+                    "Cannot read clients that kube-proxy remembers"
+                );
+            }
         }
         set.elements = Some(clients);
     }
@@ -42,7 +45,6 @@ pub(super) fn read_upstream(
             "kube-proxy remembers more clients of Services with affinity than are taken over"
         );
     }
-    Ok(())
 }
 
 /// Returns the clients that kube-proxy remembered at the endpoints of a pool, as the pool's map is to

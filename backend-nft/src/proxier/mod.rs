@@ -214,7 +214,7 @@ impl NftProxier {
             let dump = dumps.get_mut(family.into());
             *dump = self.transport.read(&table, Elements::Include)?;
             if let Some(dump) = dump {
-                clients::read_upstream(self.transport.as_mut(), &table, dump)?;
+                clients::read_upstream(self.transport.as_mut(), &table, dump);
             }
         }
         let known = self.memory.as_ref();

@@ -17,12 +17,15 @@ use switchyard_core::{
     objects::Event,
     testing::{endpoint, service, slice, until},
 };
-use switchyard_nft::ruleset::{
-    Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table, Transaction,
-    Transport, TransportKind, Value,
+use switchyard_nft::{
+    NftConfig, NftProxier,
+    ruleset::{
+        CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table,
+        TableDump, Transaction, Transport, TransportError, TransportKind, Value,
+    },
 };
 
-use crate::common::{clients, config, in_namespace, nft, open, ruleset, start};
+use crate::common::{Node, clients, config, in_namespace, nft, open, ruleset, start, web};
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
 const BASE: &str = "KBDI3LGB-ns/sticky/tcp/http";
@@ -317,6 +320,11 @@ fn clients_of_kube_proxy_are_taken_over() {
             )
         };
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
+        // Clients that cannot be read are not worth a sync.
+        let unreadable =
+            NftProxier::new(NftConfig::default(), Box::new(Unreadable(open_netlink())));
+        Node::new(config(), unreadable).sync(web());
+        nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         let mut node = start(config());
         let report = node.sync([sticky(10_800), endpoints([1, 2, 3])]);
         assert!(report.drift.is_none(), "{:?}", report.drift);
@@ -331,6 +339,40 @@ fn clients_of_kube_proxy_are_taken_over() {
         let report = node.restart(open());
         assert_eq!((report.added, report.bytes), (0, 0), "{report:?}");
     });
+}
+
+/// A transport that cannot read clients.
+struct Unreadable(Box<dyn Transport>);
+
+impl Transport for Unreadable {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        self.0.commit(transaction)
+    }
+
+    fn read(
+        &mut self,
+        table: &Table,
+        elements: Elements,
+    ) -> Result<Option<TableDump>, TransportError> {
+        self.0.read(table, elements)
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        self.0.read_elements(table, set)
+    }
+
+    fn scan_elements(
+        &mut self,
+        _: &Table,
+        _: &SetDef,
+        _: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        Err(TransportError::Malformed("made to fail by a test".to_owned()))
+    }
 }
 
 /// kube-proxy's name for an endpoint, as it printed the names once.
