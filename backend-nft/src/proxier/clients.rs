@@ -47,13 +47,14 @@ pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: 
     }
 }
 
+/// Whether a table has sets of kube-proxy's clients.
+pub(super) fn has_upstream(dump: &TableDump) -> bool {
+    dump.sets.keys().any(|name| name.as_str().starts_with(UPSTREAM_PREFIX))
+}
+
 /// Returns the clients that kube-proxy remembered at the endpoints of a pool, as the pool's map is to
 /// remember them.
 pub(super) fn of_upstream(pool: &RememberedPool, dump: &TableDump) -> Vec<ElementDump> {
-    // The sets are rare, and their names costly to make.
-    if !dump.sets.keys().any(|name| name.as_str().starts_with(UPSTREAM_PREFIX)) {
-        return Vec::new();
-    }
     let known = |(name, endpoint): (SetName, Value)| {
         let set = dump.sets.get(&name)?;
         // The definition is kube-proxy's: a set of addresses with a timeout.

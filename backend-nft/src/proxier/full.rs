@@ -188,13 +188,14 @@ fn compare(
     let replaced = compare_sets(&mut changes, desired, dump);
     compare_chains(&mut changes, table.family, desired, dump, &replaced);
     compare_elements(&mut changes, desired, dump);
+    // The sets are rare, and their names costly to make.
+    let has_upstream = clients::has_upstream(dump);
     for pool in &desired.pools {
         let has_lost = compare_members(&mut changes, pool, dump);
         let is_there = pool.maps().any(|map| dump.sets.contains_key(&map.name));
         changes.sweeps.extend(clients::sweeps(pool, is_there && (has_lost || is_unknown)));
-        let remembered = clients::of_upstream(pool, dump);
-        if !remembered.is_empty() && !dump.sets.contains_key(&pool.clients.name) {
-            changes.restore.push((pool.clients.clone(), remembered));
+        if has_upstream && !dump.sets.contains_key(&pool.clients.name) {
+            changes.restore.push((pool.clients.clone(), clients::of_upstream(pool, dump)));
         }
     }
     changes
