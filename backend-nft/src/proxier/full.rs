@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use switchyard_core::{
@@ -350,10 +350,10 @@ fn compare_members(changes: &mut Changes, pool: &RememberedPool, dump: &TableDum
     has_lost
 }
 
-/// The timeouts that the kernel's maps of clients have, by the part of their names that identifies the
-/// Service port.
+/// The handles and the timeouts of the kernel's maps of clients, by the part of their names that identifies
+/// the Service port.
 #[derive(Default)]
-struct KernelClients<'a>(HashMap<&'a str, BTreeSet<(Option<Duration>, Duration)>>);
+struct KernelClients<'a>(HashMap<&'a str, Vec<(u64, Earlier)>>);
 
 impl<'a> KernelClients<'a> {
     fn from_dump(dump: Option<&'a TableDump>) -> Self {
@@ -362,14 +362,15 @@ impl<'a> KernelClients<'a> {
             if let Some((named, base)) = affinity::split_clients_map(name.as_str())
                 && let Ok(SetDef { timeout: Some(timeout), .. }) = set.definition
             {
-                clients.0.entry(base).or_default().insert((named, timeout));
+                let map = (set.handle, Earlier { named, timeout });
+                clients.0.entry(base).or_default().push(map);
             }
         }
         clients
     }
 
     /// The earlier maps of a Service port, and until when they are needed. Of several, those are meant
-    /// that remembered clients last.
+    /// that remembered clients last: the newest, whose handle is the highest.
     fn earlier(
         &self,
         port: &ResolvedServicePort,
@@ -381,12 +382,12 @@ impl<'a> KernelClients<'a> {
         }
         let known = known.and_then(|known| known.earlier.get(&port.id));
         let found = self.0.get(names::service_port_base(&port.id.name).as_str())?;
-        let found = found.iter().map(|&(named, timeout)| Earlier { named, timeout });
-        let mut found = found.filter(|found| found.named != Some(wanted));
+        let mut found = found.iter().filter(|(_, found)| found.named != Some(wanted));
         let is_known = |found: &Earlier| known.is_some_and(|(known, _)| known == found);
         let now = Instant::now();
-        match found.clone().find(|found| !is_known(found)) {
-            Some(last) => Some((last, now + last.outlasts(wanted))),
+        let unknown = found.clone().filter(|(_, found)| !is_known(found));
+        match unknown.max_by_key(|(handle, _)| *handle) {
+            Some(&(_, last)) => Some((last, now + last.outlasts(wanted))),
             None => found.find_map(|_| known.copied().filter(|(_, until)| *until > now)),
         }
     }

@@ -287,6 +287,29 @@ fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
     });
 }
 
+/// Maps of several timeouts, which a program that ended had no time to delete.
+#[test]
+fn the_last_of_several_earlier_maps_is_looked_up() {
+    for timeouts in [[60, 500], [500, 60]] {
+        in_namespace(|| {
+            nft("add table ip kube-proxy");
+            for timeout in timeouts {
+                nft(&format!(
+                    "add map ip kube-proxy clients-{timeout}s-{BASE} {{ \
+                     typeof ip saddr : ip daddr . tcp dport; flags dynamic,timeout; \
+                     timeout {timeout}s; }}"
+                ));
+            }
+            let mut node = start(config());
+            node.sync([sticky(10_800), endpoints([1])]);
+            let listed = nft(&format!("list chain ip kube-proxy service-{BASE}"));
+            let [first, last] = timeouts;
+            assert!(listed.contains(&format!("@clients-{last}s-{BASE}")), "{listed}");
+            assert!(!ruleset().contains(&format!("clients-{first}s-")), "{}", ruleset());
+        });
+    }
+}
+
 /// Maps had no timeout in their names.
 #[test]
 fn clients_in_a_map_of_an_earlier_version_are_looked_up() {
