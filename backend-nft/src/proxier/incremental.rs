@@ -88,11 +88,12 @@ pub(crate) fn plan(
             update.compare_port(PortChange { id: &port.id, before: Some(port), after });
         }
     }
-    // Maps of clients that are of no more use go.
+    // Maps of clients that are of no more use go. With the node's settings, all Service ports that have
+    // some were compared.
     let now = Instant::now();
-    for (id, _) in
-        memory.earlier.iter().filter(|(id, (_, until))| *until <= now && !change.has_port(id))
-    {
+    let is_over = |id: &ServicePortId, until: Instant| until <= now && !change.has_port(id);
+    let earlier = memory.earlier.iter().filter(|_| !change.node_changed());
+    for (id, _) in earlier.filter(|(id, (_, until))| is_over(id, *until)) {
         let port = before.port(id);
         update.compare_port(PortChange { id, before: port, after: port });
     }

@@ -15,13 +15,14 @@ use std::{
 use serde_json::json;
 use switchyard_core::{
     objects::Event,
-    testing::{endpoint, service, slice, until},
+    testing::{NODE, endpoint, service, slice, until},
 };
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
         CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table,
         TableDump, Transaction, Transport, TransportError, TransportKind, Value,
+        testing::InterceptingTransport,
     },
 };
 
@@ -284,6 +285,31 @@ fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
         assert_eq!(report.revisit_after, None);
         assert!(!ruleset().contains("clients-10800s-"), "{}", ruleset());
         assert!(node.full().drift.is_none());
+    });
+}
+
+/// Each Service port is compared once: what is deleted twice is refused.
+#[test]
+fn earlier_clients_are_no_longer_looked_up_after_the_node_changed_too() {
+    in_namespace(|| {
+        let (transport, recorded) = InterceptingTransport::recording(open_netlink());
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(config(), proxier);
+        let with_pods = |cidr: &str| {
+            switchyard_core::testing::node(NODE, "192.168.0.1")
+                .set("spec.podCIDRs", vec![cidr])
+                .apply()
+        };
+        node.sync([sticky(10_800), endpoints([1, 2]), with_pods("10.244.0.0/24")]);
+        let wait = node.sync([sticky(1)]).revisit_after.expect("a revisit");
+        thread::sleep(wait + Duration::from_millis(50));
+        recorded.take();
+        node.sync([with_pods("10.244.7.0/24")]);
+        assert!(!ruleset().contains("clients-10800s-"), "{}", ruleset());
+        let committed = recorded.take().concat();
+        let deletes =
+            |line: &&str| line.starts_with("delete ") && line.contains("ip kube-proxy clients-");
+        assert_eq!(committed.lines().filter(deletes).count(), 1, "{committed}");
     });
 }
 
