@@ -1,7 +1,7 @@
 //! The Service ports, or the families, of which the kernel refuses objects.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     mem,
 };
 
@@ -17,6 +17,15 @@ use crate::{
     ruleset::{ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError},
 };
 
+/// The objects of a family that the kernel refuses.
+#[derive(Default)]
+struct Refused {
+    /// Why.
+    reasons: HashMap<Object, String>,
+    /// The keys of the elements, to find those of a Service port by their beginning.
+    keys: HashMap<SetName, BTreeSet<Key>>,
+}
+
 /// An object that the kernel refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Object {
@@ -27,40 +36,48 @@ enum Object {
 
 /// Returns the parts without which the kernel may take a transaction: the Service ports that need an
 /// object that it refuses, or else the object's family. Nothing if that would be all families, since
-/// then something else is wrong.
+/// then something else is wrong; and nothing without memory (`ENOMEM`), which the node lacks, whatever the
+/// object: the kernel then reports the commit as a whole.
+///
+/// Any number of objects may be refused at once: the time is that of planning all Service ports.
 pub(super) fn parts(
     config: &NftConfig,
     change: &Transition<'_>,
     transaction: &Transaction,
     error: &TransportError,
 ) -> RefusedParts {
-    let mut objects: PerFamily<HashMap<Object, String>> = PerFamily::default();
+    let mut objects: PerFamily<Refused> = PerFamily::default();
     for refusal in error.refusals() {
         let Some(operation) = transaction.operations().get(refusal.operation) else {
             return RefusedParts::default();
         };
         let family = IpFamily::from(operation.table.family);
         let reason = format!("cannot {}: {}", refusal.subject, refusal.reason);
-        objects.get_mut(family).insert(object(&operation.kind, refusal), reason);
+        let object = object(&operation.kind, refusal);
+        let refused = objects.get_mut(family);
+        if let Object::Element(set, key) = &object {
+            refused.keys.entry(set.clone()).or_default().insert(*key);
+        }
+        refused.reasons.insert(object, reason);
     }
     let mut parts = RefusedParts::default();
     for family in config.families() {
         let refused = mem::take(objects.get_mut(family.into()));
-        if refused.is_empty() {
+        if refused.reasons.is_empty() {
             continue;
         }
         let context = Context::new(config, family, &change.after().node);
-        let mut unowned: HashSet<&Object> = refused.keys().collect();
+        let mut unowned: HashSet<&Object> = refused.reasons.keys().collect();
         let ports = change.after().service_ports.iter();
         for (id, port) in ports.filter(|(id, _)| id.family == family.into()) {
             let needed = needed(port, &context, &refused);
-            if let Some(reason) = needed.first().and_then(|object| refused.get(object)) {
+            if let Some(reason) = needed.first().and_then(|object| refused.reasons.get(object)) {
                 parts.ports.push(Skipped { port: id.clone(), reason: reason.clone() });
             }
             needed.iter().for_each(|object| _ = unowned.remove(object));
         }
         if let Some(unowned) = unowned.into_iter().next() {
-            *parts.families.get_mut(family.into()) = refused.get(unowned).cloned();
+            *parts.families.get_mut(family.into()) = refused.reasons.get(unowned).cloned();
         }
     }
     if config.families().all(|family| parts.families.get(family.into()).is_some()) {
@@ -89,11 +106,7 @@ fn object(kind: &OperationKind, refusal: &Refusal) -> Object {
 }
 
 /// The refused objects that a Service port needs.
-fn needed(
-    port: &ResolvedServicePort,
-    context: &Context<'_>,
-    refused: &HashMap<Object, String>,
-) -> Vec<Object> {
+fn needed(port: &ResolvedServicePort, context: &Context<'_>, refused: &Refused) -> Vec<Object> {
     let entries = Entries::new(port);
     let own = own::objects(port, context, None);
     let name = |set: crate::layout::fixed::FixedSet| set.definition(context.family).name.clone();
@@ -107,23 +120,16 @@ fn needed(
         .map(|set| set.name.clone())
         .chain(source_ranges::in_set(port).map(|_| source_ranges::set_name(&port.id.name)))
         .collect();
+    let sets = own_sets.iter().cloned().map(Object::Set);
+    let objects = elements.chain(chains).chain(sets);
     let mut found: Vec<Object> =
-        elements.chain(chains).filter(|object| refused.contains_key(object)).collect();
-    // Slots, and elements of own sets, are recognised by their beginning and by their set.
-    found.extend(
-        refused
-            .keys()
-            .filter(|object| match object {
-                Object::Element(set, key) => {
-                    own_sets.contains(set)
-                        || entries.runs.iter().any(|run| {
-                            key.as_slice().starts_with(run.key.as_slice()) && name(run.map) == *set
-                        })
-                }
-                Object::Set(set) => own_sets.contains(set),
-                Object::Chain(_) => false,
-            })
-            .cloned(),
-    );
+        objects.filter(|object| refused.reasons.contains_key(object)).collect();
+    // Elements of own sets are recognised by their set, and slots by their beginning.
+    let own = own_sets.into_iter().map(|set| (set, Key::new()));
+    for (set, start) in own.chain(entries.runs.iter().map(|run| (name(run.map), run.key))) {
+        let keys = refused.keys.get(&set).into_iter().flat_map(|keys| keys.range(start..));
+        let keys = keys.take_while(|key| key.as_slice().starts_with(start.as_slice()));
+        found.extend(keys.map(|key| Object::Element(set.clone(), *key)));
+    }
     found
 }

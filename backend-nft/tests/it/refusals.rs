@@ -10,7 +10,7 @@ use switchyard_core::testing::{endpoint, service, slice, until};
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
-        Family, OperationKind, Refusal, Transaction, TransportError, TransportKind,
+        Family, Key, OperationKind, Refusal, Transaction, TransportError, TransportKind,
         testing::InterceptingTransport,
     },
 };
@@ -42,6 +42,60 @@ fn refused(
     let (subject, reason) = ("do it".to_owned(), "a test".to_owned());
     let refusal = Refusal { operation, element, subject, errno: Some(errno), reason };
     Some(TransportError::Refused(refusal, Vec::new()))
+}
+
+/// Slots are known by the beginning of their keys, and elements of own sets by their set.
+#[test]
+fn a_service_is_left_out_whichever_of_its_objects_is_refused() {
+    for set in ["service-ips", "tcp-endpoints", "tcp-affinity", "endpoints-", "clients-"] {
+        in_namespace(|| {
+            let events = [1, 2, 3].map(|number| {
+                let name = format!("s{number}");
+                let made = service(&name, &format!("10.96.0.{number}")).port("http", "TCP", 80);
+                let ports = json!([{"name": "http", "port": 80}]);
+                let address = format!("10.244.0.{number}");
+                [
+                    made.set("spec.sessionAffinity", "ClientIP").apply(),
+                    slice(&name, "a")
+                        .set("ports", ports)
+                        .endpoint(endpoint(&address, "elsewhere"))
+                        .apply(),
+                ]
+            });
+            let mut node = intercepted(move |transaction| {
+                let mut operations = transaction.operations().iter().enumerate();
+                let refusal = operations.find_map(|(operation, made)| {
+                    let element = match &made.kind {
+                        OperationKind::AddElements(to, elements)
+                            if to.name.as_str().starts_with(set) =>
+                        {
+                            let is_of = |key: &Key| {
+                                let key = key.as_slice();
+                                key.starts_with(&[10, 96, 0, 2])
+                                    || key.starts_with(&[10, 244, 0, 2])
+                            };
+                            Some(elements.iter().map(|element| element.key).find(is_of)?.into())
+                        }
+                        OperationKind::AddSet(made)
+                            if set == "clients-"
+                                && made.name.as_str().starts_with(set)
+                                && made.name.as_str().contains("/s2/") =>
+                        {
+                            None
+                        }
+                        _ => return None,
+                    };
+                    let (subject, reason) = (String::new(), String::new());
+                    Some(Refusal { operation, element, subject, errno: Some(libc::EINVAL), reason })
+                });
+                refusal.map_or(Ok(()), |refusal| Err(TransportError::Refused(refusal, Vec::new())))
+            });
+            let report = node.sync(events.into_iter().flatten());
+            let skipped: Vec<String> =
+                report.skipped.iter().map(|skipped| skipped.port.name.to_string()).collect();
+            assert_eq!(skipped, ["ns/s2:http"], "{set}");
+        });
+    }
 }
 
 /// Another program changes the tables during each attempt, the last one included.
