@@ -6,12 +6,12 @@ use std::sync::{
 };
 
 use serde_json::json;
-use switchyard_core::testing::{endpoint, service, slice, until};
+use switchyard_core::testing::{ManyServices, endpoint, service, slice, until};
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
-        Family, Key, OperationKind, Refusal, Transaction, TransportError, TransportKind,
-        testing::InterceptingTransport,
+        ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError,
+        TransportKind, Verdict, testing::InterceptingTransport,
     },
 };
 
@@ -169,5 +169,35 @@ fn clients_of_a_family_that_was_left_out_are_forgotten() {
         refuses.store(false, Ordering::Relaxed);
         node.try_sync().expect("a sync");
         until("clients are forgotten", || !list().contains("fd00::1 "));
+    });
+}
+
+/// Each refusal costs an attempt of the sync, however many objects it names.
+#[test]
+fn many_services_are_left_out_at_once() {
+    in_namespace(|| {
+        let many = ManyServices { services: 3_000, endpoints: 2 };
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let count = attempts.clone();
+        let netlink = TransportKind::Netlink.open().expect("netlink is there");
+        let transport = InterceptingTransport::altering(netlink, move |transaction| {
+            count.fetch_add(1, Ordering::Relaxed);
+            for operation in transaction.operations_mut() {
+                let OperationKind::AddElements(_, elements) = &mut operation.kind else { continue };
+                for element in elements {
+                    // All but one.
+                    if element.comment.as_deref().is_some_and(|name| name != "ns/svc-7:http") {
+                        element.data = ElementData::Verdict(Verdict::Goto("nowhere".into()));
+                    }
+                }
+            }
+            Ok(())
+        });
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(many.node(), proxier);
+        node.apply(many.lists());
+        let report = node.try_sync().expect("a sync");
+        assert_eq!(report.skipped.len(), 2_999);
+        assert_eq!(attempts.load(Ordering::Relaxed), 2);
     });
 }
