@@ -167,20 +167,21 @@ impl Sweeper {
                 jobs.push((key, Job { number, table, map, endpoints, place, wait, is_read }));
             }
         }
-        if jobs.is_empty() {
+        let mut lanes = self.shared.lock();
+        jobs.into_iter().for_each(|(key, job)| lanes.put(key, job));
+        let is_idle = lanes.jobs.is_empty();
+        drop(lanes);
+        if is_idle {
             return;
         }
+        self.shared.changed.notify_all();
+        // What cannot be started waits for the next sync.
         if let Err(error) = self.start() {
             tracing::error!(
                 err = %Chain(&*error),
-                "Clients of removed endpoints are remembered until they time out"
+                "Clients of removed endpoints stay remembered, as no thread can be started"
             );
-            return;
         }
-        let mut lanes = self.shared.lock();
-        jobs.into_iter().for_each(|(key, job)| lanes.put(key, job));
-        drop(lanes);
-        self.shared.changed.notify_all();
     }
 
     /// Calls all sweeps off. No client is removed after.

@@ -181,6 +181,15 @@ fn sweep(map: &str, endpoints: &[u16], is_due: bool) -> Vec<(Table, Sweep)> {
     vec![(Table::new(Family::Ip, "kube-proxy"), Sweep { map, endpoints, is_due })]
 }
 
+/// The job of a sweep.
+fn job(map: &str, endpoints: &[u16]) -> (MapKey, Job) {
+    let (table, Sweep { map, endpoints, .. }) = sweep(map, endpoints, true).remove(0);
+    let endpoints = Arc::new(Mutex::new(Some(endpoints)));
+    let place = Place::Waiting(SMALL, Instant::now());
+    let key = (table.family, map.name.clone());
+    (key, Job { number: 0, table, map, endpoints, place, wait: AGAIN, is_read: false })
+}
+
 #[test]
 fn clients_of_endpoints_that_came_back_stay() {
     let mut rig = Rig::new(&[(1, 1), (2, 2), (3, 3)]);
@@ -212,17 +221,8 @@ fn endpoints_that_were_kept_for_a_failed_sync_are_not_kept_for_the_next() {
 #[test]
 fn the_newer_of_two_sweeps_of_a_map_wins() {
     let mut lanes = Lanes::default();
-    let (table, made) = sweep("map", &[1], true).remove(0);
-    let key = (table.family, made.map.name.clone());
-    let job = || Job {
-        number: 0,
-        table: table.clone(),
-        map: made.map.clone(),
-        endpoints: Arc::default(),
-        place: Place::Waiting(SMALL, Instant::now()),
-        wait: AGAIN,
-        is_read: false,
-    };
+    let key = job("map", &[]).0;
+    let job = || job("map", &[]).1;
     lanes.put(key.clone(), job());
     // A sweep that waits is replaced.
     lanes.put(key.clone(), job());
@@ -282,6 +282,18 @@ fn a_map_that_is_gone_is_read_once() {
     rig.sweeper.sweep(sweep("gone", &[1], true));
     rig.settle();
     assert_eq!(locked(&rig.kernel).scans, 1);
+}
+
+#[test]
+fn what_could_not_be_started_is_started_by_the_next_sync() {
+    let mut rig = Rig::new(&[(1, 1), (2, 2)]);
+    rig.open();
+    // What a sync leaves that finds no file descriptor.
+    let (key_of_map, made) = job("map", &[1]);
+    rig.sweeper.shared.lock().put(key_of_map, made);
+    rig.sweeper.sweep(Vec::new());
+    rig.settle();
+    assert_eq!(rig.clients("map"), [key(1)]);
 }
 
 #[test]
