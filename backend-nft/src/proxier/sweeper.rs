@@ -6,6 +6,8 @@
 //! apart, so that they do not hold up the others. No rule adds a client at an endpoint that is not in
 //! the set of the pool's endpoints, so that a sweep comes to an end whatever traffic there is.
 
+mod endpoints;
+
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     mem,
@@ -21,6 +23,7 @@ use std::{
 
 use switchyard_core::error::Chain;
 
+use self::endpoints::Endpoints;
 use crate::ruleset::{
     ElementData, ElementDump, Family, Key, SetDef, SetName, Table, Transaction, Transport,
     TransportError, TransportKind, Value,
@@ -67,9 +70,6 @@ struct Shared {
 }
 
 type MapKey = (Family, SetName);
-/// The endpoints at which clients stay remembered; `None` once the sweep is called off. A thread holds the
-/// lock while it removes clients.
-type Endpoints = Arc<Mutex<Option<HashSet<Value>>>>;
 
 #[derive(Default)]
 struct Lanes {
@@ -91,7 +91,7 @@ struct Job {
     table: Table,
     map: Arc<SetDef>,
     /// Those of an earlier job of the map, if there was one.
-    endpoints: Endpoints,
+    endpoints: Arc<Endpoints>,
     place: Place,
     /// The wait before the next attempt.
     wait: Duration,
@@ -139,7 +139,7 @@ impl Sweeper {
     pub(crate) fn keep(&self, sweeps: &[(Table, Sweep)]) {
         for (table, Sweep { map, endpoints, .. }) in sweeps {
             if let Some(known) = self.shared.endpoints(&(table.family, map.name.clone()))
-                && let Some(known) = &mut *locked(&known)
+                && let Some(known) = &mut *known.lock()
             {
                 known.extend(endpoints);
             }
@@ -153,12 +153,12 @@ impl Sweeper {
             let key = (table.family, map.name.clone());
             let endpoints = match self.shared.endpoints(&key) {
                 Some(known) => {
-                    let before = locked(&known).replace(endpoints.clone());
+                    let before = known.lock().replace(endpoints.clone());
                     // Endpoints were kept for a sync that failed.
                     is_due |= before.is_some_and(|before| !before.is_subset(&endpoints));
                     known
                 }
-                None if is_due => Arc::new(Mutex::new(Some(endpoints))),
+                None if is_due => Arc::new(Endpoints::new(endpoints)),
                 None => continue,
             };
             if is_due {
@@ -190,7 +190,7 @@ impl Sweeper {
         lanes.waiting = Default::default();
         let jobs = mem::take(&mut lanes.jobs);
         drop(lanes);
-        jobs.into_values().for_each(|job| *locked(&job.endpoints) = None);
+        jobs.into_values().for_each(|job| *job.endpoints.lock() = None);
     }
 
     fn start(&mut self) -> Result<(), Box<dyn std::error::Error>> {
@@ -243,7 +243,7 @@ impl Shared {
     }
 
     /// The endpoints of the job of a map.
-    fn endpoints(&self, key: &MapKey) -> Option<Endpoints> {
+    fn endpoints(&self, key: &MapKey) -> Option<Arc<Endpoints>> {
         self.lock().jobs.get(key).map(|job| job.endpoints.clone())
     }
 
@@ -305,7 +305,9 @@ impl Shared {
             ElementData::Value(at) => Some(at),
             ElementData::None | ElementData::Verdict(_) => None,
         };
-        let Some(known) = locked(&job.endpoints).clone() else { return Ok(Outcome::Done) };
+        let Some(known) = job.endpoints.lock_for_removal().clone() else {
+            return Ok(Outcome::Done);
+        };
         let mut read = 0;
         let mut gone: Vec<(Key, Value)> = Vec::new();
         let most = if lane == SMALL { MOST_OF_SMALL } else { usize::MAX };
@@ -324,7 +326,7 @@ impl Shared {
         }
         for portion in gone.chunks(PORTION) {
             // An endpoint may have come back since the map was read.
-            let endpoints = locked(&job.endpoints);
+            let endpoints = job.endpoints.lock_for_removal();
             let Some(endpoints) = &*endpoints else { return Ok(Outcome::Done) };
             let portion = portion.iter().filter(|(_, at)| !endpoints.contains(at));
             let portion: Vec<Key> = portion.map(|(key, _)| *key).collect();

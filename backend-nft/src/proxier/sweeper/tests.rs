@@ -184,7 +184,7 @@ fn sweep(map: &str, endpoints: &[u16], is_due: bool) -> Vec<(Table, Sweep)> {
 /// The job of a sweep.
 fn job(map: &str, endpoints: &[u16]) -> (MapKey, Job) {
     let (table, Sweep { map, endpoints, .. }) = sweep(map, endpoints, true).remove(0);
-    let endpoints = Arc::new(Mutex::new(Some(endpoints)));
+    let endpoints = Arc::new(Endpoints::new(endpoints));
     let place = Place::Waiting(SMALL, Instant::now());
     let key = (table.family, map.name.clone());
     (key, Job { number: 0, table, map, endpoints, place, wait: AGAIN, is_read: false })
