@@ -47,12 +47,17 @@ pub(super) fn parts(
     error: &TransportError,
 ) -> RefusedParts {
     let mut objects: PerFamily<Refused> = PerFamily::default();
+    let mut parts = RefusedParts::default();
     for refusal in error.refusals() {
         let Some(operation) = transaction.operations().get(refusal.operation) else {
             return RefusedParts::default();
         };
         let family = IpFamily::from(operation.table.family);
         let reason = format!("cannot {}: {}", refusal.subject, refusal.reason);
+        if refusal.concerns_table() {
+            parts.families.get_mut(family).get_or_insert(reason);
+            continue;
+        }
         let object = object(&operation.kind, refusal);
         let refused = objects.get_mut(family);
         if let Object::Element(set, key) = &object {
@@ -60,10 +65,9 @@ pub(super) fn parts(
         }
         refused.reasons.insert(object, reason);
     }
-    let mut parts = RefusedParts::default();
     for family in config.families() {
         let refused = mem::take(objects.get_mut(family.into()));
-        if refused.reasons.is_empty() {
+        if refused.reasons.is_empty() || parts.families.get(family.into()).is_some() {
             continue;
         }
         let context = Context::new(config, family, &change.after().node);

@@ -100,6 +100,17 @@ pub struct Refusal {
     pub reason: String,
 }
 
+impl Refusal {
+    /// Whether the kernel refuses all changes of the table: another program owns it (`NFT_TABLE_F_OWNER`), or
+    /// this one has not the privileges.
+    pub fn concerns_table(&self) -> bool {
+        match self.errno {
+            Some(errno) => errno == libc::EPERM,
+            None => self.reason.contains(NOT_PERMITTED),
+        }
+    }
+}
+
 /// Why nothing was committed, or a table could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -178,6 +189,9 @@ impl TransportError {
 
 /// The text of `ENOENT`, as the program `nft` prints it.
 pub(crate) const NO_SUCH_OBJECT: &str = "No such file or directory";
+
+/// The text of `EPERM`, as the program `nft` prints it.
+const NOT_PERMITTED: &str = "Operation not permitted";
 
 fn also(others: &[Refusal]) -> String {
     match others.len() {
