@@ -205,7 +205,7 @@ fn parse_addresses(
             problems.add(
                 format!("spec.externalIPs[{i}]"),
                 format_args!(
-                    "{ip} is a loopback, link-local, multicast or unspecified address; ignored"
+                    "{ip} is a loopback, link-local, multicast, broadcast or unspecified address; ignored"
                 ),
             );
         } else if let Some(of_family) = addresses.get_mut(IpFamily::of(&ip)) {

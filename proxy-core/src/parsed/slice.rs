@@ -215,7 +215,7 @@ impl SliceParser {
             problems.add(
                 field(),
                 format_args!(
-                    "{address} is a loopback, link-local, multicast or unspecified address; \
+                    "{address} is a loopback, link-local, multicast, broadcast or unspecified address; \
                      the endpoint is ignored"
                 ),
             );

@@ -158,6 +158,7 @@ fn problems_name_object_and_field() {
         ("spec.externalIPs[1]", web().set("spec.externalIPs", json!(["192.0.2.1", "x"])), true),
         ("spec.externalIPs[0]", web().set("spec.externalIPs", json!(["169.254.1.1"])), true),
         ("spec.externalIPs[0]", web().set("spec.externalIPs", json!(["fe80::1%eth0"])), true),
+        ("spec.externalIPs[0]", web().set("spec.externalIPs", json!(["255.255.255.255"])), true),
         ("status.loadBalancer.ingress[0].ip", web().ingress("x"), true),
         ("status.loadBalancer.ingress[0].ip", web().ingress("127.0.0.1"), true),
         (

@@ -180,7 +180,17 @@ fn the_first_address_counts_and_the_family_must_fit() {
 
 #[test]
 fn addresses_that_reach_into_the_node_are_refused() {
-    for ip in ["127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", "::ffff:127.0.0.1", "x"] {
+    for ip in [
+        "127.0.0.1",
+        "169.254.169.254",
+        "224.0.0.1",
+        "0.0.0.0",
+        "0.0.0.5",
+        "0.255.255.255",
+        "255.255.255.255",
+        "::ffff:127.0.0.1",
+        "x",
+    ] {
         let mut cluster = Cluster::new();
         let bad = of_web("1").endpoint(endpoint(ip, HERE)).endpoint(endpoint("10.1.0.1", HERE));
         assert_eq!(
@@ -195,6 +205,11 @@ fn addresses_that_reach_into_the_node_are_refused() {
         let mut cluster = Cluster::new();
         let bad = of_web("1").set("addressType", "IPv6").endpoint(endpoint(ip, HERE));
         assert_eq!(cluster.apply(&[bad]).len(), 1, "{ip}");
+    }
+    // What is a broadcast address depends on the subnet, which only the node's kernel knows.
+    for ip in ["1.0.0.0", "10.1.0.0", "10.1.0.255", "255.255.255.254"] {
+        let mut cluster = Cluster::new();
+        assert_eq!(cluster.apply(&[web(), of_web("1").endpoint(endpoint(ip, HERE))]), [], "{ip}");
     }
 }
 
