@@ -94,7 +94,7 @@ pub enum DeviceError {
         device: &'static str,
         /// What was tried: "add an address to", "remove an address from".
         action: &'static str,
-        /// The first address that was refused.
+        /// The address.
         address: IpAddr,
         /// What the kernel answered.
         #[source]
@@ -228,6 +228,19 @@ impl DummyDevice {
     /// refuses an address, as it does with those of IPv6 if that is switched off; otherwise if the
     /// kernel does not answer.
     pub fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), DeviceError> {
+        self.change_each(add, remove)?.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Does the same as [`DummyDevice::change`], and returns all addresses that the kernel refuses, each as a
+    /// [`DeviceError::Address`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] if there is no such device; otherwise if the kernel does not answer.
+    pub fn change_each(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<Vec<DeviceError>, DeviceError> {
         let device = self.name;
         let Some(link) = self.find()? else { return Err(DeviceError::Missing { device }) };
         let mut requests = Pipeline::default();
@@ -241,16 +254,17 @@ impl DummyDevice {
         }
         let refused = self.socket.pipeline(&requests, None);
         let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        let mut errors = Vec::new();
         for (number, source) in refused {
             let (done, action, address) = match number.checked_sub(add.len()) {
                 None => (libc::EEXIST, "add an address to", add.get(number)),
                 Some(number) => (libc::EADDRNOTAVAIL, "remove an address from", remove.get(number)),
             };
             if let Some(address) = address.copied().filter(|_| source.errno != done) {
-                return Err(DeviceError::Address { device, action, address, source });
+                errors.push(DeviceError::Address { device, action, address, source });
             }
         }
-        Ok(())
+        Ok(errors)
     }
 
     fn check_type(&self, link: &Link) -> Result<(), DeviceError> {

@@ -213,6 +213,11 @@ fn an_address_that_is_refused_is_named_and_the_rest_is_done() {
         assert_eq!(error.to_string(), "cannot add an address to the device kube-ipvs0: ff02::1");
         assert!(error.source().is_some());
         assert_eq!(device.addresses().unwrap(), set(&["192.0.2.1", "192.0.2.2", "2001:db8::1"]));
+        let refused =
+            device.change_each(&addresses(&["ff02::1", "192.0.2.3", "ff02::2"]), &[]).unwrap();
+        let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        assert!(refused[0].ends_with("ff02::1") && refused[1].ends_with("ff02::2"), "{refused:?}");
+        assert!(device.addresses().unwrap().contains(&addresses(&["192.0.2.3"])[0]));
     });
 }
 
