@@ -7,6 +7,7 @@ use std::{
 
 use switchyard_core::{
     config::NodeConfig,
+    error::Chain,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
 use switchyard_interfaces::KernelVersion;
@@ -111,8 +112,11 @@ impl Backend for IpvsBackend {
         // The parameters appear with the module.
         probe::has_ipvs();
         let root = Path::new(kernel_settings::PROC_SYS);
-        kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running())
-            .map_err(failed("cannot prepare the kernel for IPVS"))
+        let unset = kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running());
+        for error in unset.optional().map_err(failed("cannot prepare the kernel for IPVS"))? {
+            tracing::warn!(err = %Chain(&error), "A parameter of the kernel is not what IPVS needs");
+        }
+        Ok(())
     }
 }
 

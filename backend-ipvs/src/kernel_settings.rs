@@ -10,22 +10,41 @@ pub(crate) use switchyard_interfaces::SysctlError as KernelSettingError;
 /// Where the kernel has its parameters.
 pub(crate) const PROC_SYS: &str = "/proc/sys";
 
+const REUSE_MODE: &str = "net/ipv4/vs/conn_reuse_mode";
 /// The first kernel with `conn_reuse_mode`.
 const FIRST_WITH_REUSE_MODE: KernelVersion = KernelVersion(4, 1);
 /// The first kernel in which `conn_reuse_mode=1` delays no connection.
 const FIRST_WITHOUT_DELAY: KernelVersion = KernelVersion(5, 9);
 
-/// Sets the parameters that differ, below the directory `root` ([`PROC_SYS`]). A parameter that is right
+/// The parameters that could not be set.
+#[derive(Debug, Default)]
+pub(crate) struct Unset {
+    /// Those without which IPVS cannot serve.
+    required: Vec<KernelSettingError>,
+    optional: Option<KernelSettingError>,
+}
+
+impl Unset {
+    /// Returns those without which IPVS can serve.
+    ///
+    /// # Errors
+    /// The first of the others.
+    pub(crate) fn optional(self) -> Result<Vec<KernelSettingError>, KernelSettingError> {
+        self.required.into_iter().next().map_or(Ok(()), Err)?;
+        Ok(self.optional.into_iter().collect())
+    }
+
+    /// Returns all of them.
+    pub(crate) fn all(self) -> Vec<KernelSettingError> {
+        self.required.into_iter().chain(self.optional).collect()
+    }
+}
+
+/// Sets the parameters that differ, below the directory `root` ([`PROC_SYS`]), and returns those that cannot be
+/// written. A parameter that is right
 /// already is not written, so that a process without the privilege can run on a node that
 /// `--init-only` has prepared. Needs the module `ip_vs`, with which its parameters appear.
-///
-/// # Errors
-/// The first parameter that differs and cannot be written, after all others were.
-pub(crate) fn apply(
-    root: &Path,
-    strict_arp: bool,
-    kernel: Option<KernelVersion>,
-) -> Result<(), KernelSettingError> {
+pub(crate) fn apply(root: &Path, strict_arp: bool, kernel: Option<KernelVersion>) -> Unset {
     let always = [
         // Masquerading, and the rules that match the original address, need conntrack entries.
         ("net/ipv4/vs/conntrack", "1"),
@@ -36,13 +55,12 @@ pub(crate) fn apply(
         ("net/ipv4/ip_forward", "1"),
     ];
     let strict = [("net/ipv4/conf/all/arp_ignore", "1"), ("net/ipv4/conf/all/arp_announce", "2")];
-    let reuse = reuse_mode(kernel).map(|value| ("net/ipv4/vs/conn_reuse_mode", value));
-    let wanted = always.into_iter().chain(reuse).chain(strict.into_iter().filter(|_| strict_arp));
-    let mut result = Ok(());
-    for (name, value) in wanted {
-        result = result.and(set_sysctl(&root.join(name), value));
+    let set = |(name, value)| set_sysctl(&root.join(name), value).err();
+    let required = always.into_iter().chain(strict.into_iter().filter(|_| strict_arp));
+    Unset {
+        required: required.filter_map(set).collect(),
+        optional: reuse_mode(kernel).and_then(|value| set((REUSE_MODE, value))),
     }
-    result
 }
 
 /// Returns the value of `conn_reuse_mode` on this kernel, a new one if its version is unknown.
@@ -72,14 +90,13 @@ mod tests {
     use super::*;
 
     const NEW: Option<KernelVersion> = Some(KernelVersion(6, 1));
-    const REUSE: &str = "net/ipv4/vs/conn_reuse_mode";
     /// Each parameter with the value of a kernel that nobody has prepared, and the wanted one.
     const ALL: [(&str, &str, &str); 7] = [
         ("net/ipv4/vs/conntrack", "0", "1"),
         ("net/ipv4/vs/expire_nodest_conn", "0", "1"),
         ("net/ipv4/vs/expire_quiescent_template", "0", "1"),
         ("net/ipv4/ip_forward", "0", "1"),
-        (REUSE, "0", "1"),
+        (REUSE_MODE, "0", "1"),
         ("net/ipv4/conf/all/arp_ignore", "0", "1"),
         ("net/ipv4/conf/all/arp_announce", "0", "2"),
     ];
@@ -106,12 +123,12 @@ mod tests {
     #[test]
     fn what_ipvs_needs_is_set() {
         let directory = unprepared();
-        apply(directory.path(), false, NEW).unwrap();
+        assert!(apply(directory.path(), false, NEW).all().is_empty());
         for (name, before, wanted) in ALL {
             let expected = if name.contains("arp_") { before } else { wanted };
             assert_eq!(value(&directory, name), expected, "{name}");
         }
-        apply(directory.path(), true, NEW).unwrap();
+        assert!(apply(directory.path(), true, NEW).all().is_empty());
         for (name, _, wanted) in ALL {
             assert_eq!(value(&directory, name), wanted, "{name}");
         }
@@ -121,9 +138,9 @@ mod tests {
     fn the_version_decides_about_ports_that_are_used_again() {
         let set_on = |kernel| {
             let directory = unprepared();
-            fs::write(directory.path().join(REUSE), "7").unwrap();
-            apply(directory.path(), false, kernel).unwrap();
-            value(&directory, REUSE)
+            fs::write(directory.path().join(REUSE_MODE), "7").unwrap();
+            apply(directory.path(), false, kernel).optional().unwrap();
+            value(&directory, REUSE_MODE)
         };
         let on = |major, minor| set_on(Some(KernelVersion(major, minor)));
         assert_eq!([on(5, 9), on(6, 1), set_on(None)], ["1", "1", "1"]);
@@ -138,7 +155,7 @@ mod tests {
             let path = directory.path().join(name);
             fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
         }
-        apply(directory.path(), true, NEW).unwrap();
+        assert!(apply(directory.path(), true, NEW).all().is_empty());
         // Root may write to it nonetheless, but then the line break would be gone.
         for (name, _, wanted) in ALL {
             let text = fs::read_to_string(directory.path().join(name)).unwrap();
@@ -151,11 +168,23 @@ mod tests {
         // Without the module ip_vs, its parameters are missing.
         let others = ALL.into_iter().filter(|(name, ..)| !name.contains("/vs/"));
         let directory = parameters(others.map(|(name, before, _)| (name, before)));
-        let error = apply(directory.path(), true, NEW).unwrap_err();
+        let error = apply(directory.path(), true, NEW).optional().unwrap_err();
         let path = directory.path().join("net/ipv4/vs/conntrack");
         assert_eq!(error.to_string(), format!("cannot set {} to 1", path.display()));
         for name in ["net/ipv4/ip_forward", "net/ipv4/conf/all/arp_ignore"] {
             assert_eq!(value(&directory, name), "1", "{name}");
         }
+    }
+
+    /// A node that serves goes on with any of them as they are; a node that starts, with `conn_reuse_mode`.
+    #[test]
+    fn what_cannot_be_set_may_be_tolerable() {
+        let others = ALL.into_iter().filter(|(name, ..)| *name != REUSE_MODE);
+        let directory = parameters(others.map(|(name, _, wanted)| (name, wanted)));
+        fs::create_dir(directory.path().join(REUSE_MODE)).unwrap();
+        let unset = apply(directory.path(), true, NEW).optional().unwrap();
+        assert!(unset.len() == 1 && unset[0].path.ends_with("conn_reuse_mode"), "{unset:?}");
+        let nothing = TempDir::new().unwrap();
+        assert_eq!(apply(nothing.path(), true, NEW).all().len(), ALL.len());
     }
 }

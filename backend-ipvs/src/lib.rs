@@ -31,6 +31,8 @@ mod config;
 mod existing_sets;
 mod filter;
 mod kernel_settings;
+#[cfg(test)]
+mod kernel_tests;
 mod layout;
 mod leftovers;
 mod packet_filter;

@@ -132,9 +132,9 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the names of the sets of both families that only kube-proxy has.
-pub(crate) fn unused_names() -> [String; 2] {
-    IpFamily::ALL.map(|family| Name { set: UNUSED, family }.to_string())
+/// Returns the name of the set of a family that only kube-proxy has.
+pub(crate) fn unused_name(family: IpFamily) -> String {
+    Name { set: UNUSED, family }.to_string()
 }
 
 /// Returns the names of all sets of both families, kube-proxy's and this backend's.

@@ -15,7 +15,7 @@ use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use switchyard_core::{error::Chain, model::IpFamily, state::NodeState};
 use switchyard_ipset::Entry;
-use switchyard_xtables::Changes;
+use switchyard_xtables::{Changes, ToolError};
 
 use self::{
     nft::{NftError, NftFilter},
@@ -61,6 +61,24 @@ pub(crate) enum FilterError {
     Nft(#[from] NftError),
 }
 
+impl FilterError {
+    /// The line that `iptables-restore` refused, if that is the reason.
+    pub(crate) fn refused_line(&self) -> Option<&str> {
+        match self {
+            Self::Xtables(XtablesError::Tool(ToolError::Refused { text, .. })) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The entries without which the kernel may take the rest, if that is known.
+    pub(crate) fn refused_entries(&self) -> &[FamilyEntry] {
+        match self {
+            Self::Xtables(_) => &[],
+            Self::Nft(error) => error.refused_entries(),
+        }
+    }
+}
+
 impl Filter {
     /// Makes sets and rules hold what they should, but leaves entries that nobody wants. Rules that take the
     /// place of those of iptables mode are left to [`Self::finish`].
@@ -80,13 +98,12 @@ impl Filter {
         if let Self::Xtables(filter) = self {
             filter.write_rules(&late.0, done)?;
         }
-        self.remove_other();
         Ok(())
     }
 
     /// Removes what the other packet filter has, if iptables was installed or removed since the program ran
     /// last. Only now, so that all traffic was masqueraded until now.
-    fn remove_other(&mut self) {
+    pub(crate) fn remove_other(&mut self) {
         let (is_alone, removed) = match self {
             Self::Xtables(Xtables { is_alone, .. }) | Self::Nft(NftFilter { is_alone, .. })
                 if *is_alone =>
@@ -105,16 +122,23 @@ impl Filter {
         }
     }
 
-    /// Adds and deletes entries. Entries that are there already, or gone already, are no errors.
+    /// Adds and deletes entries, and returns those that were refused. Entries that are there already, or gone
+    /// already, are no errors.
     pub(crate) fn commit(
         &mut self,
         done: &mut Done,
         add: &[FamilyEntry],
         delete: &[FamilyEntry],
-    ) -> Result<(), FilterError> {
+    ) -> Result<Vec<(FamilyEntry, FilterError)>, FilterError> {
         match self {
-            Self::Xtables(filter) => Ok(filter.commit(done, add, delete)?),
-            Self::Nft(filter) => Ok(filter.commit(done, add, delete)?),
+            Self::Xtables(filter) => {
+                let refused = filter.commit(done, add, delete)?.into_iter();
+                Ok(refused.map(|(entry, error)| (entry, error.into())).collect())
+            }
+            Self::Nft(filter) => {
+                filter.commit(done, add, delete)?;
+                Ok(Vec::new())
+            }
         }
     }
 
@@ -137,6 +161,8 @@ pub(crate) struct Compared {
     pub(crate) done: Done,
     /// Entries that were missing, and were added.
     pub(crate) missing: Vec<FamilyEntry>,
+    /// Those of them that were refused.
+    pub(crate) refused: Vec<(FamilyEntry, FilterError)>,
     /// Entries that nobody wants. They are still there.
     pub(crate) stale: Vec<FamilyEntry>,
     /// Chains and the like that were missing or altered, and were written, or will be: what they are, and

@@ -139,6 +139,11 @@ pub(crate) fn exceptions(inputs: &RuleInputs<'_>) -> [(Table, Chain); 3] {
     .map(|(table, name, rules)| (table, Chain { name: name.to_owned(), rules }))
 }
 
+/// Returns the rules that Service ports need.
+pub(crate) fn of_services(inputs: &RuleInputs<'_>) -> Vec<String> {
+    [detours(inputs), out_filter(inputs)].concat()
+}
+
 impl RuleInputs<'_> {
     /// Returns a rule that matches packets whose destination is in a set.
     fn to(&self, set: Set) -> RuleText {

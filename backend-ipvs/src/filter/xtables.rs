@@ -80,7 +80,8 @@ impl Xtables {
             }
         }
         let missing = compared.missing.clone();
-        self.commit(&mut compared.done, &missing, &[])?;
+        let refused = self.commit(&mut compared.done, &missing, &[])?;
+        compared.refused.extend(refused.into_iter().map(|(entry, error)| (entry, error.into())));
         compared.done.commit = start.elapsed();
         let mut all = Vec::new();
         let mut is_late = false;
@@ -133,7 +134,7 @@ impl Xtables {
             return Err(XtablesError::SetType { name, found, wanted });
         }
         if found.kind != SetType::BitmapPort && (found.max_elements as usize) < wanted.len() {
-            return self.replace(family, set, wanted, &mut compared.done);
+            return self.replace(family, set, wanted, compared);
         }
         let held = self.sets.entries(&name).map_err(failed("read"))?.unwrap_or_default();
         let held: BTreeSet<Entry> = held.into_iter().collect();
@@ -149,7 +150,7 @@ impl Xtables {
         family: IpFamily,
         set: Set,
         wanted: &[Entry],
-        done: &mut Done,
+        compared: &mut Compared,
     ) -> Result<(), XtablesError> {
         let name = set.name(family).to_string();
         let failed = |name: &str, action| {
@@ -166,27 +167,30 @@ impl Xtables {
         let mut batch = SetBatch::default();
         wanted.iter().for_each(|entry| batch.add(LARGER, *entry));
         let refusals = self.sets.commit(&batch).map_err(XtablesError::Entries)?;
-        if let Some(refusal) = refusals.into_iter().next() {
+        for refusal in refusals {
             let entry = wanted[refusal.index];
-            return Err(XtablesError::Entry { name: LARGER.to_owned(), entry, refusal });
+            let error = XtablesError::Entry { name: LARGER.to_owned(), entry, refusal };
+            compared.refused.push(((family, set, entry), error.into()));
         }
         self.sets.swap(LARGER, &name).map_err(failed(&name, "replaced"))?;
         destroyed(self.sets.destroy(LARGER))?;
+        let done = &mut compared.done;
         done.added += wanted.len();
         done.messages += batch.len();
         done.bytes += batch.bytes();
         Ok(())
     }
 
-    /// Adds and deletes entries. Entries that are there already, or gone already, are no errors.
+    /// Adds and deletes entries, all of which are tried, and returns those that were refused. Entries that are
+    /// there already, or gone already, are no errors.
     pub(crate) fn commit(
         &mut self,
         done: &mut Done,
         add: &[FamilyEntry],
         delete: &[FamilyEntry],
-    ) -> Result<(), XtablesError> {
+    ) -> Result<Vec<(FamilyEntry, XtablesError)>, XtablesError> {
         if add.is_empty() && delete.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let mut batch = SetBatch::default();
         for (family, set, entry) in add {
@@ -198,18 +202,17 @@ impl Xtables {
         let start = Instant::now();
         let refusals = self.sets.commit(&batch).map_err(XtablesError::Entries)?;
         done.commit += start.elapsed();
-        if let Some(refusal) = refusals.into_iter().next() {
-            let all = || add.iter().chain(delete);
-            if let Some((family, set, entry)) = all().nth(refusal.index) {
-                let name = set.name(*family).to_string();
-                return Err(XtablesError::Entry { name, entry: *entry, refusal });
-            }
-        }
         done.added += add.len();
         done.removed += delete.len();
         done.messages += batch.len();
         done.bytes += batch.bytes();
-        Ok(())
+        let refused = refusals.into_iter().filter_map(|refusal| {
+            let refused = add.get(refusal.index).or_else(|| delete.get(refusal.index - add.len()));
+            let (family, set, entry) = *refused?;
+            let name = set.name(family).to_string();
+            Some(((family, set, entry), XtablesError::Entry { name, entry, refusal }))
+        });
+        Ok(refused.collect())
     }
 
     /// Writes what a comparison found rules to lack.
@@ -223,19 +226,18 @@ impl Xtables {
                 restore(programs, changes, done)?;
             }
         }
-        if rules.iter().any(|(_, changes)| *changes != Changes::default()) {
-            self.remove_unused_sets();
+        for (family, _) in rules.iter().filter(|(_, changes)| *changes != Changes::default()) {
+            self.remove_unused_set(*family);
         }
         Ok(())
     }
 
-    /// Destroys the sets that only kube-proxy's rules match, now that these are replaced.
-    fn remove_unused_sets(&mut self) {
+    /// Destroys the set that only kube-proxy's rules match, now that these are replaced.
+    fn remove_unused_set(&mut self, family: IpFamily) {
         let deadline = Instant::now() + existing_sets::PATIENCE;
-        for name in sets::unused_names() {
-            if let Err(error) = existing_sets::destroy(&mut self.sets, &name, deadline) {
-                tracing::warn!(err = %Chain(&error), set = name, "Cannot destroy a set of kube-proxy's");
-            }
+        let name = sets::unused_name(family);
+        if let Err(error) = existing_sets::destroy(&mut self.sets, &name, deadline) {
+            tracing::warn!(err = %Chain(&error), set = name, "Cannot destroy a set of kube-proxy's");
         }
     }
 
@@ -319,5 +321,68 @@ fn spec(name: &str, set: Set, family: IpFamily, entries: usize) -> SetSpec {
         kind: set.kind(),
         is_v6: family == IpFamily::V6,
         max_elements: if entries > USUAL_MOST as usize { needed } else { USUAL_MOST },
+    }
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use std::{net::Ipv4Addr, process::Command};
+
+    use switchyard_core::{model::PerFamily, state::NodeState};
+    use switchyard_xtables::{InstalledPrograms, ProgramOptions};
+    use test_netns::in_namespace;
+
+    use super::*;
+    use crate::layout::exceptions::Exceptions;
+
+    const TCP: u8 = 6;
+
+    fn entry(last: u8) -> FamilyEntry {
+        let ip = Ipv4Addr::new(10, 96, 0, last).into();
+        (IpFamily::V4, Set::ClusterIp, Entry::IpPort { ip, protocol: TCP, port: 80 })
+    }
+
+    fn ipset(line: &str) -> String {
+        let output = Command::new("ipset").args(line.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn compare(wanted: impl IntoIterator<Item = FamilyEntry>) -> Compared {
+        let programs = InstalledPrograms::find(&ProgramOptions::default());
+        let v4 = PerFamily { v4: true, v6: false };
+        let mut filter = Xtables::open(programs.choose(None, v4).unwrap()).unwrap();
+        let (node, exceptions) = (NodeState::default(), Exceptions::default());
+        let inputs =
+            RuleInputs { family: IpFamily::V4, mark: 1, node: &node, exceptions: &exceptions };
+        filter.compare(&wanted.into_iter().collect(), &[inputs]).unwrap()
+    }
+
+    #[test]
+    fn a_set_without_room_is_replaced() {
+        in_namespace(|| {
+            ipset("create KUBE-CLUSTER-IP hash:ip,port maxelem 2");
+            ipset("add KUBE-CLUSTER-IP 10.96.0.9,tcp:80");
+            let compared = compare([1, 2, 3].map(entry));
+            assert!(compared.refused.is_empty(), "{:?}", compared.refused);
+            let saved = ipset("save KUBE-CLUSTER-IP");
+            assert!(saved.contains(&format!("maxelem {USUAL_MOST}")), "{saved}");
+            let added = |last: u8| saved.contains(&format!("add KUBE-CLUSTER-IP 10.96.0.{last},"));
+            assert_eq!([1, 2, 3, 9].map(added), [true, true, true, false], "{saved}");
+            assert!(!ipset("list -n").contains(LARGER));
+        });
+    }
+
+    #[test]
+    fn an_entry_that_is_refused_is_named_and_the_rest_is_done() {
+        in_namespace(|| {
+            let ip = "fd00::1".parse().unwrap();
+            let bad = (IpFamily::V4, Set::ClusterIp, Entry::IpPort { ip, protocol: TCP, port: 80 });
+            let compared = compare([entry(1), bad, entry(2)]);
+            let [(refused, _)] = &compared.refused[..] else { panic!("{:?}", compared.refused) };
+            assert_eq!(*refused, bad);
+            let saved = ipset("save KUBE-CLUSTER-IP");
+            assert_eq!(saved.lines().filter(|line| line.starts_with("add ")).count(), 2, "{saved}");
+        });
     }
 }

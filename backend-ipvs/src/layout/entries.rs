@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use switchyard_core::{
     model::{IpFamily, Protocol},
     state::{
@@ -55,7 +54,7 @@ pub(crate) fn of_port(
             }
             if let Some(sources) = &frontend.allowed_sources {
                 each(Need::Entry(family, Set::LoadBalancerFirewall, at));
-                for net in sources.iter().flat_map(|net| halves(*net)) {
+                for &net in sources.iter() {
                     let (protocol, port) = (protocol.number(), frontend.port);
                     let entry = Entry::IpPortNet { ip, protocol, port, net };
                     each(Need::Entry(family, Set::LoadBalancerSources, entry));
@@ -115,14 +114,4 @@ fn sets(frontend: &Frontend, protocol: Protocol, knows_pods: bool) -> [Option<Se
 fn to_itself(endpoint: &Endpoint, protocol: Protocol) -> Entry {
     let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
     Entry::IpPortIp { ip, protocol: protocol.number(), port, second: ip }
-}
-
-/// Returns a network as sets can hold it: two halves in place of all addresses.
-fn halves(net: IpNet) -> impl Iterator<Item = IpNet> {
-    let parts = match net.prefix_len() {
-        0 => net.subnets(1).ok(),
-        _ => None,
-    };
-    let whole = parts.is_none().then_some(net);
-    parts.into_iter().flatten().chain(whole)
 }

@@ -27,6 +27,8 @@ pub(crate) enum Action {
     DeleteServer,
     AddReal(SocketAddr),
     EditReal(SocketAddr),
+    /// Takes new connections from a real server.
+    DrainReal(SocketAddr),
     DeleteReal(SocketAddr),
 }
 
@@ -60,6 +62,11 @@ impl Commands {
         self.note(of, Action::EditReal(address));
     }
 
+    pub(crate) fn drain_real(&mut self, of: Selector, address: SocketAddr) {
+        self.batch.edit_real(&of, &RealServer::new(address, 0));
+        self.note(of, Action::DrainReal(address));
+    }
+
     pub(crate) fn delete_real(&mut self, of: Selector, address: SocketAddr) {
         self.batch.delete_real(&of, address);
         self.note(of, Action::DeleteReal(address));
@@ -83,21 +90,23 @@ impl Commands {
         (self.steps.iter().filter(is_added).count(), self.steps.iter().filter(is_deleted).count())
     }
 
-    /// Returns the refusals that matter, with what each is about. What is to be deleted and is gone
-    /// already is deleted.
+    /// Returns the refusals that matter, with what each is about. What is to be taken away and is gone
+    /// already is gone.
     pub(crate) fn refused(&self, refusals: Vec<Refusal>) -> Vec<(Step, Refusal)> {
         let step = |refusal: Refusal| Some((*self.steps.get(refusal.index)?, refusal));
-        let matters = |(step, refusal): &(Step, Refusal)| match step.action {
-            Action::DeleteServer | Action::DeleteReal(_) => {
-                ![libc::ESRCH, libc::ENOENT].contains(&refusal.errno)
-            }
-            _ => true,
+        let matters = |(step, refusal): &(Step, Refusal)| {
+            !(step.takes_away() && [libc::ESRCH, libc::ENOENT].contains(&refusal.errno))
         };
         refusals.into_iter().filter_map(step).filter(matters).collect()
     }
 }
 
 impl Step {
+    /// Whether the command is about something that nobody needs any more.
+    pub(crate) fn takes_away(&self) -> bool {
+        matches!(self.action, Action::DeleteServer | Action::DeleteReal(_) | Action::DrainReal(_))
+    }
+
     /// The scheduler that the kernel lacks, if that is the meaning of the refusal.
     pub(crate) fn missing_scheduler(&self, refusal: &Refusal) -> Option<Scheduler> {
         match self.action {
@@ -119,6 +128,9 @@ impl fmt::Display for Step {
             Action::EditServer(_) => write!(f, "change the virtual server {server}"),
             Action::DeleteServer => write!(f, "delete the virtual server {server}"),
             Action::AddReal(real) => write!(f, "add the real server {real} of {server}"),
+            Action::DrainReal(real) => {
+                write!(f, "take new connections from the real server {real} of {server}")
+            }
             Action::EditReal(real) => write!(f, "change the real server {real} of {server}"),
             Action::DeleteReal(real) => write!(f, "delete the real server {real} of {server}"),
         }
@@ -147,4 +159,56 @@ impl fmt::Display for Named<'_> {
 /// A real server that the kernel has.
 pub(crate) fn has_connections(real: &RealServer) -> bool {
     real.active > 0 || real.inactive > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    const SELECTOR: Selector =
+        Selector::Address { protocol: 6, ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), port: 80 };
+
+    /// The actions of commands to which the kernel answers with these errors that matter.
+    fn refused(fill: impl FnOnce(&mut Commands), errnos: &[i32]) -> Vec<Action> {
+        let mut commands = Commands::default();
+        fill(&mut commands);
+        let refusals = errnos.iter().enumerate().map(|(index, &errno)| Refusal { index, errno });
+        let refused = commands.refused(refusals.collect());
+        refused.into_iter().map(|(step, _)| step.action).collect()
+    }
+
+    #[test]
+    fn what_is_gone_already_need_not_be_deleted() {
+        let real = SocketAddr::from(([10, 1, 0, 1], 80));
+        let take_away = |commands: &mut Commands| {
+            commands.delete_server(SELECTOR);
+            commands.delete_real(SELECTOR, real);
+            commands.drain_real(SELECTOR, real);
+        };
+        assert_eq!(refused(take_away, &[libc::ESRCH, libc::ENOENT, libc::ENOENT]), []);
+        let all = [Action::DeleteServer, Action::DeleteReal(real), Action::DrainReal(real)];
+        assert_eq!(refused(take_away, &[libc::EPERM, libc::EBUSY, libc::ENOMEM]), all);
+        let serve = |commands: &mut Commands| {
+            commands.add_real(SELECTOR, real, 1);
+            commands.edit_real(SELECTOR, real, 1);
+        };
+        let all = [Action::AddReal(real), Action::EditReal(real)];
+        assert_eq!(refused(serve, &[libc::ESRCH, libc::ENOENT]), all);
+    }
+
+    #[test]
+    fn a_scheduler_is_missing_where_a_virtual_server_is_refused_for_it() {
+        let missing = |action, errno| {
+            let step = Step { selector: SELECTOR, action };
+            step.missing_scheduler(&Refusal { index: 0, errno })
+        };
+        let maglev = Scheduler::Maglev;
+        assert_eq!(missing(Action::AddServer(maglev), libc::ENOENT), Some(maglev));
+        assert_eq!(missing(Action::EditServer(maglev), libc::ENOENT), Some(maglev));
+        assert_eq!(missing(Action::AddServer(maglev), libc::EINVAL), None);
+        let real = SocketAddr::from(([10, 1, 0, 1], 80));
+        assert_eq!(missing(Action::EditReal(real), libc::ENOENT), None, "another thing is missing");
+    }
 }

@@ -21,6 +21,11 @@ impl<T: Copy + Eq + Hash + Ord> Counted<T> {
         *self.0.entry(thing).or_default() += 1;
     }
 
+    /// Counts all needs that another value counts.
+    pub(crate) fn extend(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(thing, count)| *self.0.entry(thing).or_default() += count);
+    }
+
     /// Whether the thing is needed.
     pub(crate) fn contains(&self, thing: &T) -> bool {
         self.0.contains_key(thing)

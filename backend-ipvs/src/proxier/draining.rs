@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use switchyard_core::model::PerFamily;
 use switchyard_ipvs_netlink::{RealServer, Selector};
+
+use super::full::is_of;
 
 /// The time from the last new one to the first look: most have no connections.
 const FIRST: Duration = Duration::from_secs(1);
@@ -109,10 +112,25 @@ impl Draining {
         }
     }
 
-    /// The virtual servers to look at now.
-    pub(crate) fn due(&self, now: Instant) -> Vec<Selector> {
-        let due = self.servers.iter().filter(|(_, drained)| drained.next <= now);
+    /// The virtual servers of these families to look at now.
+    pub(crate) fn due(&self, families: &PerFamily<bool>, now: Instant) -> Vec<Selector> {
+        let due = self.of_families(families).filter(|(_, drained)| drained.next <= now);
         due.map(|(selector, _)| *selector).collect()
+    }
+
+    fn of_families(
+        &self,
+        families: &PerFamily<bool>,
+    ) -> impl Iterator<Item = (&Selector, &Drained)> {
+        let families = *families;
+        self.servers.iter().filter(move |(selector, _)| is_of(selector, &families))
+    }
+
+    /// Plans the next look at a virtual server that could not be looked at.
+    pub(crate) fn postpone(&mut self, at: &Selector, now: Instant) {
+        if let Some(drained) = self.servers.get_mut(at) {
+            drained.next = now + drained.pause;
+        }
     }
 
     /// Returns what is to be done with a virtual server that has these real servers, forgets what is over,
@@ -140,9 +158,9 @@ impl Draining {
         Look { over, is_last }
     }
 
-    /// The time from now to the next look; `None` if nothing drains.
-    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
-        let next = self.servers.values().map(|drained| drained.next).min()?;
+    /// The time from now to the next look at these families; `None` if nothing drains.
+    pub(crate) fn wait(&self, families: &PerFamily<bool>, now: Instant) -> Option<Duration> {
+        let next = self.of_families(families).map(|(_, drained)| drained.next).min()?;
         Some(next.saturating_duration_since(now))
     }
 }
@@ -156,6 +174,8 @@ mod tests {
     const SELECTOR: Selector =
         Selector::Address { protocol: 6, ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), port: 80 };
 
+    const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
+
     fn real(n: u8, active: u32, inactive: u32) -> RealServer {
         RealServer { address: address(n), weight: 0, active, inactive, is_masquerading: true }
     }
@@ -168,27 +188,27 @@ mod tests {
     fn a_real_server_goes_with_its_last_connection() {
         let start = Instant::now();
         let mut draining = Draining::new(Duration::from_secs(100));
-        assert_eq!(draining.wait(start), None);
+        assert_eq!(draining.wait(&BOTH, start), None);
         for n in [1, 2, 3] {
             draining.begin(SELECTOR, address(n), start);
         }
         draining.set_last(&SELECTOR, true);
-        assert_eq!(draining.wait(start), Some(FIRST));
-        assert!(draining.due(start).is_empty());
+        assert_eq!(draining.wait(&BOTH, start), Some(FIRST));
+        assert!(draining.due(&BOTH, start).is_empty());
         let now = start + FIRST;
-        assert_eq!(draining.due(now), [SELECTOR]);
+        assert_eq!(draining.due(&BOTH, now), [SELECTOR]);
         // One has a connection, one has only connections that are being closed, one has none.
         let found = [real(1, 1, 0), real(2, 0, 1), real(3, 0, 0), real(4, 0, 0)];
         let look = draining.look(&SELECTOR, &found, now);
         assert_eq!(look, Look { over: vec![address(3)], is_last: false });
-        assert_eq!(draining.wait(now), Some(2 * FIRST));
+        assert_eq!(draining.wait(&BOTH, now), Some(2 * FIRST));
         assert!(draining.end(&SELECTOR, &address(1)), "it came back");
         assert_eq!(draining.of(&SELECTOR), [address(2)]);
         // Another program has deleted the last of them.
         let now = now + 2 * FIRST;
         let look = draining.look(&SELECTOR, &[], now);
         assert_eq!(look, Look { over: vec![], is_last: true });
-        assert_eq!(draining.wait(now), None);
+        assert_eq!(draining.wait(&BOTH, now), None);
     }
 
     /// However many real servers follow, the first is looked at in time.
@@ -199,7 +219,7 @@ mod tests {
         for n in 1..=9 {
             draining.begin(SELECTOR, address(n), start + FIRST / 10 * n.into());
         }
-        assert_eq!(draining.due(start + FIRST / 10 + FIRST), [SELECTOR]);
+        assert_eq!(draining.due(&BOTH, start + FIRST / 10 + FIRST), [SELECTOR]);
     }
 
     #[test]
@@ -211,8 +231,8 @@ mod tests {
         let mut now = start;
         let mut looks = 0;
         while draining.has(&SELECTOR) {
-            now += draining.wait(now).unwrap();
-            for selector in draining.due(now) {
+            now += draining.wait(&BOTH, now).unwrap();
+            for selector in draining.due(&BOTH, now) {
                 looks += 1;
                 let look = draining.look(&selector, &busy, now);
                 let is_over = now - start >= Duration::from_secs(100);

@@ -30,14 +30,14 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Returns what a comparison found besides.
-    pub(crate) fn drift(
+    /// Adds what a comparison found besides.
+    pub(crate) fn add_drift(
         &self,
+        drift: &mut Drift,
         compared: &Compared,
         commands: [&Commands; 2],
         addresses: [&[IpAddr]; 2],
-    ) -> Drift {
-        let mut drift = Drift::default();
+    ) {
         let mut described = BTreeSet::new();
         for step in commands.into_iter().flat_map(Commands::steps) {
             if !self.explains(step) && described.insert(step.selector) {
@@ -64,7 +64,6 @@ impl Expected {
                 drift.found(|| format!("the address {ip} of kube-ipvs0 was missing or added"));
             }
         }
-        drift
     }
 
     fn explains(&self, step: &Step) -> bool {
@@ -72,7 +71,9 @@ impl Expected {
         let drains = |address: &SocketAddr| self.draining.contains(&(*selector, *address));
         self.difference.servers.contains_key(selector)
             || match action {
-                Action::DeleteReal(address) | Action::EditReal(address) => drains(address),
+                Action::DeleteReal(address)
+                | Action::DrainReal(address)
+                | Action::EditReal(address) => drains(address),
                 Action::DeleteServer => self.draining.iter().any(|(of, _)| of == selector),
                 _ => false,
             }

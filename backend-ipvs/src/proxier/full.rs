@@ -1,20 +1,35 @@
 //! A sync of everything: reads what the kernel holds, whichever program put it there, and changes what
-//! differs.
+//! differs. Each family is synced by itself, and each step of it is done, whatever the kernel refused before.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
+    time::Instant,
 };
 
 use switchyard_core::{
-    model::IpFamily,
+    model::{IpFamily, PerFamily},
+    proxier::SyncReport,
     state::{ResolvedServicePort, State},
+    transition::Transition,
 };
+use switchyard_interfaces::DeviceError;
+use switchyard_ipset::Entry;
 use switchyard_ipvs_netlink::{Selector, VirtualServer};
+use switchyard_netlink::Error;
 
-use super::{counted::Counted, servers::ServerChanges};
+use super::{
+    Held, IpvsProxier, SyncError, add_done,
+    commands::{Action, Commands},
+    counted::Counted,
+    drift::Expected,
+    failed_to,
+    incremental::Difference,
+    refused::{Refused, RefusedNeeds, need},
+    servers::ServerChanges,
+};
 use crate::{
-    filter::FamilyEntry,
+    filter::{Compared, Done, FamilyEntry},
     layout::{
         Context,
         entries::{self, Need},
@@ -23,10 +38,192 @@ use crate::{
     },
     sets::Set,
 };
-use switchyard_core::model::PerFamily;
-use switchyard_ipset::Entry;
 
-/// Everything that the kernel should hold.
+/// What the kernel holds when a sync begins, in both families.
+struct Seen {
+    /// The addresses of `kube-ipvs0`.
+    bound: BTreeSet<IpAddr>,
+    /// The addresses of all other devices.
+    elsewhere: BTreeSet<IpAddr>,
+    servers: Vec<VirtualServer>,
+}
+
+/// What a family is synced with.
+struct Pass<'a> {
+    family: IpFamily,
+    state: &'a State,
+    context: Context<'a>,
+    seen: &'a Seen,
+    /// What was synced before and what has changed; `None` if that is not known.
+    expected: Option<&'a Expected>,
+}
+
+impl IpvsProxier {
+    /// Makes the kernel hold a state in these families, and returns what it refused. `was_sure` is whether the
+    /// kernel is known to hold what was synced before.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub(super) fn sync_full(
+        &mut self,
+        change: &Transition<'_>,
+        families: &PerFamily<bool>,
+        was_sure: bool,
+        report: &mut SyncReport,
+    ) -> Result<Refused, SyncError> {
+        let state = change.after();
+        self.set_kernel()?;
+        let elsewhere = self.device.others()?;
+        report.added += usize::from(self.device.ensure()?);
+        let servers =
+            self.ipvs.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
+        let seen = Seen { bound: self.device.addresses()?, elsewhere, servers };
+        let missing = self.missing.clone();
+        let context = Context { node: &state.node, scheduler: self.scheduler, missing: &missing };
+        // A change of the node's settings may change anything.
+        let known = change.before().filter(|_| was_sure && !change.node_changed());
+        let expected = known.map(|before| Expected {
+            difference: Difference::new(before, change, &context, families, &seen.elsewhere),
+            moved: seen.elsewhere.symmetric_difference(&self.held.elsewhere).copied().collect(),
+            draining: self.draining.all(),
+        });
+        let mut refused = Refused::default();
+        let mut held = Held { elsewhere: seen.elsewhere.clone(), ..Held::default() };
+        for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
+            let wanted = Wanted::new(state, &context, family, &seen.elsewhere);
+            let expected = expected.as_ref().filter(|_| *self.programmed.get(family));
+            let pass = Pass { family, state, context, seen: &seen, expected };
+            if let Err(error) = self.sync_family(&pass, &wanted, report, &mut refused) {
+                match error {
+                    SyncError::Filter(error) => {
+                        let inputs = self.rule_inputs(state, family, &wanted.exceptions);
+                        refused.filter(error, state, &context, &inputs, &seen.elsewhere);
+                    }
+                    error => refused.family(family, error),
+                }
+            }
+            held.needs.extend(wanted.needs);
+            held.bound.extend(wanted.bound);
+        }
+        if refused.is_empty() && *families == self.families {
+            self.filter.remove_other();
+        }
+        self.held = held;
+        Ok(refused)
+    }
+
+    /// Makes the kernel hold what is wanted of a family.
+    ///
+    /// # Errors
+    /// If the family cannot be synced any further.
+    fn sync_family(
+        &mut self,
+        pass: &Pass<'_>,
+        wanted: &Wanted,
+        report: &mut SyncReport,
+        refused: &mut Refused,
+    ) -> Result<(), SyncError> {
+        let &Pass { family, state, ref context, seen, expected } = pass;
+        let inputs = self.rule_inputs(state, family, &wanted.exceptions);
+        let compared = self.filter.compare(&wanted.entries, &[inputs])?;
+        let held = held_servers(&seen.servers, family);
+        let (serve, retire) = self.compare_servers(&held, wanted, refused)?;
+        let is_bound = |ip: &&IpAddr| IpFamily::of(ip) == family;
+        let mut bind: Vec<IpAddr> = wanted.bound.difference(&seen.bound).copied().collect();
+        let unbind: Vec<IpAddr> =
+            seen.bound.difference(&wanted.bound).filter(is_bound).copied().collect();
+        if let Some(expected) = expected {
+            let drift = &mut report.drift;
+            expected.add_drift(drift, &compared, [&serve, &retire], [&bind, &unbind]);
+        }
+        let Compared { late, stale, done, refused: entries, .. } = compared;
+        add_done(report, done);
+        let mut needs: RefusedNeeds =
+            entries.into_iter().map(|(entry, error)| (need(entry), error.into())).collect();
+
+        let unserved = self.commit_servers(&serve, context, wanted, report, refused)?;
+        // Nothing must answer at an address that has no virtual server.
+        bind.retain(|ip| !unserved.contains(ip));
+        if expected.is_none() && family == IpFamily::V6 {
+            // kube-proxy's addresses of IPv6 can become the source of masqueraded packets.
+            let known: Vec<IpAddr> = wanted.bound.intersection(&seen.bound).copied().collect();
+            for error in self.device.change_each(&known, &[])? {
+                refused.leftover(&error.into());
+            }
+        }
+        for error in self.change_addresses(report, &bind, &unbind)? {
+            match &error {
+                DeviceError::Address { address, source, .. } if wanted.bound.contains(address) => {
+                    let (ip, cause) = (*address, source.clone());
+                    refused.address(&mut needs, ip, &cause, error.into());
+                }
+                _ => refused.leftover(&error.into()),
+            }
+        }
+        refused.needs(needs, state, context, family);
+
+        let mut done = Done::default();
+        let finished = self.filter.finish(&late, &mut done);
+        self.commit_servers(&retire, context, wanted, report, refused)?;
+        for (_, error) in self.filter.commit(&mut done, &[], &stale)? {
+            refused.leftover(&error.into());
+        }
+        add_done(report, done);
+        Ok(finished?)
+    }
+
+    /// Returns the commands that make the virtual servers of a family what they should be: what comes, and
+    /// what goes.
+    fn compare_servers(
+        &mut self,
+        held: &HashMap<Selector, &VirtualServer>,
+        wanted: &Wanted,
+        refused: &mut Refused,
+    ) -> Result<(Commands, Commands), SyncError> {
+        let mut changes = ServerChanges::new(&mut self.draining, Instant::now());
+        for (selector, server) in &wanted.servers {
+            let Some(held) = held.get(selector) else {
+                changes.draining.forget(selector);
+                changes.add(*selector, server);
+                continue;
+            };
+            let reals = self.ipvs.real_servers(selector);
+            match (reals, "list the real servers of IPVS") {
+                (Ok(reals), _) => changes.compare(held, &reals, server),
+                (Err(error @ Error::Kernel(_)), action) => {
+                    refused.port(&server.port.id, SyncError::Ipvs(action, error));
+                }
+                (Err(error), action) => return Err(SyncError::Ipvs(action, error)),
+            }
+        }
+        delete_unwanted(&mut changes, held, &wanted.servers, &self.config.excluded);
+        Ok((changes.serve, changes.retire))
+    }
+
+    /// Sends commands to IPVS, and returns the addresses of the virtual servers that could not be added.
+    fn commit_servers(
+        &mut self,
+        commands: &Commands,
+        context: &Context<'_>,
+        wanted: &Wanted,
+        report: &mut SyncReport,
+        refused: &mut Refused,
+    ) -> Result<BTreeSet<IpAddr>, SyncError> {
+        let mut unserved = BTreeSet::new();
+        for (step, refusal) in self.commit(report, commands)? {
+            if let (Action::AddServer(_), Selector::Address { ip, .. }) =
+                (step.action, step.selector)
+            {
+                unserved.insert(ip);
+            }
+            let owner = wanted.servers.get(&step.selector).map(|server| &server.port.id);
+            refused.command(owner, step, refusal, context.missing);
+        }
+        Ok(unserved)
+    }
+}
+
+/// Everything that the kernel should hold of a family.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) servers: BTreeMap<Selector, Server>,
@@ -34,33 +231,29 @@ pub(crate) struct Wanted {
     /// The addresses of `kube-ipvs0`.
     pub(crate) bound: BTreeSet<IpAddr>,
     pub(crate) entries: HashSet<FamilyEntry>,
-    pub(crate) exceptions: PerFamily<Exceptions>,
+    pub(crate) exceptions: Exceptions,
 }
 
 impl Wanted {
-    /// Returns what is wanted for `state` in these families. `elsewhere` has the addresses of all devices
+    /// Returns what is wanted for `state` in a family. `elsewhere` has the addresses of all devices
     /// but `kube-ipvs0`.
     pub(crate) fn new(
         state: &State,
         context: &Context<'_>,
-        families: &PerFamily<bool>,
+        family: IpFamily,
         elsewhere: &BTreeSet<IpAddr>,
     ) -> Self {
         let mut servers = BTreeMap::new();
         let mut needs = Counted::default();
-        for port in state.service_ports.values().filter(|port| *families.get(port.id.family)) {
+        for port in state.service_ports.values().filter(|port| port.id.family == family) {
             servers::of_port(port, context, |selector, server| {
                 servers.insert(selector, server);
             });
             entries::of_port(port, context, |need| needs.add(need));
         }
-        for check in state.health_checks.values() {
-            for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
-                entries::of_health_check(check, family)
-                    .into_iter()
-                    .for_each(|need| needs.add(need));
-            }
-        }
+        let checks = state.health_checks.values();
+        let of_checks = checks.filter_map(|check| entries::of_health_check(check, family));
+        of_checks.for_each(|need| needs.add(need));
         let mut bound = BTreeSet::new();
         let mut wanted_entries = HashSet::new();
         for need in needs.iter() {
@@ -76,8 +269,7 @@ impl Wanted {
             }
         }
         wanted_entries.extend(bound.iter().map(|ip| bound_entry(*ip)));
-        let exceptions =
-            PerFamily::from_fn(|family| Exceptions::of_ports(ports_of(state, family), elsewhere));
+        let exceptions = Exceptions::of_ports(ports_of(state, family), elsewhere);
         Self { servers, needs, bound, entries: wanted_entries, exceptions }
     }
 }
@@ -95,22 +287,25 @@ pub(crate) fn bound_entry(ip: IpAddr) -> FamilyEntry {
     (IpFamily::of(&ip), Set::Bound, Entry::Ip(ip))
 }
 
-/// The virtual servers that the kernel has and that this backend may change: those of an address.
-pub(crate) fn held_servers(
-    all: Vec<VirtualServer>,
-    families: &PerFamily<bool>,
-) -> HashMap<Selector, VirtualServer> {
-    let is_ours = |server: &VirtualServer| match server.selector {
-        Selector::Address { ip, .. } => *families.get(IpFamily::of(&ip)),
+/// The virtual servers of a family that the kernel has and that this backend may change: those of an address.
+fn held_servers(all: &[VirtualServer], family: IpFamily) -> HashMap<Selector, &VirtualServer> {
+    let families = PerFamily::from_fn(|other| other == family);
+    let ours = all.iter().filter(|server| is_of(&server.selector, &families));
+    ours.map(|server| (server.selector, server)).collect()
+}
+
+/// Whether a virtual server is that of an address of these families.
+pub(crate) fn is_of(selector: &Selector, families: &PerFamily<bool>) -> bool {
+    match selector {
+        Selector::Address { ip, .. } => *families.get(IpFamily::of(ip)),
         Selector::Mark { .. } => false,
-    };
-    all.into_iter().filter(is_ours).map(|server| (server.selector, server)).collect()
+    }
 }
 
 /// Plans the end of virtual servers that nobody wants.
-pub(crate) fn delete_unwanted(
+fn delete_unwanted(
     changes: &mut ServerChanges<'_>,
-    held: &HashMap<Selector, VirtualServer>,
+    held: &HashMap<Selector, &VirtualServer>,
     wanted: &BTreeMap<Selector, Server>,
     excluded: &[ipnet::IpNet],
 ) {

@@ -6,6 +6,7 @@
 //! iptables mode come after the addresses: until then, the old ones translate.
 //!
 //! - [`full`]: a sync of everything.
+//! - [`refused`]: what the kernel refuses, and whom that concerns.
 //! - [`incremental`]: a sync of changes alone.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
@@ -18,6 +19,7 @@ pub(crate) mod draining;
 pub(crate) mod drift;
 pub(crate) mod full;
 pub(crate) mod incremental;
+pub(crate) mod refused;
 pub(crate) mod servers;
 
 use std::{
@@ -44,14 +46,14 @@ use self::{
     commands::{Commands, Named, Step},
     counted::Counted,
     draining::Draining,
-    drift::Expected,
-    full::{Wanted, bound_entry, delete_unwanted, held_servers, ports_of},
+    full::{bound_entry, ports_of},
     incremental::Difference,
+    refused::Refused,
     servers::ServerChanges,
 };
 use crate::{
     IpvsConfig,
-    filter::{Compared, Done, FamilyEntry, Filter, FilterError, RuleInputs},
+    filter::{Done, FamilyEntry, Filter, FilterError, RuleInputs},
     kernel_settings::{self, KernelSettingError},
     layout::{Context, entries::Need, exceptions::Exceptions},
     leftovers,
@@ -61,6 +63,9 @@ use crate::{
 /// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no addresses of
 /// the node that could serve node ports.
 pub const DEVICE: &str = "kube-ipvs0";
+
+/// How soon it is tried again to remove what could not be removed.
+const RETRY: Duration = Duration::from_secs(30);
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +113,14 @@ pub(crate) struct IpvsProxier {
     draining: Draining,
     /// Whether the kernel is known to hold what was synced last.
     is_sure: bool,
+    /// The families that the last sync programmed.
+    programmed: PerFamily<bool>,
+    /// Whether the kernel's parameters were once what they should be.
+    is_prepared: bool,
+    /// The parameters that cannot be set, as they were warned about.
+    unset: BTreeSet<String>,
+    /// What could not be removed, as it was warned about.
+    left: BTreeSet<String>,
 }
 
 /// What the kernel holds, beyond what core remembers.
@@ -138,28 +151,49 @@ impl IpvsProxier {
             held: Held::default(),
             draining: Draining::new(config.drain_limit),
             is_sure: false,
+            programmed: PerFamily::default(),
+            is_prepared: false,
+            unset: BTreeSet::new(),
+            left: BTreeSet::new(),
             config,
         })
     }
 
-    fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, SyncError> {
+    fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let families =
+            PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
         let mut report = SyncReport::default();
-        self.program(change, &mut report)?;
-        self.look_at_draining(&mut report)?;
-        report.revisit_after = self.draining.wait(Instant::now());
+        let mut refused = self.program(change, &families, &mut report).map_err(failed)?;
+        self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
+        self.is_sure = refused.is_empty();
+        self.programmed = families;
+        report.revisit_after = self.draining.wait(&families, Instant::now());
+        if !refused.leftovers.is_empty() {
+            report.cleanup_failed = true;
+            report.revisit_after = Some(report.revisit_after.map_or(RETRY, |wait| wait.min(RETRY)));
+        }
+        let left = mem::take(&mut refused.leftovers);
+        warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
+        if let Some((error, parts)) = refused.into_error(&families) {
+            return Err(failed(error).of_parts(parts));
+        }
         report.skipped = self.skipped(change.after());
         Ok(report)
     }
 
-    /// Programs what differs. Where the kernel lacks a scheduler, takes another.
+    /// Programs what differs, and returns what was refused. Where the kernel lacks a scheduler, takes another.
     fn program(
         &mut self,
         change: &Transition<'_>,
+        families: &PerFamily<bool>,
         report: &mut SyncReport,
-    ) -> Result<(), SyncError> {
-        if self.is_sure && !change.compare() && !change.node_changed() {
-            match self.sync_difference(change, report) {
-                Ok(()) => return Ok(()),
+    ) -> Result<Refused, SyncError> {
+        // A failure leaves something half done, which only a comparison finds.
+        let mut was_sure = mem::take(&mut self.is_sure);
+        let is_known = was_sure && self.programmed == *families;
+        if is_known && !change.compare() && !change.node_changed() {
+            match self.sync_difference(change, families, report) {
+                Ok(()) => return Ok(Refused::default()),
                 // Another program has changed what the changes rely on; or the kernel has a problem,
                 // which the comparison will show.
                 Err(error) => tracing::warn!(
@@ -167,116 +201,36 @@ impl IpvsProxier {
                     "Comparing everything, as a change was refused"
                 ),
             }
+            was_sure = false;
         }
         loop {
-            match self.sync_full(change, report) {
-                Err(SyncError::NoScheduler(scheduler))
-                    if scheduler != Scheduler::RoundRobin && !self.missing.contains(&scheduler) =>
-                {
-                    tracing::error!(
-                        scheduler = scheduler.as_str(),
-                        module = scheduler.module(),
-                        "The kernel has no such scheduler, as the module is missing; rr is used instead"
-                    );
-                    self.missing.push(scheduler);
-                }
-                result => return result,
+            let refused = self.sync_full(change, families, was_sure, report)?;
+            if refused.missing.is_empty() {
+                return Ok(refused);
             }
-        }
-    }
-
-    fn sync_full(
-        &mut self,
-        change: &Transition<'_>,
-        report: &mut SyncReport,
-    ) -> Result<(), SyncError> {
-        let state = change.after();
-        let was_sure = mem::take(&mut self.is_sure);
-        self.set_kernel()?;
-        let elsewhere = self.device.others()?;
-        let Self { families, scheduler, .. } = *self;
-        let missing = self.missing.clone();
-        let context = Context { node: &state.node, scheduler, missing: &missing };
-        let wanted = Wanted::new(state, &context, &families, &elsewhere);
-        // A change of the node's settings may change anything.
-        let known = change.before().filter(|_| was_sure && !change.node_changed());
-        let expected = known.map(|before| Expected {
-            difference: Difference::new(before, change, &context, &families, &elsewhere),
-            moved: elsewhere.symmetric_difference(&self.held.elsewhere).copied().collect(),
-            draining: self.draining.all(),
-        });
-
-        let made = self.device.ensure()?;
-        report.added += usize::from(made);
-        let bound = self.device.addresses()?;
-        let inputs: Vec<RuleInputs<'_>> = IpFamily::ALL
-            .into_iter()
-            .filter(|family| *families.get(*family))
-            .map(|family| self.rule_inputs(state, family, wanted.exceptions.get(family)))
-            .collect();
-        let compared = self.filter.compare(&wanted.entries, &inputs)?;
-
-        let held =
-            self.ipvs.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
-        let held = held_servers(held, &families);
-        let mut changes = ServerChanges::new(&mut self.draining, Instant::now());
-        for (selector, server) in &wanted.servers {
-            match held.get(selector) {
-                None => {
-                    changes.draining.forget(selector);
-                    changes.add(*selector, server);
-                }
-                Some(held) => {
-                    let reals = self.ipvs.real_servers(selector);
-                    let reals = reals.map_err(failed_to("list the real servers of IPVS"))?;
-                    changes.compare(held, &reals, server);
-                }
+            for scheduler in refused.missing {
+                tracing::error!(
+                    scheduler = scheduler.as_str(),
+                    module = scheduler.module(),
+                    "The kernel has no such scheduler, as the module is missing; rr is used instead"
+                );
+                self.missing.push(scheduler);
             }
+            was_sure = false;
         }
-        delete_unwanted(&mut changes, &held, &wanted.servers, &self.config.excluded);
-        let ServerChanges { serve, retire, .. } = changes;
-
-        let of_family = |ip: &&IpAddr| *families.get(IpFamily::of(ip));
-        let bind: Vec<IpAddr> = wanted.bound.difference(&bound).copied().collect();
-        let unbind: Vec<IpAddr> =
-            bound.difference(&wanted.bound).filter(of_family).copied().collect();
-        if let Some(expected) = expected {
-            report.drift = expected.drift(&compared, [&serve, &retire], [&bind, &unbind]);
-        }
-        let Compared { late, stale, done, .. } = compared;
-        add_done(report, done);
-        self.commit(report, &serve)?;
-        if !was_sure {
-            // kube-proxy's addresses of IPv6 can become the source of masqueraded packets.
-            let known: Vec<IpAddr> =
-                wanted.bound.intersection(&bound).filter(|ip| ip.is_ipv6()).copied().collect();
-            self.device.change(&known, &[])?;
-        }
-        self.change_addresses(report, &bind, &unbind)?;
-        let mut done = Done::default();
-        self.filter.finish(&late, &mut done)?;
-        self.commit(report, &retire)?;
-        self.filter.commit(&mut done, &[], &stale)?;
-        add_done(report, done);
-
-        self.held = Held { needs: wanted.needs, bound: wanted.bound, elsewhere };
-        self.is_sure = true;
-        Ok(())
     }
 
     fn sync_difference(
         &mut self,
         change: &Transition<'_>,
+        families: &PerFamily<bool>,
         report: &mut SyncReport,
     ) -> Result<(), SyncError> {
         let Some(before) = change.before() else { return Ok(()) };
-        // A failure leaves something half done, which only a comparison finds.
-        self.is_sure = false;
         let state = change.after();
-        let Self { families, scheduler, .. } = *self;
         let missing = self.missing.clone();
-        let context = Context { node: &state.node, scheduler, missing: &missing };
-        let difference = Difference::new(before, change, &context, &families, &self.held.elsewhere);
+        let context = Context { node: &state.node, scheduler: self.scheduler, missing: &missing };
+        let difference = Difference::new(before, change, &context, families, &self.held.elsewhere);
 
         let (come, gone) = self.held.needs.apply(&difference.needs);
         let (bind, unbind) = self.plan_addresses(&come, &gone)?;
@@ -305,18 +259,19 @@ impl IpvsProxier {
         let ServerChanges { serve, retire, .. } = changes;
 
         let mut done = Done::default();
-        self.filter.commit(&mut done, &add, &[])?;
-        self.commit(report, &serve)?;
+        all_taken(self.filter.commit(&mut done, &add, &[])?)?;
+        self.commit_all(report, &serve)?;
         for family in IpFamily::ALL.into_iter().filter(|f| *difference.exceptions.get(*f)) {
             let exceptions = Exceptions::of_ports(ports_of(state, family), &self.held.elsewhere);
             let inputs = self.rule_inputs(state, family, &exceptions);
             self.filter.write_exceptions(&inputs, &mut done)?;
         }
-        self.change_addresses(report, &bind, &unbind)?;
-        self.commit(report, &retire)?;
-        self.filter.commit(&mut done, &[], &delete)?;
+        if let Some(error) = self.change_addresses(report, &bind, &unbind)?.into_iter().next() {
+            return Err(error.into());
+        }
+        self.commit_all(report, &retire)?;
+        all_taken(self.filter.commit(&mut done, &[], &delete)?)?;
         add_done(report, done);
-        self.is_sure = true;
         Ok(())
     }
 
@@ -355,28 +310,33 @@ impl IpvsProxier {
         Ok((bind, unbind))
     }
 
+    /// Changes the addresses of the device, and returns those that the kernel refused.
     fn change_addresses(
         &mut self,
         report: &mut SyncReport,
         bind: &[IpAddr],
         unbind: &[IpAddr],
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Vec<DeviceError>, DeviceError> {
         if bind.is_empty() && unbind.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let start = Instant::now();
-        self.device.change(bind, unbind)?;
+        let refused = self.device.change_each(bind, unbind)?;
         report.commit += start.elapsed();
         report.added += bind.len();
         report.removed += unbind.len();
         report.messages += bind.len() + unbind.len();
-        Ok(())
+        Ok(refused)
     }
 
-    /// Sends commands to IPVS. All of them are tried.
-    fn commit(&mut self, report: &mut SyncReport, commands: &Commands) -> Result<(), SyncError> {
+    /// Sends commands to IPVS, all of which are tried, and returns those that the kernel refused.
+    fn commit(
+        &mut self,
+        report: &mut SyncReport,
+        commands: &Commands,
+    ) -> Result<Vec<(Step, Refusal)>, SyncError> {
         if commands.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let start = Instant::now();
         let refusals = self.ipvs.commit(&commands.batch);
@@ -387,12 +347,16 @@ impl IpvsProxier {
         report.removed += removed;
         report.messages += commands.batch.len();
         report.bytes += commands.batch.bytes();
-        let refused = commands.refused(refusals);
-        for (step, refusal) in &refused {
-            if let Some(scheduler) = step.missing_scheduler(refusal) {
-                return Err(SyncError::NoScheduler(scheduler));
-            }
-        }
+        Ok(commands.refused(refusals))
+    }
+
+    /// Sends commands to IPVS. One that is refused is an error.
+    fn commit_all(
+        &mut self,
+        report: &mut SyncReport,
+        commands: &Commands,
+    ) -> Result<(), SyncError> {
+        let refused = self.commit(report, commands)?;
         let count = refused.len();
         match refused.into_iter().next() {
             Some((step, refusal)) => Err(SyncError::Refused { step, refusal, count }),
@@ -400,15 +364,24 @@ impl IpvsProxier {
         }
     }
 
-    /// Deletes real servers whose last connections have ended.
-    fn look_at_draining(&mut self, report: &mut SyncReport) -> Result<(), SyncError> {
+    /// Deletes real servers of these families whose last connections have ended.
+    fn look_at_draining(
+        &mut self,
+        families: &PerFamily<bool>,
+        report: &mut SyncReport,
+        refused: &mut Refused,
+    ) -> Result<(), SyncError> {
         let now = Instant::now();
         let mut commands = Commands::default();
-        for selector in self.draining.due(now) {
-            let found = self
-                .ipvs
-                .real_servers(&selector)
-                .map_err(failed_to("list the real servers of IPVS"))?;
+        for selector in self.draining.due(families, now) {
+            let found = match self.ipvs.real_servers(&selector) {
+                Ok(found) => found,
+                Err(error) => {
+                    refused.leftover(&SyncError::Ipvs("list the real servers of IPVS", error));
+                    self.draining.postpone(&selector, now);
+                    continue;
+                }
+            };
             let look = self.draining.look(&selector, &found, now);
             for address in look.over {
                 tracing::debug!(server = %Named(&selector), real = %address, "Drained");
@@ -418,13 +391,24 @@ impl IpvsProxier {
                 commands.delete_server(selector);
             }
         }
-        self.commit(report, &commands)
+        for (step, refusal) in self.commit(report, &commands)? {
+            refused.command(None, step, refusal, &self.missing);
+        }
+        Ok(())
     }
 
     /// Sets what IPVS needs of the kernel.
     fn set_kernel(&mut self) -> Result<(), SyncError> {
         let root = Path::new(kernel_settings::PROC_SYS);
-        kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running())?;
+        let unset = kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running());
+        // A node that was prepared serves on when another program changes a parameter.
+        let unset = match self.is_prepared {
+            true => unset.all(),
+            false => unset.optional()?,
+        };
+        self.is_prepared = true;
+        let texts = unset.iter().map(|error| Chain(error).to_string()).collect();
+        warn_of_new(&mut self.unset, texts, "A parameter of the kernel is not what IPVS needs");
         let wanted = self.config.timeouts;
         let wanted = Timeouts {
             tcp: seconds(wanted.tcp),
@@ -482,6 +466,23 @@ impl IpvsProxier {
     }
 }
 
+/// Warns of problems that are not known, which are known then.
+fn warn_of_new(known: &mut BTreeSet<String>, problems: BTreeSet<String>, message: &str) {
+    for problem in problems.difference(known) {
+        tracing::warn!(err = problem, "{message}");
+    }
+    *known = problems;
+}
+
+fn failed(error: SyncError) -> ProxierError {
+    ProxierError::backend(Mode::IPVS, "cannot program Services", error)
+}
+
+/// Returns the first entry that was refused as an error.
+fn all_taken(refused: Vec<(FamilyEntry, FilterError)>) -> Result<(), FilterError> {
+    refused.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+}
+
 fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {
     move |error| SyncError::Ipvs(action, error)
 }
@@ -509,11 +510,10 @@ impl Proxier for IpvsProxier {
         scheduler::abilities(self.scheduler)
     }
 
-    /// Blocks for as long as the kernel and the programs of iptables take. IPVS has no transactions: after
-    /// an error, commands after the refused one have been done, too.
+    /// Blocks for as long as the kernel and the programs of iptables take. IPVS has no transactions: with an
+    /// error of [parts](ProxierError::of_parts), everything else has been done.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         self.sync_changes(change)
-            .map_err(|error| ProxierError::backend(Mode::IPVS, "cannot program Services", error))
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {

@@ -86,7 +86,7 @@ impl<'d> ServerChanges<'d> {
             self.retire.delete_real(selector, real.address);
         } else if real.weight != 0 {
             // Whether there are connections shows once there can be no new ones.
-            self.serve.edit_real(selector, real.address, 0);
+            self.serve.drain_real(selector, real.address);
             self.draining.begin(selector, real.address, self.now);
         } else if has_connections(real) {
             self.draining.begin(selector, real.address, self.now);
@@ -141,7 +141,7 @@ impl<'d> ServerChanges<'d> {
             self.draining.end(&selector, &address);
             self.retire.delete_real(selector, address);
         } else if self.draining.begin(selector, address, self.now) {
-            self.serve.edit_real(selector, address, 0);
+            self.serve.drain_real(selector, address);
         }
     }
 
@@ -161,5 +161,100 @@ fn keeps_connections(port: &ResolvedServicePort, address: SocketAddr) -> bool {
     match port.id.name.protocol {
         Protocol::Tcp => true,
         Protocol::Udp | Protocol::Sctp => port.serves(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{IpAddr, Ipv4Addr},
+        time::Duration,
+    };
+
+    use switchyard_core::{
+        config::NodeConfig,
+        state::PoolKind,
+        testing::{NODE, web},
+        track::Tracker,
+    };
+
+    use super::{super::commands::Action, *};
+    use crate::{layout::servers::Members, scheduler::Scheduler};
+
+    const SELECTOR: Selector =
+        Selector::Address { protocol: 6, ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), port: 80 };
+
+    /// The virtual server of `web`, which has the endpoints 1, 2 and 3.
+    fn server(scheduler: Scheduler) -> Server {
+        let mut tracker = Tracker::new(NodeConfig::new(NODE));
+        for event in web() {
+            tracker.apply(event);
+        }
+        tracker.resolve();
+        let port = tracker.state().service_ports.values().next().unwrap();
+        Server { port: port.clone(), scheduler, pool: Some(Members::Pool(PoolKind::Cluster)) }
+    }
+
+    /// What is done about a virtual server that is held as `held` says, with the real servers of
+    /// [`server`] after `alter`: what comes, what goes, and what drains.
+    fn compared(
+        held: &Server,
+        alter: impl FnOnce(&mut Vec<RealServer>),
+    ) -> (Vec<Action>, Vec<Action>, Vec<SocketAddr>) {
+        let wanted = server(Scheduler::RoundRobin);
+        let real = |(address, weight)| RealServer::new(address, weight);
+        let mut reals: Vec<RealServer> = wanted.weights().into_iter().map(real).collect();
+        alter(&mut reals);
+        let mut draining = Draining::new(Duration::from_secs(100));
+        let mut changes = ServerChanges::new(&mut draining, Instant::now());
+        changes.compare(&held.definition(SELECTOR), &reals, &wanted);
+        let actions = |commands: &Commands| commands.steps().iter().map(|s| s.action).collect();
+        let (serve, retire) = (actions(&changes.serve), actions(&changes.retire));
+        (serve, retire, draining.of(&SELECTOR))
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left_alone() {
+        let held = server(Scheduler::RoundRobin);
+        assert_eq!(compared(&held, |_| {}), (vec![], vec![], vec![]));
+    }
+
+    #[test]
+    fn another_scheduler_is_replaced() {
+        let held = server(Scheduler::Maglev);
+        let edit = Action::EditServer(Scheduler::RoundRobin);
+        assert_eq!(compared(&held, |_| {}), (vec![edit], vec![], vec![]));
+    }
+
+    #[test]
+    fn a_real_server_masquerades_with_the_weight_that_it_should_have() {
+        let held = server(Scheduler::RoundRobin);
+        for alter in [
+            |real: &mut RealServer| real.is_masquerading = false,
+            |real: &mut RealServer| real.weight = 7,
+            |real: &mut RealServer| real.weight = 0,
+        ] {
+            let mut address = None;
+            let found = compared(&held, |reals| {
+                address = Some(reals[1].address);
+                alter(&mut reals[1]);
+            });
+            assert_eq!(found, (vec![Action::EditReal(address.unwrap())], vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn a_real_server_that_nobody_wants_goes_with_its_connections() {
+        let held = server(Scheduler::RoundRobin);
+        let other = SocketAddr::from(([10, 244, 0, 9], 80));
+        let with = |weight, active, inactive| {
+            compared(&held, |reals| {
+                reals.push(RealServer { active, inactive, ..RealServer::new(other, weight) });
+            })
+        };
+        assert_eq!(with(1, 0, 0), (vec![Action::DrainReal(other)], vec![], vec![other]));
+        assert_eq!(with(0, 1, 0), (vec![], vec![], vec![other]));
+        assert_eq!(with(0, 0, 1), (vec![], vec![], vec![other]));
+        assert_eq!(with(0, 0, 0), (vec![], vec![Action::DeleteReal(other)], vec![]));
     }
 }

@@ -22,7 +22,7 @@ use std::{
 use switchyard_core::model::{IpFamily, PerFamily};
 use switchyard_netlink::{Error, Socket, nftables};
 use switchyard_nft_ruleset::{
-    Element, Elements, Key, OperationKind, Table, Transaction, Transport, TransportError,
+    Element, Elements, Key, OperationKind, Refusal, Table, Transaction, Transport, TransportError,
     TransportKind,
 };
 
@@ -45,6 +45,14 @@ pub(crate) struct NftError {
     table: Table,
     action: &'static str,
     source: Box<TransportError>,
+    /// The entries that the kernel refuses, if these are all that it refuses.
+    entries: Vec<FamilyEntry>,
+}
+
+impl NftError {
+    pub(super) fn refused_entries(&self) -> &[FamilyEntry] {
+        &self.entries
+    }
 }
 
 /// Sets and rules, in the network namespace in which they were opened.
@@ -73,8 +81,12 @@ impl fmt::Debug for NftFilter {
 impl NftFilter {
     /// Opens the connection to the kernel.
     pub(crate) fn open() -> Result<Self, TransportError> {
-        let transport = TransportKind::Netlink.open()?;
-        Ok(Self { transport, memory: PerFamily::default(), is_alone: false })
+        Ok(Self::new(TransportKind::Netlink.open()?))
+    }
+
+    /// Changes tables by this transport.
+    pub(crate) fn new(transport: Box<dyn Transport>) -> Self {
+        Self { transport, memory: PerFamily::default(), is_alone: false }
     }
 
     /// Makes sets and rules hold what they should, but leaves entries that nobody wants. A table is compared
@@ -113,7 +125,7 @@ impl NftFilter {
             }
             match commit(&mut *self.transport, &transaction, &mut compared.done) {
                 Err(error) if error.is_conflict() && !attempts.is_empty() => {}
-                Err(error) => return Err(failed(&table, "changed")(error)),
+                Err(error) => return Err(refused(&table, &transaction)(error)),
                 Ok(()) => {
                     compared.missing.extend(plan.missing);
                     compared.stale.extend(plan.stale);
@@ -161,12 +173,14 @@ impl NftFilter {
             changes.of(*set).delete.extend(layout::key(*set, entry));
         }
         let limited = self.change_ranges(family, add, delete, &mut changes);
-        let mut result = commit(&mut *self.transport, &changes.transaction(family), done);
+        let mut transaction = changes.transaction(family);
+        let mut result = commit(&mut *self.transport, &transaction, done);
         if result.as_ref().is_err_and(TransportError::is_missing) {
             changes.keep_existing(&mut *self.transport, family).map_err(failed(&table, "read"))?;
-            result = commit(&mut *self.transport, &changes.transaction(family), done);
+            transaction = changes.transaction(family);
+            result = commit(&mut *self.transport, &transaction, done);
         }
-        result.map_err(failed(&table, "changed"))?;
+        result.map_err(refused(&table, &transaction))?;
         let memory = &mut self.memory.get_mut(family).limited;
         for (frontend, limited) in limited {
             match limited.held.is_empty() {
@@ -256,7 +270,28 @@ pub(crate) fn remove() -> Result<usize, NftError> {
 
 fn failed(table: &Table, action: &'static str) -> impl Fn(TransportError) -> NftError {
     let table = table.clone();
-    move |source| NftError { table: table.clone(), action, source: Box::new(source) }
+    move |source| {
+        let (table, source) = (table.clone(), Box::new(source));
+        NftError { table, action, source, entries: Vec::new() }
+    }
+}
+
+/// The error of a transaction that the kernel refuses, as a whole.
+fn refused<'t>(
+    table: &'t Table,
+    transaction: &'t Transaction,
+) -> impl Fn(TransportError) -> NftError + use<'t> {
+    let family = table.family.into();
+    let entry = move |refusal: &Refusal| {
+        let operation = transaction.operations().get(refusal.operation)?;
+        let OperationKind::AddElements(set, _) = &operation.kind else { return None };
+        let (set, entry) = layout::entry(family, &set.name, refusal.element.as_deref()?)?;
+        Some((family, set, entry))
+    };
+    move |error| {
+        let entries = error.refusals().map(entry).collect::<Option<Vec<FamilyEntry>>>();
+        NftError { entries: entries.unwrap_or_default(), ..failed(table, "changed")(error) }
+    }
 }
 
 /// Commits a transaction, and adds it to what was done.

@@ -402,6 +402,7 @@ fn the_other_packet_filter_is_removed_once_the_table_serves() {
         let mut filter = Filter::Nft(NftFilter::open().unwrap());
         let compared = filter.compare(&fixture.wanted, &fixture.inputs()).unwrap();
         filter.finish(&compared.late, &mut Done::default()).unwrap();
+        filter.remove_other();
         assert!(!run("iptables-nft-save").contains("KUBE-"));
         assert_eq!(run("ipset list -n"), "");
         assert!(run("nft list tables").contains("ip switchyard-ipvs"));
@@ -418,6 +419,7 @@ fn the_table_is_removed_once_iptables_serves() {
         let mut filter = Filter::Xtables(Xtables::open(tools).unwrap());
         let compared = filter.compare(&HashSet::new(), &fixture.inputs()).unwrap();
         filter.finish(&compared.late, &mut Done::default()).unwrap();
+        filter.remove_other();
         assert!(run("iptables-save").contains("KUBE-SERVICES"));
         assert_eq!(remove().unwrap(), 0);
     });

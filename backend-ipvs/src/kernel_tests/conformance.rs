@@ -1,0 +1,42 @@
+//! The stories that every backend passes. IPVS does not announce changes, so there is no monitor.
+
+use switchyard_core::testing::conformance;
+
+use super::subject::IpvsSubject;
+
+/// Skips the test on kernels without IPVS.
+macro_rules! on_ipvs {
+    ($subject:expr) => {
+        match $subject {
+            Some(subject) => subject,
+            None => return test_netns::skipped("no IPVS in this kernel"),
+        }
+    };
+}
+
+switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()), without a monitor);
+
+/// The stories about what iptables and IP sets do otherwise than a table.
+mod iptables {
+    use super::*;
+
+    #[test]
+    fn a_restart_sends_nothing() {
+        conformance::a_restart_sends_nothing(&on_ipvs!(IpvsSubject::iptables()));
+    }
+
+    #[test]
+    fn damage_is_repaired_and_named() {
+        conformance::damage_is_repaired_and_named(&on_ipvs!(IpvsSubject::iptables()));
+    }
+
+    #[test]
+    fn a_refused_port_costs_nothing_else() {
+        conformance::a_refused_port_costs_nothing_else(&on_ipvs!(IpvsSubject::iptables()));
+    }
+
+    #[test]
+    fn a_refused_family_costs_the_other_nothing() {
+        conformance::a_refused_family_costs_the_other_nothing(&on_ipvs!(IpvsSubject::iptables()));
+    }
+}

@@ -1,0 +1,416 @@
+//! The backend as the kit sees it, with either packet filter.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    os::unix::fs::PermissionsExt,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use switchyard_core::{
+    model::{IpFamily, PerFamily},
+    testing::conformance::{Damage, Refusals, RefusedPart, Subject},
+};
+use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_nft_ruleset::{TransportError, TransportKind, testing::InterceptingTransport};
+use switchyard_xtables::{InstalledPrograms, ProgramOptions};
+use tempfile::TempDir;
+
+use crate::{
+    DEVICE, IpvsConfig, Scheduler,
+    filter::{Filter, nft::NftFilter, xtables::Xtables},
+    probe,
+    proxier::IpvsProxier,
+};
+
+/// Another device of the node.
+const OTHER_DEVICE: &str = "theirs";
+/// Has the kernel take the address of an endpoint of the kit's for a broadcast address.
+const SUBNET: &str = "10.250.0.1/32 broadcast 10.244.0.20";
+
+pub(super) fn try_run(line: &str) -> Result<String, String> {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    match output.status.success() {
+        true => Ok(String::from_utf8(output.stdout).unwrap()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+pub(super) fn run(line: &str) -> String {
+    try_run(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// What is beside the virtual servers.
+enum Packets {
+    /// A table, whose transactions can be refused.
+    Nft(Refusals),
+    /// Programs of iptables, which can be made to fail.
+    Iptables(TempDir),
+}
+
+/// The backend, in namespaces whose kernel can be made to refuse.
+pub(super) struct IpvsSubject {
+    packets: Packets,
+    /// The family whose table is refused.
+    family: Arc<Mutex<Option<IpFamily>>>,
+    /// The virtual servers that were seen with real servers that drain: some stay for these alone.
+    drained: Mutex<BTreeSet<String>>,
+}
+
+impl IpvsSubject {
+    /// The backend without iptables; none on a kernel without IPVS.
+    pub(super) fn nft() -> Option<Self> {
+        Self::new(Packets::Nft(Refusals::default()))
+    }
+
+    /// The backend with iptables; none on a kernel without IPVS.
+    pub(super) fn iptables() -> Option<Self> {
+        Self::new(Packets::Iptables(programs()))
+    }
+
+    fn new(packets: Packets) -> Option<Self> {
+        let made = Self { packets, family: Arc::default(), drained: Mutex::default() };
+        probe::is_loaded().then_some(made)
+    }
+
+    fn filter(&self) -> Filter {
+        match &self.packets {
+            Packets::Iptables(programs) => {
+                let directory = Some(programs.path().to_owned());
+                let options = ProgramOptions { directory, ..ProgramOptions::default() };
+                let tools = InstalledPrograms::find(&options);
+                let tools = tools.choose(None, PerFamily { v4: true, v6: true }).unwrap();
+                Filter::Xtables(Xtables::open(tools).unwrap())
+            }
+            Packets::Nft(refusals) => {
+                let (refusals, family) = (refusals.clone(), self.family.clone());
+                let refused = || TransportError::Malformed("refused by a test".to_owned());
+                let transport = TransportKind::Netlink.open().unwrap();
+                let transport = InterceptingTransport::new(transport, move |transaction| {
+                    let family = *family.lock().unwrap();
+                    let mut operations = transaction.operations().iter();
+                    if operations.any(|o| Some(IpFamily::from(o.table.family)) == family)
+                        || refusals.is_next_refused()
+                    {
+                        return Err(refused());
+                    }
+                    Ok(())
+                });
+                Filter::Nft(NftFilter::new(Box::new(transport)))
+            }
+        }
+    }
+
+    /// The virtual servers and the addresses.
+    fn services(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut ipvs = Ipvs::open().unwrap().unwrap();
+        for server in ipvs.virtual_servers().unwrap() {
+            let selector = name(&server.selector);
+            let VirtualServer { scheduler, flags, timeout, netmask, .. } = &server;
+            let line = format!("server {selector} {scheduler} {flags:#x} {timeout} {netmask:#x}");
+            for real in ipvs.real_servers(&server.selector).unwrap() {
+                let RealServer { address, weight, is_masquerading, .. } = real;
+                let kind = if weight == 0 { "drained" } else { "real" };
+                lines.push(format!("{kind} {selector} {address} {weight} {is_masquerading}"));
+                if weight == 0 {
+                    self.drained.lock().unwrap().insert(line.clone());
+                }
+            }
+            lines.push(line);
+        }
+        if let Ok(addresses) = try_run(&format!("ip -o address show dev {DEVICE}")) {
+            lines.push(format!("device {DEVICE}"));
+            let address = |line: &str| line.split_once("inet").unwrap().1.replace('\\', "");
+            lines.extend(addresses.lines().map(|line| format!("address inet{}", address(line))));
+        }
+        lines
+    }
+
+    /// Everything of the packet filter, a line for each object.
+    fn rules(&self) -> Vec<String> {
+        match self.packets {
+            Packets::Nft(_) => tables(),
+            Packets::Iptables(_) => {
+                let mut lines = Vec::new();
+                for program in ["iptables-nft-save", "ip6tables-nft-save"] {
+                    let mut table = "";
+                    let saved = run(program);
+                    for line in saved.lines().filter(|line| !line.starts_with('#')) {
+                        match line.strip_prefix('*') {
+                            Some(name) => table = name,
+                            None => lines.push(format!("{program} {table} {line}")),
+                        }
+                    }
+                }
+                // Without what the kernel chooses.
+                let set = |line: &str| line.split(" hashsize").next().unwrap().to_owned();
+                lines.extend(run("ipset save").lines().map(set));
+                lines
+            }
+        }
+    }
+}
+
+/// The lines of the nft tables with the blocks that they are in, one for each element.
+fn tables() -> Vec<String> {
+    let listed = run("nft -s list ruleset");
+    let mut lines = Vec::new();
+    let mut table = String::new();
+    let mut block = String::new();
+    for line in listed.lines().map(str::trim) {
+        match line.strip_suffix(" {") {
+            Some(name) if name.starts_with("table ") => {
+                name.clone_into(&mut table);
+                lines.push(table.clone());
+            }
+            Some(name) => {
+                name.clone_into(&mut block);
+                lines.push(format!("{table} {block}"));
+            }
+            None => {
+                let text = line.trim_start_matches("elements = { ");
+                let text = text.trim_end_matches([',', ' ', '}']);
+                if !text.is_empty() {
+                    let several = block.starts_with("set") || block.starts_with("map");
+                    let parts = text.split(", ").filter(|_| several && !line.contains("flags"));
+                    let parts: Vec<&str> = parts.collect();
+                    let parts = if parts.is_empty() { vec![text] } else { parts };
+                    lines.extend(parts.iter().map(|part| format!("{table} {block}: {part}")));
+                }
+            }
+        }
+    }
+    lines
+}
+
+fn name(selector: &Selector) -> String {
+    match selector {
+        Selector::Address { protocol, ip, port } => {
+            format!("{protocol} {}", SocketAddr::new(*ip, *port))
+        }
+        Selector::Mark { family, mark } => format!("{family} mark {mark}"),
+    }
+}
+
+/// Programs of iptables that fail while there is a file `ip6tables` or `iptables`, or by the file `range`, which has
+/// the runs of `iptables-restore` that fail.
+fn programs() -> TempDir {
+    const SCRIPT: &str = r#"#!/bin/sh
+if [ -e DIRECTORY/BASE-fails ]; then
+    echo "refused by a test" >&2
+    exit 1
+fi
+if [ KIND = restore ] && [ -e DIRECTORY/range ]; then
+    read from end < DIRECTORY/range
+    run=$(wc -c < DIRECTORY/runs)
+    printf . >> DIRECTORY/runs
+    if [ "$run" -ge "$from" ] && [ "$run" -lt "$end" ]; then
+        printf . >> DIRECTORY/refused
+        cat > /dev/null
+        echo "refused by a test" >&2
+        exit 1
+    fi
+fi
+exec NAME "$@"
+"#;
+    let programs = tempfile::tempdir().unwrap();
+    for base in ["iptables", "ip6tables"] {
+        for kind in ["", "-save", "-restore"] {
+            let name = format!("{base}-nft{kind}");
+            let script = SCRIPT
+                .replace("DIRECTORY", programs.path().to_str().unwrap())
+                .replace("BASE", base)
+                .replace("KIND", kind.trim_start_matches('-'))
+                .replace("NAME", &name);
+            let path = programs.path().join(name);
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    programs
+}
+
+impl Subject for IpvsSubject {
+    type Backend = IpvsProxier;
+
+    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        test_netns::in_namespace(|| {
+            // Without an address, no address is a unicast address for the kernel.
+            run("ip link set lo up");
+            work()
+        })
+    }
+
+    fn open(&self) -> IpvsProxier {
+        let both = PerFamily { v4: true, v6: true };
+        let ipvs = Ipvs::open().unwrap().unwrap();
+        let config = IpvsConfig::default();
+        IpvsProxier::new(config, both, Scheduler::RoundRobin, ipvs, self.filter()).unwrap()
+    }
+
+    fn dump(&self) -> String {
+        let mut lines = self.services();
+        lines.extend(self.rules());
+        lines.sort_unstable();
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// What drains, and chains that draw one of so many endpoints.
+    fn may_remain(&self, line: &str) -> bool {
+        line.starts_with("drained ")
+            || self.drained.lock().unwrap().contains(line)
+            || line.contains(" switchyard-ipvs chain draw-")
+    }
+
+    fn listing(&self) -> String {
+        self.dump()
+    }
+
+    fn add_others(&self) {
+        run(&format!("ip link add {OTHER_DEVICE} type dummy"));
+        run(&format!("ip link set {OTHER_DEVICE} up"));
+        match self.packets {
+            Packets::Nft(_) => {
+                run("nft add table ip theirs");
+                run("nft add chain ip theirs services");
+            }
+            Packets::Iptables(_) => {
+                run("ipset create THEIRS hash:ip");
+                for program in ["iptables-nft", "ip6tables-nft"] {
+                    run(&format!("{program} -w -t nat -N THEIRS"));
+                    run(&format!("{program} -w -t nat -A OUTPUT -j THEIRS"));
+                }
+            }
+        }
+    }
+
+    /// For monitors, which this backend has none of.
+    fn change_others(&self) {}
+
+    fn damages(&self) -> Vec<Damage> {
+        let command = |line: &'static str, drift| Damage::new(line, drift, move || drop(run(line)));
+        let ipvs = |name: &str, drift, change: fn(&mut Batch)| {
+            Damage::new(name, drift, move || {
+                let mut batch = Batch::default();
+                change(&mut batch);
+                assert_eq!(Ipvs::open().unwrap().unwrap().commit(&batch).unwrap(), []);
+            })
+        };
+        let mut damages = vec![
+            ipvs("a virtual server is deleted", "server TCP 10.96.0.1:80 was missing", |batch| {
+                batch.delete_server(&web());
+            }),
+            ipvs("a virtual server is altered", "server TCP 10.96.0.1:80 was missing", |batch| {
+                let (selector, scheduler) = (web(), "sh".to_owned());
+                let (flags, timeout, netmask) = (0, 0, u32::MAX);
+                batch.edit_server(&VirtualServer { selector, scheduler, flags, timeout, netmask });
+            }),
+            ipvs("a real server has another weight", "server TCP 10.96.0.1:80 was", |batch| {
+                batch.edit_real(&web(), &RealServer::new(([10, 244, 0, 1], 80).into(), 5));
+            }),
+            ipvs("a virtual server is added", "server TCP 10.96.9.9:80 was", |batch| {
+                let ip = IpAddr::from([10, 96, 9, 9]);
+                let selector = Selector::Address { protocol: 6, ip, port: 80 };
+                let scheduler = "rr".to_owned();
+                let (flags, timeout, netmask) = (0, 0, u32::MAX);
+                batch.add_server(&VirtualServer { selector, scheduler, flags, timeout, netmask });
+            })
+            .of_any_state(),
+            command("ip address del 10.96.0.1/32 dev kube-ipvs0", "the address 10.96.0.1 of"),
+            command("ip address add 10.96.9.9/32 dev kube-ipvs0", "the address 10.96.9.9 of")
+                .of_any_state(),
+            command("ip address del fd00::4/128 dev kube-ipvs0", "the address fd00::4 of"),
+            command("ip link del kube-ipvs0", "the address 10.96.0.1 of").of_any_state(),
+        ];
+        match self.packets {
+            Packets::Nft(_) => damages.extend([
+                command("nft flush chain ip switchyard-ipvs services", "chain services in"),
+                command("nft delete table ip6 switchyard-ipvs", "the IPv6 ").of_any_state(),
+            ]),
+            Packets::Iptables(_) => damages.extend([
+                command("iptables-nft -w -t nat -F KUBE-SERVICES", "chain KUBE-SERVICES in nat"),
+                command("ip6tables-nft -w -t filter -F INPUT", "chain INPUT in filter")
+                    .of_any_state(),
+                command("ipset flush KUBE-CLUSTER-IP", "entry of the ipset KUBE-CLUSTER-IP"),
+                command(
+                    "ipset add KUBE-6-CLUSTER-IP fd00::9,tcp:80",
+                    "the ipset KUBE-6-CLUSTER-IP",
+                )
+                .of_any_state(),
+            ]),
+        }
+        damages
+    }
+
+    fn refuse(&self, transactions: Range<usize>) {
+        match &self.packets {
+            Packets::Nft(refusals) => refusals.set(transactions),
+            Packets::Iptables(programs) => {
+                for name in ["range", "runs", "refused"] {
+                    let _ = fs::remove_file(programs.path().join(name));
+                }
+                if !transactions.is_empty() {
+                    // The shell counts in fewer bits.
+                    let Range { start, end } = transactions;
+                    fs::write(programs.path().join("runs"), "").unwrap();
+                    let range = format!("{start} {}\n", end.min(1_000_000));
+                    fs::write(programs.path().join("range"), range).unwrap();
+                }
+            }
+        }
+    }
+
+    fn refused(&self) -> usize {
+        match &self.packets {
+            Packets::Nft(refusals) => refusals.count(),
+            Packets::Iptables(programs) => {
+                fs::read(programs.path().join("refused")).map_or(0, |dots| dots.len())
+            }
+        }
+    }
+
+    /// The kernel refuses a real server at a broadcast address. The table, or the programs, of a family fail.
+    fn refuse_part(&self, part: Option<&RefusedPart>) {
+        let _ = try_run(&format!("ip address flush dev {OTHER_DEVICE}"));
+        let family = match part {
+            Some(RefusedPart::Family(family)) => Some(*family),
+            Some(RefusedPart::Port(id)) => {
+                assert!(id.family == IpFamily::V4 && &*id.name.service.name == "dual", "{id}");
+                run(&format!("ip address add {SUBNET} dev {OTHER_DEVICE}"));
+                None
+            }
+            None => None,
+        };
+        *self.family.lock().unwrap() = family;
+        if let Packets::Iptables(programs) = &self.packets {
+            for (base, of) in [("iptables", IpFamily::V4), ("ip6tables", IpFamily::V6)] {
+                let file = programs.path().join(format!("{base}-fails"));
+                match family == Some(of) {
+                    true => fs::write(file, "").unwrap(),
+                    false => drop(fs::remove_file(file)),
+                }
+            }
+        }
+    }
+
+    fn stories(&self) -> u32 {
+        match self.packets {
+            Packets::Nft(_) => 4,
+            Packets::Iptables(_) => 2,
+        }
+    }
+
+    fn events(&self) -> usize {
+        12
+    }
+}
+
+/// The virtual server of the kit's Service `web`.
+fn web() -> Selector {
+    Selector::Address { protocol: 6, ip: [10, 96, 0, 1].into(), port: 80 }
+}
