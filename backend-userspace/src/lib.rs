@@ -19,6 +19,8 @@
 mod backend;
 mod config;
 mod intake;
+#[cfg(all(test, target_os = "linux"))]
+mod kernel_tests;
 mod node_ports;
 mod proxier;
 mod sockets;

@@ -2,11 +2,13 @@
 
 use std::net::TcpListener;
 
-use switchyard_core::testing::service;
+use switchyard_core::testing::{NODE, endpoint, service, slice};
 use switchyard_userspace::IntakeKind;
 use test_netns::wait::until_ok;
 
-use crate::common::{Node, answers, in_namespace, ip, servers, settings, start, web, web_slice};
+use crate::common::{
+    Node, answers, in_namespace, ip, servers, settings, start, switch_ipv6, web, web_slice,
+};
 
 /// Runs a test on a node that has a Service with an endpoint.
 fn with_node(test: fn(Node)) {
@@ -51,6 +53,29 @@ fn what_others_change_is_repaired() {
 }
 
 #[test]
+fn an_address_that_is_refused_costs_its_service_port_alone() {
+    with_node(|mut node| {
+        switch_ipv6("switchyard0", false);
+        let dual = service("dual", "10.96.0.4,fd00::4").port("", "TCP", 80);
+        let [v4, v6] =
+            [("4", "IPv4", "127.0.0.2"), ("6", "IPv6", "fd01::1")].map(|(name, kind, ip)| {
+                let made = slice("dual", name).set("addressType", kind).port("", "TCP", 8080);
+                made.endpoint(endpoint(ip, NODE)).apply()
+            });
+        let report = node.sync([dual.apply(), v4, v6, web().delete()]);
+        let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
+        assert_eq!(skipped.port.to_string(), "ns/dual (TCP, IPv6)");
+        assert!(skipped.reason.contains("fd00::4: "), "{}", skipped.reason);
+        assert!(report.revisit_after.is_some());
+        assert_eq!(answers("10.96.0.4:80", 1), [Some(2)]);
+        assert!(!owned().contains("10.96.0.1/32"), "what is gone is removed");
+        switch_ipv6("switchyard0", true);
+        assert_eq!(node.sync([]).skipped, []);
+        assert!(owned().contains("fd00::4"));
+    });
+}
+
+#[test]
 fn an_address_that_another_device_has_is_not_added() {
     with_node(|mut node| {
         ip("addr add 203.0.113.5/32 dev lo");
@@ -70,8 +95,8 @@ fn a_port_in_use_is_reported_and_tried_again() {
         let taken = service("taken", "10.96.0.2").port("", "TCP", 80).node_port(30081);
         let report = node.sync([taken.apply()]);
         assert_eq!(report.skipped.len(), 0, "without endpoints, nothing listens");
-        let endpoints = switchyard_core::testing::slice("taken", "1").port("", "TCP", 8080);
-        let endpoint = switchyard_core::testing::endpoint("127.0.0.2", "node-1");
+        let endpoints = slice("taken", "1").port("", "TCP", 8080);
+        let endpoint = endpoint("127.0.0.2", "node-1");
         let report = node.sync([endpoints.endpoint(endpoint).apply()]);
         let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
         assert!(skipped.reason.contains("192.0.2.1:30081"), "{}", skipped.reason);

@@ -1,6 +1,7 @@
 //! What the tests share: a node with the backend, servers, and clients.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
@@ -61,6 +62,12 @@ pub fn run(program: &str, line: &str) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {line}: {error}");
     String::from_utf8(output.stdout).expect("text")
+}
+
+/// Switches IPv6 off or on, on a device or on those to come (`default`).
+pub fn switch_ipv6(device: &str, is_on: bool) {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+    fs::write(path, if is_on { "0" } else { "1" }).expect("the kernel has IPv6");
 }
 
 /// A Service with a node port.

@@ -1,9 +1,14 @@
 //! Traffic that rules redirect.
 
-use switchyard_core::testing::{NODE, endpoint, service, slice};
+use switchyard_core::{
+    model::IpFamily,
+    testing::{NODE, endpoint, service, slice},
+};
 use switchyard_userspace::IntakeKind;
 
-use crate::common::{answers, in_namespace, ip, run, servers, settings, start, web, web_slice};
+use crate::common::{
+    answers, in_namespace, ip, run, servers, settings, start, switch_ipv6, web, web_slice,
+};
 
 /// Runs a test with the rules of each backend.
 fn with_each(test: fn(IntakeKind)) {
@@ -99,6 +104,32 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
         assert!(rules.lines().any(is_refused), "{kind}: {rules}");
         assert_eq!(node.full().skipped, []);
         assert_eq!(answers("10.96.0.2:80", 1), [Some(2)], "{kind}");
+    });
+}
+
+/// Where only devices have IPv6 switched off, the kernel has it.
+#[test]
+fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
+    with_each(|kind| {
+        switch_ipv6("default", false);
+        let mut node = start(settings(kind));
+        servers(&[2, 3]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        assert!(!node.tracker.transition().programs(IpFamily::V6), "{kind}");
+        assert_eq!(answers(EVERYWHERE[0], 2), [Some(2); 2], "{kind}");
+        node.sync([web_slice(&[3])]);
+        assert_eq!(answers(EVERYWHERE[1], 2), [Some(3); 2], "{kind}");
+        switch_ipv6("switchyard0", true);
+        let dual = service("dual", "10.96.0.4,fd00::4").port("", "TCP", 80).apply();
+        let endpoints = slice("dual", "6").set("addressType", "IPv6").port("", "TCP", 8080);
+        let report = node.sync([dual, endpoints.endpoint(endpoint("fd01::1", NODE)).apply()]);
+        assert_eq!(report.skipped, [], "{kind}");
+        assert!(node.tracker.transition().programs(IpFamily::V6), "{kind}");
+        let rules = match kind {
+            IntakeKind::Nftables => run("nft", "list table ip6 switchyard-userspace"),
+            _ => run("ip6tables", "-w -t nat -S"),
+        };
+        assert!(rules.contains("fd00::4") && rules.contains("fd73:7769:7463::1"), "{rules}");
     });
 }
 

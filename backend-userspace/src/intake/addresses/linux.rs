@@ -1,9 +1,12 @@
 //! Owned addresses on Linux: those of a device that sends and receives nothing.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use switchyard_core::error::Chain;
-use switchyard_interfaces::{DummyDevice, has_link_type};
+use switchyard_interfaces::{DeviceError, DummyDevice, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
 use crate::intake::DEVICE;
@@ -39,7 +42,15 @@ impl OwnedAddresses for DummyDevice {
         Ok(DummyDevice::others(self)?)
     }
 
-    fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), SystemError> {
-        Ok(DummyDevice::change(self, add, remove)?)
+    fn change(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<BTreeMap<IpAddr, String>, SystemError> {
+        let refused = self.change_each(add, remove)?.into_iter().filter_map(|error| match error {
+            DeviceError::Address { address, .. } => Some((address, Chain(&error).to_string())),
+            _ => None,
+        });
+        Ok(refused.collect())
     }
 }

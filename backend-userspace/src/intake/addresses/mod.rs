@@ -11,7 +11,7 @@ mod none;
 mod windows;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
@@ -41,8 +41,13 @@ pub(crate) trait OwnedAddresses: Send {
     /// Returns the node's other addresses.
     fn others(&mut self) -> Result<BTreeSet<IpAddr>, SystemError>;
 
-    /// Adds addresses, then removes addresses. One that is there already, or gone, is no error.
-    fn change(&mut self, add: &[IpAddr], remove: &[IpAddr]) -> Result<(), SystemError>;
+    /// Adds addresses, then removes addresses, and returns those that the system refuses, with its reasons.
+    /// One that is there already, or gone, is done.
+    fn change(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<BTreeMap<IpAddr, String>, SystemError>;
 }
 
 /// Finds out whether this node can run the intake: the privilege, and what holds addresses.
@@ -140,8 +145,10 @@ impl Intake for Addresses {
             add.retain(|ip| !others.contains(ip));
         }
         let remove: Vec<IpAddr> = self.owned.difference(&wanted).copied().collect();
-        let refused = failed("cannot add the addresses of Services");
-        self.system.change(&add, &[]).map_err(refused)?;
+        let changed = self.system.change(&add, &[]);
+        let refused = changed.map_err(failed("cannot add the addresses of Services"))?;
+        // Their sockets cannot be opened, which is reported and tried again; all else is served.
+        add.retain(|ip| !refused.contains_key(ip));
         self.owned.extend(&add);
 
         let node = &change.after().node;
@@ -163,13 +170,24 @@ impl Intake for Addresses {
         let changed = self.sockets.change(forwarder, ports);
         let retried = self.sockets.retry(forwarder);
 
-        self.system.change(&[], &remove).map_err(failed("cannot remove addresses of Services"))?;
+        let mut remove = remove;
+        let left = self.system.change(&[], &remove);
+        let left = left.map_err(failed("cannot remove addresses of Services"))?;
+        remove.retain(|ip| !left.contains_key(ip));
+        report.cleanup_failed = !left.is_empty();
         remove.iter().for_each(|ip| {
             self.owned.remove(ip);
         });
         report.added = add.len() + changed.opened + retried.opened;
         report.removed = remove.len() + changed.closed + retried.closed;
         report.skipped = self.sockets.failed().collect();
+        for skipped in &mut report.skipped {
+            let port = change.after().service_ports.get(&skipped.port);
+            let mut ips = port.iter().flat_map(|port| &port.frontends).filter_map(|f| f.at.ip());
+            if let Some(reason) = ips.find_map(|ip| refused.get(&ip)) {
+                skipped.reason.clone_from(reason);
+            }
+        }
         report.revisit_after = (!report.skipped.is_empty()).then_some(RETRY);
         if !change.compare() {
             report.skipped.retain(|skipped| change.has_port(&skipped.port));

@@ -6,7 +6,7 @@
 //! recognised.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ptr, slice,
@@ -60,9 +60,14 @@ impl OwnedAddresses for LoopbackInterface {
         Ok(list(false)?)
     }
 
-    fn change(&mut self, added: &[IpAddr], removed: &[IpAddr]) -> Result<(), SystemError> {
-        added.iter().try_for_each(|ip| add(*ip))?;
-        Ok(removed.iter().try_for_each(|ip| remove(*ip))?)
+    fn change(
+        &mut self,
+        added: &[IpAddr],
+        removed: &[IpAddr],
+    ) -> Result<BTreeMap<IpAddr, String>, SystemError> {
+        let refused = |ip: &IpAddr, done: io::Result<()>| Some((*ip, done.err()?.to_string()));
+        let added = added.iter().filter_map(|ip| refused(ip, add(*ip)));
+        Ok(added.chain(removed.iter().filter_map(|ip| refused(ip, remove(*ip)))).collect())
     }
 }
 

@@ -14,6 +14,8 @@ mod sockets;
 pub(crate) use self::linux::Redirects;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::none::Redirects;
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use self::sockets::Redirect;
 
 /// The backend whose rules redirect traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

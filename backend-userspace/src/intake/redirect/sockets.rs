@@ -19,7 +19,7 @@ use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     error::Chain,
     model::{IpFamily, PerFamily, Protocol, ServicePortId, Spread},
-    proxier::{Monitor, Proxier, ProxierError, Skipped, SyncReport},
+    proxier::{Monitor, Proxier, ProxierError, RefusedParts, Skipped, SyncReport},
     state::{Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
     transition::{DerivedState, Transition},
 };
@@ -80,15 +80,34 @@ impl Redirect {
         })
     }
 
-    /// Gives the node the addresses of the sockets. Returns how many were missing.
-    fn ensure_addresses(&mut self) -> Result<usize, DeviceError> {
-        self.device.ensure()?;
-        let there = self.device.addresses()?;
-        let wanted = IpFamily::ALL.into_iter().filter(|family| *self.families.get(*family));
+    /// Gives the node the addresses of the sockets of these families. Returns how many were missing.
+    ///
+    /// # Errors
+    /// Names a family whose address is refused, as IPv6's is if it is switched off on the device.
+    fn ensure_addresses(&mut self, families: PerFamily<bool>) -> Result<usize, ProxierError> {
+        let failed = failed("cannot add the addresses of the proxy's sockets");
+        let there = self.device.ensure().and_then(|_| self.device.addresses());
+        let there = there.map_err(&failed)?;
+        let programmed = || IpFamily::ALL.into_iter().filter(|family| *families.get(*family));
         let missing: Vec<IpAddr> =
-            wanted.map(own_address).filter(|ip| !there.contains(ip)).collect();
-        self.device.change(&missing, &[])?;
-        Ok(missing.len())
+            programmed().map(own_address).filter(|ip| !there.contains(ip)).collect();
+        let mut parts = RefusedParts::default();
+        let mut first = None;
+        for error in self.device.change_each(&missing, &[]).map_err(&failed)? {
+            if let DeviceError::Address { address, .. } = &error {
+                let reason = Chain(&error).to_string();
+                *parts.families.get_mut(IpFamily::of(address)) = Some(reason);
+            }
+            first.get_or_insert(error);
+        }
+        match first {
+            None => Ok(missing.len()),
+            // If nothing of any family can be served, something else is wrong.
+            Some(error) if programmed().all(|f| parts.families.get(f).is_some()) => {
+                Err(failed(error))
+            }
+            Some(error) => Err(failed(error).of_parts(parts)),
+        }
     }
 
     /// Opens the sockets that a Service port needs, and sets what the rules should know of it. Sockets
@@ -146,10 +165,11 @@ impl Intake for Redirect {
         change: &Transition<'_>,
         forwarder: &Forwarder,
     ) -> Result<SyncReport, ProxierError> {
+        let families =
+            PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
         let mut added = 0;
         if change.compare() {
-            let addresses = self.ensure_addresses();
-            added = addresses.map_err(failed("cannot add the addresses of the proxy's sockets"))?;
+            added = self.ensure_addresses(families)?;
         }
         self.derived.follow_node(change);
         let known_failures: HashSet<ServicePortId> = self.failed.keys().cloned().collect();
@@ -179,11 +199,13 @@ impl Intake for Redirect {
         }
         report.added += added;
         let is_new = |id: &ServicePortId| change.compare() || !known_failures.contains(id);
-        let skipped = self.failed.iter().filter(|(id, _)| is_new(id));
+        let of_family = |(id, _): &(&ServicePortId, &String)| *families.get(id.family);
+        let failed = || self.failed.iter().filter(of_family);
+        let skipped = failed().filter(|(id, _)| is_new(id));
         report.skipped.extend(
             skipped.map(|(port, reason)| Skipped { port: port.clone(), reason: reason.clone() }),
         );
-        if !self.failed.is_empty() {
+        if failed().next().is_some() {
             report.revisit_after =
                 Some(report.revisit_after.map_or(RETRY, |after| after.min(RETRY)));
         }

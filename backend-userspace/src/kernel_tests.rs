@@ -1,0 +1,327 @@
+//! The stories of the kit about what the kernel refuses, with the rules of either backend. Needs root, and the
+//! programs `ip`, `nft` and those of iptables.
+//!
+//! Each open backend has sockets of its own, at ports that the system chooses, so that a successor changes all rules:
+//! the stories of take-overs cannot hold.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
+
+use std::{
+    fs,
+    ops::Range,
+    os::unix::fs::PermissionsExt,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use switchyard_core::{
+    model::{IpFamily, PerFamily},
+    proxier::Proxier,
+    testing::conformance::{self, Damage, Refusals, RefusedPart, Subject},
+};
+use switchyard_forwarder::{Forwarder, ForwarderConfig};
+use switchyard_iptables::{ChainNaming, Flavour, IptablesConfig, IptablesProxier};
+use switchyard_nft::{
+    NftConfig, NftProxier,
+    ruleset::{
+        ElementData, OperationKind, Rule, SetData, Statement, Transaction, TransportError,
+        TransportKind, Verdict, testing::InterceptingTransport,
+    },
+};
+use tempfile::TempDir;
+
+use crate::{intake::redirect::Redirect, proxier::UserspaceProxier};
+
+macro_rules! stories {
+    ($module:ident, $subject:expr; $($story:ident)*) => {
+        mod $module {
+            use super::*;
+
+            $(
+                #[test]
+                fn $story() {
+                    conformance::$story(&$subject);
+                }
+            )*
+        }
+    };
+}
+
+stories!(nftables, Redirected::nft();
+    a_refused_port_costs_nothing_else
+    a_refused_family_costs_the_other_nothing
+    a_sync_that_is_refused_halfway_is_made_good
+    a_change_on_top_of_damage_is_made_good
+    a_clean_up_is_total_and_repeatable
+);
+
+stories!(iptables, Redirected::iptables();
+    a_refused_port_costs_nothing_else
+    a_refused_family_costs_the_other_nothing
+    a_change_on_top_of_damage_is_made_good
+    a_clean_up_is_total_and_repeatable
+);
+
+/// Stands in front of `iptables-restore`. The files say what fails: all of a family, or the rules with a comment.
+const RESTORE: &str = r#"#!/bin/sh
+if [ -e DIRECTORY/family ] && [ "$(cat DIRECTORY/family)" = BASE ]; then
+    cat > /dev/null
+    echo "refused by a test" >&2
+    exit 1
+fi
+if [ -e DIRECTORY/comment ] && [ "$(cat DIRECTORY/base)" = BASE ]; then
+    sed "s|^\(-[AI] .*$(cat DIRECTORY/comment).*\)|\1 --no-such-option|" | NAME "$@"
+    exit
+fi
+exec NAME "$@"
+"#;
+
+fn run(line: &str) -> String {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The backend whose rules redirect traffic.
+enum Rules {
+    Nft(Refusals),
+    /// With programs that can be made to fail.
+    Iptables(TempDir),
+}
+
+struct Redirected {
+    rules: Rules,
+    refused: Arc<Mutex<Option<RefusedPart>>>,
+}
+
+impl Redirected {
+    fn nft() -> Self {
+        Self { rules: Rules::Nft(Refusals::default()), refused: Arc::default() }
+    }
+
+    fn iptables() -> Self {
+        let programs = tempfile::tempdir().unwrap();
+        for base in ["iptables", "ip6tables"] {
+            for suffix in ["", "-save", "-restore"] {
+                let name = format!("{base}-nft{suffix}");
+                let script = match suffix {
+                    "-restore" => RESTORE,
+                    _ => "#!/bin/sh\nexec NAME \"$@\"\n",
+                };
+                let script = script
+                    .replace("DIRECTORY", programs.path().to_str().unwrap())
+                    .replace("BASE", base)
+                    .replace("NAME", &name);
+                let path = programs.path().join(name);
+                fs::write(&path, script).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        Self { rules: Rules::Iptables(programs), refused: Arc::default() }
+    }
+
+    fn beneath(&self) -> Box<dyn Proxier> {
+        match &self.rules {
+            Rules::Nft(refusals) => {
+                let (refusals, refused) = (refusals.clone(), self.refused.clone());
+                let transport = TransportKind::Netlink.open().unwrap();
+                let transport = InterceptingTransport::altering(transport, move |transaction| {
+                    if let Some(part) = &*refused.lock().unwrap() {
+                        spoil(transaction, part);
+                    }
+                    match refusals.is_next_refused() {
+                        true => Err(TransportError::Malformed("refused by a test".to_owned())),
+                        false => Ok(()),
+                    }
+                });
+                let mut config = NftConfig::default();
+                config.table = "switchyard-userspace";
+                Box::new(NftProxier::new(config, Box::new(transport)))
+            }
+            Rules::Iptables(programs) => {
+                let mut config = IptablesConfig::default();
+                config.chains = ChainNaming::Switchyard;
+                config.flavour = Some(Flavour::Nft);
+                config.programs.directory = Some(programs.path().to_owned());
+                Box::new(IptablesProxier::new(config).unwrap())
+            }
+        }
+    }
+}
+
+/// Has what a part adds lead to a chain that is not there, which the kernel refuses.
+fn spoil(transaction: &mut Transaction, part: &RefusedPart) {
+    let nowhere = || Verdict::Goto("nowhere".into());
+    for operation in transaction.operations_mut() {
+        let family = IpFamily::from(operation.table.family);
+        match (part, &mut operation.kind) {
+            (RefusedPart::Port(id), OperationKind::AddElements(_, elements))
+                if id.family == family =>
+            {
+                let comment = id.name.to_string();
+                for element in elements {
+                    if element.comment.as_deref() == Some(&comment) {
+                        element.data = ElementData::Verdict(nowhere());
+                    }
+                }
+            }
+            (RefusedPart::Family(of), OperationKind::AddRule(_, rule)) if *of == family => {
+                *rule = Rule::new([Statement::Verdict(nowhere())]);
+            }
+            (RefusedPart::Family(of), OperationKind::AddElements(set, elements))
+                if *of == family && set.data == SetData::Verdict =>
+            {
+                for element in elements {
+                    element.data = ElementData::Verdict(nowhere());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes the ports of the proxy's sockets from a line, and the names of chains that depend on them.
+fn without_ports(line: &str) -> String {
+    let mut line = line.to_owned();
+    for beginning in ["192.0.0.83 . ", "192.0.0.83:", "fd73:7769:7463::1 . ", "fd73:7769:7463::1]:"]
+    {
+        let parts: Vec<&str> = line.split(beginning).collect();
+        let digits = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+        let rest: Vec<String> = parts[1..].iter().map(|part| digits(part)).collect();
+        line = [&[parts[0].to_owned()], &rest[..]].concat().join(beginning);
+    }
+    let parts: Vec<&str> = line.split("-SEP-").collect();
+    let rest: Vec<&str> = parts[1..].iter().map(|part| part.get(16..).unwrap_or(part)).collect();
+    [&parts[..1], &rest].concat().join("-SEP-")
+}
+
+/// The lines of all tables, each with the blocks that it is in, and with one element each.
+fn tables() -> Vec<String> {
+    let (mut lines, mut table, mut block) = (Vec::new(), String::new(), String::new());
+    for line in run("nft -s list ruleset").lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix(" {") {
+            let is_table = name.starts_with("table ");
+            (if is_table { &mut table } else { &mut block }).replace_range(.., name);
+            if is_table {
+                block.clear();
+            }
+            lines.push(format!("{table} {block}"));
+            continue;
+        }
+        let text = line.trim_start_matches("elements = { ").trim_end_matches([',', ' ', '}']);
+        let has_elements = block.starts_with("map") && !line.contains("flags");
+        let parts: Vec<&str> = if has_elements { text.split(", ").collect() } else { vec![text] };
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        lines.extend(parts.map(|part| format!("{table} {block}: {part}")));
+    }
+    lines
+}
+
+fn saved() -> Vec<String> {
+    let mut lines = Vec::new();
+    for program in ["iptables-nft-save", "ip6tables-nft-save"] {
+        let mut table = String::new();
+        for line in run(program).lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_prefix('*') {
+                Some(name) => table.replace_range(.., name),
+                // The chains of the kernel's own stay when they were used.
+                None if line == "COMMIT" || line.ends_with(" ACCEPT [0:0]") => {}
+                None => lines.push(format!("{program} {table} {line}")),
+            }
+        }
+    }
+    lines
+}
+
+impl Subject for Redirected {
+    type Backend = UserspaceProxier;
+
+    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        test_netns::in_namespace(|| {
+            run("ip link set lo up");
+            work()
+        })
+    }
+
+    fn open(&self) -> UserspaceProxier {
+        let mut config = ForwarderConfig::default();
+        config.threads = Some(1);
+        let both = PerFamily { v4: true, v6: true };
+        let intake = Redirect::open(self.beneath(), both).unwrap();
+        UserspaceProxier::new(Forwarder::start(config).unwrap(), Box::new(intake))
+    }
+
+    fn dump(&self) -> String {
+        let mut lines = match self.rules {
+            Rules::Nft(_) => tables(),
+            Rules::Iptables(_) => saved(),
+        };
+        let addresses = run("ip -brief address");
+        lines.extend(addresses.lines().map(|line| line.replace("UNKNOWN", "").replace(' ', "")));
+        lines.sort_unstable();
+        lines.iter().map(|line| without_ports(line) + "\n").collect()
+    }
+
+    /// Chains that several Services need, and those that wait for their deletion.
+    fn may_remain(&self, line: &str) -> bool {
+        line.contains(" chain ") && (line.contains("lb/") || !line.contains(": "))
+    }
+
+    fn listing(&self) -> String {
+        self.dump()
+    }
+
+    fn add_others(&self) {
+        match self.rules {
+            Rules::Nft(_) => drop(run("nft add table ip theirs")),
+            Rules::Iptables(_) => drop(run("iptables-nft -w -t nat -N THEIRS")),
+        }
+    }
+
+    /// For the stories of monitors, which are those of the backend beneath.
+    fn change_others(&self) {}
+
+    fn damages(&self) -> Vec<Damage> {
+        let command = |line: &'static str| Damage::new(line, "", move || drop(run(line)));
+        let rules = match self.rules {
+            Rules::Nft(_) => "nft delete table ip switchyard-userspace",
+            Rules::Iptables(_) => "iptables-nft -w -t nat -F",
+        };
+        vec![command(rules), command("ip link del switchyard0")]
+    }
+
+    fn refuse(&self, transactions: Range<usize>) {
+        if let Rules::Nft(refusals) = &self.rules {
+            refusals.set(transactions);
+        }
+    }
+
+    fn refused(&self) -> usize {
+        match &self.rules {
+            Rules::Nft(refusals) => refusals.count(),
+            Rules::Iptables(_) => 0,
+        }
+    }
+
+    fn refuse_part(&self, part: Option<&RefusedPart>) {
+        *self.refused.lock().unwrap() = part.cloned();
+        let Rules::Iptables(programs) = &self.rules else { return };
+        for name in ["family", "comment", "base"] {
+            let _ = fs::remove_file(programs.path().join(name));
+        }
+        let base = |family| match family {
+            IpFamily::V4 => "iptables",
+            IpFamily::V6 => "ip6tables",
+        };
+        let write = |name: &str, text: &str| fs::write(programs.path().join(name), text).unwrap();
+        match part {
+            Some(RefusedPart::Port(id)) => {
+                write("base", base(id.family));
+                write("comment", &id.name.to_string());
+            }
+            Some(RefusedPart::Family(family)) => write("family", base(*family)),
+            None => {}
+        }
+    }
+}
