@@ -103,6 +103,7 @@ fn begin<S: Subject>(
             // Another program removes everything.
             let mut other = subject.open();
             proxy.runtime.block_on(other.clean_up()).expect("a clean-up");
+            proxy.apply([dual(54)]);
             proxy.tracker.request_comparison();
         }
     }
