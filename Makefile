@@ -204,7 +204,7 @@ QUICK_CASES = sctp addresses::mixed-families affinity::same-endpoint changes::ud
 test-vm-quick: CASES = $(QUICK_CASES)
 test-vm-quick: test-vm
 
-# Ipvs mode on a kernel with IPVS: the tests of its crates and of the rig, and packet cases about what IPVS
+# Ipvs mode on a kernel with IPVS: the tests of its crates, the kit's among them, and of the rig, and packet cases about what IPVS
 # and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
 # is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
@@ -228,7 +228,7 @@ COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 test-ipvs: export SWITCHYARD_BACKENDS = ipvs,ipvs-nft
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
-test-ipvs: export VM_SECONDS ?= 1200
+test-ipvs: export VM_SECONDS ?= 1800
 test-ipvs:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	$(CARGO) build --workspace --bins --tests
@@ -242,6 +242,8 @@ test-ipvs:
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
+	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --lib -- \
+		kernel_tests::conformance kernel_tests::families
 	TESTS_OF="$(IPVS_CRATES)" $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --tests
 	$(VM) $(CURDIR)/testing/vm/tests.sh run $(IPVS_TESTS)
 

@@ -2,17 +2,7 @@
 
 use switchyard_core::testing::conformance;
 
-use super::subject::IpvsSubject;
-
-/// Skips the test on kernels without IPVS.
-macro_rules! on_ipvs {
-    ($subject:expr) => {
-        match $subject {
-            Some(subject) => subject,
-            None => return test_netns::skipped("no IPVS in this kernel"),
-        }
-    };
-}
+use super::{on_ipvs, subject::IpvsSubject};
 
 switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()), without a monitor);
 
@@ -28,11 +18,6 @@ mod iptables {
     #[test]
     fn damage_is_repaired_and_named() {
         conformance::damage_is_repaired_and_named(&on_ipvs!(IpvsSubject::iptables()));
-    }
-
-    #[test]
-    fn a_refused_port_costs_nothing_else() {
-        conformance::a_refused_port_costs_nothing_else(&on_ipvs!(IpvsSubject::iptables()));
     }
 
     #[test]

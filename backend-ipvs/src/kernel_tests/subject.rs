@@ -166,6 +166,7 @@ fn tables() -> Vec<String> {
         match line.strip_suffix(" {") {
             Some(name) if name.starts_with("table ") => {
                 name.clone_into(&mut table);
+                block.clear();
                 lines.push(table.clone());
             }
             Some(name) => {
@@ -307,11 +308,10 @@ impl Subject for IpvsSubject {
             }),
             ipvs("a virtual server is altered", "server TCP 10.96.0.1:80 was missing", |batch| {
                 let (selector, scheduler) = (web(), "sh".to_owned());
-                let (flags, timeout, netmask) = (0, 0, u32::MAX);
+                let (flags, timeout, netmask) = (VirtualServer::PERSISTENT, 5, u32::MAX);
                 batch.edit_server(&VirtualServer { selector, scheduler, flags, timeout, netmask });
-            }),
-            ipvs("a real server has another weight", "server TCP 10.96.0.1:80 was", |batch| {
                 batch.edit_real(&web(), &RealServer::new(([10, 244, 0, 1], 80).into(), 5));
+                batch.delete_real(&web(), ([10, 244, 0, 2], 80).into());
             }),
             ipvs("a virtual server is added", "server TCP 10.96.9.9:80 was", |batch| {
                 let ip = IpAddr::from([10, 96, 9, 9]);

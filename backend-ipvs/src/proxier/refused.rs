@@ -235,3 +235,162 @@ fn owners<T>(
     }
     owners
 }
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::{
+        config::NodeConfig,
+        model::Protocol,
+        testing::{NODE, conformance::cluster, endpoint, service, slice},
+        track::Tracker,
+    };
+    use switchyard_xtables::ToolError;
+
+    use super::*;
+    use crate::{
+        filter::xtables::XtablesError,
+        layout::servers::{self, Server},
+    };
+
+    const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
+
+    fn tracker() -> Tracker {
+        let mut tracker = Tracker::new(NodeConfig::new(NODE));
+        let local = service("local", "10.96.0.7")
+            .set("spec.type", "LoadBalancer")
+            .set("spec.externalTrafficPolicy", "Local")
+            .set("spec.healthCheckNodePort", 30_000)
+            .port("http", "TCP", 80)
+            .ingress("192.0.2.7");
+        let endpoints =
+            slice("local", "a").port("http", "TCP", 80).endpoint(endpoint("10.244.0.7", NODE));
+        for event in cluster().into_iter().chain([local.apply(), endpoints.apply()]) {
+            assert_eq!(tracker.apply(event), []);
+        }
+        tracker.resolve();
+        tracker
+    }
+
+    fn context(state: &State) -> Context<'_> {
+        Context { node: &state.node, scheduler: Scheduler::RoundRobin, missing: &[] }
+    }
+
+    fn ports(parts: &RefusedParts) -> Vec<String> {
+        parts.ports.iter().map(|skipped| skipped.port.to_string()).collect()
+    }
+
+    fn error() -> SyncError {
+        SyncError::NoScheduler(Scheduler::Maglev)
+    }
+
+    /// The answer of the kernel to the addition of a virtual server of `dual`.
+    fn added(family: IpFamily, errno: i32) -> Refused {
+        let tracker = tracker();
+        let state = tracker.state();
+        let is_dual = |port: &&ResolvedPort| {
+            port.id.family == family && &*port.id.name.service.name == "dual"
+        };
+        let port = state.service_ports.values().find(is_dual).unwrap();
+        let mut found: Option<(Selector, Server)> = None;
+        servers::of_port(port, &context(state), |selector, server| {
+            found = Some((selector, server))
+        });
+        let (selector, server) = found.unwrap();
+        let step = Step { selector, action: Action::AddServer(server.scheduler) };
+        let mut refused = Refused::default();
+        refused.command(Some(&port.id), step, Refusal { index: 0, errno }, &[]);
+        refused
+    }
+
+    type ResolvedPort = std::sync::Arc<switchyard_core::state::ResolvedServicePort>;
+
+    #[test]
+    fn a_virtual_server_is_a_service_ports_unless_all_of_ipv6_is_missing() {
+        let (_, parts) = added(IpFamily::V6, libc::EINVAL).into_error(&BOTH).unwrap();
+        assert_eq!(ports(&parts), ["ns/dual:dns (UDP, IPv6)"]);
+        assert_eq!(parts.families, PerFamily::default());
+        for errno in [libc::EAFNOSUPPORT, libc::EACCES] {
+            let (_, parts) = added(IpFamily::V6, errno).into_error(&BOTH).unwrap();
+            assert!(ports(&parts).is_empty() && parts.families.v6.is_some(), "{parts:?}");
+            // Nothing else is programmed.
+            let v6 = PerFamily { v4: false, v6: true };
+            assert!(added(IpFamily::V6, errno).into_error(&v6).unwrap().1.is_empty());
+            let (_, parts) = added(IpFamily::V4, errno).into_error(&BOTH).unwrap();
+            assert_eq!(ports(&parts), ["ns/dual:dns (UDP, IPv4)"]);
+        }
+    }
+
+    #[test]
+    fn a_missing_scheduler_is_replaced_unless_there_is_none() {
+        let refused = added(IpFamily::V4, libc::ENOENT);
+        assert!(refused.missing.is_empty(), "there is nothing in place of rr");
+        assert!(refused.into_error(&BOTH).unwrap().0.to_string().contains("ip_vs_rr"));
+        let tracker = tracker();
+        let id = tracker.state().service_ports.keys().next().unwrap();
+        let ip = IpAddr::from([10, 96, 0, 1]);
+        let selector = Selector::Address { protocol: 6, ip, port: 80 };
+        let step = Step { selector, action: Action::EditServer(Scheduler::Maglev) };
+        let mut refused = Refused::default();
+        let refusal = Refusal { index: 0, errno: libc::ENOENT };
+        refused.command(Some(id), step, refusal, &[]);
+        assert_eq!(refused.missing, [Scheduler::Maglev]);
+        assert!(!refused.is_empty() && refused.into_error(&BOTH).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_deleted_concerns_nobody() {
+        let tracker = tracker();
+        let id = tracker.state().service_ports.keys().next().unwrap();
+        let ip = IpAddr::from([10, 96, 0, 1]);
+        let selector = Selector::Address { protocol: 6, ip, port: 80 };
+        let step = Step { selector, action: Action::DeleteServer };
+        let mut refused = Refused::default();
+        refused.command(Some(id), step, Refusal { index: 0, errno: libc::ENOMEM }, &[]);
+        assert_eq!(refused.leftovers.len(), 1);
+        assert!(!refused.is_empty() && refused.into_error(&BOTH).is_none());
+    }
+
+    #[test]
+    fn entries_and_addresses_are_those_of_service_ports() {
+        let tracker = tracker();
+        let state = tracker.state();
+        let ip = IpAddr::from([10, 96, 0, 1]);
+        let protocol = Protocol::Tcp.number();
+        let entry = |port| Entry::IpPort { ip, protocol, port };
+        let v4 = IpFamily::V4;
+        let needs = [
+            (need((v4, Set::ClusterIp, entry(80))), error()),
+            (need((v4, Set::ClusterIp, entry(81))), error()),
+            (need((v4, Set::Bound, Entry::Ip([10, 96, 0, 5].into()))), error()),
+        ];
+        let mut refused = Refused::default();
+        refused.needs(needs.into_iter().collect(), state, &context(state), v4);
+        assert_eq!(refused.leftovers.len(), 1, "nobody has the port 81");
+        let (_, parts) = refused.into_error(&BOTH).unwrap();
+        assert_eq!(ports(&parts), ["ns/idle:http (TCP, IPv4)", "ns/web:http (TCP, IPv4)"]);
+    }
+
+    #[test]
+    fn a_rule_is_that_of_a_service_port_or_the_familys() {
+        let tracker = tracker();
+        let state = tracker.state();
+        let none = Exceptions::default();
+        let family = IpFamily::V4;
+        let inputs = RuleInputs { family, mark: 1, node: &state.node, exceptions: &none };
+        let refused = |text: &str| {
+            let (program, message) = ("iptables-restore".to_owned(), "no".to_owned());
+            let error = ToolError::Refused { program, line: 1, text: text.to_owned(), message };
+            let mut refused = Refused::default();
+            let error = FilterError::from(XtablesError::from(error));
+            refused.filter(error, state, &context(state), &inputs, &BTreeSet::new());
+            refused.into_error(&BOTH).unwrap().1
+        };
+        let all = Exceptions::of_ports(ports_of(state, family), &BTreeSet::new());
+        let rules = rules::of_services(&RuleInputs { exceptions: &all, ..inputs });
+        let parts = refused(&format!("-A SWITCHYARD-DETOURS {}", rules[0]));
+        assert_eq!(ports(&parts), ["ns/local:http (TCP, IPv4)"]);
+        assert_eq!(parts.families, PerFamily::default());
+        let parts = refused("-A KUBE-SERVICES -j KUBE-NODE-PORT");
+        assert!(ports(&parts).is_empty() && parts.families.v4.is_some());
+    }
+}
