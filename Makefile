@@ -228,7 +228,7 @@ COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 test-ipvs: export SWITCHYARD_BACKENDS = ipvs,ipvs-nft
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
-test-ipvs: export VM_SECONDS ?= 1800
+test-ipvs: export VM_SECONDS ?= 2400
 test-ipvs:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	$(CARGO) build --workspace --bins --tests

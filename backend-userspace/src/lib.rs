@@ -19,7 +19,7 @@
 mod backend;
 mod config;
 mod intake;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod kernel_tests;
 mod node_ports;
 mod proxier;
