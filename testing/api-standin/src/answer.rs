@@ -1,7 +1,7 @@
 //! Answers: bodies and the API's `Status` errors.
 
 use std::{
-    convert::Infallible,
+    io,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -16,14 +16,18 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// A body that another task writes. Chunks appear on the wire as they are sent.
-pub(crate) struct StreamedBody(Receiver<Bytes>);
+pub(crate) struct StreamedBody {
+    chunks: Receiver<Bytes>,
+    /// Whether the connection breaks where the body would end.
+    breaks: bool,
+}
 
 impl StreamedBody {
     /// Returns a body and the sender that writes it. The body ends when the sender is dropped; the
     /// sender fails when the client is gone.
     pub(crate) fn new() -> (Sender<Bytes>, Self) {
         let (sender, receiver) = mpsc::channel(8);
-        (sender, Self(receiver))
+        (sender, Self { chunks: receiver, breaks: false })
     }
 
     /// Returns a body that is complete.
@@ -33,17 +37,26 @@ impl StreamedBody {
         let _ = sender.try_send(bytes);
         body
     }
+
+    /// Returns a body without anything, in whose place the connection breaks.
+    pub(crate) fn broken() -> Self {
+        Self { breaks: true, ..Self::new().1 }
+    }
 }
 
 impl Body for StreamedBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let breaks = self.breaks;
+        self.chunks.poll_recv(context).map(|chunk| match chunk {
+            Some(bytes) => Some(Ok(Frame::data(bytes))),
+            None => breaks.then(|| Err(io::ErrorKind::ConnectionAborted.into())),
+        })
     }
 }
 

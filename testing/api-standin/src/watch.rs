@@ -54,6 +54,9 @@ pub(crate) fn watch(
 ) -> Result<Response<StreamedBody>, Status> {
     let wants_bookmarks = query.is_true("allowWatchBookmarks");
     let start = start(store, faults, query, wants_bookmarks)?;
+    if matches!(start, Start::Objects { marked: true }) && faults.breaks_streamed_lists() {
+        return Ok(json_answer(StatusCode::OK, StreamedBody::broken()));
+    }
     let limit = query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let (sender, body) = StreamedBody::new();
     let watch = Watch {
@@ -137,11 +140,6 @@ impl Watch {
                     return self.send("ERROR", &status.to_json()).await;
                 }
                 version
-            }
-            Start::Objects { marked: true } | Start::TooLarge { .. }
-                if !self.faults.supports_progress_requests() =>
-            {
-                return self.send("ERROR", &Status::no_progress_requests().to_json()).await;
             }
             Start::Objects { marked: true } | Start::TooLarge { .. }
                 if !self.faults.supports_progress_requests() =>

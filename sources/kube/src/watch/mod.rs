@@ -44,7 +44,8 @@ const PAGE_SIZE: u32 = 500;
 const EARLY: Duration = Duration::from_secs(1);
 /// After so many failures in a row of lists that are not streamed, the list is streamed again.
 const MAX_LIST_FAILURES: u32 = 3;
-/// After so many errors of the server (5xx) in a row, a list is no longer streamed.
+/// After so many failures of streamed lists, the next list is not streamed. Answers that the server is
+/// overloaded do not count.
 const MAX_STREAM_ERRORS: u32 = 5;
 /// After so many watches in a row that were silent from the start, the version is given up.
 const MAX_SILENT: u32 = 2;
@@ -160,21 +161,29 @@ impl<T: DecodableObject> Watch<T> {
         })
     }
 
-    /// Has the list asked for without a stream if the failure is about streaming. A server that is
-    /// overloaded or cannot be reached is asked for a stream again, as by client-go: other lists are a
-    /// greater load. Only errors of the server that do not end may come from streaming after all.
+    /// Has the list asked for without a stream if the failure is about streaming, or if streams have failed
+    /// too often in whatever way: behind a proxy that passes no streams on, connections break, or answers
+    /// do not come. A server that is overloaded (429) is asked for a stream again, as by client-go: other
+    /// lists are a greater load.
+    ///
+    /// An outage counts, too, but pins nothing: without a server, the two ways take turns
+    /// ([`Watch::recover_list`]), and after the outage some nodes read one list from the server's cache.
+    /// From the first watch on, lists are streamed again.
     fn recover_stream(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
         if failure.code() == 410 {
             self.least = None;
         }
-        self.failures = if failure.code() >= 500 { self.failures + 1 } else { 0 };
         if failure.is_about_streaming() {
             debug!(%kind, err = %Chain(failure), "Streamed list failed; listing without a stream");
             self.change_way(false);
             return None;
         }
+        if failure.code() != 429 {
+            self.failures += 1;
+        }
         if self.failures >= MAX_STREAM_ERRORS {
+            info!(%kind, failures = self.failures, "Streamed lists fail; listing without a stream");
             self.change_way(false);
         }
         self.log_and_wait(failure)
@@ -259,6 +268,7 @@ impl<T: DecodableObject> Watch<T> {
             }
         };
         self.version = Some(version);
+        self.failures = 0;
         self.replace(collected).await?;
         self.follow(events).await
     }

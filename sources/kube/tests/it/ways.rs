@@ -30,6 +30,10 @@ enum Reply {
     Ends,
     /// A stream that brings nothing and does not end.
     Silent,
+    /// A stream whose connection breaks.
+    Broken,
+    /// A list without objects, of version 7.
+    List,
     /// No connection.
     Refused,
     /// No answer.
@@ -40,6 +44,8 @@ enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Stream,
+    /// A watch from a version on.
+    Watch,
     /// The list of the server's cache.
     Cached,
     /// The newest list, in pages.
@@ -63,13 +69,20 @@ impl Reply {
                 let event = json!({"type": "ERROR", "object": status(code, seconds)});
                 (200, format!("{event}\n"))
             }
-            Self::Ends | Self::Silent => (200, String::new()),
+            Self::Ends | Self::Silent | Self::Broken => (200, String::new()),
+            Self::List => {
+                (200, json!({"metadata": {"resourceVersion": "7"}, "items": []}).to_string())
+            }
             Self::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
             Self::None => future::pending().await,
         };
         let frames = stream::iter([Ok(Frame::data(text.into()))]);
         let body = match self {
             Self::Silent => StreamBody::new(frames.chain(stream::pending())).boxed_unsync(),
+            Self::Broken => {
+                let error = io::Error::from(io::ErrorKind::ConnectionReset);
+                StreamBody::new(frames.chain(stream::iter([Err(error.into())]))).boxed_unsync()
+            }
             _ => StreamBody::new(frames).boxed_unsync(),
         };
         Ok(Response::builder().status(code).body(body)?)
@@ -84,6 +97,7 @@ async fn requests_after(replies: &[Reply]) -> Vec<(Way, Duration)> {
     let serve = Arc::new(Mutex::new(move |query: &str| {
         let way = match query {
             query if query.contains("sendInitialEvents=true") => Way::Stream,
+            query if query.contains("watch=true") => Way::Watch,
             query if query.contains("resourceVersion=0") => Way::Cached,
             _ => Way::Newest,
         };
@@ -152,23 +166,45 @@ async fn a_list_is_streamed_until_the_server_shows_that_streaming_fails() {
     }
 }
 
+fn ways(requests: &[(Way, Duration)]) -> Vec<Way> {
+    requests.iter().map(|(way, _)| *way).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_list_that_fails_is_not_asked_for_in_one_way_for_ever() {
+    use Reply::{Broken, Error, None, Refused, Status};
     use Way::{Cached, Stream};
-    let requests = requests_after(&[Reply::Status(500, 0); 8]).await;
-    let ways: Vec<_> = requests.iter().map(|(way, _)| *way).collect();
-    assert_eq!(
-        ways,
-        [Stream, Stream, Stream, Stream, Stream, Cached, Cached, Cached, Stream],
-        "{requests:?}"
-    );
-    // The pauses grow, and nothing is asked for in between.
-    assert!(requests[5].1 > Duration::from_secs(10), "{requests:?}");
-    // What a server that is overloaded or away cannot answer, it is not asked for otherwise.
-    for reply in [Reply::Status(429, 0), Reply::Refused, Reply::None] {
+    let turns = [Stream, Stream, Stream, Stream, Stream, Cached, Cached, Cached, Stream];
+    // None of them for the reason that lists are streamed, as far as can be known.
+    for reply in [Status(500, 0), Status(503, 1), Status(401, 0), Refused, Broken, None] {
+        let requests = requests_after(&[reply; 8]).await;
+        assert_eq!(ways(&requests), turns, "{reply:?}: {requests:?}");
+        // The pauses grow, and nothing is asked for in between.
+        let least = if matches!(reply, None) { 30 } else { 10 };
+        assert!(requests[5].1 > Duration::from_secs(least), "{reply:?}: {requests:?}");
+    }
+    // Also in any order, between which a server that is overloaded changes nothing.
+    let replies =
+        [Error(503, 1), Status(500, 0), Status(429, 0), None, Error(429, 0), Broken, Refused];
+    let requests = requests_after(&replies).await;
+    let last = [Stream, Stream, Stream, Stream, Stream, Stream, Stream, Cached];
+    assert_eq!(ways(&requests), last, "{requests:?}");
+    // What a server that is overloaded cannot answer, it is not asked for otherwise.
+    for reply in [Status(429, 0), Error(429, 0)] {
         let requests = requests_after(&[reply; 20]).await;
         assert!(requests.iter().all(|(way, _)| *way == Stream), "{reply:?}: {requests:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_are_streamed_again_after_an_outage() {
+    use Reply::{Error, List, Refused, Silent};
+    use Way::{Cached, Stream, Watch};
+    // The server is back when it is asked for a list without a stream, and later forgets the version.
+    let outage = [[Refused; 5].as_slice(), &[List, Error(410, 0), Refused, Silent]].concat();
+    let requests = requests_after(&outage).await;
+    assert_eq!(ways(&requests)[..5], [Stream; 5], "{requests:?}");
+    assert_eq!(ways(&requests)[5..9], [Cached, Watch, Stream, Stream], "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +213,6 @@ async fn a_list_that_the_cache_cannot_answer_is_asked_for_as_the_newest() {
     for (code, next) in [(410, Newest), (504, Newest), (400, Newest), (429, Cached), (500, Cached)]
     {
         let requests = requests_after(&[Reply::Status(422, 0), Reply::Status(code, 1)]).await;
-        let ways: Vec<_> = requests.iter().map(|(way, _)| *way).collect();
-        assert_eq!(ways, [Stream, Cached, next], "{code}");
+        assert_eq!(ways(&requests), [Stream, Cached, next], "{code}");
     }
 }
