@@ -28,7 +28,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     }
     if flags.is_on("init-only") {
         if let Some(backend) = backends::get(&backends, chosen.mode) {
-            backend.prepare(&settings.node)?;
+            localhost::prepare(&**backend, &settings.node)?;
         }
         tracing::info!(mode = %settings.backend.mode, "The node is ready");
         return Ok(());

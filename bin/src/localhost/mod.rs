@@ -10,7 +10,12 @@ pub mod sockets;
 
 use std::{convert::Infallible, time::Duration};
 
-use switchyard_core::{config::NodeConfig, error::Chain, proxier::Backend, runner::Input};
+use switchyard_core::{
+    config::NodeConfig,
+    error::Chain,
+    proxier::{Backend, ProxierError},
+    runner::Input,
+};
 use switchyard_interfaces::routes_localnet;
 use tokio::{
     sync::{mpsc::Sender, watch},
@@ -33,6 +38,22 @@ pub fn check(backend: &dyn Backend, node: &mut NodeConfig) {
         );
         node.localhost_node_ports = false;
     }
+}
+
+/// Has the backend prepare the node for a program without its privileges (`--init-only`). Where the rules
+/// cannot be written that keep other hosts from loopback addresses, the setting is left as it is, with a
+/// warning: [`check`] then finds out what localhost comes to.
+///
+/// # Errors
+/// If the kernel's parameters cannot be set.
+pub fn prepare(backend: &dyn Backend, node: &NodeConfig) -> Result<(), ProxierError> {
+    let Err(error) = backend.prepare(node) else { return Ok(()) };
+    // A backend that serves localhost prepares nothing else, and what it could not do is the rules.
+    if !node.serves_localhost() || backend.is_prepared(node).is_err() {
+        return Err(error);
+    }
+    tracing::warn!(err = %Chain(&error), "The node is not prepared for node ports on localhost");
+    Ok(())
 }
 
 /// Has the engine compare everything, and so make the setting, whenever another program has switched it off.

@@ -172,6 +172,8 @@ fn check_pod(pod: &PodSpec) {
     for init in pod.init_containers.iter().flatten() {
         assert!(init.args.as_ref().unwrap().iter().any(|argument| argument == "--init-only"));
         assert_eq!(init.image, proxy.image);
+        // It runs the same programs.
+        assert_eq!(init.volume_mounts, proxy.volume_mounts);
     }
     // A rollout goes on when a pod is ready, and must not end because a node is being removed.
     for (probe, path) in [(&proxy.liveness_probe, "/livez"), (&proxy.readiness_probe, "/readyz")] {
@@ -318,6 +320,20 @@ fn the_chart_has_the_same_probes() {
     assert_eq!(probes("helm/switchyard/templates/daemonset.yaml"), of_base);
 }
 
+#[test]
+fn the_charts_containers_have_the_same_mounts() {
+    let template = deploy("helm/switchyard/templates/daemonset.yaml");
+    let text = fs::read_to_string(template).unwrap();
+    let mounts: Vec<Vec<&str>> = text
+        .split("          volumeMounts:\n")
+        .skip(1)
+        .map(|rest| rest.lines().take_while(|line| line.starts_with("            ")).collect())
+        .collect();
+    let [init, proxy] = &mounts[..] else { panic!("two containers: {mounts:?}") };
+    assert_eq!(init, proxy);
+    assert!(proxy.iter().any(|line| line.contains("/run/xtables.lock")), "{proxy:?}");
+}
+
 /// What a program that renders prints, if it is installed.
 fn rendered(program: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     let Ok(Output { status, stdout, stderr }) = Command::new(program).args(arguments).output()
@@ -347,6 +363,7 @@ fn what_helm_makes_fits_together() {
     for settings in [
         "apiServer=https://10.0.0.1:6443",
         "apiServer=https://10.0.0.1:6443,privileged=true,config.mode=iptables,setSysctls=false",
+        "apiServer=https://10.0.0.1:6443,privileged=true,config.mode=iptables",
         "existingConfigMap=kube-proxy,serviceAccount.existing=kube-proxy,extraArgs={--v=4}",
     ] {
         let arguments =

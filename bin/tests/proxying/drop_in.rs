@@ -213,6 +213,35 @@ fn preparing_the_node_is_all_that_init_only_does() {
     }
 }
 
+/// The rules that guard loopback addresses cannot be written, since another program has a chain of that
+/// name: the setting is not made, and all else is.
+#[test]
+fn init_only_does_without_localhost() {
+    let namespace = Namespace::new();
+    let directory = node();
+    let chain = "add table ip kube-proxy; add chain ip kube-proxy loopback-guard \
+                 { type filter hook output priority 0; }";
+    namespace.0.output("nft", &[chain], "").unwrap();
+    let all = [
+        "--init-only",
+        "--proxy-mode=nftables",
+        "--nodeport-addresses=primary,localhost",
+        "--conntrack-max-per-core=0",
+        "--conntrack-udp-timeout=77s",
+    ];
+    let output =
+        kube_proxy(&namespace, directory.path(), &all.map(str::to_owned)).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(log.contains("\"The node is not prepared for node ports on localhost\" err="), "{log}");
+    let read = |name: &str| {
+        let path = format!("/proc/sys/net/{name}");
+        namespace.0.output("cat", &[&path], "").unwrap().trim().to_owned()
+    };
+    assert_eq!(read("ipv4/conf/all/route_localnet"), "0");
+    assert_eq!(read("netfilter/nf_conntrack_udp_timeout"), "77");
+}
+
 #[test]
 fn a_limit_that_cannot_be_set_is_an_error() {
     let namespace = Namespace::new();
