@@ -106,6 +106,7 @@ pub fn run(
     chosen: Chosen,
 ) -> Result<Infallible, RunError> {
     let config = &loaded.config;
+    let chosen_mode = chosen.mode;
     let backend = backends::get(backends, chosen.mode).ok_or(RunError::NoBackend)?;
     let supported = chosen.support.families;
     let families: Vec<IpFamily> =
@@ -209,7 +210,7 @@ pub fn run(
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
-            never = localhost::watch(current_config, inputs) => match never {},
+            never = localhost::watch(chosen_mode, current_config, inputs) => match never {},
             never = localhost => match never {},
         }
     });

@@ -13,7 +13,7 @@ use std::{convert::Infallible, time::Duration};
 use switchyard_core::{
     config::NodeConfig,
     error::Chain,
-    proxier::{Backend, ProxierError},
+    proxier::{Backend, Mode, ProxierError},
     runner::Input,
 };
 use switchyard_interfaces::routes_localnet;
@@ -57,17 +57,62 @@ pub fn prepare(backend: &dyn Backend, node: &NodeConfig) -> Result<(), ProxierEr
 }
 
 /// Has the engine compare everything, and so make the setting, whenever another program has switched it off.
-pub async fn watch(node: watch::Receiver<NodeConfig>, engine: Sender<Input>) -> Infallible {
-    let mut was_on = true;
+/// Logs whether node ports are served on IPv4's localhost, whenever that changes.
+pub async fn watch(
+    mode: Mode,
+    node: watch::Receiver<NodeConfig>,
+    engine: Sender<Input>,
+) -> Infallible {
+    let mut before = Localhost::Unasked;
     loop {
         time::sleep(PERIOD).await;
-        let is_served = node.borrow().serves_localhost();
-        let is_on = !is_served || routes_localnet();
-        // Once: where the setting cannot be made, the log has an error.
-        if was_on && !is_on {
+        let now = Localhost::of(&node.borrow());
+        if now == before {
+            continue;
+        }
+        // Traffic of userspace mode may reach its sockets without the setting.
+        if mode != Mode::USERSPACE {
+            now.log();
+        }
+        // Once: the setting is not made where it cannot be written, nor where the backend does not see
+        // whether its rules keep other hosts out.
+        if now == Localhost::NotRouted {
             // The program ends by itself when the engine has ended.
             let _ = engine.send(Input::Compare).await;
         }
-        was_on = is_on;
+        before = now;
+    }
+}
+
+/// What node ports on loopback addresses of IPv4 come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Localhost {
+    /// The configuration serves none, or [`check`] has left them out.
+    Unasked,
+    /// The setting is on.
+    Routed,
+    /// The setting is off.
+    NotRouted,
+}
+
+impl Localhost {
+    fn of(node: &NodeConfig) -> Self {
+        match node.serves_localhost() {
+            false => Self::Unasked,
+            true if routes_localnet() => Self::Routed,
+            true => Self::NotRouted,
+        }
+    }
+
+    fn log(self) {
+        match self {
+            Self::Unasked => tracing::info!("Node ports are no longer served on 127.0.0.1"),
+            Self::Routed => {
+                tracing::info!("Node ports are served on 127.0.0.1, by rules and route_localnet");
+            }
+            Self::NotRouted => {
+                tracing::info!("Node ports are not served on 127.0.0.1: route_localnet is off");
+            }
+        }
     }
 }

@@ -59,14 +59,21 @@ pub async fn serve(
     metrics: Arc<Metrics>,
 ) -> Infallible {
     let mut sockets = LoopbackNodePorts::default();
+    let mut switch = Switch::Off;
     let mut reported = Reported::default();
     let mut retry = time::interval(RETRY);
     loop {
-        if !*is_on.borrow_and_update() {
-            sockets.switch_off();
-        } else if let Err(error) = sockets.switch_on() {
-            tracing::error!(err = %Chain(&error), "Node ports are not served on [::1]");
-        }
+        let now = match *is_on.borrow_and_update() {
+            false => {
+                sockets.switch_off();
+                Switch::Off
+            }
+            true => match sockets.switch_on() {
+                Ok(()) => Switch::On,
+                Err(error) => Switch::Failed(Chain(&error).to_string()),
+            },
+        };
+        switch.change(now);
         reported.report(&sockets, &metrics);
         tokio::select! {
             changed = changes.recv() => match changed {
@@ -78,6 +85,33 @@ pub async fn serve(
             },
             _ = retry.tick() => sockets.retry(),
         }
+    }
+}
+
+/// Whether there are sockets.
+#[derive(Debug, PartialEq, Eq)]
+enum Switch {
+    Off,
+    On,
+    /// They should be there, but for this reason.
+    Failed(String),
+}
+
+impl Switch {
+    /// Logs a change, and returns whether there is one. A failure comes back in each turn.
+    fn change(&mut self, now: Self) -> bool {
+        let changes = *self != now;
+        if changes {
+            match &now {
+                Self::Off => tracing::info!("Node ports are no longer served on [::1]"),
+                Self::On => tracing::info!("Node ports are served on [::1], by sockets"),
+                Self::Failed(why) => {
+                    tracing::error!(err = why, "Node ports are not served on [::1]");
+                }
+            }
+            *self = now;
+        }
+        changes
     }
 }
 
@@ -107,5 +141,27 @@ impl Reported {
             failed.insert(port);
         }
         self.failed = failed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Switch;
+
+    #[test]
+    fn the_sockets_are_logged_when_something_changes() {
+        let mut switch = Switch::Off;
+        let failed = |why: &str| Switch::Failed(why.to_owned());
+        for (now, changes) in [
+            (Switch::Off, false),
+            (failed("no threads"), true),
+            (failed("no threads"), false),
+            (failed("no files"), true),
+            (Switch::On, true),
+            (Switch::On, false),
+            (Switch::Off, true),
+        ] {
+            assert_eq!(switch.change(now), changes, "{switch:?}");
+        }
     }
 }

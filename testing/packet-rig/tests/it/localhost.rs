@@ -135,7 +135,35 @@ fn the_kernels_setting_is_kept() {
             thread::sleep(Duration::from_millis(100));
         }
         rig.check(&served()).unwrap();
+        // Each change is in the log, once.
+        let log = || rig.proxy.log();
+        let is_logged = || log().rfind(ROUTED) > log().find(NOT_ROUTED);
+        until("the log names both", || log().contains(NOT_ROUTED) && is_logged());
+        assert_eq!(log().matches(NOT_ROUTED).count(), 1, "{backend}: {}", log());
     }
+}
+
+/// What the log has of localhost.
+const ROUTED: &str = "Node ports are served on 127.0.0.1, by rules and route_localnet";
+const NOT_ROUTED: &str = "Node ports are not served on 127.0.0.1: route_localnet is off";
+
+/// Another program's rule keeps iptables mode from seeing whether other hosts are kept from loopback
+/// addresses, so that the setting is not made.
+#[test]
+fn localhost_that_cannot_be_guarded_is_logged() {
+    if !backends().any(|backend| backend == "iptables") {
+        return;
+    }
+    let mut rig = prepare("iptables", "nodePortAddresses: [primary, localhost]\n");
+    let node = rig.place("node-1").unwrap().namespace.clone();
+    let rule = "add table ip nat; \
+                add chain ip nat POSTROUTING { type nat hook postrouting priority 100; }; \
+                add rule ip nat POSTROUTING ip saddr { 10.1.0.0/16, 10.2.0.0/16 } masquerade";
+    node.output("nft", &[rule], "").unwrap();
+    rig.start_again().unwrap();
+    until("localhost is in the log", || rig.proxy.log().contains(NOT_ROUTED));
+    assert!(!rig.proxy.log().contains(ROUTED), "{}", rig.proxy.log());
+    assert_eq!(setting(&rig), "0");
 }
 
 /// A host in the same network that reaches 127.0.0.1 by way of the node, and has a loopback address.
@@ -331,4 +359,7 @@ endpoints: [{addresses: ["fd00:10:244:2::10"], nodeName: node-2}]
     rig.check(&served).unwrap();
     let log = rig.proxy.log();
     assert_eq!(log.matches("A node port is not served on [::1]").count(), 1, "{log}");
+    // Since the second start, which wrote into the same log.
+    let [on, off] = ["are served on [::1], by sockets", "are no longer served on [::1]"];
+    assert_eq!((log.matches(on).count(), log.matches(off).count()), (2, 1), "{log}");
 }
