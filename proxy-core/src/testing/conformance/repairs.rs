@@ -15,6 +15,8 @@ pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
     subject.in_namespace(|| {
         let mut proxy = start(subject, node_config());
         proxy.sync(cluster());
+        let undisturbed = proxy.full();
+        assert!(undisturbed.drift.is_none(), "{undisturbed:?}");
         for damage in subject.damages() {
             let (name, good) = (&damage.name, subject.listing());
             damage.inflict();
@@ -23,7 +25,7 @@ pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
             assert!(report.added + report.removed > 0, "{name}: {report:?}");
             let alone = report.drift;
             let is_named = alone.examples.iter().any(|text| text.contains(damage.drift));
-            assert!(is_named, "{name}: {alone:?}");
+            assert!(is_named && alone.objects > 0, "{name}: {alone:?}");
             assert_eq!(subject.listing(), good, "{name}");
             let again = proxy.full();
             assert!(again.drift.is_none() && again.bytes == 0, "{name}: {again:?}");

@@ -50,25 +50,39 @@ impl Story {
             })
     }
 
-    /// Replays the story. Another program's damage is followed by a comparison, and found there;
-    /// otherwise nothing is found. The last sync succeeds.
+    /// Replays the story. Another program's damage is followed by a comparison: at the same time as an event,
+    /// which may explain what is found, or alone, and then the damage is reported. Otherwise nothing is
+    /// reported. The last sync succeeds.
     pub fn replay<S: Subject>(&self, subject: &S, node: &mut Stepped<S::Backend>) {
         let damages = subject.damages();
         let damages: Vec<_> = damages.iter().filter(|damage| damage.fits_any_state).collect();
         // Whether other programs have left the kernel alone since it was compared.
         let (mut has_synced, mut is_meddled) = (false, false);
+        // Whether the last sync succeeded, so that it is known what the kernel should hold.
+        let mut is_sure = false;
         for (i, event) in self.events.iter().enumerate() {
+            let meddled = self.meddled.get(&i).filter(|_| has_synced && !is_meddled);
+            let damage = meddled.map(|number| &damages[number % damages.len()]);
+            let is_alone = is_sure && meddled.is_some_and(|number| number / damages.len() % 2 == 0);
+            if let Some(damage) = damage
+                && is_alone
+            {
+                let good = subject.listing();
+                damage.inflict();
+                let does_something = subject.listing() != good;
+                let drift = node.full().drift;
+                assert_eq!(drift.objects > 0, does_something, "{i}, {}: {drift:?}", damage.name);
+            }
             // The objects may be wrong in all ways.
             node.tracker.apply(event.clone());
             if let Some(config) = self.configs.get(&i) {
                 node.tracker.set_config(config.clone());
             }
             node.tracker.resolve();
-            if let Some(number) = self.meddled.get(&i)
-                && has_synced
-                && !is_meddled
+            if let Some(damage) = damage
+                && !is_alone
             {
-                damages[number % damages.len()].inflict();
+                damage.inflict();
                 node.tracker.request_comparison();
                 is_meddled = true;
             }
@@ -81,9 +95,12 @@ impl Story {
             match result {
                 Ok(report) => {
                     assert!(is_meddled || report.drift.is_none(), "{i}: {:?}", report.drift);
-                    (has_synced, is_meddled) = (true, false);
+                    (has_synced, is_meddled, is_sure) = (true, false, true);
                 }
-                Err(error) => assert!(refused > 0, "{i}: {error:?}"),
+                Err(error) => {
+                    assert!(refused > 0, "{i}: {error:?}");
+                    is_sure = false;
+                }
             }
         }
         node.try_sync().expect("the last sync");
