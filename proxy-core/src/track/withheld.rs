@@ -86,11 +86,13 @@ impl Withheld {
     }
 
     /// Notes that a sync has failed.
+    #[cfg(feature = "runner")]
     pub(super) fn sync_failed(&mut self) {
         self.has_failed = true;
     }
 
     /// Whether a part is tried in the next sync.
+    #[cfg(feature = "runner")]
     pub(super) fn is_trying(&self) -> bool {
         let families = self.families.v4.iter().chain(&self.families.v6);
         self.ports.values().chain(families).any(|refused| refused.due.is_none())
@@ -184,6 +186,7 @@ impl Tracker {
 
     /// Has families that are left out tried again now: another program has changed their rules, and its change
     /// may have been the reason.
+    #[cfg(feature = "runner")]
     pub(crate) fn hasten_families(&mut self, now: Instant) {
         for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
             if let Some(due) = refused.as_mut().and_then(|refused| refused.due.as_mut()) {
