@@ -6,7 +6,7 @@ use std::{
 };
 
 /// What only Linux, or only Windows, has.
-const OF_A_SYSTEM: [&str; 6] = [
+const OF_A_SYSTEM: [&str; 7] = [
     "intake/addresses/linux.rs",
     "intake/addresses/windows.rs",
     "intake/redirect/linux.rs",
@@ -14,6 +14,8 @@ const OF_A_SYSTEM: [&str; 6] = [
     "intake/redirect/sockets.rs",
     // The choice between them.
     "intake/redirect/mod.rs",
+    // Tests on a kernel of Linux.
+    "kernel_tests.rs",
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
