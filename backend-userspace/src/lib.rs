@@ -20,6 +20,7 @@ mod backend;
 mod config;
 mod intake;
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod kernel_tests;
 mod node_ports;
 mod proxier;
