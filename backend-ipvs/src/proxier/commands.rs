@@ -102,7 +102,7 @@ impl Commands {
 }
 
 impl Step {
-    /// Whether the command is about something that nobody needs any more.
+    /// Whether the command removes what no Service port needs any more.
     pub(crate) fn takes_away(&self) -> bool {
         matches!(self.action, Action::DeleteServer | Action::DeleteReal(_) | Action::DrainReal(_))
     }

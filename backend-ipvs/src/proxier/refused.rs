@@ -1,5 +1,5 @@
 //! What the kernel refuses in a sync, and whom that concerns: the Service port that needs what is refused, or all
-//! of a family. What belongs to nobody, as what is to be deleted, is tried again later.
+//! of a family. What belongs to no Service port, such as what is to be deleted, is tried again later.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -67,7 +67,7 @@ impl Refused {
         self.first.get_or_insert(error);
     }
 
-    /// Notes that something was refused that belongs to nobody.
+    /// Notes that something was refused that belongs to no Service port.
     pub(crate) fn leftover(&mut self, error: &SyncError) {
         self.leftovers.insert(Chain(error).to_string());
     }
@@ -174,7 +174,7 @@ impl Refused {
         self.first.get_or_insert(error.into());
     }
 
-    /// Returns the first error, and whom all of them concern, unless that is nobody. If it is all of these
+    /// Returns the first error, and the parts that all of them concern, if there are any. If it is all of these
     /// families, something else is wrong, and no part is named.
     pub(crate) fn into_error(
         self,

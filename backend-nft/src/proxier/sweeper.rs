@@ -250,7 +250,7 @@ impl Shared {
     /// Does the jobs of a lane until the sweeper is dropped.
     fn run(&self, lane: usize, transport: &mut dyn Transport) {
         while let Some((key, job)) = self.next(lane) {
-            // A thread that ended would leave its lane to nobody.
+            // A thread that ended would leave its lane without one.
             let attempt = AssertUnwindSafe(|| self.attempt(&job, lane, transport));
             let outcome = match panic::catch_unwind(attempt) {
                 Ok(Ok(outcome)) => Some(outcome),
