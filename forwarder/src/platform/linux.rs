@@ -133,6 +133,18 @@ fn sctp_nodelay(socket: &Socket) -> io::Result<()> {
 }
 
 #[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_descriptors_or_ports_is_no_refusal() {
+        let is_exhausted = |errno: Errno| Linux.is_exhausted(&errno.into());
+        assert!(is_exhausted(Errno::MFILE) && is_exhausted(Errno::ADDRNOTAVAIL));
+        assert!(!is_exhausted(Errno::CONNREFUSED));
+    }
+}
+
+#[cfg(test)]
 mod kernel_tests {
     use super::*;
 
