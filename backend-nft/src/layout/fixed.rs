@@ -15,7 +15,7 @@ use super::{
     slot_map::SlotMap,
 };
 use crate::ruleset::{
-    BaseChain, ChainDump, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key,
+    BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key,
     Rule, Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
 };
 
@@ -222,13 +222,11 @@ pub(crate) fn guard_loopback(config: &NftConfig, transaction: &mut Transaction) 
     }
 }
 
-/// Whether a chain of the table keeps other hosts from loopback addresses.
+/// Whether the table of IPv4 keeps other hosts from loopback addresses, which each of this backend does, and
+/// that of kube-proxy does not. Its rules do not show: those that the program `nft` has written are not known again.
 pub(crate) fn guards_loopback(dump: &TableDump) -> bool {
-    let guards = martians().map(|rule| Some(rule.fingerprint(Family::Ip)));
-    let has_both = |chain: &ChainDump| {
-        guards.iter().all(|guard| chain.rules.iter().any(|rule| rule.fingerprint == *guard))
-    };
-    dump.chains.values().any(has_both)
+    let is_ours = |chain: &&str| dump.chains.contains_key(*chain);
+    [chain::LOOPBACK_GUARD, chain::REMEMBER_CLIENTS].iter().any(is_ours)
 }
 
 /// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel does

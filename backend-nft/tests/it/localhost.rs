@@ -1,11 +1,11 @@
 //! The kernel routes loopback addresses only behind the rules that keep other hosts from them.
 
-use std::{fs, sync::atomic::Ordering::Relaxed};
+use std::{fs, path::Path, sync::atomic::Ordering::Relaxed};
 
 use switchyard_core::{config::NodeConfig, proxier::Backend};
 use switchyard_nft::{
     NftBackend, NftConfig, NftProxier,
-    ruleset::{TransportKind, testing::InterceptingTransport},
+    ruleset::{TransportKind, json::JsonTransport, testing::InterceptingTransport},
 };
 
 use crate::common::{config, in_namespace, nft, start, web};
@@ -68,6 +68,12 @@ fn a_node_is_prepared_behind_rules_that_the_first_sync_replaces() {
     });
 }
 
+fn assert_guard_alone() {
+    let left = nft("list ruleset");
+    assert_eq!((guards(), left.matches("chain ").count()), (1, 1), "{left}");
+    assert!(!left.contains("table ip6"), "{left}");
+}
+
 #[test]
 fn a_clean_up_leaves_the_guard_while_it_is_needed() {
     in_namespace(|| {
@@ -77,9 +83,7 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
         proxy.sync(web());
         for _ in 0..2 {
             backend.clean_up().unwrap();
-            let left = nft("list ruleset");
-            assert_eq!((guards(), left.matches("chain ").count()), (1, 1), "{left}");
-            assert!(!left.contains("table ip6"), "{left}");
+            assert_guard_alone();
         }
         fs::write(SETTING, "0").unwrap();
         backend.clean_up().unwrap();
@@ -88,5 +92,21 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
         nft("add table ip kube-proxy; add chain ip kube-proxy services");
         backend.clean_up().unwrap();
         assert_eq!(nft("list ruleset"), "", "there was no guard to lose");
+    });
+}
+
+#[test]
+fn a_clean_up_leaves_the_guard_after_nfts_rules() {
+    let Some(program) = test_netns::nft_trixie(Path::new(env!("CARGO_TARGET_TMPDIR"))) else {
+        return;
+    };
+    in_namespace(|| {
+        let mut proxy = start(with_localhost());
+        let transport = JsonTransport::with_program(program).unwrap();
+        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        proxy.sync(web());
+        assert_eq!(setting(), "1");
+        NftBackend::new(NftConfig::default()).clean_up().unwrap();
+        assert_guard_alone();
     });
 }
