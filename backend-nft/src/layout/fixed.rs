@@ -15,8 +15,8 @@ use super::{
     slot_map::SlotMap,
 };
 use crate::ruleset::{
-    BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key,
-    Rule, Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
+    BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key, Rule,
+    Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
 };
 
 /// The loopback addresses of IPv4 (RFC 1122).

@@ -361,10 +361,8 @@ impl Runner {
                     refused: self.tracker.refused(),
                     takes_back: self.tracker.is_trying(),
                 });
-                // What another mode programmed may still serve a family that is left out.
-                if IpFamily::ALL.iter().all(|family| change.programs(*family)) {
-                    self.predecessors.serve(now);
-                }
+                let all = IpFamily::ALL.iter().all(|family| change.programs(*family));
+                self.predecessors.serve(now, all);
                 self.tracker.mark_synced();
             }
             Err(error) => {

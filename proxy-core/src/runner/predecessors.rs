@@ -13,16 +13,21 @@ use crate::proxier::{Backend, Mode, ProxierError};
 /// How long to wait before a failed removal is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
+/// How long what other modes left may serve a family that this mode has to leave out.
+const GRACE: Duration = Duration::from_secs(60);
+
 /// Backends of other modes that may have left something behind.
 #[derive(Default)]
 pub(super) struct Predecessors {
     backends: Vec<Arc<dyn Backend>>,
     due: Option<Instant>,
+    /// Whether a removal has failed.
+    has_failed: bool,
 }
 
 impl Predecessors {
     pub(super) fn new(backends: Vec<Arc<dyn Backend>>) -> Self {
-        Self { backends, due: None }
+        Self { backends, ..Self::default() }
     }
 
     /// When the removal is due: once this mode serves, and again after a failure.
@@ -30,11 +35,15 @@ impl Predecessors {
         self.due
     }
 
-    /// Notes that this mode serves.
-    pub(super) fn serve(&mut self, now: Instant) {
-        if self.due.is_none() && !self.backends.is_empty() {
-            self.due = Some(now);
+    /// Notes that this mode serves: all families, or some. In the family that is left out, what other modes
+    /// left still serves, but it is not changed any more, and in the others it precedes this mode's rules:
+    /// after a while it is removed all the same.
+    pub(super) fn serve(&mut self, now: Instant, all: bool) {
+        if self.backends.is_empty() || self.has_failed {
+            return;
         }
+        let due = if all { now } else { after(now, GRACE) };
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
     /// Removes what every predecessor left, if that is due, except what the mode `active` shares with
@@ -54,7 +63,8 @@ impl Predecessors {
                 true
             }
         });
-        if !self.backends.is_empty() {
+        self.has_failed = !self.backends.is_empty();
+        if self.has_failed {
             self.due = Some(after(Instant::now(), RETRY));
         }
     }

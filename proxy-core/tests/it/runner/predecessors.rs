@@ -60,3 +60,27 @@ async fn predecessors_go_after_the_first_success_and_are_tried_again_without_cha
     assert_eq!(running.times().len(), 2);
     assert_eq!(running.log.lock().unwrap().stays, ["iptables iptables: locked"; 2]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn predecessors_serve_a_family_that_is_left_out_for_a_while() {
+    for refused_for in [30_000, 200_000] {
+        let leftovers = Arc::new(Stubborn(AtomicU32::new(2)));
+        let backends: Vec<Arc<dyn Backend>> = vec![leftovers.clone()];
+        let (running, seen) = refusals::start_refusing(
+            |seen| seen.refuses_family = true,
+            |runner| runner.replacing(backends),
+        );
+        let removals = || leftovers.0.load(Ordering::SeqCst) - 2;
+        running.list(&[web(1)]).await;
+        pass(refused_for.min(59_000)).await;
+        assert_eq!(removals(), 0);
+        if refused_for < 60_000 {
+            seen.lock().unwrap().refuses_family = false;
+            // The next attempt is due after 51 s.
+            pass(21_500).await;
+        } else {
+            pass(1_500).await;
+        }
+        assert_eq!(removals(), 1, "{refused_for}");
+    }
+}

@@ -1,6 +1,8 @@
 //! What a backend names as refused is left out, so that all else is synced at once, and is tried again with
 //! growing delays.
 
+use std::convert::identity;
+
 use switchyard_core::{
     model::{IpFamily, PerFamily},
     proxier::{RefusedParts, Skipped},
@@ -15,9 +17,9 @@ struct Refusing {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     refuses_port: bool,
-    refuses_family: bool,
+    pub(super) refuses_family: bool,
     /// When syncs were made, in milliseconds, and the Services in each.
     attempts: Vec<(u128, Vec<String>)>,
     /// Whether each attempt compared everything, and programmed IPv6.
@@ -80,7 +82,10 @@ impl Observer for Listener {
     }
 }
 
-fn start_refusing(refuses: impl FnOnce(&mut Seen)) -> (Running, Arc<Mutex<Seen>>) {
+pub(super) fn start_refusing(
+    refuses: impl FnOnce(&mut Seen),
+    prepare: impl FnOnce(Runner) -> Runner,
+) -> (Running, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     refuses(&mut seen.lock().unwrap());
     let mut config = RunnerConfig::default();
@@ -92,13 +97,13 @@ fn start_refusing(refuses: impl FnOnce(&mut Seen)) -> (Running, Arc<Mutex<Seen>>
         Arc::new(Listener(seen.clone())),
     );
     let (inputs, receiver) = mpsc::channel(100);
-    let task = tokio::spawn(runner.run(receiver, pending()));
+    let task = tokio::spawn(prepare(runner).run(receiver, pending()));
     (Running { inputs, log: Arc::default(), task }, seen)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_port_is_left_out_and_tried_again() {
-    let (running, seen) = start_refusing(|seen| seen.refuses_port = true);
+    let (running, seen) = start_refusing(|seen| seen.refuses_port = true, identity);
     running.list(&[web(1), web(2), web(3)]).await;
     pass(100).await;
     // Its own changes do not hasten it, and others are synced at once.
@@ -132,7 +137,7 @@ async fn a_refused_port_is_left_out_and_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_family_is_left_out_and_compared_when_it_is_tried_again() {
-    let (running, seen) = start_refusing(|seen| seen.refuses_family = true);
+    let (running, seen) = start_refusing(|seen| seen.refuses_family = true, identity);
     running.list(&[web(1)]).await;
     pass(150).await;
     running.apply(&[web(2)]).await;
@@ -160,7 +165,7 @@ async fn a_refused_family_is_left_out_and_compared_when_it_is_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_of_another_program_hastens_a_family() {
-    let (running, seen) = start_refusing(|seen| seen.refuses_family = true);
+    let (running, seen) = start_refusing(|seen| seen.refuses_family = true, identity);
     running.list(&[web(1)]).await;
     pass(20_000).await;
     seen.lock().unwrap().refuses_family = false;
