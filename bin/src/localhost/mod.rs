@@ -64,19 +64,19 @@ pub async fn watch(
     engine: Sender<Input>,
 ) -> Infallible {
     let mut before = Localhost::Unasked;
+    // For how many periods the setting has been off.
+    let mut off = 0_u32;
     loop {
         time::sleep(PERIOD).await;
         let now = Localhost::of(&node.borrow());
-        if now == before {
-            continue;
-        }
         // Traffic of userspace mode may reach its sockets without the setting.
-        if mode != Mode::USERSPACE {
+        if now != before && mode != Mode::USERSPACE {
             now.log();
         }
-        // Once: the setting is not made where it cannot be written, nor where the backend does not see
-        // whether its rules keep other hosts out.
-        if now == Localhost::NotRouted {
+        off = if now == Localhost::NotRouted { off + 1 } else { 0 };
+        // More and more rarely: the setting is not made where it cannot be written, nor without rules that
+        // keep other hosts out.
+        if off.is_power_of_two() {
             // The program ends by itself when the engine has ended.
             let _ = engine.send(Input::Compare).await;
         }
