@@ -5,12 +5,14 @@ use std::sync::{Mutex, PoisonError};
 use switchyard_core::{
     config::NodeConfig,
     error::Chain,
+    model::IpFamily,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
 use switchyard_interfaces::{SysctlError, can_route_localnet, route_localnet};
 
 use crate::{
     IptablesConfig, IptablesProxier, Tools, find_tools,
+    layout::LOOPBACK_V4,
     proxier::{clean_up_beside_ipvs, clean_up_chains, guard_loopback},
 };
 
@@ -84,9 +86,11 @@ impl Backend for IptablesBackend {
         if !node.serves_localhost() {
             return Ok(());
         }
-        guard_loopback(&self.tools()?).map_err(|error| {
-            ProxierError::backend(Mode::IPTABLES, "cannot guard loopback addresses", error)
-        })?;
+        let tools = self.tools()?;
+        let mut programs = tools.iter().filter(|programs| programs.family() == IpFamily::V4);
+        programs.try_for_each(|programs| guard_loopback(programs, LOOPBACK_V4)).map_err(
+            |error| ProxierError::backend(Mode::IPTABLES, "cannot guard loopback addresses", error),
+        )?;
         route_localnet().map_err(not_routed)
     }
 }

@@ -7,7 +7,7 @@ use switchyard_core::state::State;
 use switchyard_xtables::{Chain, Changes, Dump, Jump, Table, target};
 
 use crate::layout::{
-    Context, LOOPBACK_V4, SharedChain, fixed,
+    Context, SharedChain, fixed,
     names::{self, ChainNames},
     service_port::PortRules,
 };
@@ -116,13 +116,6 @@ fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
             changes.insert_rule(jump.table, jump.from, &jump.rule);
         }
     }
-}
-
-/// Returns the changes that keep other hosts from IPv4's loopback addresses, and no others.
-pub(crate) fn guard_loopback(dump: &Dump) -> Changes {
-    let mut changes = Changes::default();
-    add_firewall(&mut changes, dump, LOOPBACK_V4);
-    changes
 }
 
 /// Adds missing rules to a chain that is shared with the kubelet, and never removes any.

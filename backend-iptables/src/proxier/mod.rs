@@ -32,7 +32,7 @@ use crate::{
     Flavour, IptablesConfig, ToolError, Tools,
     layout::{
         Context, Settings, fixed,
-        names::{ChainNames, KUBE_PROXY},
+        names::{self, ChainNames, KUBE_PROXY},
     },
     monitor::Monitor,
 };
@@ -256,8 +256,7 @@ impl IptablesProxier {
             Err(error) => return Err(error),
         };
         let known = known.filter(|_| sight == Sight::Everything);
-        // A chain that the kubelet shares is not written without a full sight.
-        let guards_loopback = context.serves_localhost() && sight == Sight::Everything;
+        let localhost = context.serves_localhost().then(|| context.loopback());
         let changes = full::plan(state, &context, &dump, sight);
         if let Some(known) = known {
             let expected = incremental::plan(&self.settings, family, known, change);
@@ -270,12 +269,18 @@ impl IptablesProxier {
         }
         self.commit(programs, &changes, true, report, refused)?;
         self.record.set_intact(family, print, Fingerprint::read(programs));
-        // Only now that a rule keeps other hosts from loopback addresses.
-        if guards_loopback && let Err(error) = route_localnet() {
-            tracing::error!(
-                err = %Chain(&error),
-                "Node ports cannot be reached at loopback addresses"
-            );
+        if let Some(loopback) = localhost {
+            // A chain that the kubelet shares is not written without a full sight.
+            let guarded = match sight {
+                Sight::Everything => Ok(()),
+                Sight::Jumps => guard_loopback(programs, loopback),
+            };
+            let error = match guarded.map(|()| route_localnet()) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => Chain(&error).to_string(),
+                Err(error) => Chain(&error).to_string(),
+            };
+            tracing::error!(err = error, "Node ports cannot be reached at loopback addresses");
         }
         Ok(())
     }
@@ -363,15 +368,11 @@ impl Proxier for IptablesProxier {
     }
 }
 
-/// Adds the rule that keeps other hosts from loopback addresses, which a sync adds as well.
-pub(crate) fn guard_loopback(tools: &Tools) -> Result<(), ToolError> {
-    for programs in tools.iter().filter(|programs| programs.family() == IpFamily::V4) {
-        let changes = full::guard_loopback(&programs.save()?).to_text();
-        if !changes.is_empty() {
-            programs.restore(&changes)?;
-        }
-    }
-    Ok(())
+/// Adds what keeps other hosts from the loopback addresses, as far as it is missing, one command after the
+/// other: unlike a restore, that needs no full sight of the chain, which is shared with the kubelet.
+pub(crate) fn guard_loopback(programs: &Programs, loopback: &str) -> Result<(), ToolError> {
+    let chain = (Table::Filter, names::FIREWALL);
+    programs.add_missing(chain, &fixed::firewall_rule(loopback), &fixed::firewall_jumps())
 }
 
 fn serves_localhost(node: &NodeState) -> bool {

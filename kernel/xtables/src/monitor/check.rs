@@ -8,7 +8,6 @@ use super::Watched;
 use crate::{
     Flavour, Programs, Table, nft_tables,
     programs::{Answer, ToolError},
-    rule::Words,
 };
 
 /// Why a check failed.
@@ -38,9 +37,7 @@ fn ask_programs(programs: &Programs, watched: &Watched) -> Result<Answer, ToolEr
         }
     }
     for jump in &watched.jumps {
-        let mut arguments = vec!["-t", jump.table.name(), "-C", jump.from];
-        arguments.extend(Words(&jump.rule));
-        match programs.check(&arguments)? {
+        match programs.check_rule(jump.table, jump.from, &jump.rule)? {
             Answer::Yes => {}
             other => return Ok(other),
         }

@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    iter,
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use super::{
     process::{self, Failure, Output},
 };
 use crate::{
-    Dump, Fingerprint, Jump,
+    Dump, Fingerprint, Jump, Table,
     lock::{self, VARIABLE},
     rule::Words,
 };
@@ -22,6 +23,8 @@ const WAIT_SECONDS: &str = "5";
 /// How often a program is run that did not get the lock, or that a change by another program
 /// disturbed.
 const ATTEMPTS: u32 = 3;
+/// The exit status of programs that cannot understand a rule.
+const PARAMETER_PROBLEM: i32 = 2;
 /// The exit status of programs that did not get the lock, or some other resource.
 const RESOURCE_PROBLEM: i32 = 4;
 
@@ -137,31 +140,84 @@ impl Programs {
     pub fn held_jumps(&self, jumps: &[Jump]) -> Result<Dump, ToolError> {
         let mut dump = Dump::default();
         for jump in jumps {
-            let mut arguments = vec!["-t", jump.table.name(), "-C", jump.from];
-            arguments.extend(Words(&jump.rule));
-            match self.check(&arguments)? {
-                Answer::Yes => dump.add_jump(jump),
-                Answer::No => {}
-                Answer::Locked => {
-                    let program = self.main.display().to_string();
-                    return Err(ToolError::Locked { program, message: String::new() });
-                }
+            if self.holds(jump.table, jump.from, &jump.rule)? {
+                dump.add_jump(jump);
             }
         }
         Ok(dump)
     }
 
+    /// Adds a chain with a rule, and the jumps to it, as far as they are missing, to a table that
+    /// [`Programs::save`] cannot show. Takes two runs of the program for each.
+    ///
+    /// # Errors
+    ///
+    /// If the program cannot be run or refuses a rule, or another program holds the lock.
+    pub fn add_missing(
+        &self,
+        (table, chain): (Table, &str),
+        rule: &str,
+        jumps: &[Jump],
+    ) -> Result<(), ToolError> {
+        // Fails if there is one.
+        self.run_main(&["-t", table.name(), "-N", chain])?;
+        let jumps = jumps.iter().map(|jump| ("-I", jump.from, jump.rule.as_str()));
+        for (command, chain, rule) in iter::once(("-A", chain, rule)).chain(jumps) {
+            if self.holds(table, chain, rule)? {
+                continue;
+            }
+            let output = self.run_main(&command_about(table, command, chain, rule))?;
+            if !output.status.success() {
+                return Err(failure(&self.main, &output, ""));
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self, table: Table, chain: &str, rule: &str) -> Result<bool, ToolError> {
+        match self.check_rule(table, chain, rule)? {
+            Answer::Yes => Ok(true),
+            Answer::No => Ok(false),
+            Answer::Locked => {
+                let program = self.main.display().to_string();
+                Err(ToolError::Locked { program, message: String::new() })
+            }
+        }
+    }
+
+    /// Runs the main program to ask for a rule. A rule that leads to a chain that does not exist is not there:
+    /// the program calls the rule wrong then.
+    pub(crate) fn check_rule(
+        &self,
+        table: Table,
+        chain: &str,
+        rule: &str,
+    ) -> Result<Answer, ToolError> {
+        let output = self.run_main(&command_about(table, "-C", chain, rule))?;
+        match output.status.code() {
+            Some(PARAMETER_PROBLEM) => Ok(Answer::No),
+            _ => self.answer(&output),
+        }
+    }
+
     /// Runs the main program; returns whether it succeeds.
     pub(crate) fn check(&self, arguments: &[&str]) -> Result<Answer, ToolError> {
-        let mut command = self.command(&self.main);
-        command.args(["-w", WAIT_SECONDS]).args(arguments);
-        let output = run(&mut command, "", self.limits.single)?;
+        self.answer(&self.run_main(arguments)?)
+    }
+
+    fn answer(&self, output: &Output) -> Result<Answer, ToolError> {
         Ok(match output.status.code() {
             Some(0) => Answer::Yes,
             Some(1) => Answer::No,
             Some(RESOURCE_PROBLEM) => Answer::Locked,
-            _ => return Err(failure(&self.main, &output, "")),
+            _ => return Err(failure(&self.main, output, "")),
         })
+    }
+
+    fn run_main(&self, arguments: &[&str]) -> Result<Output, ToolError> {
+        let mut command = self.command(&self.main);
+        command.args(["-w", WAIT_SECONDS]).args(arguments);
+        run(&mut command, "", self.limits.single)
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -206,6 +262,16 @@ fn name(command: &Command) -> String {
 fn arguments(command: &Command) -> String {
     let arguments: Vec<_> = command.get_args().map(|part| part.to_string_lossy()).collect();
     arguments.join(" ")
+}
+
+/// Returns the arguments of a command about a rule.
+fn command_about<'a>(
+    table: Table,
+    command: &'a str,
+    chain: &'a str,
+    rule: &'a str,
+) -> Vec<&'a str> {
+    ["-t", table.name(), command, chain].into_iter().chain(Words(rule)).collect()
 }
 
 /// Returns why a program failed.
