@@ -108,7 +108,7 @@ impl Localhost {
         match self {
             Self::Unasked => tracing::info!("Node ports are no longer served on 127.0.0.1"),
             Self::Routed => {
-                tracing::info!("Node ports are served on 127.0.0.1, by rules and route_localnet");
+                tracing::info!("Rules can serve node ports on 127.0.0.1: route_localnet is on");
             }
             Self::NotRouted => {
                 tracing::info!("Node ports are not served on 127.0.0.1: route_localnet is off");

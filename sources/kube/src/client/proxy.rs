@@ -40,15 +40,17 @@ pub(super) fn from_environment(
     proxy
 }
 
-/// Parses the address of a proxy; without a scheme it is an HTTP proxy.
+/// Parses the address of a proxy; without a scheme it is an HTTP proxy, and without a port, SOCKS has 1080.
 fn parse_proxy(text: &str) -> Option<Uri> {
-    let with_scheme = match text.contains("://") {
-        true => text.to_owned(),
-        false => format!("http://{text}"),
-    };
+    let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+    let scheme = scheme.to_lowercase();
+    let mut uri = format!("{scheme}://{rest}").parse::<Uri>().ok()?;
+    if scheme.starts_with("socks") && uri.port().is_none() {
+        let authority = uri.authority()?;
+        uri = format!("{scheme}://{authority}:1080").parse().ok()?;
+    }
     // A path, which some values end with, means nothing here.
-    let uri = with_scheme.parse::<Uri>().ok().filter(|uri| uri.host().is_some())?;
-    uri.scheme_str().is_some_and(|scheme| SCHEMES.contains(&scheme)).then_some(uri)
+    (uri.host().is_some() && SCHEMES.contains(&&*scheme)).then_some(uri)
 }
 
 /// Whether a connection to the host goes by the proxy, given the value of `NO_PROXY`.
@@ -127,8 +129,13 @@ mod tests {
         for unusable in ["HTTPS_PROXY=ftp://a", "HTTPS_PROXY=socks4://a:1080"] {
             assert_eq!(proxy("https://k8s:6443", &[unusable]), None, "{unusable}");
         }
-        let socks = ["HTTPS_PROXY=socks5://u:p@a:1080"];
-        assert_eq!(proxy("https://k8s:6443", &socks).unwrap(), "socks5://u:p@a:1080/");
+        for (socks, known) in [
+            ("HTTPS_PROXY=socks5://u:p@a:1081", "socks5://u:p@a:1081/"),
+            ("HTTPS_PROXY=SOCKS5://u:p@a/", "socks5://u:p@a:1080/"),
+            ("HTTPS_PROXY=socks5h://[fd00::1]", "socks5h://[fd00::1]:1080/"),
+        ] {
+            assert_eq!(proxy("https://k8s:6443", &[socks]).unwrap(), known);
+        }
         assert_eq!(proxy("https://k8s:6443", &["ALL_PROXY=http://a"]), None);
         let both = ["HTTPS_PROXY=http://a:1", "https_proxy=http://b:1"];
         assert_eq!(proxy("https://k8s", &both).unwrap(), "http://a:1/");

@@ -151,7 +151,7 @@ fn the_kernels_setting_is_kept() {
 }
 
 /// What the log has of localhost.
-const ROUTED: &str = "Node ports are served on 127.0.0.1, by rules and route_localnet";
+const ROUTED: &str = "Rules can serve node ports on 127.0.0.1: route_localnet is on";
 const NOT_ROUTED: &str = "Node ports are not served on 127.0.0.1: route_localnet is off";
 
 /// Another program's rule keeps iptables from printing a table.
