@@ -53,7 +53,7 @@ use crate::{
 /// How long the attempts of a sync may take of which something is refused. A further one counts as a retry.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 
-/// The most inputs that are applied before a sync is considered: a burst becomes one sync.
+/// The most inputs that are taken from a channel at once. A burst becomes few syncs by the [`Pace`].
 const BATCH: usize = 4096;
 
 /// See the [module's documentation](self).
@@ -367,7 +367,7 @@ impl Runner {
             }
             Err(error) => {
                 self.observer.sync_failed(&error, &change, duration);
-                self.tracker.sync_failed();
+                self.tracker.sync_failed(Instant::now().into_std());
                 self.retries.failed(Instant::now(), self.config.longest_retry);
             }
         }

@@ -285,9 +285,9 @@ impl Tracker {
     /// Notes that a sync has failed: everything is compared at the next one, and nothing that was refused is
     /// tried again before a sync succeeds.
     #[cfg(feature = "runner")]
-    pub(crate) fn sync_failed(&mut self) {
+    pub(crate) fn sync_failed(&mut self, now: Instant) {
         self.request_comparison();
-        self.withheld.sync_failed();
+        self.fail_tried(now);
     }
 
     /// Whether the transition has something again that was left out as refused.

@@ -199,7 +199,7 @@ impl Tracker {
         let port = port.filter(|port| !port.frontends.is_empty()).map(Arc::new);
         let withheld = self.withheld.value_mut(&id);
         let before = match &withheld {
-            Some(value) => value.as_ref(),
+            Some(value) => Some(&**value),
             None => self.state.service_ports.get(&id),
         };
         if before == port.as_ref() {
@@ -218,7 +218,7 @@ impl Tracker {
         }
         // What the kernel refuses is not tried again before it is time, however often it changes.
         if let (Some(value), Some(port)) = (withheld, &port) {
-            *value = Some(port.clone());
+            *value = port.clone();
             return;
         }
         let before = match port {

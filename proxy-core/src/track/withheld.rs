@@ -3,13 +3,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{Problem, Tracker, known_problems::KnownProblems, service_key};
 use crate::{
-    model::{IpFamily, PerFamily, ServiceName, ServicePortId},
+    model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Kind, ObjectKey},
     parsed::problem::Problems,
     proxier::{ProxierError, Skipped},
@@ -18,16 +19,35 @@ use crate::{
 
 /// The delay before the first further attempt; each delay is twice the one before.
 const FIRST: Duration = Duration::from_millis(200);
-/// The longest delay between two attempts.
+/// The longest delay between two attempts, unless so many Service ports are left out that each would be tried
+/// again before all others were.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The most Service ports that are tried again in one sync: each may take another attempt of the sync.
+/// The most Service ports that are tried again in one sync: each may take another attempt of the sync. The
+/// number doubles with each sync that programs all of them.
 const MOST_TRIED: usize = 8;
+/// The pause after a sync that was refused Service ports, before others are tried again, for each Service port
+/// that is left out.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The refused parts of the state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Withheld {
-    ports: BTreeMap<ServicePortId, Refused>,
-    families: PerFamily<Option<Refused>>,
+    ports: BTreeMap<ServicePortId, RefusedPort>,
+    /// The Service ports that are left out, by the time at which they are due.
+    waiting: PerFamily<BTreeSet<(Instant, ServicePortId)>>,
+    /// The Service ports that are tried, none of a family that is left out.
+    tried: BTreeSet<ServicePortId>,
+    /// How many Service ports may be tried at once.
+    most_tried: usize,
+    /// No Service port is tried before this.
+    not_before: Option<Instant>,
+    /// When the Service ports were tried.
+    tried_at: Option<Instant>,
+    /// Whether the kernel has refused a Service port since the last sync that succeeded.
+    is_refused: bool,
+    families: PerFamily<Option<RefusedFamily>>,
     problems: KnownProblems,
     /// Whether the last sync failed. Nothing is tried before one succeeds, so that each attempt has fewer
     /// parts.
@@ -35,31 +55,65 @@ pub(super) struct Withheld {
 }
 
 #[derive(Debug)]
-struct Refused {
+struct RefusedPort {
     reason: String,
+    /// The reason as it was reported.
+    reported: String,
     failures: u32,
-    /// When the part is tried again; `None` while it is tried.
-    due: Option<Instant>,
-    /// The Service port as it should be; `None` for a family, and while the Service port is tried.
-    value: Option<Arc<ResolvedServicePort>>,
+    /// When the Service port is tried again, and the Service port as it should be; `None` while it is tried.
+    waits: Option<(Instant, Arc<ResolvedServicePort>)>,
 }
 
-impl Refused {
+#[derive(Debug)]
+struct RefusedFamily {
+    /// The reason as it was reported.
+    reported: String,
+    failures: u32,
+    /// When the family is tried again; `None` while it is tried.
+    due: Option<Instant>,
+    /// When the family is tried again unless that is hastened.
+    unhastened: Instant,
+    /// The time from which the next attempt may be hastened: once in a delay, so that a program that changes
+    /// the tables all the time does not keep up a fast pace.
+    hastened_from: Instant,
+}
+
+impl RefusedFamily {
     fn again(known: Option<Self>, reason: &str, now: Instant) -> Self {
         let failures = known.as_ref().map_or(0, |known| known.failures.saturating_add(1));
-        let delay = FIRST.saturating_mul(2u32.saturating_pow(failures)).min(LONGEST);
-        // Numbers of lines and handles differ at each attempt, and would make it another problem.
-        let reason = match known {
-            Some(known) if words(&known.reason).eq(words(reason)) => known.reason,
-            _ => reason.to_owned(),
-        };
-        Self { reason, failures, due: Some(now + delay), value: None }
+        let unhastened = now + delay(failures).min(LONGEST);
+        let hastened_from = known.as_ref().map_or(now, |known| known.unhastened);
+        let reported = reported(known.map(|known| known.reported), reason);
+        Self { reported, failures, due: Some(unhastened), unhastened, hastened_from }
     }
 }
 
-/// The characters of a text that are no digits.
-fn words(text: &str) -> impl Iterator<Item = char> + '_ {
-    text.chars().filter(|c| !c.is_ascii_digit())
+fn delay(failures: u32) -> Duration {
+    FIRST.saturating_mul(2u32.saturating_pow(failures))
+}
+
+/// The text to report a reason with: the known one, if the two differ in numbers alone. Numbers of lines and
+/// handles differ at each attempt, and would make it another problem.
+fn reported(known: Option<String>, reason: &str) -> String {
+    let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    known.filter(|known| words(known) == words(reason)).unwrap_or_else(|| reason.to_owned())
+}
+
+impl Default for Withheld {
+    fn default() -> Self {
+        Self {
+            ports: BTreeMap::new(),
+            waiting: PerFamily::default(),
+            tried: BTreeSet::new(),
+            most_tried: MOST_TRIED,
+            not_before: None,
+            tried_at: None,
+            is_refused: false,
+            families: PerFamily::default(),
+            problems: KnownProblems::default(),
+            has_failed: false,
+        }
+    }
 }
 
 impl Withheld {
@@ -67,59 +121,110 @@ impl Withheld {
     pub(super) fn value_mut(
         &mut self,
         id: &ServicePortId,
-    ) -> Option<&mut Option<Arc<ResolvedServicePort>>> {
-        self.ports.get_mut(id).map(|refused| &mut refused.value).filter(|value| value.is_some())
+    ) -> Option<&mut Arc<ResolvedServicePort>> {
+        self.ports.get_mut(id)?.waits.as_mut().map(|(_, value)| value)
     }
 
     /// Whether a port of a Service is left out in a family.
     pub(super) fn has(&self, service: &ServiceName, family: IpFamily) -> bool {
-        let is_of = |id: &ServicePortId| id.name.service == *service && id.family == family;
-        self.ports.iter().any(|(id, refused)| is_of(id) && refused.value.is_some())
+        self.of_service(service).any(|(id, port)| id.family == family && port.waits.is_some())
+    }
+
+    /// The refused ports of a Service.
+    fn of_service<'a>(
+        &'a self,
+        service: &'a ServiceName,
+    ) -> impl Iterator<Item = (&'a ServicePortId, &'a RefusedPort)> {
+        let name = ServicePortName {
+            service: service.clone(),
+            port: Arc::default(),
+            protocol: Protocol::Tcp,
+        };
+        let first = ServicePortId { name, family: IpFamily::V4 };
+        self.ports.range(first..).take_while(|(id, _)| id.name.service == *service)
     }
 
     /// Forgets a Service port that is gone, or is programmed.
     pub(super) fn forget(&mut self, id: &ServicePortId) {
-        let is_of_service = |other: &ServicePortId| other.name.service == id.name.service;
-        if self.ports.remove(id).is_some() && !self.ports.keys().any(is_of_service) {
+        if self.take(id).is_some() && self.of_service(&id.name.service).next().is_none() {
             self.problems.replace(&service_key(&id.name.service), Vec::new());
         }
     }
 
-    /// Notes that a sync has failed.
-    #[cfg(feature = "runner")]
-    pub(super) fn sync_failed(&mut self) {
-        self.has_failed = true;
+    fn take(&mut self, id: &ServicePortId) -> Option<RefusedPort> {
+        let port = self.ports.remove(id)?;
+        match port.waits {
+            Some((due, _)) => self.waiting.get_mut(id.family).remove(&(due, id.clone())),
+            None => self.tried.remove(id),
+        };
+        Some(port)
     }
 
     /// Whether a part is tried in the next sync.
     #[cfg(feature = "runner")]
     pub(super) fn is_trying(&self) -> bool {
-        let families = self.families.v4.iter().chain(&self.families.v6);
-        self.ports.values().chain(families).any(|refused| refused.due.is_none())
+        let mut families = self.families.v4.iter().chain(&self.families.v6);
+        !self.tried.is_empty() || families.any(|refused| refused.due.is_none())
     }
 
-    /// How many more Service ports may be tried in the next sync.
-    fn room(&self) -> usize {
-        if self.has_failed {
-            return 0;
+    /// Has few Service ports tried at once, and none for a while, as one was refused.
+    fn pause(&mut self, now: Instant) {
+        self.most_tried = MOST_TRIED;
+        self.not_before = Some(now + (PAUSE * self.count()).min(LONGEST_PAUSE));
+    }
+
+    /// Has more Service ports tried at once, since all were taken that were tried: what the kernel refused them
+    /// for may be over.
+    fn hasten_ports(&mut self) {
+        self.most_tried = self.most_tried.saturating_mul(2);
+        self.not_before = None;
+        let Some(now) = self.tried_at else { return };
+        for family in IpFamily::ALL {
+            let waiting = self.waiting.get_mut(family);
+            let next: Vec<_> = waiting.iter().take(self.most_tried).cloned().collect();
+            for (due, id) in next {
+                waiting.remove(&(due, id.clone()));
+                let due = due.min(now);
+                if let Some((at, _)) = self.ports.get_mut(&id).and_then(|port| port.waits.as_mut())
+                {
+                    *at = due;
+                }
+                waiting.insert((due, id));
+            }
         }
-        let tried = self.ports.values().filter(|refused| refused.due.is_none()).count();
-        MOST_TRIED.saturating_sub(tried)
     }
 
     /// How many Service ports are left out in each family.
     pub(super) fn counts(&self) -> PerFamily<usize> {
-        let mut counts = PerFamily::default();
-        self.skipped().for_each(|skipped| *counts.get_mut(skipped.port.family) += 1);
-        counts
+        PerFamily { v4: self.waiting.v4.len(), v6: self.waiting.v6.len() }
+    }
+
+    /// How many Service ports are left out.
+    fn count(&self) -> u32 {
+        let PerFamily { v4, v6 } = self.counts();
+        u32::try_from(v4 + v6).unwrap_or(u32::MAX)
     }
 
     /// The Service ports that are left out, in order of their ids.
     pub(super) fn skipped(&self) -> impl Iterator<Item = Skipped> + '_ {
         self.ports
             .iter()
-            .filter(|(_, refused)| refused.value.is_some())
+            .filter(|(_, refused)| refused.waits.is_some())
             .map(|(id, refused)| Skipped { port: id.clone(), reason: refused.reason.clone() })
+    }
+
+    /// Returns the family of the Service port that is tried next, and when; `None` if none may be tried.
+    fn next_port(&self) -> Option<(Instant, IpFamily)> {
+        if self.has_failed || self.tried.len() >= self.most_tried {
+            return None;
+        }
+        // Of a family that is left out, nothing is programmed.
+        let families = IpFamily::ALL.into_iter().filter(|family| {
+            self.families.get(*family).as_ref().is_none_or(|family| family.due.is_none())
+        });
+        let first = |family| Some((self.waiting.get(family).first()?.0, family));
+        let (due, family) = families.filter_map(first).min()?;
+        Some((self.not_before.map_or(due, |not_before| due.max(not_before)), family))
     }
 
     /// When the next part is due to be tried again.
@@ -128,69 +233,119 @@ impl Withheld {
             return None;
         }
         let families = self.families.v4.iter().chain(&self.families.v6);
-        let ports = self.ports.values().filter(|_| self.room() > 0);
-        ports.chain(families).filter_map(|refused| refused.due).min()
+        let ports = self.next_port().map(|(due, _)| due);
+        ports.into_iter().chain(families.filter_map(|refused| refused.due)).min()
     }
 }
 
 impl Tracker {
     /// Leaves out of the state what a backend names as refused, until the part is tried again: after
-    /// 0.2 s, and with growing delays of at most a minute ([`Tracker::advance`]). Returns new problems;
-    /// `None` if the error names nothing that can be left out, so that the sync has failed.
+    /// 0.2 s, and with growing delays of at most a minute, or more if hundreds of Service ports are refused
+    /// ([`Tracker::advance`]). Returns new problems; `None` if the error names nothing that can be left out,
+    /// so that the sync has failed.
     pub fn withhold(&mut self, error: &ProxierError, now: Instant) -> Option<Vec<Problem>> {
         let parts = error.refused_parts()?;
         let mut is_less = false;
-        let mut problems = Vec::new();
-        let mut found: BTreeMap<&ServiceName, Problems> = BTreeMap::new();
+        let mut services = BTreeSet::new();
         for Skipped { port: id, reason } in &parts.ports {
-            let Some(value) = self.state.service_ports.remove(id) else { continue };
-            is_less = true;
-            self.unsynced.note_port(id.clone(), Some(value.clone()));
-            let known = self.withheld.ports.remove(id);
-            let refused = Refused { value: Some(value), ..Refused::again(known, reason, now) };
-            self.withheld.ports.insert(id.clone(), refused);
-            let service = &id.name.service;
-            found.entry(service).or_insert_with(|| Problems::new_refused(service_key(service)));
+            if self.leave_out(id, Some(reason), now) {
+                services.insert(&id.name.service);
+            }
         }
-        for (of_service, refused) in &self.withheld.ports {
-            if let Some(found) = found.get_mut(&of_service.name.service) {
+        if !services.is_empty() {
+            is_less = true;
+            self.withheld.is_refused = true;
+            self.withheld.pause(now);
+        }
+        let mut problems = Vec::new();
+        for service in services {
+            self.update_health_check(service);
+            let mut found = Problems::new_refused(service_key(service));
+            for (id, refused) in self.withheld.of_service(service) {
                 found.add(
                     "spec.ports",
                     format_args!(
                         "the node refuses the {} port {}: {}; the port is left out and tried again",
-                        of_service.family, of_service.name, refused.reason
+                        id.family, id.name, refused.reported
                     ),
                 );
             }
-        }
-        for (service, found) in found {
-            self.update_health_check(service);
             let new = self.withheld.problems.replace(&service_key(service), found.into_vec());
             problems.extend(new);
         }
         for family in IpFamily::ALL {
             let Some(reason) = parts.families.get(family) else { continue };
-            if !self.unsynced.set_programmed(family, false) {
-                continue;
-            }
+            let Some(refused) = self.leave_out_family(family, reason, now) else { continue };
             is_less = true;
-            let known = self.withheld.families.get_mut(family);
-            *known = Some(Refused::again(known.take(), reason, now));
+            let reason = refused.reported.clone();
             let key = self.node_key();
             let mut found = Problems::new_refused(key.clone());
-            found.add("", format_args!("the node refuses all of {family}: {reason}; {family} is left as it is and tried again"));
+            found.add(
+                "",
+                format_args!(
+                    "the node refuses all of {family}: {reason}; {family} is left as it is and tried again"
+                ),
+            );
             problems.extend(self.withheld.problems.replace(&key, found.into_vec()));
         }
         is_less.then_some(problems)
     }
 
-    /// Has families that are left out tried again now: another program has changed their rules, and its change
-    /// may have been the reason.
+    /// Leaves a Service port out of the state. Returns false if the state does not have the port. Without a
+    /// reason, the port that is tried is no more refused than before.
+    fn leave_out(&mut self, id: &ServicePortId, reason: Option<&str>, now: Instant) -> bool {
+        let Some(value) = self.state.service_ports.remove(id) else { return false };
+        self.unsynced.note_port(id.clone(), Some(value.clone()));
+        let known = self.withheld.take(id);
+        // The last of so many is not reached before this, and new ones come before.
+        let longest = LONGEST.max(LONGEST_PAUSE * self.withheld.count() / MOST_TRIED as u32);
+        let (port, due) = match (known, reason) {
+            (Some(known), None) => (known, now),
+            (known, reason) => {
+                let reason = reason.unwrap_or_default();
+                let failures = known.as_ref().map_or(0, |known| known.failures.saturating_add(1));
+                let reported = reported(known.map(|known| known.reported), reason);
+                let reason = reason.to_owned();
+                let port = RefusedPort { reason, reported, failures, waits: None };
+                (port, now + delay(failures).min(longest))
+            }
+        };
+        self.withheld.waiting.get_mut(id.family).insert((due, id.clone()));
+        let port = RefusedPort { waits: Some((due, value)), ..port };
+        self.withheld.ports.insert(id.clone(), port);
+        true
+    }
+
+    /// Leaves a family out, unless it is left out already; returns the refusal.
+    fn leave_out_family(
+        &mut self,
+        family: IpFamily,
+        reason: &str,
+        now: Instant,
+    ) -> Option<&RefusedFamily> {
+        if !self.unsynced.set_programmed(family, false) {
+            return None;
+        }
+        let tried = self.withheld.tried.iter().filter(|id| id.family == family);
+        for id in tried.cloned().collect::<Vec<_>>() {
+            // Not programmed, and not refused either: it is tried after the family.
+            self.leave_out(&id, None, now);
+            self.update_health_check(&id.name.service);
+        }
+        let refused = self.withheld.families.get_mut(family);
+        let again = RefusedFamily::again(refused.take(), reason, now);
+        Some(refused.insert(again))
+    }
+
+    /// Has families that are left out tried again now, if that was not hastened just before: another program
+    /// has changed their rules, and its change may have been the reason.
     #[cfg(feature = "runner")]
     pub(crate) fn hasten_families(&mut self, now: Instant) {
         for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
-            if let Some(due) = refused.as_mut().and_then(|refused| refused.due.as_mut()) {
-                *due = now.min(*due);
+            if let Some(refused) = refused
+                && let Some(due) = &mut refused.due
+            {
+                *due = (*due).min(now.max(refused.hastened_from));
             }
         }
     }
@@ -200,47 +355,67 @@ impl Tracker {
         if self.withheld.has_failed {
             return;
         }
-        let is_due = |refused: &Refused| refused.due.is_some_and(|due| due <= now);
-        let room = self.withheld.room();
-        let ports = self.withheld.ports.iter_mut().filter(|(_, refused)| is_due(refused));
-        let mut tried = BTreeSet::new();
-        for (id, refused) in ports.take(room) {
-            refused.due = None;
-            let Some(value) = refused.value.take() else { continue };
-            let before = self.state.service_ports.insert(id.clone(), value);
-            self.unsynced.note_port(id.clone(), before);
-            tried.insert(id.name.service.clone());
-        }
-        for service in &tried {
-            self.update_health_check(service);
-        }
         for family in IpFamily::ALL {
             let refused = self.withheld.families.get_mut(family);
-            if let Some(refused) = refused.as_mut().filter(|refused| is_due(refused)) {
+            if let Some(refused) = refused
+                && refused.due.is_some_and(|due| due <= now)
+            {
                 refused.due = None;
                 self.unsynced.set_programmed(family, true);
             }
         }
+        let mut services = BTreeSet::new();
+        while let Some((due, family)) = self.withheld.next_port()
+            && due <= now
+            && let Some((_, id)) = self.withheld.waiting.get_mut(family).pop_first()
+        {
+            let waits = self.withheld.ports.get_mut(&id).and_then(|refused| refused.waits.take());
+            let Some((_, value)) = waits else { continue };
+            let before = self.state.service_ports.insert(id.clone(), value);
+            self.unsynced.note_port(id.clone(), before);
+            services.insert(id.name.service.clone());
+            self.withheld.tried.insert(id);
+            self.withheld.tried_at = Some(now);
+        }
+        for service in &services {
+            self.update_health_check(service);
+        }
+    }
+
+    /// Notes that a sync has failed, for a reason that names no part. What was tried may be the reason, and is
+    /// left out again.
+    #[cfg(feature = "runner")]
+    pub(super) fn fail_tried(&mut self, now: Instant) {
+        self.withheld.has_failed = true;
+        for family in IpFamily::ALL {
+            let refused = self.withheld.families.get(family).as_ref();
+            if let Some(refused) = refused.filter(|refused| refused.due.is_none()) {
+                let reason = refused.reported.clone();
+                self.leave_out_family(family, &reason, now);
+            }
+        }
+        for id in self.withheld.tried.iter().cloned().collect::<Vec<_>>() {
+            let reason = self.withheld.ports.get(&id).map(|refused| refused.reason.clone());
+            self.leave_out(&id, reason.as_deref(), now);
+            self.update_health_check(&id.name.service);
+        }
+        self.withheld.pause(now);
     }
 
     /// Notes that what was tried is programmed.
     pub(super) fn forget_tried(&mut self) {
         self.withheld.has_failed = false;
-        let is_tried = |refused: &Refused| refused.due.is_none();
-        let tried: Vec<ServicePortId> = self
-            .withheld
-            .ports
-            .iter()
-            .filter(|(id, refused)| is_tried(refused) && self.unsynced.is_programmed(id.family))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in tried {
+        let tried = mem::take(&mut self.withheld.tried);
+        for id in &tried {
             tracing::info!(service_port = %id, "The node takes a Service port that it had refused");
-            self.withheld.forget(&id);
+            self.withheld.forget(id);
+        }
+        if !mem::take(&mut self.withheld.is_refused) && !tried.is_empty() {
+            self.withheld.hasten_ports();
         }
         for family in IpFamily::ALL {
-            if self.withheld.families.get_mut(family).take_if(|refused| is_tried(refused)).is_some()
-            {
+            let is_tried = |refused: &mut RefusedFamily| refused.due.is_none();
+            if self.withheld.families.get_mut(family).take_if(is_tried).is_some() {
                 tracing::info!(%family, "The node takes the rules of a family that it had refused");
                 let key = self.node_key();
                 self.withheld.problems.replace(&key, Vec::new());

@@ -1,7 +1,7 @@
 //! What a backend names as refused is left out, so that all else is synced at once, and is tried again with
 //! growing delays.
 
-use std::convert::identity;
+use std::{collections::HashSet, convert::identity};
 
 use switchyard_core::{
     model::{IpFamily, PerFamily},
@@ -10,7 +10,7 @@ use switchyard_core::{
 
 use super::*;
 
-/// A backend whose kernel refuses the Service `s2`, or a family.
+/// A backend whose kernel refuses some Services, or a family.
 struct Refusing {
     start: Instant,
     seen: Arc<Mutex<Seen>>,
@@ -18,15 +18,18 @@ struct Refusing {
 
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    refuses_port: bool,
+    refused_services: HashSet<String>,
     pub(super) refuses_family: bool,
+    /// Whether refusals name no Service.
+    is_mute: bool,
     /// When syncs were made, in milliseconds, and the Services in each.
     attempts: Vec<(u128, Vec<String>)>,
     /// Whether each attempt compared everything, and programmed IPv6.
     modes: Vec<(bool, bool)>,
     problems: Vec<String>,
-    skipped: Vec<Vec<String>>,
-    refused: Vec<usize>,
+    skipped: Vec<Vec<Skipped>>,
+    refused: Vec<PerFamily<usize>>,
+    takes_back: Vec<bool>,
     failed: usize,
 }
 
@@ -44,10 +47,14 @@ impl Proxier for Refusing {
         seen.attempts.push((self.start.elapsed().as_millis(), names));
         seen.modes.push((change.compare(), change.programs(IpFamily::V6)));
         let mut parts = RefusedParts::default();
-        if seen.refuses_port {
-            let wanted = ports.keys().filter(|id| &*id.name.service.name == "s2");
-            parts.ports =
-                wanted.map(|id| Skipped { port: id.clone(), reason: "full".into() }).collect();
+        let reason = format!("line {}: full", seen.attempts.len());
+        parts.ports = ports
+            .keys()
+            .filter(|id| seen.refused_services.contains(&*id.name.service.name))
+            .map(|id| Skipped { port: id.clone(), reason: reason.clone() })
+            .collect();
+        if seen.is_mute && !parts.is_empty() {
+            return Err(ProxierError::backend(RECORDER, "refused", "full"));
         }
         if seen.refuses_family && change.programs(IpFamily::V6) {
             parts.families = PerFamily { v4: None, v6: Some("broken".into()) };
@@ -71,14 +78,25 @@ impl Observer for Listener {
     }
 
     fn synced(&self, outcome: &SyncOutcome<'_>) {
-        let names = outcome.report.skipped.iter().map(|s| s.port.name.service.name.to_string());
         let mut seen = self.0.lock().unwrap();
-        seen.skipped.push(names.collect());
-        seen.refused.push(outcome.refused.v4);
+        seen.skipped.push(outcome.report.skipped.clone());
+        seen.refused.push(outcome.refused);
+        seen.takes_back.push(outcome.takes_back);
     }
 
     fn sync_failed(&self, _: &ProxierError, _: &Transition<'_>, _: Duration) {
         self.0.lock().unwrap().failed += 1;
+    }
+}
+
+impl Seen {
+    fn refuse(&mut self, services: impl IntoIterator<Item = String>) {
+        self.refused_services = services.into_iter().collect();
+    }
+
+    /// Whether the last attempt had a Service.
+    fn has(&self, service: &str) -> bool {
+        self.attempts.last().is_some_and(|(_, names)| names.iter().any(|name| name == service))
     }
 }
 
@@ -103,7 +121,7 @@ pub(super) fn start_refusing(
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_port_is_left_out_and_tried_again() {
-    let (running, seen) = start_refusing(|seen| seen.refuses_port = true, identity);
+    let (running, seen) = start_refusing(|seen| seen.refuse(["s2".into()]), identity);
     running.list(&[web(1), web(2), web(3)]).await;
     pass(100).await;
     // Its own changes do not hasten it, and others are synced at once.
@@ -122,17 +140,97 @@ async fn a_refused_port_is_left_out_and_tried_again() {
         let growing = [0, 200, 600, 1_400, 3_000, 6_200, 12_600, 25_400, 51_000, 102_200, 162_200];
         assert_eq!(with, growing, "{times:?}");
         assert_eq!(seen.failed, 0);
-        assert!(seen.skipped.iter().all(|names| names.contains(&"s2".to_owned())));
+        assert!(seen.skipped.iter().all(|skipped| &*skipped[0].port.name.service.name == "s2"));
+        // The number in the reason is the newest, and makes no new problem.
+        let newest = format!("line {}: full", seen.attempts.len() - 1);
+        assert_eq!(seen.skipped.last().unwrap()[0].reason, newest);
         assert_eq!(seen.problems.len(), 1, "{:?}", seen.problems);
         assert!(seen.problems[0].starts_with("Service ns/s2: spec.ports: the node refuses"));
     }
-    seen.lock().unwrap().refuses_port = false;
+    seen.lock().unwrap().refuse([]);
     pass(61_000).await;
     let seen = seen.lock().unwrap();
     assert_eq!(seen.skipped.last(), Some(&Vec::new()));
-    assert_eq!(seen.refused.last(), Some(&0));
+    assert_eq!(seen.refused.last(), Some(&PerFamily::default()));
     let (_, last) = seen.attempts.last().unwrap();
     assert_eq!(last, &["s1", "s2", "s3", "s4"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_refused_port_gets_its_turn_and_all_come_back_soon() {
+    let names: Vec<String> = (0..300).map(|n| format!("s{n:03}")).collect();
+    let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
+    let mut config = RunnerConfig::default();
+    config.pace = Pace::Fixed(Duration::from_secs(10));
+    running.inputs.send(Input::Timing(config)).await.unwrap();
+    let addresses = (0..300).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1));
+    let services = names.iter().zip(addresses).map(|(name, ip)| service(name, &ip));
+    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    pass(100_000).await;
+    // Eight in ten seconds, so that the last one has to wait for all others.
+    seen.lock().unwrap().refused_services.remove("s299");
+    pass(500_000).await;
+    {
+        let mut seen = seen.lock().unwrap();
+        assert!(seen.has("s299"), "{:?}", seen.attempts.last());
+        // The first sync, and each further one with the attempt that is refused.
+        assert!(seen.attempts.len() <= 2 + 2 * 60, "{}", seen.attempts.len());
+        assert_eq!(seen.failed, 0);
+        seen.refuse([]);
+    }
+    // Until one is due; and 8, 16, 32, 64, 128, and the rest.
+    pass(75_000 + 6 * 10_000).await;
+    assert_eq!(seen.lock().unwrap().refused.last(), Some(&PerFamily::default()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_family_that_is_left_out_does_not_hold_up_ports_of_the_other() {
+    let v6: Vec<String> = (0..20).map(|n| format!("s{n:02}")).collect();
+    let all = v6.iter().cloned().chain(["z".to_owned()]);
+    let (running, seen) = start_refusing(|seen| seen.refuse(all), identity);
+    let services = v6.iter().enumerate().map(|(n, name)| service(name, &format!("fd00::1:{n}")));
+    let services = services.chain([service("z", "10.0.0.9")]);
+    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    pass(100).await;
+    {
+        let mut seen = seen.lock().unwrap();
+        seen.refuse(["z".to_owned()]);
+        seen.refuses_family = true;
+    }
+    pass(10_000).await;
+    seen.lock().unwrap().refuse([]);
+    pass(20_000).await;
+    {
+        let mut seen = seen.lock().unwrap();
+        assert!(seen.has("z"));
+        assert_eq!(seen.refused.last(), Some(&PerFamily { v4: 0, v6: 20 }));
+        seen.refuses_family = false;
+    }
+    running.apply(&[web(1)]).await;
+    pass(10).await;
+    assert_eq!(seen.lock().unwrap().takes_back.last(), Some(&false), "nothing is tried");
+    pass(60_000).await;
+    assert_eq!(seen.lock().unwrap().refused.last(), Some(&PerFamily::default()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_makes_a_sync_fail_when_it_is_tried_again_is_left_out() {
+    let (running, seen) = start_refusing(|seen| seen.refuse(["s2".into()]), identity);
+    running.list(&[web(1), web(2)]).await;
+    pass(100).await;
+    seen.lock().unwrap().is_mute = true;
+    pass(250).await;
+    running.apply(&[web(3)]).await;
+    pass(100_000).await;
+    {
+        let seen = seen.lock().unwrap();
+        assert!(seen.has("s3") && !seen.has("s2"), "{:?}", seen.attempts.last());
+        // One for each attempt with growing delays.
+        assert!((5..=12).contains(&seen.failed), "{}", seen.failed);
+    }
+    seen.lock().unwrap().refuse([]);
+    pass(61_000).await;
+    assert!(seen.lock().unwrap().has("s2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,4 +271,19 @@ async fn a_change_of_another_program_hastens_a_family() {
     running.inputs.send(Input::Disturbed(Disturbance::Changed { by })).await.unwrap();
     pass(1_500).await;
     assert_eq!(seen.lock().unwrap().modes.last(), Some(&(true, true)), "before 25.4 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn constant_changes_of_another_program_do_not_keep_up_a_fast_pace() {
+    let (running, seen) = start_refusing(|seen| seen.refuses_family = true, identity);
+    running.list(&[web(1)]).await;
+    for _ in 0..400 {
+        let by = Some("a firewall".to_owned());
+        running.inputs.send(Input::Disturbed(Disturbance::Changed { by })).await.unwrap();
+        pass(1_000).await;
+    }
+    let seen = seen.lock().unwrap();
+    let tried = seen.modes.iter().filter(|(_, with_v6)| *with_v6).count();
+    // Twice as often as without: 0.2, 0.4, 0.8 ... 60 s.
+    assert!((10..=32).contains(&tried), "{tried} of {}", seen.modes.len());
 }
