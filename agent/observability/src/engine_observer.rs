@@ -230,7 +230,7 @@ impl Observer for EngineObserver {
         self.metrics.synced(outcome);
         self.send_health_checks(&outcome.change);
         if let Some(flows) = &self.flows {
-            if !outcome.report.drift.is_none() || outcome.takes_back {
+            if !outcome.report.drift.is_none() {
                 flows.doubt();
             }
             flows.synced(&outcome.change);

@@ -116,9 +116,12 @@ impl ProxyHealth {
         }
     }
 
-    /// Records that another program has changed the rules in the kernel.
+    /// Records that another program has changed the rules in the kernel. Those of a family that is left out
+    /// are not what was programmed anyway, and the family is unhealthy when that lasts for too long.
     pub fn disturbed(&self) {
-        self.lock().families.values_mut().for_each(|family| family.is_disturbed = true);
+        for family in self.lock().families.values_mut().filter(|family| !family.is_left_out) {
+            family.is_disturbed = true;
+        }
     }
 
     /// Records that a sync succeeded at `now`, for the families that the sync programmed. The others are left
@@ -271,6 +274,10 @@ mod tests {
             let report = health.report(at);
             [IpFamily::V4, IpFamily::V6].map(|family| report.families[&family].healthy)
         };
+        assert_eq!(is_healthy(start), [true, true], "what was programmed was repaired");
+        health.synced(Timestamp::UNIX_EPOCH, start, |_| true);
+        health.disturbed();
+        v4_alone(start);
         assert_eq!(is_healthy(start), [true, false], "the other was repaired");
 
         health.synced(Timestamp::UNIX_EPOCH, start, |_| true);

@@ -122,10 +122,10 @@ impl Reconciler {
         stale_frontends::queue_frontends(change, &self.queue);
     }
 
-    /// Has the next [`synced`](Self::synced) queue all frontends. To be called when the kernel may not have
+    /// Has the next [`synced`](Self::synced) queue all frontends of the families that it programs. To be called when the kernel may not have
     /// held what was synced: after a failed sync, and before `synced` if a comparison has found a difference.
     pub fn doubt(&self) {
-        self.queue.lock().is_doubtful = true;
+        self.queue.lock().doubt();
     }
 
     /// Waits until all queued frontends are done, or the time is over. Returns whether they are done.

@@ -2,7 +2,7 @@
 
 use std::{
     array,
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     mem,
     net::SocketAddr,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::PerFamily,
+    model::{IpFamily, PerFamily, ServicePortId},
     state::{NodePortAddresses, ResolvedServicePort},
 };
 
@@ -42,7 +42,9 @@ pub(crate) struct Waiting {
     /// The addresses on which node ports are served.
     pub(crate) node_ports: PerFamily<NodePortAddresses>,
     /// Whether the kernel may not have held what was synced last.
-    pub(crate) is_doubtful: bool,
+    is_doubtful: PerFamily<bool>,
+    /// The Service ports of families that are left out, as the kernel has them, which have changed since.
+    left_out: BTreeMap<ServicePortId, Arc<ResolvedServicePort>>,
     is_stopped: bool,
 }
 
@@ -144,6 +146,47 @@ impl Waiting {
 
     pub(crate) fn lane(&mut self, group: Group) -> &mut Lane {
         &mut self.lanes[group.index()]
+    }
+
+    /// Notes that the kernel may not hold what was synced.
+    pub(crate) fn doubt(&mut self) {
+        self.is_doubtful = PerFamily { v4: true, v6: true };
+    }
+
+    /// Returns the programmed families that are in doubt, and ends the doubt. The others are in doubt from now
+    /// on.
+    pub(crate) fn take_doubt(
+        &mut self,
+        is_programmed: impl Fn(IpFamily) -> bool,
+    ) -> PerFamily<bool> {
+        PerFamily::from_fn(|family| {
+            let doubt = self.is_doubtful.get_mut(family);
+            mem::replace(doubt, !is_programmed(family)) && is_programmed(family)
+        })
+    }
+
+    /// Notes that a Service port has changed whose family is left out.
+    pub(crate) fn leave_out(&mut self, before: &Arc<ResolvedServicePort>) {
+        if self.left_out.len() < MOST_WAITING {
+            self.left_out.entry(before.id.clone()).or_insert_with(|| Arc::clone(before));
+        }
+    }
+
+    /// Returns the Service ports that have changed while their families, which are programmed again, were left
+    /// out.
+    pub(crate) fn take_back(
+        &mut self,
+        is_programmed: impl Fn(IpFamily) -> bool,
+    ) -> Vec<Arc<ResolvedServicePort>> {
+        let mut taken_back = Vec::new();
+        self.left_out.retain(|id, port| {
+            let is_programmed = is_programmed(id.family);
+            if is_programmed {
+                taken_back.push(Arc::clone(port));
+            }
+            !is_programmed
+        });
+        taken_back
     }
 }
 

@@ -1,11 +1,12 @@
 //! Frontends that may have stale flows after a sync: frontends that were added or removed, and
 //! frontends whose endpoints were removed.
 
-use std::{mem, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use switchyard_core::{
+    model::PerFamily,
     state::{Pool, ResolvedServicePort},
-    transition::{PortChange, Transition},
+    transition::Transition,
 };
 
 use crate::{
@@ -15,20 +16,33 @@ use crate::{
 };
 
 /// Queues the frontends that may have stale flows after a sync. After a first sync, and if the kernel did
-/// not hold what was synced before, those are all frontends.
+/// not hold what was synced before, those are all frontends. What changes in a family that the sync leaves
+/// out is queued when a sync programs the family: until then, packets make the same flows again.
 pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
     let is_first = change.before().is_none();
-    let changed: Vec<PortChange<'_>> =
-        change.ports().filter(|port| Group::from_port(port.id).is_some()).collect();
+    let (changed, left_out): (Vec<_>, Vec<_>) = change
+        .ports()
+        .filter(|port| Group::from_port(port.id).is_some())
+        .partition(|port| change.programs(port.id.family));
     let mut waiting = queue.lock();
-    let all = mem::take(&mut waiting.is_doubtful);
-    if changed.is_empty() && !is_first && !all && !change.node_changed() {
+    for port in left_out {
+        if let Some(before) = port.before {
+            waiting.leave_out(before);
+        }
+    }
+    let taken_back = waiting.take_back(|family| change.programs(family));
+    let all = waiting.take_doubt(|family| change.programs(family));
+    let is_quiet = changed.is_empty() && taken_back.is_empty() && all == PerFamily::default();
+    if is_quiet && !is_first && !change.node_changed() {
         return;
     }
     if is_first || change.node_changed() {
         waiting.node_ports.clone_from(&change.after().node.node_ports);
     }
     // First all removals, so that a frontend that moved to another Service port counts as added.
+    for before in &taken_back {
+        queue_removed(before, change.after().service_ports.get(&before.id), &mut waiting);
+    }
     for port in &changed {
         if let Some(before) = port.before {
             queue_removed(before, port.after, &mut waiting);
@@ -39,8 +53,9 @@ pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
             queue_present(after, port.before.map(Arc::as_ref), &mut waiting);
         }
     }
-    if all {
-        for port in change.after().service_ports.values() {
+    if all != PerFamily::default() {
+        let ports = change.after().service_ports.values();
+        for port in ports.filter(|port| *all.get(port.id.family)) {
             queue_present(port, None, &mut waiting);
         }
     }

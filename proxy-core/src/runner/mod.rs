@@ -359,7 +359,6 @@ impl Runner {
                     no_local_endpoints: self.tracker.no_local_endpoints(),
                     unsupported: self.tracker.unsupported(),
                     refused: self.tracker.refused(),
-                    takes_back: self.tracker.is_trying(),
                 });
                 let all = IpFamily::ALL.iter().all(|family| change.programs(*family));
                 self.predecessors.serve(now, all);

@@ -37,8 +37,6 @@ pub struct SyncOutcome<'a> {
     pub unsupported: PerFamily<usize>,
     /// Service ports that are left out because the kernel refuses them.
     pub refused: PerFamily<usize>,
-    /// Whether the sync programmed something that was left out before because the kernel refused it.
-    pub takes_back: bool,
 }
 
 /// Receives the reports of a runner. All methods are called on the runner's thread and must not

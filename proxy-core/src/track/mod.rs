@@ -290,12 +290,6 @@ impl Tracker {
         self.fail_tried(now);
     }
 
-    /// Whether the transition has something again that was left out as refused.
-    #[cfg(feature = "runner")]
-    pub(crate) fn is_trying(&self) -> bool {
-        self.withheld.is_trying()
-    }
-
     /// Counts the changes of [`Tracker::state`] since the last success. A growing number means that
     /// there is something new to program.
     #[cfg(feature = "runner")]

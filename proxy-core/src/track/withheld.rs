@@ -160,13 +160,6 @@ impl Withheld {
         Some(port)
     }
 
-    /// Whether a part is tried in the next sync.
-    #[cfg(feature = "runner")]
-    pub(super) fn is_trying(&self) -> bool {
-        let mut families = self.families.v4.iter().chain(&self.families.v6);
-        !self.tried.is_empty() || families.any(|refused| refused.due.is_none())
-    }
-
     /// Has few Service ports tried at once, and none for a while, as one was refused.
     fn pause(&mut self, now: Instant) {
         self.most_tried = MOST_TRIED;

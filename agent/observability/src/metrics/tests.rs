@@ -44,7 +44,6 @@ fn outcome<'a>(
         skipped_by_backend: &[],
         unsupported: PerFamily { v4: 0, v6: 4 },
         refused: PerFamily { v4: 1, v6: 0 },
-        takes_back: false,
     }
 }
 

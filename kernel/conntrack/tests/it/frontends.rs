@@ -52,6 +52,41 @@ fn a_service_takes_the_flows_of_all_its_frontends_along() {
 }
 
 #[test]
+fn what_changes_while_a_family_is_left_out_is_done_when_it_is_back() {
+    in_namespace(|| {
+        let v6 = |name, ip| service(name, ip).port("", "UDP", 53);
+        let [gone, stays] = [v6("gone", "2001:db8::10"), v6("stays", "2001:db8::11")];
+        let pods = |last: &[&str]| {
+            let slice = slice6("stays", "a").port("", "UDP", 5353);
+            last.iter().fold(slice, |slice, ip| slice.endpoint(endpoint(ip, "node-1")))
+        };
+        let gone_pod =
+            slice6("gone", "a").port("", "UDP", 5353).endpoint(endpoint("fd00::1", "node-1"));
+        let both = pods(&["fd00::1", "fd00::2"]);
+        let mut cluster = Cluster::with([&gone, &stays, &gone_pod, &both, &dns(), &pod()]);
+        let (client, pod1, pod2) = ("[2001:db8::9]:4000", "[fd00::1]:5353", "[fd00::2]:5353");
+        let kept = udp(client, "[2001:db8::11]:53", pod2);
+        let of_v6 = [
+            kept,
+            udp(client, "[2001:db8::10]:53", pod1),
+            udp("[2001:db8::9]:4001", "[2001:db8::11]:53", pod1),
+        ];
+        add(&of_v6);
+        add(&[udp(CLIENT, "10.0.0.10:53", POD)]);
+        cluster.leave_v6_out(true);
+        // The rules of IPv6 are as they were, and would make the same flows again.
+        cluster.change([&pods(&["fd00::2"])], [&gone, &dns()]);
+        assert_eq!(deleted(&cluster.wait()), 1, "of IPv4");
+        assert_eq!(deleted(&cluster.repair()), 0);
+        assert_entries(&of_v6);
+        cluster.leave_v6_out(false);
+        cluster.sync();
+        assert_eq!(deleted(&cluster.wait()), 2);
+        assert_entries(&[kept]);
+    });
+}
+
+#[test]
 fn a_port_takes_its_flows_along_and_leaves_the_others() {
     in_namespace(|| {
         let two_ports = service("dns", "10.0.0.10").port("a", "UDP", 53).port("b", "UDP", 54);

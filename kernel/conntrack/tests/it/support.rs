@@ -3,12 +3,14 @@
 use std::{
     process::Command,
     sync::mpsc::{self, Receiver},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use switchyard_conntrack::{Reconciler, Report};
 use switchyard_core::{
     config::NodeConfig,
+    model::PerFamily,
+    proxier::{Mode, ProxierError, RefusedParts},
     testing::{Builder, NODE},
     track::Tracker,
 };
@@ -104,6 +106,18 @@ impl Cluster {
     pub fn sync(&mut self) {
         self.reconciler.synced(&self.tracker.transition());
         self.tracker.mark_synced();
+    }
+
+    /// Leaves IPv6 out of the syncs, or, once the kernel takes it, no more.
+    pub fn leave_v6_out(&mut self, is_left_out: bool) {
+        if is_left_out {
+            let v6 = Some("refused".to_owned());
+            let parts = RefusedParts { families: PerFamily { v4: None, v6 }, ..Default::default() };
+            let error = ProxierError::backend(Mode::NFTABLES, "no", "refused").of_parts(parts);
+            assert!(self.tracker.withhold(&error, Instant::now()).is_some());
+        } else {
+            self.tracker.advance(Instant::now() + PATIENCE);
+        }
     }
 
     /// Reports a sync after one that failed, or that found a difference.
