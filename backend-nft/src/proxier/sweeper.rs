@@ -59,6 +59,8 @@ pub(crate) struct Sweeper {
     /// The transports of the threads, until these start.
     transports: Vec<Box<dyn Transport>>,
     threads: Vec<JoinHandle<()>>,
+    /// The endpoints at which clients were kept for a sync that has not succeeded yet.
+    kept: HashMap<MapKey, HashSet<Value>>,
     shared: Arc<Shared>,
 }
 
@@ -119,7 +121,7 @@ impl Sweeper {
     /// Creates a sweeper that uses this kind of transport. Touches no kernel.
     pub(crate) fn new(kind: TransportKind) -> Self {
         let (transports, threads) = (Vec::new(), Vec::new());
-        Self { kind, transports, threads, shared: Arc::default() }
+        Self { kind, transports, threads, kept: HashMap::new(), shared: Arc::default() }
     }
 
     /// Opens the transports of the threads, and returns the netlink ports from which the threads commit,
@@ -136,12 +138,14 @@ impl Sweeper {
 
     /// Keeps clients at these endpoints as well, whatever sweep is under way: to be called before the
     /// endpoints come.
-    pub(crate) fn keep(&self, sweeps: &[(Table, Sweep)]) {
+    pub(crate) fn keep(&mut self, sweeps: &[(Table, Sweep)]) {
         for (table, Sweep { map, endpoints, .. }) in sweeps {
-            if let Some(known) = self.shared.endpoints(&(table.family, map.name.clone()))
+            let key = (table.family, map.name.clone());
+            if let Some(known) = self.shared.endpoints(&key)
                 && let Some(known) = &mut *known.lock()
             {
                 known.extend(endpoints);
+                self.kept.entry(key).or_default().extend(endpoints);
             }
         }
     }
@@ -151,11 +155,11 @@ impl Sweeper {
         let mut jobs = Vec::new();
         for (table, Sweep { map, endpoints, mut is_due }) in sweeps {
             let key = (table.family, map.name.clone());
+            // Endpoints were kept for a sync that failed.
+            is_due |= self.kept.remove(&key).is_some_and(|kept| !kept.is_subset(&endpoints));
             let endpoints = match self.shared.endpoints(&key) {
                 Some(known) => {
-                    let before = known.lock().replace(endpoints.clone());
-                    // Endpoints were kept for a sync that failed.
-                    is_due |= before.is_some_and(|before| !before.is_subset(&endpoints));
+                    *known.lock() = Some(endpoints);
                     known
                 }
                 None if is_due => Arc::new(Endpoints::new(endpoints)),
@@ -186,6 +190,7 @@ impl Sweeper {
 
     /// Calls all sweeps off. No client is removed after.
     pub(crate) fn clear(&mut self) {
+        self.kept.clear();
         let mut lanes = self.shared.lock();
         lanes.waiting = Default::default();
         let jobs = mem::take(&mut lanes.jobs);

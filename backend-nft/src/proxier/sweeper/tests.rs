@@ -219,6 +219,22 @@ fn endpoints_that_were_kept_for_a_failed_sync_are_not_kept_for_the_next() {
 }
 
 #[test]
+fn endpoints_that_were_kept_until_a_sweep_ended_are_not_kept_for_the_next() {
+    let mut rig = Rig::new(&[(1, 1), (2, 2)]);
+    rig.sweeper.sweep(sweep("map", &[1], true));
+    rig.read();
+    rig.sweeper.keep(&sweep("map", &[1, 2], false));
+    rig.open();
+    rig.settle();
+    assert_eq!(rig.clients("map"), [key(1), key(2)]);
+    // Another sync fails, when nothing is under way.
+    rig.sweeper.keep(&sweep("map", &[1, 2], false));
+    rig.sweeper.sweep(sweep("map", &[1], false));
+    rig.settle();
+    assert_eq!(rig.clients("map"), [key(1)]);
+}
+
+#[test]
 fn the_newer_of_two_sweeps_of_a_map_wins() {
     let mut lanes = Lanes::default();
     let key = job("map", &[]).0;
