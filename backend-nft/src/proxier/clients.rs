@@ -22,8 +22,12 @@ pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: 
     let sets = dump.sets.iter_mut().filter(|(name, _)| name.as_str().starts_with(UPSTREAM_PREFIX));
     for (_, set) in sets {
         let Ok(definition) = &set.definition else { continue };
-        let mut clients = Vec::new();
-        if left > 0 {
+        // A transport that runs a program has read them with the table.
+        let is_read = set.elements.is_some();
+        let mut clients = set.elements.take().unwrap_or_default();
+        clients.truncate(left);
+        left -= clients.len();
+        if left > 0 && !is_read {
             let scanned = transport.scan_elements(table, definition, &mut |client| {
                 clients.push(client);
                 left -= 1;

@@ -2,8 +2,11 @@
 //! come and go. Clients are put into the maps by `nft`, as rules would put them there.
 
 use std::{
+    fs::{self, Permissions},
     net::Ipv4Addr,
     ops::ControlFlow,
+    os::unix::fs::PermissionsExt,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,11 +25,11 @@ use switchyard_nft::{
     ruleset::{
         CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table,
         TableDump, Transaction, Transport, TransportError, TransportKind, Value,
-        testing::InterceptingTransport,
+        json::JsonTransport, testing::InterceptingTransport,
     },
 };
 
-use crate::common::{Node, clients, config, in_namespace, nft, open, ruleset, start, web};
+use crate::common::{Node, clients, config, in_namespace, nft, open, ruleset, run_nft, start, web};
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
 const BASE: &str = "KBDI3LGB-ns/sticky/tcp/http";
@@ -357,17 +360,6 @@ fn clients_in_a_map_of_an_earlier_version_are_looked_up() {
 #[test]
 fn clients_of_kube_proxy_are_taken_over() {
     in_namespace(|| {
-        // The hashes are those of kube-proxy's names.
-        let theirs = |number: u16| {
-            let base = kube_proxys_base(number);
-            format!(
-                "add set ip kube-proxy affinity-{base} \
-                 {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}; \
-                 add chain ip kube-proxy endpoint-{base}; \
-                 add rule ip kube-proxy endpoint-{base} update @affinity-{base} {{ ip saddr }}; \
-                 add element ip kube-proxy affinity-{base} {{ 10.0.0.{number} expires 1h }}; "
-            )
-        };
         nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
         // Clients that cannot be read are not worth a sync.
         let unreadable =
@@ -387,6 +379,34 @@ fn clients_of_kube_proxy_are_taken_over() {
         // A restart finds its own map, and changes nothing.
         let report = node.restart(open());
         assert_eq!((report.added, report.bytes), (0, 0), "{report:?}");
+    });
+}
+
+#[test]
+fn the_program_lists_the_clients_of_kube_proxy_with_their_table() {
+    let Some(program) = test_netns::nft_trixie(Path::new(env!("CARGO_TARGET_TMPDIR"))) else {
+        return;
+    };
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let [runs, counting] = ["nft-runs", "nft-that-logs"].map(|name| dir.join(name));
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >> {}\nexec {} \"$@\"\n",
+        runs.display(),
+        program.display()
+    );
+    fs::write(&counting, script).expect("written");
+    fs::set_permissions(&counting, Permissions::from_mode(0o755)).expect("executable");
+    in_namespace(|| {
+        nft(&format!("add table ip kube-proxy; {}{}{}", theirs(1), theirs(2), theirs(9)));
+        let transport = JsonTransport::with_program(&counting).expect("nft takes our maps");
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(config(), proxier);
+        fs::write(&runs, "").expect("written");
+        node.sync([sticky(10_800), endpoints([1, 2, 3])]);
+        let runs = fs::read_to_string(&runs).expect("read");
+        assert!(!runs.contains("list set") && !runs.contains("list map"), "{runs}");
+        let listed = run_nft(&program, &format!("list map ip kube-proxy clients-10800s-{BASE}"));
+        assert!(["10.0.0.1", "10.0.0.2"].iter().all(|client| listed.contains(client)), "{listed}");
     });
 }
 
@@ -422,6 +442,18 @@ impl Transport for Unreadable {
     ) -> Result<bool, TransportError> {
         Err(TransportError::Malformed("made to fail by a test".to_owned()))
     }
+}
+
+/// What kube-proxy has for an endpoint, with one client.
+fn theirs(number: u16) -> String {
+    let base = kube_proxys_base(number);
+    format!(
+        "add set ip kube-proxy affinity-{base} \
+         {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}; \
+         add chain ip kube-proxy endpoint-{base}; \
+         add rule ip kube-proxy endpoint-{base} update @affinity-{base} {{ ip saddr }}; \
+         add element ip kube-proxy affinity-{base} {{ 10.0.0.{number} expires 1h }}; "
+    )
 }
 
 /// kube-proxy's name for an endpoint, as it printed the names once.

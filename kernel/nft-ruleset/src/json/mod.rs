@@ -69,16 +69,6 @@ impl JsonTransport {
     }
 }
 
-/// The dump without the elements of sets with a timeout, which nft lists with all others.
-fn without_clients(mut dump: TableDump) -> TableDump {
-    for set in dump.sets.values_mut() {
-        if set.definition.as_ref().is_ok_and(|definition| definition.timeout.is_some()) {
-            set.elements = None;
-        }
-    }
-    dump
-}
-
 impl Transport for JsonTransport {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
         if transaction.is_empty() {
@@ -118,8 +108,7 @@ impl Transport for JsonTransport {
             Elements::Include => self.list(&["-j", "list", "table", family, name])?,
             Elements::Omit => self.list(&["-j", "-t", "list", "table", family, name])?,
         };
-        let dump = listing.map(|listing| read::table(table, elements, &listing)).transpose()?;
-        Ok(dump.map(without_clients))
+        listing.map(|listing| read::table(table, elements, &listing)).transpose()
     }
 
     fn read_elements(
