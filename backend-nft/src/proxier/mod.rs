@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use switchyard_core::{
     error::Chain,
     model::{IpFamily, PerFamily, Spread},
-    proxier::{self, Abilities, Mode, Proxier, ProxierError, SyncReport},
+    proxier::{self, Abilities, Mode, Proxier, ProxierError, RefusedParts, SyncReport},
     state::{NodeState, State},
     transition::Transition,
 };
@@ -208,15 +208,7 @@ impl NftProxier {
         change: &Transition<'_>,
         expected: bool,
     ) -> Result<SyncReport, Refused> {
-        let mut dumps = PerFamily::default();
-        for family in config.families() {
-            let table = config.table(family);
-            let dump = dumps.get_mut(family.into());
-            *dump = self.transport.read(&table, Elements::Include)?;
-            if let Some(dump) = dump {
-                clients::read_upstream(self.transport.as_mut(), &table, dump);
-            }
-        }
+        let dumps = self.read(config)?;
         let known = self.memory.as_ref();
         let (mut changes, memory) = full::plan(config, change.after(), &dumps, known);
         let drift = self.memory.as_ref().zip(change.before()).map(|(known, before)| {
@@ -238,6 +230,32 @@ impl NftProxier {
         self.delete_unused_chains();
         self.sweeper.sweep(sweeps);
         Ok(report)
+    }
+
+    /// Reads the tables. If that fails in one family alone, the error names the family.
+    fn read(&mut self, config: &NftConfig) -> Result<PerFamily<Option<TableDump>>, Refused> {
+        let mut dumps = PerFamily::default();
+        for family in config.families() {
+            let table = config.table(family);
+            let dump = dumps.get_mut(family.into());
+            match self.transport.read(&table, Elements::Include) {
+                Ok(read) => *dump = read,
+                Err(error) => {
+                    // What changes in one table must not concern the record of the other one.
+                    self.transport.release();
+                    let is_alone =
+                        config.families().filter(|other| *other != family).any(|other| {
+                            self.transport.read(&config.table(other), Elements::Omit).is_ok()
+                        });
+                    let unreadable = is_alone.then_some(family.into());
+                    return Err(Refused { unreadable, ..error.into() });
+                }
+            }
+            if let Some(dump) = dump {
+                clients::read_upstream(self.transport.as_mut(), &table, dump);
+            }
+        }
+        Ok(dumps)
     }
 
     /// Whether the kernel refuses a commit if another program has changed a table since it was read.
@@ -269,7 +287,7 @@ impl NftProxier {
                 if report.messages > 0 {
                     self.memory = None;
                 }
-                Refused { error, transaction: transaction.clone().into() }
+                Refused { error, transaction: transaction.clone().into(), unreadable: None }
             })?;
             report.commit += stats.commit;
             report.bytes += stats.bytes;
@@ -397,16 +415,26 @@ impl Proxier for NftProxier {
     }
 }
 
-/// A transaction that failed.
+/// A transaction that failed, or a table that could not be read.
 struct Refused {
     error: TransportError,
     transaction: Box<Transaction>,
+    /// The family whose table could not be read, if the other one's could.
+    unreadable: Option<IpFamily>,
 }
 
 impl Refused {
     /// The error with the parts that are the cause; none if everything is.
     fn named(self, config: &NftConfig, change: &Transition<'_>) -> ProxierError {
-        let parts = refused::parts(config, change, &self.transaction, &self.error);
+        let parts = match self.unreadable {
+            Some(family) => {
+                let mut parts = RefusedParts::default();
+                let reason = format!("cannot read the table: {}", Chain(&self.error));
+                *parts.families.get_mut(family) = Some(reason);
+                parts
+            }
+            None => refused::parts(config, change, &self.transaction, &self.error),
+        };
         self.unnamed().of_parts(parts)
     }
 
@@ -417,7 +445,7 @@ impl Refused {
 
 impl From<TransportError> for Refused {
     fn from(error: TransportError) -> Self {
-        Self { error, transaction: Box::default() }
+        Self { error, transaction: Box::default(), unreadable: None }
     }
 }
 

@@ -11,7 +11,12 @@ use std::{
     time::Duration,
 };
 
-use switchyard_core::{error::Chain, objects::Event, testing::ManyServices};
+use switchyard_core::{
+    error::Chain,
+    model::IpFamily,
+    objects::Event,
+    testing::{ManyServices, service},
+};
 use switchyard_nft::{
     NftConfig, NftProxier,
     ruleset::{
@@ -26,10 +31,16 @@ fn netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
 }
 
-/// A transport that counts reads of tables.
-struct CountingReads(Box<dyn Transport>, Arc<AtomicUsize>);
+/// A transport that asks before each read of a table.
+struct WatchedReads<F>(Box<dyn Transport>, F);
 
-impl Transport for CountingReads {
+impl<F> WatchedReads<F> {
+    fn new(ask: F) -> Self {
+        Self(netlink(), ask)
+    }
+}
+
+impl<F: FnMut(&Table) -> Result<(), TransportError> + Send> Transport for WatchedReads<F> {
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
         self.0.commit(transaction)
     }
@@ -39,7 +50,7 @@ impl Transport for CountingReads {
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
+        (self.1)(table)?;
         self.0.read(table, elements)
     }
 
@@ -98,7 +109,11 @@ fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
             let work = || -> Result<(), String> {
                 let many = ManyServices { services: 2_000, endpoints: 5 };
                 let reads = Arc::new(AtomicUsize::new(0));
-                let transport = CountingReads(netlink(), reads.clone());
+                let counted = reads.clone();
+                let transport = WatchedReads::new(move |_: &Table| {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                });
                 let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
                 let mut node = Node::new(many.node(), proxier);
                 // Syncs, and returns how often both tables were read.
@@ -219,4 +234,32 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
         assert!(!ruleset().contains("chain lb/2 {\n\t\tmeta"), "{}", ruleset());
         assert_eq!(node.full().bytes, 0);
     });
+}
+
+/// Another program that changes the table of one family all the time costs that family, and not the other.
+#[test]
+fn a_table_that_cannot_be_read_costs_its_family_alone() {
+    for (theirs, served, address) in
+        [(Family::Ip, "ip6", "fd00::10"), (Family::Ip6, "ip", "10.96.0.10")]
+    {
+        in_namespace(|| {
+            let fails = Arc::new(AtomicBool::new(true));
+            let flag = fails.clone();
+            let transport = WatchedReads::new(move |table: &Table| {
+                match flag.load(Ordering::Relaxed) && table.family == theirs {
+                    true => Err(TransportError::Malformed("always changing".to_owned())),
+                    false => Ok(()),
+                }
+            });
+            let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+            let mut node = Node::new(config(), proxier);
+            node.sync([service("web", "10.96.0.10,fd00::10").port("", "TCP", 80).apply()]);
+            assert!(!node.tracker.transition().programs(IpFamily::from(theirs)));
+            let list = |family| nft(&format!("list map {family} kube-proxy no-endpoint-services"));
+            assert!(list(served).contains(address), "{}", list(served));
+            fails.store(false, Ordering::Relaxed);
+            node.full();
+            assert!(list("ip").contains("10.96.0.10") && list("ip6").contains("fd00::10"));
+        });
+    }
 }

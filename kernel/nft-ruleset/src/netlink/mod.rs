@@ -9,7 +9,10 @@ mod record;
 mod refusal;
 mod userdata;
 
-use std::{ops::ControlFlow, time::Instant};
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
 use switchyard_netlink::{Error, Socket, Writer};
 
@@ -25,6 +28,12 @@ const KEPT_BUFFER: usize = 256 * 1024;
 
 /// The number of attempts to read a table that changes while it is read.
 const READ_ATTEMPTS: usize = 20;
+
+/// The attempts that are made however long they take.
+const LEAST_READ_ATTEMPTS: usize = 3;
+
+/// How long further attempts to read a table may begin.
+const READ_FOR: Duration = Duration::from_secs(2);
 
 /// The number of attempts to commit to an expected generation while other programs commit to other
 /// tables.
@@ -182,7 +191,11 @@ impl Transport for NetlinkTransport {
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
-        for _ in 0..READ_ATTEMPTS {
+        let begun = Instant::now();
+        for attempt in 0..READ_ATTEMPTS {
+            if attempt >= LEAST_READ_ATTEMPTS && begun.elapsed() >= READ_FOR {
+                break;
+            }
             let Some(generation) = self.watch(table)? else { continue };
             let read = dump::read_table(&mut self.socket, table, elements, generation);
             // The dumps show one state if nothing in the tables was changed between them.
