@@ -332,8 +332,7 @@ impl Tracker {
 
     /// Has families that are left out tried again now, if that was not hastened just before: another program
     /// has changed their rules, and its change may have been the reason.
-    #[cfg(feature = "runner")]
-    pub(crate) fn hasten_families(&mut self, now: Instant) {
+    pub fn hasten_families(&mut self, now: Instant) {
         for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
             if let Some(refused) = refused
                 && let Some(due) = &mut refused.due
