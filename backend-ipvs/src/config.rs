@@ -5,6 +5,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use switchyard_core::model::PerFamily;
 
+/// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no addresses of
+/// the node that could serve node ports.
+pub const DEVICE: &str = "kube-ipvs0";
+
 /// Settings that are fixed for the lifetime of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

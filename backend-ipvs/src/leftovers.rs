@@ -12,13 +12,13 @@ use switchyard_netlink::Error;
 use switchyard_xtables::OwnedChains;
 
 use crate::{
+    config::DEVICE,
     existing_sets::ExistingSets,
     filter::{
         nft::{self, NftError},
         rules,
     },
     probe,
-    proxier::DEVICE,
 };
 
 /// Why something of ipvs mode could not be removed.

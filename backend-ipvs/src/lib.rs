@@ -43,7 +43,6 @@ mod sets;
 
 pub use self::{
     backend::IpvsBackend,
-    config::{IpvsConfig, IpvsTimeouts},
-    proxier::DEVICE,
+    config::{DEVICE, IpvsConfig, IpvsTimeouts},
     scheduler::{Scheduler, UnknownScheduler},
 };

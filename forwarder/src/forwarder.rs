@@ -4,8 +4,7 @@ use std::{
     collections::HashMap,
     io, mem,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use switchyard_core::{
@@ -17,42 +16,12 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     clients::LocalClients,
     listener::{ListenError, Listener, Socket, TooManyListeners},
-    platform::{self, Platform},
     port::Port,
-    slots::{ListenerSlot, Slots},
+    shared::{ForwarderConfig, Open, Serving, Shared},
+    slots::ListenerSlot,
     task::Task,
-    tcp::{self, Pipes},
-    udp,
+    tcp, udp,
 };
-
-/// The settings of a [`Forwarder`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ForwarderConfig {
-    /// The number of threads; by default one for each processor.
-    pub threads: Option<usize>,
-    /// The most connections and flows at a time; by default, and at most, as many as the limit of file
-    /// descriptors allows. A tenth of these, and at least 256, are left for everything else; a listener
-    /// needs one, and a connection two.
-    pub connections: Option<usize>,
-    /// How long a UDP flow lasts without a datagram in either direction; a minute by default. A sixth of that,
-    /// if the flow is one datagram of the client that was answered.
-    pub udp_idle: Duration,
-    /// How long to wait for an endpoint to take a connection, try after try; the last value counts for all
-    /// further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace mode.
-    pub connect_timeouts: Vec<Duration>,
-}
-
-impl Default for ForwarderConfig {
-    fn default() -> Self {
-        Self {
-            threads: None,
-            connections: None,
-            udp_idle: Duration::from_secs(60),
-            connect_timeouts: [250, 500, 1000, 2000].map(Duration::from_millis).into(),
-        }
-    }
-}
 
 /// Why a [`Forwarder`] could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -73,55 +42,6 @@ pub struct Usage {
     pub limit: usize,
     /// Connections and flows that were refused since the start, since they were too many.
     pub refused: u64,
-}
-
-/// What listeners, connections and flows share.
-pub(crate) struct Shared {
-    pub(crate) config: ForwarderConfig,
-    pub(crate) slots: Arc<Slots>,
-    pub(crate) platform: Box<dyn Platform>,
-    pub(crate) pipes: Pipes,
-    pub(crate) clients: RwLock<LocalClients>,
-}
-
-impl Shared {
-    pub(crate) fn new(config: ForwarderConfig) -> Self {
-        let platform = platform::current();
-        let all = platform.descriptors();
-        let others = (all / 10).max(256);
-        let slots = Slots::within(all.saturating_sub(others), config.connections);
-        Self { config, slots, platform, pipes: Pipes::default(), clients: RwLock::default() }
-    }
-}
-
-/// A listener that is open, shared by its task and its connections or flows.
-pub(crate) struct Open {
-    pub(crate) shared: Arc<Shared>,
-    /// The address that was bound.
-    pub(crate) address: SocketAddr,
-    now: RwLock<Arc<Serving>>,
-}
-
-/// What a listener serves.
-pub(crate) struct Serving {
-    pub(crate) port: Arc<Port>,
-    /// Route and sources.
-    pub(crate) listener: Listener,
-}
-
-impl Open {
-    pub(crate) fn new(shared: &Arc<Shared>, address: SocketAddr, serving: Serving) -> Self {
-        Self { shared: Arc::clone(shared), address, now: RwLock::new(Arc::new(serving)) }
-    }
-
-    /// What the listener serves now, which each new connection and each datagram has to ask.
-    pub(crate) fn now(&self) -> Arc<Serving> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn change(&self, serving: Serving) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
-    }
 }
 
 /// Forwards connections and datagrams, on threads of its own, in the network namespace of the thread that

@@ -12,9 +12,11 @@ mod balance;
 mod clients;
 mod forwarder;
 mod listener;
+mod pipes;
 mod platform;
 mod port;
 mod rarely;
+mod shared;
 mod slots;
 mod task;
 mod tcp;
@@ -23,6 +25,7 @@ mod udp;
 pub use self::{
     balance::ABILITIES,
     clients::LocalClients,
-    forwarder::{Forwarder, ForwarderConfig, ForwarderError, Usage},
+    forwarder::{Forwarder, ForwarderError, Usage},
     listener::{ListenError, Listener},
+    shared::ForwarderConfig,
 };

@@ -15,13 +15,11 @@ use crate::{
     error::ConfigError,
     gates, parse, quantity,
     v1alpha1::{self, KubeProxyConfiguration},
+    validate::WINUSERSPACE,
 };
 
 /// The modes of kube-proxy, and `userspace`, which it once had.
 pub const MODES: [Mode; 4] = [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS, Mode::USERSPACE];
-
-/// kube-proxy's old name of userspace mode on Windows.
-pub(crate) const WINUSERSPACE: &str = "winuserspace";
 
 /// The mode of `modes` that `text` selects: nftables for an empty text, `None` for an unknown mode.
 pub(crate) fn select_mode(modes: &[Mode], text: &str) -> Option<Mode> {

@@ -16,9 +16,11 @@ use crate::{
     parse::{NOT_A_CIDR, cluster_cidrs, listen_address},
     quantity,
     release::PREVIOUS_MINOR,
-    settings::WINUSERSPACE,
     v1alpha1::{Conntrack, KubeProxyConfiguration},
 };
+
+/// kube-proxy's old name of userspace mode on Windows.
+pub(crate) const WINUSERSPACE: &str = "winuserspace";
 
 /// The errors in a configuration, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -52,17 +52,13 @@ use self::{
     servers::ServerChanges,
 };
 use crate::{
-    IpvsConfig,
+    config::{DEVICE, IpvsConfig},
     filter::{Done, FamilyEntry, Filter, FilterError, RuleInputs},
     kernel_settings::{self, KernelSettingError},
     layout::{Context, entries::Need, exceptions::Exceptions},
     leftovers,
     scheduler::{self, Scheduler},
 };
-
-/// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no addresses of
-/// the node that could serve node ports.
-pub const DEVICE: &str = "kube-ipvs0";
 
 /// How soon it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    crowd::Crowd,
+    crowd::{Crowd, percentiles},
     hosts::{self, BULK, CLIENTS, ECHO, SHORT, word},
 };
 
@@ -113,14 +113,6 @@ fn latency(to: Ipv4Addr) -> [f64; 2] {
         times.push(sent.elapsed());
     }
     percentiles(times)
-}
-
-/// The median and the 99th percentile, in seconds.
-pub fn percentiles(mut times: Vec<Duration>) -> [f64; 2] {
-    times.sort_unstable();
-    [50, 99].map(|percent| {
-        times.get(times.len() * percent / 100).map_or(f64::NAN, Duration::as_secs_f64)
-    })
 }
 
 /// A connection that has an endpoint.

@@ -15,10 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    client::percentiles,
-    hosts::{self, ECHO},
-};
+use crate::hosts::{self, ECHO};
 
 /// How many connections are being made at a time.
 const CONNECTING: usize = 64;
@@ -201,4 +198,12 @@ async fn receive(socket: tokio::net::UdpSocket, begun: Instant, until: Instant) 
         }
     }
     times
+}
+
+/// The median and the 99th percentile, in seconds.
+pub fn percentiles(mut times: Vec<Duration>) -> [f64; 2] {
+    times.sort_unstable();
+    [50, 99].map(|percent| {
+        times.get(times.len() * percent / 100).map_or(f64::NAN, Duration::as_secs_f64)
+    })
 }

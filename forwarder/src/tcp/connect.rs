@@ -11,9 +11,9 @@ use tokio::{
 
 use super::{PAUSE, tune};
 use crate::{
-    forwarder::Shared,
     platform::Platform,
     port::{Chosen, Ends, Port},
+    shared::Shared,
 };
 
 /// The most endpoints that are tried for a connection, if there are not more timeouts.
@@ -97,7 +97,7 @@ mod tests {
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
-    use crate::{forwarder::ForwarderConfig, platform};
+    use crate::{platform, shared::ForwarderConfig};
 
     /// A system that returns these results before it makes sockets, and calls exhaustion a quota.
     struct Scripted(Arc<Mutex<Vec<io::Result<Socket>>>>);

@@ -8,8 +8,8 @@ use tokio::{io::Interest, net::TcpStream, select};
 
 use super::{connect::connect, copy::copy, header::header, reset, tune};
 use crate::{
-    forwarder::{Open, Serving, Shared},
     port::{Chosen, Ends},
+    shared::{Open, Serving, Shared},
     slots::Slot,
 };
 

@@ -20,8 +20,7 @@ use socket2::SockRef;
 use switchyard_core::model::Protocol;
 use tokio::{io::Interest, net::TcpStream};
 
-use super::pipes::Lent;
-use crate::forwarder::Shared;
+use crate::{pipes::Lent, shared::Shared};
 
 /// How much is read at a time.
 const PIECE: usize = 32 * 1024;
@@ -357,7 +356,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::forwarder::ForwarderConfig;
+    use crate::shared::ForwarderConfig;
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -4,7 +4,6 @@ mod connect;
 mod connection;
 mod copy;
 mod header;
-mod pipes;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,8 +14,7 @@ use tokio::{
     time::sleep,
 };
 
-pub(crate) use self::pipes::Pipes;
-use crate::{forwarder::Open, platform::Platform, rarely::Rarely};
+use crate::{platform::Platform, rarely::Rarely, shared::Open};
 
 /// How long to wait for descriptors or memory to become free.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -321,8 +321,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        forwarder::{ForwarderConfig, Shared},
         platform,
+        shared::{ForwarderConfig, Shared},
         udp::tests::serving,
     };
 

@@ -12,9 +12,9 @@ use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::flow::{Context, Failure, Flow, NoLeg};
 use crate::{
-    forwarder::{Open, Serving, Shared},
     port::{Ends, Port},
     rarely::Rarely,
+    shared::{Open, Serving, Shared},
     slots::{Full, Slot, source},
 };
 
@@ -237,7 +237,7 @@ mod tests {
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
-    use crate::{forwarder::ForwarderConfig, udp::tests::serving};
+    use crate::{shared::ForwarderConfig, udp::tests::serving};
 
     #[test]
     fn a_client_with_its_share_of_flows_ends_none_of_others() {

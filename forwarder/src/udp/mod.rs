@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use self::{buffer::with_buffer, flows::Flows};
-use crate::forwarder::Open;
+use crate::shared::Open;
 
 /// How many datagrams are received before anything else is looked at.
 const AT_ONCE: usize = 64;

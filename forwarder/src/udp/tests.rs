@@ -11,9 +11,9 @@ use tokio::{runtime::Builder, time::timeout};
 
 use super::*;
 use crate::{
-    forwarder::{ForwarderConfig, Serving, Shared},
     listener::Listener,
     port::Port,
+    shared::{ForwarderConfig, Serving, Shared},
 };
 
 /// What a listener at `address` serves, with one endpoint.

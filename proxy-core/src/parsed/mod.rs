@@ -4,6 +4,7 @@
 //! object and the field. Parsing needs no other object; the `track` module keeps what is parsed here,
 //! and the `resolve` module decides what becomes of it.
 
+pub(crate) mod endpoint;
 mod names;
 pub(crate) mod node;
 pub(crate) mod problem;

@@ -1,8 +1,9 @@
 //! EndpointSlices: from the object to endpoints of one family and their ports.
 
-use std::{collections::HashSet, hash::Hash, net::IpAddr, sync::Arc};
+use std::{collections::HashSet, hash::Hash, sync::Arc};
 
 use super::{
+    endpoint::{NodeHint, Place, SliceEndpoint, Zones},
     names,
     problem::Problems,
     values::{clip, is_special, port_number},
@@ -33,63 +34,6 @@ pub(crate) struct SlicePort {
     pub(crate) name: Arc<str>,
     pub(crate) protocol: Protocol,
     pub(crate) port: u16,
-}
-
-/// An endpoint of a slice.
-#[derive(Debug, PartialEq)]
-pub(crate) struct SliceEndpoint {
-    pub(crate) address: IpAddr,
-    pub(crate) ready: bool,
-    pub(crate) serving: bool,
-    pub(crate) terminating: bool,
-    pub(crate) place: Place,
-    pub(crate) node_hint: NodeHint,
-    /// The endpoint's share of new connections; 0 for none.
-    pub(crate) weight: u16,
-    /// `hints.forZones`
-    pub(crate) zones: Zones,
-}
-
-impl SliceEndpoint {
-    /// Whether the endpoint runs on this node.
-    pub(crate) fn is_local(&self) -> bool {
-        self.place == Place::Here
-    }
-
-    /// Whether the endpoint may have new connections because it is ready.
-    pub(crate) fn takes_new(&self) -> bool {
-        self.ready && self.weight > 0
-    }
-
-    /// Whether the endpoint may have new connections where no endpoint is ready.
-    pub(crate) fn is_last_resort(&self) -> bool {
-        self.serving && self.terminating && self.weight > 0
-    }
-}
-
-/// Where an endpoint runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
-    /// On another node.
-    Elsewhere,
-    /// Perhaps on this node: slices that people write often name no node.
-    Unknown,
-    /// On this node.
-    Here,
-}
-
-/// Names of zones: sorted, each once. The same few sets are shared by all endpoints.
-pub(crate) type Zones = Arc<[Arc<str>]>;
-
-/// What `hints.forNodes` says about this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeHint {
-    /// The hint names no node.
-    None,
-    /// The hint names this node.
-    Ours,
-    /// The hint names other nodes only.
-    Others,
 }
 
 /// Parses slices. Names and sets of zones are kept once: a cluster may have hundreds of thousands of

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use super::{problem::Problems, slice::SliceEndpoint, values::clip};
+use super::{endpoint::SliceEndpoint, problem::Problems, values::clip};
 use crate::{model::parse_ip, objects::Metadata};
 
 /// One weight for all endpoints of the slice: ours, and the name that Cilium has for the same. Ours

@@ -1,17 +1,20 @@
 //! From the policies of Services to what this node should program.
 //!
-//! Three questions, a file each: which endpoints may serve a Service port from this node
-//! ([`pools`]), what happens to traffic at each of its frontends ([`frontends`]), and how connections
-//! are shared out by a backend that cannot do everything ([`spread`]).
+//! Four questions, a file each: which endpoints may serve a Service port from this node
+//! ([`pools`]), what happens to traffic at each of its frontends ([`frontends`]), how connections
+//! are shared out by a backend that cannot do everything ([`spread`]), and which endpoints do not have their
+//! full shares yet ([`slow_start`]).
 
 pub(crate) mod frontends;
 pub(crate) mod pools;
+pub(crate) mod slow_start;
 pub(crate) mod spread;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use self::{
     pools::{Pools, Weights},
+    slow_start::Ramps,
     spread::Shortfall,
 };
 use crate::{
@@ -22,7 +25,6 @@ use crate::{
     },
     proxier::Abilities,
     state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
-    track::Ramps,
 };
 
 /// What decisions about a Service depend on besides the Service and its endpoints, in one family.

@@ -6,12 +6,17 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use super::Endpoints;
+use super::{
+    Endpoints,
+    slow_start::{Ramps, STEPS},
+};
 use crate::{
     model::{Protocol, ServicePortId},
-    parsed::slice::{NodeHint, Place, Slice, SliceEndpoint},
+    parsed::{
+        endpoint::{NodeHint, Place, SliceEndpoint},
+        slice::Slice,
+    },
     state::{Endpoint, Pool, is_in},
-    track::{Ramps, STEPS},
 };
 
 /// The endpoints that are chosen for a Service port.

@@ -11,7 +11,6 @@ mod known_problems;
 mod missing;
 mod node;
 mod slices;
-mod slow_start;
 mod unsupported;
 mod update;
 mod withheld;
@@ -24,19 +23,15 @@ use std::{
 };
 
 pub use self::missing::Missing;
+pub(crate) use self::missing::RequiredFacts;
 use self::{
     claims::Claims,
     known_problems::KnownProblems,
     node::NodeInputs,
     slices::Slices,
-    slow_start::SlowStarts,
     unsupported::Unsupported,
     update::{AllSurroundings, ClaimedPort},
     withheld::Withheld,
-};
-pub(crate) use self::{
-    missing::RequiredFacts,
-    slow_start::{Ramps, STEPS},
 };
 pub use crate::parsed::{
     node::NodeFacts,
@@ -48,7 +43,7 @@ use crate::{
     objects::{self, Event, Kind, Object, ObjectKey},
     parsed::{node::parse_cidrs, problem::Problems, service::Service},
     proxier::{Abilities, Mode, Skipped},
-    resolve::spread,
+    resolve::{slow_start::SlowStarts, spread},
     state::State,
     transition::{Transition, Unsynced},
 };

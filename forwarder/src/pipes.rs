@@ -25,14 +25,14 @@ pub(crate) struct Pipes {
 }
 
 /// A pipe that a transfer has. It is empty when it is given back, and closed otherwise.
-pub(super) struct Lent {
-    pub(super) pipe: Box<dyn Pipe>,
+pub(crate) struct Lent {
+    pub(crate) pipe: Box<dyn Pipe>,
     _slot: PipeSlot,
 }
 
 impl Pipes {
     /// Lends a pipe, if there may be another one.
-    pub(super) fn lend(&self, platform: &dyn Platform, slots: &Arc<Slots>) -> Option<Lent> {
+    pub(crate) fn lend(&self, platform: &dyn Platform, slots: &Arc<Slots>) -> Option<Lent> {
         if self.useless.load(Ordering::Relaxed) {
             return None;
         }
@@ -42,7 +42,7 @@ impl Pipes {
         })
     }
 
-    pub(super) fn give_back(&self, empty: Lent) {
+    pub(crate) fn give_back(&self, empty: Lent) {
         let mut idle = self.lock();
         if idle.len() < IDLE {
             idle.push(empty);
@@ -50,7 +50,7 @@ impl Pipes {
     }
 
     /// Whether an error means that the system cannot move bytes of sockets; then no more pipes are lent.
-    pub(super) fn are_useless(&self, error: &io::Error) -> bool {
+    pub(crate) fn are_useless(&self, error: &io::Error) -> bool {
         use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
         let useless = matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported);
         if useless {
@@ -64,7 +64,7 @@ impl Pipes {
     }
 
     #[cfg(test)]
-    pub(super) fn idle(&self) -> usize {
+    pub(crate) fn idle(&self) -> usize {
         self.lock().len()
     }
 }

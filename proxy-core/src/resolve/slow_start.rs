@@ -17,7 +17,7 @@ pub(crate) const STEPS: u32 = 10;
 
 /// The Services that ask for slow start.
 #[derive(Debug, Default)]
-pub(super) struct SlowStarts {
+pub(crate) struct SlowStarts {
     /// The time, if there is a clock.
     now: Option<Instant>,
     services: HashMap<ServiceName, SlowStart>,
@@ -76,7 +76,7 @@ impl Ramps {
 
 impl SlowStarts {
     /// Sets the time. Returns the Services whose endpoints take steps.
-    pub(super) fn advance(&mut self, now: Instant) -> Vec<ServiceName> {
+    pub(crate) fn advance(&mut self, now: Instant) -> Vec<ServiceName> {
         self.now = Some(now);
         let mut stepping = Vec::new();
         while self.due.first().is_some_and(|(due, _)| *due <= now) {
@@ -90,12 +90,12 @@ impl SlowStarts {
     }
 
     /// When an endpoint takes its next step.
-    pub(super) fn next_step(&self) -> Option<Instant> {
+    pub(crate) fn next_step(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 
     /// Forgets a Service that does not ask.
-    pub(super) fn forget(&mut self, service: &ServiceName) {
+    pub(crate) fn forget(&mut self, service: &ServiceName) {
         // Hardly any Service asks.
         if !self.services.is_empty()
             && let Some(SlowStart { due: Some(due), .. }) = self.services.remove(service)
@@ -106,7 +106,7 @@ impl SlowStarts {
 
     /// Brings a Service that asks up to date with its slices. Returns the addresses that ramp; `None`
     /// without a clock.
-    pub(super) fn update<'s>(
+    pub(crate) fn update<'s>(
         &mut self,
         service: &ServiceName,
         window: Duration,
