@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use switchyard_netlink::{Error, KernelError, Message, Pipeline, Socket, Writer, flags};
+use switchyard_netlink::{Error, KernelError, Pipeline, Socket, Writer, flags};
 
-use self::abi::{address, link};
+use crate::route::{
+    self, Link,
+    abi::{address, link},
+};
 
 /// A device of the type dummy, by its name, in the network namespace in which the value was opened. With
 /// [`DummyDevice::or_bridge`], the device may be a bridge without ports, which is the same to its addresses.
@@ -102,13 +105,6 @@ pub enum DeviceError {
     },
 }
 
-/// A device of the kernel.
-struct Link {
-    index: u32,
-    /// The type; `None` for hardware.
-    kind: Option<String>,
-}
-
 impl DummyDevice {
     /// Opens a socket in the network namespace of the thread. The device need not exist.
     ///
@@ -194,7 +190,7 @@ impl DummyDevice {
     pub fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         let Some(link) = self.find()? else { return Ok(BTreeSet::new()) };
         let is_its = |index: u32, ip: IpAddr| index == link.index && !is_link_local(ip);
-        match self.list(link.index, is_its) {
+        match route::addresses(&mut self.socket, link.index, is_its) {
             Ok(addresses) => Ok(addresses),
             // Deleted meanwhile.
             Err(error) if error.errno() == Some(libc::ENODEV) => Ok(BTreeSet::new()),
@@ -209,7 +205,7 @@ impl DummyDevice {
     /// If the kernel refuses or does not answer.
     pub fn others(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         let index = self.find()?.map_or(0, |link| link.index);
-        self.list(0, |of, _| of != index).map_err(DeviceError::List)
+        route::addresses(&mut self.socket, 0, |of, _| of != index).map_err(DeviceError::List)
     }
 
     /// Adds addresses to the device, and then removes addresses: as single addresses, without duplicate
@@ -277,51 +273,8 @@ impl DummyDevice {
     }
 
     fn find(&mut self) -> Result<Option<Link>, DeviceError> {
-        let name = self.name;
-        let sequence = self.socket.sequences(1);
-        let mut writer = Writer::new();
-        writer.message(link::GET, flags::ACK, sequence, |w| {
-            w.raw(&link::NO_INDEX);
-            w.string(link::NAME, name);
-        });
-        let mut found = None;
-        let result = self.socket.request(writer.as_slice(), sequence, |message| {
-            found = Some(read_link(message).ok_or(Error::Malformed("a device"))?);
-            Ok(())
-        });
-        match result {
-            Ok(()) => Ok(found),
-            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
-            Err(source) => Err(DeviceError::Find { device: name, source }),
-        }
-    }
-
-    /// Lists the addresses of both families that `keep` keeps, of the device with this index, or of
-    /// all if it is 0.
-    fn list(
-        &mut self,
-        index: u32,
-        keep: impl Fn(u32, IpAddr) -> bool,
-    ) -> Result<BTreeSet<IpAddr>, Error> {
-        let mut addresses = BTreeSet::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            let of_family = self.socket.dump(
-                |sequence| {
-                    let mut writer = Writer::new();
-                    writer.message(address::GET, flags::DUMP, sequence, |w| {
-                        w.raw(&address::header(family as u8, 0, 0, 0, index));
-                    });
-                    writer.as_slice().to_vec()
-                },
-                |found: &mut Vec<IpAddr>, message| {
-                    let (of, ip) = read_address(message).ok_or(Error::Malformed("an address"))?;
-                    found.extend(ip.filter(|ip| keep(of, *ip)));
-                    Ok(())
-                },
-            )?;
-            addresses.extend(of_family);
-        }
-        Ok(addresses)
+        let device = self.name;
+        route::find(&mut self.socket, device).map_err(|source| DeviceError::Find { device, source })
     }
 
     /// Sends a request, and waits until it was carried out.
@@ -336,28 +289,6 @@ impl DummyDevice {
         writer.message(kind, flags | flags::ACK, sequence, fill);
         self.socket.request(writer.as_slice(), sequence, |_| Ok(()))
     }
-}
-
-fn read_link(message: Message<'_>) -> Option<Link> {
-    let index = message.payload.get(4..)?.first_chunk::<4>()?;
-    let info = message.attributes(link::HEADER).find_kind(link::INFO);
-    let kind = info.and_then(|info| info.nested().find_kind(link::INFO_KIND)?.str());
-    Some(Link { index: u32::from_ne_bytes(*index), kind: kind.map(str::to_owned) })
-}
-
-/// Returns the index of a device, and its address, if that is one of IPv4 or IPv6.
-fn read_address(message: Message<'_>) -> Option<(u32, Option<IpAddr>)> {
-    let [family, _, _, _, index @ ..] = *message.payload.first_chunk::<{ address::HEADER }>()?;
-    let index = u32::from_ne_bytes(index);
-    let find = |kind| message.attributes(address::HEADER).find_kind(kind);
-    // On a point-to-point link, `ADDRESS` is the other end's.
-    let bytes = find(address::LOCAL).or_else(|| find(address::ADDRESS))?.payload;
-    let ip = match i32::from(family) {
-        libc::AF_INET => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
-        libc::AF_INET6 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
-        _ => None,
-    };
-    Some((index, ip))
 }
 
 /// Appends what a request about a single address contains.
@@ -378,69 +309,4 @@ fn write_address(index: u32, ip: IpAddr, writer: &mut Writer) {
 
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
-}
-
-/// The numbers of the kernel's protocol.
-mod abi {
-    /// Devices (`linux/if_link.h`).
-    pub(crate) mod link {
-        /// `RTM_NEWLINK`
-        pub(crate) const NEW: u16 = 16;
-        /// `RTM_DELLINK`
-        pub(crate) const DELETE: u16 = 17;
-        /// `RTM_GETLINK`
-        pub(crate) const GET: u16 = 18;
-
-        /// The length of `struct ifinfomsg`, of which bytes 4 to 7 are the index.
-        pub(crate) const HEADER: usize = 16;
-        /// A header with index 0: the name selects the device.
-        pub(crate) const NO_INDEX: [u8; HEADER] = [0; HEADER];
-
-        /// `IFLA_IFNAME`
-        pub(crate) const NAME: u16 = 3;
-        /// `IFLA_LINKINFO`
-        pub(crate) const INFO: u16 = 18;
-        /// `IFLA_INFO_KIND`
-        pub(crate) const INFO_KIND: u16 = 1;
-        pub(crate) const DUMMY: &str = "dummy";
-        pub(crate) const BRIDGE: &str = "bridge";
-    }
-
-    /// Addresses (`linux/if_addr.h`).
-    pub(crate) mod address {
-        /// `RTM_NEWADDR`
-        pub(crate) const NEW: u16 = 20;
-        /// `RTM_DELADDR`
-        pub(crate) const DELETE: u16 = 21;
-        /// `RTM_GETADDR`
-        pub(crate) const GET: u16 = 22;
-
-        /// `IFA_ADDRESS`
-        pub(crate) const ADDRESS: u16 = 1;
-        /// `IFA_LOCAL`
-        pub(crate) const LOCAL: u16 = 2;
-        /// `IFA_CACHEINFO`: `struct ifa_cacheinfo`.
-        pub(crate) const LIFETIMES: u16 = 6;
-        /// Preferred for no time, valid for ever; and two numbers that the kernel sets.
-        pub(crate) const NEVER_PREFERRED: [u8; 16] =
-            [0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0];
-        /// `RT_SCOPE_HOST`
-        pub(crate) const SCOPE_HOST: u8 = 254;
-        /// `IFA_F_NODAD`
-        pub(crate) const NO_DETECTION: u8 = 2;
-
-        /// The length of `struct ifaddrmsg`.
-        pub(crate) const HEADER: usize = 8;
-
-        pub(crate) fn header(
-            family: u8,
-            prefix: u8,
-            flags: u8,
-            scope: u8,
-            index: u32,
-        ) -> [u8; HEADER] {
-            let [i0, i1, i2, i3] = index.to_ne_bytes();
-            [family, prefix, flags, scope, i0, i1, i2, i3]
-        }
-    }
 }

@@ -1,25 +1,19 @@
-//! The addresses of the node's interfaces, followed by rtnetlink.
+//! The addresses of the node's interfaces, as they come and go.
 //!
 //! Every change of an address makes the kernel's whole list be read again: an announcement reports
 //! what happened, the list shows what is, and only the list cannot miss anything.
 
-use std::{collections::BTreeSet, error::Error, io, net::IpAddr, pin::pin, time::Duration};
+use std::{collections::BTreeSet, error, io, net::IpAddr, time::Duration};
 
 use async_trait::async_trait;
-use futures::{FutureExt, StreamExt, TryStreamExt, stream::BoxStream};
-use netlink_packet_route::{
-    RouteNetlinkMessage,
-    address::{AddressAttribute, AddressMessage},
-};
-use rtnetlink::{
-    Handle, MulticastGroup, new_multicast_connection,
-    packet_core::{NetlinkMessage, NetlinkPayload},
-};
 use switchyard_core::engine::InterfaceAddresses;
+use switchyard_netlink::{Error, Socket};
 use tokio::{
-    task::JoinHandle,
+    io::{Interest, unix::AsyncFd},
     time::{sleep, timeout},
 };
+
+use crate::route::{self, abi};
 
 /// The time between the first of a burst of changes and the reading of the list.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -32,10 +26,16 @@ const REFRESH: Duration = Duration::from_secs(60);
 pub enum AddressError {
     /// No rtnetlink socket could be opened.
     #[error("cannot open an rtnetlink socket")]
-    Socket(#[source] io::Error),
+    Socket(#[source] Error),
+    /// The socket cannot be waited for.
+    #[error("cannot wait for changes of addresses")]
+    Wait(#[source] io::Error),
+    /// The kernel did not report changes.
+    #[error("cannot receive changes of addresses")]
+    Receive(#[source] Error),
     /// The kernel did not list the addresses.
     #[error("cannot list the node's addresses")]
-    List(#[source] rtnetlink::Error),
+    List(#[source] Error),
     /// The kernel did not describe the device whose addresses are left out.
     #[error("cannot look for the device {device}")]
     Device {
@@ -43,11 +43,8 @@ pub enum AddressError {
         device: &'static str,
         /// What failed.
         #[source]
-        source: rtnetlink::Error,
+        source: Error,
     },
-    /// The socket was closed.
-    #[error("the rtnetlink connection ended")]
-    Ended,
 }
 
 /// Follows the addresses of all interfaces in the network namespace of the thread that polls it
@@ -89,7 +86,7 @@ impl AddressFollower {
             if !is_new && self.known.is_some() {
                 connection.wait().await?;
             }
-            let found = connection.list().await?;
+            let found = connection.list()?;
             if self.known.as_ref() != Some(&found) {
                 tracing::debug!(addresses = ?found, "The node's addresses");
                 return Ok(found);
@@ -100,7 +97,7 @@ impl AddressFollower {
 
 #[async_trait]
 impl InterfaceAddresses for AddressFollower {
-    async fn changed(&mut self) -> Result<Vec<IpAddr>, Box<dyn Error + Send + Sync>> {
+    async fn changed(&mut self) -> Result<Vec<IpAddr>, Box<dyn error::Error + Send + Sync>> {
         match self.next().await {
             Ok(found) => {
                 let addresses = found.iter().copied().collect();
@@ -115,109 +112,80 @@ impl InterfaceAddresses for AddressFollower {
     }
 }
 
-/// A socket that lists addresses and receives announcements of changes.
+/// A socket that receives announcements of changes, and another one that lists addresses.
 struct Connection {
-    handle: Handle,
-    /// The index of the device whose address changed, if that is known.
-    announcements: BoxStream<'static, Option<u32>>,
-    task: JoinHandle<()>,
+    announcements: AsyncFd<Socket>,
+    requests: Socket,
     /// The names of the devices that are left out.
     without: Vec<&'static str>,
     /// The indices that these devices had when the addresses were listed last.
     without_indices: Vec<u32>,
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl Connection {
     fn open(without: Vec<&'static str>) -> Result<Self, AddressError> {
-        let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
-        let (connection, handle, announcements) =
-            new_multicast_connection(&groups).map_err(AddressError::Socket)?;
-        let announcements = announcements.map(|(message, _)| index_of(&message)).boxed();
-        let task = tokio::spawn(connection);
-        Ok(Self { handle, announcements, task, without, without_indices: Vec::new() })
+        let open = || Socket::open(libc::NETLINK_ROUTE).map_err(AddressError::Socket);
+        let (announcements, requests) = (open()?, open()?);
+        for group in abi::address::GROUPS {
+            announcements.join(group).map_err(AddressError::Socket)?;
+        }
+        // SAFETY: the socket owns its descriptor, which stays the same open one until the socket is dropped.
+        let registered =
+            unsafe { AsyncFd::register_with_interest(announcements, Interest::READABLE) };
+        let announcements = registered.map_err(|error| AddressError::Wait(error.into()))?;
+        Ok(Self { announcements, requests, without, without_indices: Vec::new() })
     }
 
     /// Waits until a change was announced and has settled, or until it is time to look anyway.
     async fn wait(&mut self) -> Result<(), AddressError> {
-        match timeout(REFRESH, self.announcement()).await {
-            Ok(None) => return Err(AddressError::Ended),
-            Ok(Some(())) => sleep(SETTLE).await,
-            Err(_) => {}
+        if let Ok(announced) = timeout(REFRESH, self.announcement()).await {
+            announced?;
+            sleep(SETTLE).await;
         }
-        while let Some(Some(_)) = self.announcements.next().now_or_never() {}
-        Ok(())
+        self.receive().map(|_| ())
     }
 
-    /// Waits for an announcement that is not about a device that is left out; `None` at the end.
-    async fn announcement(&mut self) -> Option<()> {
+    /// Waits for an announcement that is not about a device that is left out.
+    async fn announcement(&mut self) -> Result<(), AddressError> {
         loop {
-            let index = self.announcements.next().await?;
-            if index.is_none_or(|index| !self.without_indices.contains(&index)) {
-                return Some(());
+            let mut ready = self.announcements.readable_mut().await.map_err(AddressError::Wait)?;
+            ready.clear_ready();
+            if self.receive()? {
+                return Ok(());
             }
         }
     }
 
-    async fn list(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
+    /// Receives all announcements that are there. Returns whether one is not about a device that is left out;
+    /// announcements that were lost may have been about any device.
+    fn receive(&mut self) -> Result<bool, AddressError> {
+        let mut concerns = false;
+        loop {
+            match self.announcements.get_mut().receive() {
+                Ok(None) => return Ok(concerns),
+                Ok(Some(datagram)) => {
+                    let mut devices = datagram.map(|message| route::changed_device(&message));
+                    let is_left_out = |index: Option<u32>| {
+                        index.is_some_and(|index| self.without_indices.contains(&index))
+                    };
+                    concerns |= devices.any(|index| !is_left_out(index));
+                }
+                Err(Error::Overrun) => concerns = true,
+                Err(error) => return Err(AddressError::Receive(error)),
+            }
+        }
+    }
+
+    fn list(&mut self) -> Result<BTreeSet<IpAddr>, AddressError> {
         self.without_indices.clear();
-        for device in self.without.clone() {
-            let index = self.find(device).await?;
-            self.without_indices.extend(index);
+        for &device in &self.without {
+            let found = route::find(&mut self.requests, device);
+            let found = found.map_err(|source| AddressError::Device { device, source })?;
+            self.without_indices.extend(found.map(|link| link.index));
         }
-        let without = &self.without_indices;
-        let messages = self.handle.address().get().execute();
-        messages
-            .try_filter_map(async |message| {
-                let is_left_out = without.contains(&message.header.index);
-                Ok(if is_left_out { None } else { address_of(&message) })
-            })
-            .try_collect()
-            .await
-            .map_err(AddressError::List)
+        let is_listed = |index, _| !self.without_indices.contains(&index);
+        route::addresses(&mut self.requests, 0, is_listed).map_err(AddressError::List)
     }
-
-    /// Returns the index of a device; `None` if there is no such device.
-    async fn find(&mut self, device: &'static str) -> Result<Option<u32>, AddressError> {
-        let mut links = pin!(self.handle.link().get().match_name(device.to_owned()).execute());
-        match links.try_next().await {
-            Ok(link) => Ok(link.map(|link| link.header.index)),
-            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
-                Ok(None)
-            }
-            Err(source) => Err(AddressError::Device { device, source }),
-        }
-    }
-}
-
-/// Returns the index of the device whose address changed; `None` if the message does not say so, as
-/// when announcements were lost.
-fn index_of(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<u32> {
-    match &message.payload {
-        NetlinkPayload::InnerMessage(
-            RouteNetlinkMessage::NewAddress(message) | RouteNetlinkMessage::DelAddress(message),
-        ) => Some(message.header.index),
-        _ => None,
-    }
-}
-
-/// The interface's own address: on a point-to-point link `IFA_ADDRESS` is the other end's.
-fn address_of(message: &AddressMessage) -> Option<IpAddr> {
-    let local = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(*address),
-        _ => None,
-    });
-    local.or_else(|| {
-        message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        })
-    })
 }
 
 #[cfg(test)]
@@ -286,9 +254,8 @@ mod tests {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut follower = AddressFollower::new();
-                // The socket is open, and the answer not read yet.
-                assert!(follower.changed().now_or_never().is_none());
-                assert!(follower.connection.is_some());
+                // The sockets are open, and the list was not received by the caller.
+                follower.connection = Some(Connection::open(Vec::new()).unwrap());
                 // Nothing changes, so that nothing is announced.
                 assert_eq!(next(&mut follower).await, [""; 0]);
             });
@@ -340,7 +307,7 @@ mod tests {
                 ip("link add name left-out type bridge");
                 ip("link add name other type bridge");
                 let mut connection = Connection::open(vec!["none", "left-out"]).unwrap();
-                connection.list().await.unwrap();
+                connection.list().unwrap();
                 let long = Duration::from_millis(500);
                 for (device, wakes) in [("left-out", false), ("other", true), ("left-out", false)] {
                     for change in ["add", "del"] {

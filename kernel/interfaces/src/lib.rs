@@ -23,8 +23,6 @@
 //!   loopback addresses, [`can_route_localnet`] finds out whether that can succeed, and [`routes_localnet`]
 //!   whether the kernel does so.
 
-#![forbid(unsafe_code)]
-
 mod bridge;
 mod device;
 mod families;
@@ -32,6 +30,7 @@ mod follower;
 mod kernel_version;
 mod link_type;
 mod localnet;
+mod route;
 mod sysctl;
 
 pub use self::{
