@@ -15,10 +15,8 @@ use switchyard_core::{
     engine::Engine,
     error::Chain,
     objects::Kind,
-    proxier::{ProxierError, SyncReport},
-    runner::{Observer, SyncOutcome},
-    track::Problem,
-    transition::Transition,
+    proxier::SyncReport,
+    runner::{EngineEvent, Observer},
 };
 use switchyard_interfaces::AddressFollower;
 use switchyard_nft::{NftConfig, NftProxier};
@@ -90,26 +88,19 @@ struct Reports {
 }
 
 impl Observer for Reports {
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
+    fn on_event(&self, event: &EngineEvent<'_>) {
         // A UDP flow stays with its endpoint for as long as conntrack remembers it, whatever the
         // rules say. Without this line, clients talk to endpoints that are gone.
-        if !outcome.report.drift.is_none() {
-            self.flows.doubt();
+        self.flows.on_event(event);
+        match event {
+            // Nobody may listen any more.
+            EngineEvent::Synced(outcome) => _ = self.sender.send(outcome.report.clone()),
+            // The engine tries again, with growing delays.
+            EngineEvent::SyncFailed { error, .. } => eprintln!("sync failed: {}", Chain(*error)),
+            // The rest of the object is used.
+            EngineEvent::Rejected(problem) => eprintln!("{problem}"),
+            _ => {}
         }
-        self.flows.synced(&outcome.change);
-        // Nobody may listen any more.
-        let _ = self.sender.send(outcome.report.clone());
-    }
-
-    fn sync_failed(&self, error: &ProxierError, _: &Transition<'_>, _: std::time::Duration) {
-        // The engine tries again, with growing delays.
-        self.flows.doubt();
-        eprintln!("sync failed: {}", Chain(error));
-    }
-
-    fn rejected(&self, problem: &Problem) {
-        // The rest of the object is used.
-        eprintln!("{problem}");
     }
 }
 

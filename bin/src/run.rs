@@ -114,10 +114,10 @@ pub fn run(
     let health = Arc::new(ProxyHealth::new(settings.periods.health_timeout()));
     let release = version::reported(flags);
     let metrics = Arc::new(Metrics::new(chosen.mode, &families, &config.feature_gates, release)?);
-    let observer = EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &families)
-        .with_flows(conntrack::start(&**backend, Arc::clone(&metrics)));
+    let observer = EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &families);
+    let flows = conntrack::start(&**backend, Arc::clone(&metrics));
     let health_checks = observer.health_checks();
-    let node = NodeWatch::new(NodeChecks::new(config, settings, supported));
+    let node = Arc::new(NodeWatch::new(NodeChecks::new(config, settings, supported)));
     let (known_node, node_failure) = (node.known(), node.failure());
 
     let (recorder, event_queue) = node_events::recorder();
@@ -127,7 +127,11 @@ pub fn run(
     let mut engine = Engine::builder(settings.node.clone())
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
-        .observer(Arc::new(((observer, node), (unsupported, synced_ports))))
+        .node_check({
+            let node = Arc::clone(&node);
+            move |facts| node.check(facts)
+        })
+        .observer(Arc::new(((observer, flows), (node, (unsupported, synced_ports)))))
         .addresses(
             AddressFollower::new()
                 .without(switchyard_ipvs::DEVICE)
@@ -184,7 +188,7 @@ pub fn run(
     let localhost = sockets::serve(node_ports, is_on, Arc::clone(&parts.metrics));
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
-    let (objects, inputs) = (engine.events(), engine.inputs());
+    let (objects, inputs) = (engine.inputs(), engine.inputs());
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()

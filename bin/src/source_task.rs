@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use futures::{FutureExt, future};
 use switchyard_config::settings::{ClientSettings, SourceSettings};
-use switchyard_core::objects::Event;
+use switchyard_core::runner::Input;
 use switchyard_source_kube::{
     self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, WatchHealth,
 };
@@ -42,10 +42,10 @@ pub struct ApiServerLink {
 pub async fn run(
     source: &SourceSettings,
     node_name: &str,
-    events: Sender<Event>,
+    engine: Sender<Input>,
     link: ApiServerLink,
 ) -> SourceError {
-    match from_source(source, node_name, events, link).await {
+    match from_source(source, node_name, engine, link).await {
         Ok(never) => match never {},
         Err(error) => error,
     }
@@ -71,7 +71,7 @@ fn kube_config(client: &ClientSettings) -> KubeConfig {
 async fn from_source(
     source: &SourceSettings,
     node_name: &str,
-    sender: Sender<Event>,
+    sender: Sender<Input>,
     link: ApiServerLink,
 ) -> Result<Infallible, SourceError> {
     match source {

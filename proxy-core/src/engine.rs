@@ -1,7 +1,7 @@
 //! The engine: a tracker, a runner and a backend on a thread of their own.
 //!
 //! ```text
-//! events, inputs ──────┐
+//! inputs ──────────────┐
 //! interface addresses ─┼─► runner ─► backend ─► kernel
 //! backend's monitor ───┘     │
 //!                            └─► observer
@@ -38,12 +38,12 @@ use crate::{
     error::Chain,
     objects::{Event, Kind, Object, ObjectKey},
     proxier::{Backend, Monitor, Proxier},
-    runner::{Input, NodePatience, Observer, Runner, RunnerConfig},
-    track::Tracker,
+    runner::{Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
+    track::{NodeFacts, Tracker},
 };
 
-/// The most events, and the most inputs, that wait for the engine while it commits. More would be
-/// memory: a slice may take hundreds of kilobytes, and what is not received yet waits at the server.
+/// The most inputs that wait for the engine while it commits. More would be memory: a slice may take
+/// hundreds of kilobytes, and what is not received yet waits at the server.
 const QUEUE: usize = 64;
 /// How long the first sync waits for the interface addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
@@ -82,6 +82,7 @@ pub struct EngineBuilder {
     node: NodeConfig,
     timing: RunnerConfig,
     node_patience: Option<NodePatience>,
+    node_check: Option<NodeCheck>,
     observer: Arc<dyn Observer>,
     addresses: Option<Box<dyn InterfaceAddresses>>,
     predecessors: Vec<Arc<dyn Backend>>,
@@ -104,6 +105,13 @@ impl EngineBuilder {
     /// nothing more is waited for.
     pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {
         Self { node_patience, ..self }
+    }
+
+    /// Decides whether the configuration can work on this node; by default it can. Called once, before the
+    /// first sync, when the Node states everything that the engine waits for, or the engine has given up to
+    /// wait; `None` if there is no Node. After `false`, the engine makes no sync.
+    pub fn node_check(self, check: impl Fn(Option<&NodeFacts>) -> bool + Send + 'static) -> Self {
+        Self { node_check: Some(Box::new(check)), ..self }
     }
 
     /// The receiver of reports; by default there is none.
@@ -130,15 +138,21 @@ impl EngineBuilder {
     /// # Errors
     /// [`EngineError::Thread`]
     pub fn start(self, proxier: impl Proxier + 'static) -> Result<Engine, EngineError> {
-        let Self { node, timing, node_patience, observer, addresses, predecessors, thread_name } =
-            self;
+        let Self {
+            node,
+            timing,
+            node_patience,
+            node_check,
+            observer,
+            addresses,
+            predecessors,
+            thread_name,
+        } = self;
         let proxier: Box<dyn Proxier> = Box::new(proxier);
         let monitor = proxier.monitor();
-        let (events, received_events) = mpsc::channel(QUEUE);
         let runner = Runner::new(Tracker::new(node), proxier, timing, observer)
-            .waiting_for_node(node_patience)
-            .replacing(predecessors)
-            .receiving(received_events);
+            .waiting_for_node(node_patience, node_check)
+            .replacing(predecessors);
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -157,7 +171,7 @@ impl EngineBuilder {
         };
         let thread =
             thread::Builder::new().name(thread_name).spawn(body).map_err(EngineError::Thread)?;
-        Ok(Engine { events, inputs, stop: Some(stop), ended, thread: Some(thread) })
+        Ok(Engine { inputs, stop: Some(stop), ended, thread: Some(thread) })
     }
 }
 
@@ -240,7 +254,6 @@ async fn follow_addresses(mut addresses: Box<dyn InterfaceAddresses>, inputs: Se
 /// An engine that is dropped stops as by [`Engine::stop`].
 #[derive(Debug)]
 pub struct Engine {
-    events: Sender<Event>,
     inputs: Sender<Input>,
     stop: Option<oneshot::Sender<()>>,
     ended: oneshot::Receiver<()>,
@@ -254,6 +267,7 @@ impl Engine {
             node,
             timing: RunnerConfig::default(),
             node_patience: None,
+            node_check: None,
             observer: Arc::new(()),
             addresses: None,
             predecessors: Vec::new(),
@@ -261,14 +275,8 @@ impl Engine {
         }
     }
 
-    /// Returns a channel for events alone, as sources send them. Events are applied in the order in
-    /// which they are sent; they may overtake inputs, and be overtaken by them. Handles do not keep
-    /// the engine running.
-    pub fn events(&self) -> Sender<Event> {
-        self.events.clone()
-    }
-
-    /// Returns a handle for inputs. Handles do not keep the engine running.
+    /// Returns a handle for inputs, which are applied in the order in which they are sent. Handles do not
+    /// keep the engine running.
     pub fn inputs(&self) -> Sender<Input> {
         self.inputs.clone()
     }
@@ -278,7 +286,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Ended`]
     pub async fn send(&self, event: Event) -> Result<(), EngineError> {
-        self.events.send(event).await.map_err(|_| EngineError::Ended)
+        self.inputs.send(event.into()).await.map_err(|_| EngineError::Ended)
     }
 
     /// Replaces all objects of a kind: those that are not in `objects` are gone. Nothing is

@@ -6,13 +6,12 @@ use std::{
 };
 
 use jiff::Timestamp;
-use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     error::Chain,
-    model::{IpFamily, ServicePortId, Spread},
+    model::{IpFamily, ServicePortId},
     objects::Event,
-    proxier::{Disturbance, Mode, ProxierError},
-    runner::{Observer, SyncOutcome},
+    proxier::{Disturbance, ProxierError},
+    runner::{EngineEvent, Observer, SyncOutcome},
     state::PoolKind,
     track::{Problem, Reason},
     transition::Transition,
@@ -25,7 +24,6 @@ use crate::{health::ProxyHealth, http::service_health::HealthChecks, metrics::Me
 pub struct EngineObserver {
     health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
-    flows: Option<Reconciler>,
     health_checks: watch::Sender<Arc<HealthChecks>>,
     /// The time of the last warning about a disturbance.
     warned: Mutex<Option<Instant>>,
@@ -40,13 +38,7 @@ impl EngineObserver {
         health.started(families, Timestamp::now());
         metrics.started();
         let health_checks = watch::Sender::new(Arc::default());
-        Self { health, metrics, flows: None, health_checks, warned: Mutex::default() }
-    }
-
-    /// Removes stale flows after each sync, if there is a reconciler.
-    pub fn with_flows(mut self, flows: Option<Reconciler>) -> Self {
-        self.flows = flows;
-        self
+        Self { health, metrics, health_checks, warned: Mutex::default() }
     }
 
     /// Returns the receiver of the Services whose health is to be served. A value is sent after
@@ -136,7 +128,57 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
     );
 }
 
+/// Logs that a sync begins.
+fn log_start(change: &Transition<'_>) {
+    tracing::debug!(
+        full = change.compare(),
+        changed = change.ports().len(),
+        service_ports = change.after().service_ports.len(),
+        "Syncing"
+    );
+    if tracing::enabled!(target: "switchyard::v3", tracing::Level::DEBUG) {
+        log_endpoints(change);
+    }
+}
+
 impl Observer for EngineObserver {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Received(event) => self.received(event),
+            EngineEvent::Rejected(problem) => self.rejected(problem),
+            EngineEvent::SyncRequested => {
+                self.health.sync_requested(Instant::now());
+                self.metrics.sync_requested();
+            }
+            EngineEvent::SyncStarted(change) => log_start(change),
+            EngineEvent::Disturbed(disturbance) => self.disturbed(disturbance),
+            EngineEvent::ComparisonRequested => self.health.disturbed(),
+            EngineEvent::LeftOut(error) => self.metrics.left_out(error),
+            EngineEvent::Synced(outcome) => self.synced(outcome),
+            EngineEvent::SyncFailed { error, change, duration } => {
+                self.sync_failed(error, change, *duration);
+            }
+            EngineEvent::PredecessorStays { mode, error } => tracing::error!(
+                %mode,
+                err = %Chain(*error),
+                "Failed to remove what another mode left behind"
+            ),
+            EngineEvent::NodeEligible(is_eligible) => {
+                self.health.set_node_eligible(*is_eligible);
+                tracing::debug!(is_eligible, "Whether the Node may have traffic");
+            }
+            EngineEvent::DefaultSpreadReplaced { mode, asked, used } => tracing::warn!(
+                %mode,
+                spread = asked.as_str(),
+                used = used.as_str(),
+                "The mode cannot program the spread of --spread; another one is used"
+            ),
+            _ => {}
+        }
+    }
+}
+
+impl EngineObserver {
     fn received(&self, event: &Event) {
         self.count_changes(event);
         match event {
@@ -173,23 +215,6 @@ impl Observer for EngineObserver {
         );
     }
 
-    fn sync_requested(&self) {
-        self.health.sync_requested(Instant::now());
-        self.metrics.sync_requested();
-    }
-
-    fn sync_started(&self, change: &Transition<'_>) {
-        tracing::debug!(
-            full = change.compare(),
-            changed = change.ports().len(),
-            service_ports = change.after().service_ports.len(),
-            "Syncing"
-        );
-        if tracing::enabled!(target: "switchyard::v3", tracing::Level::DEBUG) {
-            log_endpoints(change);
-        }
-    }
-
     fn disturbed(&self, disturbance: &Disturbance) {
         let by = match disturbance {
             Disturbance::Changed { by } => by.as_deref().unwrap_or("unknown"),
@@ -210,18 +235,6 @@ impl Observer for EngineObserver {
         }
     }
 
-    fn comparison_requested(&self) {
-        self.health.disturbed();
-    }
-
-    fn predecessor_stays(&self, mode: Mode, error: &ProxierError) {
-        tracing::error!(
-            %mode,
-            err = %Chain(error),
-            "Failed to remove what another mode left behind"
-        );
-    }
-
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         // The log comes first, so that a sync that is in the metrics is in the log.
         log_outcome(outcome);
@@ -229,47 +242,16 @@ impl Observer for EngineObserver {
             .synced(Timestamp::now(), Instant::now(), |family| outcome.change.programs(family));
         self.metrics.synced(outcome);
         self.send_health_checks(&outcome.change);
-        if let Some(flows) = &self.flows {
-            if !outcome.report.drift.is_none() {
-                flows.doubt();
-            }
-            flows.synced(&outcome.change);
-        }
-    }
-
-    fn left_out(&self, error: &ProxierError) {
-        self.metrics.left_out(error);
-        // A part of the attempt may be in the kernel.
-        if let Some(flows) = &self.flows {
-            flows.doubt();
-        }
     }
 
     fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
         self.metrics.sync_failed(error, change, duration.as_secs_f64());
         self.health.sync_failed();
-        if let Some(flows) = &self.flows {
-            flows.doubt();
-        }
         tracing::error!(
             err = %Chain(error),
             full = change.compare(),
             elapsed = ?duration,
             "Failed to sync; it will be repeated"
-        );
-    }
-
-    fn node_eligible(&self, is_eligible: bool) {
-        self.health.set_node_eligible(is_eligible);
-        tracing::debug!(is_eligible, "Whether the Node may have traffic");
-    }
-
-    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
-        tracing::warn!(
-            %mode,
-            spread = asked.as_str(),
-            used = used.as_str(),
-            "The mode cannot program the spread of --spread; another one is used"
         );
     }
 }
@@ -282,7 +264,7 @@ mod tests {
     use switchyard_core::{
         config::NodeConfig,
         objects::{Kind, Metadata, Node, Object, Service},
-        proxier::{Abilities, Proxier, SyncReport},
+        proxier::{Abilities, Mode, Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
         state::NodePortAddresses,
         track::Tracker,

@@ -6,7 +6,7 @@ use switchyard_core::{
     error::Chain,
     model::ServicePortId,
     proxier::Skipped,
-    runner::{Observer, SyncOutcome},
+    runner::{EngineEvent, Observer},
     state::ResolvedServicePort,
 };
 use switchyard_observability::metrics::Metrics;
@@ -36,8 +36,8 @@ pub fn channel(used: bool) -> (SyncedNodePorts, NodePorts) {
 }
 
 impl Observer for SyncedNodePorts {
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
-        let Some(sender) = &self.0 else { return };
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        let (EngineEvent::Synced(outcome), Some(sender)) = (event, &self.0) else { return };
         let concerns = |port: &&Arc<ResolvedServicePort>| LoopbackNodePorts::concerns(port);
         let changed = outcome.change.ports().filter_map(|port| {
             let after = port.after.filter(concerns);

@@ -1,10 +1,7 @@
 //! What the program does when the engine reports facts of the Node: judges the configuration, logs as
 //! kube-proxy does, and keeps the facts for changes of the configuration.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::ControlFlow,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use switchyard_config::{
     settings::{Settings, SourceSettings},
@@ -13,7 +10,7 @@ use switchyard_config::{
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     model::{IpFamily, PerFamily},
-    runner::{NodePatience, Observer},
+    runner::{EngineEvent, NodePatience, Observer},
     track::{Missing, NodeFacts},
 };
 use tokio::sync::watch;
@@ -147,7 +144,7 @@ impl NodeChecks {
     }
 }
 
-/// An engine's observer that applies [`NodeChecks`].
+/// An engine's observer and check of the node, by [`NodeChecks`].
 #[derive(Debug)]
 pub struct NodeWatch {
     checks: NodeChecks,
@@ -190,8 +187,27 @@ pub async fn failed(mut failure: watch::Receiver<Option<NodeError>>) -> NodeErro
 }
 
 impl Observer for NodeWatch {
-    fn waiting_for(&self, missing: Missing) {
-        tracing::debug!(missing = missing.as_str(), "Waiting before the first sync");
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::WaitingFor(missing) => {
+                tracing::debug!(missing = missing.as_str(), "Waiting before the first sync");
+            }
+            EngineEvent::GaveUp { missing, node } => self.gave_up(*missing, *node),
+            EngineEvent::NodeChanged(node) => self.node_changed(*node),
+            _ => {}
+        }
+    }
+}
+
+impl NodeWatch {
+    /// Checks whether the configuration can work on the node. If not, the program has to end.
+    pub fn check(&self, node: Option<&NodeFacts>) -> bool {
+        if let Err(error) = self.checks.start(node) {
+            self.fail(error);
+            return false;
+        }
+        self.known.send_replace(Some(node.cloned()));
+        true
     }
 
     fn gave_up(&self, missing: Missing, facts: Option<&NodeFacts>) {
@@ -209,17 +225,8 @@ impl Observer for NodeWatch {
         }
     }
 
-    fn node_known(&self, node: Option<&NodeFacts>) -> ControlFlow<()> {
-        if let Err(error) = self.checks.start(node) {
-            self.fail(error);
-            return ControlFlow::Break(());
-        }
-        self.known.send_replace(Some(node.cloned()));
-        ControlFlow::Continue(())
-    }
-
     fn node_changed(&self, node: Option<&NodeFacts>) {
-        // Before the start, `node_known` reports the facts.
+        // Before the start, `check` takes the facts.
         if self.known.borrow().is_none() {
             return;
         }
@@ -270,7 +277,7 @@ mod tests {
         let node = facts(&["10.0.0.1"], &[]);
         watch.node_changed(Some(&node));
         assert_eq!(*watch.known().borrow(), None, "not judged yet");
-        assert_eq!(watch.node_known(Some(&node)), ControlFlow::Continue(()));
+        assert!(watch.check(Some(&node)));
         assert_eq!(*watch.known().borrow(), Some(Some(node)));
         let later = facts(&["10.0.0.2"], &[]);
         watch.node_changed(Some(&later));
@@ -283,14 +290,12 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_and_ends_the_program() {
         let unsupported = watch(&[]);
-        let verdict = unsupported.node_known(Some(&facts(&["fd00::1"], &[])));
-        assert_eq!(verdict, ControlFlow::Break(()));
+        assert!(!unsupported.check(Some(&facts(&["fd00::1"], &[]))));
         assert_eq!(failure(&unsupported).unwrap(), "no support for primary IP family \"IPv6\"");
         assert_eq!(*unsupported.known().borrow(), None);
 
         let other_family = watch(&["--detect-local-mode=NodeCIDR"]);
-        let verdict = other_family.node_known(Some(&facts(&["10.0.0.1"], &["fd01::/64"])));
-        assert_eq!(verdict, ControlFlow::Break(()));
+        assert!(!other_family.check(Some(&facts(&["10.0.0.1"], &["fd01::/64"]))));
         assert!(failure(&other_family).unwrap().contains("spec.podCIDRs of the Node is IPv6"));
     }
 

@@ -7,10 +7,9 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{ServiceName, Spread},
+    model::ServiceName,
     objects::Kind,
-    proxier::Mode,
-    runner::Observer,
+    runner::{EngineEvent, Observer},
     track::{Problem, Reason},
 };
 
@@ -48,6 +47,22 @@ impl UnsupportedEvents {
 }
 
 impl Observer for UnsupportedEvents {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Rejected(problem) => self.rejected(problem),
+            EngineEvent::DefaultSpreadReplaced { mode, asked, used } => {
+                let note = format!(
+                    "--spread={asked} cannot be programmed in {mode} mode; connections are spread by \
+                     `{used}` instead"
+                );
+                self.recorder.record(Event::default_spread_unsupported(note));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl UnsupportedEvents {
     fn rejected(&self, problem: &Problem) {
         let object = &problem.object;
         let about = |note: String| {
@@ -74,19 +89,11 @@ impl Observer for UnsupportedEvents {
             self.recorder.record(event);
         }
     }
-
-    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
-        let note = format!(
-            "--spread={asked} cannot be programmed in {mode} mode; connections are spread by `{used}` \
-             instead"
-        );
-        self.recorder.record(Event::default_spread_unsupported(note));
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::objects::ObjectKey;
+    use switchyard_core::{model::Spread, objects::ObjectKey, proxier::Mode};
 
     use super::*;
     use crate::node_events::{Message, recorder};
@@ -140,7 +147,11 @@ mod tests {
     fn a_default_that_cannot_be_programmed_is_an_event_of_the_node() {
         let (recorder, mut queue) = recorder();
         let events = UnsupportedEvents::new(recorder, "node-1".to_owned());
-        events.default_spread_replaced(Mode::IPTABLES, Spread::Maglev, Spread::Random);
+        events.on_event(&EngineEvent::DefaultSpreadReplaced {
+            mode: Mode::IPTABLES,
+            asked: Spread::Maglev,
+            used: Spread::Random,
+        });
         let found = recorded(&mut queue);
         let [event] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "SpreadUnsupported"));

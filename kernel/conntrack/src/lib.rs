@@ -58,6 +58,7 @@ use std::{
 
 use switchyard_core::{
     model::{IpFamily, Protocol, ServicePortId},
+    runner::{EngineEvent, Observer},
     transition::Transition,
 };
 
@@ -131,6 +132,23 @@ impl Reconciler {
     /// Waits until all queued frontends are done, or the time is over. Returns whether they are done.
     pub fn wait_idle(&self, timeout: Duration) -> bool {
         self.queue.wait_idle(timeout)
+    }
+}
+
+/// Follows the syncs of an engine.
+impl Observer for Reconciler {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Synced(outcome) => {
+                if !outcome.report.drift.is_none() {
+                    self.doubt();
+                }
+                self.synced(&outcome.change);
+            }
+            // A part of the attempt may be in the kernel.
+            EngineEvent::LeftOut(_) | EngineEvent::SyncFailed { .. } => self.doubt(),
+            _ => {}
+        }
     }
 }
 

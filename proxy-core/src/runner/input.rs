@@ -25,3 +25,9 @@ pub enum Input {
     /// A request to compare everything with the kernel at the next sync, which is due now.
     Compare,
 }
+
+impl From<Event> for Input {
+    fn from(event: Event) -> Self {
+        Self::Event(event)
+    }
+}

@@ -20,13 +20,7 @@ mod predecessors;
 mod retries;
 mod timing;
 
-use std::{
-    future::{Future, pending},
-    net::IpAddr,
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc::Receiver, time::Instant};
 
@@ -39,8 +33,8 @@ use self::{
 };
 pub use self::{
     input::Input,
-    node_wait::NodePatience,
-    observer::{Observer, SyncOutcome},
+    node_wait::{NodeCheck, NodePatience},
+    observer::{EngineEvent, Observer, SyncOutcome},
     timing::{Pace, RunnerConfig},
 };
 use crate::{
@@ -53,7 +47,7 @@ use crate::{
 /// How long the attempts of a sync may take of which something is refused. A further one counts as a retry.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 
-/// The most inputs that are taken from a channel at once. A burst becomes few syncs by the [`Pace`].
+/// The most inputs that are applied before a sync is considered, if the channel holds as many.
 const BATCH: usize = 4096;
 
 /// See the [module's documentation](self).
@@ -62,8 +56,6 @@ pub struct Runner {
     proxier: Box<dyn Proxier>,
     config: RunnerConfig,
     observer: Arc<dyn Observer>,
-    /// Events that come by a channel of their own.
-    events: Option<Receiver<Event>>,
     node_wait: NodeWait,
     /// What the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
@@ -98,7 +90,6 @@ impl Runner {
             proxier,
             config,
             observer,
-            events: None,
             node_wait: NodeWait::default(),
             waits_for: None,
             oldest_change: None,
@@ -115,15 +106,13 @@ impl Runner {
 
     /// Has the runner wait for facts of the Node before the first sync, if the configuration takes
     /// anything from the Node. Without patience, which is the default, the Nodes have to be listed,
-    /// and the Node may lack anything.
-    pub fn waiting_for_node(mut self, patience: Option<NodePatience>) -> Self {
-        self.node_wait = NodeWait::new(patience, &mut self.tracker);
-        self
-    }
-
-    /// Has the runner receive events from this channel as well.
-    pub(crate) fn receiving(mut self, events: Receiver<Event>) -> Self {
-        self.events = Some(events);
+    /// and the Node may lack anything. The check decides whether there is a first sync.
+    pub fn waiting_for_node(
+        mut self,
+        patience: Option<NodePatience>,
+        check: Option<NodeCheck>,
+    ) -> Self {
+        self.node_wait = NodeWait::new(patience, check, &mut self.tracker);
         self
     }
 
@@ -151,8 +140,7 @@ impl Runner {
         stop: impl Future<Output = ()>,
     ) -> Box<dyn Proxier> {
         let mut stop = pin!(stop);
-        let mut events = self.events.take();
-        let (mut batch, mut event_batch) = (Vec::new(), Vec::new());
+        let mut batch = Vec::new();
         // The tracker may know a cluster already.
         self.look_for_changes(Instant::now());
         loop {
@@ -165,9 +153,6 @@ impl Runner {
                         break;
                     }
                     self.apply(batch.drain(..));
-                }
-                () = receive(&mut events, &mut event_batch) => {
-                    self.apply(event_batch.drain(..).map(Input::Event));
                 }
                 () = wait_until(self.due()) => {}
             }
@@ -185,7 +170,7 @@ impl Runner {
             self.tracker.request_comparison();
             if reason == Reason::Changed {
                 self.tracker.hasten_families(Instant::now().into_std());
-                self.observer.comparison_requested();
+                self.report(EngineEvent::ComparisonRequested);
             }
             self.look_for_changes(Instant::now());
         }
@@ -203,7 +188,7 @@ impl Runner {
             may_help |= matches!(input, Input::Node(_) | Input::Timing(_) | Input::Compare);
             match input {
                 Input::Event(event) => {
-                    self.observer.received(&event);
+                    self.report(EngineEvent::Received(&event));
                     let is_node = is_of_node(&event);
                     let problems = self.tracker.apply(event);
                     self.report_problems(&problems);
@@ -217,7 +202,7 @@ impl Runner {
                 Input::Node(config) => self.tracker.set_config(config),
                 Input::Timing(config) => self.set_timing(config, arrived),
                 Input::Disturbed(disturbance) => {
-                    self.observer.disturbed(&disturbance);
+                    self.report(EngineEvent::Disturbed(&disturbance));
                     self.comparisons.plan(&disturbance, &self.config, arrived);
                 }
                 Input::Compare => self.tracker.request_comparison(),
@@ -226,7 +211,7 @@ impl Runner {
         let eligible = self.tracker.is_node_eligible();
         if self.node_eligible != Some(eligible) {
             self.node_eligible = Some(eligible);
-            self.observer.node_eligible(eligible);
+            self.report(EngineEvent::NodeEligible(eligible));
         }
         self.look_for_changes(arrived);
         // An input that changes nothing is not the remedy of a failure.
@@ -255,14 +240,15 @@ impl Runner {
         if self.waits_for != missing {
             self.waits_for = missing;
             if let Some(missing) = missing {
-                self.observer.waiting_for(missing);
+                self.report(EngineEvent::WaitingFor(missing));
             }
         }
         let replaced = self.tracker.replaced_default_spread();
         if self.replaced_default != replaced {
             self.replaced_default = replaced;
             if let Some((asked, used)) = replaced {
-                self.observer.default_spread_replaced(self.proxier.mode(), asked, used);
+                let mode = self.proxier.mode();
+                self.report(EngineEvent::DefaultSpreadReplaced { mode, asked, used });
             }
         }
         if !self.is_ready() {
@@ -272,7 +258,7 @@ impl Runner {
         self.report_problems(&problems);
         if !self.tracker.transition().is_empty() {
             self.oldest_change.get_or_insert(arrived);
-            self.observer.sync_requested();
+            self.report(EngineEvent::SyncRequested);
         }
     }
 
@@ -318,7 +304,7 @@ impl Runner {
             self.tracker.request_comparison();
         }
         let compares = self.tracker.transition().compare();
-        self.observer.sync_started(&self.tracker.transition());
+        self.report(EngineEvent::SyncStarted(self.tracker.transition()));
         let result = loop {
             let error = match self.proxier.sync(&self.tracker.transition()).await {
                 Ok(report) => break Ok(report),
@@ -331,7 +317,7 @@ impl Runner {
             if start.elapsed() >= ATTEMPTS_FOR {
                 break Err(error);
             }
-            self.observer.left_out(&error);
+            self.report(EngineEvent::LeftOut(&error));
         };
         let change = self.tracker.transition();
         let duration = start.elapsed();
@@ -349,23 +335,24 @@ impl Runner {
                 if compares {
                     self.last_comparison = Some(start);
                 }
-                self.observer.synced(&SyncOutcome {
+                let latency = self.oldest_change.take().map(|arrived| arrived.elapsed());
+                self.report(EngineEvent::Synced(SyncOutcome {
                     change,
                     report: &report,
                     skipped_by_backend: &report.skipped[..by_backend],
                     duration,
-                    latency: self.oldest_change.take().map(|arrived| arrived.elapsed()),
+                    latency,
                     trigger_times: self.tracker.trigger_times(),
                     no_local_endpoints: self.tracker.no_local_endpoints(),
                     unsupported: self.tracker.unsupported(),
                     refused: self.tracker.refused(),
-                });
+                }));
                 let all = IpFamily::ALL.iter().all(|family| change.programs(*family));
                 self.predecessors.serve(now, all);
                 self.tracker.mark_synced();
             }
             Err(error) => {
-                self.observer.sync_failed(&error, &change, duration);
+                self.report(EngineEvent::SyncFailed { error: &error, change, duration });
                 self.tracker.sync_failed(Instant::now().into_std());
                 self.retries.failed(Instant::now(), self.config.longest_retry);
             }
@@ -374,8 +361,12 @@ impl Runner {
 
     fn report_problems(&self, problems: &[Problem]) {
         for problem in problems {
-            self.observer.rejected(problem);
+            self.report(EngineEvent::Rejected(problem));
         }
+    }
+
+    fn report(&self, event: EngineEvent<'_>) {
+        self.observer.on_event(&event);
     }
 }
 
@@ -385,15 +376,4 @@ fn is_of_node(event: &Event) -> bool {
         Event::Delete(key) | Event::Malformed { object: key, .. } => key.kind == Kind::Node,
         Event::Replace { kind, .. } => *kind == Kind::Node,
     }
-}
-
-/// Receives events. Never returns without a channel, or when the channel has ended.
-async fn receive(events: &mut Option<Receiver<Event>>, batch: &mut Vec<Event>) {
-    if let Some(channel) = events {
-        if channel.recv_many(batch, BATCH).await > 0 {
-            return;
-        }
-        *events = None;
-    }
-    pending().await
 }

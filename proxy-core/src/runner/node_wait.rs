@@ -1,10 +1,13 @@
 //! The wait for this node's Node, and the report of its facts.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{observer::Observer, timing::after};
+use super::{
+    observer::{EngineEvent, Observer},
+    timing::after,
+};
 use crate::track::{Missing, NodeFacts, RequiredFacts, Tracker};
 
 /// How long to wait for facts of the Node once the Nodes are listed.
@@ -40,11 +43,15 @@ enum Phase {
     Over,
 }
 
+/// Decides whether the configuration can work on a node, of whose Node these facts are known.
+pub type NodeCheck = Box<dyn Fn(Option<&NodeFacts>) -> bool + Send>;
+
 /// The wait for the Node.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct NodeWait {
     /// `None`: a listed Node may lack anything.
     patience: Option<NodePatience>,
+    check: Option<NodeCheck>,
     phase: Phase,
     /// What was reported last; `None` before the first report.
     reported: Option<Option<NodeFacts>>,
@@ -53,13 +60,17 @@ pub(super) struct NodeWait {
 
 impl NodeWait {
     /// Starts to wait.
-    pub(super) fn new(patience: Option<NodePatience>, tracker: &mut Tracker) -> Self {
+    pub(super) fn new(
+        patience: Option<NodePatience>,
+        check: Option<NodeCheck>,
+        tracker: &mut Tracker,
+    ) -> Self {
         let is_required = patience.is_some();
         tracker.require(RequiredFacts { addresses: is_required, pod_cidrs: is_required });
-        Self { patience, ..Self::default() }
+        Self { patience, check, ..Self::default() }
     }
 
-    /// Whether the observer has refused the Node: nothing may be programmed.
+    /// Whether the check has refused the Node: nothing may be programmed.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -81,7 +92,7 @@ impl NodeWait {
         let facts = tracker.node();
         if self.reported.as_ref().is_none_or(|reported| reported.as_ref() != facts) {
             self.reported = Some(facts.cloned());
-            observer.node_changed(facts);
+            observer.on_event(&EngineEvent::NodeChanged(facts));
         }
     }
 
@@ -92,17 +103,19 @@ impl NodeWait {
         }
         self.report(tracker, observer);
         while let Some((missing, patience)) = tracker.node_lacks().zip(self.patience) {
+            let node = tracker.node();
+            let give_up = |missing| observer.on_event(&EngineEvent::GaveUp { missing, node });
             self.phase = match self.phase {
                 Phase::List => Phase::AllFacts(after(now, patience.addresses)),
                 Phase::AllFacts(until) if until <= now => {
                     if missing != Missing::PodCidrs {
-                        observer.gave_up(missing, tracker.node());
+                        give_up(missing);
                     }
                     tracker.require(RequiredFacts { addresses: false, pod_cidrs: true });
                     Phase::PodCidrs(after(until, patience.pod_cidrs))
                 }
                 Phase::PodCidrs(until) if until <= now => {
-                    observer.gave_up(missing, tracker.node());
+                    give_up(missing);
                     Phase::LatePodCidrs
                 }
                 Phase::AllFacts(_) | Phase::PodCidrs(_) | Phase::LatePodCidrs | Phase::Over => {
@@ -113,6 +126,6 @@ impl NodeWait {
         self.phase = Phase::Over;
         // A Node that lacks something later is no reason to stop.
         tracker.require(RequiredFacts::default());
-        self.is_refused = observer.node_known(tracker.node()) == ControlFlow::Break(());
+        self.is_refused = self.check.take().is_some_and(|check| !check(tracker.node()));
     }
 }

@@ -1,6 +1,6 @@
-//! The reports of a runner: for metrics, health and logs.
+//! The events of an engine: for metrics, health and logs.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     model::{PerFamily, Spread},
@@ -39,138 +39,106 @@ pub struct SyncOutcome<'a> {
     pub refused: PerFamily<usize>,
 }
 
-/// Receives the reports of a runner. All methods are called on the runner's thread and must not
-/// block; by default they do nothing. A pair of observers is an observer: both receive each report.
-pub trait Observer: Send + Sync {
+/// What an engine reports.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum EngineEvent<'a> {
     /// An object, or part of one, cannot be used. Each problem is reported once.
-    fn rejected(&self, _problem: &Problem) {}
+    Rejected(&'a Problem),
     /// An event has arrived, and is about to be applied.
-    fn received(&self, _event: &Event) {}
+    Received(&'a Event),
     /// There is something to sync now.
-    fn sync_requested(&self) {}
+    SyncRequested,
     /// A sync begins.
-    fn sync_started(&self, _change: &Transition<'_>) {}
-    /// Another program has changed, or may have changed, what was programmed. Called for every
-    /// report of the backend's monitor; the comparison may follow later.
-    fn disturbed(&self, _disturbance: &Disturbance) {}
+    SyncStarted(Transition<'a>),
+    /// Another program has changed, or may have changed, what was programmed. Sent for every report of the
+    /// backend's monitor; the comparison may follow later.
+    Disturbed(&'a Disturbance),
     /// Everything will be compared with the kernel at the next sync, because another program has changed
     /// what was programmed. A comparison on suspicion is requested like any sync.
-    fn comparison_requested(&self) {}
+    ComparisonRequested,
     /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again at once.
-    fn left_out(&self, _error: &ProxierError) {}
+    LeftOut(&'a ProxierError),
     /// A sync succeeded.
-    fn synced(&self, _outcome: &SyncOutcome<'_>) {}
-    /// A sync failed after this time, and will be repeated.
-    fn sync_failed(&self, _error: &ProxierError, _change: &Transition<'_>, _duration: Duration) {}
-    /// What another mode left behind could not be removed; the runner will try again.
-    fn predecessor_stays(&self, _mode: Mode, _error: &ProxierError) {}
+    Synced(SyncOutcome<'a>),
+    /// A sync failed, and will be repeated.
+    SyncFailed {
+        /// Why.
+        error: &'a ProxierError,
+        /// The step that was to be synced, of which a part may be in the kernel.
+        change: Transition<'a>,
+        /// How long the sync took.
+        duration: Duration,
+    },
+    /// What another mode left behind could not be removed; the removal will be tried again.
+    PredecessorStays {
+        /// The other mode.
+        mode: Mode,
+        /// Why.
+        error: &'a ProxierError,
+    },
     /// The first sync waits for this now.
-    fn waiting_for(&self, _missing: Missing) {}
-    /// The runner's [patience](super::NodePatience) with the Node is over: for the Node or its addresses,
-    /// the runner goes on without; for its pod networks, the runner still waits.
-    fn gave_up(&self, _missing: Missing, _node: Option<&NodeFacts>) {}
-    /// What the Node states has changed, or the Nodes were listed for the first time. `None`: there
-    /// is no Node.
-    fn node_changed(&self, _node: Option<&NodeFacts>) {}
-    /// The Node states everything that the runner waits for, or the runner has given up to wait.
-    /// Called once, before the first sync if the configuration takes anything from the Node. After
-    /// `Break` the runner makes no sync any more: the configuration cannot work on this node.
-    fn node_known(&self, _node: Option<&NodeFacts>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
+    WaitingFor(Missing),
+    /// The [patience](super::NodePatience) with the Node is over: for the Node or its addresses, the engine
+    /// goes on without; for its pod networks, the engine still waits.
+    GaveUp {
+        /// What the Node lacks.
+        missing: Missing,
+        /// What the Node states; `None` if there is no Node.
+        node: Option<&'a NodeFacts>,
+    },
+    /// What the Node states has changed, or the Nodes were listed for the first time. `None`: there is no
+    /// Node.
+    NodeChanged(Option<&'a NodeFacts>),
     /// Whether the node may have traffic from load balancers has changed.
-    fn node_eligible(&self, _is_eligible: bool) {}
-    /// The backend of this mode cannot program the node's default spread for any Service; `used` takes its
-    /// place. Called at the start, and when the configuration of the node changes.
-    fn default_spread_replaced(&self, _mode: Mode, _asked: Spread, _used: Spread) {}
+    NodeEligible(bool),
+    /// The backend cannot program the node's default spread for any Service. Sent at the start, and when
+    /// the configuration of the node changes.
+    DefaultSpreadReplaced {
+        /// The backend's mode.
+        mode: Mode,
+        /// The spread of the configuration.
+        asked: Spread,
+        /// The spread that takes its place.
+        used: Spread,
+    },
+}
+
+/// Receives what an engine reports. A function is an observer, and so is a pair of observers, which both
+/// receive each event, in order.
+pub trait Observer: Send + Sync {
+    /// Receives an event, on the engine's thread: the method must not block.
+    fn on_event(&self, event: &EngineEvent<'_>);
 }
 
 /// Observes nothing.
-impl Observer for () {}
+impl Observer for () {
+    fn on_event(&self, _: &EngineEvent<'_>) {}
+}
 
-/// Sends each report to both observers, in order.
-impl<A: Observer, B: Observer> Observer for (A, B) {
-    fn rejected(&self, problem: &Problem) {
-        self.0.rejected(problem);
-        self.1.rejected(problem);
+impl<F: Fn(&EngineEvent<'_>) + Send + Sync> Observer for F {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        self(event);
     }
+}
 
-    fn received(&self, event: &Event) {
-        self.0.received(event);
-        self.1.received(event);
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        (**self).on_event(event);
     }
+}
 
-    fn sync_requested(&self) {
-        self.0.sync_requested();
-        self.1.sync_requested();
-    }
-
-    fn sync_started(&self, change: &Transition<'_>) {
-        self.0.sync_started(change);
-        self.1.sync_started(change);
-    }
-
-    fn disturbed(&self, disturbance: &Disturbance) {
-        self.0.disturbed(disturbance);
-        self.1.disturbed(disturbance);
-    }
-
-    fn comparison_requested(&self) {
-        self.0.comparison_requested();
-        self.1.comparison_requested();
-    }
-
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
-        self.0.synced(outcome);
-        self.1.synced(outcome);
-    }
-
-    fn left_out(&self, error: &ProxierError) {
-        self.0.left_out(error);
-        self.1.left_out(error);
-    }
-
-    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
-        self.0.sync_failed(error, change, duration);
-        self.1.sync_failed(error, change, duration);
-    }
-
-    fn predecessor_stays(&self, mode: Mode, error: &ProxierError) {
-        self.0.predecessor_stays(mode, error);
-        self.1.predecessor_stays(mode, error);
-    }
-
-    fn waiting_for(&self, missing: Missing) {
-        self.0.waiting_for(missing);
-        self.1.waiting_for(missing);
-    }
-
-    fn gave_up(&self, missing: Missing, node: Option<&NodeFacts>) {
-        self.0.gave_up(missing, node);
-        self.1.gave_up(missing, node);
-    }
-
-    fn node_changed(&self, node: Option<&NodeFacts>) {
-        self.0.node_changed(node);
-        self.1.node_changed(node);
-    }
-
-    fn node_known(&self, node: Option<&NodeFacts>) -> ControlFlow<()> {
-        let verdicts = [self.0.node_known(node), self.1.node_known(node)];
-        if verdicts.iter().any(ControlFlow::is_break) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+impl<O: Observer> Observer for Option<O> {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        if let Some(observer) = self {
+            observer.on_event(event);
         }
     }
+}
 
-    fn node_eligible(&self, is_eligible: bool) {
-        self.0.node_eligible(is_eligible);
-        self.1.node_eligible(is_eligible);
-    }
-
-    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
-        self.0.default_spread_replaced(mode, asked, used);
-        self.1.default_spread_replaced(mode, asked, used);
+impl<A: Observer, B: Observer> Observer for (A, B) {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        self.0.on_event(event);
+        self.1.on_event(event);
     }
 }

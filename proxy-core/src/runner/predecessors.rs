@@ -7,7 +7,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{observer::Observer, timing::after};
+use super::{
+    observer::{EngineEvent, Observer},
+    timing::after,
+};
 use crate::proxier::{Backend, Mode, ProxierError};
 
 /// How long to wait before a failed removal is tried again.
@@ -59,7 +62,8 @@ impl Predecessors {
                 false
             }
             Err(error) => {
-                observer.predecessor_stays(backend.mode(), &error);
+                let mode = backend.mode();
+                observer.on_event(&EngineEvent::PredecessorStays { mode, error: &error });
                 true
             }
         });

@@ -6,7 +6,7 @@
 use std::{
     env,
     error::Error,
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use crate::{
     engine::Engine,
     objects::Event,
     proxier::{Mode, Proxier, ProxierError, SyncReport},
-    runner::{Input, Observer, Pace, RunnerConfig, SyncOutcome},
+    runner::{EngineEvent, Pace, RunnerConfig},
     state::State,
     track::Tracker,
     transition::Transition,
@@ -98,7 +98,12 @@ impl TimedEngine {
         let timing = RunnerConfig { pace: Pace::Fixed(Duration::ZERO), ..RunnerConfig::default() };
         let inner = Engine::builder(many.node())
             .timing(timing)
-            .observer(Arc::new(Synced(Mutex::new(sender))))
+            .observer(Arc::new(move |event: &EngineEvent<'_>| match event {
+                // The benchmark may have ended.
+                EngineEvent::Synced(_) => _ = sender.send(()),
+                EngineEvent::SyncFailed { error, .. } => panic!("{error}: {:?}", error.source()),
+                _ => {}
+            }))
             .start(proxier)
             .expect("a thread");
         let engine = Self { inner, synced };
@@ -122,20 +127,7 @@ impl TimedEngine {
     }
 
     fn send(&self, event: Event) {
-        self.inner.inputs().blocking_send(Input::Event(event)).expect("the engine runs");
-    }
-}
-
-struct Synced(Mutex<mpsc::Sender<()>>);
-
-impl Observer for Synced {
-    fn synced(&self, _: &SyncOutcome<'_>) {
-        // The benchmark may have ended.
-        let _ = self.0.lock().expect("nothing panics").send(());
-    }
-
-    fn sync_failed(&self, error: &ProxierError, _: &Transition<'_>, _: Duration) {
-        panic!("{error}: {:?}", error.source());
+        self.inner.inputs().blocking_send(event.into()).expect("the engine runs");
     }
 }
 

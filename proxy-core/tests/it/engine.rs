@@ -168,16 +168,17 @@ async fn few_events_wait_for_a_sync_and_none_is_lost() {
     // All lists were taken, and the engine's thread is in its first sync.
     next(&mut syncs).await;
     let of = |n: i64| service(&format!("web-{n}"), "10.0.0.1").port("", "TCP", n).object();
-    let events = engine.events();
+    let inputs = engine.inputs();
     let mut sent = 0;
-    while events.try_send(Event::Apply(of(sent + 1))).is_ok() {
+    while inputs.try_send(Event::Apply(of(sent + 1)).into()).is_ok() {
         sent += 1;
     }
     drop(go_on);
-    assert_eq!(sent, 64);
+    // The monitor's report may be one of them.
+    assert!((63..=64).contains(&sent), "{sent}");
     engine.apply(of(1000)).await.unwrap();
     // With the Service of the list.
-    while next(&mut syncs).await.0 < 64 + 2 {}
+    while next(&mut syncs).await.0 < sent as usize + 2 {}
     engine.stop().unwrap();
 }
 

@@ -3,7 +3,6 @@
 use std::{
     future::pending,
     mem,
-    ops::ControlFlow,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -13,9 +12,9 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     objects::{Event, Kind},
     proxier::{Mode, Proxier, ProxierError, SyncReport},
-    runner::{Input, NodePatience, Observer, Runner, RunnerConfig},
+    runner::{EngineEvent, Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
     testing::{Builder, NODE, node},
-    track::{Missing, NodeFacts, Tracker},
+    track::{NodeFacts, Tracker},
     transition::Transition,
 };
 use tokio::{
@@ -41,21 +40,17 @@ fn text(node: Option<&NodeFacts>) -> String {
 }
 
 impl Observer for Log {
-    fn waiting_for(&self, missing: Missing) {
-        self.add(format!("waiting for {}", missing.as_str()));
-    }
-
-    fn gave_up(&self, missing: Missing, node: Option<&NodeFacts>) {
-        self.add(format!("gave up {}: {}", missing.as_str(), text(node)));
-    }
-
-    fn node_changed(&self, node: Option<&NodeFacts>) {
-        self.add(format!("changed: {}", text(node)));
-    }
-
-    fn node_known(&self, node: Option<&NodeFacts>) -> ControlFlow<()> {
-        self.add(format!("known: {}", text(node)));
-        if self.refuses { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::WaitingFor(missing) => {
+                self.add(format!("waiting for {}", missing.as_str()));
+            }
+            EngineEvent::GaveUp { missing, node } => {
+                self.add(format!("gave up {}: {}", missing.as_str(), text(*node)));
+            }
+            EngineEvent::NodeChanged(node) => self.add(format!("changed: {}", text(*node))),
+            _ => {}
+        }
     }
 }
 
@@ -97,8 +92,13 @@ impl Running {
         }
         let log = Log { refuses, ..Log::default() };
         let (backend, observer) = (Box::new(log.clone()), Arc::new(((), log.clone())));
+        let checks = log.clone();
+        let check: NodeCheck = Box::new(move |node| {
+            checks.add(format!("known: {}", text(node)));
+            !checks.refuses
+        });
         let runner = Runner::new(Tracker::new(config), backend, RunnerConfig::default(), observer)
-            .waiting_for_node(patience);
+            .waiting_for_node(patience, Some(check));
         let (inputs, received) = mpsc::channel(64);
         tokio::spawn(runner.run(received, pending()));
         Self { inputs, log }

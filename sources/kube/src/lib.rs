@@ -128,15 +128,15 @@ pub enum KubeSourceError {
 }
 
 /// Watches the API server as the proxy of node `node_name`, and sends all objects and changes until
-/// the receiver is dropped.
+/// the receiver is dropped: to an engine (`Engine::inputs`), or to a channel of events.
 ///
 /// # Errors
 /// If the configuration does not say how to reach the server. A server that does not answer is no
 /// error: requests are repeated for ever.
-pub async fn run(
+pub async fn run<I: From<Event> + Send + 'static>(
     config: KubeConfig,
     node_name: &str,
-    sender: Sender<Event>,
+    sender: Sender<I>,
 ) -> Result<(), KubeSourceError> {
     let client = client(&config).await?;
     let mut pacer = Pacer::new(config.pace);
@@ -151,17 +151,17 @@ pub async fn run(
 ///
 /// # Errors
 /// If a watch panics.
-pub async fn watch_all(
+pub async fn watch_all<I: From<Event> + Send + 'static>(
     client: Client,
     pacer: Pacer,
     timing: Timing,
     node_name: &str,
-    sender: Sender<Event>,
+    sender: Sender<I>,
     health: WatchHealth,
 ) -> Result<(), KubeSourceError> {
     let mut watches = JoinSet::new();
     let context = (client, pacer, timing, sender.clone(), health);
-    start::<Node>(
+    start::<Node, _>(
         &mut watches,
         &context,
         Target {
@@ -171,7 +171,7 @@ pub async fn watch_all(
             is_optional: false,
         },
     );
-    start::<ServiceCidr>(
+    start::<ServiceCidr, _>(
         &mut watches,
         &context,
         Target {
@@ -181,7 +181,7 @@ pub async fn watch_all(
             is_optional: true,
         },
     );
-    start::<Service>(
+    start::<Service, _>(
         &mut watches,
         &context,
         Target {
@@ -191,7 +191,7 @@ pub async fn watch_all(
             is_optional: false,
         },
     );
-    start::<EndpointSlice>(
+    start::<EndpointSlice, _>(
         &mut watches,
         &context,
         Target {
@@ -208,12 +208,12 @@ pub async fn watch_all(
     }
 }
 
-fn start<T: DecodableObject>(
+fn start<T: DecodableObject, I: From<Event> + Send + 'static>(
     watches: &mut JoinSet<()>,
-    (client, pacer, timing, sender, health): &(Client, Pacer, Timing, Sender<Event>, WatchHealth),
+    (client, pacer, timing, sender, health): &(Client, Pacer, Timing, Sender<I>, WatchHealth),
     target: Target,
 ) {
     let pulse = health.pulse(T::KIND);
     let server = (client.clone(), pacer.clone());
-    watches.spawn(Watch::<T>::new(server, target, *timing, sender.clone(), pulse).run());
+    watches.spawn(Watch::<T, I>::new(server, target, *timing, sender.clone(), pulse).run());
 }

@@ -101,6 +101,6 @@ pub fn read_dir(dir: &Path) -> Result<(Vec<Object>, Vec<Problem>), ManifestsErro
 ///
 /// # Errors
 /// If `dir` cannot be read at the start, or inotify is not available.
-pub async fn run(dir: PathBuf, sender: Sender<Event>) -> Result<(), ManifestsError> {
+pub async fn run<I: From<Event>>(dir: PathBuf, sender: Sender<I>) -> Result<(), ManifestsError> {
     watch::follow(Watcher::new(&dir)?, Reader::new(&dir)?, sender).await
 }

@@ -227,10 +227,10 @@ impl Watcher {
 }
 
 /// Reads everything, and follows changes until the receiver is dropped.
-pub(super) async fn follow(
+pub(super) async fn follow<I: From<Event>>(
     mut watcher: Watcher,
     reader: Reader,
-    sender: Sender<Event>,
+    sender: Sender<I>,
 ) -> Result<(), ManifestsError> {
     let (mut reader, batch) = watcher.rescan(reader).await?;
     log(&batch.problems);
@@ -270,9 +270,9 @@ pub(super) async fn follow(
 }
 
 /// Sends the events. Returns whether the receiver still exists.
-async fn send(sender: &Sender<Event>, events: Vec<Event>) -> bool {
+async fn send<I: From<Event>>(sender: &Sender<I>, events: Vec<Event>) -> bool {
     for event in events {
-        if sender.send(event).await.is_err() {
+        if sender.send(event.into()).await.is_err() {
             return false;
         }
     }

@@ -133,7 +133,7 @@ async fn the_tree_is_read_without_hidden_and_foreign_files() {
 #[tokio::test]
 async fn a_directory_that_is_not_there_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let (sender, _events) = mpsc::channel(1);
+    let (sender, _events) = mpsc::channel::<Event>(1);
     let error = manifests::run(dir.path().join("absent"), sender).await.unwrap_err();
     assert!(matches!(error, ManifestsError::Directory { .. }));
     assert!(error.to_string().contains("absent"), "{error}");

@@ -12,7 +12,6 @@ use crate::{
     engine::Engine,
     objects::{Event, Kind},
     proxier::{Disturbance, Monitor, Proxier},
-    runner::Input,
     testing::{Stepped, until, web_slice},
 };
 
@@ -89,7 +88,7 @@ fn start_engine(proxier: impl Proxier + 'static, events: Vec<Event>) -> Engine {
         of_kind.expect("a list of each kind").push(object);
     }
     for list in lists {
-        engine.inputs().blocking_send(Input::Event(list)).expect("the engine runs");
+        engine.inputs().blocking_send(list.into()).expect("the engine runs");
     }
     engine
 }
@@ -155,7 +154,7 @@ pub fn a_backend_serves_one_engine_after_another<S: Subject>(subject: &S) {
 
             // The slice of `web` has one endpoint less, and another one.
             let engine = start_engine(stopped, cluster());
-            engine.inputs().blocking_send(Input::Event(web_slice(&[1, 9]))).expect("it runs");
+            engine.inputs().blocking_send(web_slice(&[1, 9]).into()).expect("it runs");
             until("the next engine programs", || holds(&second));
             proxier = engine.stop().expect("nothing panics");
         }

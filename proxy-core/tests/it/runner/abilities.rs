@@ -60,20 +60,22 @@ struct Heard {
 struct Listener(Arc<Mutex<Heard>>);
 
 impl Observer for Listener {
-    fn rejected(&self, problem: &Problem) {
-        self.0.lock().unwrap().problems.push(problem.to_string());
-    }
-
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
-        let PerFamily { v4, v6 } = outcome.unsupported;
-        assert_eq!(v6, 0);
-        let own = outcome.skipped_by_backend;
-        assert_eq!(*own, outcome.report.skipped[..own.len()]);
-        self.0.lock().unwrap().syncs.push((outcome.report.skipped.clone(), own.len(), v4));
-    }
-
-    fn default_spread_replaced(&self, mode: Mode, asked: Spread, used: Spread) {
-        self.0.lock().unwrap().replaced.push(format!("{mode}: {asked} -> {used}"));
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        let mut heard = self.0.lock().unwrap();
+        match event {
+            EngineEvent::Rejected(problem) => heard.problems.push(problem.to_string()),
+            EngineEvent::Synced(outcome) => {
+                let PerFamily { v4, v6 } = outcome.unsupported;
+                assert_eq!(v6, 0);
+                let own = outcome.skipped_by_backend;
+                assert_eq!(*own, outcome.report.skipped[..own.len()]);
+                heard.syncs.push((outcome.report.skipped.clone(), own.len(), v4));
+            }
+            EngineEvent::DefaultSpreadReplaced { mode, asked, used } => {
+                heard.replaced.push(format!("{mode}: {asked} -> {used}"));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -24,9 +24,9 @@ use switchyard_core::{
     config::NodeConfig,
     objects::{Event, Kind},
     proxier::{Backend, Disturbance, Mode, Proxier, ProxierError, Support, SyncReport, Unusable},
-    runner::{Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
+    runner::{EngineEvent, Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
     testing::{Builder, NODE, endpoint, node, service, slice},
-    track::{Problem, Tracker},
+    track::Tracker,
     transition::Transition,
 };
 use tokio::{
@@ -120,52 +120,42 @@ impl Proxier for Recorder {
     }
 }
 
-struct Watcher(Arc<Mutex<Log>>);
-
-impl Observer for Watcher {
-    fn rejected(&self, problem: &Problem) {
-        self.0.lock().unwrap().rejected.push(problem.to_string());
-    }
-
-    fn received(&self, event: &Event) {
-        if let Event::Apply(object) = event {
-            self.0.lock().unwrap().changed.push(object.key().kind);
-        } else if let Event::Delete(key) = event {
-            self.0.lock().unwrap().changed.push(key.kind);
+impl Log {
+    fn note(&mut self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Rejected(problem) => self.rejected.push(problem.to_string()),
+            EngineEvent::Received(Event::Apply(object)) => self.changed.push(object.key().kind),
+            EngineEvent::Received(Event::Delete(key)) => self.changed.push(key.kind),
+            EngineEvent::ComparisonRequested => self.comparisons += 1,
+            EngineEvent::PredecessorStays { mode, error } => {
+                self.stays.push(format!("{mode} {error}"));
+            }
+            EngineEvent::SyncRequested => self.requested += 1,
+            EngineEvent::Synced(outcome) => {
+                let SyncOutcome { change, report, .. } = outcome;
+                assert_eq!(report.added, 7);
+                assert!(change.ports().len() <= change.after().service_ports.len() + 1);
+                self.told.push(Told {
+                    duration: outcome.duration,
+                    latency: outcome.latency,
+                    trigger_times: outcome.trigger_times.to_vec(),
+                    no_local_internal: outcome.no_local_endpoints.v4.internal,
+                });
+            }
+            EngineEvent::SyncFailed { error, change, .. } => {
+                assert!(!change.is_empty() || self.asks_to_be_revisited);
+                self.failed.push(error.to_string());
+            }
+            EngineEvent::NodeEligible(is_eligible) => self.eligible.push(*is_eligible),
+            _ => {}
         }
     }
+}
 
-    fn comparison_requested(&self) {
-        self.0.lock().unwrap().comparisons += 1;
-    }
-
-    fn predecessor_stays(&self, mode: Mode, error: &ProxierError) {
-        self.0.lock().unwrap().stays.push(format!("{mode} {error}"));
-    }
-
-    fn sync_requested(&self) {
-        self.0.lock().unwrap().requested += 1;
-    }
-
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
-        assert_eq!(outcome.report.added, 7);
-        assert!(outcome.change.ports().len() <= outcome.change.after().service_ports.len() + 1);
-        self.0.lock().unwrap().told.push(Told {
-            duration: outcome.duration,
-            latency: outcome.latency,
-            trigger_times: outcome.trigger_times.to_vec(),
-            no_local_internal: outcome.no_local_endpoints.v4.internal,
-        });
-    }
-
-    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, _duration: Duration) {
-        assert!(!change.is_empty() || self.0.lock().unwrap().asks_to_be_revisited);
-        self.0.lock().unwrap().failed.push(error.to_string());
-    }
-
-    fn node_eligible(&self, is_eligible: bool) {
-        self.0.lock().unwrap().eligible.push(is_eligible);
-    }
+/// An observer that writes into a log.
+fn watcher(log: &Arc<Mutex<Log>>) -> Arc<dyn Observer> {
+    let log = log.clone();
+    Arc::new(move |event: &EngineEvent<'_>| log.lock().unwrap().note(event))
 }
 
 /// A runner on a task, and what it does.
@@ -187,7 +177,7 @@ fn start_with(pace: Pace, prepare: impl FnOnce(&mut Log, &mut Tracker)) -> Runni
     let mut config = RunnerConfig::default();
     config.pace = pace;
 
-    let runner = Runner::new(tracker, proxier, config, Arc::new(Watcher(log.clone())));
+    let runner = Runner::new(tracker, proxier, config, watcher(&log));
     let (inputs, receiver) = mpsc::channel(10_000);
     Running { inputs, log, task: tokio::spawn(runner.run(receiver, pending())) }
 }

@@ -42,8 +42,8 @@ async fn predecessors_go_after_the_first_success_and_are_tried_again_without_cha
     let tracker = Tracker::new(NodeConfig::new(NODE));
     let config = RunnerConfig::default();
     let stubborn = Arc::new(Stubborn(AtomicU32::new(0)));
-    let runner = Runner::new(tracker, proxier, config, Arc::new(Watcher(log.clone())))
-        .replacing(vec![stubborn.clone()]);
+    let runner =
+        Runner::new(tracker, proxier, config, watcher(&log)).replacing(vec![stubborn.clone()]);
     let (inputs, receiver) = mpsc::channel(8);
     let task = tokio::spawn(runner.run(receiver, pending()));
     let running = Running { inputs, log, task };

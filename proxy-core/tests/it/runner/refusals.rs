@@ -69,25 +69,19 @@ impl Proxier for Refusing {
     }
 }
 
-struct Listener(Arc<Mutex<Seen>>);
-
-impl Observer for Listener {
-    fn rejected(&self, problem: &Problem) {
-        self.0.lock().unwrap().problems.push(problem.to_string());
-    }
-
-    fn synced(&self, outcome: &SyncOutcome<'_>) {
-        let mut seen = self.0.lock().unwrap();
-        seen.skipped.push(outcome.report.skipped.clone());
-        seen.refused.push(outcome.refused);
-    }
-
-    fn sync_failed(&self, _: &ProxierError, _: &Transition<'_>, _: Duration) {
-        self.0.lock().unwrap().failed += 1;
-    }
-}
-
 impl Seen {
+    fn note(&mut self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Rejected(problem) => self.problems.push(problem.to_string()),
+            EngineEvent::Synced(outcome) => {
+                self.skipped.push(outcome.report.skipped.clone());
+                self.refused.push(outcome.refused);
+            }
+            EngineEvent::SyncFailed { .. } => self.failed += 1,
+            _ => {}
+        }
+    }
+
     fn refuse(&mut self, services: impl IntoIterator<Item = String>) {
         self.refused_services = services.into_iter().collect();
     }
@@ -104,13 +98,14 @@ pub(super) fn start_refusing(
 ) -> (Running, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     refuses(&mut seen.lock().unwrap());
+    let watched = seen.clone();
     let mut config = RunnerConfig::default();
     config.pace = Pace::Fixed(Duration::ZERO);
     let runner = Runner::new(
         Tracker::new(NodeConfig::new(NODE)),
         Box::new(Refusing { start: Instant::now(), seen: seen.clone() }),
         config,
-        Arc::new(Listener(seen.clone())),
+        Arc::new(move |event: &EngineEvent<'_>| watched.lock().unwrap().note(event)),
     );
     let (inputs, receiver) = mpsc::channel(100);
     let task = tokio::spawn(prepare(runner).run(receiver, pending()));

@@ -64,12 +64,12 @@ pub(crate) struct Target {
 }
 
 /// A watch and its state.
-pub(crate) struct Watch<T> {
+pub(crate) struct Watch<T, I> {
     client: Client,
     pacer: Pacer,
     target: Target,
     timing: Timing,
-    sender: Sender<Event>,
+    sender: Sender<I>,
     pulse: Pulse,
     /// The version up to which all changes were sent; `None` while there is no complete list.
     version: Option<String>,
@@ -90,12 +90,12 @@ pub(crate) struct Watch<T> {
     item: PhantomData<fn() -> T>,
 }
 
-impl<T: DecodableObject> Watch<T> {
+impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     pub(crate) fn new(
         (client, pacer): (Client, Pacer),
         target: Target,
         timing: Timing,
-        sender: Sender<Event>,
+        sender: Sender<I>,
         pulse: Pulse,
     ) -> Self {
         Self {
@@ -426,6 +426,6 @@ impl<T: DecodableObject> Watch<T> {
     }
 
     async fn send(&self, event: Event) -> Result<(), ReceiverDropped> {
-        self.sender.send(event).await.map_err(|_| ReceiverDropped)
+        self.sender.send(event.into()).await.map_err(|_| ReceiverDropped)
     }
 }

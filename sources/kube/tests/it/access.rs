@@ -51,7 +51,7 @@ async fn a_configuration_without_a_server_is_an_error() {
         KubeConfig { kubeconfig: Some(dir.path().join("absent")), ..KubeConfig::new(AGENT) };
     let master = KubeConfig { master: Some("http://a b".to_owned()), ..KubeConfig::new(AGENT) };
     for (config, part) in [(absent, "absent"), (master, "a b"), (KubeConfig::new(AGENT), "pod")] {
-        let (sender, _events) = mpsc::channel(1);
+        let (sender, _events) = mpsc::channel::<Event>(1);
         let error = source::run(config, NODE, sender).await.unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }

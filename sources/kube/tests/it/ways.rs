@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{Request, Response, body::Frame};
 use kube::{Client, client::Body};
 use serde_json::json;
+use switchyard_core::objects::Event;
 use switchyard_source_kube::{Pacer, RequestPace, Timing, WatchHealth, watch_all};
 use tokio::{sync::mpsc, time::Instant};
 use tower::{BoxError, service_fn};
@@ -115,7 +116,7 @@ async fn requests_after(replies: &[Reply]) -> Vec<(Way, Duration)> {
         };
         reply.answer()
     });
-    let (sender, _events) = mpsc::channel(1);
+    let (sender, _events) = mpsc::channel::<Event>(1);
     let pacer = Pacer::new(RequestPace { qps: -1.0, burst: 0 });
     let client = Client::new(service, "default");
     let mut last = Instant::now();
