@@ -1,0 +1,91 @@
+//! The reports of successful syncs.
+
+use std::time::Duration;
+
+use super::RefusedAttempt;
+use crate::model::{IpFamily, ServicePortId};
+
+/// The differences between the kernel and what had been programmed, which a comparison found and
+/// repaired.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// How many objects (chains, sets, elements ...) were missing, altered or too many.
+    pub objects: usize,
+    /// Descriptions of the first few of them.
+    pub examples: Vec<String>,
+}
+
+impl Drift {
+    /// How many objects are described.
+    pub const EXAMPLES: usize = 5;
+
+    /// Counts an object, and keeps the descriptions of the first few objects.
+    pub fn found(&mut self, describe: impl FnOnce() -> String) {
+        self.objects += 1;
+        if self.examples.len() < Self::EXAMPLES {
+            self.examples.push(describe());
+        }
+    }
+
+    /// Whether the kernel held what it should.
+    pub fn is_none(&self) -> bool {
+        self.objects == 0
+    }
+}
+
+/// The report of a successful [`Proxier::sync`](super::Proxier::sync).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SyncReport {
+    /// How many objects (chains, rules, sets, elements ...) were added to the kernel.
+    pub added: usize,
+    /// How many objects were removed from the kernel.
+    pub removed: usize,
+    /// Bytes sent to the kernel or to a tool; 0 if nothing differed.
+    pub bytes: usize,
+    /// Messages, or lines, in the transactions.
+    pub messages: usize,
+    /// Time spent waiting for the kernel or the tool to commit.
+    pub commit: Duration,
+    /// Time spent waiting until another program released a lock; part of `commit`.
+    pub waited: Duration,
+    /// Service ports that this backend cannot program as configured. Everything else was programmed.
+    pub skipped: Vec<Skipped>,
+    /// Whether leftovers of earlier syncs could not be removed. Leftovers do no harm, and the next
+    /// sync tries again.
+    pub cleanup_failed: bool,
+    /// What another program had changed. Only a comparison looks, and only if the backend knows
+    /// what the kernel should have held: not after a failure, and not when the program has just
+    /// started.
+    pub drift: Drift,
+    /// The rules of each table, in backends whose rules grow with the number of Services.
+    pub rules: Vec<RuleCount>,
+    /// Attempts that were refused before the sync succeeded.
+    pub refused: Vec<RefusedAttempt>,
+    /// The time after which the backend has something to do although nothing may have changed by then,
+    /// such as to remove endpoints whose connections have ended. The next sync comes by then, with
+    /// whatever [`Transition`](crate::transition::Transition) there is, possibly an empty one. Each report replaces the one before.
+    pub revisit_after: Option<Duration>,
+}
+
+/// A Service port that a backend serves otherwise than configured, or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The Service port's id.
+    pub port: ServicePortId,
+    /// What differs from the configuration, and what the backend does instead.
+    pub reason: String,
+}
+
+/// The rules of a table in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    /// The family.
+    pub family: IpFamily,
+    /// The table's name, such as `filter` or `nat`.
+    pub table: &'static str,
+    /// The rules in the backend's own chains. Jumps from other chains do not count.
+    pub owned: u64,
+    /// The rules that the sync wrote.
+    pub written: u64,
+}
