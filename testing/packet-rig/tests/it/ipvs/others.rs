@@ -83,8 +83,11 @@ fn what_others_change_is_repaired() {
         let text = node.output("iptables", &["-t", "nat", "-S", "KUBE-SERVICES"], "").unwrap();
         text.contains("KUBE-CLUSTER-IP")
     });
-    let found = rig.proxy.metric("switchyard_drift_repaired_objects_total").unwrap();
-    assert!(found.iter().sum::<f64>() >= 8.0, "{found:?}\n{}", rig.proxy.log());
+    // The kernel shows a repair a moment before the proxy counts it.
+    wait(&rig, "all repairs are counted", || {
+        let found = rig.proxy.metric("switchyard_drift_repaired_objects_total").unwrap();
+        found.iter().sum::<f64>() >= 8.0
+    });
 }
 
 /// Virtual servers in `ipvs.excludeCIDRs`, and those that serve marks, belong to other programs.
