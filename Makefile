@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-core switchyard-config switchyard-klog switchyard-observability \
+UNIT_CRATES = switchyard-core switchyard-config switchyard-health switchyard-klog switchyard-observability \
 	switchyard-source-manifests api-standin demo public-api
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.

@@ -17,6 +17,7 @@
 
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use switchyard_config::{Loaded, flags::Flags, settings::Settings, version};
 use switchyard_core::{
     engine::{Engine, EngineError},
@@ -24,17 +25,20 @@ use switchyard_core::{
     model::IpFamily,
     proxier::{self, Backend, Mode, ProxierError},
 };
-use switchyard_interfaces::AddressFollower;
-use switchyard_observability::{
-    engine_observer::EngineObserver,
-    health::ProxyHealth,
+use switchyard_health::{
+    HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
     http::{
         Handler,
         connections::{Connections, Limits},
+    },
+};
+use switchyard_interfaces::AddressFollower;
+use switchyard_observability::{
+    engine_observer::EngineObserver,
+    http::{
         healthz::HealthzHandler,
         metrics::{ConfigPages, MetricsHandler},
         rebind::{self, ServerAddress},
-        service_health::{NotServed, ServiceHealthServers},
     },
     metrics::Metrics,
 };
@@ -114,9 +118,11 @@ pub fn run(
     let health = Arc::new(ProxyHealth::new(settings.periods.health_timeout()));
     let release = version::reported(flags);
     let metrics = Arc::new(Metrics::new(chosen.mode, &families, &config.feature_gates, release)?);
-    let observer = EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &families);
+    let observer = EngineObserver::new(Arc::clone(&metrics));
+    health.started(&families, Timestamp::now());
+    let updates = HealthCheckUpdates::default();
     let flows = conntrack::start(&**backend, Arc::clone(&metrics));
-    let health_checks = observer.health_checks();
+    let health_checks = updates.receiver();
     let node = Arc::new(NodeWatch::new(NodeChecks::new(config, settings, supported)));
     let (known_node, node_failure) = (node.known(), node.failure());
 
@@ -131,7 +137,10 @@ pub fn run(
             let node = Arc::clone(&node);
             move |facts| node.check(facts)
         })
-        .observer(Arc::new(((observer, flows), (node, (unsupported, synced_ports)))))
+        .observer(Arc::new((
+            (Arc::clone(&health), (observer, updates)),
+            (flows, (node, (unsupported, synced_ports))),
+        )))
         .addresses(
             AddressFollower::new()
                 .without(switchyard_ipvs::DEVICE)

@@ -12,7 +12,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use switchyard_core::model::IpFamily;
+use switchyard_core::{
+    model::IpFamily,
+    runner::{EngineEvent, Observer},
+};
 
 /// The health of this proxy, shared between the engine, which reports, and the HTTP servers, which
 /// read.
@@ -189,6 +192,22 @@ impl ProxyHealth {
             has_synced: !inner.families.is_empty()
                 && inner.families.values().all(|family| family.has_synced),
             problems,
+        }
+    }
+}
+
+impl Observer for ProxyHealth {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::SyncRequested => self.sync_requested(Instant::now()),
+            EngineEvent::ComparisonRequested => self.disturbed(),
+            EngineEvent::Synced(outcome) => {
+                let is_programmed = |family| outcome.change.programs(family);
+                self.synced(Timestamp::now(), Instant::now(), is_programmed);
+            }
+            EngineEvent::SyncFailed { .. } => self.sync_failed(),
+            EngineEvent::NodeEligible(is_eligible) => self.set_node_eligible(*is_eligible),
+            _ => {}
         }
     }
 }

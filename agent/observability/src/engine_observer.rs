@@ -1,14 +1,13 @@
-//! The observer of the engine, which reports to the log, the metrics and the health.
+//! The observer of the engine, which reports to the log and the metrics.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use switchyard_core::{
     error::Chain,
-    model::{IpFamily, ServicePortId},
+    model::ServicePortId,
     objects::Event,
     proxier::{Disturbance, ProxierError},
     runner::{EngineEvent, Observer, SyncOutcome},
@@ -16,15 +15,12 @@ use switchyard_core::{
     track::{Problem, Reason},
     transition::Transition,
 };
-use tokio::sync::watch;
 
-use crate::{health::ProxyHealth, http::service_health::HealthChecks, metrics::Metrics};
+use crate::metrics::Metrics;
 
-/// The engine's [`Observer`].
+/// The [`Observer`] that logs and counts.
 pub struct EngineObserver {
-    health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
-    health_checks: watch::Sender<Arc<HealthChecks>>,
     /// The time of the last warning about a disturbance.
     warned: Mutex<Option<Instant>>,
 }
@@ -33,18 +29,10 @@ pub struct EngineObserver {
 const QUIET: Duration = Duration::from_secs(30);
 
 impl EngineObserver {
-    /// Returns the observer of an engine that starts now, and serves these families.
-    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, families: &[IpFamily]) -> Self {
-        health.started(families, Timestamp::now());
+    /// Returns the observer of an engine that starts now.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
         metrics.started();
-        let health_checks = watch::Sender::new(Arc::default());
-        Self { health, metrics, health_checks, warned: Mutex::default() }
-    }
-
-    /// Returns the receiver of the Services whose health is to be served. A value is sent after
-    /// each sync, changed or not.
-    pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
-        self.health_checks.subscribe()
+        Self { metrics, warned: Mutex::default() }
     }
 
     fn count_changes(&self, event: &Event) {
@@ -56,18 +44,6 @@ impl EngineObserver {
             }
             _ => {}
         }
-    }
-
-    fn send_health_checks(&self, change: &Transition<'_>) {
-        self.health_checks.send_modify(|wanted| {
-            if change.health_checks_changed() || change.node_changed() || change.compare() {
-                let state = change.after();
-                *wanted = Arc::new(HealthChecks {
-                    checks: state.health_checks.clone(),
-                    addresses: state.node.health_check_addresses.clone(),
-                });
-            }
-        });
     }
 }
 
@@ -146,13 +122,9 @@ impl Observer for EngineObserver {
         match event {
             EngineEvent::Received(event) => self.received(event),
             EngineEvent::Rejected(problem) => self.rejected(problem),
-            EngineEvent::SyncRequested => {
-                self.health.sync_requested(Instant::now());
-                self.metrics.sync_requested();
-            }
+            EngineEvent::SyncRequested => self.metrics.sync_requested(),
             EngineEvent::SyncStarted(change) => log_start(change),
             EngineEvent::Disturbed(disturbance) => self.disturbed(disturbance),
-            EngineEvent::ComparisonRequested => self.health.disturbed(),
             EngineEvent::LeftOut(error) => self.metrics.left_out(error),
             EngineEvent::Synced(outcome) => self.synced(outcome),
             EngineEvent::SyncFailed { error, change, duration } => {
@@ -164,7 +136,6 @@ impl Observer for EngineObserver {
                 "Failed to remove what another mode left behind"
             ),
             EngineEvent::NodeEligible(is_eligible) => {
-                self.health.set_node_eligible(*is_eligible);
                 tracing::debug!(is_eligible, "Whether the Node may have traffic");
             }
             EngineEvent::DefaultSpreadReplaced { mode, asked, used } => tracing::warn!(
@@ -238,15 +209,11 @@ impl EngineObserver {
     fn synced(&self, outcome: &SyncOutcome<'_>) {
         // The log comes first, so that a sync that is in the metrics is in the log.
         log_outcome(outcome);
-        self.health
-            .synced(Timestamp::now(), Instant::now(), |family| outcome.change.programs(family));
         self.metrics.synced(outcome);
-        self.send_health_checks(&outcome.change);
     }
 
     fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
         self.metrics.sync_failed(error, change, duration.as_secs_f64());
-        self.health.sync_failed();
         tracing::error!(
             err = %Chain(error),
             full = change.compare(),
@@ -261,14 +228,17 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use async_trait::async_trait;
+    use jiff::Timestamp;
     use switchyard_core::{
         config::NodeConfig,
+        model::IpFamily,
         objects::{Kind, Metadata, Node, Object, Service},
         proxier::{Abilities, Mode, Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
         state::NodePortAddresses,
         track::Tracker,
     };
+    use switchyard_health::{HealthCheckUpdates, ProxyHealth};
     use tokio::{sync::mpsc, time::sleep};
 
     use super::*;
@@ -310,15 +280,16 @@ mod tests {
     async fn a_runner_is_observed() {
         let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
         let metrics = Arc::new(Metrics::for_tests());
-        let observer =
-            EngineObserver::new(Arc::clone(&health), Arc::clone(&metrics), &IpFamily::ALL);
-        let mut health_checks = observer.health_checks();
+        health.started(&IpFamily::ALL, Timestamp::now());
+        let updates = HealthCheckUpdates::default();
+        let mut health_checks = updates.receiver();
+        let observer = EngineObserver::new(Arc::clone(&metrics));
         let tracker = Tracker::new(NodeConfig::new("node-1"));
         let runner = Runner::new(
             tracker,
             Box::new(Flaky(Arc::new(1.into()))),
             RunnerConfig::default(),
-            Arc::new(observer),
+            Arc::new((observer, (Arc::clone(&health), updates))),
         );
         let (sender, receiver) = mpsc::channel(16);
         let running = tokio::spawn(runner.run(receiver, std::future::pending()));
@@ -375,13 +346,12 @@ mod tests {
     async fn a_suspicion_that_cannot_be_checked_counts_once_it_is_late() {
         const TIMEOUT: Duration = Duration::from_secs(60);
         let health = Arc::new(ProxyHealth::new(TIMEOUT));
-        let metrics = Arc::new(Metrics::for_tests());
-        let observer = EngineObserver::new(Arc::clone(&health), metrics, &IpFamily::ALL);
+        health.started(&IpFamily::ALL, Timestamp::now());
         let failures = Arc::new(AtomicUsize::new(0));
         let proxier = Box::new(Flaky(Arc::clone(&failures)));
         let tracker = Tracker::new(NodeConfig::new("node-1"));
         let config = RunnerConfig::default();
-        let runner = Runner::new(tracker, proxier, config, Arc::new(observer));
+        let runner = Runner::new(tracker, proxier, config, health.clone());
         let (sender, receiver) = mpsc::channel(16);
         let running = tokio::spawn(runner.run(receiver, std::future::pending()));
         for kind in [Kind::Node, Kind::Service, Kind::EndpointSlice] {

@@ -12,7 +12,6 @@
 //! through [`watches::Watches`].
 
 pub mod engine_observer;
-pub mod health;
 pub mod http;
 pub mod metrics;
 pub mod watches;

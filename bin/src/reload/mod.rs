@@ -23,8 +23,8 @@ use switchyard_config::{
 use switchyard_core::{
     config::NodeConfig, error::Chain, model::PerFamily, proxier::Backend, runner::Input,
 };
+use switchyard_health::ProxyHealth;
 use switchyard_observability::{
-    health::ProxyHealth,
     http::{
         metrics::ConfigPages,
         rebind::{self, ServerAddress},

@@ -57,6 +57,7 @@ mod readmes {
         Conntrack: "kernel/conntrack",
         Core: "proxy-core",
         Forwarder: "forwarder",
+        Health: "agent/health",
         Interfaces: "kernel/interfaces",
         Iptables: "backend-iptables",
         Ipset: "kernel/ipset",

@@ -2,6 +2,7 @@
 //! that have endpoints of a Service.
 
 mod servers;
+mod updates;
 
 use std::sync::{
     Arc,
@@ -16,9 +17,14 @@ use hyper::{
 };
 use switchyard_core::model::ServiceName;
 
-pub use self::servers::{HealthChecks, NotServed, ServiceHealthServers};
-use super::{Answer, Handler, JSON, answer, with_header};
-use crate::health::ProxyHealth;
+pub use self::{
+    servers::{HealthChecks, NotServed, ServiceHealthServers},
+    updates::HealthCheckUpdates,
+};
+use crate::{
+    ProxyHealth,
+    http::{Answer, Handler, JSON, answer, with_header},
+};
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 

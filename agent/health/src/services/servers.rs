@@ -20,7 +20,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
 
 use super::ServiceHealthHandler;
 use crate::{
-    health::ProxyHealth,
+    ProxyHealth,
     http::{connections::Connections, listen, serve},
 };
 

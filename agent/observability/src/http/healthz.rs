@@ -11,13 +11,10 @@ use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use switchyard_core::objects::Kind;
+use switchyard_health::{HealthReport, ProxyHealth};
 
 use super::{Answer, Handler, JSON, answer, not_found};
-use crate::{
-    health::{HealthReport, ProxyHealth},
-    metrics::Metrics,
-    watches::Watches,
-};
+use crate::{metrics::Metrics, watches::Watches};
 
 /// The text of Go's zero time.
 const NEVER: &str = "0001-01-01T00:00:00Z";
