@@ -137,7 +137,7 @@ doc:
 # Whether the program can be linked statically, and proxies in a root file system that has nothing else.
 # The program is not optimized, and not as small as the image's (the profile dist).
 static:
-	@scripts/install-tools.sh cc ip nft setcap
+	@scripts/install-tools.sh cc ip nft iptables setcap
 	PROFILE=gate LEVEL=1 deploy/build-image.sh -o target/image/gate.oci.tar
 	LIMIT=$$((1 << 30)) deploy/test-image.sh target/image/gate.oci.tar
 
