@@ -2,12 +2,13 @@
 //! sent as [`Event`]s.
 //!
 //! ```no_run
+//! use switchyard_core::objects::Event;
 //! use switchyard_source_kube::{KubeConfig, run};
 //! use tokio::sync::mpsc;
 //!
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let (sender, mut events) = mpsc::channel(64);
+//!     let (sender, mut events) = mpsc::channel::<Event>(64);
 //!     let config = KubeConfig {
 //!         kubeconfig: Some("/etc/kubernetes/kube-proxy.conf".into()),
 //!         ..KubeConfig::new("example/1.0")
