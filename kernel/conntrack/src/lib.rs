@@ -145,8 +145,9 @@ impl Observer for Reconciler {
                 }
                 self.synced(&outcome.change);
             }
-            // A part of the attempt may be in the kernel.
-            EngineEvent::LeftOut(_) | EngineEvent::SyncFailed { .. } => self.doubt(),
+            // A part of the attempt may be in the kernel. What is left out is no such doubt: the sync goes on with
+            // all other changes, and a family that is left out is in doubt until it is back.
+            EngineEvent::SyncFailed { .. } => self.doubt(),
             _ => {}
         }
     }

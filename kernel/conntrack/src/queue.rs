@@ -45,6 +45,8 @@ pub(crate) struct Waiting {
     is_doubtful: PerFamily<bool>,
     /// The Service ports of families that are left out, as the kernel has them, which have changed since.
     left_out: BTreeMap<ServicePortId, Arc<ResolvedServicePort>>,
+    /// Whether changes of families that are left out were dropped, which is logged once.
+    is_full: bool,
     is_stopped: bool,
 }
 
@@ -169,6 +171,10 @@ impl Waiting {
     pub(crate) fn leave_out(&mut self, before: &Arc<ResolvedServicePort>) {
         if self.left_out.len() < MOST_WAITING {
             self.left_out.entry(before.id.clone()).or_insert_with(|| Arc::clone(before));
+        } else if !mem::replace(&mut self.is_full, true) {
+            tracing::warn!(
+                "Too many Service ports change while their family is left out; stale flows stay"
+            );
         }
     }
 
