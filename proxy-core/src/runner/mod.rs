@@ -47,6 +47,10 @@ use crate::{
 /// How long the attempts of a sync may take of which something is refused. A further one counts as a retry.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 
+/// How long a sync may take to find which of the Service ports that are tried again are refused. Those that
+/// are left wait for the next one.
+const TRIES_FOR: Duration = Duration::from_secs(1);
+
 /// The most inputs that are applied before a sync is considered, if the channel holds as many.
 const BATCH: usize = 4096;
 
@@ -314,6 +318,10 @@ impl Runner {
             let withheld = self.tracker.withhold(&error, Instant::now().into_std());
             let Some(problems) = withheld else { break Err(error) };
             self.report_problems(&problems);
+            if start.elapsed() >= TRIES_FOR {
+                let now = Instant::now().into_std();
+                IpFamily::ALL.iter().for_each(|family| self.tracker.put_off_tried(*family, now));
+            }
             if start.elapsed() >= ATTEMPTS_FOR {
                 break Err(error);
             }

@@ -49,8 +49,8 @@ pub(super) struct Withheld {
     is_refused: bool,
     families: PerFamily<Option<RefusedFamily>>,
     problems: KnownProblems,
-    /// Whether the last sync failed. Nothing is tried before one succeeds, so that each attempt has fewer
-    /// parts.
+    /// Whether the last sync failed. No Service port is tried before one succeeds. Families are: one that is
+    /// left out may be well again, and the failure be the other's.
     has_failed: bool,
 }
 
@@ -163,7 +163,11 @@ impl Withheld {
     /// Has few Service ports tried at once, and none for a while, as one was refused.
     fn pause(&mut self, now: Instant) {
         self.most_tried = MOST_TRIED;
-        self.not_before = Some(now + (PAUSE * self.count()).min(LONGEST_PAUSE));
+        // A pause under way is not prolonged: Service ports that are new and refused, one after the other, would
+        // hold up all others.
+        if self.not_before.is_none_or(|at| at <= now) {
+            self.not_before = Some(now + (PAUSE * self.count()).min(LONGEST_PAUSE));
+        }
     }
 
     /// Has more Service ports tried at once, since all were taken that were tried: what the kernel refused them
@@ -222,9 +226,6 @@ impl Withheld {
 
     /// When the next part is due to be tried again.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
-        if self.has_failed {
-            return None;
-        }
         let families = self.families.v4.iter().chain(&self.families.v6);
         let ports = self.next_port().map(|(due, _)| due);
         ports.into_iter().chain(families.filter_map(|refused| refused.due)).min()
@@ -319,15 +320,20 @@ impl Tracker {
         if !self.unsynced.set_programmed(family, false) {
             return None;
         }
-        let tried = self.withheld.tried.iter().filter(|id| id.family == family);
-        for id in tried.cloned().collect::<Vec<_>>() {
-            // Not programmed, and not refused either: it is tried after the family.
-            self.leave_out(&id, None, now);
-            self.update_health_check(&id.name.service);
-        }
+        // Neither programmed nor refused: they are tried after the family.
+        self.put_off_tried(family, now);
         let refused = self.withheld.families.get_mut(family);
         let again = RefusedFamily::again(refused.take(), reason, now);
         Some(refused.insert(again))
+    }
+
+    /// Leaves out what is tried of a family, as due as before.
+    pub(crate) fn put_off_tried(&mut self, family: IpFamily, now: Instant) {
+        let tried = self.withheld.tried.iter().filter(|id| id.family == family);
+        for id in tried.cloned().collect::<Vec<_>>() {
+            self.leave_out(&id, None, now);
+            self.update_health_check(&id.name.service);
+        }
     }
 
     /// Has families that are left out tried again now, if that was not hastened just before: another program
@@ -344,9 +350,6 @@ impl Tracker {
 
     /// Puts back what is due to be tried again.
     pub(crate) fn try_withheld(&mut self, now: Instant) {
-        if self.withheld.has_failed {
-            return;
-        }
         for family in IpFamily::ALL {
             let refused = self.withheld.families.get_mut(family);
             if let Some(refused) = refused

@@ -20,8 +20,12 @@ struct Refusing {
 pub(super) struct Seen {
     refused_services: HashSet<String>,
     pub(super) refuses_family: bool,
+    /// Whether IPv4 is broken: a refusal names it if there is another family.
+    breaks_v4: bool,
     /// Whether refusals name no Service.
     is_mute: bool,
+    /// Whether a refusal names one Service, and takes a while.
+    is_slow: bool,
     /// When syncs were made, in milliseconds, and the Services in each.
     attempts: Vec<(u128, Vec<String>)>,
     /// Whether each attempt compared everything, and programmed IPv6.
@@ -39,6 +43,9 @@ impl Proxier for Refusing {
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        if self.seen.lock().unwrap().is_slow {
+            sleep(Duration::from_millis(200)).await;
+        }
         let mut seen = self.seen.lock().unwrap();
         let ports = &change.after().service_ports;
         let mut names: Vec<_> = ports.keys().map(|id| id.name.service.name.to_string()).collect();
@@ -51,12 +58,19 @@ impl Proxier for Refusing {
             .keys()
             .filter(|id| seen.refused_services.contains(&*id.name.service.name))
             .map(|id| Skipped { port: id.clone(), reason: reason.clone() })
+            .take(if seen.is_slow { 1 } else { usize::MAX })
             .collect();
+        if seen.breaks_v4 && change.programs(IpFamily::V4) {
+            if !change.programs(IpFamily::V6) {
+                return Err(ProxierError::backend(RECORDER, "refused", "broken"));
+            }
+            parts.families.v4 = Some("broken".into());
+        }
         if seen.is_mute && !parts.is_empty() {
             return Err(ProxierError::backend(RECORDER, "refused", "full"));
         }
         if seen.refuses_family && change.programs(IpFamily::V6) {
-            parts.families = PerFamily { v4: None, v6: Some("broken".into()) };
+            parts.families.v6 = Some("broken".into());
         }
         match parts.is_empty() {
             true => Ok(SyncReport::default()),
@@ -249,6 +263,68 @@ async fn a_refused_family_is_left_out_and_compared_when_it_is_tried_again() {
     );
     let problem = "the node refuses all of IPv6: broken; IPv6 is left as it is and tried again";
     assert_eq!(seen.problems, [format!("Node {NODE}: {problem}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_family_comes_back_while_the_other_fails() {
+    let (running, seen) = start_refusing(|seen| seen.refuses_family = true, identity);
+    running.list(&[web(1), web(2)]).await;
+    pass(100).await;
+    {
+        let mut seen = seen.lock().unwrap();
+        assert_eq!(seen.skipped.len(), 1);
+        (seen.refuses_family, seen.breaks_v4) = (false, true);
+    }
+    running.apply(&[web(3)]).await;
+    pass(10_000).await;
+    let seen = seen.lock().unwrap();
+    assert!(seen.skipped.len() > 1, "{:?}", seen.modes);
+    assert_eq!(seen.modes.last().map(|(_, has_v6)| *has_v6), Some(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_refusals_do_not_hold_up_what_was_refused_before() {
+    let old: Vec<String> = (0..200).map(|n| format!("s{n:03}")).collect();
+    let new = (0..200).map(|n| format!("t{n:03}"));
+    let (running, seen) =
+        start_refusing(|seen| seen.refuse(old.iter().cloned().chain(new)), identity);
+    let services =
+        old.iter().enumerate().map(|(n, name)| service(name, &format!("10.1.0.{}", n + 1)));
+    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    pass(100).await;
+    seen.lock().unwrap().refused_services.remove("s199");
+    for n in 0..200 {
+        let made = service(&format!("t{n:03}"), &format!("10.2.0.{}", n + 1));
+        running.apply(&[made.port("", "TCP", 80)]).await;
+        pass(1_000).await;
+    }
+    assert!(seen.lock().unwrap().has("s199"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_are_tried_at_once_and_refused_do_not_make_a_sync_fail() {
+    let names: Vec<String> = (0..200).map(|n| format!("s{n:03}")).collect();
+    let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
+    let services =
+        names.iter().enumerate().map(|(n, name)| service(name, &format!("10.1.0.{}", n + 1)));
+    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    pass(100).await;
+    // 8, 16 and 32 are taken, and then none.
+    seen.lock().unwrap().refuse(names[56..].iter().cloned());
+    seen.lock().unwrap().is_slow = true;
+    pass(60_000).await;
+    assert_eq!(seen.lock().unwrap().failed, 0);
+    assert!(seen.lock().unwrap().has("s055"));
+    running.apply(&[web(1)]).await;
+    pass(4_000).await;
+    assert!(seen.lock().unwrap().has("s1"));
+    {
+        let mut seen = seen.lock().unwrap();
+        seen.refuse([]);
+        seen.is_slow = false;
+    }
+    pass(120_000).await;
+    assert_eq!(seen.lock().unwrap().refused.last(), Some(&PerFamily::default()));
 }
 
 #[tokio::test(start_paused = true)]
