@@ -15,7 +15,7 @@ use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use switchyard_core::{error::Chain, model::IpFamily, state::NodeState};
 use switchyard_ipset::Entry;
-use switchyard_xtables::{Changes, ToolError};
+use switchyard_xtables::Changes;
 
 use self::{
     nft::{NftError, NftFilter},
@@ -62,11 +62,11 @@ pub(crate) enum FilterError {
 }
 
 impl FilterError {
-    /// The line that `iptables-restore` refused, if that is the reason.
-    pub(crate) fn refused_line(&self) -> Option<&str> {
+    /// The lines that `iptables-restore` is known to have refused.
+    pub(crate) fn refused_lines(&self) -> Vec<&str> {
         match self {
-            Self::Xtables(XtablesError::Tool(ToolError::Refused { text, .. })) => Some(text),
-            _ => None,
+            Self::Xtables(XtablesError::Tool(error)) => error.refused_lines().collect(),
+            _ => Vec::new(),
         }
     }
 

@@ -151,10 +151,12 @@ impl Refused {
     ) {
         let family = inputs.family;
         let mut ids: Vec<ServicePortId> = Vec::new();
-        if let Some(line) = error.refused_line() {
+        let lines = error.refused_lines();
+        if !lines.is_empty() {
             let needs = |exceptions: &Exceptions| {
                 let inputs = RuleInputs { exceptions, ..*inputs };
-                rules::of_services(&inputs).iter().any(|rule| line.contains(rule))
+                let rules = rules::of_services(&inputs);
+                rules.iter().any(|rule| lines.iter().any(|line| line.contains(rule)))
             };
             let ports = ports_of(state, family).filter(|port| exceptions::has_any(port));
             let concerned =
@@ -379,7 +381,13 @@ mod tests {
         let inputs = RuleInputs { family, mark: 1, node: &state.node, exceptions: &none };
         let refused = |text: &str| {
             let (program, message) = ("iptables-restore".to_owned(), "no".to_owned());
-            let error = ToolError::Refused { program, line: 1, text: text.to_owned(), message };
+            let error = ToolError::Refused {
+                program,
+                line: 1,
+                text: text.to_owned(),
+                others: vec![],
+                message,
+            };
             let mut refused = Refused::default();
             let error = FilterError::from(XtablesError::from(error));
             refused.filter(error, state, &context(state), &inputs, &BTreeSet::new());

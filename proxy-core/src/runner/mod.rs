@@ -309,6 +309,7 @@ impl Runner {
         }
         let compares = self.tracker.transition().compare();
         self.report(EngineEvent::SyncStarted(self.tracker.transition()));
+        let mut is_less = false;
         let result = loop {
             let error = match self.proxier.sync(&self.tracker.transition()).await {
                 Ok(report) => break Ok(report),
@@ -323,6 +324,7 @@ impl Runner {
                 IpFamily::ALL.iter().for_each(|family| self.tracker.put_off_tried(*family, now));
             }
             if start.elapsed() >= ATTEMPTS_FOR {
+                is_less = true;
                 break Err(error);
             }
             self.report(EngineEvent::LeftOut(&error));
@@ -362,6 +364,10 @@ impl Runner {
             Err(error) => {
                 self.report(EngineEvent::SyncFailed { error: &error, change, duration });
                 self.tracker.sync_failed(Instant::now().into_std());
+                // The next sync goes on with what this one has left to program.
+                if is_less {
+                    self.retries.succeeded();
+                }
                 self.retries.failed(Instant::now(), self.config.longest_retry);
             }
         }

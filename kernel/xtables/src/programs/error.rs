@@ -39,15 +39,17 @@ pub enum ToolError {
         /// The program's message.
         message: String,
     },
-    /// The program refused a line of its input.
+    /// The program refused a line of its input, or several.
     #[error("{program} refuses line {line}, `{text}`: {message}")]
     Refused {
         /// The program.
         program: String,
-        /// The number of the line, from 1.
+        /// The number of the first line, from 1.
         line: usize,
-        /// The line.
+        /// The first line.
         text: String,
+        /// The other lines: iptables-nft names several of those that the kernel refuses, though not all.
+        others: Vec<String>,
         /// The program's message.
         message: String,
     },
@@ -69,6 +71,17 @@ pub enum ToolError {
         /// The table.
         table: &'static str,
     },
+}
+
+impl ToolError {
+    /// The lines of the input that the program is known to have refused.
+    pub fn refused_lines(&self) -> impl Iterator<Item = &str> {
+        let (first, others) = match self {
+            Self::Refused { text, others, .. } => (Some(text), &others[..]),
+            _ => (None, &[][..]),
+        };
+        first.into_iter().chain(others).map(String::as_str)
+    }
 }
 
 /// A message behind a colon, if there is a message.

@@ -281,10 +281,13 @@ fn failure(program: &Path, output: &Output, input: &str) -> ToolError {
     if output.status.code() == Some(RESOURCE_PROBLEM) && message.contains("lock") {
         return ToolError::Locked { program, message };
     }
-    match refused_line(&message) {
+    let numbers = refused_lines(&message);
+    match numbers.first() {
         Some(line) if !input.is_empty() => {
             let text = input.lines().nth(line - 1).unwrap_or_default().to_owned();
-            ToolError::Refused { program, line, text, message }
+            let others = input.lines().zip(1..).filter(|(_, number)| numbers[1..].contains(number));
+            let others = others.map(|(text, _)| text.to_owned()).collect();
+            ToolError::Refused { program, line: *line, text, others, message }
         }
         _ => ToolError::Failed { program, status: output.status.to_string(), message },
     }
@@ -299,15 +302,16 @@ fn sentence(text: &str) -> String {
     kept.join("; ")
 }
 
-/// Returns the number in `line 5 failed` or `Error occurred at line: 5`.
-fn refused_line(message: &str) -> Option<usize> {
+/// Returns the numbers in `line 5 failed`, `line 5: RULE_APPEND failed` or `Error occurred at line: 5`, in
+/// their order.
+fn refused_lines(message: &str) -> Vec<usize> {
     let rest = message.split("line").skip(1);
-    rest.filter_map(|rest| {
+    let numbers = rest.filter_map(|rest| {
         let digits = rest.trim_start_matches([':', ' ']);
         let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
         digits[..end].parse().ok()
-    })
-    .find(|line| *line > 0)
+    });
+    numbers.filter(|line| *line > 0).collect()
 }
 
 #[cfg(test)]
@@ -318,11 +322,28 @@ mod tests {
     fn the_refused_line_is_found() {
         let legacy = "iptables-restore v1.8.9 (legacy): Set foo doesn't exist.\n\n\
                       Error occurred at line: 13\nTry `iptables-restore -h' for more information.\n";
-        assert_eq!(refused_line(&sentence(legacy)), Some(13));
+        assert_eq!(refused_lines(&sentence(legacy)), [13]);
         assert!(!sentence(legacy).contains("Try"));
-        assert_eq!(refused_line("iptables-restore: line 9 failed"), Some(9));
-        assert_eq!(refused_line("iptables-nft-restore: line 7 failed: Bad rule"), Some(7));
-        assert_eq!(refused_line("nothing in line"), None);
+        assert_eq!(refused_lines("iptables-restore: line 9 failed"), [9]);
+        assert_eq!(refused_lines("iptables-nft-restore: line 7 failed: Bad rule"), [7]);
+        let several = "iptables-nft-restore v1.8.9 (nf_tables):\n\
+                       line 5: RULE_APPEND failed (No such file or directory): rule in chain A\n\
+                       line 6: RULE_APPEND failed (No such file or directory): rule in chain B\n";
+        assert_eq!(refused_lines(&sentence(several)), [5, 6]);
+        assert!(refused_lines("nothing in line").is_empty());
+    }
+
+    #[test]
+    fn all_refused_lines_are_returned() {
+        let stderr =
+            b"line 2: RULE_APPEND failed (x): rule in chain A\nline 4: RULE_APPEND failed (x)\n";
+        let status = std::os::unix::process::ExitStatusExt::from_raw(1 << 8);
+        let output = Output { status, stdout: Vec::new(), stderr: stderr.to_vec() };
+        let error = failure(Path::new("iptables-nft-restore"), &output, "*nat\n-A A\n-A B\n-A C\n");
+        assert!(error.refused_lines().eq(["-A A", "-A C"]), "{error:?}");
+        assert!(error.to_string().contains("refuses line 2, `-A A`: "), "{error}");
+        let error = failure(Path::new("iptables-save"), &output, "");
+        assert_eq!(error.refused_lines().count(), 0);
     }
 
     #[test]

@@ -328,6 +328,22 @@ async fn many_that_are_tried_at_once_and_refused_do_not_make_a_sync_fail() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_first_sync_that_is_refused_one_by_one_goes_on_without_growing_delays() {
+    let names: Vec<String> = (0..300).map(|n| format!("s{n:03}")).collect();
+    let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
+    seen.lock().unwrap().is_slow = true;
+    let addresses = (0..300).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1));
+    let services = names.iter().zip(addresses).map(|(name, ip)| service(name, &ip));
+    let services = services.map(|made| made.port("", "TCP", 80));
+    running.list(&services.chain([web(1)]).collect::<Vec<_>>()).await;
+    // Each refusal takes a fifth of a second, and twelve syncs of five seconds are needed.
+    pass(65_000).await;
+    let seen = seen.lock().unwrap();
+    assert!((11..=13).contains(&seen.failed), "{}", seen.failed);
+    assert_eq!(seen.skipped.first().map(Vec::len), Some(300));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_change_of_another_program_hastens_a_family() {
     let (running, seen) = start_refusing(|seen| seen.refuses_family = true, identity);
     running.list(&[web(1)]).await;
