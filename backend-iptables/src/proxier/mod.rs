@@ -55,6 +55,8 @@ pub struct IptablesProxier {
     record: Arc<TableRecord>,
     /// The number of rules in our chains, by family.
     owned: PerFamily<OwnedRules>,
+    /// What was done in a sync that was refused a part.
+    unreported: SyncReport,
 }
 
 /// The numbers of rules in our chains of one family.
@@ -116,6 +118,7 @@ impl IptablesProxier {
             programmed: PerFamily::default(),
             record: Arc::default(),
             owned: PerFamily::default(),
+            unreported: SyncReport::default(),
         }
     }
 
@@ -187,9 +190,10 @@ impl IptablesProxier {
             mem::take(&mut self.is_sure)
                 && serves_localhost(before.node()) == serves_localhost(&change.after().node)
         });
-        let mut report = SyncReport::default();
+        let mut report = mem::take(&mut self.unreported);
+        report.rules.clear();
         let mut parts = RefusedParts::default();
-        let (mut failed, mut broken, mut succeeded) = (None, None, false);
+        let (mut failed, mut succeeded) = (None, false);
         let tools = self.tools.clone();
         for programs in tools.iter().filter(|programs| change.programs(programs.family())) {
             let family = programs.family();
@@ -197,8 +201,11 @@ impl IptablesProxier {
             match self.compare_family(programs, change, known, &mut report, refused) {
                 Ok(()) => succeeded = true,
                 // The lock is the same for both families.
-                Err(error @ ToolError::Locked { .. }) => return Err(self::error(error)),
-                Err(error @ (ToolError::Refused { .. } | ToolError::Failed { .. })) => {
+                Err(error @ ToolError::Locked { .. }) => {
+                    self.unreported = report;
+                    return Err(self::error(error));
+                }
+                Err(error) => {
                     let context =
                         Context { family, settings: &self.settings, node: &change.after().node };
                     let ports = refused::ports(change.after(), &context, &error);
@@ -207,14 +214,12 @@ impl IptablesProxier {
                     }
                     succeeded |= !ports.is_empty();
                     parts.ports.extend(ports);
-                    failed = Some(error);
+                    failed = failed.or(Some(error));
                 }
-                // Nothing was refused: the program is to run again, after the other family's.
-                Err(error) => broken = broken.or(Some(error)),
             }
         }
-        if let Some(error) = broken {
-            return Err(self::error(error));
+        if failed.is_some() {
+            self.unreported = mem::take(&mut report);
         }
         match failed {
             // If nothing of any family can be programmed, something else is wrong.

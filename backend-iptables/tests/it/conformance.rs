@@ -75,7 +75,7 @@ impl Iptables {
 }
 
 /// The path of an installed program.
-fn installed(name: &str) -> String {
+pub fn installed(name: &str) -> String {
     let path = std::env::var("PATH").expect("a path");
     let found = path.split(':').map(|directory| format!("{directory}/{name}"));
     let mut found = found.filter(|path| Path::new(path).exists());

@@ -1,7 +1,10 @@
 //! Single syncs with a real kernel: how much they send, what they repair, and what they leave alone.
 //! Each test runs once with each flavour.
 
-use crate::common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain};
+use crate::{
+    common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain},
+    conformance::installed,
+};
 use serde_json::json;
 use switchyard_core::{
     config::LocalPodsConfig,
@@ -134,6 +137,34 @@ fn a_refused_line_is_named_and_the_rest_is_not_lost() {
         // Without the Service that needs it, there is nothing to refuse.
         proxy.sync([service("web", "10.96.0.1").delete()]);
         assert_eq!(Tables::v4(flavour).chain("nat", "POSTROUTING").len(), 1);
+    });
+}
+
+#[test]
+fn a_family_whose_programs_cannot_be_run_costs_the_other_nothing() {
+    with_each(|flavour| {
+        let programs = tempfile::tempdir().expect("a directory");
+        let bases = ["iptables", "ip6tables"].into_iter();
+        for name in bases.flat_map(|base| {
+            ["", "-save", "-restore"].map(|suffix| format!("{base}-{flavour}{suffix}"))
+        }) {
+            std::os::unix::fs::symlink(installed(&name), programs.path().join(&name))
+                .expect("a link");
+        }
+        let mut made = iptables_config(flavour);
+        made.programs.directory = Some(programs.path().to_owned());
+        let mut proxy =
+            Stepped::new(config(), IptablesProxier::new(made).expect("they are installed"));
+        proxy.sync(web());
+        std::fs::remove_file(programs.path().join(format!("ip6tables-{flavour}-save")))
+            .expect("a link");
+        let tables = Tables::v4(flavour);
+        tables.run("-t filter -F KUBE-FORWARD");
+        let report = proxy.full();
+        assert_eq!(tables.chain("filter", "KUBE-FORWARD").len(), 3);
+        // The repair was a part of an attempt that failed.
+        assert_eq!(report.drift.objects, 1, "{report:?}");
+        assert_eq!(proxy.full().drift.objects, 0);
     });
 }
 

@@ -117,6 +117,8 @@ pub(crate) struct IpvsProxier {
     unset: BTreeSet<String>,
     /// What could not be removed, as it was warned about.
     left: BTreeSet<String>,
+    /// What was done in a sync that was refused a part.
+    unreported: SyncReport,
 }
 
 /// What the kernel holds, beyond what core remembers.
@@ -151,6 +153,7 @@ impl IpvsProxier {
             is_prepared: false,
             unset: BTreeSet::new(),
             left: BTreeSet::new(),
+            unreported: SyncReport::default(),
             config,
         })
     }
@@ -158,19 +161,20 @@ impl IpvsProxier {
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
-        let mut report = SyncReport::default();
+        let mut report = mem::take(&mut self.unreported);
         let mut refused = self.program(change, &families, &mut report).map_err(failed)?;
         self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
         self.is_sure = refused.is_empty();
         self.programmed = families;
         report.revisit_after = self.draining.wait(&families, Instant::now());
-        if !refused.leftovers.is_empty() {
-            report.cleanup_failed = true;
+        report.cleanup_failed = !refused.leftovers.is_empty();
+        if report.cleanup_failed {
             report.revisit_after = Some(report.revisit_after.map_or(RETRY, |wait| wait.min(RETRY)));
         }
         let left = mem::take(&mut refused.leftovers);
         warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
         if let Some((error, parts)) = refused.into_error(&families) {
+            self.unreported = report;
             return Err(failed(error).of_parts(parts));
         }
         report.skipped = self.skipped(change.after());
