@@ -76,6 +76,33 @@ fn an_address_that_is_refused_costs_its_service_port_alone() {
 }
 
 #[test]
+fn a_refused_address_is_reported_though_sockets_can_be_opened_anywhere() {
+    with_node(|mut node| {
+        switch_ipv6("switchyard0", false);
+        std::fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").expect("the kernel has it");
+        let dual = service("dual", "10.96.0.4,fd00::4").port("", "TCP", 80);
+        let idle = service("idle", "fd00::5").port("", "TCP", 80);
+        let made = slice("dual", "6").set("addressType", "IPv6").port("", "TCP", 8080);
+        let report = node.sync([
+            dual.apply(),
+            idle.apply(),
+            made.endpoint(endpoint("fd01::1", NODE)).apply(),
+        ]);
+        let mut ports: Vec<_> =
+            report.skipped.iter().map(|skipped| skipped.port.to_string()).collect();
+        ports.sort();
+        assert_eq!(ports, ["ns/dual (TCP, IPv6)", "ns/idle (TCP, IPv6)"]);
+        assert!(report.revisit_after.is_some());
+        assert!(node.sync([]).revisit_after.is_some());
+        switch_ipv6("switchyard0", true);
+        let report = node.sync([]);
+        assert_eq!((report.skipped, report.revisit_after), (vec![], None));
+        assert!(owned().contains("fd00::4") && owned().contains("fd00::5"));
+        assert!(TcpListener::bind("[fd00::4]:80").is_err(), "the proxy listens there");
+    });
+}
+
+#[test]
 fn an_address_that_another_device_has_is_not_added() {
     with_node(|mut node| {
         ip("addr add 203.0.113.5/32 dev lo");

@@ -18,7 +18,7 @@ use std::{
 use async_trait::async_trait;
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    proxier::{Abilities, ProxierError, SyncReport},
+    proxier::{Abilities, ProxierError, Skipped, SyncReport},
     state::{NodePortAddresses, NodeState, ResolvedServicePort, Route},
     transition::Transition,
 };
@@ -67,12 +67,23 @@ pub(crate) struct Addresses {
     sockets: Sockets,
     /// The addresses that were added.
     owned: BTreeSet<IpAddr>,
+    /// The addresses that the system refuses to add, and why.
+    refused: BTreeMap<IpAddr, String>,
+    /// Why addresses that are not needed any more are still there.
+    left: BTreeSet<String>,
 }
 
 impl Addresses {
     pub(crate) fn open(families: PerFamily<bool>) -> Result<Self, ProxierError> {
         let system = system::open().map_err(failed("cannot reach the system's addresses"))?;
-        Ok(Self { system, families, sockets: Sockets::default(), owned: BTreeSet::new() })
+        Ok(Self {
+            system,
+            families,
+            sockets: Sockets::default(),
+            owned: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            left: BTreeSet::new(),
+        })
     }
 
     /// The listeners of a Service port.
@@ -87,6 +98,8 @@ impl Addresses {
                 continue;
             }
             let ips: Vec<IpAddr> = match frontend.at.ip() {
+                // A socket there can be opened if net.ipv4.ip_nonlocal_bind is set, and would look served.
+                Some(ip) if self.refused.contains_key(&ip) => continue,
                 Some(ip) => vec![ip],
                 None => match node.node_ports.get(port.id.family) {
                     NodePortAddresses::Only(ips) => ips.iter().copied().collect(),
@@ -102,6 +115,19 @@ impl Addresses {
             }));
         }
         listeners
+    }
+
+    /// The Service ports with an address that the system refuses to add, and why.
+    fn without_address(&self, change: &Transition<'_>) -> BTreeMap<ServicePortId, String> {
+        if self.refused.is_empty() {
+            return BTreeMap::new();
+        }
+        let refused = |port: &ResolvedServicePort| {
+            let mut ips = port.frontends.iter().filter_map(|frontend| frontend.at.ip());
+            ips.find_map(|ip| self.refused.get(&ip).cloned())
+        };
+        let ports = change.after().service_ports.values();
+        ports.filter_map(|port| Some((port.id.clone(), refused(port)?))).collect()
     }
 
     /// The addresses of all Services, whether or not a Service port has endpoints.
@@ -147,14 +173,16 @@ impl Intake for Addresses {
         let remove: Vec<IpAddr> = self.owned.difference(&wanted).copied().collect();
         let changed = self.system.change(&add, &[]);
         let refused = changed.map_err(failed("cannot add the addresses of Services"))?;
-        // Their sockets cannot be opened, which is reported and tried again; all else is served.
         add.retain(|ip| !refused.contains_key(ip));
         self.owned.extend(&add);
+        let differs = !refused.keys().eq(self.refused.keys());
+        self.refused = refused;
 
         let node = &change.after().node;
         let listeners = |port: &ResolvedServicePort| self.listeners(port, node);
         let ports: Vec<(ServicePortId, Vec<Listener>)> = if change.node_changed()
             || change.compare()
+            || differs
         {
             let gone =
                 self.sockets.ports().filter(|id| !change.after().service_ports.contains_key(*id));
@@ -175,20 +203,26 @@ impl Intake for Addresses {
         let left = left.map_err(failed("cannot remove addresses of Services"))?;
         remove.retain(|ip| !left.contains_key(ip));
         report.cleanup_failed = !left.is_empty();
+        let left: BTreeSet<String> = left.into_values().collect();
+        for reason in left.difference(&self.left) {
+            tracing::warn!(
+                err = reason,
+                "An address that no Service has any more cannot be removed"
+            );
+        }
+        self.left = left;
         remove.iter().for_each(|ip| {
             self.owned.remove(ip);
         });
         report.added = add.len() + changed.opened + retried.opened;
         report.removed = remove.len() + changed.closed + retried.closed;
         report.skipped = self.sockets.failed().collect();
-        for skipped in &mut report.skipped {
-            let port = change.after().service_ports.get(&skipped.port);
-            let mut ips = port.iter().flat_map(|port| &port.frontends).filter_map(|f| f.at.ip());
-            if let Some(reason) = ips.find_map(|ip| refused.get(&ip)) {
-                skipped.reason.clone_from(reason);
-            }
-        }
-        report.revisit_after = (!report.skipped.is_empty()).then_some(RETRY);
+        let without_address = self.without_address(change);
+        report.skipped.retain(|skipped| !without_address.contains_key(&skipped.port));
+        let skipped = without_address.into_iter();
+        report.skipped.extend(skipped.map(|(port, reason)| Skipped { port, reason }));
+        let is_done = report.skipped.is_empty() && self.left.is_empty();
+        report.revisit_after = (!is_done).then_some(RETRY);
         if !change.compare() {
             report.skipped.retain(|skipped| change.has_port(&skipped.port));
         }

@@ -172,7 +172,9 @@ impl Intake for Redirect {
             added = self.ensure_addresses(families)?;
         }
         self.derived.follow_node(change);
-        let known_failures: HashSet<ServicePortId> = self.failed.keys().cloned().collect();
+        // A family that is left out has no address to listen at.
+        let known_failures = self.failed.keys().filter(|id| *families.get(id.family));
+        let known_failures: HashSet<ServicePortId> = known_failures.cloned().collect();
         for port in change.ports() {
             self.set_port(port.id, port.after, forwarder);
         }
