@@ -106,6 +106,13 @@ impl Seen {
     }
 }
 
+/// Returns a Service of each name, at an address of its own.
+fn services(names: &[String]) -> Vec<Builder> {
+    let addresses = (0..).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1));
+    let services = names.iter().zip(addresses).map(|(name, ip)| service(name, &ip));
+    services.map(|made| made.port("", "TCP", 80)).collect()
+}
+
 pub(super) fn start_refusing(
     refuses: impl FnOnce(&mut Seen),
     prepare: impl FnOnce(Runner) -> Runner,
@@ -170,9 +177,7 @@ async fn each_refused_port_gets_its_turn_and_all_come_back_soon() {
     let mut config = RunnerConfig::default();
     config.pace = Pace::Fixed(Duration::from_secs(10));
     running.inputs.send(Input::Timing(config)).await.unwrap();
-    let addresses = (0..300).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1));
-    let services = names.iter().zip(addresses).map(|(name, ip)| service(name, &ip));
-    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    running.list(&services(&names)).await;
     pass(100_000).await;
     // Eight in ten seconds, so that the last one has to wait for all others.
     seen.lock().unwrap().refused_services.remove("s299");
@@ -288,9 +293,7 @@ async fn new_refusals_do_not_hold_up_what_was_refused_before() {
     let new = (0..200).map(|n| format!("t{n:03}"));
     let (running, seen) =
         start_refusing(|seen| seen.refuse(old.iter().cloned().chain(new)), identity);
-    let services =
-        old.iter().enumerate().map(|(n, name)| service(name, &format!("10.1.0.{}", n + 1)));
-    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    running.list(&services(&old)).await;
     pass(100).await;
     seen.lock().unwrap().refused_services.remove("s199");
     for n in 0..200 {
@@ -305,9 +308,7 @@ async fn new_refusals_do_not_hold_up_what_was_refused_before() {
 async fn many_that_are_tried_at_once_and_refused_do_not_make_a_sync_fail() {
     let names: Vec<String> = (0..200).map(|n| format!("s{n:03}")).collect();
     let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
-    let services =
-        names.iter().enumerate().map(|(n, name)| service(name, &format!("10.1.0.{}", n + 1)));
-    running.list(&services.map(|made| made.port("", "TCP", 80)).collect::<Vec<_>>()).await;
+    running.list(&services(&names)).await;
     pass(100).await;
     // 8, 16 and 32 are taken, and then none.
     seen.lock().unwrap().refuse(names[56..].iter().cloned());
@@ -332,10 +333,8 @@ async fn a_first_sync_that_is_refused_one_by_one_goes_on_without_growing_delays(
     let names: Vec<String> = (0..300).map(|n| format!("s{n:03}")).collect();
     let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
     seen.lock().unwrap().is_slow = true;
-    let addresses = (0..300).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1));
-    let services = names.iter().zip(addresses).map(|(name, ip)| service(name, &ip));
-    let services = services.map(|made| made.port("", "TCP", 80));
-    running.list(&services.chain([web(1)]).collect::<Vec<_>>()).await;
+    let all: Vec<_> = services(&names).into_iter().chain([web(1)]).collect();
+    running.list(&all).await;
     // Each refusal takes a fifth of a second, and twelve syncs of five seconds are needed.
     pass(65_000).await;
     let seen = seen.lock().unwrap();
