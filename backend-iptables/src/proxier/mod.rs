@@ -191,6 +191,7 @@ impl IptablesProxier {
                 && serves_localhost(before.node()) == serves_localhost(&change.after().node)
         });
         let mut report = mem::take(&mut self.unreported);
+        // These are counted anew.
         report.rules.clear();
         let mut parts = RefusedParts::default();
         let (mut failed, mut succeeded) = (None, false);
@@ -210,7 +211,7 @@ impl IptablesProxier {
                         Context { family, settings: &self.settings, node: &change.after().node };
                     let ports = refused::ports(change.after(), &context, &error);
                     if ports.is_empty() {
-                        *parts.families.get_mut(family) = Some(error.to_string());
+                        *parts.families.get_mut(family) = Some(Chain(&error).to_string());
                     }
                     succeeded |= !ports.is_empty();
                     parts.ports.extend(ports);
@@ -218,14 +219,11 @@ impl IptablesProxier {
                 }
             }
         }
-        if failed.is_some() {
-            self.unreported = mem::take(&mut report);
-        }
-        match failed {
+        if let Some(error) = failed {
+            self.unreported = report;
+            let error = self::error(error);
             // If nothing of any family can be programmed, something else is wrong.
-            Some(error) if !succeeded => return Err(self::error(error)),
-            Some(error) => return Err(self::error(error).of_parts(parts)),
-            None => {}
+            return Err(if succeeded { error.of_parts(parts) } else { error });
         }
         self.record.set_compared(start);
         self.is_sure = true;
