@@ -190,7 +190,7 @@ test-vm test-vm-quick: export VM_SECONDS ?= 7200
 test-vm: export SWITCHYARD_CASES = $(CASES)
 test-vm:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap qemu-system-x86_64 setpriv xz zstd
-	$(VM) $(CURDIR)/testing/vm/abilities.sh
+	$(VM) $(CURDIR)/testing/vm/capabilities.sh
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) --config "target.'cfg(all())'.runner=['$(VM)']" test --workspace --no-fail-fast \
 		--test cases --test flowtable --test swap
@@ -206,7 +206,7 @@ test-vm-quick: test-vm
 
 # Ipvs mode on a kernel with IPVS: the tests of its crates, the kit's among them, and of the rig, and packet cases about what IPVS
 # and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
-# is run in one machine, which takes less time than one for each test program. abilities.sh comes first: it
+# is run in one machine, which takes less time than one for each test program. capabilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
 IPVS_CRATES = switchyard-ipvs-netlink switchyard-ipset switchyard-interfaces
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
@@ -215,7 +215,7 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoin
 	endpoints::terminating-fallback health::local-endpoints loadbalancer::external-ips \
 	loadbalancer::source-ranges-change mark::another-bit nodeport::addresses-come-and-go \
 	nodeport::chosen-networks policies::external-local-none-here policies::policies-change \
-	refused::no-endpoints refused::undefined-port restart::changes-while-away spread::round-robin \
+	refused::no-endpoints refused::undefined-port restart::changes-while-away lb-algorithm::round-robin \
 	weights::zero-drains) \
 	$(addprefix ipvs-nft::,clusterip::hairpin loadbalancer::source-ranges-change nodeport::chosen-networks \
 	policies::policies-change refused::no-endpoints)
@@ -233,7 +233,7 @@ test-ipvs:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	$(CARGO) build --workspace --bins --tests
 	@rm -f $(IPVS_TESTS)
-	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/abilities.sh
+	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/capabilities.sh
 	@for name in $(IPVS_SWAPS); do \
 		grep -rq "^fn $$name()" testing/packet-rig/tests/swap || { echo "there is no swap test $$name" >&2; exit 1; }; \
 	done
@@ -262,7 +262,7 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench sync
 	$(CARGO) bench --package switchyard-nft --bench disturbed
 	$(CARGO) bench --package switchyard-nft --bench ranges
-	$(CARGO) bench --package switchyard-nft --bench spread
+	$(CARGO) bench --package switchyard-nft --bench lb_algorithms
 	$(CARGO) bench --package switchyard-iptables --bench sync
 	$(CARGO) bench --package switchyard-userspace --bench traffic
 

@@ -58,7 +58,7 @@ impl Proxier for Printer {
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let mut report = SyncReport::default();
         // Only what has changed since the last successful sync. A backend with a kernel reads the
-        // kernel instead if `change.compare()` is set.
+        // kernel instead if `change.is_resync()` is set.
         for PortChange { id, before, after } in change.ports() {
             report.removed += usize::from(before.is_some());
             let Some(port) = after else {
@@ -68,7 +68,7 @@ impl Proxier for Printer {
             report.added += 1;
             println!("{} {id}", if before.is_some() { "~" } else { "+" });
             for frontend in &port.frontends {
-                println!("    {:?} port {}: {:?}", frontend.at, frontend.port, frontend.route);
+                println!("    {:?} port {}: {:?}", frontend.at, frontend.port, frontend.action);
             }
             for endpoint in port.reachable() {
                 println!("    endpoint {}", endpoint.address);

@@ -13,7 +13,7 @@ use switchyard_conntrack::Reconciler;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     engine::Engine,
-    error::Chain,
+    error::ErrorChain,
     objects::Kind,
     proxier::SyncReport,
     runner::{EngineEvent, Observer},
@@ -96,7 +96,9 @@ impl Observer for Reports {
             // Nobody may listen any more.
             EngineEvent::Synced(outcome) => _ = self.sender.send(outcome.report.clone()),
             // The engine tries again, with growing delays.
-            EngineEvent::SyncFailed { error, .. } => eprintln!("sync failed: {}", Chain(*error)),
+            EngineEvent::SyncFailed { error, .. } => {
+                eprintln!("sync failed: {}", ErrorChain(*error))
+            }
             // The rest of the object is used.
             EngineEvent::Rejected(problem) => eprintln!("{problem}"),
             _ => {}

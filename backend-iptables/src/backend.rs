@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use switchyard_core::{
     config::NodeConfig,
-    error::Chain,
+    error::ErrorChain,
     model::IpFamily,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
@@ -49,7 +49,7 @@ impl Backend for IptablesBackend {
         match self.tools() {
             Ok(tools) => Ok(Support::new(tools.families())),
             Err(ProxierError::Unsupported { reason, .. }) => Err(Unusable::Backend(reason)),
-            Err(error) => Err(Unusable::Backend(Chain(&error).to_string())),
+            Err(error) => Err(Unusable::Backend(ErrorChain(&error).to_string())),
         }
     }
 

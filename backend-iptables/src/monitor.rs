@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use switchyard_core::proxier::{self, Disturbance, Mode, ProxierError};
+use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
 use switchyard_xtables::{Alteration, TableMonitor, TableRecord, Tools, Watched};
 
 use crate::layout::{fixed, names::ChainNames};
@@ -21,10 +21,10 @@ impl Monitor {
 
 #[async_trait]
 impl proxier::Monitor for Monitor {
-    async fn disturbed(&mut self) -> Result<Disturbance, ProxierError> {
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         match self.0.changed().await {
-            Ok(Alteration::Missing) => Ok(Disturbance::Changed { by: None }),
-            Ok(Alteration::Altered) => Ok(Disturbance::Suspected),
+            Ok(Alteration::Missing) => Ok(ExternalChange::Changed { by: None }),
+            Ok(Alteration::Altered) => Ok(ExternalChange::Suspected),
             Err(error) => {
                 Err(ProxierError::backend(Mode::IPTABLES, "cannot watch the rules", error))
             }

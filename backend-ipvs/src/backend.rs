@@ -7,7 +7,7 @@ use std::{
 
 use switchyard_core::{
     config::NodeConfig,
-    error::Chain,
+    error::ErrorChain,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
 use switchyard_interfaces::KernelVersion;
@@ -114,7 +114,7 @@ impl Backend for IpvsBackend {
         let root = Path::new(kernel_settings::PROC_SYS);
         let unset = kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running());
         for error in unset.optional().map_err(failed("cannot prepare the kernel for IPVS"))? {
-            tracing::warn!(err = %Chain(&error), "A parameter of the kernel is not what IPVS needs");
+            tracing::warn!(err = %ErrorChain(&error), "A parameter of the kernel is not what IPVS needs");
         }
         Ok(())
     }

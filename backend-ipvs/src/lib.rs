@@ -22,7 +22,7 @@
 //! - [`IpvsBackend`]: probes, opens, and cleans up.
 //! - [`IpvsConfig`]: the settings.
 //! - [`DEVICE`]: the device that holds the addresses of Services.
-//! - [`Scheduler`]: the kernel's schedulers, and the spreads that they do.
+//! - [`Scheduler`]: the kernel's schedulers, and the algorithms that they do.
 
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use switchyard_core::{error::Chain, model::PerFamily};
+use switchyard_core::{error::ErrorChain, model::PerFamily};
 use switchyard_xtables::{InstalledPrograms, ProgramOptions, Tools};
 
 /// What programs the rules beside the virtual servers.
@@ -49,7 +49,7 @@ pub(crate) fn packet_filter(options: &ProgramOptions, families: PerFamily<bool>)
     let filter = match InstalledPrograms::find(options).choose(None, families) {
         Ok(tools) => match tools.usable() {
             Ok(tools) => PacketFilter::Iptables(tools),
-            Err(error) => nftables(Chain(&error).to_string()),
+            Err(error) => nftables(ErrorChain(&error).to_string()),
         },
         Err(missing) => nftables(missing.reason),
     };

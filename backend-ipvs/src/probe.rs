@@ -3,7 +3,7 @@
 use std::{fmt::Display, path::Path, process::Command};
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::{IpFamily, PerFamily},
     proxier::{Support, Unusable},
 };
@@ -88,7 +88,7 @@ fn missing<M: Display>(modules: impl IntoIterator<Item = M>) -> Unusable {
 
 /// The error of a kernel that does not answer.
 fn failed(about: &str, error: &Error) -> Unusable {
-    Unusable::Backend(format!("cannot ask the kernel about {about}: {}", Chain(error)))
+    Unusable::Backend(format!("cannot ask the kernel about {about}: {}", ErrorChain(error)))
 }
 
 #[cfg(test)]

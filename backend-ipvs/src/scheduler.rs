@@ -3,8 +3,8 @@
 use std::{fmt, str::FromStr};
 
 use switchyard_core::{
-    model::Spread,
-    proxier::Abilities,
+    model::LbAlgorithm,
+    proxier::Capabilities,
     state::{Endpoint, ResolvedServicePort},
 };
 use switchyard_ipvs_netlink::VirtualServer;
@@ -96,40 +96,46 @@ impl Scheduler {
         format!("ip_vs_{}", self.as_str())
     }
 
-    /// The spread that the scheduler does.
-    pub const fn spread(self) -> Spread {
+    /// The algorithm that the scheduler does.
+    pub const fn lb_algorithm(self) -> LbAlgorithm {
         match self {
-            Self::RoundRobin | Self::WeightedRoundRobin => Spread::RoundRobin,
-            Self::LeastConnections | Self::WeightedLeastConnections => Spread::LeastConnections,
-            Self::LocalityLeastConnections => Spread::LocalityLeastConnections,
-            Self::LocalityLeastConnectionsReplicated => Spread::LocalityLeastConnectionsReplicated,
-            Self::SourceHash => Spread::SourceHash,
-            Self::DestinationHash => Spread::DestinationHash,
-            Self::ShortestExpectedDelay => Spread::ShortestExpectedDelay,
-            Self::NeverQueue => Spread::NeverQueue,
-            Self::WeightedFailover => Spread::WeightedFailover,
-            Self::WeightedOverflow => Spread::WeightedOverflow,
-            Self::Maglev => Spread::Maglev,
+            Self::RoundRobin | Self::WeightedRoundRobin => LbAlgorithm::RoundRobin,
+            Self::LeastConnections | Self::WeightedLeastConnections => {
+                LbAlgorithm::LeastConnections
+            }
+            Self::LocalityLeastConnections => LbAlgorithm::LocalityLeastConnections,
+            Self::LocalityLeastConnectionsReplicated => {
+                LbAlgorithm::LocalityLeastConnectionsReplicated
+            }
+            Self::SourceHash => LbAlgorithm::SourceHash,
+            Self::DestinationHash => LbAlgorithm::DestinationHash,
+            Self::ShortestExpectedDelay => LbAlgorithm::ShortestExpectedDelay,
+            Self::NeverQueue => LbAlgorithm::NeverQueue,
+            Self::WeightedFailover => LbAlgorithm::WeightedFailover,
+            Self::WeightedOverflow => LbAlgorithm::WeightedOverflow,
+            Self::Maglev => LbAlgorithm::Maglev,
         }
     }
 
     /// Returns the scheduler for a Service port, on a node whose default is `default`. `rr` and `lc`
     /// give way to `wrr` and `wlc` where endpoints have unequal weights, of which they know nothing.
     pub fn choose(default: Self, port: &ResolvedServicePort) -> Self {
-        let scheduler = match port.spread {
-            spread if spread == default.spread() => default,
-            // No scheduler draws at random; core asks for nothing that `abilities` lacks.
-            Spread::Random | Spread::RoundRobin => Self::RoundRobin,
-            Spread::SourceHash => Self::SourceHash,
-            Spread::Maglev => Self::Maglev,
-            Spread::LeastConnections => Self::LeastConnections,
-            Spread::ShortestExpectedDelay => Self::ShortestExpectedDelay,
-            Spread::NeverQueue => Self::NeverQueue,
-            Spread::LocalityLeastConnections => Self::LocalityLeastConnections,
-            Spread::LocalityLeastConnectionsReplicated => Self::LocalityLeastConnectionsReplicated,
-            Spread::DestinationHash => Self::DestinationHash,
-            Spread::WeightedFailover => Self::WeightedFailover,
-            Spread::WeightedOverflow => Self::WeightedOverflow,
+        let scheduler = match port.lb_algorithm {
+            lb_algorithm if lb_algorithm == default.lb_algorithm() => default,
+            // No scheduler draws at random; core asks for nothing that `capabilities` lacks.
+            LbAlgorithm::Random | LbAlgorithm::RoundRobin => Self::RoundRobin,
+            LbAlgorithm::SourceHash => Self::SourceHash,
+            LbAlgorithm::Maglev => Self::Maglev,
+            LbAlgorithm::LeastConnections => Self::LeastConnections,
+            LbAlgorithm::ShortestExpectedDelay => Self::ShortestExpectedDelay,
+            LbAlgorithm::NeverQueue => Self::NeverQueue,
+            LbAlgorithm::LocalityLeastConnections => Self::LocalityLeastConnections,
+            LbAlgorithm::LocalityLeastConnectionsReplicated => {
+                Self::LocalityLeastConnectionsReplicated
+            }
+            LbAlgorithm::DestinationHash => Self::DestinationHash,
+            LbAlgorithm::WeightedFailover => Self::WeightedFailover,
+            LbAlgorithm::WeightedOverflow => Self::WeightedOverflow,
         };
         let is_uneven =
             |pool: &[Endpoint]| pool.windows(2).any(|two| two[0].weight != two[1].weight);
@@ -179,22 +185,22 @@ impl FromStr for Scheduler {
 
 /// Returns what the backend can program, on a node with this scheduler. Whether the kernel has the
 /// modules shows when the first virtual server asks for each.
-pub(crate) const fn abilities(default: Scheduler) -> Abilities {
-    Abilities::PARITY
-        .with_at_most(Spread::Random, 0)
-        .with(Spread::RoundRobin)
-        .with(Spread::SourceHash)
-        .with_at_most(Spread::Maglev, MOST_WITH_MAGLEV)
-        .with(Spread::LeastConnections)
-        .with(Spread::ShortestExpectedDelay)
-        .with(Spread::NeverQueue)
-        .with(Spread::LocalityLeastConnections)
-        .with(Spread::LocalityLeastConnectionsReplicated)
-        .with(Spread::DestinationHash)
-        .with(Spread::WeightedFailover)
-        .with(Spread::WeightedOverflow)
+pub(crate) const fn capabilities(default: Scheduler) -> Capabilities {
+    Capabilities::KUBE_PROXY
+        .with_at_most(LbAlgorithm::Random, 0)
+        .with(LbAlgorithm::RoundRobin)
+        .with(LbAlgorithm::SourceHash)
+        .with_at_most(LbAlgorithm::Maglev, MOST_WITH_MAGLEV)
+        .with(LbAlgorithm::LeastConnections)
+        .with(LbAlgorithm::ShortestExpectedDelay)
+        .with(LbAlgorithm::NeverQueue)
+        .with(LbAlgorithm::LocalityLeastConnections)
+        .with(LbAlgorithm::LocalityLeastConnectionsReplicated)
+        .with(LbAlgorithm::DestinationHash)
+        .with(LbAlgorithm::WeightedFailover)
+        .with(LbAlgorithm::WeightedOverflow)
         .with_weights()
-        .with_default_spread(default.spread())
+        .with_default_algorithm(default.lb_algorithm())
         .with_listed_node_ports()
 }
 
@@ -216,11 +222,15 @@ mod tests {
     }
 
     #[test]
-    fn every_spread_but_the_draw_can_be_programmed() {
-        let abilities = abilities(Scheduler::WeightedLeastConnections);
-        for spread in Spread::ALL {
-            assert_eq!(abilities.most_endpoints(spread) > 0, spread != Spread::Random, "{spread}");
+    fn every_algorithm_but_the_draw_can_be_programmed() {
+        let capabilities = capabilities(Scheduler::WeightedLeastConnections);
+        for lb_algorithm in LbAlgorithm::ALL {
+            assert_eq!(
+                capabilities.most_endpoints(lb_algorithm) > 0,
+                lb_algorithm != LbAlgorithm::Random,
+                "{lb_algorithm}"
+            );
         }
-        assert_eq!(abilities.default_spread(), Spread::LeastConnections);
+        assert_eq!(capabilities.default_algorithm(), LbAlgorithm::LeastConnections);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     proxier::{Backend, Mode, ProxierError},
 };
 use switchyard_ipvs::IpvsBackend;
@@ -189,7 +189,7 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
         run(&format!("iptables-nft -w -A {rule}"), "");
         let error = IpvsBackend::default().clean_up().unwrap_err();
         assert_eq!(
-            Chain(&error).to_string(),
+            ErrorChain(&error).to_string(),
             "ipvs: cannot remove everything of ipvs mode: cannot destroy the ipset \
              KUBE-CLUSTER-IP: the set is in use"
         );

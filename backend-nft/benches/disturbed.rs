@@ -17,7 +17,7 @@ use std::{
 };
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     objects::Event,
     testing::{
         ManyServices, Stepped,
@@ -54,24 +54,24 @@ fn measure(many: &ManyServices, other: Other) {
     let (begun, before) = (Instant::now(), generation());
     let mut node = Stepped::new(many.node(), open());
     node.apply(many.lists());
-    let first = Timed::default().add(|| node.try_sync().map_err(|e| Chain(&e).to_string()));
+    let first = Timed::default().add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
     let mut full = Timed::default();
     for _ in 0..ROUNDS {
-        node.tracker.request_comparison();
-        full = full.add(|| node.try_sync().map_err(|e| Chain(&e).to_string()));
+        node.tracker.request_resync();
+        full = full.add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
     }
     let mut restart = Timed::default();
     for version in 1..=ROUNDS {
         // Something is left to commit.
         node.apply((0..many.services / 10).map(|n| Event::Apply(many.slice(n * 10, version))));
         node.proxier = open();
-        node.tracker.request_comparison();
-        restart = restart.add(|| node.try_sync().map_err(|e| Chain(&e).to_string()));
+        node.tracker.request_resync();
+        restart = restart.add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
     }
     let mut change = Timed::default();
     for n in 0..CHANGES {
         node.apply([Event::Apply(many.slice(n * 31 % many.services, ROUNDS + n + 1))]);
-        change = change.add(|| node.try_sync().map_err(|e| Chain(&e).to_string()));
+        change = change.add(|| node.try_sync().map_err(|e| ErrorChain(&e).to_string()));
     }
     let commits = generation().wrapping_sub(before);
     println!(

@@ -2,7 +2,7 @@
 
 use switchyard_core::{
     config::NodeConfig,
-    error::Chain,
+    error::ErrorChain,
     proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
 };
 use switchyard_interfaces::{SysctlError, can_route_localnet, route_localnet, routes_localnet};
@@ -41,9 +41,9 @@ impl Backend for NftBackend {
         match probe(transport, &families, any_kernel) {
             Ok(()) => Ok(Support::new(families)),
             Err(error @ ProbeError::NothingRefused) => {
-                Err(Unusable::Backend(Chain(&error).to_string()))
+                Err(Unusable::Backend(ErrorChain(&error).to_string()))
             }
-            Err(error) => Err(Unusable::Node(Chain(&error).to_string())),
+            Err(error) => Err(Unusable::Node(ErrorChain(&error).to_string())),
         }
     }
 

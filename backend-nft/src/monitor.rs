@@ -6,7 +6,7 @@
 //! table of ours.
 
 use async_trait::async_trait;
-use switchyard_core::proxier::{self, Disturbance, Mode, ProxierError};
+use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
 use switchyard_netlink::Error;
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -46,14 +46,14 @@ impl Monitor {
         }
     }
 
-    async fn changed(&mut self) -> Result<Disturbance, Error> {
+    async fn changed(&mut self) -> Result<ExternalChange, Error> {
         let listener = self.registered()?;
         loop {
             let mut ready = listener.readable_mut().await.map_err(cannot_wait)?;
             let author = ready.get_inner_mut().read_changes()?;
             ready.clear_ready();
             if let Some(author) = author {
-                return Ok(Disturbance::Changed { by: Some(author.to_string()) });
+                return Ok(ExternalChange::Changed { by: Some(author.to_string()) });
             }
         }
     }
@@ -65,7 +65,7 @@ fn cannot_wait(source: std::io::Error) -> Error {
 
 #[async_trait]
 impl proxier::Monitor for Monitor {
-    async fn disturbed(&mut self) -> Result<Disturbance, ProxierError> {
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         self.changed().await.map_err(|error| {
             ProxierError::backend(Mode::NFTABLES, "cannot watch the tables", error)
         })

@@ -82,7 +82,7 @@ pub fn probe(
     dry_run(netlink.as_mut(), &wanted(&chosen(families)))
 }
 
-/// Probes, in the same way, whether the kernel can draw slots by a hash, which some spreads need.
+/// Probes, in the same way, whether the kernel can draw slots by a hash, which some algorithms need.
 pub(crate) fn probe_hashes(families: &PerFamily<bool>) -> Result<(), ProbeError> {
     let mut netlink = TransportKind::Netlink.open()?;
     dry_run(netlink.as_mut(), &wanted_for_hashes(&chosen(families)))

@@ -8,8 +8,8 @@ use std::{
 
 use switchyard_core::{
     model::{IpFamily, Protocol, ServicePortId},
-    proxier::Skipped,
-    state::{FrontendAddress, ResolvedServicePort, Route},
+    proxier::DegradedPort,
+    state::{Action, FrontendAddress, ResolvedServicePort},
 };
 use switchyard_forwarder::{Forwarder, ForwarderConfig, ForwarderError, Listener};
 
@@ -100,7 +100,7 @@ impl LoopbackNodePorts {
     }
 
     /// The Service ports whose sockets cannot be opened, and why.
-    pub fn failed(&self) -> impl Iterator<Item = Skipped> + '_ {
+    pub fn failed(&self) -> impl Iterator<Item = DegradedPort> + '_ {
         self.sockets.failed()
     }
 }
@@ -109,12 +109,12 @@ impl LoopbackNodePorts {
 fn of_port(port: &ResolvedServicePort) -> Vec<Listener> {
     let served = port.frontends.iter().filter(|frontend| {
         frontend.at == FrontendAddress::NodePort
-            && matches!(frontend.route, Route::Pool { .. } | Route::ExternalLocal)
+            && matches!(frontend.action, Action::Pool { .. } | Action::ExternalLocal)
     });
     let listener = |frontend: &switchyard_core::state::Frontend| Listener {
         port: port.id.clone(),
         address: SocketAddr::from((Ipv6Addr::LOCALHOST, frontend.port)),
-        route: frontend.route,
+        action: frontend.action,
         allowed_sources: frontend.allowed_sources.clone(),
     };
     served.map(listener).collect()

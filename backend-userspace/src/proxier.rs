@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use switchyard_core::{
     model::IpFamily,
-    proxier::{Abilities, Mode, Monitor, Proxier, ProxierError, SyncReport},
+    proxier::{Capabilities, Mode, Monitor, Proxier, ProxierError, SyncReport},
     state::{LocalPods, NodeState},
     transition::Transition,
 };
@@ -29,8 +29,8 @@ impl Proxier for UserspaceProxier {
         Mode::USERSPACE
     }
 
-    fn abilities(&self) -> Abilities {
-        self.intake.abilities(ABILITIES)
+    fn capabilities(&self) -> Capabilities {
+        self.intake.capabilities(ABILITIES)
     }
 
     /// First the forwarder knows the endpoints, then traffic reaches it, and last of all it forgets
@@ -77,7 +77,7 @@ mod tests {
 
     use switchyard_core::{
         config::NodeConfig,
-        state::{Masquerade, PoolKind, Route},
+        state::{Action, Masquerade, PoolKind},
         testing::{NODE, Stepped, endpoint, service, slice},
     };
     use switchyard_forwarder::{ForwarderConfig, Listener};
@@ -107,8 +107,8 @@ mod tests {
                 let port = change.ports().next().unwrap().id.clone();
                 let address = SocketAddr::from(([127, 0, 0, 1], 0));
                 let pool = PoolKind::Cluster;
-                let route = Route::Pool { pool, masquerade: Masquerade::Never };
-                let listener = Listener { port, address, route, allowed_sources: None };
+                let action = Action::Pool { pool, masquerade: Masquerade::Never };
+                let listener = Listener { port, address, action, allowed_sources: None };
                 forwarder.listen(&listener).unwrap()
             });
             heard.listener = Some(address);

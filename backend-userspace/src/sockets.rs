@@ -6,9 +6,9 @@ use std::{
 };
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::{Protocol, ServicePortId},
-    proxier::Skipped,
+    proxier::DegradedPort,
 };
 use switchyard_forwarder::{Forwarder, Listener};
 
@@ -84,17 +84,17 @@ impl Sockets {
                 self.failures += 1;
                 self.failed
                     .entry(listener.port.clone())
-                    .or_insert_with(|| Chain(&error).to_string());
+                    .or_insert_with(|| ErrorChain(&error).to_string());
                 false
             }
         }
     }
 
     /// The Service ports that are not served at every address, and why.
-    pub(crate) fn failed(&self) -> impl Iterator<Item = Skipped> + '_ {
+    pub(crate) fn failed(&self) -> impl Iterator<Item = DegradedPort> + '_ {
         self.failed
             .iter()
-            .map(|(port, reason)| Skipped { port: port.clone(), reason: reason.clone() })
+            .map(|(port, reason)| DegradedPort { port: port.clone(), reason: reason.clone() })
     }
 
     /// How many attempts to open a listener have failed.

@@ -211,7 +211,7 @@ mod tests {
         let backends = with_defaults();
         for mode in MODES {
             let others: Vec<Mode> = MODES.into_iter().filter(|other| *other != mode).collect();
-            assert_eq!(modes(&proxier::predecessors(&backends, mode)), others, "{mode}");
+            assert_eq!(modes(&proxier::conflicting(&backends, mode)), others, "{mode}");
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{fs, io, path::Path};
 
-use switchyard_core::{config::NodeConfig, error::Chain, proxier::Backend};
+use switchyard_core::{config::NodeConfig, error::ErrorChain, proxier::Backend};
 use switchyard_interfaces::bridges_of_veths;
 
 /// Warns of each bridge of pods whose packets pass no rules, if the backend and the configuration
@@ -18,7 +18,7 @@ pub fn check(backend: &dyn Backend, node: &NodeConfig) {
     }
     let Some(missing) = missing(Path::new("/proc/sys")) else { return };
     let bridges = bridges_of_veths().unwrap_or_else(|error| {
-        tracing::debug!(err = %Chain(&error), "Failed to look for bridges");
+        tracing::debug!(err = %ErrorChain(&error), "Failed to look for bridges");
         Vec::new()
     });
     for bridge in bridges {

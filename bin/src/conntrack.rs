@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use switchyard_conntrack::Reconciler;
-use switchyard_core::{error::Chain, proxier::Backend};
+use switchyard_core::{error::ErrorChain, proxier::Backend};
 use switchyard_observability::metrics::Metrics;
 
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
@@ -24,7 +24,7 @@ pub fn start(backend: &dyn Backend, metrics: Arc<Metrics>) -> Option<Reconciler>
     let report = move |report| metrics.flows_reconciled(report);
     Reconciler::start(report)
         .inspect_err(|error| {
-            tracing::warn!(err = %Chain(error), "Stale UDP flows will not be ended");
+            tracing::warn!(err = %ErrorChain(error), "Stale UDP flows will not be ended");
         })
         .ok()
 }

@@ -10,7 +10,7 @@
 //! several crates and in the client of the API server, would need code between fork and exec.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 
 /// Raises the soft limit to the hard limit, which needs no privilege.
 pub fn raise_limit() {
@@ -22,7 +22,7 @@ pub fn raise_limit() {
     match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         Ok(()) => tracing::debug!(from, to, "Raised the limit of file descriptors"),
         Err(error) => {
-            let err = Chain(&error);
+            let err = ErrorChain(&error);
             tracing::warn!(%err, from, to, "The limit of file descriptors cannot be raised");
         }
     }

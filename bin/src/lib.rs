@@ -25,7 +25,7 @@ use switchyard_config::{
     settings::{LogSettings, Settings},
     version, write,
 };
-use switchyard_core::{error::Chain, proxier};
+use switchyard_core::{error::ErrorChain, proxier};
 
 use crate::render::RenderError;
 
@@ -75,7 +75,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            tracing::error!(err = %Chain(error.as_ref()), "command failed");
+            tracing::error!(err = %ErrorChain(error.as_ref()), "command failed");
             logging::flush();
             ExitCode::FAILURE
         }
@@ -92,7 +92,7 @@ fn print(text: &str) -> ExitCode {
 fn load_and_act(cli: &Cli) -> Result<(), Failure> {
     let loaded = load(&cli.flags)?;
     act(cli, &loaded).inspect_err(|error| {
-        tracing::error!(err = %Chain(error.as_ref()), "Error running ProxyServer");
+        tracing::error!(err = %ErrorChain(error.as_ref()), "Error running ProxyServer");
     })
 }
 
@@ -159,7 +159,7 @@ fn render_manifests(settings: &Settings, format: RenderFormat) -> Result<(), Fai
 fn clean_up(loaded: &Loaded) -> Result<(), Failure> {
     let backends = backends::all(loaded)?;
     proxier::clean_up(&backends).map_err(|error| {
-        let why = Chain(&error);
+        let why = ErrorChain(&error);
         format!("encountered an error while tearing down rules: {why}").into()
     })
 }

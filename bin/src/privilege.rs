@@ -9,13 +9,13 @@ use rustix::{
     process::geteuid,
     thread::{CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities},
 };
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 
 /// Passes CAP_NET_ADMIN on to all programs that are run later, if this program has the capability.
 /// Concerns the calling thread and the threads that it starts later.
 pub fn pass_on() {
     if let Err(error) = try_pass_on() {
-        tracing::warn!(err = %Chain(&error), "Failed to pass CAP_NET_ADMIN on to other programs");
+        tracing::warn!(err = %ErrorChain(&error), "Failed to pass CAP_NET_ADMIN on to other programs");
     }
 }
 

@@ -61,7 +61,7 @@ pub fn render(
             if !document.nft_loads() {
                 writeln!(
                     problems,
-                    "nft does not load the hash of the spread maglev from JSON; --format=nft prints \
+                    "nft does not load the hash of the algorithm maglev from JSON; --format=nft prints \
                      what nft loads"
                 )?;
             }
@@ -89,7 +89,7 @@ fn tracked(
     }
     let mut tracker = Tracker::new(settings.node.clone());
     // Of any kernel, as it is not this one that the transaction is for.
-    tracker.set_abilities(switchyard_nft::ABILITIES, Mode::NFTABLES);
+    tracker.set_capabilities(switchyard_nft::ABILITIES, Mode::NFTABLES);
     let mut found: Vec<_> =
         objects.into_iter().flat_map(|object| tracker.apply(Event::Apply(object))).collect();
     found.extend(tracker.resolve());

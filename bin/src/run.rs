@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use switchyard_config::{Loaded, flags::Flags, settings::Settings, version};
 use switchyard_core::{
     engine::{Engine, EngineError},
-    error::Chain,
+    error::ErrorChain,
     model::IpFamily,
     proxier::{self, Backend, Mode, ProxierError},
 };
@@ -146,7 +146,7 @@ pub fn run(
                 .without(switchyard_ipvs::DEVICE)
                 .without(switchyard_userspace::DEVICE),
         )
-        .predecessors(proxier::predecessors(backends, chosen.mode))
+        .conflicting(proxier::conflicting(backends, chosen.mode))
         .start(backend.open()?)?;
 
     if let Some(why) = chosen.warning {
@@ -210,7 +210,7 @@ pub fn run(
                 never = service_health.run(health_checks) => match never {},
             };
             if let RunError::Server(server, _) = &error {
-                recorder.record(Event::server_failed(server, Chain(&error).to_string()));
+                recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
                 recorder.flush(FINAL_EVENT_WAIT).await;
             }
             error
@@ -252,7 +252,7 @@ async fn serve(
 /// Returns a function that logs that a Service's health cannot be served, and records an Event.
 fn not_served(recorder: Recorder, node: String) -> impl Fn(NotServed<'_>) + Send + 'static {
     move |NotServed { service, address, error }| {
-        tracing::error!(%service, %address, err = %Chain(error), "Failed to start healthcheck");
+        tracing::error!(%service, %address, err = %ErrorChain(error), "Failed to start healthcheck");
         let note =
             format!("node {node} failed to start healthcheck \"{service}\" on {address}: {error}");
         recorder.record(Event::service_health_failed(service, note));

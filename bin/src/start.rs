@@ -8,7 +8,7 @@ use switchyard_config::{
     release,
     settings::{ConntrackSettings, Settings},
 };
-use switchyard_core::{error::Chain, proxier::Backend};
+use switchyard_core::{error::ErrorChain, proxier::Backend};
 
 use crate::{
     Failure, backends, bridges, descriptors, localhost, run,
@@ -63,7 +63,7 @@ fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen,
 /// configured; a failure to set the defaults is logged.
 fn set_conntrack(conntrack: &ConntrackSettings) -> Result<(), Failure> {
     let Err(error) = sysctl::Kernel::default().set_conntrack(conntrack) else { return Ok(()) };
-    let why = Chain(&error);
+    let why = ErrorChain(&error);
     if conntrack.is_asked_for {
         return Err(format!(
             "could not set conntrack parameters from kube-proxy configuration: {why}"

@@ -11,7 +11,7 @@ use std::{
 };
 
 use switchyard_config::settings::ConntrackSettings;
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 
 /// The highest limit of connections that is ever set; a higher one that is set already stays.
 const MOST_CONNECTIONS: u64 = 1 << 20;
@@ -189,7 +189,7 @@ pub fn set_oom_score_adj(score: i32) {
         return;
     }
     if let Err(error) = fs::write(PATH, score.to_string()) {
-        tracing::debug!(err = %Chain(&error), score, "Failed to set the OOM score");
+        tracing::debug!(err = %ErrorChain(&error), score, "Failed to set the OOM score");
     }
 }
 

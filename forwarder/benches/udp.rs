@@ -13,8 +13,8 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
-    state::{Endpoint, Masquerade, PoolKind, ResolvedServicePort, Route},
+    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
+    state::{Action, Endpoint, Masquerade, PoolKind, ResolvedServicePort},
 };
 use switchyard_forwarder::{Forwarder, ForwarderConfig, Listener};
 
@@ -84,13 +84,13 @@ fn serve(forwarder: &Forwarder, endpoint: SocketAddr) -> SocketAddr {
         local: Arc::new([]),
         draining: Arc::new([]),
         affinity: None,
-        spread: Spread::RoundRobin,
+        lb_algorithm: LbAlgorithm::RoundRobin,
         proxy_protocol: None,
     }));
     let listener = Listener {
         port: id,
         address: "127.0.0.1:0".parse().unwrap(),
-        route: Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always },
+        action: Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always },
         allowed_sources: None,
     };
     forwarder.listen(&listener).unwrap()

@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use switchyard_core::{
     model::{Protocol, ServicePortId},
-    state::{PoolKind, Route},
+    state::{Action, PoolKind},
 };
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -22,9 +22,9 @@ pub struct Listener {
     pub port: ServicePortId,
     /// The address; with port 0, the system chooses a port.
     pub address: SocketAddr,
-    /// What happens to connections: [`Route::Pool`] or [`Route::ExternalLocal`]. With any other route, they
+    /// What happens to connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other route, they
     /// are closed at once, and datagrams are dropped.
-    pub route: Route,
+    pub action: Action,
     /// If present, connections from any other source are closed at once.
     pub allowed_sources: Option<Arc<[IpNet]>>,
 }
@@ -39,14 +39,14 @@ impl Listener {
 
     /// Returns the pool that serves a client, or `None` if the route serves no client.
     pub(crate) fn pool(&self, client: IpAddr, local: &RwLock<LocalClients>) -> Option<PoolKind> {
-        match self.route {
-            Route::Pool { pool, .. } => Some(pool),
-            Route::ExternalLocal => {
+        match self.action {
+            Action::Pool { pool, .. } => Some(pool),
+            Action::ExternalLocal => {
                 let local = local.read().unwrap_or_else(PoisonError::into_inner);
                 let is_local = local.contains(client.to_canonical());
                 Some(if is_local { PoolKind::Cluster } else { PoolKind::Local })
             }
-            Route::Reject | Route::Drop => None,
+            Action::Reject | Action::Drop => None,
         }
     }
 }
@@ -116,13 +116,13 @@ mod tests {
 
     use super::*;
 
-    fn listener(route: Route, sources: Option<&str>) -> Listener {
+    fn listener(action: Action, sources: Option<&str>) -> Listener {
         let service = ServiceName::new("default", "web");
         let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
         Listener {
             port: ServicePortId { name, family: IpFamily::V4 },
             address: ([127, 0, 0, 1], 80).into(),
-            route,
+            action,
             allowed_sources: sources.map(|net| Arc::from([net.parse().unwrap()])),
         }
     }
@@ -132,15 +132,15 @@ mod tests {
         let pool = |route, client: &str| {
             listener(route, None).pool(client.parse().unwrap(), &RwLock::default())
         };
-        assert_eq!(pool(Route::ExternalLocal, "127.0.0.1"), Some(PoolKind::Cluster));
-        assert_eq!(pool(Route::ExternalLocal, "198.51.100.7"), Some(PoolKind::Local));
-        assert_eq!(pool(Route::Drop, "127.0.0.1"), None);
+        assert_eq!(pool(Action::ExternalLocal, "127.0.0.1"), Some(PoolKind::Cluster));
+        assert_eq!(pool(Action::ExternalLocal, "198.51.100.7"), Some(PoolKind::Local));
+        assert_eq!(pool(Action::Drop, "127.0.0.1"), None);
     }
 
     #[test]
     fn allowed_sources_are_enforced_in_either_form_of_an_address() {
-        let open = listener(Route::ExternalLocal, None);
-        let restricted = listener(Route::ExternalLocal, Some("192.0.2.0/24"));
+        let open = listener(Action::ExternalLocal, None);
+        let restricted = listener(Action::ExternalLocal, Some("192.0.2.0/24"));
         for (client, allowed) in
             [("192.0.2.1", true), ("::ffff:192.0.2.1", true), ("198.51.100.7", false)]
         {

@@ -73,10 +73,10 @@ impl Now {
             let endpoints = resolved.pool(kind);
             let before = before.map(|before| before.pool(kind));
             match before {
-                Some(before) if before.is(endpoints, resolved.spread) => Arc::clone(before),
+                Some(before) if before.is(endpoints, resolved.lb_algorithm) => Arc::clone(before),
                 _ => {
                     let before = before.map(|before| &**before);
-                    Arc::new(Pool::new(endpoints, resolved.spread, &members, before))
+                    Arc::new(Pool::new(endpoints, resolved.lb_algorithm, &members, before))
                 }
             }
         };

@@ -74,7 +74,7 @@ pub(crate) struct Open {
 /// What a listener serves.
 pub(crate) struct Serving {
     pub(crate) port: Arc<Port>,
-    /// Route and sources.
+    /// Action and sources.
     pub(crate) listener: Listener,
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::model::Spread;
+use crate::model::LbAlgorithm;
 
 /// The loopback addresses of IPv4 (RFC 1122).
 const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
@@ -33,9 +33,9 @@ pub struct NodeConfig {
     pub eligible_without_node: bool,
     /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
-    /// How the connections of Services are spread that ask for nothing; `None` for the spread of the
-    /// backend ([`Abilities::default_spread`](crate::proxier::Abilities::default_spread)).
-    pub spread: Option<Spread>,
+    /// How the connections of Services are spread that ask for nothing; `None` for the algorithm of the
+    /// backend ([`Capabilities::default_algorithm`](crate::proxier::Capabilities::default_algorithm)).
+    pub lb_algorithm: Option<LbAlgorithm>,
     /// Whether endpoints may have loopback addresses, which the API refuses since they would lead the
     /// traffic of other hosts into the node. For a machine that serves itself alone, from manifests; fixed
     /// for the lifetime of a tracker, like the name.
@@ -54,7 +54,7 @@ impl NodeConfig {
             bind_address: None,
             eligible_without_node: false,
             external_ips: true,
-            spread: None,
+            lb_algorithm: None,
             loopback_endpoints: false,
         }
     }

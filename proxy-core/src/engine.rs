@@ -35,7 +35,7 @@ use tokio::{
 
 use crate::{
     config::NodeConfig,
-    error::Chain,
+    error::ErrorChain,
     objects::{Event, Kind, Object, ObjectKey},
     proxier::{Backend, Monitor, Proxier},
     runner::{Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
@@ -85,7 +85,7 @@ pub struct EngineBuilder {
     node_check: Option<NodeCheck>,
     observer: Arc<dyn Observer>,
     addresses: Option<Box<dyn InterfaceAddresses>>,
-    predecessors: Vec<Arc<dyn Backend>>,
+    conflicting: Vec<Arc<dyn Backend>>,
     thread_name: String,
 }
 
@@ -128,8 +128,8 @@ impl EngineBuilder {
 
     /// Backends of other modes. What they left behind is removed once this engine's backend
     /// serves; a failed removal is repeated every minute.
-    pub fn predecessors(self, predecessors: Vec<Arc<dyn Backend>>) -> Self {
-        Self { predecessors, ..self }
+    pub fn conflicting(self, conflicting: Vec<Arc<dyn Backend>>) -> Self {
+        Self { conflicting, ..self }
     }
 
     /// Starts the engine, in the network namespace of the calling thread. The backend must have
@@ -145,14 +145,14 @@ impl EngineBuilder {
             node_check,
             observer,
             addresses,
-            predecessors,
+            conflicting,
             thread_name,
         } = self;
         let proxier: Box<dyn Proxier> = Box::new(proxier);
         let monitor = proxier.monitor();
         let runner = Runner::new(Tracker::new(node), proxier, timing, observer)
             .waiting_for_node(node_patience, node_check)
-            .replacing(predecessors);
+            .replacing(conflicting);
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -197,7 +197,7 @@ async fn live(
         match first {
             Ok(Ok(first)) => runner.set_interface_addresses(first),
             Ok(Err(error)) => tracing::error!(
-                err = %Chain(&*error),
+                err = %ErrorChain(&*error),
                 "Failed to list the node's addresses; going on without"
             ),
             Err(_) => tracing::error!(
@@ -215,15 +215,15 @@ async fn live(
 /// Sends the monitor's reports to the runner.
 async fn watch(mut monitor: Box<dyn Monitor>, inputs: Sender<Input>) {
     loop {
-        match monitor.disturbed().await {
+        match monitor.externally_changed().await {
             Ok(disturbance) => {
-                if inputs.send(Input::Disturbed(disturbance)).await.is_err() {
+                if inputs.send(Input::ExternallyChanged(disturbance)).await.is_err() {
                     return;
                 }
             }
             Err(error) => {
                 tracing::error!(
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "Changes by other programs are noticed only by the periodic comparison"
                 );
                 return;
@@ -242,7 +242,7 @@ async fn follow_addresses(mut addresses: Box<dyn InterfaceAddresses>, inputs: Se
                 }
             }
             Err(error) => {
-                tracing::error!(err = %Chain(&*error), "Failed to follow the node's addresses");
+                tracing::error!(err = %ErrorChain(&*error), "Failed to follow the node's addresses");
                 sleep(ADDRESSES_RETRY).await;
             }
         }
@@ -270,7 +270,7 @@ impl Engine {
             node_check: None,
             observer: Arc::new(()),
             addresses: None,
-            predecessors: Vec::new(),
+            conflicting: Vec::new(),
             thread_name: "engine".to_owned(),
         }
     }

@@ -1,6 +1,6 @@
 //! Errors as text: an error with everything that caused it, for a line of a log.
 //!
-//! The text of an error leaves its cause out, which [`Error::source`] returns. [`Chain`] joins the
+//! The text of an error leaves its cause out, which [`Error::source`] returns. [`ErrorChain`] joins the
 //! two again where an error is logged or shown.
 
 use std::{
@@ -13,9 +13,9 @@ use std::{
 /// A cause whose text ends the text so far is left out: some errors of other libraries print their
 /// cause themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Chain<'a>(pub &'a (dyn Error + 'static));
+pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
 
-impl Display for Chain<'_> {
+impl Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let mut text = self.0.to_string();
         let mut source = self.0.source();
@@ -53,23 +53,26 @@ mod tests {
         let cause = io::Error::other("no such file");
         let error = step("cannot start", step("cannot read the configuration", cause));
         assert_eq!(
-            Chain(&error).to_string(),
+            ErrorChain(&error).to_string(),
             "cannot start: cannot read the configuration: no such file"
         );
         let alone = Step { text: "cannot start", source: None };
-        assert_eq!(Chain(&alone).to_string(), "cannot start");
+        assert_eq!(ErrorChain(&alone).to_string(), "cannot start");
     }
 
     #[test]
     fn a_cause_that_was_printed_already_is_left_out() {
         let cause = step("connection refused", io::Error::other("os error 111"));
         let error = step("cannot connect: connection refused", cause);
-        assert_eq!(Chain(&error).to_string(), "cannot connect: connection refused: os error 111");
+        assert_eq!(
+            ErrorChain(&error).to_string(),
+            "cannot connect: connection refused: os error 111"
+        );
     }
 
     #[test]
     fn boxed_errors_are_printed_too() {
         let boxed: Box<dyn Error + Send + Sync> = step("a", io::Error::other("b")).into();
-        assert_eq!(Chain(boxed.as_ref()).to_string(), "a: b");
+        assert_eq!(ErrorChain(boxed.as_ref()).to_string(), "a: b");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Unsynced {
     node: Option<NodeState>,
     /// The health checks as they were synced, if one has changed.
     health_checks: Option<HashMap<ServiceName, HealthCheck>>,
-    compare: bool,
+    resync: bool,
     is_first: bool,
     /// The families that are not to be programmed now.
     left_out: PerFamily<bool>,
@@ -40,7 +40,7 @@ impl Default for Unsynced {
             ports: BTreeMap::new(),
             node: None,
             health_checks: None,
-            compare: true,
+            resync: true,
             is_first: true,
             left_out: PerFamily::default(),
             changes: 0,
@@ -81,14 +81,14 @@ impl Unsynced {
     }
 
     /// Asks for a comparison of everything at the next sync.
-    pub(crate) fn request_comparison(&mut self) {
-        self.compare = true;
+    pub(crate) fn request_resync(&mut self) {
+        self.resync = true;
     }
 
     /// Notes that a sync has succeeded.
     pub(crate) fn mark_synced(&mut self) {
         let left_out = self.left_out;
-        *self = Self { compare: false, is_first: false, left_out, ..Self::default() };
+        *self = Self { resync: false, is_first: false, left_out, ..Self::default() };
     }
 
     /// Whether a family is to be programmed.
@@ -104,7 +104,7 @@ impl Unsynced {
             return false;
         }
         *left_out = !is_programmed;
-        self.compare |= is_programmed;
+        self.resync |= is_programmed;
         self.changes += 1;
         true
     }
@@ -132,7 +132,7 @@ impl<'a> Transition<'a> {
 
     /// The state that was synced last; `None` if no sync has succeeded yet.
     ///
-    /// The kernel holds that state, unless [`Transition::compare`] is set: then a sync has failed
+    /// The kernel holds that state, unless [`Transition::is_resync`] is set: then a sync has failed
     /// since and may have done a part, another program may have changed something, or the kernel has
     /// not been read for a while.
     pub fn before(&self) -> Option<Before<'a>> {
@@ -142,8 +142,8 @@ impl<'a> Transition<'a> {
     /// Whether the backend should read what the kernel holds, whichever program put it there, and change
     /// what differs from [`Transition::after`], instead of trusting [`Transition::before`]. Set at the
     /// first sync, after a failure, and on a period.
-    pub fn compare(&self) -> bool {
-        self.unsynced.compare
+    pub fn is_resync(&self) -> bool {
+        self.unsynced.resync
     }
 
     /// The Service ports that were added, changed or removed, in order of their ids.
@@ -180,9 +180,9 @@ impl<'a> Transition<'a> {
 
     /// Whether there is nothing to sync: nothing has changed, and no comparison is asked for.
     pub fn is_empty(&self) -> bool {
-        let Unsynced { ports, node, health_checks, compare, is_first: _, left_out: _, changes: _ } =
+        let Unsynced { ports, node, health_checks, resync, is_first: _, left_out: _, changes: _ } =
             self.unsynced;
-        ports.is_empty() && node.is_none() && health_checks.is_none() && !compare
+        ports.is_empty() && node.is_none() && health_checks.is_none() && !resync
     }
 }
 
@@ -281,8 +281,8 @@ impl DerivedState {
             let before = mem::replace(&mut self.state.node, change.after().node.clone());
             self.unsynced.note_node(before);
         }
-        if change.compare() {
-            self.unsynced.request_comparison();
+        if change.is_resync() {
+            self.unsynced.request_resync();
         }
         for family in IpFamily::ALL {
             self.unsynced.set_programmed(family, change.programs(family));
@@ -305,7 +305,7 @@ impl DerivedState {
     }
 
     /// Asks for a comparison of everything at the next sync, as after one that failed.
-    pub fn request_comparison(&mut self) {
-        self.unsynced.request_comparison();
+    pub fn request_resync(&mut self) {
+        self.unsynced.request_resync();
     }
 }

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    model::{Spread, parse_cidr, parse_ip},
+    model::{LbAlgorithm, parse_cidr, parse_ip},
     proxier::Mode,
     runner::{Pace, RunnerConfig},
 };
@@ -263,8 +263,8 @@ pub struct FlagOnlySettings {
     pub master: Option<String>,
     /// `--nft-transport`
     pub nft_transport: NftTransport,
-    /// `--spread`
-    pub spread: Option<Spread>,
+    /// `--lb-algorithm`
+    pub lb_algorithm: Option<LbAlgorithm>,
     /// `--userspace-intake` and the other flags of userspace mode.
     pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
@@ -332,7 +332,7 @@ impl Settings {
         node.bind_address = parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified());
         node.eligible_without_node = flag_only.manifests.is_some();
         node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
-        node.spread = flag_only.spread;
+        node.lb_algorithm = flag_only.lb_algorithm;
         node.loopback_endpoints = mode == Mode::USERSPACE && flag_only.manifests.is_some();
         Ok(Self {
             source: source(config, flag_only),

@@ -14,7 +14,7 @@ use std::{
 
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use tokio::time;
 
 /// How long the directories must be quiet before a change counts, since writing may take a moment.
@@ -52,7 +52,7 @@ pub async fn changed(path: &Path, known: &Content) -> Content {
             Ok(events) => Some(events),
             Err(error) => {
                 if !is_blind {
-                    let err = Chain(&error);
+                    let err = ErrorChain(&error);
                     tracing::warn!(%err, "Cannot watch the configuration file; polling it");
                 }
                 is_blind = true;

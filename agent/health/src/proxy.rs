@@ -121,7 +121,7 @@ impl ProxyHealth {
 
     /// Records that another program has changed the rules in the kernel. Those of a family that is left out
     /// are not what was programmed anyway, and the family is unhealthy when that lasts for too long.
-    pub fn disturbed(&self) {
+    pub fn externally_changed(&self) {
         for family in self.lock().families.values_mut().filter(|family| !family.is_left_out) {
             family.is_disturbed = true;
         }
@@ -200,7 +200,7 @@ impl Observer for ProxyHealth {
     fn on_event(&self, event: &EngineEvent<'_>) {
         match event {
             EngineEvent::SyncRequested => self.sync_requested(Instant::now()),
-            EngineEvent::ComparisonRequested => self.disturbed(),
+            EngineEvent::ResyncRequested => self.externally_changed(),
             EngineEvent::Synced(outcome) => {
                 let is_programmed = |family| outcome.change.programs(family);
                 self.synced(Timestamp::now(), Instant::now(), is_programmed);
@@ -259,7 +259,7 @@ mod tests {
         health.synced(Timestamp::UNIX_EPOCH, now, |_| true);
         assert_eq!(health.report(now).problems, [""; 0]);
 
-        health.disturbed();
+        health.externally_changed();
         assert!(health.report(now).healthy(), "a repair is under way");
         health.sync_failed();
         let report = health.report(now);
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(report.problems, ["IPv6 is left out, since the node refuses its rules"]);
         assert_eq!(report.families[&IpFamily::V6].last_updated, Timestamp::UNIX_EPOCH);
 
-        health.disturbed();
+        health.externally_changed();
         v4_alone(start + TIMEOUT / 2);
         let is_healthy = |at| {
             let report = health.report(at);
@@ -295,7 +295,7 @@ mod tests {
         };
         assert_eq!(is_healthy(start), [true, true], "what was programmed was repaired");
         health.synced(Timestamp::UNIX_EPOCH, start, |_| true);
-        health.disturbed();
+        health.externally_changed();
         v4_alone(start);
         assert_eq!(is_healthy(start), [true, false], "the other was repaired");
 

@@ -4,7 +4,7 @@
 use std::{error::Error, fmt};
 
 use serde_json::Value;
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use tracing::{
     Event, Level, Metadata,
     field::{Field, Visit},
@@ -74,7 +74,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
-        self.push(field, Chain(error).to_string());
+        self.push(field, ErrorChain(error).to_string());
     }
 }
 

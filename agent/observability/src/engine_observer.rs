@@ -6,10 +6,10 @@ use std::{
 };
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::ServicePortId,
     objects::Event,
-    proxier::{Disturbance, ProxierError},
+    proxier::{ExternalChange, ProxierError},
     runner::{EngineEvent, Observer, SyncOutcome},
     state::PoolKind,
     track::{Problem, Reason},
@@ -66,7 +66,7 @@ fn log_endpoints(change: &Transition<'_>) {
             "Setting endpoints for service port name"
         );
     };
-    if change.compare() {
+    if change.is_resync() {
         ports.keys().for_each(log);
     } else {
         change.ports().for_each(|port| log(port.id));
@@ -84,7 +84,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
         );
     }
     // The others were logged as problems.
-    for skipped in outcome.skipped_by_backend {
+    for skipped in outcome.degraded_by_backend {
         tracing::warn!(
             service_port = skipped.port.to_string(),
             reason = skipped.reason.as_str(),
@@ -92,7 +92,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
         );
     }
     tracing::debug!(
-        full = outcome.change.compare(),
+        full = outcome.change.is_resync(),
         changed = outcome.change.ports().len(),
         service_ports = outcome.change.after().service_ports.len(),
         added = outcome.report.added,
@@ -107,7 +107,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
 /// Logs that a sync begins.
 fn log_start(change: &Transition<'_>) {
     tracing::debug!(
-        full = change.compare(),
+        full = change.is_resync(),
         changed = change.ports().len(),
         service_ports = change.after().service_ports.len(),
         "Syncing"
@@ -124,25 +124,25 @@ impl Observer for EngineObserver {
             EngineEvent::Rejected(problem) => self.rejected(problem),
             EngineEvent::SyncRequested => self.metrics.sync_requested(),
             EngineEvent::SyncStarted(change) => log_start(change),
-            EngineEvent::Disturbed(disturbance) => self.disturbed(disturbance),
+            EngineEvent::ExternallyChanged(disturbance) => self.externally_changed(disturbance),
             EngineEvent::LeftOut(error) => self.metrics.left_out(error),
             EngineEvent::Synced(outcome) => self.synced(outcome),
             EngineEvent::SyncFailed { error, change, duration } => {
                 self.sync_failed(error, change, *duration);
             }
-            EngineEvent::PredecessorStays { mode, error } => tracing::error!(
+            EngineEvent::LeftoversStay { mode, error } => tracing::error!(
                 %mode,
-                err = %Chain(*error),
+                err = %ErrorChain(*error),
                 "Failed to remove what another mode left behind"
             ),
             EngineEvent::NodeEligible(is_eligible) => {
                 tracing::debug!(is_eligible, "Whether the Node may have traffic");
             }
-            EngineEvent::DefaultSpreadReplaced { mode, asked, used } => tracing::warn!(
+            EngineEvent::DefaultAlgorithmReplaced { mode, asked, used } => tracing::warn!(
                 %mode,
-                spread = asked.as_str(),
+                lb_algorithm = asked.as_str(),
                 used = used.as_str(),
-                "The mode cannot program the spread of --spread; another one is used"
+                "The mode cannot program the algorithm of --lb-algorithm; another one is used"
             ),
             _ => {}
         }
@@ -186,10 +186,10 @@ impl EngineObserver {
         );
     }
 
-    fn disturbed(&self, disturbance: &Disturbance) {
+    fn externally_changed(&self, disturbance: &ExternalChange) {
         let by = match disturbance {
-            Disturbance::Changed { by } => by.as_deref().unwrap_or("unknown"),
-            Disturbance::Suspected => {
+            ExternalChange::Changed { by } => by.as_deref().unwrap_or("unknown"),
+            ExternalChange::Suspected => {
                 tracing::debug!("Another program has changed tables; ours are compared");
                 return;
             }
@@ -215,8 +215,8 @@ impl EngineObserver {
     fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
         self.metrics.sync_failed(error, change, duration.as_secs_f64());
         tracing::error!(
-            err = %Chain(error),
-            full = change.compare(),
+            err = %ErrorChain(error),
+            full = change.is_resync(),
             elapsed = ?duration,
             "Failed to sync; it will be repeated"
         );
@@ -233,7 +233,7 @@ mod tests {
         config::NodeConfig,
         model::IpFamily,
         objects::{Kind, Metadata, Node, Object, Service},
-        proxier::{Abilities, Mode, Proxier, SyncReport},
+        proxier::{Capabilities, Mode, Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
         state::NodePortAddresses,
         track::Tracker,
@@ -252,8 +252,8 @@ mod tests {
             Mode::NFTABLES
         }
 
-        fn abilities(&self) -> Abilities {
-            Abilities::PARITY.with_listed_node_ports()
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::KUBE_PROXY.with_listed_node_ports()
         }
 
         async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -361,15 +361,15 @@ mod tests {
             sleep(Duration::from_secs(30)).await;
             assert!(health.report(Instant::now()).problems.is_empty());
             failures.store(usize::MAX, Relaxed);
-            sender.send(Input::Disturbed(disturbance)).await.unwrap();
+            sender.send(Input::ExternallyChanged(disturbance)).await.unwrap();
             sleep(Duration::from_secs(1)).await;
             let now = Instant::now();
             let healthy = [now, now + TIMEOUT].map(|at| health.report(at).healthy());
             failures.store(0, Relaxed);
             healthy
         };
-        assert_eq!(disturb(Disturbance::Suspected).await, [true, false]);
-        assert_eq!(disturb(Disturbance::Changed { by: None }).await, [false, false]);
+        assert_eq!(disturb(ExternalChange::Suspected).await, [true, false]);
+        assert_eq!(disturb(ExternalChange::Changed { by: None }).await, [false, false]);
         drop(sender);
         running.await.unwrap();
     }

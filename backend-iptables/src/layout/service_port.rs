@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use switchyard_core::{
     model::IpFamily,
     state::{
-        Endpoint, Frontend, FrontendAddress, Masquerade, NodePortAddresses, PoolKind,
-        ResolvedServicePort, Route,
+        Action, Endpoint, Frontend, FrontendAddress, Masquerade, NodePortAddresses, PoolKind,
+        ResolvedServicePort,
     },
 };
 use switchyard_xtables::{Chain, Recent, RuleText};
@@ -69,26 +69,26 @@ struct Rendering<'a> {
 
 impl Rendering<'_> {
     fn add_frontend(&mut self, frontend: &Frontend) {
-        match (frontend.route, frontend.at) {
-            (Route::Pool { pool, masquerade }, FrontendAddress::ClusterIp(_)) => {
+        match (frontend.action, frontend.at) {
+            (Action::Pool { pool, masquerade }, FrontendAddress::ClusterIp(_)) => {
                 let mark = self.mark_rule(frontend, masquerade);
                 self.pool(pool).extend(mark);
                 let to = self.pool_name(pool);
                 self.dispatch(frontend, &to);
             }
-            (route @ (Route::Pool { .. } | Route::ExternalLocal), _) => {
-                self.add_external(route);
+            (action @ (Action::Pool { .. } | Action::ExternalLocal), _) => {
+                self.add_external(action);
                 let to = match &frontend.allowed_sources {
                     Some(sources) => self.add_firewall(sources),
                     None => self.names.external(),
                 };
                 self.dispatch(frontend, &to);
-                if route == Route::ExternalLocal && self.port.local.is_empty() {
+                if action == Action::ExternalLocal && self.port.local.is_empty() {
                     self.refuse(frontend, Refusal::Drop);
                 }
             }
-            (Route::Reject, _) => self.refuse(frontend, Refusal::Reject),
-            (Route::Drop, _) => self.refuse(frontend, Refusal::Drop),
+            (Action::Reject, _) => self.refuse(frontend, Refusal::Reject),
+            (Action::Drop, _) => self.refuse(frontend, Refusal::Drop),
         }
         if let Some(sources) = &frontend.allowed_sources {
             self.deny(frontend, sources);
@@ -153,15 +153,15 @@ impl Rendering<'_> {
     }
 
     /// Adds the chain that takes traffic from outside the cluster, the same for all frontends.
-    fn add_external(&mut self, route: Route) {
+    fn add_external(&mut self, action: Action) {
         if self.external.is_some() {
             return;
         }
         let name = &self.port.id.name;
         let cluster = self.names.cluster();
         let mut rules = Vec::new();
-        match route {
-            Route::Pool { pool, masquerade } => {
+        match action {
+            Action::Pool { pool, masquerade } => {
                 self.pool(pool);
                 if masquerade != Masquerade::Never {
                     let comment = format!("masquerade traffic for {name} external destinations");
@@ -169,7 +169,7 @@ impl Rendering<'_> {
                 }
                 rules.push(RuleText::new().jump(&self.pool_name(pool)));
             }
-            Route::ExternalLocal => {
+            Action::ExternalLocal => {
                 self.pool(PoolKind::Cluster);
                 if let Some(pods) = self.context.node.local_pods.get(self.context.family) {
                     let comment = format!("pod traffic for {name} external destinations");
@@ -189,7 +189,7 @@ impl Rendering<'_> {
                     rules.push(RuleText::new().jump(&self.names.local()));
                 }
             }
-            Route::Reject | Route::Drop => {}
+            Action::Reject | Action::Drop => {}
         }
         self.external = Some(Chain { name: self.names.external(), rules });
     }
@@ -206,7 +206,7 @@ impl Rendering<'_> {
     /// Drops packets that are still addressed to the frontend in the filter table.
     fn deny(&mut self, frontend: &Frontend, sources: &[ipnet::IpNet]) {
         let shared = SharedChain::FilterFirewall;
-        if frontend.route == Route::Reject {
+        if frontend.action == Action::Reject {
             // Allowed sources are rejected by a later rule; all others get no answer.
             for net in sources {
                 let rule = RuleText::new().source(*net);

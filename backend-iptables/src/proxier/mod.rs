@@ -13,10 +13,10 @@ use std::{fs, mem, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::{IpFamily, PerFamily},
     proxier::{
-        self, Abilities, Mode, Proxier, ProxierError, RefusedAttempt, RefusedParts, RuleCount,
+        self, Capabilities, Mode, Proxier, ProxierError, RefusedAttempt, RefusedParts, RuleCount,
         SyncReport,
     },
     state::{NodeState, State},
@@ -151,7 +151,7 @@ impl IptablesProxier {
             // Serving localhost takes more than rules.
             Some(before)
                 if self.is_sure
-                    && !change.compare()
+                    && !change.is_resync()
                     && serves_localhost(before.node())
                         == serves_localhost(&change.after().node) =>
             {
@@ -168,7 +168,7 @@ impl IptablesProxier {
                 // Another program has changed rules that the changes rely on; or the host has a
                 // problem, which the comparison will show.
                 tracing::warn!(
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "Comparing everything, as a change was refused"
                 );
                 return self.sync_full(change, refused);
@@ -211,7 +211,7 @@ impl IptablesProxier {
                         Context { family, settings: &self.settings, node: &change.after().node };
                     let ports = refused::ports(change.after(), &context, &error);
                     if ports.is_empty() {
-                        *parts.families.get_mut(family) = Some(Chain(&error).to_string());
+                        *parts.families.get_mut(family) = Some(ErrorChain(&error).to_string());
                     }
                     succeeded |= !ports.is_empty();
                     parts.ports.extend(ports);
@@ -225,7 +225,7 @@ impl IptablesProxier {
             // If nothing of any family can be programmed, something else is wrong.
             return Err(if succeeded { error.of_parts(parts) } else { error });
         }
-        self.record.set_compared(start);
+        self.record.set_resynced(start);
         self.is_sure = true;
         self.programmed = PerFamily::from_fn(|family| change.programs(family));
         Ok(report)
@@ -251,7 +251,7 @@ impl IptablesProxier {
             Err(error @ ToolError::Incompatible { .. }) => {
                 tracing::warn!(
                     %family,
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "The rules cannot be compared, so all of ours are written"
                 );
                 (programs.held_jumps(&fixed::jumps(self.settings.names))?, Sight::Jumps)
@@ -280,8 +280,8 @@ impl IptablesProxier {
             };
             let error = match guarded.map(|()| route_localnet()) {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => Chain(&error).to_string(),
-                Err(error) => Chain(&error).to_string(),
+                Ok(Err(error)) => ErrorChain(&error).to_string(),
+                Err(error) => ErrorChain(&error).to_string(),
             };
             tracing::error!(err = error, "Node ports cannot be reached at loopback addresses");
         }
@@ -342,8 +342,8 @@ impl Proxier for IptablesProxier {
 
     /// Endpoints are drawn at random, with the probabilities that their weights ask for. A rule has no
     /// other way to choose that all nodes, or two connections in a row, would agree on.
-    fn abilities(&self) -> Abilities {
-        Abilities::PARITY.with_weights()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::KUBE_PROXY.with_weights()
     }
 
     /// Blocks for as long as the programs take. After an error, the tables before the refused one have

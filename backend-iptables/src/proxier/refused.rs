@@ -1,6 +1,6 @@
 //! The Service ports of which `iptables-restore` refuses a line.
 
-use switchyard_core::{proxier::Skipped, state::State};
+use switchyard_core::{proxier::DegradedPort, state::State};
 
 use crate::{
     ToolError,
@@ -9,7 +9,7 @@ use crate::{
 
 /// Returns the Service ports of a family that need the refused lines; none if no line is known, or no
 /// Service port needs them.
-pub(super) fn ports(state: &State, context: &Context<'_>, error: &ToolError) -> Vec<Skipped> {
+pub(super) fn ports(state: &State, context: &Context<'_>, error: &ToolError) -> Vec<DegradedPort> {
     let lines: Vec<(&str, &str)> = error.refused_lines().filter_map(with_chain).collect();
     if lines.is_empty() {
         return Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn ports(state: &State, context: &Context<'_>, error: &ToolError) -> 
     let ports = state.service_ports.iter().filter(|(id, _)| id.family == context.family);
     ports
         .filter(|(_, port)| needs(PortRules::new(port, context)))
-        .map(|(id, _)| Skipped { port: id.clone(), reason: error.to_string() })
+        .map(|(id, _)| DegradedPort { port: id.clone(), reason: error.to_string() })
         .collect()
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::{
-    proxier::{Backend, Disturbance, Mode, Proxier},
+    proxier::{Backend, ExternalChange, Mode, Proxier},
     testing::{web, web_slice},
 };
 use switchyard_iptables::{ChainNaming, Flavour, IptablesBackend, IptablesConfig, IptablesProxier};
@@ -87,12 +87,15 @@ fn a_monitor_misses_its_own_chains_alone() {
             remove_jump("KUBE-POSTROUTING");
             tables.run("-t nat -F KUBE-SERVICES");
             // That rules of a table differ may be reported as a suspicion.
-            let first_report = timeout(Duration::from_secs(1), monitor.disturbed()).await;
-            let is_missing = matches!(first_report, Ok(Ok(Disturbance::Changed { .. })));
+            let first_report = timeout(Duration::from_secs(1), monitor.externally_changed()).await;
+            let is_missing = matches!(first_report, Ok(Ok(ExternalChange::Changed { .. })));
             assert!(!is_missing, "{first_report:?}");
             remove_jump("SWYD-POSTROUTING");
             let missing = async {
-                while !matches!(monitor.disturbed().await, Ok(Disturbance::Changed { .. })) {}
+                while !matches!(
+                    monitor.externally_changed().await,
+                    Ok(ExternalChange::Changed { .. })
+                ) {}
             };
             timeout(Duration::from_secs(20), missing).await.expect("a report");
         });

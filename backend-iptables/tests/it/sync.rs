@@ -8,7 +8,7 @@ use crate::{
 use serde_json::json;
 use switchyard_core::{
     config::LocalPodsConfig,
-    proxier::Skipped,
+    proxier::DegradedPort,
     testing::{Stepped, endpoint, service, slice, web, web_slice},
 };
 use switchyard_iptables::{ChainNaming, Flavour, IptablesProxier};
@@ -128,8 +128,8 @@ fn a_refused_line_is_named_and_the_rest_is_not_lost() {
             made
         });
         proxy.apply(web());
-        let skipped = proxy.try_sync().expect("all else is programmed").skipped;
-        let [Skipped { reason, .. }] = &skipped[..] else { panic!("{skipped:?}") };
+        let skipped = proxy.try_sync().expect("all else is programmed").degraded;
+        let [DegradedPort { reason, .. }] = &skipped[..] else { panic!("{skipped:?}") };
         assert!(reason.contains("refuses line "), "{reason}");
         assert!(reason.contains("! -i a-bridge-with-a-long-name -p tcp"), "{reason}");
         assert!(!Tables::v4(flavour).save().contains("10.96.0.1"), "nothing is half done");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use switchyard_core::{
     config::NodeConfig,
-    model::{IpFamily, Spread},
+    model::{IpFamily, LbAlgorithm},
     proxier::Proxier,
     state::{Pool, State},
     testing::{NODE, OwnedTransition, sync_first},
@@ -66,11 +66,13 @@ fn an_endpoint_is_drawn_by_its_weight_among_those_that_are_left() {
 
 #[test]
 fn the_backend_draws_at_random_and_by_weight() {
-    let abilities = proxier(Flavour::Nft).abilities();
-    assert!(abilities.has_weights());
-    let can: Vec<Spread> =
-        Spread::ALL.into_iter().filter(|spread| abilities.most_endpoints(*spread) > 0).collect();
-    assert_eq!(can, [Spread::Random]);
+    let capabilities = proxier(Flavour::Nft).capabilities();
+    assert!(capabilities.has_weights());
+    let can: Vec<LbAlgorithm> = LbAlgorithm::ALL
+        .into_iter()
+        .filter(|lb_algorithm| capabilities.most_endpoints(*lb_algorithm) > 0)
+        .collect();
+    assert_eq!(can, [LbAlgorithm::Random]);
 }
 
 /// After each change of weights, the tables are those of a sync from nothing, a restart finds nothing to

@@ -13,7 +13,7 @@ pub(crate) mod xtables;
 
 use std::{collections::HashSet, net::IpAddr, time::Duration};
 
-use switchyard_core::{error::Chain, model::IpFamily, state::NodeState};
+use switchyard_core::{error::ErrorChain, model::IpFamily, state::NodeState};
 use switchyard_ipset::Entry;
 use switchyard_xtables::Changes;
 
@@ -116,7 +116,7 @@ impl Filter {
         match removed {
             Ok(()) => *is_alone = true,
             Err(error) => tracing::warn!(
-                err = %Chain(&error),
+                err = %ErrorChain(&error),
                 "Cannot remove the rules that ipvs mode had before, and will try again"
             ),
         }

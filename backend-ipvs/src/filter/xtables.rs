@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use switchyard_core::{error::Chain, model::IpFamily};
+use switchyard_core::{error::ErrorChain, model::IpFamily};
 use switchyard_ipset::{DestroyError, Entry, IpSets, SetBatch, SetRefusal, SetSpec, SetType};
 use switchyard_netlink::Error;
 use switchyard_xtables::{Changes, Dump, Jump, Programs, Table, ToolError, Tools, target};
@@ -237,7 +237,7 @@ impl Xtables {
         let deadline = Instant::now() + existing_sets::PATIENCE;
         let name = sets::unused_name(family);
         if let Err(error) = existing_sets::destroy(&mut self.sets, &name, deadline) {
-            tracing::warn!(err = %Chain(&error), set = name, "Cannot destroy a set of kube-proxy's");
+            tracing::warn!(err = %ErrorChain(&error), set = name, "Cannot destroy a set of kube-proxy's");
         }
     }
 

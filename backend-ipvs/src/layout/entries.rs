@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use switchyard_core::{
     model::{IpFamily, Protocol},
     state::{
-        Endpoint, Frontend, FrontendAddress, HealthCheck, Masquerade, ResolvedServicePort, Route,
+        Action, Endpoint, Frontend, FrontendAddress, HealthCheck, Masquerade, ResolvedServicePort,
     },
 };
 use switchyard_ipset::Entry;
@@ -76,10 +76,10 @@ pub(crate) fn of_health_check(check: &HealthCheck, family: IpFamily) -> Option<N
 /// Whether new connections to a frontend get no answer, but for those of clients on this node that have
 /// another pool.
 fn is_silent(frontend: &Frontend, port: &ResolvedServicePort) -> bool {
-    match frontend.route {
-        Route::Drop => true,
-        Route::ExternalLocal => port.local.is_empty(),
-        Route::Pool { .. } | Route::Reject => false,
+    match frontend.action {
+        Action::Drop => true,
+        Action::ExternalLocal => port.local.is_empty(),
+        Action::Pool { .. } | Action::Reject => false,
     }
 }
 
@@ -91,13 +91,13 @@ fn is_silent(frontend: &Frontend, port: &ResolvedServicePort) -> bool {
 fn sets(frontend: &Frontend, protocol: Protocol, knows_pods: bool) -> [Option<Set>; 2] {
     use FrontendAddress::{ClusterIp, ExternalIp, LoadBalancerIp, NodePort};
 
-    let keeps_address = match frontend.route {
-        Route::Reject | Route::Drop => return [None, None],
-        Route::ExternalLocal => true,
-        Route::Pool { masquerade: Masquerade::ExceptLocalPods, .. } if frontend.at != NodePort => {
+    let keeps_address = match frontend.action {
+        Action::Reject | Action::Drop => return [None, None],
+        Action::ExternalLocal => true,
+        Action::Pool { masquerade: Masquerade::ExceptLocalPods, .. } if frontend.at != NodePort => {
             return [Some(Set::ClusterIp), None];
         }
-        Route::Pool { masquerade, .. } => masquerade == Masquerade::Never,
+        Action::Pool { masquerade, .. } => masquerade == Masquerade::Never,
     };
     match (frontend.at, keeps_address) {
         (ClusterIp(_), true) if !knows_pods => [Some(Set::ClusterIp), None],

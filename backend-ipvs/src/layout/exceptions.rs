@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use switchyard_core::{
     model::{Protocol, ServicePortName},
-    state::{Frontend, FrontendAddress, PoolKind, ResolvedServicePort, Route},
+    state::{Action, Frontend, FrontendAddress, PoolKind, ResolvedServicePort},
 };
 
 /// The rules of a family that belong to single frontends.
@@ -68,7 +68,7 @@ impl Exceptions {
     }
 
     fn add(&mut self, port: &ResolvedServicePort, frontend: &Frontend, local: &BTreeSet<IpAddr>) {
-        if frontend.route == Route::ExternalLocal {
+        if frontend.action == Action::ExternalLocal {
             self.detours.push(Detour {
                 name: port.id.name.clone(),
                 ip: frontend.at.ip(),
@@ -94,7 +94,7 @@ impl Exceptions {
 /// Whether a Service port has exceptions.
 pub(crate) fn has_any(port: &ResolvedServicePort) -> bool {
     let is_exception = |frontend: &Frontend| {
-        frontend.route == Route::ExternalLocal || frontend.allowed_sources.is_some()
+        frontend.action == Action::ExternalLocal || frontend.allowed_sources.is_some()
     };
     port.frontends.iter().any(is_exception)
 }
@@ -107,7 +107,7 @@ fn order(detour: &Detour) -> impl Ord + use<'_> {
 fn cluster_pool(port: &ResolvedServicePort) -> Vec<(SocketAddr, u32)> {
     let has_pool = |frontend: &&Frontend| {
         matches!(frontend.at, FrontendAddress::ClusterIp(_))
-            && matches!(frontend.route, Route::Pool { pool: PoolKind::Cluster, .. })
+            && matches!(frontend.action, Action::Pool { pool: PoolKind::Cluster, .. })
     };
     let cluster_ip = port.frontends.iter().find(has_pool);
     match cluster_ip.and_then(|frontend| Some(SocketAddr::new(frontend.at.ip()?, frontend.port))) {

@@ -52,7 +52,7 @@ impl Context<'_> {
 }
 
 /// Returns the addresses of the node that serve node ports. Core lists all of them for this backend
-/// ([`Abilities::lists_node_ports`](switchyard_core::proxier::Abilities::lists_node_ports)).
+/// ([`Capabilities::lists_node_ports`](switchyard_core::proxier::Capabilities::lists_node_ports)).
 pub(crate) fn node_addresses(
     node: &NodeState,
     family: IpFamily,

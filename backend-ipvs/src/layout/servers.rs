@@ -8,7 +8,7 @@ use std::{
 
 use switchyard_core::{
     model::IpFamily,
-    state::{Frontend, PoolKind, ResolvedServicePort, Route},
+    state::{Action, Frontend, PoolKind, ResolvedServicePort},
 };
 use switchyard_ipvs_netlink::{Selector, VirtualServer};
 
@@ -76,15 +76,15 @@ pub(crate) fn of_port(
 ) {
     let (scheduler, _) = context.scheduler(port);
     for frontend in &port.frontends {
-        let pool = match frontend.route {
-            Route::Pool { pool, .. } => Some(Members::Pool(pool)),
-            Route::ExternalLocal if port.local.is_empty() => None,
-            Route::ExternalLocal => Some(Members::Pool(PoolKind::Local)),
+        let pool = match frontend.action {
+            Action::Pool { pool, .. } => Some(Members::Pool(pool)),
+            Action::ExternalLocal if port.local.is_empty() => None,
+            Action::ExternalLocal => Some(Members::Pool(PoolKind::Local)),
             // The kernel would refuse the node's own connections before any rule sees them, also those
             // from outside the source ranges; without a virtual server, a rule refuses the others.
-            Route::Reject if frontend.allowed_sources.is_some() => None,
-            Route::Reject => Some(Members::Nobody),
-            Route::Drop => None,
+            Action::Reject if frontend.allowed_sources.is_some() => None,
+            Action::Reject => Some(Members::Nobody),
+            Action::Drop => None,
         };
         for ip in addresses(frontend, port, context) {
             let selector = Selector::Address {

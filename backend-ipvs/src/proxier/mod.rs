@@ -32,9 +32,9 @@ use std::{
 
 use async_trait::async_trait;
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::{IpFamily, PerFamily},
-    proxier::{Abilities, Mode, Proxier, ProxierError, Skipped, SyncReport},
+    proxier::{Capabilities, DegradedPort, Mode, Proxier, ProxierError, SyncReport},
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
@@ -166,10 +166,10 @@ impl IpvsProxier {
         self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
         self.is_sure = refused.is_empty();
         self.programmed = families;
-        report.revisit_after = self.draining.wait(&families, Instant::now());
+        report.requeue_after = self.draining.wait(&families, Instant::now());
         report.cleanup_failed = !refused.leftovers.is_empty();
         if report.cleanup_failed {
-            report.revisit_after = Some(report.revisit_after.map_or(RETRY, |wait| wait.min(RETRY)));
+            report.requeue_after = Some(report.requeue_after.map_or(RETRY, |wait| wait.min(RETRY)));
         }
         let left = mem::take(&mut refused.leftovers);
         warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
@@ -177,7 +177,7 @@ impl IpvsProxier {
             self.unreported = report;
             return Err(failed(error).of_parts(parts));
         }
-        report.skipped = self.skipped(change.after());
+        report.degraded = self.skipped(change.after());
         Ok(report)
     }
 
@@ -191,13 +191,13 @@ impl IpvsProxier {
         // A failure leaves something half done, which only a comparison finds.
         let mut was_sure = mem::take(&mut self.is_sure);
         let is_known = was_sure && self.programmed == *families;
-        if is_known && !change.compare() && !change.node_changed() {
+        if is_known && !change.is_resync() && !change.node_changed() {
             match self.sync_difference(change, families, report) {
                 Ok(()) => return Ok(Refused::default()),
                 // Another program has changed what the changes rely on; or the kernel has a problem,
                 // which the comparison will show.
                 Err(error) => tracing::warn!(
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "Comparing everything, as a change was refused"
                 ),
             }
@@ -407,7 +407,7 @@ impl IpvsProxier {
             false => unset.optional()?,
         };
         self.is_prepared = true;
-        let texts = unset.iter().map(|error| Chain(error).to_string()).collect();
+        let texts = unset.iter().map(|error| ErrorChain(error).to_string()).collect();
         warn_of_new(&mut self.unset, texts, "A parameter of the kernel is not what IPVS needs");
         let wanted = self.config.timeouts;
         let wanted = Timeouts {
@@ -427,7 +427,7 @@ impl IpvsProxier {
         });
         // Connections work with other timeouts, too.
         if let Err(error) = result {
-            tracing::error!(err = %Chain(&error), "The timeouts of IPVS cannot be set");
+            tracing::error!(err = %ErrorChain(&error), "The timeouts of IPVS cannot be set");
         }
         Ok(())
     }
@@ -443,7 +443,7 @@ impl IpvsProxier {
 
     /// Returns the Service ports that ask for a scheduler that the kernel does not have. Those that ask
     /// for nothing are the node's problem, and reported once.
-    fn skipped(&self, state: &State) -> Vec<Skipped> {
+    fn skipped(&self, state: &State) -> Vec<DegradedPort> {
         if self.missing.is_empty() {
             return Vec::new();
         }
@@ -451,15 +451,16 @@ impl IpvsProxier {
             Context { node: &state.node, scheduler: self.scheduler, missing: &self.missing };
         let skipped = |port: &ResolvedServicePort| {
             let (used, asked) = context.scheduler(port);
-            let asked = asked.filter(|asked| asked.spread() != self.scheduler.spread())?;
+            let asked =
+                asked.filter(|asked| asked.lb_algorithm() != self.scheduler.lb_algorithm())?;
             let reason = format!(
                 "the kernel has no scheduler `{asked}` (the module {} is missing); connections are \
                  spread by `{used}` instead",
                 asked.module()
             );
-            Some(Skipped { port: port.id.clone(), reason })
+            Some(DegradedPort { port: port.id.clone(), reason })
         };
-        let mut all: Vec<Skipped> =
+        let mut all: Vec<DegradedPort> =
             state.service_ports.values().filter_map(|port| skipped(port)).collect();
         all.sort_by(|a, b| a.port.cmp(&b.port));
         all
@@ -506,8 +507,8 @@ impl Proxier for IpvsProxier {
         Mode::IPVS
     }
 
-    fn abilities(&self) -> Abilities {
-        scheduler::abilities(self.scheduler)
+    fn capabilities(&self) -> Capabilities {
+        scheduler::capabilities(self.scheduler)
     }
 
     /// Blocks for as long as the kernel and the programs of iptables take. IPVS has no transactions: with an

@@ -8,9 +8,9 @@ use std::{
 };
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::{IpFamily, PerFamily, ServicePortId},
-    proxier::{RefusedParts, Skipped},
+    proxier::{DegradedPort, RefusedParts},
     state::State,
 };
 use switchyard_ipset::Entry;
@@ -57,19 +57,19 @@ impl Refused {
 
     /// Notes that a Service port is refused.
     pub(crate) fn port(&mut self, id: &ServicePortId, error: SyncError) {
-        self.ports.entry(id.clone()).or_insert_with(|| Chain(&error).to_string());
+        self.ports.entry(id.clone()).or_insert_with(|| ErrorChain(&error).to_string());
         self.first.get_or_insert(error);
     }
 
     /// Notes that all of a family is refused.
     pub(crate) fn family(&mut self, family: IpFamily, error: SyncError) {
-        self.families.get_mut(family).get_or_insert_with(|| Chain(&error).to_string());
+        self.families.get_mut(family).get_or_insert_with(|| ErrorChain(&error).to_string());
         self.first.get_or_insert(error);
     }
 
     /// Notes that something was refused that belongs to no Service port.
     pub(crate) fn leftover(&mut self, error: &SyncError) {
-        self.leftovers.insert(Chain(error).to_string());
+        self.leftovers.insert(ErrorChain(error).to_string());
     }
 
     /// Notes that IPVS refused a command about a virtual server of a Service port. `known` has the schedulers that
@@ -130,7 +130,7 @@ impl Refused {
         let owners = owners(&needs, state, context, family);
         for (need, id) in &owners {
             let Some(error) = needs.get(need) else { continue };
-            self.ports.entry(id.clone()).or_insert_with(|| Chain(error).to_string());
+            self.ports.entry(id.clone()).or_insert_with(|| ErrorChain(error).to_string());
         }
         for (need, error) in needs {
             match owners.iter().any(|(of, _)| *of == need) {
@@ -166,7 +166,7 @@ impl Refused {
         let entries = error.refused_entries();
         let needs: HashMap<Need, ()> = entries.iter().map(|entry| (need(*entry), ())).collect();
         ids.extend(owners(&needs, state, context, family).into_iter().map(|(_, id)| id));
-        let reason = Chain(&error).to_string();
+        let reason = ErrorChain(&error).to_string();
         match ids.is_empty() {
             true => drop(self.families.get_mut(family).get_or_insert(reason)),
             false => {
@@ -189,7 +189,7 @@ impl Refused {
             return Some((first, RefusedParts::default()));
         }
         let named = self.ports.into_iter().filter(|(id, _)| !is_whole(&id.family));
-        let ports = named.map(|(port, reason)| Skipped { port, reason }).collect();
+        let ports = named.map(|(port, reason)| DegradedPort { port, reason }).collect();
         Some((first, RefusedParts { ports, families: self.families }))
     }
 }

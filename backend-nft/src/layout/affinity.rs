@@ -25,7 +25,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use switchyard_core::{
     model::{Protocol, ServicePortName},
-    state::{Pool, PoolKind, ResolvedServicePort, Route},
+    state::{Action, Pool, PoolKind, ResolvedServicePort},
 };
 
 use super::{
@@ -161,10 +161,10 @@ fn addresses(pool: &Pool) -> impl Iterator<Item = SocketAddr> + '_ {
 /// Whether a frontend of `port` leads to a pool.
 fn uses(port: &ResolvedServicePort, kind: PoolKind) -> bool {
     !port.pool(kind).is_empty()
-        && port.frontends.iter().any(|frontend| match frontend.route {
-            Route::Pool { pool, .. } => pool == kind,
-            Route::ExternalLocal => true,
-            Route::Reject | Route::Drop => false,
+        && port.frontends.iter().any(|frontend| match frontend.action {
+            Action::Pool { pool, .. } => pool == kind,
+            Action::ExternalLocal => true,
+            Action::Reject | Action::Drop => false,
         })
 }
 

@@ -4,7 +4,7 @@
 //! slots keep their endpoints when one comes or goes; these slots are filled by
 //! [`maglev::table`](switchyard_core::maglev::table).
 
-use switchyard_core::{model::Spread, state::Pool};
+use switchyard_core::{model::LbAlgorithm, state::Pool};
 
 use crate::ruleset::{Draw, Selector};
 
@@ -40,12 +40,12 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    /// The method of a spread. Others than these four are not among the backend's abilities.
-    pub(crate) fn of(spread: Spread) -> Self {
-        match spread {
-            Spread::RoundRobin => Self::InTurn,
-            Spread::SourceHash => Self::SourceHash,
-            Spread::Maglev => Self::Maglev,
+    /// The method of an algorithm. Others than these four are not among the backend's capabilities.
+    pub(crate) fn of(lb_algorithm: LbAlgorithm) -> Self {
+        match lb_algorithm {
+            LbAlgorithm::RoundRobin => Self::InTurn,
+            LbAlgorithm::SourceHash => Self::SourceHash,
+            LbAlgorithm::Maglev => Self::Maglev,
             _ => Self::Random,
         }
     }
@@ -88,8 +88,8 @@ pub(crate) struct Drawing {
 
 impl Drawing {
     /// The drawing of a pool that is not empty.
-    pub(crate) fn of(spread: Spread, pool: &Pool) -> Self {
-        let method = Method::of(spread);
+    pub(crate) fn of(lb_algorithm: LbAlgorithm, pool: &Pool) -> Self {
+        let method = Method::of(lb_algorithm);
         let slots = if method.is_hash() {
             table_size(pool.len())
         } else {
@@ -140,8 +140,8 @@ mod tests {
         assert_eq!(shares(&pool(&[1, 1, 1])), None);
         assert_eq!(shares(&pool(&[7, 3])), Some(vec![7, 3]));
         assert_eq!(shares(&pool(&[1023, 1])), Some(vec![1023, 1]));
-        assert_eq!(Drawing::of(Spread::RoundRobin, &pool(&[7, 3])).slots, 10);
-        assert_eq!(Drawing::of(Spread::Random, &pool(&[1, 1, 1])).slots, 3);
+        assert_eq!(Drawing::of(LbAlgorithm::RoundRobin, &pool(&[7, 3])).slots, 10);
+        assert_eq!(Drawing::of(LbAlgorithm::Random, &pool(&[1, 1, 1])).slots, 3);
     }
 
     #[test]
@@ -159,6 +159,6 @@ mod tests {
     fn tables_are_sized_by_pool() {
         let sizes = [1, 6, 7, 20, 21, 1_638, 5_000].map(table_size);
         assert_eq!(sizes, [1_021, 1_021, 4_093, 4_093, 16_381, 16_381, 16_381]);
-        assert_eq!(Drawing::of(Spread::Maglev, &pool(&[9, 1])).slots, 1_021);
+        assert_eq!(Drawing::of(LbAlgorithm::Maglev, &pool(&[9, 1])).slots, 1_021);
     }
 }

@@ -3,7 +3,7 @@
 //! The ruleset is fixed ([`fixed`]) except for three things:
 //!
 //! - elements of maps, of which every Service port has some ([`service_port`]);
-//! - chains that spread traffic over N slots ([`slots`]), shared by all Service ports that draw one of N
+//! - chains that algorithm traffic over N slots ([`slots`]), shared by all Service ports that draw one of N
 //!   slots in the same way ([`drawing`], [`shared`]);
 //! - chains and sets of single Service ports ([`own`]): for those with ClientIP affinity ([`affinity`])
 //!   or source ranges ([`source_ranges`]), and those whose endpoints take turns.

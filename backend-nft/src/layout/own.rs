@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use switchyard_core::state::{Masquerade, PoolKind, ResolvedServicePort, Route};
+use switchyard_core::state::{Action, Masquerade, PoolKind, ResolvedServicePort};
 
 use super::{
     ChainRules, Context,
@@ -31,7 +31,7 @@ pub(crate) fn has_chains(port: &ResolvedServicePort) -> bool {
 }
 
 fn takes_turns(port: &ResolvedServicePort) -> bool {
-    Method::of(port.spread) == Method::InTurn
+    Method::of(port.lb_algorithm) == Method::InTurn
 }
 
 /// The name of the own chain that a frontend of a Service port leads to; `None` for a frontend without
@@ -39,22 +39,22 @@ fn takes_turns(port: &ResolvedServicePort) -> bool {
 pub(crate) fn entry_chain(
     port: &ResolvedServicePort,
     scope: Scope,
-    route: Route,
+    action: Action,
 ) -> Option<ChainName> {
     if !has_chains(port) {
         return None;
     }
     let base = names::service_port_base(&port.id.name);
-    let prefix = match route {
-        Route::Pool { pool, masquerade: Masquerade::Never } => {
+    let prefix = match action {
+        Action::Pool { pool, masquerade: Masquerade::Never } => {
             return Some(pool_chain(&base, scope, pool));
         }
         // Only cluster IPs lead to this chain, and all of them with the same masquerading.
-        Route::Pool { pool: PoolKind::Local, .. } => "internal-local-",
-        Route::Pool { masquerade: Masquerade::Always, .. } => "external-",
-        Route::Pool { .. } => "internal-",
-        Route::ExternalLocal => "external-local-",
-        Route::Reject | Route::Drop => return None,
+        Action::Pool { pool: PoolKind::Local, .. } => "internal-local-",
+        Action::Pool { masquerade: Masquerade::Always, .. } => "external-",
+        Action::Pool { .. } => "internal-",
+        Action::ExternalLocal => "external-local-",
+        Action::Reject | Action::Drop => return None,
     };
     Some(scoped(scope, prefix, &base))
 }
@@ -107,22 +107,22 @@ fn add_chains(
     own: &mut OwnObjects,
 ) {
     let base = names::service_port_base(&port.id.name);
-    let entries: BTreeSet<(Scope, Route)> =
-        port.frontends.iter().map(|frontend| (Scope::of(frontend), frontend.route)).collect();
+    let entries: BTreeSet<(Scope, Action)> =
+        port.frontends.iter().map(|frontend| (Scope::of(frontend), frontend.action)).collect();
     let mut pools: BTreeSet<(Scope, PoolKind)> = BTreeSet::new();
-    for (scope, route) in entries {
-        match route {
-            Route::Pool { pool, .. } => _ = pools.insert((scope, pool)),
-            Route::ExternalLocal => {
+    for (scope, action) in entries {
+        match action {
+            Action::Pool { pool, .. } => _ = pools.insert((scope, pool)),
+            Action::ExternalLocal => {
                 pools.insert((scope, PoolKind::Cluster));
                 if !port.local.is_empty() {
                     pools.insert((scope, PoolKind::Local));
                 }
             }
-            Route::Reject | Route::Drop => {}
+            Action::Reject | Action::Drop => {}
         }
-        if let Some(entry) = entry_chain(port, scope, route)
-            && let Some(rules) = entry_rules(port, scope, route, &base, context)
+        if let Some(entry) = entry_chain(port, scope, action)
+            && let Some(rules) = entry_rules(port, scope, action, &base, context)
         {
             own.chains.push(ChainRules::new(entry, rules));
         }
@@ -133,7 +133,7 @@ fn add_chains(
             Some(shared) => Rule::new([Statement::Verdict(Verdict::Goto(shared.name()))]),
             None => {
                 let (pool, protocol) = (SlotPool::apart(kind), port.id.name.protocol);
-                let drawing = Drawing::of(port.spread, port.pool(kind));
+                let drawing = Drawing::of(port.lb_algorithm, port.pool(kind));
                 SlotMap { scope, pool, protocol }.balance(drawing)
             }
         };
@@ -146,23 +146,23 @@ fn add_chains(
 fn entry_rules(
     port: &ResolvedServicePort,
     scope: Scope,
-    route: Route,
+    action: Action,
     base: &str,
     context: &Context<'_>,
 ) -> Option<Vec<Rule>> {
     let go = |pool| Statement::Verdict(Verdict::Goto(pool_chain(base, scope, pool)));
     let mark = Statement::MarkOr(context.mark);
-    match route {
-        Route::Pool { masquerade: Masquerade::Never, .. } | Route::Reject | Route::Drop => None,
-        Route::Pool { pool, masquerade: Masquerade::Always } => {
+    match action {
+        Action::Pool { masquerade: Masquerade::Never, .. } | Action::Reject | Action::Drop => None,
+        Action::Pool { pool, masquerade: Masquerade::Always } => {
             Some(vec![Rule::new([mark, go(pool)])])
         }
-        Route::Pool { pool, masquerade: Masquerade::ExceptLocalPods } => {
+        Action::Pool { pool, masquerade: Masquerade::ExceptLocalPods } => {
             let non_local = context.local_pod_match(false);
             let marking = non_local.map(|non_local| Rule::new([non_local, mark]));
             Some(marking.into_iter().chain([Rule::new([go(pool)])]).collect())
         }
-        Route::ExternalLocal => {
+        Action::ExternalLocal => {
             let local_pods = context.local_pod_match(true);
             let local = local_pods.map(|local| Rule::new([local, go(PoolKind::Cluster)]));
             let node = Rule::new([Statement::FibLocal(Side::Source), mark, go(PoolKind::Cluster)]);

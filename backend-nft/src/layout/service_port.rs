@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::SocketAddr};
 use switchyard_core::{
     model::Protocol,
     state::{
-        Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort, Route,
+        Action, Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort,
     },
 };
 
@@ -109,8 +109,8 @@ impl Entries {
             let firewall = source_ranges::chain_name(&port.id.name);
             self.add(FixedSet::FirewallIps, &place, Verdict::Goto(firewall), comment);
         }
-        match frontend.route {
-            Route::Pool { pool, masquerade } => {
+        match frontend.action {
+            Action::Pool { pool, masquerade } => {
                 let role = match masquerade {
                     Masquerade::Never => Role::Balance,
                     Masquerade::ExceptLocalPods => Role::MasqueradeNonLocal,
@@ -118,10 +118,10 @@ impl Entries {
                 };
                 self.serve(port, frontend, &place, role, pool, comment);
             }
-            Route::ExternalLocal => {
+            Action::ExternalLocal => {
                 let local = match port.local.is_empty() {
                     true => 0,
-                    false => Drawing::of(port.spread, &port.local).slots,
+                    false => Drawing::of(port.lb_algorithm, &port.local).slots,
                 };
                 let role = Role::ExternalLocal { local };
                 self.serve(port, frontend, &place, role, PoolKind::Cluster, comment);
@@ -132,8 +132,8 @@ impl Entries {
                     self.chains.extend(own::draw(port, place.scope, PoolKind::Local));
                 }
             }
-            Route::Drop => self.add(place.no_endpoints(), &place, Verdict::Drop, comment),
-            Route::Reject => {
+            Action::Drop => self.add(place.no_endpoints(), &place, Verdict::Drop, comment),
+            Action::Reject => {
                 let reject = Verdict::Goto(chain::REJECT.into());
                 self.add(place.no_endpoints(), &place, reject, comment);
             }
@@ -151,7 +151,7 @@ impl Entries {
         pool: PoolKind,
         comment: &str,
     ) {
-        let chain = match own::entry_chain(port, place.scope, frontend.route) {
+        let chain = match own::entry_chain(port, place.scope, frontend.action) {
             Some(chain) => {
                 self.add_run(place, SlotPool::apart(pool), pool);
                 self.chains.extend(own::draw(port, place.scope, pool));
@@ -159,7 +159,7 @@ impl Entries {
             }
             None => {
                 self.add_run(place, SlotPool::Main, pool);
-                let drawing = Drawing::of(port.spread, port.pool(pool));
+                let drawing = Drawing::of(port.lb_algorithm, port.pool(pool));
                 self.need_shared(SharedChain { scope: place.scope, role, drawing })
             }
         };

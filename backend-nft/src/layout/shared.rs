@@ -1,4 +1,4 @@
-//! Chains that spread traffic over N slots, and chains that lead to these. All Service ports that draw
+//! Chains that algorithm traffic over N slots, and chains that lead to these. All Service ports that draw
 //! one of N slots in the same way share them. A shared chain is created when it is first needed, and
 //! stays.
 
@@ -52,7 +52,7 @@ impl SharedChain {
             SlotPool::Main => Role::Balance,
             SlotPool::Local => Role::BalanceLocal,
         };
-        Self { scope, role, drawing: Drawing::of(port.spread, port.pool(kind)) }
+        Self { scope, role, drawing: Drawing::of(port.lb_algorithm, port.pool(kind)) }
     }
 
     pub(crate) fn name(&self) -> ChainName {

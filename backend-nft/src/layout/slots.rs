@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, cmp::Ordering, net::SocketAddr};
 
-use switchyard_core::{maglev, model::Spread, state::Pool};
+use switchyard_core::{maglev, model::LbAlgorithm, state::Pool};
 
 use super::drawing::{Method, shares, table_size};
 
@@ -16,21 +16,25 @@ use super::drawing::{Method, shares, table_size};
 pub(crate) enum Slots<'a> {
     /// One slot for each endpoint, in the order of the pool.
     PoolOrder,
-    /// Another order that follows from the pool and its spread.
+    /// Another order that follows from the pool and its algorithm.
     Natural(Box<[u32]>),
     /// An order that depends on earlier pools.
     Historic(Cow<'a, [u32]>),
 }
 
-/// What has to be remembered of [`Slots`]: the order, unless it follows from the pool and its spread.
+/// What has to be remembered of [`Slots`]: the order, unless it follows from the pool and its algorithm.
 pub(crate) type RememberedSlots = Option<Box<[u32]>>;
 
 impl<'a> Slots<'a> {
     /// The slots of `pool` that were remembered.
-    pub(crate) fn recall(remembered: &'a RememberedSlots, pool: &Pool, spread: Spread) -> Self {
+    pub(crate) fn recall(
+        remembered: &'a RememberedSlots,
+        pool: &Pool,
+        lb_algorithm: LbAlgorithm,
+    ) -> Self {
         match remembered {
             Some(order) => Self::Historic(Cow::Borrowed(order)),
-            None => Self::natural(pool, spread),
+            None => Self::natural(pool, lb_algorithm),
         }
     }
 
@@ -43,10 +47,10 @@ impl<'a> Slots<'a> {
     }
 
     /// The slots of a pool without a past.
-    pub(crate) fn natural(pool: &Pool, spread: Spread) -> Self {
+    pub(crate) fn natural(pool: &Pool, lb_algorithm: LbAlgorithm) -> Self {
         if pool.is_empty() {
             Self::PoolOrder
-        } else if Method::of(spread).is_hash() {
+        } else if Method::of(lb_algorithm).is_hash() {
             Self::Natural(maglev::table(pool, table_size(pool.len()) as usize))
         } else {
             shares(pool).map_or(Self::PoolOrder, |shares| Self::Natural(interleaved(&shares)))
@@ -58,11 +62,11 @@ impl<'a> Slots<'a> {
     pub(crate) fn assign(
         before: impl Iterator<Item = SocketAddr>,
         pool: &Pool,
-        spread: Spread,
+        lb_algorithm: LbAlgorithm,
     ) -> Self {
         const HOLE: u32 = u32::MAX;
-        let natural = Self::natural(pool, spread);
-        if Method::of(spread).is_hash() {
+        let natural = Self::natural(pool, lb_algorithm);
+        if Method::of(lb_algorithm).is_hash() {
             return natural;
         }
         // How many slots each endpoint still has to get.
@@ -174,7 +178,7 @@ mod tests {
     fn follow(before: &[u16], wanted: &[(u16, u32)]) -> Vec<u16> {
         let before = before.iter().map(|&port| ([10, 0, 0, 1], port).into());
         let pool = pool(wanted.iter().copied());
-        ports(&Slots::assign(before, &pool, Spread::Random), &pool)
+        ports(&Slots::assign(before, &pool, LbAlgorithm::Random), &pool)
     }
 
     #[test]
@@ -204,9 +208,9 @@ mod tests {
     fn hashed_slots_have_no_past() {
         let pool = pool([(1, 1), (2, 1)]);
         let before = [2, 1, 1].map(|port| ([10, 0, 0, 1], port).into());
-        for spread in [Spread::SourceHash, Spread::Maglev] {
-            let slots = Slots::assign(before.into_iter(), &pool, spread);
-            assert_eq!(ports(&slots, &pool), ports(&Slots::natural(&pool, spread), &pool));
+        for lb_algorithm in [LbAlgorithm::SourceHash, LbAlgorithm::Maglev] {
+            let slots = Slots::assign(before.into_iter(), &pool, lb_algorithm);
+            assert_eq!(ports(&slots, &pool), ports(&Slots::natural(&pool, lb_algorithm), &pool));
             assert_eq!(slots.len(&pool), 1021);
             assert_eq!(slots.into_remembered(), None);
         }
@@ -249,10 +253,10 @@ mod tests {
         ) {
             let pool = pool(wanted);
             let before = before.into_iter().map(|port| ([10, 0, 0, 1], port).into());
-            let slots = Slots::assign(before, &pool, Spread::RoundRobin);
+            let slots = Slots::assign(before, &pool, LbAlgorithm::RoundRobin);
             let addresses = ports(&slots, &pool);
             let remembered = slots.into_remembered();
-            let recalled = Slots::recall(&remembered, &pool, Spread::RoundRobin);
+            let recalled = Slots::recall(&remembered, &pool, LbAlgorithm::RoundRobin);
             prop_assert_eq!(ports(&recalled, &pool), addresses);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::ControlFlow, time::Duration};
 
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 
 use super::sweeper::Sweep;
 use crate::{
@@ -36,7 +36,7 @@ pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: 
             if let Err(error) = scanned {
                 tracing::warn!(
                     set = definition.name.as_str(),
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "Cannot read clients that kube-proxy remembers"
                 );
             }

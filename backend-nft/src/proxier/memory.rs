@@ -67,7 +67,7 @@ impl Memory {
         let remembered = self.slots.get(&port.id);
         PlacedPort::new(port, |kind| {
             let slots = remembered.map_or(NATURAL, |slots| slots.get(kind));
-            Slots::recall(slots, port.pool(kind), port.spread)
+            Slots::recall(slots, port.pool(kind), port.lb_algorithm)
         })
     }
 }
@@ -97,7 +97,7 @@ impl<'a> PlacedPort<'a> {
         mut before: impl FnMut(PoolKind) -> Vec<SocketAddr>,
     ) -> Self {
         Self::new(port, |kind| {
-            Slots::assign(before(kind).into_iter(), port.pool(kind), port.spread)
+            Slots::assign(before(kind).into_iter(), port.pool(kind), port.lb_algorithm)
         })
     }
 

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
-    error::Chain,
-    model::{IpFamily, PerFamily, Spread},
-    proxier::{self, Abilities, Mode, Proxier, ProxierError, RefusedParts, SyncReport},
+    error::ErrorChain,
+    model::{IpFamily, LbAlgorithm, PerFamily},
+    proxier::{self, Capabilities, Mode, Proxier, ProxierError, RefusedParts, SyncReport},
     state::{NodeState, State},
     transition::Transition,
 };
@@ -53,12 +53,12 @@ const DOUBTED_FOR: Duration = Duration::from_secs(1);
 /// waits as long.
 const STALE_FOR: Duration = Duration::from_secs(1);
 
-/// What the backend can program on a kernel that has hashes. [`NftProxier::abilities`] is what it can
+/// What the backend can program on a kernel that has hashes. [`NftProxier::capabilities`] is what it can
 /// program on this node.
-pub const ABILITIES: Abilities = Abilities::PARITY
-    .with(Spread::RoundRobin)
-    .with_at_most(Spread::SourceHash, MOST_HASHED)
-    .with_at_most(Spread::Maglev, MOST_HASHED)
+pub const ABILITIES: Capabilities = Capabilities::KUBE_PROXY
+    .with(LbAlgorithm::RoundRobin)
+    .with_at_most(LbAlgorithm::SourceHash, MOST_HASHED)
+    .with_at_most(LbAlgorithm::Maglev, MOST_HASHED)
     .with_weights();
 
 /// Programs Services with nftables. See the [crate's documentation](crate).
@@ -89,7 +89,7 @@ impl NftProxier {
             .map_err(|error| Self::error("cannot open the transport", error))?;
         // A kernel without hashes serves all Services that do not ask for them.
         let hashes = probe_hashes(&config.families).inspect_err(|error| {
-            tracing::info!(err = %Chain(error), "Connections cannot be spread by hashes");
+            tracing::info!(err = %ErrorChain(error), "Connections cannot be spread by hashes");
         });
         Ok(Self { hashes: hashes.is_ok(), ..Self::new(config, transport) })
     }
@@ -131,7 +131,7 @@ impl NftProxier {
             // One line is enough.
             Err(_) if !self.routes_localnet => {}
             Err(error) => tracing::error!(
-                err = %Chain(error),
+                err = %ErrorChain(error),
                 "Node ports cannot be reached at loopback addresses"
             ),
         }
@@ -141,7 +141,7 @@ impl NftProxier {
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let config = self.config.programmed(change);
         let memory = self.memory.as_ref().filter(|memory| memory.families == config.families);
-        let (Some(memory), Some(before), false) = (memory, change.before(), change.compare())
+        let (Some(memory), Some(before), false) = (memory, change.before(), change.is_resync())
         else {
             return self.sync_full(&config, change);
         };
@@ -153,7 +153,7 @@ impl NftProxier {
             // Perhaps another program has changed what the changes rely on, which a comparison shows.
             Err(refused) if refused.error.contradicts_kernel() => {
                 tracing::debug!(
-                    err = %Chain(&refused.error),
+                    err = %ErrorChain(&refused.error),
                     "Comparing everything, as a change was refused"
                 );
                 return self.sync_full(&config, change);
@@ -320,7 +320,7 @@ impl NftProxier {
                 }
             }
             Err(error) => {
-                tracing::debug!(err = %Chain(&error), "Unused chains are deleted later");
+                tracing::debug!(err = %ErrorChain(&error), "Unused chains are deleted later");
             }
         }
     }
@@ -344,7 +344,7 @@ impl NftProxier {
             && let Err(error) = self.transport.commit(&transaction)
         {
             tracing::warn!(
-                err = %Chain(&error),
+                err = %ErrorChain(&error),
                 "Cannot delete unused chains; comparing everything at the next sync"
             );
             self.memory = None;
@@ -364,10 +364,12 @@ impl Proxier for NftProxier {
         Mode::NFTABLES
     }
 
-    fn abilities(&self) -> Abilities {
+    fn capabilities(&self) -> Capabilities {
         match self.hashes {
             true => ABILITIES,
-            false => ABILITIES.with_at_most(Spread::SourceHash, 0).with_at_most(Spread::Maglev, 0),
+            false => ABILITIES
+                .with_at_most(LbAlgorithm::SourceHash, 0)
+                .with_at_most(LbAlgorithm::Maglev, 0),
         }
     }
 
@@ -381,7 +383,7 @@ impl Proxier for NftProxier {
         }
         report.cleanup_failed = cleanup_failed;
         let earlier_until = self.memory.as_ref().and_then(|memory| memory.earlier_until());
-        report.revisit_after = match self.memory {
+        report.requeue_after = match self.memory {
             Some(_) => earlier_until.map(|until| until.saturating_duration_since(Instant::now())),
             None => Some(DOUBTED_FOR),
         };
@@ -406,7 +408,7 @@ impl Proxier for NftProxier {
             Ok(listener) => Some(Box::new(Monitor::new(listener))),
             Err(error) => {
                 tracing::warn!(
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "Changes of our tables by others are noticed only by the periodic full sync"
                 );
                 None
@@ -429,7 +431,7 @@ impl Refused {
         let parts = match self.unreadable {
             Some(family) => {
                 let mut parts = RefusedParts::default();
-                let reason = format!("cannot read the table: {}", Chain(&self.error));
+                let reason = format!("cannot read the table: {}", ErrorChain(&self.error));
                 *parts.families.get_mut(family) = Some(reason);
                 parts
             }

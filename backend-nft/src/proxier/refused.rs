@@ -7,7 +7,7 @@ use std::{
 
 use switchyard_core::{
     model::{IpFamily, PerFamily},
-    proxier::{RefusedParts, Skipped},
+    proxier::{DegradedPort, RefusedParts},
     state::ResolvedServicePort,
     transition::Transition,
 };
@@ -76,7 +76,7 @@ pub(super) fn parts(
         for (id, port) in ports.filter(|(id, _)| id.family == family.into()) {
             let needed = needed(port, &context, &refused);
             if let Some(reason) = needed.first().and_then(|object| refused.reasons.get(object)) {
-                parts.ports.push(Skipped { port: id.clone(), reason: reason.clone() });
+                parts.ports.push(DegradedPort { port: id.clone(), reason: reason.clone() });
             }
             needed.iter().for_each(|object| _ = unowned.remove(object));
         }

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 
 use self::endpoints::Endpoints;
 use crate::ruleset::{
@@ -182,7 +182,7 @@ impl Sweeper {
         // What cannot be started waits for the next sync.
         if let Err(error) = self.start() {
             tracing::error!(
-                err = %Chain(&*error),
+                err = %ErrorChain(&*error),
                 "Clients of removed endpoints stay remembered, as no thread can be started"
             );
         }
@@ -262,7 +262,7 @@ impl Shared {
                 Ok(Err(error)) => {
                     tracing::warn!(
                         map = job.map.name.as_str(),
-                        err = %Chain(&error),
+                        err = %ErrorChain(&error),
                         "Cannot forget clients of removed endpoints; trying again"
                     );
                     None

@@ -166,7 +166,7 @@ fn clients_of_endpoints_that_left_are_forgotten() {
         until("clients are forgotten", || names(&remembered()) == ["10.0.0.1", "10.0.0.3"]);
         // The same when everything is compared.
         node.apply([endpoints([3, 4])]);
-        node.tracker.request_comparison();
+        node.tracker.request_resync();
         node.try_sync().expect("a sync");
         until("clients are forgotten", || names(&remembered()) == ["10.0.0.3"]);
         let found = remembered();
@@ -255,7 +255,7 @@ fn another_timeout_keeps_clients() {
             assert_eq!(looked_up(), maps);
             assert!(report.messages < 50, "nothing is copied: {report:?}");
             let most = Duration::from_secs(timeout.min(10_800).into());
-            assert!(report.revisit_after.is_some_and(|wait| wait <= most), "{report:?}");
+            assert!(report.requeue_after.is_some_and(|wait| wait <= most), "{report:?}");
             assert_eq!(remembered_in(10_800).len(), 70_001);
         }
         // Endpoints that leave are forgotten in both.
@@ -266,7 +266,7 @@ fn another_timeout_keeps_clients() {
         let drift = node.full().drift;
         assert!(drift.is_none(), "{drift:?}");
         node.apply([sticky(500)]);
-        node.tracker.request_comparison();
+        node.tracker.request_resync();
         node.try_sync().expect("a sync");
         assert_eq!(looked_up(), ["500s", "7200s"]);
         // Without affinity, all maps go.
@@ -280,12 +280,12 @@ fn earlier_clients_are_looked_up_for_as_long_as_they_may_be_remembered() {
     in_namespace(|| {
         let mut node = start(config());
         node.sync([sticky(10_800), endpoints([1, 2])]);
-        let wait = node.sync([sticky(1)]).revisit_after.expect("a revisit");
+        let wait = node.sync([sticky(1)]).requeue_after.expect("a revisit");
         assert!(ruleset().contains("map clients-10800s-"));
         thread::sleep(wait + Duration::from_millis(50));
         // What the runner does then.
         let report = node.sync([]);
-        assert_eq!(report.revisit_after, None);
+        assert_eq!(report.requeue_after, None);
         assert!(!ruleset().contains("clients-10800s-"), "{}", ruleset());
         assert!(node.full().drift.is_none());
     });
@@ -304,7 +304,7 @@ fn earlier_clients_are_no_longer_looked_up_after_the_node_changed_too() {
                 .apply()
         };
         node.sync([sticky(10_800), endpoints([1, 2]), with_pods("10.244.0.0/24")]);
-        let wait = node.sync([sticky(1)]).revisit_after.expect("a revisit");
+        let wait = node.sync([sticky(1)]).requeue_after.expect("a revisit");
         thread::sleep(wait + Duration::from_millis(50));
         recorded.take();
         node.sync([with_pods("10.244.7.0/24")]);

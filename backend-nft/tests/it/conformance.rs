@@ -280,8 +280,8 @@ fn is_left_over(name: &ChainName, chain: &ChainDump) -> bool {
 
 /// Chains that several Services need stay for the next one.
 fn is_shared(name: &ChainName) -> bool {
-    ["lb/", "sh/", "mg/"].iter().any(|spread| {
-        let slots = name.as_str().rsplit_once(spread).map(|(_, slots)| slots);
+    ["lb/", "sh/", "mg/"].iter().any(|lb_algorithm| {
+        let slots = name.as_str().rsplit_once(lb_algorithm).map(|(_, slots)| slots);
         slots.is_some_and(|slots| slots.bytes().all(|b| b.is_ascii_digit() || b == b'/'))
     })
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::IpFamily,
     objects::Event,
     testing::{ManyServices, service},
@@ -119,7 +119,7 @@ fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
                 // Syncs, and returns how often both tables were read.
                 let sync = |node: &mut Node| {
                     let result = node.try_sync().map(|_| reads.swap(0, Ordering::Relaxed) / 2);
-                    result.map_err(|error| Chain(&error).to_string())
+                    result.map_err(|error| ErrorChain(&error).to_string())
                 };
                 let change = |n: usize, version| Event::Apply(many.slice(n, version));
                 node.apply(many.lists());
@@ -131,7 +131,7 @@ fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
                         ordinary.push(sync(&mut node)?);
                     }
                     node.apply((100..1_000).map(|n| change(n, version)));
-                    node.tracker.request_comparison();
+                    node.tracker.request_resync();
                     full.push(sync(&mut node)?);
                 }
                 match (ordinary.iter().sum(), full.iter().max()) {

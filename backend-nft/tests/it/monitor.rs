@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use switchyard_core::{
     config::NodeConfig,
-    proxier::{Disturbance, Monitor, Proxier},
+    proxier::{ExternalChange, Monitor, Proxier},
     testing::ManyServices,
 };
 use tokio::time::timeout;
@@ -29,8 +29,8 @@ impl Watched {
     /// Whether a change by another program is reported within this time, and whose it is.
     fn is_asked(&mut self, within: Duration) -> bool {
         let Self { node, monitor } = self;
-        match node.runtime.block_on(async { timeout(within, monitor.disturbed()).await }) {
-            Ok(Ok(Disturbance::Changed { by: Some(by) })) if by.starts_with("nft (process ") => {
+        match node.runtime.block_on(async { timeout(within, monitor.externally_changed()).await }) {
+            Ok(Ok(ExternalChange::Changed { by: Some(by) })) if by.starts_with("nft (process ") => {
                 // All that is known by now is one disturbance.
                 true
             }

@@ -92,7 +92,7 @@ fn a_service_is_left_out_whichever_of_its_objects_is_refused() {
             });
             let report = node.sync(events.into_iter().flatten());
             let skipped: Vec<String> =
-                report.skipped.iter().map(|skipped| skipped.port.name.to_string()).collect();
+                report.degraded.iter().map(|skipped| skipped.port.name.to_string()).collect();
             assert_eq!(skipped, ["ns/s2:http"], "{set}");
         });
     }
@@ -122,14 +122,14 @@ fn no_service_is_left_out_for_what_another_program_changes() {
         });
         node.sync(web());
         node.apply([web_slice(&[1, 2])]);
-        node.tracker.request_comparison();
+        node.tracker.request_resync();
         // The last attempt is the fifth.
         left.store(5, Ordering::Relaxed);
         let result = node.try_sync();
         assert_eq!(left.load(Ordering::Relaxed), 0);
         assert!(result.is_err(), "{result:?}");
         let report = node.try_sync().expect("a sync");
-        assert!(report.skipped.is_empty(), "{:?}", report.skipped);
+        assert!(report.degraded.is_empty(), "{:?}", report.degraded);
     });
 }
 
@@ -197,7 +197,7 @@ fn many_services_are_left_out_at_once() {
         let mut node = Node::new(many.node(), proxier);
         node.apply(many.lists());
         let report = node.try_sync().expect("a sync");
-        assert_eq!(report.skipped.len(), 2_999);
+        assert_eq!(report.degraded.len(), 2_999);
         assert_eq!(attempts.load(Ordering::Relaxed), 2);
     });
 }

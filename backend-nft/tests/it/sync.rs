@@ -176,7 +176,7 @@ fn chains_come_before_what_leads_to_them_and_slots_go_after() {
         proxy.sync(web());
         recorded.take();
         proxy.apply([web_slice(&[1, 2])]);
-        proxy.tracker.request_comparison();
+        proxy.tracker.request_resync();
         proxy.try_sync().expect("a sync");
         let committed = recorded.take();
         let [main, trimming, deleting] = committed.as_slice() else { panic!("{committed:?}") };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::{
-    proxier::{Disturbance, Proxier},
+    proxier::{ExternalChange, Proxier},
     testing::Stepped,
 };
 use switchyard_nft::{NftConfig, NftProxier, ruleset::TransportKind};
@@ -51,11 +51,11 @@ fn a_monitor_reports_changes_of_its_own_tables() {
         let mut monitor = second.proxier.monitor().expect("a monitor");
         second.runtime.block_on(async {
             nft("delete table ip kube-proxy");
-            timeout(Duration::from_millis(300), monitor.disturbed()).await.unwrap_err();
+            timeout(Duration::from_millis(300), monitor.externally_changed()).await.unwrap_err();
             nft(&format!("delete table ip {OTHER}"));
-            let reported = timeout(Duration::from_secs(10), monitor.disturbed()).await;
+            let reported = timeout(Duration::from_secs(10), monitor.externally_changed()).await;
             let reported = reported.expect("a report").expect("no error");
-            assert!(matches!(reported, Disturbance::Changed { .. }), "{reported:?}");
+            assert!(matches!(reported, ExternalChange::Changed { .. }), "{reported:?}");
         });
     });
 }

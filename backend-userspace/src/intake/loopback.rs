@@ -14,10 +14,10 @@ use std::{
 use async_trait::async_trait;
 use serde::Serialize;
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::{IpFamily, PerFamily, Protocol, ServicePortId},
-    proxier::{ProxierError, Skipped, SyncReport},
-    state::{FrontendAddress, ResolvedServicePort, Route},
+    proxier::{DegradedPort, ProxierError, SyncReport},
+    state::{Action, FrontendAddress, ResolvedServicePort},
     transition::Transition,
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
@@ -138,27 +138,27 @@ impl Loopback {
         let main = find(|at| matches!(at, FrontendAddress::ClusterIp(_)))?;
         let cluster_ip = SocketAddr::new(main.at.ip()?, main.port);
         let (mut open, mut failed) = (Vec::new(), None);
-        let mut listen = |address, route| {
+        let mut listen = |address, action| {
             // Without endpoints, connections are refused since nothing listens.
-            if !matches!(route, Route::Pool { .. } | Route::ExternalLocal) {
+            if !matches!(action, Action::Pool { .. } | Action::ExternalLocal) {
                 return Ok(address);
             }
             let listener =
-                Listener { port: port.id.clone(), address, route, allowed_sources: None };
+                Listener { port: port.id.clone(), address, action, allowed_sources: None };
             let address = forwarder.listen(&listener).map_err(Box::new)?;
             open.push(address);
             Ok(address)
         };
-        let mut note = |error: Box<ListenError>| failed = Some(Chain(&*error).to_string());
-        let (address, error) = self.choose(&port.id, known, |ip| listen(ip, main.route));
+        let mut note = |error: Box<ListenError>| failed = Some(ErrorChain(&*error).to_string());
+        let (address, error) = self.choose(&port.id, known, |ip| listen(ip, main.action));
         error.into_iter().for_each(&mut note);
         let node_port = find(|at| at == FrontendAddress::NodePort).map(|frontend| {
             let address = SocketAddr::new(address.ip(), frontend.port);
-            listen(address, frontend.route).map_err(&mut note).unwrap_or(address)
+            listen(address, frontend.action).map_err(&mut note).unwrap_or(address)
         });
-        let endpoints = match main.route {
-            Route::Pool { pool, .. } => port.pool(pool).len(),
-            Route::ExternalLocal | Route::Reject | Route::Drop => 0,
+        let endpoints = match main.action {
+            Action::Pool { pool, .. } => port.pool(pool).len(),
+            Action::ExternalLocal | Action::Reject | Action::Drop => 0,
         };
         let name = &port.id.name;
         let row = Reachable {
@@ -248,9 +248,9 @@ impl Intake for Loopback {
         self.show();
         for (id, entry) in &self.entries {
             let Some(reason) = &entry.failed else { continue };
-            report.revisit_after = Some(RETRY);
-            if change.compare() || change.has_port(id) {
-                report.skipped.push(Skipped { port: id.clone(), reason: reason.clone() });
+            report.requeue_after = Some(RETRY);
+            if change.is_resync() || change.has_port(id) {
+                report.degraded.push(DegradedPort { port: id.clone(), reason: reason.clone() });
             }
         }
         Ok(report)

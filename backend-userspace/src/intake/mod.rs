@@ -9,7 +9,7 @@ use std::{error::Error, time::Duration};
 
 use async_trait::async_trait;
 use switchyard_core::{
-    proxier::{Abilities, Mode, Monitor, ProxierError, SyncReport},
+    proxier::{Capabilities, Mode, Monitor, ProxierError, SyncReport},
     transition::Transition,
 };
 use switchyard_forwarder::Forwarder;
@@ -31,8 +31,8 @@ fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierE
 /// A way for traffic to reach the proxy.
 #[async_trait]
 pub(crate) trait Intake: Send {
-    /// Adds what the intake needs to know to the abilities of the proxy.
-    fn abilities(&self, of_proxy: Abilities) -> Abilities {
+    /// Adds what the intake needs to know to the capabilities of the proxy.
+    fn capabilities(&self, of_proxy: Capabilities) -> Capabilities {
         of_proxy
     }
 

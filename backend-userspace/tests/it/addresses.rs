@@ -63,14 +63,14 @@ fn an_address_that_is_refused_costs_its_service_port_alone() {
                 made.endpoint(endpoint(ip, NODE)).apply()
             });
         let report = node.sync([dual.apply(), v4, v6, web().delete()]);
-        let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
+        let [skipped] = report.degraded.as_slice() else { panic!("{:?}", report.degraded) };
         assert_eq!(skipped.port.to_string(), "ns/dual (TCP, IPv6)");
         assert!(skipped.reason.contains("fd00::4: "), "{}", skipped.reason);
-        assert!(report.revisit_after.is_some());
+        assert!(report.requeue_after.is_some());
         assert_eq!(answers("10.96.0.4:80", 1), [Some(2)]);
         assert!(!owned().contains("10.96.0.1/32"), "what is gone is removed");
         switch_ipv6("switchyard0", true);
-        assert_eq!(node.sync([]).skipped, []);
+        assert_eq!(node.sync([]).degraded, []);
         assert!(owned().contains("fd00::4"));
     });
 }
@@ -89,14 +89,14 @@ fn a_refused_address_is_reported_though_sockets_can_be_opened_anywhere() {
             made.endpoint(endpoint("fd01::1", NODE)).apply(),
         ]);
         let mut ports: Vec<_> =
-            report.skipped.iter().map(|skipped| skipped.port.to_string()).collect();
+            report.degraded.iter().map(|skipped| skipped.port.to_string()).collect();
         ports.sort();
         assert_eq!(ports, ["ns/dual (TCP, IPv6)", "ns/idle (TCP, IPv6)"]);
-        assert!(report.revisit_after.is_some());
-        assert!(node.sync([]).revisit_after.is_some());
+        assert!(report.requeue_after.is_some());
+        assert!(node.sync([]).requeue_after.is_some());
         switch_ipv6("switchyard0", true);
         let report = node.sync([]);
-        assert_eq!((report.skipped, report.revisit_after), (vec![], None));
+        assert_eq!((report.degraded, report.requeue_after), (vec![], None));
         assert!(owned().contains("fd00::4") && owned().contains("fd00::5"));
         assert!(TcpListener::bind("[fd00::4]:80").is_err(), "the proxy listens there");
     });
@@ -121,21 +121,21 @@ fn a_port_in_use_is_reported_and_tried_again() {
         let server = TcpListener::bind("192.0.2.1:30081").unwrap();
         let taken = service("taken", "10.96.0.2").port("", "TCP", 80).node_port(30081);
         let report = node.sync([taken.apply()]);
-        assert_eq!(report.skipped.len(), 0, "without endpoints, nothing listens");
+        assert_eq!(report.degraded.len(), 0, "without endpoints, nothing listens");
         let endpoints = slice("taken", "1").port("", "TCP", 8080);
         let endpoint = endpoint("127.0.0.2", "node-1");
         let report = node.sync([endpoints.endpoint(endpoint).apply()]);
-        let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
+        let [skipped] = report.degraded.as_slice() else { panic!("{:?}", report.degraded) };
         assert!(skipped.reason.contains("192.0.2.1:30081"), "{}", skipped.reason);
-        assert!(report.revisit_after.is_some());
+        assert!(report.requeue_after.is_some());
         assert_eq!(answers("10.96.0.2:80", 1), [Some(2)], "its other address is served");
         drop(server);
         // A program that another test is about to start may have the socket for a moment longer.
         until_ok(|| {
             let report = node.sync([]);
-            match report.skipped.is_empty() && report.revisit_after.is_none() {
+            match report.degraded.is_empty() && report.requeue_after.is_none() {
                 true => Ok(()),
-                false => Err(format!("{:?}", report.skipped)),
+                false => Err(format!("{:?}", report.degraded)),
             }
         });
         assert_eq!(answers("192.0.2.1:30081", 1), [Some(2)]);

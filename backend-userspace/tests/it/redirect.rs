@@ -92,9 +92,9 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
         let other = service("other", "10.96.0.2").port("", "TCP", 80).apply();
         let endpoints = slice("other", "1").port("", "TCP", 8080);
         let report = node.sync([other, endpoints.endpoint(endpoint("127.0.0.2", NODE)).apply()]);
-        let [skipped] = report.skipped.as_slice() else { panic!("{:?}", report.skipped) };
+        let [skipped] = report.degraded.as_slice() else { panic!("{:?}", report.degraded) };
         assert!(skipped.reason.ends_with("; its connections are refused"), "{}", skipped.reason);
-        assert!(report.revisit_after.is_some());
+        assert!(report.requeue_after.is_some());
         let (program, arguments, rule) = match kind {
             IntakeKind::Nftables => ("nft", "list ruleset", "goto reject-chain"),
             _ => ("iptables", "-w -S", "REJECT"),
@@ -102,7 +102,7 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
         let rules = run(program, arguments);
         let is_refused = |line: &str| line.contains("10.96.0.2") && line.contains(rule);
         assert!(rules.lines().any(is_refused), "{kind}: {rules}");
-        assert_eq!(node.full().skipped, []);
+        assert_eq!(node.full().degraded, []);
         assert_eq!(answers("10.96.0.2:80", 1), [Some(2)], "{kind}");
     });
 }
@@ -123,7 +123,7 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
         let dual = service("dual", "10.96.0.4,fd00::4").port("", "TCP", 80).apply();
         let endpoints = slice("dual", "6").set("addressType", "IPv6").port("", "TCP", 8080);
         let report = node.sync([dual, endpoints.endpoint(endpoint("fd01::1", NODE)).apply()]);
-        assert_eq!(report.skipped, [], "{kind}");
+        assert_eq!(report.degraded, [], "{kind}");
         assert!(node.tracker.transition().programs(IpFamily::V6), "{kind}");
         let rules = match kind {
             IntakeKind::Nftables => run("nft", "list table ip6 switchyard-userspace"),

@@ -12,7 +12,7 @@ use std::{convert::Infallible, time::Duration};
 
 use switchyard_core::{
     config::NodeConfig,
-    error::Chain,
+    error::ErrorChain,
     proxier::{Backend, Mode, ProxierError},
     runner::Input,
 };
@@ -32,7 +32,7 @@ pub fn check(backend: &dyn Backend, node: &mut NodeConfig) {
     }
     if let Err(error) = backend.is_prepared(node) {
         tracing::warn!(
-            err = %Chain(&error),
+            err = %ErrorChain(&error),
             "Node ports are not served on localhost; an init container with --init-only can prepare \
              the node, or iptables.localhostNodePorts: false makes this configuration fit"
         );
@@ -52,7 +52,7 @@ pub fn prepare(backend: &dyn Backend, node: &NodeConfig) -> Result<(), ProxierEr
     if !node.serves_localhost() || backend.is_prepared(node).is_err() {
         return Err(error);
     }
-    tracing::warn!(err = %Chain(&error), "The node is not prepared for node ports on localhost");
+    tracing::warn!(err = %ErrorChain(&error), "The node is not prepared for node ports on localhost");
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 use std::{collections::HashSet, convert::Infallible, future::pending, sync::Arc, time::Duration};
 
 use switchyard_core::{
-    error::Chain,
+    error::ErrorChain,
     model::ServicePortId,
-    proxier::Skipped,
+    proxier::DegradedPort,
     runner::{EngineEvent, Observer},
     state::ResolvedServicePort,
 };
@@ -70,7 +70,7 @@ pub async fn serve(
             }
             true => match sockets.switch_on() {
                 Ok(()) => Switch::On,
-                Err(error) => Switch::Failed(Chain(&error).to_string()),
+                Err(error) => Switch::Failed(ErrorChain(&error).to_string()),
             },
         };
         switch.change(now);
@@ -129,7 +129,7 @@ impl Reported {
         metrics.localhost_listeners(sockets.open(), failures.saturating_sub(self.failures));
         self.failures = failures;
         let mut failed = HashSet::new();
-        for Skipped { port, reason } in sockets.failed() {
+        for DegradedPort { port, reason } in sockets.failed() {
             // Once, until the socket is open.
             if !self.failed.contains(&port) {
                 tracing::warn!(

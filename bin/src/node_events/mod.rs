@@ -97,12 +97,12 @@ impl Event {
     }
 
     /// Returns the Event of a Service that asks for what the mode cannot do.
-    pub fn spread_unsupported(service: &ServiceName, note: String) -> Self {
+    pub fn algorithm_unsupported(service: &ServiceName, note: String) -> Self {
         Self {
             regarding: Regarding::Service(service.clone()),
             is_warning: true,
-            reason: "SpreadUnsupported",
-            action: "Spread",
+            reason: "LbAlgorithmUnsupported",
+            action: "LbAlgorithm",
             note,
         }
     }
@@ -112,12 +112,12 @@ impl Event {
         Self { regarding, is_warning: true, reason: "ServicePortRefused", action: "Sync", note }
     }
 
-    /// Returns the Event of a node whose default spread the mode cannot do.
-    pub fn default_spread_unsupported(note: String) -> Self {
+    /// Returns the Event of a node whose default algorithm the mode cannot do.
+    pub fn default_algorithm_unsupported(note: String) -> Self {
         Self {
             is_warning: true,
-            reason: "SpreadUnsupported",
-            action: "Spread",
+            reason: "LbAlgorithmUnsupported",
+            action: "LbAlgorithm",
             note,
             ..Self::starting()
         }

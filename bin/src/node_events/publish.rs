@@ -18,7 +18,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use switchyard_core::{error::Chain, model::ServiceName};
+use switchyard_core::{error::ErrorChain, model::ServiceName};
 use switchyard_source_kube::Pacer;
 use tokio::time;
 
@@ -172,7 +172,7 @@ impl Publisher {
                 Ok(Err(error)) if is_final(&error) => {
                     return Err(Failure::Rejected(Box::new(error)));
                 }
-                Ok(Err(error)) => Chain(&error).to_string(),
+                Ok(Err(error)) => ErrorChain(&error).to_string(),
                 Err(_) => "timed out".to_owned(),
             };
             tracing::debug!(err = reason, attempt, "Failed to send an Event");
@@ -195,7 +195,7 @@ impl Publisher {
         match listed {
             Ok(Ok(list)) => list.items.into_iter().next()?.metadata.uid,
             Ok(Err(error)) => {
-                tracing::debug!(err = %Chain(&error), %service, "Failed to get the UID of a Service");
+                tracing::debug!(err = %ErrorChain(&error), %service, "Failed to get the UID of a Service");
                 None
             }
             Err(_) => None,
@@ -207,7 +207,7 @@ fn log_failure(event: &Event, failure: Failure) {
     let reason = event.reason;
     match failure {
         Failure::Rejected(error) => {
-            let err = Chain(&*error);
+            let err = ErrorChain(&*error);
             tracing::warn!(%err, reason, "The API server rejected an Event; the Event is dropped");
         }
         Failure::Unreachable => {

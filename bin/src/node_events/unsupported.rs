@@ -50,12 +50,12 @@ impl Observer for UnsupportedEvents {
     fn on_event(&self, event: &EngineEvent<'_>) {
         match event {
             EngineEvent::Rejected(problem) => self.rejected(problem),
-            EngineEvent::DefaultSpreadReplaced { mode, asked, used } => {
+            EngineEvent::DefaultAlgorithmReplaced { mode, asked, used } => {
                 let note = format!(
-                    "--spread={asked} cannot be programmed in {mode} mode; connections are spread by \
+                    "--lb-algorithm={asked} cannot be programmed in {mode} mode; connections are spread by \
                      `{used}` instead"
                 );
-                self.recorder.record(Event::default_spread_unsupported(note));
+                self.recorder.record(Event::default_algorithm_unsupported(note));
             }
             _ => {}
         }
@@ -69,7 +69,7 @@ impl UnsupportedEvents {
             let service = ServiceName::new(&object.namespace, &object.name);
             match (problem.reason, object.kind) {
                 (Reason::Unsupported, Kind::Service) => {
-                    Some(Event::spread_unsupported(&service, note))
+                    Some(Event::algorithm_unsupported(&service, note))
                 }
                 (Reason::Refused, Kind::Service) => {
                     Some(Event::service_refused(Regarding::Service(service), note))
@@ -93,7 +93,7 @@ impl UnsupportedEvents {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::{model::Spread, objects::ObjectKey, proxier::Mode};
+    use switchyard_core::{model::LbAlgorithm, objects::ObjectKey, proxier::Mode};
 
     use super::*;
     use crate::node_events::{Message, recorder};
@@ -114,7 +114,7 @@ mod tests {
             ObjectKey { kind: Kind::Service, namespace: "shop".to_owned(), name: "web".to_owned() };
         let mut problem = Problem {
             object,
-            field: "metadata.annotations[switchyard/spread]".to_owned(),
+            field: "metadata.annotations[switchyard/lb-algorithm]".to_owned(),
             message: "`maglev` cannot".to_owned(),
             reason: Reason::Invalid,
         };
@@ -125,10 +125,10 @@ mod tests {
         let found = recorded(&mut queue);
         let [event] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(event.regarding, Regarding::Service(ServiceName::new("shop", "web")));
-        assert_eq!((event.reason, event.is_warning), ("SpreadUnsupported", true));
+        assert_eq!((event.reason, event.is_warning), ("LbAlgorithmUnsupported", true));
         assert_eq!(
             event.note,
-            "node node-1: metadata.annotations[switchyard/spread]: `maglev` cannot"
+            "node node-1: metadata.annotations[switchyard/lb-algorithm]: `maglev` cannot"
         );
 
         problem.reason = Reason::Refused;
@@ -147,14 +147,16 @@ mod tests {
     fn a_default_that_cannot_be_programmed_is_an_event_of_the_node() {
         let (recorder, mut queue) = recorder();
         let events = UnsupportedEvents::new(recorder, "node-1".to_owned());
-        events.on_event(&EngineEvent::DefaultSpreadReplaced {
+        events.on_event(&EngineEvent::DefaultAlgorithmReplaced {
             mode: Mode::IPTABLES,
-            asked: Spread::Maglev,
-            used: Spread::Random,
+            asked: LbAlgorithm::Maglev,
+            used: LbAlgorithm::Random,
         });
         let found = recorded(&mut queue);
         let [event] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "SpreadUnsupported"));
-        assert!(event.note.starts_with("--spread=maglev cannot be programmed in iptables mode"));
+        assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "LbAlgorithmUnsupported"));
+        assert!(
+            event.note.starts_with("--lb-algorithm=maglev cannot be programmed in iptables mode")
+        );
     }
 }

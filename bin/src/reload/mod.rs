@@ -21,7 +21,7 @@ use switchyard_config::{
     watch::{self as config_watch, Content},
 };
 use switchyard_core::{
-    config::NodeConfig, error::Chain, model::PerFamily, proxier::Backend, runner::Input,
+    config::NodeConfig, error::ErrorChain, model::PerFamily, proxier::Backend, runner::Input,
 };
 use switchyard_health::ProxyHealth;
 use switchyard_observability::{
@@ -125,7 +125,7 @@ impl Reloader {
             let loaded = match self.load().await {
                 Ok(loaded) => loaded,
                 Err(rejection) => {
-                    let why = Chain(&rejection).to_string();
+                    let why = ErrorChain(&rejection).to_string();
                     if content.is_some() || rejected.as_ref() != Some(&why) {
                         self.reject(why.clone());
                     }
@@ -241,7 +241,7 @@ impl Reloader {
         {
             let set = move || sysctl::Kernel::default().set_conntrack(&conntrack);
             if let Ok(Err(error)) = task::spawn_blocking(set).await {
-                let err = Chain(&error);
+                let err = ErrorChain(&error);
                 tracing::error!(%err, "Connection tracking keeps its limits and timeouts");
             }
         }

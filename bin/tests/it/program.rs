@@ -292,8 +292,9 @@ fn manifests_are_rendered_as_json() {
 }
 
 #[test]
-fn spreads_are_rendered() {
-    let asking = "metadata: {name: web, namespace: shop, annotations: {switchyard/spread: maglev}}";
+fn algorithms_are_rendered() {
+    let asking =
+        "metadata: {name: web, namespace: shop, annotations: {switchyard/lb-algorithm: maglev}}";
     let manifests = MANIFESTS.replace("metadata: {name: web, namespace: shop}", asking);
     let directory = directory(&manifests);
     let (out, err) = render(directory.path(), &[]);
@@ -302,8 +303,8 @@ fn spreads_are_rendered() {
     let (out, err) = render(directory.path(), &["--format=json"]);
     assert!(out.contains("jhash"), "{out}");
     assert!(err.contains("--format=nft"), "{err}");
-    let (out, _) = render(directory.path(), &["--spread=round-robin"]);
-    assert!(!out.contains("numgen inc"), "the Service asks for another spread: {out}");
+    let (out, _) = render(directory.path(), &["--lb-algorithm=round-robin"]);
+    assert!(!out.contains("numgen inc"), "the Service asks for another algorithm: {out}");
 }
 
 #[test]

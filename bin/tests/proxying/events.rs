@@ -137,20 +137,21 @@ fn what_the_mode_cannot_do_is_an_event_a_metric_and_one_warning() {
 
         let [one, two, three] = cluster.arguments();
         let mode = "--proxy-mode=nftables";
-        let arguments = [&*one, &two, &three, mode, "--spread=destination-hash"];
+        let arguments = [&*one, &two, &three, mode, "--lb-algorithm=destination-hash"];
         let program = Program::start(&namespace, &arguments);
-        let asks = cluster.event("SpreadUnsupported", "least-connections").await;
+        let asks = cluster.event("LbAlgorithmUnsupported", "least-connections").await;
         assert_eq!(
             (&asks["regarding"]["kind"], &asks["regarding"]["name"]),
             (&json!("Service"), &json!(name))
         );
-        assert_eq!((&asks["type"], &asks["action"]), (&json!("Warning"), &json!("Spread")));
+        assert_eq!((&asks["type"], &asks["action"]), (&json!("Warning"), &json!("LbAlgorithm")));
         let message = "`least-connections` cannot be programmed in nftables mode; connections are spread \
                        by `round-robin` instead";
         let field = "metadata.annotations[kube-router.io/service.scheduler]";
         assert_eq!(asks["note"], format!("node {NODE}: {field}: {message}"));
 
-        let default = cluster.event("SpreadUnsupported", "--spread=destination-hash").await;
+        let default =
+            cluster.event("LbAlgorithmUnsupported", "--lb-algorithm=destination-hash").await;
         assert_eq!(
             (&default["regarding"]["kind"], &default["regarding"]["name"]),
             (&json!("Node"), &json!(NODE))
@@ -167,7 +168,7 @@ fn what_the_mode_cannot_do_is_an_event_a_metric_and_one_warning() {
         assert_eq!(warnings(message), 1, "{log}");
         assert_eq!(warnings("destination-hash"), 1, "{log}");
         let events = cluster.server.events();
-        let unsupported = |event: &&Value| event["reason"] == "SpreadUnsupported";
+        let unsupported = |event: &&Value| event["reason"] == "LbAlgorithmUnsupported";
         assert_eq!(events.iter().filter(unsupported).count(), 2, "{events:#?}");
     });
 }

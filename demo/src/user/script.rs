@@ -60,7 +60,7 @@ impl User<'_> {
     /// Plays the whole script, with a proxy that is ready.
     pub fn play(&mut self, proxy: &Proxy) -> Result<Findings> {
         let mut findings = Findings::default();
-        self.spread(&mut findings)?;
+        self.lb_algorithm(&mut findings)?;
         self.silence(&mut findings)?;
         let stage = &mut self.stage;
         stage.add_endpoint(&mut findings.changes)?;
@@ -74,7 +74,7 @@ impl User<'_> {
     }
 
     /// Shows that connections are spread evenly.
-    fn spread(&mut self, findings: &mut Findings) -> Result<()> {
+    fn lb_algorithm(&mut self, findings: &mut Findings) -> Result<()> {
         let stage = &mut self.stage;
         let before = counts(&stage.board.state());
         stage.hold(2500)?;

@@ -31,7 +31,7 @@ pub fn summary(state: &State, findings: &Findings) -> Vec<Line> {
     let program = "target/release/switchyard";
     let command = format!("{program} --proxy-mode userspace --manifests examples");
     lines.push(Line::new().with(Style::Plain, format!("  {command}")));
-    lines.push(hint("docs/userspace.md, docs/spreading.md, examples/", "how it works"));
+    lines.push(hint("docs/userspace.md, docs/load-balancing.md, examples/", "how it works"));
     lines
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::port::Ends;
 
-/// What a spread hashes of a connection.
+/// What an algorithm hashes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// The client's address.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_only_what_its_spread_names() {
+    fn a_key_has_only_what_its_algorithm_names() {
         let [one, other] = ["198.51.100.7:1", "198.51.100.7:2"].map(ends);
         assert_eq!(Key::Source.hash(one, 0), Key::Source.hash(other, 0));
         assert_ne!(Key::SourceAndPort.hash(one, 0), Key::SourceAndPort.hash(other, 0));

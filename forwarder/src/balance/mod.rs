@@ -1,4 +1,4 @@
-//! The choice of an endpoint: spreads, affinity, and endpoints that do not answer.
+//! The choice of an endpoint: algorithms, affinity, and endpoints that do not answer.
 
 mod affinity;
 mod hash;
@@ -9,7 +9,7 @@ pub(crate) mod random;
 mod tests;
 mod turns;
 
-use switchyard_core::{model::Spread, proxier::Abilities};
+use switchyard_core::{model::LbAlgorithm, proxier::Capabilities};
 
 pub(crate) use self::{
     affinity::Affinity,
@@ -17,18 +17,18 @@ pub(crate) use self::{
     pool::Pool,
 };
 
-/// The spreads that a [`Forwarder`](crate::Forwarder) has, weights, and the PROXY protocol.
-pub const ABILITIES: Abilities = Abilities::PARITY
-    .with(Spread::Random)
-    .with(Spread::RoundRobin)
-    .with(Spread::SourceHash)
-    .with(Spread::Maglev)
-    .with(Spread::LeastConnections)
-    .with(Spread::ShortestExpectedDelay)
-    .with(Spread::NeverQueue)
-    .with(Spread::DestinationHash)
-    .with(Spread::WeightedFailover)
-    .with(Spread::WeightedOverflow)
+/// The algorithms that a [`Forwarder`](crate::Forwarder) has, weights, and the PROXY protocol.
+pub const ABILITIES: Capabilities = Capabilities::KUBE_PROXY
+    .with(LbAlgorithm::Random)
+    .with(LbAlgorithm::RoundRobin)
+    .with(LbAlgorithm::SourceHash)
+    .with(LbAlgorithm::Maglev)
+    .with(LbAlgorithm::LeastConnections)
+    .with(LbAlgorithm::ShortestExpectedDelay)
+    .with(LbAlgorithm::NeverQueue)
+    .with(LbAlgorithm::DestinationHash)
+    .with(LbAlgorithm::WeightedFailover)
+    .with(LbAlgorithm::WeightedOverflow)
     .with_weights()
-    .with_default_spread(Spread::RoundRobin)
+    .with_default_algorithm(LbAlgorithm::RoundRobin)
     .with_proxy_protocol();

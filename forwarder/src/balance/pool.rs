@@ -1,6 +1,6 @@
-//! A pool of endpoints, and the spread that chooses among the endpoints.
+//! A pool of endpoints, and the algorithm that chooses among the endpoints.
 //!
-//! The spread's own choice takes constant time, or the logarithm of the number of endpoints for round robin
+//! The algorithm's own choice takes constant time, or the logarithm of the number of endpoints for round robin
 //! with weights; those that count connections look at every endpoint, unless they meet one that is idle. When
 //! that choice was tried before or is left out, another endpoint is drawn among the rest in proportion to
 //! the weights; for hashes, by further hashes.
@@ -18,7 +18,7 @@ use std::{
 
 use switchyard_core::{
     maglev,
-    model::Spread,
+    model::LbAlgorithm,
     state::{self, Endpoint},
 };
 
@@ -35,7 +35,7 @@ const DRAWS: u8 = 8;
 
 /// The endpoints that connections are spread over.
 pub(crate) struct Pool {
-    spread: Spread,
+    lb_algorithm: LbAlgorithm,
     /// Sorted by address.
     endpoints: state::Pool,
     /// One for each endpoint.
@@ -66,7 +66,7 @@ impl Pool {
     /// Goes on where `before` is, the pool that this one replaces.
     pub(crate) fn new(
         endpoints: &state::Pool,
-        spread: Spread,
+        lb_algorithm: LbAlgorithm,
         members: &HashMap<SocketAddr, Arc<Member>>,
         before: Option<&Self>,
     ) -> Self {
@@ -74,33 +74,33 @@ impl Pool {
             member: members.get(&endpoint.address).map_or_else(Member::new, Arc::clone),
             is_left_out: AtomicBool::new(false),
         };
-        let method = match spread {
-            Spread::Random => Method::Random,
-            Spread::RoundRobin => Method::Turns(Turns::new(
+        let method = match lb_algorithm {
+            LbAlgorithm::Random => Method::Random,
+            LbAlgorithm::RoundRobin => Method::Turns(Turns::new(
                 endpoints,
                 before.and_then(|before| match &before.method {
                     Method::Turns(turns) => Some((turns, &*before.endpoints)),
                     _ => None,
                 }),
             )),
-            Spread::SourceHash => Method::Hash(Key::Source, OnceLock::new()),
-            Spread::Maglev => Method::Hash(Key::SourceAndPort, OnceLock::new()),
-            Spread::DestinationHash => Method::Hash(Key::Destination, OnceLock::new()),
-            Spread::LeastConnections
-            | Spread::ShortestExpectedDelay
-            | Spread::NeverQueue
-            | Spread::LocalityLeastConnections
-            | Spread::LocalityLeastConnectionsReplicated => {
+            LbAlgorithm::SourceHash => Method::Hash(Key::Source, OnceLock::new()),
+            LbAlgorithm::Maglev => Method::Hash(Key::SourceAndPort, OnceLock::new()),
+            LbAlgorithm::DestinationHash => Method::Hash(Key::Destination, OnceLock::new()),
+            LbAlgorithm::LeastConnections
+            | LbAlgorithm::ShortestExpectedDelay
+            | LbAlgorithm::NeverQueue
+            | LbAlgorithm::LocalityLeastConnections
+            | LbAlgorithm::LocalityLeastConnectionsReplicated => {
                 Method::Fewest(AtomicUsize::new(random::number() as usize))
             }
-            Spread::WeightedFailover | Spread::WeightedOverflow => {
+            LbAlgorithm::WeightedFailover | LbAlgorithm::WeightedOverflow => {
                 let mut order: Box<[u32]> = (0..endpoints.len() as u32).collect();
                 order.sort_by_key(|&i| std::cmp::Reverse(endpoints[i as usize].weight));
                 Method::Ordered(order)
             }
         };
         let pool = Self {
-            spread,
+            lb_algorithm,
             endpoints: Arc::clone(endpoints),
             seats: endpoints.iter().map(seat).collect(),
             left_out: AtomicUsize::new(0),
@@ -113,9 +113,9 @@ impl Pool {
         pool
     }
 
-    /// Whether the pool has these endpoints and this spread.
-    pub(crate) fn is(&self, endpoints: &state::Pool, spread: Spread) -> bool {
-        self.spread == spread
+    /// Whether the pool has these endpoints and this algorithm.
+    pub(crate) fn is(&self, endpoints: &state::Pool, lb_algorithm: LbAlgorithm) -> bool {
+        self.lb_algorithm == lb_algorithm
             && (Arc::ptr_eq(&self.endpoints, endpoints) || self.endpoints == *endpoints)
     }
 
@@ -285,16 +285,17 @@ impl Pool {
         others.clone().find(|&i| is_left(i)).or_else(|| others.find(|&i| is_untried(i)))
     }
 
-    /// Returns the endpoint with the fewest connections for its weight, as the spread counts.
+    /// Returns the endpoint with the fewest connections for its weight, as the algorithm counts.
     fn fewest(&self, start: usize, is_allowed: &impl Fn(usize) -> bool) -> Option<usize> {
         let start = start % self.seats.len();
-        let new = u64::from(self.spread != Spread::LeastConnections);
+        let new = u64::from(self.lb_algorithm != LbAlgorithm::LeastConnections);
         // Until an endpoint is found, and only then, there are no connections that could be fewer.
         let mut best: Option<(usize, u64, u64)> = None;
         for i in (start..self.seats.len()).chain(0..start) {
             let connections = u64::from(self.seats[i].member.connections());
             let weight = u64::from(self.endpoints[i].weight);
-            let is_idle = connections == 0 && self.spread != Spread::ShortestExpectedDelay;
+            let is_idle =
+                connections == 0 && self.lb_algorithm != LbAlgorithm::ShortestExpectedDelay;
             let count = connections + new;
             let is_less =
                 |&(_, least, of)| u128::from(count * of).cmp(&u128::from(least * weight)) == Less;
@@ -316,7 +317,7 @@ impl Pool {
     ) -> Option<(SocketAddr, Connection)> {
         let connect = |i: usize| {
             let endpoint = self.endpoints[i];
-            let is_limited = self.spread == Spread::WeightedOverflow;
+            let is_limited = self.lb_algorithm == LbAlgorithm::WeightedOverflow;
             let most = if is_limited { endpoint.weight } else { u32::MAX };
             Some((endpoint.address, self.seats[i].member.connect(most)?))
         };

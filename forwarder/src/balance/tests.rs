@@ -1,4 +1,4 @@
-//! Whom each spread chooses.
+//! Whom each algorithm chooses.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 
 use proptest::prelude::*;
 use switchyard_core::{
-    model::Spread,
+    model::LbAlgorithm,
     state::{self, Endpoint},
     testing::proptest_config,
 };
@@ -17,17 +17,17 @@ use switchyard_core::{
 use super::*;
 use crate::port::Ends;
 
-const SPREADS: [Spread; 10] = [
-    Spread::Random,
-    Spread::RoundRobin,
-    Spread::SourceHash,
-    Spread::Maglev,
-    Spread::LeastConnections,
-    Spread::ShortestExpectedDelay,
-    Spread::NeverQueue,
-    Spread::DestinationHash,
-    Spread::WeightedFailover,
-    Spread::WeightedOverflow,
+const LB_ALGORITHMS: [LbAlgorithm; 10] = [
+    LbAlgorithm::Random,
+    LbAlgorithm::RoundRobin,
+    LbAlgorithm::SourceHash,
+    LbAlgorithm::Maglev,
+    LbAlgorithm::LeastConnections,
+    LbAlgorithm::ShortestExpectedDelay,
+    LbAlgorithm::NeverQueue,
+    LbAlgorithm::DestinationHash,
+    LbAlgorithm::WeightedFailover,
+    LbAlgorithm::WeightedOverflow,
 ];
 
 fn address(i: usize) -> SocketAddr {
@@ -48,9 +48,9 @@ fn members(endpoints: &state::Pool) -> HashMap<SocketAddr, Arc<Member>> {
     endpoints.iter().map(|e| (e.address, Member::new())).collect()
 }
 
-fn pool(weights: &[u32], spread: Spread) -> Pool {
+fn pool(weights: &[u32], lb_algorithm: LbAlgorithm) -> Pool {
     let endpoints = endpoints(weights);
-    Pool::new(&endpoints, spread, &members(&endpoints), None)
+    Pool::new(&endpoints, lb_algorithm, &members(&endpoints), None)
 }
 
 fn client(i: u32) -> Ends {
@@ -77,26 +77,26 @@ fn shares(pool: &Pool, weights: &[u32], clients: u32, keep: bool) -> Vec<u32> {
 
 #[test]
 fn connections_are_shared_out_by_weight() {
-    for spread in SPREADS {
-        if matches!(spread, Spread::WeightedFailover | Spread::WeightedOverflow) {
+    for lb_algorithm in LB_ALGORITHMS {
+        if matches!(lb_algorithm, LbAlgorithm::WeightedFailover | LbAlgorithm::WeightedOverflow) {
             continue;
         }
         for weights in [[1, 1, 1, 1], [1, 2, 3, 4], [100, 1, 1, 100]] {
             let total = 20_000;
-            let shares = shares(&pool(&weights, spread), &weights, total, true);
+            let shares = shares(&pool(&weights, lb_algorithm), &weights, total, true);
             let sum: u32 = weights.iter().sum();
             for (weight, share) in weights.into_iter().zip(&shares) {
                 let wanted = f64::from(total * weight) / f64::from(sum);
                 // Hashes have few clients' addresses; the others are exact, or nearly.
-                let slack = match spread {
-                    Spread::SourceHash => 0.3 * wanted + 200.0,
-                    Spread::Random | Spread::Maglev | Spread::DestinationHash => {
+                let slack = match lb_algorithm {
+                    LbAlgorithm::SourceHash => 0.3 * wanted + 200.0,
+                    LbAlgorithm::Random | LbAlgorithm::Maglev | LbAlgorithm::DestinationHash => {
                         6.0 * wanted.sqrt() + 60.0
                     }
                     _ => 3.0,
                 };
                 let off = (f64::from(*share) - wanted).abs();
-                assert!(off <= slack, "{spread}: {shares:?} for {weights:?}");
+                assert!(off <= slack, "{lb_algorithm}: {shares:?} for {weights:?}");
             }
         }
     }
@@ -105,7 +105,7 @@ fn connections_are_shared_out_by_weight() {
 #[test]
 fn turns_come_without_bursts() {
     let weights = [5, 1, 1];
-    let pool = pool(&weights, Spread::RoundRobin);
+    let pool = pool(&weights, LbAlgorithm::RoundRobin);
     let heavy = |_| pool.choose(client(0), &[], Instant::now()).unwrap().0 == address(0);
     let turns: Vec<bool> = (0..70).map(heavy).collect();
     let light = turns.split(|heavy| *heavy).map(<[bool]>::len);
@@ -127,14 +127,14 @@ fn the_order_of_turns_survives_changes() {
     let members = members(&all);
     let mut first = Vec::new();
     for _ in 0..50 {
-        let before = Pool::new(&all, Spread::RoundRobin, &members, None);
+        let before = Pool::new(&all, LbAlgorithm::RoundRobin, &members, None);
         let last = next(&before, 3)[2];
         first.push(last);
         let at = all.iter().position(|e| e.address == last).unwrap();
         let following = all[(at + 1) % 5].address;
         let gone = all[(at + 3) % 5].address;
         let rest: state::Pool = all.iter().copied().filter(|e| e.address != gone).collect();
-        let after = Pool::new(&rest, Spread::RoundRobin, &members, Some(&before));
+        let after = Pool::new(&rest, LbAlgorithm::RoundRobin, &members, Some(&before));
         let turns = next(&after, 4);
         assert_eq!(turns[0], following);
         assert_eq!(turns[3], last, "all others had their turns first: {turns:?}");
@@ -148,14 +148,14 @@ fn the_times_of_weighted_turns_survive_changes() {
     let weights = [10, 1, 1];
     let all = endpoints(&weights);
     let members = members(&all);
-    let mut pool = Pool::new(&all, Spread::RoundRobin, &members, None);
+    let mut pool = Pool::new(&all, LbAlgorithm::RoundRobin, &members, None);
     let mut counts: HashMap<SocketAddr, usize> = HashMap::new();
     // As many changes as turns: if each began anew, the shares would be random.
     for round in 0..1200 {
         *counts.entry(next(&pool, 1)[0]).or_default() += 1;
         let mut changed = all.to_vec();
         changed.truncate(if round % 2 == 0 { 2 } else { 3 });
-        pool = Pool::new(&changed.into(), Spread::RoundRobin, &members, Some(&pool));
+        pool = Pool::new(&changed.into(), LbAlgorithm::RoundRobin, &members, Some(&pool));
     }
     let heavy = counts[&address(0)];
     assert!((1000..=1095).contains(&heavy), "{counts:?}");
@@ -163,15 +163,16 @@ fn the_times_of_weighted_turns_survive_changes() {
 
 #[test]
 fn nodes_choose_alike_by_hashes() {
-    for spread in [Spread::SourceHash, Spread::Maglev, Spread::DestinationHash] {
-        let [one, other] = [(); 2].map(|()| pool(&[1, 2, 3, 4, 5], spread));
+    for lb_algorithm in [LbAlgorithm::SourceHash, LbAlgorithm::Maglev, LbAlgorithm::DestinationHash]
+    {
+        let [one, other] = [(); 2].map(|()| pool(&[1, 2, 3, 4, 5], lb_algorithm));
         for i in 0..1000 {
             let [a, b] =
                 [&one, &other].map(|p| p.choose(client(i), &[], Instant::now()).unwrap().0);
-            assert_eq!(a, b, "{spread}");
+            assert_eq!(a, b, "{lb_algorithm}");
             let [a, b] =
                 [&one, &other].map(|p| p.choose(client(i), &[a], Instant::now()).unwrap().0);
-            assert_eq!(a, b, "{spread}, the second try");
+            assert_eq!(a, b, "{lb_algorithm}, the second try");
         }
     }
 }
@@ -180,22 +181,23 @@ fn nodes_choose_alike_by_hashes() {
 fn few_clients_move_when_an_endpoint_goes() {
     let all = endpoints(&[1; 10]);
     let members = members(&all);
-    for spread in [Spread::SourceHash, Spread::Maglev, Spread::DestinationHash] {
-        let before = Pool::new(&all, spread, &members, None);
+    for lb_algorithm in [LbAlgorithm::SourceHash, LbAlgorithm::Maglev, LbAlgorithm::DestinationHash]
+    {
+        let before = Pool::new(&all, lb_algorithm, &members, None);
         let rest: state::Pool = all.iter().copied().skip(1).collect();
-        let after = Pool::new(&rest, spread, &members, Some(&before));
+        let after = Pool::new(&rest, lb_algorithm, &members, Some(&before));
         let chosen =
             |pool: &Pool, i: u32| pool.choose(client(i * 50), &[], Instant::now()).unwrap().0;
         let moved = (0..1000)
             .filter(|&i| chosen(&before, i) != address(0))
             .filter(|&i| chosen(&before, i) != chosen(&after, i));
-        assert!(moved.count() < 60, "{spread}");
+        assert!(moved.count() < 60, "{lb_algorithm}");
     }
 }
 
 #[test]
 fn weights_order_failover() {
-    let pool = pool(&[1, 5, 3], Spread::WeightedFailover);
+    let pool = pool(&[1, 5, 3], LbAlgorithm::WeightedFailover);
     let choose = |tried: &[SocketAddr]| {
         pool.choose(client(0), tried, Instant::now()).map(|(chosen, _)| chosen)
     };
@@ -207,7 +209,7 @@ fn weights_order_failover() {
 
 #[test]
 fn overflow_fills_endpoints_up_to_their_weights() {
-    let pool = pool(&[1, 3, 2], Spread::WeightedOverflow);
+    let pool = pool(&[1, 3, 2], LbAlgorithm::WeightedOverflow);
     let mut held: Vec<_> =
         (0..7).filter_map(|i| pool.choose(client(i), &[], Instant::now())).collect();
     let chosen: Vec<SocketAddr> = held.iter().map(|(chosen, _)| *chosen).collect();
@@ -218,26 +220,26 @@ fn overflow_fills_endpoints_up_to_their_weights() {
 }
 
 #[test]
-fn connections_are_counted_as_the_spreads_say() {
-    let hold = |spread, weights: &[u32], counts: [usize; 2]| {
+fn connections_are_counted_as_the_algorithms_say() {
+    let hold = |lb_algorithm, weights: &[u32], counts: [usize; 2]| {
         let endpoints = endpoints(weights);
         let members = members(&endpoints);
         let held: Vec<_> = (0..2)
             .flat_map(|i| (0..counts[i]).map(move |_| i))
             .map(|i| members[&address(i)].connect(u32::MAX))
             .collect();
-        let pool = Pool::new(&endpoints, spread, &members, None);
+        let pool = Pool::new(&endpoints, lb_algorithm, &members, None);
         let chosen: Vec<_> =
             (0..10).map(|_| pool.choose(client(0), &[], Instant::now()).unwrap().0).collect();
         drop(held);
-        assert!(chosen.iter().all(|c| *c == chosen[0]), "{spread}: {chosen:?}");
+        assert!(chosen.iter().all(|c| *c == chosen[0]), "{lb_algorithm}: {chosen:?}");
         chosen[0]
     };
-    assert_eq!(hold(Spread::LeastConnections, &[1, 3], [1, 2]), address(1));
-    assert_eq!(hold(Spread::LeastConnections, &[1, 3], [0, 1]), address(0));
-    assert_eq!(hold(Spread::ShortestExpectedDelay, &[1, 3], [0, 1]), address(1));
-    assert_eq!(hold(Spread::NeverQueue, &[1, 3], [0, 1]), address(0));
-    assert_eq!(hold(Spread::NeverQueue, &[1, 3], [1, 2]), address(1));
+    assert_eq!(hold(LbAlgorithm::LeastConnections, &[1, 3], [1, 2]), address(1));
+    assert_eq!(hold(LbAlgorithm::LeastConnections, &[1, 3], [0, 1]), address(0));
+    assert_eq!(hold(LbAlgorithm::ShortestExpectedDelay, &[1, 3], [0, 1]), address(1));
+    assert_eq!(hold(LbAlgorithm::NeverQueue, &[1, 3], [0, 1]), address(0));
+    assert_eq!(hold(LbAlgorithm::NeverQueue, &[1, 3], [1, 2]), address(1));
 }
 
 /// What happens to an endpoint.
@@ -268,13 +270,13 @@ proptest! {
     /// tried, and none that was tried, or is in no pool.
     #[test]
     fn choices_hold_under_random_failures(
-        spread in prop::sample::select(&SPREADS[..9]),
+        lb_algorithm in prop::sample::select(&LB_ALGORITHMS[..9]),
         weights in prop::collection::vec(1..50u32, 1..20),
         events in prop::collection::vec(event(), 1..100),
     ) {
         let all = endpoints(&weights);
         let members = members(&all);
-        let mut pool = Pool::new(&all, spread, &members, None);
+        let mut pool = Pool::new(&all, lb_algorithm, &members, None);
         let mut now = Instant::now();
         for event in events {
             match event {
@@ -289,7 +291,7 @@ proptest! {
                     }
                 }
                 Event::Passes(millis) => now += Duration::from_millis(millis),
-                Event::Changes => pool = Pool::new(&all, spread, &members, Some(&pool)),
+                Event::Changes => pool = Pool::new(&all, lb_algorithm, &members, Some(&pool)),
                 Event::Chooses { client: i, tried } => {
                     let tried: Vec<SocketAddr> = tried.into_iter().map(address).collect();
                     let left_out = pool.left_out();
@@ -314,9 +316,9 @@ proptest! {
     /// With some endpoints left out, the others have the connections in proportion to their weights.
     #[test]
     fn the_rest_share_in_proportion(weights in prop::collection::vec(1..20u32, 4..8)) {
-        for spread in [Spread::Random, Spread::RoundRobin] {
+        for lb_algorithm in [LbAlgorithm::Random, LbAlgorithm::RoundRobin] {
             let endpoints = endpoints(&weights);
-            let down = Pool::new(&endpoints, spread, &{
+            let down = Pool::new(&endpoints, lb_algorithm, &{
                 let members = members(&endpoints);
                 let now = Instant::now() + Duration::from_secs(3600);
                 members[&address(0)].failed(now);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortName, Spread},
+    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortName},
     state::Endpoint,
 };
 
@@ -23,7 +23,11 @@ fn pool(last: &[u8]) -> switchyard_core::state::Pool {
     last.iter().map(endpoint).collect()
 }
 
-fn resolved(spread: Spread, affinity: Option<u64>, cluster: &[u8]) -> Arc<ResolvedServicePort> {
+fn resolved(
+    lb_algorithm: LbAlgorithm,
+    affinity: Option<u64>,
+    cluster: &[u8],
+) -> Arc<ResolvedServicePort> {
     let name = ServicePortName {
         service: ServiceName::new("default", "web"),
         port: "http".into(),
@@ -36,7 +40,7 @@ fn resolved(spread: Spread, affinity: Option<u64>, cluster: &[u8]) -> Arc<Resolv
         local: pool(&cluster[..1]),
         draining: pool(&[]),
         affinity: affinity.map(Duration::from_secs),
-        spread,
+        lb_algorithm,
         proxy_protocol: None,
     })
 }
@@ -47,7 +51,7 @@ fn choose(port: &Port, client: u8, at: Instant) -> SocketAddr {
 
 #[test]
 fn a_client_stays_with_its_endpoint() {
-    let port = Port::new(&resolved(Spread::RoundRobin, Some(100), &[1, 2, 3]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
     let start = Instant::now();
     let after = |seconds| start + Duration::from_secs(seconds);
     let first = choose(&port, 1, start);
@@ -61,14 +65,14 @@ fn a_client_stays_with_its_endpoint() {
 
 #[test]
 fn affinity_holds_across_pools_and_changes() {
-    let port = Port::new(&resolved(Spread::RoundRobin, Some(100), &[1, 2, 3]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
     let now = Instant::now();
     let local = port.choose_at(now, PoolKind::Local, ends(1), &[]).unwrap().address;
     assert_eq!(local, address(1));
     assert!((0..5).all(|_| choose(&port, 1, now) == local), "whichever pool");
-    port.update(&resolved(Spread::RoundRobin, Some(100), &[1, 4, 5]));
+    port.update(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 4, 5]));
     assert!((0..5).all(|_| choose(&port, 1, now) == local), "whatever changes besides");
-    port.update(&resolved(Spread::RoundRobin, Some(100), &[4, 5]));
+    port.update(&resolved(LbAlgorithm::RoundRobin, Some(100), &[4, 5]));
     assert_ne!(choose(&port, 1, now), local);
 
     // An endpoint that is not in the pool asked for is not used.
@@ -79,21 +83,21 @@ fn affinity_holds_across_pools_and_changes() {
 
 #[test]
 fn affinity_ends_with_the_endpoint_and_with_the_setting() {
-    let port = Port::new(&resolved(Spread::WeightedFailover, Some(100), &[1, 2]));
+    let port = Port::new(&resolved(LbAlgorithm::WeightedFailover, Some(100), &[1, 2]));
     let now = Instant::now();
     assert_eq!(choose(&port, 1, now), address(1));
-    port.update(&resolved(Spread::WeightedFailover, Some(100), &[2, 3]));
-    port.update(&resolved(Spread::WeightedFailover, Some(100), &[1, 2, 3]));
+    port.update(&resolved(LbAlgorithm::WeightedFailover, Some(100), &[2, 3]));
+    port.update(&resolved(LbAlgorithm::WeightedFailover, Some(100), &[1, 2, 3]));
     assert!(port.affinity().endpoint(ends(1).client.ip(), Duration::MAX, now).is_none());
 
     choose(&port, 1, now);
-    port.update(&resolved(Spread::WeightedFailover, None, &[1, 2]));
+    port.update(&resolved(LbAlgorithm::WeightedFailover, None, &[1, 2]));
     assert!(port.affinity().endpoint(ends(1).client.ip(), Duration::MAX, now).is_none());
 }
 
 #[test]
 fn a_failure_moves_the_client_for_good() {
-    let port = Port::new(&resolved(Spread::RoundRobin, Some(100), &[1, 2, 3]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
     let now = Instant::now();
     let first = choose(&port, 1, now);
     port.failed_at(now, first, ends(1).client.ip());
@@ -106,7 +110,7 @@ fn a_failure_moves_the_client_for_good() {
 
 #[test]
 fn affinity_does_not_send_clients_to_an_endpoint_that_is_left_out() {
-    let port = Port::new(&resolved(Spread::RoundRobin, Some(100), &[1, 2, 3]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
     let now = Instant::now();
     let first = choose(&port, 1, now);
     for other in [7, 8] {
@@ -117,14 +121,14 @@ fn affinity_does_not_send_clients_to_an_endpoint_that_is_left_out() {
 
 #[test]
 fn endpoints_that_fail_are_left_out_of_both_pools_until_they_answer() {
-    let port = Port::new(&resolved(Spread::RoundRobin, None, &[1, 2, 3, 4]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2, 3, 4]));
     let now = Instant::now();
     for _ in 0..2 {
         port.failed_at(now, address(1), ends(1).client.ip());
     }
     let is_used = |at| (0..20).any(|_| choose(&port, 1, at) == address(1));
     assert!(!is_used(now));
-    port.update(&resolved(Spread::Random, None, &[1, 2, 3, 4, 5]));
+    port.update(&resolved(LbAlgorithm::Random, None, &[1, 2, 3, 4, 5]));
     assert!(!is_used(now), "a change of the pool says nothing of its endpoints");
     let local = port.choose_at(now, PoolKind::Local, ends(1), &[]);
     assert_eq!(local.unwrap().address, address(1), "a pool of one");
@@ -137,18 +141,18 @@ fn endpoints_that_fail_are_left_out_of_both_pools_until_they_answer() {
     for _ in 0..2 {
         port.failed_at(now, address(1), ends(1).client.ip());
     }
-    port.update(&resolved(Spread::RoundRobin, None, &[2, 3, 4, 5]));
-    port.update(&resolved(Spread::RoundRobin, None, &[1, 2, 3, 4, 5]));
+    port.update(&resolved(LbAlgorithm::RoundRobin, None, &[2, 3, 4, 5]));
+    port.update(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2, 3, 4, 5]));
     assert!(is_used(now), "another endpoint may have the address");
 }
 
 #[test]
 fn connections_of_an_endpoint_that_comes_back_count() {
-    let port = Port::new(&resolved(Spread::LeastConnections, None, &[1]));
+    let port = Port::new(&resolved(LbAlgorithm::LeastConnections, None, &[1]));
     let now = Instant::now();
     let held = port.choose_at(now, PoolKind::Cluster, ends(1), &[]);
-    port.update(&resolved(Spread::LeastConnections, None, &[2]));
-    port.update(&resolved(Spread::LeastConnections, None, &[1, 2]));
+    port.update(&resolved(LbAlgorithm::LeastConnections, None, &[2]));
+    port.update(&resolved(LbAlgorithm::LeastConnections, None, &[1, 2]));
     assert!((0..10).all(|_| choose(&port, 1, now) == address(2)));
     drop(held);
     assert!((0..10).any(|_| choose(&port, 1, now) == address(1)));
@@ -156,23 +160,23 @@ fn connections_of_an_endpoint_that_comes_back_count() {
 
 #[test]
 fn an_endpoint_that_comes_back_while_it_has_connections_is_used_at_once() {
-    let port = Port::new(&resolved(Spread::RoundRobin, None, &[1, 2]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2]));
     let now = Instant::now();
     let _held = [(); 2].map(|()| port.choose_at(now, PoolKind::Cluster, ends(1), &[]));
     for _ in 0..2 {
         port.failed_at(now, address(1), ends(1).client.ip());
     }
-    port.update(&resolved(Spread::RoundRobin, None, &[2]));
-    port.update(&resolved(Spread::RoundRobin, None, &[1, 2]));
+    port.update(&resolved(LbAlgorithm::RoundRobin, None, &[2]));
+    port.update(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2]));
     assert!((0..4).any(|_| choose(&port, 1, now) == address(1)), "it may be another endpoint");
 }
 
 #[test]
 fn each_change_is_announced() {
-    let port = Port::new(&resolved(Spread::Random, None, &[1]));
+    let port = Port::new(&resolved(LbAlgorithm::Random, None, &[1]));
     let changes = port.changes();
     assert!(!changes.has_changed().unwrap());
-    port.update(&resolved(Spread::Random, None, &[2]));
+    port.update(&resolved(LbAlgorithm::Random, None, &[2]));
     assert!(changes.has_changed().unwrap());
     assert!(port.serves(address(2)) && !port.serves(address(1)));
 }

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use socket2::SockRef;
-use switchyard_core::{error::Chain, model::Protocol, state::PoolKind};
+use switchyard_core::{error::ErrorChain, model::Protocol, state::PoolKind};
 use tokio::{
     net::{TcpSocket, TcpStream},
     time::{sleep, timeout},
@@ -50,7 +50,7 @@ pub(super) async fn connect(
             }
             Err(error) => {
                 tracing::debug!(
-                    service = %port.id().name, endpoint = %address, err = %Chain(&error),
+                    service = %port.id().name, endpoint = %address, err = %ErrorChain(&error),
                     "Cannot connect to an endpoint"
                 );
                 if shared.platform.is_exhausted(&error) {
@@ -91,7 +91,7 @@ mod tests {
 
     use socket2::Socket;
     use switchyard_core::{
-        model::{IpFamily, ServiceName, ServicePortId, ServicePortName, Spread},
+        model::{IpFamily, LbAlgorithm, ServiceName, ServicePortId, ServicePortName},
         state::{Endpoint, ResolvedServicePort},
     };
     use tokio::runtime::{Builder, Runtime};
@@ -134,7 +134,7 @@ mod tests {
             local: [].into(),
             draining: [].into(),
             affinity: Some(Duration::from_secs(100)),
-            spread: Spread::RoundRobin,
+            lb_algorithm: LbAlgorithm::RoundRobin,
             proxy_protocol: None,
         }))
     }

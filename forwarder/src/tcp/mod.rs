@@ -8,7 +8,7 @@ mod header;
 use std::{io, sync::Arc, time::Duration};
 
 use socket2::{SockRef, TcpKeepalive};
-use switchyard_core::{error::Chain, model::Protocol};
+use switchyard_core::{error::ErrorChain, model::Protocol};
 use tokio::{
     net::{TcpListener, TcpStream},
     time::sleep,
@@ -30,7 +30,7 @@ pub(crate) async fn serve(open: Arc<Open>, socket: TcpListener) {
                 if warned.is_due() {
                     let port = Arc::clone(&open.now().port);
                     tracing::warn!(
-                        service = %port.id().name, address = %open.address, err = %Chain(&error),
+                        service = %port.id().name, address = %open.address, err = %ErrorChain(&error),
                         "Cannot accept connections now, which wait meanwhile"
                     );
                 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::flow::{Context, Failure, Flow, NoLeg};
@@ -176,7 +176,7 @@ impl Flows {
             && self.warned.is_due()
         {
             tracing::warn!(
-                service = %port.id().name, err = %Chain(error),
+                service = %port.id().name, err = %ErrorChain(error),
                 "Cannot make a socket for a flow, whose datagrams are dropped"
             );
         }

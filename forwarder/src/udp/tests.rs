@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use switchyard_core::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
-    state::{Endpoint, Masquerade, PoolKind, ResolvedServicePort, Route},
+    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
+    state::{Action, Endpoint, Masquerade, PoolKind, ResolvedServicePort},
 };
 use test_netns::wait::{PATIENCE, scaled};
 use tokio::{runtime::Builder, time::timeout};
@@ -32,11 +32,11 @@ pub(super) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
         local: Arc::new([]),
         draining: Arc::new([]),
         affinity: None,
-        spread: Spread::RoundRobin,
+        lb_algorithm: LbAlgorithm::RoundRobin,
         proxy_protocol: None,
     };
-    let route = Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
-    let listener = Listener { port: id, address, route, allowed_sources: None };
+    let action = Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
+    let listener = Listener { port: id, address, action, allowed_sources: None };
     Serving { port: Arc::new(Port::new(&Arc::new(resolved))), listener }
 }
 

@@ -10,13 +10,14 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use switchyard_core::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
-    state::{Endpoint, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
+    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
+    state::{Action, Endpoint, Masquerade, Pool, PoolKind, ResolvedServicePort},
 };
 use switchyard_forwarder::{Forwarder, ForwarderConfig, Listener};
 pub use test_netns::wait::{PATIENCE, until};
 
-pub const CLUSTER: Route = Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
+pub const CLUSTER: Action =
+    Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
 
 /// Starts a forwarder with two threads, whose configuration can be changed first.
 pub fn forwarder(change: impl FnOnce(&mut ForwarderConfig)) -> Forwarder {
@@ -52,7 +53,7 @@ pub fn service(id: &ServicePortId, endpoints: &[SocketAddr]) -> ResolvedServiceP
         local: pool(&[]),
         draining: pool(&[]),
         affinity: None,
-        spread: Spread::RoundRobin,
+        lb_algorithm: LbAlgorithm::RoundRobin,
         proxy_protocol: None,
     }
 }
@@ -62,7 +63,7 @@ pub fn listener(id: &ServicePortId) -> Listener {
     Listener {
         port: id.clone(),
         address: "127.0.0.1:0".parse().unwrap(),
-        route: CLUSTER,
+        action: CLUSTER,
         allowed_sources: None,
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use switchyard_core::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
+    model::{IpFamily, LbAlgorithm, Protocol, ServiceName, ServicePortId, ServicePortName},
     state::{Endpoint, Pool, ResolvedServicePort},
 };
 use switchyard_netlink::{Socket, Writer};
@@ -37,7 +37,7 @@ pub(crate) fn resolved(name: &str, endpoints: &[&str]) -> Arc<ResolvedServicePor
         local: Pool::default(),
         draining: Pool::default(),
         affinity: None,
-        spread: Spread::default(),
+        lb_algorithm: LbAlgorithm::default(),
     })
 }
 

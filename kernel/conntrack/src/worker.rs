@@ -2,7 +2,7 @@
 
 use std::{error::Error, mem, time::Instant};
 
-use switchyard_core::{error::Chain, model::IpFamily};
+use switchyard_core::{error::ErrorChain, model::IpFamily};
 
 use crate::{
     Group, Report,
@@ -52,7 +52,7 @@ fn attempt<E: Error + 'static>(
                 tracing::warn!(
                     ipFamily = family.as_str(),
                     protocol = group.protocol.as_str(),
-                    err = %Chain(&error),
+                    err = %ErrorChain(&error),
                     "Failed to remove stale conntrack entries; it will be repeated"
                 );
                 Some(jobs)

@@ -1,16 +1,16 @@
-//! The words of the model: address families, protocols, names, addresses and spreads.
+//! The words of the model: address families, protocols, names, addresses and algorithms.
 
 mod address;
 mod family;
+mod lb_algorithm;
 mod names;
 mod proxy_protocol;
-mod spread;
 
 pub(crate) use self::address::aggregated;
 pub use self::{
     address::{AddressError, parse_cidr, parse_ip},
     family::{IpFamily, PerFamily},
+    lb_algorithm::LbAlgorithm,
     names::{Protocol, ServiceName, ServicePortId, ServicePortName},
     proxy_protocol::ProxyProtocol,
-    spread::Spread,
 };

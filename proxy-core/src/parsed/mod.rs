@@ -5,6 +5,7 @@
 //! and the `resolve` module decides what becomes of it.
 
 pub(crate) mod endpoint;
+pub(crate) mod lb_algorithm;
 mod names;
 pub(crate) mod node;
 pub(crate) mod problem;
@@ -12,6 +13,5 @@ pub(crate) mod proxy_protocol;
 pub(crate) mod service;
 pub(crate) mod slice;
 pub(crate) mod slow_start;
-pub(crate) mod spread;
 mod values;
 mod weights;

@@ -5,10 +5,10 @@ use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 use ipnet::IpNet;
 
 use super::{
+    lb_algorithm::{self, AskedAlgorithm},
     names,
     problem::Problems,
     proxy_protocol, slow_start,
-    spread::{self, AskedSpread},
     values::{clip, is_never_shared, is_special, port_number},
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(crate) struct Service {
     pub(crate) ports: Vec<ServicePort>,
     pub(crate) affinity: Option<Duration>,
     /// What the Service asks for; `None` for the node's default.
-    pub(crate) spread: Option<AskedSpread>,
+    pub(crate) lb_algorithm: Option<AskedAlgorithm>,
     /// In which time a new endpoint reaches its full share; `None` for at once.
     pub(crate) slow_start: Option<Duration>,
     /// How endpoints are sent the client's address, by a backend that ends connections.
@@ -120,7 +120,7 @@ impl Service {
             addresses,
             ports: parse_ports(&spec.ports, problems),
             affinity: parse_affinity(spec, problems),
-            spread: spread::parse(&object.metadata, problems),
+            lb_algorithm: lb_algorithm::parse(&object.metadata, problems),
             slow_start: slow_start::parse(&object.metadata, problems),
             proxy_protocol: proxy_protocol::parse(&object.metadata, problems),
             external_local,

@@ -75,15 +75,15 @@ pub trait Backend: Send + Sync {
 }
 
 /// Returns the backends whose rules disturb or double the rules of the backend with this mode.
-pub fn predecessors(backends: &[Arc<dyn Backend>], mode: Mode) -> Vec<Arc<dyn Backend>> {
+pub fn conflicting(backends: &[Arc<dyn Backend>], mode: Mode) -> Vec<Arc<dyn Backend>> {
     let conflicts = |a: &dyn Backend, b: Mode| a.conflicts_with().contains(&b);
     let own = backends.iter().find(|backend| backend.mode() == mode);
-    let is_predecessor = |other: &&Arc<dyn Backend>| {
+    let is_conflicting = |other: &&Arc<dyn Backend>| {
         other.mode() != mode
             && (conflicts(&***other, mode)
                 || own.is_some_and(|own| conflicts(&**own, other.mode())))
     };
-    backends.iter().filter(is_predecessor).cloned().collect()
+    backends.iter().filter(is_conflicting).cloned().collect()
 }
 
 /// Removes what any of these backends programs, for callers that do not know which backend ran here.

@@ -2,14 +2,14 @@
 
 use std::error::Error;
 
-use super::{Mode, Skipped};
+use super::{DegradedPort, Mode};
 use crate::model::{IpFamily, PerFamily};
 
 /// The parts of a state that the kernel or a tool refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedParts {
     /// Service ports, and why they are refused.
-    pub ports: Vec<Skipped>,
+    pub ports: Vec<DegradedPort>,
     /// Why nothing of a family can be programmed.
     pub families: PerFamily<Option<String>>,
 }

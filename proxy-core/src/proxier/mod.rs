@@ -1,8 +1,8 @@
 //! The interface of backends: a [`Backend`] can be probed, opened and cleaned up after; an open backend
 //! is a [`Proxier`], which syncs; its [`Monitor`] reports changes by other programs.
 
-mod abilities;
 mod backend;
+mod capabilities;
 mod error;
 mod mode;
 mod report;
@@ -10,11 +10,11 @@ mod report;
 use async_trait::async_trait;
 
 pub use self::{
-    abilities::Abilities,
-    backend::{Backend, Support, Unusable, clean_up, predecessors},
+    backend::{Backend, Support, Unusable, clean_up, conflicting},
+    capabilities::Capabilities,
     error::{ProxierError, RefusedAttempt, RefusedParts},
     mode::Mode,
-    report::{Drift, RuleCount, Skipped, SyncReport},
+    report::{DegradedPort, Drift, RuleCount, SyncReport},
 };
 use crate::transition::Transition;
 
@@ -28,10 +28,10 @@ pub trait Proxier: Send {
     /// The mode that selects the backend.
     fn mode(&self) -> Mode;
 
-    /// What the backend can program: spreads, weights, and node ports on any local address. An engine
+    /// What the backend can program: algorithms, weights, and node ports on any local address. An engine
     /// asks once, before the first sync; the states that it shows ask for nothing else.
-    fn abilities(&self) -> Abilities {
-        Abilities::PARITY
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::KUBE_PROXY
     }
 
     /// Makes the kernel hold [`change.after()`](Transition::after). May block its thread for as
@@ -40,17 +40,17 @@ pub trait Proxier: Send {
     ///
     /// A sync may be several transactions, each of them atomic, and every state between them serves
     /// traffic. The transition is empty only if the backend asked to be revisited
-    /// ([`SyncReport::revisit_after`]).
+    /// ([`SyncReport::requeue_after`]).
     ///
     /// # Errors
     /// If the kernel or a tool refuses. The kernel may then hold a part of the change; the next
-    /// call has a transition that covers this one, with [`Transition::compare`] set. A backend that knows which
+    /// call has a transition that covers this one, with [`Transition::is_resync`] set. A backend that knows which
     /// Service ports, or which family, are refused names them ([`ProxierError::of_parts`]), so that all else
     /// is programmed.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError>;
 
     /// Removes everything that this backend programs, whichever program programmed it. Needs no cluster; a
-    /// second call finds nothing to remove. A later sync has [`Transition::compare`] set.
+    /// second call finds nothing to remove. A later sync has [`Transition::is_resync`] set.
     ///
     /// # Errors
     /// If something is left.
@@ -70,8 +70,8 @@ impl Proxier for Box<dyn Proxier> {
         (**self).mode()
     }
 
-    fn abilities(&self) -> Abilities {
-        (**self).abilities()
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -96,12 +96,12 @@ pub trait Monitor: Send {
     ///
     /// # Errors
     /// If nothing can be watched any longer. The monitor is then dropped.
-    async fn disturbed(&mut self) -> Result<Disturbance, ProxierError>;
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError>;
 }
 
 /// A report of a [`Monitor`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Disturbance {
+pub enum ExternalChange {
     /// Another program has changed what the backend programs.
     Changed {
         /// The program, if the kernel names it.

@@ -50,7 +50,7 @@ pub struct SyncReport {
     /// Time spent waiting until another program released a lock; part of `commit`.
     pub waited: Duration,
     /// Service ports that this backend cannot program as configured. Everything else was programmed.
-    pub skipped: Vec<Skipped>,
+    pub degraded: Vec<DegradedPort>,
     /// Whether leftovers of earlier syncs could not be removed. Leftovers do no harm, and the next
     /// sync tries again.
     pub cleanup_failed: bool,
@@ -65,12 +65,12 @@ pub struct SyncReport {
     /// The time after which the backend has something to do although nothing may have changed by then,
     /// such as to remove endpoints whose connections have ended. The next sync comes by then, with
     /// whatever [`Transition`](crate::transition::Transition) there is, possibly an empty one. Each report replaces the one before.
-    pub revisit_after: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// A Service port that a backend serves otherwise than configured, or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct DegradedPort {
     /// The Service port's id.
     pub port: ServicePortId,
     /// What differs from the configuration, and what the backend does instead.

@@ -5,11 +5,11 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 
-use super::{Surroundings, pools::Pools};
+use super::{NodeContext, pools::Pools};
 use crate::{
     model::aggregated,
     parsed::service::{Addresses, Service, ServicePort},
-    state::{Frontend, FrontendAddress, Masquerade, PoolKind, Route},
+    state::{Action, Frontend, FrontendAddress, Masquerade, PoolKind},
 };
 
 /// Returns the addresses and ports at which a Service port listens in one family; external IPs only if
@@ -35,16 +35,16 @@ pub(crate) fn frontends(
     port: &ServicePort,
     addresses: &Addresses,
     pools: &Pools,
-    around: &Surroundings,
+    node: &NodeContext,
 ) -> Vec<Frontend> {
-    let internal = internal_route(service, pools, around);
+    let internal = internal_route(service, pools, node);
     let external = external_route(service, pools);
-    let allowed = allowed_sources(addresses, around.node_ip);
-    listeners(port, addresses, around.external_ips)
+    let allowed = allowed_sources(addresses, node.node_ip);
+    listeners(port, addresses, node.external_ips)
         .map(|(at, port)| Frontend {
             at,
             port,
-            route: match at {
+            action: match at {
                 FrontendAddress::ClusterIp(_) => internal,
                 _ => external,
             },
@@ -56,32 +56,32 @@ pub(crate) fn frontends(
         .collect()
 }
 
-fn internal_route(service: &Service, pools: &Pools, around: &Surroundings) -> Route {
+fn internal_route(service: &Service, pools: &Pools, node: &NodeContext) -> Action {
     let (kind, pool) = if service.internal_local {
         (PoolKind::Local, &pools.local)
     } else {
         (PoolKind::Cluster, &pools.cluster)
     };
     match (pool.is_empty(), pools.has_any) {
-        (false, _) => Route::Pool {
+        (false, _) => Action::Pool {
             pool: kind,
-            masquerade: match (around.masquerade_all, around.knows_local_pods) {
+            masquerade: match (node.masquerade_all, node.knows_local_pods) {
                 (true, _) => Masquerade::Always,
                 (false, true) => Masquerade::ExceptLocalPods,
                 (false, false) => Masquerade::Never,
             },
         },
-        (true, true) => Route::Drop,
-        (true, false) => Route::Reject,
+        (true, true) => Action::Drop,
+        (true, false) => Action::Reject,
     }
 }
 
-fn external_route(service: &Service, pools: &Pools) -> Route {
+fn external_route(service: &Service, pools: &Pools) -> Action {
     match (pools.cluster.is_empty(), pools.has_any) {
-        (false, _) if service.external_local => Route::ExternalLocal,
-        (false, _) => Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always },
-        (true, true) => Route::Drop,
-        (true, false) => Route::Reject,
+        (false, _) if service.external_local => Action::ExternalLocal,
+        (false, _) => Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always },
+        (true, true) => Action::Drop,
+        (true, false) => Action::Reject,
     }
 }
 

@@ -2,34 +2,34 @@
 //!
 //! Four questions, a file each: which endpoints may serve a Service port from this node
 //! ([`pools`]), what happens to traffic at each of its frontends ([`frontends`]), how connections
-//! are shared out by a backend that cannot do everything ([`spread`]), and which endpoints do not have their
+//! are shared out by a backend that cannot do everything ([`lb_algorithm`]), and which endpoints do not have their
 //! full shares yet ([`slow_start`]).
 
 pub(crate) mod frontends;
+pub(crate) mod lb_algorithm;
 pub(crate) mod pools;
 pub(crate) mod slow_start;
-pub(crate) mod spread;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use self::{
+    lb_algorithm::UnsupportedFeatures,
     pools::{Pools, Weights},
-    slow_start::Ramps,
-    spread::Shortfall,
+    slow_start::GrowingShares,
 };
 use crate::{
-    model::{IpFamily, PerFamily, Protocol, ServicePortId, ServicePortName, Spread},
+    model::{IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId, ServicePortName},
     parsed::{
         service::{Addresses, Service, ServicePort},
         slice::Slice,
     },
-    proxier::Abilities,
-    state::{Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort, Route},
+    proxier::Capabilities,
+    state::{Action, Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort},
 };
 
 /// What decisions about a Service depend on besides the Service and its endpoints, in one family.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Surroundings {
+pub(crate) struct NodeContext {
     /// This node's zone.
     pub(crate) zone: Option<String>,
     /// This node's address in the family.
@@ -41,16 +41,16 @@ pub(crate) struct Surroundings {
     /// Whether external IPs are programmed.
     pub(crate) external_ips: bool,
     /// How the connections of Services are spread that ask for nothing.
-    pub(crate) spread: Spread,
+    pub(crate) lb_algorithm: LbAlgorithm,
     /// What the backend can program.
-    pub(crate) abilities: Abilities,
+    pub(crate) capabilities: Capabilities,
 }
 
 /// The endpoints of a Service.
 pub(crate) struct Endpoints<'s, I> {
     pub(crate) slices: I,
     /// The endpoints that do not have their full shares yet.
-    pub(crate) ramps: Option<&'s Ramps>,
+    pub(crate) growing: Option<&'s GrowingShares>,
 }
 
 /// The identity of a Service port in a family.
@@ -73,13 +73,13 @@ pub(crate) fn resolve<'s>(
     port: &ServicePort,
     addresses: &Addresses,
     endpoints: Endpoints<'s, impl Iterator<Item = &'s Slice> + Clone>,
-    around: &Surroundings,
+    node: &NodeContext,
     owns: impl Fn(&Frontend) -> bool,
-) -> (ResolvedServicePort, Shortfall) {
-    let external = service.is_externally_accessible(port, addresses, around.external_ips);
-    let asked = service.spread.map_or(around.spread, |asked| asked.spread);
+) -> (ResolvedServicePort, UnsupportedFeatures) {
+    let external = service.is_externally_accessible(port, addresses, node.external_ips);
+    let asked = service.lb_algorithm.map_or(node.lb_algorithm, |asked| asked.lb_algorithm);
     let weights = match asked {
-        Spread::WeightedOverflow if around.abilities.most_endpoints(asked) > 0 => {
+        LbAlgorithm::WeightedOverflow if node.capabilities.most_endpoints(asked) > 0 => {
             Weights::Connections
         }
         _ => Weights::Proportion,
@@ -87,21 +87,21 @@ pub(crate) fn resolve<'s>(
     let pools = Pools::choose(
         id,
         endpoints,
-        around.zone.as_deref(),
+        node.zone.as_deref(),
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
         weights,
     );
-    let mut frontends = frontends::frontends(service, port, addresses, &pools, around);
+    let mut frontends = frontends::frontends(service, port, addresses, &pools, node);
     frontends.retain(owns);
     frontends.sort_unstable();
     // A pool whose frontends all went to another Service port, or that no route names, would only
     // cost the backend work.
     let uses = |kind: PoolKind| {
-        frontends.iter().any(|frontend| match frontend.route {
-            Route::Pool { pool, .. } => pool == kind,
-            Route::ExternalLocal => true,
-            Route::Reject | Route::Drop => false,
+        frontends.iter().any(|frontend| match frontend.action {
+            Action::Pool { pool, .. } => pool == kind,
+            Action::ExternalLocal => true,
+            Action::Reject | Action::Drop => false,
         })
     };
     let kept = |kind: PoolKind, pool: &Pool| {
@@ -111,36 +111,36 @@ pub(crate) fn resolve<'s>(
     let mut local = kept(PoolKind::Local, &pools.local);
     // Only TCP has a beginning where the address could be sent.
     let proxy_protocol = service.proxy_protocol.filter(|_| id.name.protocol == Protocol::Tcp);
-    let mut shortfall = Shortfall {
-        slow_start: service.slow_start.is_some() && !around.abilities.has_weights(),
-        proxy_protocol: proxy_protocol.is_some() && !around.abilities.has_proxy_protocol(),
-        ..Shortfall::default()
+    let mut unsupported = UnsupportedFeatures {
+        slow_start: service.slow_start.is_some() && !node.capabilities.has_weights(),
+        proxy_protocol: proxy_protocol.is_some() && !node.capabilities.has_proxy_protocol(),
+        ..UnsupportedFeatures::default()
     };
-    if !around.abilities.has_weights() {
+    if !node.capabilities.has_weights() {
         for pool in [&mut cluster, &mut local] {
             if pools::is_uneven(pool) {
-                shortfall.weights = true;
+                unsupported.weights = true;
                 *pool = pools::evenly(pool.to_vec());
             }
         }
     }
     let endpoints = cluster.len().max(local.len());
-    let (spread, replaced) = spread::nearest(asked, endpoints, &around.abilities);
-    shortfall.spread = replaced
+    let (lb_algorithm, replaced) = lb_algorithm::nearest(asked, endpoints, &node.capabilities);
+    unsupported.lb_algorithm = replaced
         // A default that cannot be programmed at all is the node's fault, and reported once.
-        .filter(|replaced| service.spread.is_some() || replaced.most > 0)
-        .map(|replaced| (service.spread.map(|asked| asked.annotation), replaced));
+        .filter(|replaced| service.lb_algorithm.is_some() || replaced.most > 0)
+        .map(|replaced| (service.lb_algorithm.map(|asked| asked.annotation), replaced));
     let resolved = ResolvedServicePort {
         draining: pools.draining(&cluster, &local),
         cluster,
         local,
         affinity: service.affinity,
-        spread,
-        proxy_protocol: proxy_protocol.filter(|_| around.abilities.has_proxy_protocol()),
+        lb_algorithm,
+        proxy_protocol: proxy_protocol.filter(|_| node.capabilities.has_proxy_protocol()),
         frontends,
         id: id.clone(),
     };
-    (resolved, shortfall)
+    (resolved, unsupported)
 }
 
 /// Returns the health check of a Service for load balancers, if the Service has one.

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Endpoints,
-    slow_start::{Ramps, STEPS},
+    slow_start::{GrowingShares, STEPS},
 };
 use crate::{
     model::{Protocol, ServicePortId},
@@ -35,7 +35,7 @@ impl Pools {
     /// Chooses the endpoints of a Service port for the policies that the port uses.
     pub(crate) fn choose<'s>(
         id: &ServicePortId,
-        Endpoints { slices, ramps }: Endpoints<'s, impl Iterator<Item = &'s Slice>>,
+        Endpoints { slices, growing }: Endpoints<'s, impl Iterator<Item = &'s Slice>>,
         zone: Option<&str>,
         uses_cluster: bool,
         uses_local: bool,
@@ -48,7 +48,7 @@ impl Pools {
         } else {
             Vec::new()
         };
-        let weighed = |pool| weigh(pool, ramps, weights);
+        let weighed = |pool| weigh(pool, growing, weights);
         let (cluster, local) = (weighed(cluster), weighed(local));
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
@@ -151,7 +151,7 @@ fn pool(endpoints: &Candidates<'_>, is_in: impl Fn(&SliceEndpoint) -> bool) -> V
 pub(crate) enum Weights {
     /// Shares, of which only the proportion counts.
     Proportion,
-    /// Numbers of connections ([`Spread::WeightedOverflow`](crate::model::Spread::WeightedOverflow)).
+    /// Numbers of connections ([`LbAlgorithm::WeightedOverflow`](crate::model::LbAlgorithm::WeightedOverflow)).
     Connections,
 }
 
@@ -165,16 +165,16 @@ const MOST_PARTS: u64 = 5_000;
 /// Divides the weights, none of which is 0, by their greatest common divisor, and then reduces those of
 /// endpoints that ramp; weights that are numbers of connections stay as they are. While endpoints ramp, the
 /// weights of the others stay the same, so that each step is a change of the ramping endpoints alone.
-fn weigh(mut endpoints: Vec<Endpoint>, ramps: Option<&Ramps>, weights: Weights) -> Pool {
+fn weigh(mut endpoints: Vec<Endpoint>, growing: Option<&GrowingShares>, weights: Weights) -> Pool {
     if weights == Weights::Connections {
         return endpoints.into();
     }
     reduce(&mut endpoints);
-    if let Some(ramps) = ramps.filter(|ramps| !ramps.is_empty()) {
+    if let Some(growing) = growing.filter(|growing| !growing.is_empty()) {
         let sum: u64 = endpoints.iter().map(|endpoint| u64::from(endpoint.weight)).sum();
         let fits = PARTS.into_iter().find(|parts| sum * u64::from(*parts) <= MOST_PARTS);
         let parts = fits.unwrap_or(PARTS[PARTS.len() - 1]);
-        let factor = |endpoint: &Endpoint| ramps.factor(&endpoint.address.ip(), parts);
+        let factor = |endpoint: &Endpoint| growing.factor(&endpoint.address.ip(), parts);
         let mut factors = endpoints.iter().map(factor);
         let first = factors.next();
         if factors.any(|factor| Some(factor) != first) {

@@ -1,7 +1,7 @@
 //! Slow start: endpoints that just became ready get a growing share of new connections.
 //!
 //! A Service that asks has its ready addresses remembered. An address that was not among them at the
-//! last resolution ramps: in each tenth of the window it has a tenth more of its weight, so that it has
+//! last resolution growing: in each tenth of the window it has a tenth more of its weight, so that it has
 //! all of it from the last tenth on. The tracker has no clock: [`SlowStarts::advance`] brings the time.
 
 use std::{
@@ -30,21 +30,21 @@ pub(crate) struct SlowStarts {
 struct SlowStart {
     /// The addresses that were ready, sorted.
     ready: Vec<IpAddr>,
-    ramps: Ramps,
+    growing: GrowingShares,
     /// The Service's place in [`SlowStarts::due`].
     due: Option<Instant>,
 }
 
 /// The addresses of a Service that do not have their full weight yet, with the tenths that they have.
 #[derive(Debug, Default)]
-pub(crate) struct Ramps {
+pub(crate) struct GrowingShares {
     /// When the addresses became ready.
     since: BTreeMap<IpAddr, Instant>,
     tenths: BTreeMap<IpAddr, u32>,
 }
 
-impl Ramps {
-    /// Whether no address ramps.
+impl GrowingShares {
+    /// Whether no address growing.
     pub(crate) fn is_empty(&self) -> bool {
         self.tenths.is_empty()
     }
@@ -111,7 +111,7 @@ impl SlowStarts {
         service: &ServiceName,
         window: Duration,
         slices: impl Iterator<Item = &'s Slice>,
-    ) -> Option<&Ramps> {
+    ) -> Option<&GrowingShares> {
         let now = self.now?;
         let endpoints = slices.flat_map(|slice| &slice.endpoints);
         let ready = endpoints.filter(|endpoint| endpoint.takes_new());
@@ -121,18 +121,18 @@ impl SlowStarts {
         let known = self.services.entry(service.clone()).or_insert_with(|| SlowStart {
             // What is there when the Service begins to ask is not new.
             ready: Vec::new(),
-            ramps: Ramps::default(),
+            growing: GrowingShares::default(),
             due: None,
         });
-        let ramps = &mut known.ramps;
-        ramps.since.retain(|address, _| ready.binary_search(address).is_ok());
+        let growing = &mut known.growing;
+        growing.since.retain(|address, _| ready.binary_search(address).is_ok());
         // Where nothing was ready, there is nothing to spare the new ones with.
         if !known.ready.is_empty() {
             let new = ready.iter().filter(|address| known.ready.binary_search(address).is_err());
-            ramps.since.extend(new.map(|address| (*address, now)));
+            growing.since.extend(new.map(|address| (*address, now)));
         }
         known.ready = ready;
-        let due = ramps.update(window, now);
+        let due = growing.update(window, now);
         if known.due != due {
             if let Some(before) = known.due {
                 self.due.remove(&(before, service.clone()));
@@ -142,6 +142,6 @@ impl SlowStarts {
             }
             known.due = due;
         }
-        Some(ramps)
+        Some(growing)
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::RunnerConfig;
-use crate::{config::NodeConfig, objects::Event, proxier::Disturbance};
+use crate::{config::NodeConfig, objects::Event, proxier::ExternalChange};
 
 /// An input of a running [`Engine`](crate::engine::Engine). Inputs are applied in the order in which
 /// they are sent.
@@ -21,7 +21,7 @@ pub enum Input {
     /// The timing of syncs from now on.
     Timing(RunnerConfig),
     /// Another program may have changed what was programmed. The runner decides when to compare.
-    Disturbed(Disturbance),
+    ExternallyChanged(ExternalChange),
     /// A request to compare everything with the kernel at the next sync, which is due now.
     Compare,
 }

@@ -7,16 +7,16 @@
 //! with a growing delay, compares everything, and loses nothing: a
 //! [`Transition`](crate::transition::Transition) covers everything since the last success. A backend
 //! may ask to be synced again after a while
-//! ([`SyncReport::revisit_after`](crate::proxier::SyncReport::revisit_after)). A panic of
+//! ([`SyncReport::requeue_after`](crate::proxier::SyncReport::requeue_after)). A panic of
 //! a backend ends the runner, because what the backend had done by then is unknown.
 //!
 //! An [`Engine`](crate::engine::Engine) runs a runner on a thread of its own.
 
-mod comparisons;
+mod conflicting;
 mod input;
 mod node_wait;
 mod observer;
-mod predecessors;
+mod resyncs;
 mod retries;
 mod timing;
 
@@ -25,9 +25,9 @@ use std::{future::Future, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 use tokio::{sync::mpsc::Receiver, time::Instant};
 
 use self::{
-    comparisons::{Comparisons, Reason},
+    conflicting::Conflicting,
     node_wait::NodeWait,
-    predecessors::Predecessors,
+    resyncs::{Reason, Resyncs},
     retries::Retries,
     timing::{after, wait_until},
 };
@@ -38,7 +38,7 @@ pub use self::{
     timing::{Pace, RunnerConfig},
 };
 use crate::{
-    model::{IpFamily, Spread},
+    model::{IpFamily, LbAlgorithm},
     objects::{Event, Kind, Object},
     proxier::{Backend, Proxier},
     track::{Missing, Problem, Tracker},
@@ -68,15 +68,15 @@ pub struct Runner {
     /// No sync before this.
     not_before: Instant,
     retries: Retries,
-    last_comparison: Option<Instant>,
+    last_resync: Option<Instant>,
     /// When the backend asked to be synced again.
     revisit: Option<Instant>,
-    /// Comparisons that disturbances ask for.
-    comparisons: Comparisons,
-    predecessors: Predecessors,
+    /// Resyncs that disturbances ask for.
+    comparisons: Resyncs,
+    conflicting: Conflicting,
     node_eligible: Option<bool>,
-    /// The node's default spread that cannot be programmed, and its substitute, as they were reported.
-    replaced_default: Option<(Spread, Spread)>,
+    /// The node's default algorithm that cannot be programmed, and its substitute, as they were reported.
+    replaced_default: Option<(LbAlgorithm, LbAlgorithm)>,
 }
 
 impl Runner {
@@ -88,7 +88,7 @@ impl Runner {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let mut tracker = tracker;
-        tracker.set_abilities(proxier.abilities(), proxier.mode());
+        tracker.set_capabilities(proxier.capabilities(), proxier.mode());
         Self {
             tracker,
             proxier,
@@ -99,10 +99,10 @@ impl Runner {
             oldest_change: None,
             not_before: Instant::now(),
             retries: Retries::default(),
-            last_comparison: None,
+            last_resync: None,
             revisit: None,
-            comparisons: Comparisons::default(),
-            predecessors: Predecessors::default(),
+            comparisons: Resyncs::default(),
+            conflicting: Conflicting::default(),
             node_eligible: None,
             replaced_default: None,
         }
@@ -121,8 +121,8 @@ impl Runner {
     }
 
     /// Has the runner remove what these backends left behind once its own serves.
-    pub fn replacing(mut self, predecessors: Vec<Arc<dyn Backend>>) -> Self {
-        self.predecessors = Predecessors::new(predecessors);
+    pub fn replacing(mut self, conflicting: Vec<Arc<dyn Backend>>) -> Self {
+        self.conflicting = Conflicting::new(conflicting);
         self
     }
 
@@ -171,17 +171,17 @@ impl Runner {
             self.look_for_changes(Instant::now());
         }
         if let Some(reason) = self.comparisons.take_due(Instant::now()) {
-            self.tracker.request_comparison();
+            self.tracker.request_resync();
             if reason == Reason::Changed {
                 self.tracker.hasten_families(Instant::now().into_std());
-                self.report(EngineEvent::ComparisonRequested);
+                self.report(EngineEvent::ResyncRequested);
             }
             self.look_for_changes(Instant::now());
         }
         if self.sync_due().is_some_and(|due| due <= Instant::now()) {
             self.sync().await;
         }
-        self.predecessors.remove(Instant::now(), self.proxier.mode(), &*self.observer);
+        self.conflicting.remove(Instant::now(), self.proxier.mode(), &*self.observer);
     }
 
     fn apply(&mut self, batch: impl Iterator<Item = Input>) {
@@ -205,11 +205,11 @@ impl Runner {
                 }
                 Input::Node(config) => self.tracker.set_config(config),
                 Input::Timing(config) => self.set_timing(config, arrived),
-                Input::Disturbed(disturbance) => {
-                    self.report(EngineEvent::Disturbed(&disturbance));
+                Input::ExternallyChanged(disturbance) => {
+                    self.report(EngineEvent::ExternallyChanged(&disturbance));
                     self.comparisons.plan(&disturbance, &self.config, arrived);
                 }
-                Input::Compare => self.tracker.request_comparison(),
+                Input::Compare => self.tracker.request_resync(),
             }
         }
         let eligible = self.tracker.is_node_eligible();
@@ -247,12 +247,12 @@ impl Runner {
                 self.report(EngineEvent::WaitingFor(missing));
             }
         }
-        let replaced = self.tracker.replaced_default_spread();
+        let replaced = self.tracker.replaced_default_algorithm();
         if self.replaced_default != replaced {
             self.replaced_default = replaced;
             if let Some((asked, used)) = replaced {
                 let mode = self.proxier.mode();
-                self.report(EngineEvent::DefaultSpreadReplaced { mode, asked, used });
+                self.report(EngineEvent::DefaultAlgorithmReplaced { mode, asked, used });
             }
         }
         if !self.is_ready() {
@@ -268,12 +268,8 @@ impl Runner {
 
     /// When the runner has to act next without an input.
     fn due(&self) -> Option<Instant> {
-        let others = [
-            self.node_wait.due(),
-            self.step_due(),
-            self.comparisons.due(),
-            self.predecessors.due(),
-        ];
+        let others =
+            [self.node_wait.due(), self.step_due(), self.comparisons.due(), self.conflicting.due()];
         self.sync_due().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -291,7 +287,7 @@ impl Runner {
         if let Some(retry) = self.retries.due() {
             return Some(retry.max(self.not_before));
         }
-        let periodic = self.last_comparison.map(|last| after(last, self.config.full_period));
+        let periodic = self.last_resync.map(|last| after(last, self.config.full_period));
         match self.oldest_change {
             Some(_) => Some(self.not_before),
             None => {
@@ -304,10 +300,10 @@ impl Runner {
     async fn sync(&mut self) {
         let start = Instant::now();
         let full_period = self.config.full_period;
-        if self.last_comparison.is_none_or(|last| start >= after(last, full_period)) {
-            self.tracker.request_comparison();
+        if self.last_resync.is_none_or(|last| start >= after(last, full_period)) {
+            self.tracker.request_resync();
         }
-        let compares = self.tracker.transition().compare();
+        let compares = self.tracker.transition().is_resync();
         self.report(EngineEvent::SyncStarted(self.tracker.transition()));
         let mut is_less = false;
         let result = loop {
@@ -338,18 +334,18 @@ impl Runner {
         }
         match result {
             Ok(mut report) => {
-                let by_backend = report.skipped.len();
-                report.skipped.extend(self.tracker.skipped());
+                let by_backend = report.degraded.len();
+                report.degraded.extend(self.tracker.degraded());
                 self.retries.succeeded();
-                self.revisit = report.revisit_after.map(|wait| after(now, wait));
+                self.revisit = report.requeue_after.map(|wait| after(now, wait));
                 if compares {
-                    self.last_comparison = Some(start);
+                    self.last_resync = Some(start);
                 }
                 let latency = self.oldest_change.take().map(|arrived| arrived.elapsed());
                 self.report(EngineEvent::Synced(SyncOutcome {
                     change,
                     report: &report,
-                    skipped_by_backend: &report.skipped[..by_backend],
+                    degraded_by_backend: &report.degraded[..by_backend],
                     duration,
                     latency,
                     trigger_times: self.tracker.trigger_times(),
@@ -358,7 +354,7 @@ impl Runner {
                     refused: self.tracker.refused(),
                 }));
                 let all = IpFamily::ALL.iter().all(|family| change.programs(*family));
-                self.predecessors.serve(now, all);
+                self.conflicting.serve(now, all);
                 self.tracker.mark_synced();
             }
             Err(error) => {

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    model::{PerFamily, Spread},
+    model::{LbAlgorithm, PerFamily},
     objects::Event,
-    proxier::{Disturbance, Mode, ProxierError, Skipped, SyncReport},
+    proxier::{DegradedPort, ExternalChange, Mode, ProxierError, SyncReport},
     track::{Missing, NoLocalEndpoints, NodeFacts, Problem},
     transition::Transition,
 };
@@ -15,14 +15,14 @@ use crate::{
 pub struct SyncOutcome<'a> {
     /// The step that was synced: the kernel holds [`Transition::after`] now.
     pub change: Transition<'a>,
-    /// The backend's report. [`SyncReport::skipped`] ends with the Service ports of the sync that are
-    /// served otherwise than they ask because the backend has not the [abilities]; each was reported as
+    /// The backend's report. [`SyncReport::degraded`] ends with the Service ports of the sync that are
+    /// served otherwise than they ask because the backend has not the [capabilities]; each was reported as
     /// a [`Problem`].
     ///
-    /// [abilities]: crate::proxier::Proxier::abilities
+    /// [capabilities]: crate::proxier::Proxier::capabilities
     pub report: &'a SyncReport,
-    /// The Service ports at the beginning of [`SyncReport::skipped`], which the backend reported itself.
-    pub skipped_by_backend: &'a [Skipped],
+    /// The Service ports at the beginning of [`SyncReport::degraded`], which the backend reported itself.
+    pub degraded_by_backend: &'a [DegradedPort],
     /// How long the sync took, rendering and commit together.
     pub duration: Duration,
     /// The time from the arrival of the oldest change to its commit; `None` if the sync was due by a
@@ -32,7 +32,7 @@ pub struct SyncOutcome<'a> {
     pub trigger_times: &'a [String],
     /// Service ports that lack local endpoints.
     pub no_local_endpoints: PerFamily<NoLocalEndpoints>,
-    /// Service ports that are served otherwise than they ask because the backend has not the abilities,
+    /// Service ports that are served otherwise than they ask because the backend has not the capabilities,
     /// whether or not the sync changed them.
     pub unsupported: PerFamily<usize>,
     /// Service ports that are left out because the kernel refuses them.
@@ -53,10 +53,10 @@ pub enum EngineEvent<'a> {
     SyncStarted(Transition<'a>),
     /// Another program has changed, or may have changed, what was programmed. Sent for every report of the
     /// backend's monitor; the comparison may follow later.
-    Disturbed(&'a Disturbance),
+    ExternallyChanged(&'a ExternalChange),
     /// Everything will be compared with the kernel at the next sync, because another program has changed
     /// what was programmed. A comparison on suspicion is requested like any sync.
-    ComparisonRequested,
+    ResyncRequested,
     /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again at once.
     LeftOut(&'a ProxierError),
     /// A sync succeeded.
@@ -71,7 +71,7 @@ pub enum EngineEvent<'a> {
         duration: Duration,
     },
     /// What another mode left behind could not be removed; the removal will be tried again.
-    PredecessorStays {
+    LeftoversStay {
         /// The other mode.
         mode: Mode,
         /// Why.
@@ -92,15 +92,15 @@ pub enum EngineEvent<'a> {
     NodeChanged(Option<&'a NodeFacts>),
     /// Whether the node may have traffic from load balancers has changed.
     NodeEligible(bool),
-    /// The backend cannot program the node's default spread for any Service. Sent at the start, and when
+    /// The backend cannot program the node's default algorithm for any Service. Sent at the start, and when
     /// the configuration of the node changes.
-    DefaultSpreadReplaced {
+    DefaultAlgorithmReplaced {
         /// The backend's mode.
         mode: Mode,
-        /// The spread of the configuration.
-        asked: Spread,
-        /// The spread that takes its place.
-        used: Spread,
+        /// The algorithm of the configuration.
+        asked: LbAlgorithm,
+        /// The algorithm that takes its place.
+        used: LbAlgorithm,
     },
 }
 

@@ -42,11 +42,11 @@ pub struct RunnerConfig {
     /// The time without a comparison after which everything is compared with the kernel.
     pub full_period: Duration,
     /// The shortest time between two comparisons because another program has changed what was
-    /// programmed: such a program may do so all the time. Comparisons that take longer than this
+    /// programmed: such a program may do so all the time. Resyncs that take longer than this
     /// are as far apart as they take.
-    pub compare_at_most_every: Duration,
+    pub resync_at_most_every: Duration,
     /// The shortest time between two comparisons because another program may have changed what was
-    /// programmed. Comparisons take at most a fiftieth of the time.
+    /// programmed. Resyncs take at most a fiftieth of the time.
     pub suspect_at_most_every: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Default for RunnerConfig {
             pace: Pace::Adaptive { longest: Duration::from_secs(1) },
             longest_retry: Duration::from_secs(30),
             full_period: Duration::from_secs(3600),
-            compare_at_most_every: Duration::from_secs(1),
+            resync_at_most_every: Duration::from_secs(1),
             suspect_at_most_every: Duration::from_secs(10),
         }
     }

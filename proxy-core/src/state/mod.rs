@@ -5,7 +5,7 @@
 //! about a Service is asking for a new field here.
 //!
 //! Two kinds of growth are treated differently. [`State`] may get fields, which a backend may ignore.
-//! The enums [`Route`], [`Masquerade`], [`FrontendAddress`], [`LocalPods`] and [`NodePortAddresses`]
+//! The enums [`Action`], [`Masquerade`], [`FrontendAddress`], [`LocalPods`] and [`NodePortAddresses`]
 //! are exhaustive on purpose: a backend that does not know a way to treat traffic must not compile.
 //!
 //! With the feature `serde`, a [`State`] can be serialized, for status pages. Names are those of the
@@ -23,7 +23,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::model::{PerFamily, ProxyProtocol, ServiceName, ServicePortId, Spread};
+use crate::model::{LbAlgorithm, PerFamily, ProxyProtocol, ServiceName, ServicePortId};
 
 /// Everything to be programmed on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,7 +64,7 @@ pub struct NodeState {
     /// How to detect that a packet comes from a pod of this node; `None` if not configured.
     pub local_pods: PerFamily<Option<LocalPods>>,
     /// The addresses of the node on which node ports are served. A list for backends that
-    /// [have to know each](crate::proxier::Abilities::with_listed_node_ports), without loopback addresses
+    /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports), without loopback addresses
     /// and link-local ones of IPv6.
     pub node_ports: PerFamily<NodePortAddresses>,
     /// The addresses of the node on which the health checks of Services are served: those of `node_ports`,
@@ -148,12 +148,12 @@ pub struct ResolvedServicePort {
         serde(rename = "affinitySeconds", serialize_with = "serialized::seconds")
     )]
     pub affinity: Option<Duration>,
-    /// How new connections are shared out among the endpoints of a pool: one of the spreads that the
-    /// backend [can program](crate::proxier::Proxier::abilities). With affinity, the spread chooses
+    /// How new connections are shared out among the endpoints of a pool: one of the algorithms that the
+    /// backend [can program](crate::proxier::Proxier::capabilities). With affinity, the algorithm chooses
     /// the endpoint of clients that are not remembered.
-    pub spread: Spread,
+    pub lb_algorithm: LbAlgorithm,
     /// How endpoints are sent the client's address ahead of the client's bytes; for TCP alone, and only
-    /// for backends that [end connections themselves](crate::proxier::Abilities::with_proxy_protocol).
+    /// for backends that [end connections themselves](crate::proxier::Capabilities::with_proxy_protocol).
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
@@ -182,7 +182,7 @@ impl ResolvedServicePort {
 
 /// Endpoints that traffic is spread over in proportion to their weights: sorted by address, each once.
 /// The greatest common divisor of the weights is 1, so that all weights are 1 unless they differ, except
-/// while endpoints get growing shares; but with [`Spread::WeightedOverflow`], weights are numbers of
+/// while endpoints get growing shares; but with [`LbAlgorithm::WeightedOverflow`], weights are numbers of
 /// connections, and as they were configured.
 pub type Pool = Arc<[Endpoint]>;
 
@@ -230,7 +230,7 @@ pub struct Frontend {
     /// The port, 1 to 65535. The protocol is the Service port's.
     pub port: u16,
     /// What happens to a new connection or flow.
-    pub route: Route,
+    pub action: Action,
     /// If present, new connections from any other source are dropped, whatever the route
     /// (`loadBalancerSourceRanges`). Sorted, without overlaps.
     pub allowed_sources: Option<Arc<[IpNet]>>,
@@ -265,7 +265,7 @@ impl FrontendAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub enum Route {
+pub enum Action {
     /// The traffic goes to an endpoint of this pool, which is not empty.
     Pool {
         /// The pool.

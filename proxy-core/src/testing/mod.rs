@@ -58,14 +58,15 @@ pub use self::{
     builders::{Builder, endpoint, node, service, service_cidr, slice, web, web_slice},
     many::ManyServices,
     oracle::{
-        assert_abilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,
+        assert_capabilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,
     },
     owned::OwnedTransition,
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},
     strategies::{
-        arbitrary_abilities, arbitrary_config, arbitrary_event, arbitrary_events, arbitrary_node,
-        arbitrary_object, arbitrary_service, arbitrary_service_cidr, arbitrary_slice,
+        arbitrary_capabilities, arbitrary_config, arbitrary_event, arbitrary_events,
+        arbitrary_node, arbitrary_object, arbitrary_service, arbitrary_service_cidr,
+        arbitrary_slice,
     },
     until::until,
 };

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily, Protocol, Spread, parse_cidr, parse_ip},
+    model::{IpFamily, LbAlgorithm, PerFamily, Protocol, parse_cidr, parse_ip},
     objects::{Event, Kind, Object, ObjectKey},
-    proxier::Abilities,
-    state::{Masquerade, NodePortAddresses, Pool, PoolKind, ResolvedServicePort, Route, State},
+    proxier::Capabilities,
+    state::{Action, Masquerade, NodePortAddresses, Pool, PoolKind, ResolvedServicePort, State},
     track::Tracker,
 };
 
@@ -78,7 +78,7 @@ pub fn assert_invariants(state: &State) {
                 assert!(is_without_overlaps(sources, id.family), "{id}: {sources:?}");
                 assert!(sources.iter().all(|net| net.prefix_len() > 0), "{id}: {sources:?}");
             }
-            assert_route(port, frontend.route, state);
+            assert_action(port, frontend.action, state);
         }
         assert_pool(port, PoolKind::Cluster);
         assert_pool(port, PoolKind::Local);
@@ -99,7 +99,9 @@ pub fn assert_invariants(state: &State) {
 /// Panics otherwise.
 #[track_caller]
 pub fn assert_least_weights(state: &State) {
-    for port in state.service_ports.values().filter(|p| p.spread != Spread::WeightedOverflow) {
+    for port in
+        state.service_ports.values().filter(|p| p.lb_algorithm != LbAlgorithm::WeightedOverflow)
+    {
         for kind in [PoolKind::Cluster, PoolKind::Local] {
             let pool = port.pool(kind);
             let divides_all = |divisor: u32| pool.iter().all(|e| e.weight % divisor == 0);
@@ -111,26 +113,28 @@ pub fn assert_least_weights(state: &State) {
 
 /// Checks that a state asks for nothing but what a backend can program. Panics otherwise.
 #[track_caller]
-pub fn assert_abilities(state: &State, abilities: &Abilities) {
+pub fn assert_capabilities(state: &State, capabilities: &Capabilities) {
     for (id, port) in &state.service_ports {
-        let (most, size) =
-            (abilities.most_endpoints(port.spread), port.cluster.len().max(port.local.len()));
-        assert!(0 < most && size <= most, "{id}: {size} endpoints by {}", port.spread);
+        let (most, size) = (
+            capabilities.most_endpoints(port.lb_algorithm),
+            port.cluster.len().max(port.local.len()),
+        );
+        assert!(0 < most && size <= most, "{id}: {size} endpoints by {}", port.lb_algorithm);
         let is_even = port.reachable().all(|endpoint| endpoint.weight == 1);
-        assert!(is_even || abilities.has_weights(), "{id}: {:?}", port.cluster);
+        assert!(is_even || capabilities.has_weights(), "{id}: {:?}", port.cluster);
     }
     for addresses in [&state.node.node_ports.v4, &state.node.node_ports.v6] {
         let is_list = matches!(addresses, NodePortAddresses::Only(_));
         let is_programmable = is_list && !addresses.has_loopback();
-        assert!(is_programmable || !abilities.lists_node_ports(), "{addresses:?}");
+        assert!(is_programmable || !capabilities.lists_node_ports(), "{addresses:?}");
     }
 }
 
 #[track_caller]
-fn assert_route(port: &ResolvedServicePort, route: Route, state: &State) {
+fn assert_action(port: &ResolvedServicePort, action: Action, state: &State) {
     let id = &port.id;
-    match route {
-        Route::Pool { pool, masquerade } => {
+    match action {
+        Action::Pool { pool, masquerade } => {
             assert!(!port.pool(pool).is_empty(), "{id} routes to the empty pool {pool:?}");
             let knows = |local_pods: &PerFamily<_>| Option::is_some(local_pods.get(id.family));
             assert!(
@@ -138,10 +142,10 @@ fn assert_route(port: &ResolvedServicePort, route: Route, state: &State) {
                 "{id} excepts local pods, which are unknown"
             );
         }
-        Route::ExternalLocal => {
+        Action::ExternalLocal => {
             assert!(!port.cluster.is_empty(), "{id} is ExternalLocal with an empty cluster pool");
         }
-        Route::Reject | Route::Drop => {}
+        Action::Reject | Action::Drop => {}
     }
 }
 
@@ -157,10 +161,10 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
         port.id
     );
     assert!(pool.iter().all(|e| e.weight > 0), "{kind:?} of {}: {pool:?}", port.id);
-    let is_used = port.frontends.iter().any(|frontend| match frontend.route {
-        Route::Pool { pool, .. } => pool == kind,
-        Route::ExternalLocal => true,
-        Route::Reject | Route::Drop => false,
+    let is_used = port.frontends.iter().any(|frontend| match frontend.action {
+        Action::Pool { pool, .. } => pool == kind,
+        Action::ExternalLocal => true,
+        Action::Reject | Action::Drop => false,
     });
     assert!(is_used || pool.is_empty(), "nothing uses {kind:?} of {}: {pool:?}", port.id);
 }

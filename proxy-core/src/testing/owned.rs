@@ -37,7 +37,7 @@ impl OwnedTransition {
 
     /// The same, with everything compared.
     pub fn comparing(mut self) -> Self {
-        self.unsynced.request_comparison();
+        self.unsynced.request_resync();
         self
     }
 

@@ -42,7 +42,7 @@ impl<P: Proxier> Stepped<P> {
     pub fn new(config: NodeConfig, proxier: P) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let mut tracker = Tracker::new(config);
-        tracker.set_abilities(proxier.abilities(), proxier.mode());
+        tracker.set_capabilities(proxier.capabilities(), proxier.mode());
         Self { tracker, proxier, runtime }
     }
 
@@ -61,14 +61,14 @@ impl<P: Proxier> Stepped<P> {
         loop {
             let error = match self.runtime.block_on(self.proxier.sync(&self.tracker.transition())) {
                 Ok(mut report) => {
-                    report.skipped.extend(self.tracker.skipped());
+                    report.degraded.extend(self.tracker.degraded());
                     self.tracker.mark_synced();
                     return Ok(report);
                 }
                 Err(error) => error,
             };
             if self.tracker.withhold(&error, Instant::now()).is_none() {
-                self.tracker.request_comparison();
+                self.tracker.request_resync();
                 return Err(error);
             }
         }
@@ -82,7 +82,7 @@ impl<P: Proxier> Stepped<P> {
 
     /// Syncs everything that is known.
     pub fn full(&mut self) -> SyncReport {
-        self.tracker.request_comparison();
+        self.tracker.request_resync();
         self.try_sync().expect("a full sync")
     }
 

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::{NODE, builders, endpoint, node, service, service_cidr, slice};
 use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    model::Spread,
+    model::LbAlgorithm,
     objects::{Event, Kind, Object, ObjectKey},
-    proxier::Abilities,
+    proxier::Capabilities,
 };
 
 /// Names of Services; slices belong to one of them, or to none.
@@ -46,12 +46,12 @@ const SERVICE_CIDRS: [&str; 5] =
     ["10.0.0.0/24", "10.0.0.0/16", "10.0.1.0/24", "fd00::/112", "nonsense"];
 
 /// What Services ask about their connections.
-const SPREADS: [(&str, &str); 8] = [
-    ("switchyard/spread", "round-robin"),
-    ("switchyard/spread", "source-hash"),
-    ("switchyard/spread", "maglev"),
-    ("switchyard/spread", " least-connections "),
-    ("switchyard/spread", "nonsense"),
+const LB_ALGORITHMS: [(&str, &str); 8] = [
+    ("switchyard/lb-algorithm", "round-robin"),
+    ("switchyard/lb-algorithm", "source-hash"),
+    ("switchyard/lb-algorithm", "maglev"),
+    ("switchyard/lb-algorithm", " least-connections "),
+    ("switchyard/lb-algorithm", "nonsense"),
     ("service.cilium.io/lb-algorithm", "Maglev"),
     ("lb.projectcalico.org/external-traffic-strategy", "maglev"),
     ("kube-router.io/service.scheduler", "sh"),
@@ -126,9 +126,9 @@ pub fn arbitrary_service() -> impl Strategy<Value = Object> {
         vec(select(&SOURCE_RANGES), 0..4),
     );
     let health_check = select(&[0, 31000, 31001, 70000]);
-    let spread = option::weighted(0.3, select(&SPREADS));
-    (identity, vec(port, 0..4), policies, addresses, health_check, spread).prop_map(
-        |(identity, ports, policies, (ips, ingress, ranges), health_check, spread)| {
+    let lb_algorithm = option::weighted(0.3, select(&LB_ALGORITHMS));
+    (identity, vec(port, 0..4), policies, addresses, health_check, lb_algorithm).prop_map(
+        |(identity, ports, policies, (ips, ingress, ranges), health_check, lb_algorithm)| {
             let (name, ip, day, kind) = identity;
             let (external, internal, affinity) = policies;
             let mut made = service(name, ip)
@@ -139,7 +139,7 @@ pub fn arbitrary_service() -> impl Strategy<Value = Object> {
                 .set("spec.externalTrafficPolicy", policy(external))
                 .set("spec.internalTrafficPolicy", policy(internal))
                 .set("spec.healthCheckNodePort", health_check);
-            if let Some((annotation, value)) = spread {
+            if let Some((annotation, value)) = lb_algorithm {
                 made = made.annotation(annotation, value);
             }
             for (name, protocol, port, node_port) in ports {
@@ -281,14 +281,14 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
         select(vec![IpAddr::from([192, 0, 2, 9]), IpAddr::from([0, 0, 0, 0])]),
     );
     let gates = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
-    let spread = option::weighted(0.3, select(&Spread::ALL));
-    (gates, local_pods, node_ports, bind, spread).prop_map(
+    let lb_algorithm = option::weighted(0.3, select(&LbAlgorithm::ALL));
+    (gates, local_pods, node_ports, bind, lb_algorithm).prop_map(
         |(
             (masquerade_all, external_ips, localhost_node_ports),
             local_pods,
             node_port_addresses,
             bind_address,
-            spread,
+            lb_algorithm,
         )| {
             NodeConfig {
                 masquerade_all,
@@ -297,24 +297,32 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
                 localhost_node_ports,
                 bind_address,
                 external_ips,
-                spread,
+                lb_algorithm,
                 ..NodeConfig::new(NODE)
             }
         },
     )
 }
 
-/// What a backend can program: connections at random, and other spreads for pools of some sizes, of which
+/// What a backend can program: connections at random, and other algorithms for pools of some sizes, of which
 /// any may be the default.
-pub fn arbitrary_abilities() -> impl Strategy<Value = Abilities> {
-    let spread = (select(&Spread::ALL), select(&[1, 3, usize::MAX]));
+pub fn arbitrary_capabilities() -> impl Strategy<Value = Capabilities> {
+    let lb_algorithm = (select(&LbAlgorithm::ALL), select(&[1, 3, usize::MAX]));
     let flags = (any::<bool>(), prop::bool::weighted(0.3));
-    (vec(spread, 0..8), select(&Spread::ALL), flags).prop_map(|(spreads, default, flags)| {
-        let (weights, listed) = flags;
-        let add = |abilities: Abilities, (spread, most)| abilities.with_at_most(spread, most);
-        let abilities = spreads.into_iter().fold(Abilities::PARITY, add).with(Spread::Random);
-        let abilities = abilities.with_default_spread(default);
-        let abilities = if listed { abilities.with_listed_node_ports() } else { abilities };
-        if weights { abilities.with_weights() } else { abilities }
-    })
+    (vec(lb_algorithm, 0..8), select(&LbAlgorithm::ALL), flags).prop_map(
+        |(algorithms, default, flags)| {
+            let (weights, listed) = flags;
+            let add = |capabilities: Capabilities, (lb_algorithm, most)| {
+                capabilities.with_at_most(lb_algorithm, most)
+            };
+            let capabilities = algorithms
+                .into_iter()
+                .fold(Capabilities::KUBE_PROXY, add)
+                .with(LbAlgorithm::Random);
+            let capabilities = capabilities.with_default_algorithm(default);
+            let capabilities =
+                if listed { capabilities.with_listed_node_ports() } else { capabilities };
+            if weights { capabilities.with_weights() } else { capabilities }
+        },
+    )
 }

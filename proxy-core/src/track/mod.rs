@@ -39,11 +39,11 @@ pub use crate::parsed::{
 };
 use crate::{
     config::NodeConfig,
-    model::{PerFamily, ServiceName, Spread},
+    model::{LbAlgorithm, PerFamily, ServiceName},
     objects::{self, Event, Kind, Object, ObjectKey},
     parsed::{node::parse_cidrs, problem::Problems, service::Service},
-    proxier::{Abilities, Mode, Skipped},
-    resolve::{slow_start::SlowStarts, spread},
+    proxier::{Capabilities, DegradedPort, Mode},
+    resolve::{lb_algorithm, slow_start::SlowStarts},
     state::State,
     transition::{Transition, Unsynced},
 };
@@ -68,7 +68,7 @@ pub struct NoLocalEndpoints {
 pub struct Tracker {
     config: NodeConfig,
     /// What the backend can program, and its mode.
-    abilities: Abilities,
+    capabilities: Capabilities,
     mode: Option<Mode>,
     services: HashMap<ServiceName, Service>,
     slices: Slices,
@@ -112,7 +112,7 @@ impl Tracker {
     pub fn new(config: NodeConfig) -> Self {
         Self {
             config,
-            abilities: Abilities::PARITY,
+            capabilities: Capabilities::KUBE_PROXY,
             mode: None,
             services: HashMap::new(),
             slices: Slices::default(),
@@ -169,22 +169,23 @@ impl Tracker {
         self.touched_node = true;
     }
 
-    /// Sets what the backend can program, which is [`Abilities::PARITY`] until then, and the backend's
+    /// Sets what the backend can program, which is [`Capabilities::KUBE_PROXY`] until then, and the backend's
     /// mode, which is named in problems. Services that ask for more get the nearest thing that the
     /// backend can program.
-    pub fn set_abilities(&mut self, abilities: Abilities, mode: Mode) {
-        if (self.abilities, self.mode) != (abilities, Some(mode)) {
-            (self.abilities, self.mode) = (abilities, Some(mode));
+    pub fn set_capabilities(&mut self, capabilities: Capabilities, mode: Mode) {
+        if (self.capabilities, self.mode) != (capabilities, Some(mode)) {
+            (self.capabilities, self.mode) = (capabilities, Some(mode));
             self.touched_node = true;
             // All Services are resolved again.
             self.around = None;
         }
     }
 
-    /// The node's default spread ([`NodeConfig::spread`]) and the one that takes its place, if the
+    /// The node's default algorithm ([`NodeConfig::lb_algorithm`]) and the one that takes its place, if the
     /// configuration names one that the backend cannot program for any Service.
-    pub fn replaced_default_spread(&self) -> Option<(Spread, Spread)> {
-        let (used, replaced) = spread::nearest(self.config.spread?, 1, &self.abilities);
+    pub fn replaced_default_algorithm(&self) -> Option<(LbAlgorithm, LbAlgorithm)> {
+        let (used, replaced) =
+            lb_algorithm::nearest(self.config.lb_algorithm?, 1, &self.capabilities);
         replaced.map(|replaced| (replaced.asked, used))
     }
 
@@ -236,7 +237,7 @@ impl Tracker {
     /// asks for and the backend cannot program).
     pub fn resolve(&mut self) -> Vec<Problem> {
         if mem::take(&mut self.touched_node) {
-            let node = self.node_inputs.resolve(&self.config, &self.abilities);
+            let node = self.node_inputs.resolve(&self.config, &self.capabilities);
             if node != self.state.node {
                 self.unsynced.note_node(mem::replace(&mut self.state.node, node));
             }
@@ -273,15 +274,15 @@ impl Tracker {
     }
 
     /// Asks for a comparison of everything at the next sync.
-    pub fn request_comparison(&mut self) {
-        self.unsynced.request_comparison();
+    pub fn request_resync(&mut self) {
+        self.unsynced.request_resync();
     }
 
     /// Notes that a sync has failed: everything is compared at the next one, and nothing that was refused is
     /// tried again before a sync succeeds.
     #[cfg(feature = "runner")]
     pub(crate) fn sync_failed(&mut self, now: Instant) {
-        self.request_comparison();
+        self.request_resync();
         self.fail_tried(now);
     }
 
@@ -328,10 +329,10 @@ impl Tracker {
     /// The Service ports in [`Tracker::transition`] that are served otherwise than they ask, because the
     /// backend cannot program it; all such Service ports, if the transition asks for a comparison. And all
     /// Service ports that are left out because the kernel refuses them.
-    pub fn skipped(&self) -> Vec<Skipped> {
-        let mut skipped = self.unsupported.covered_by(&self.transition());
-        skipped.extend(self.withheld.skipped());
-        skipped
+    pub fn degraded(&self) -> Vec<DegradedPort> {
+        let mut degraded = self.unsupported.covered_by(&self.transition());
+        degraded.extend(self.withheld.degraded());
+        degraded
     }
 
     /// Counts of Service ports that are left out because the kernel refuses them.

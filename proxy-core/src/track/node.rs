@@ -11,7 +11,7 @@ use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, PerFamily, aggregated},
     parsed::node::NodeFacts,
-    proxier::Abilities,
+    proxier::Capabilities,
     state::{LocalPods, NodePortAddresses, NodeState},
 };
 
@@ -62,10 +62,10 @@ impl NodeInputs {
         }
     }
 
-    /// The settings for this node, with a backend that has these abilities.
-    pub(crate) fn resolve(&self, config: &NodeConfig, abilities: &Abilities) -> NodeState {
+    /// The settings for this node, with a backend that has these capabilities.
+    pub(crate) fn resolve(&self, config: &NodeConfig, capabilities: &Capabilities) -> NodeState {
         let addresses = PerFamily::from_fn(|family| self.node_ports(config, family));
-        let node_ports = match abilities.lists_node_ports() {
+        let node_ports = match capabilities.lists_node_ports() {
             true => PerFamily::from_fn(|family| {
                 NodePortAddresses::Only(self.listed(addresses.get(family), config, family))
             }),

@@ -6,15 +6,15 @@ use super::{known_problems::KnownProblems, service_key};
 use crate::{
     model::{PerFamily, ServiceName, ServicePortId},
     parsed::problem::{Problem, Problems},
-    proxier::{Mode, Skipped},
-    resolve::spread::{Shortfall, Why},
+    proxier::{DegradedPort, Mode},
+    resolve::lb_algorithm::{UnsupportedFeatures, UnsupportedReason},
     transition::Transition,
 };
 
 /// The Service ports that are served otherwise than they ask, by Service.
 #[derive(Debug, Default)]
 pub(super) struct Unsupported {
-    ports: HashMap<ServiceName, Box<[Skipped]>>,
+    ports: HashMap<ServiceName, Box<[DegradedPort]>>,
     counts: PerFamily<usize>,
     problems: KnownProblems,
 }
@@ -30,31 +30,31 @@ impl Unsupported {
     pub(super) fn replace(
         &mut self,
         service: &ServiceName,
-        ports: &[(ServicePortId, Shortfall)],
+        ports: &[(ServicePortId, UnsupportedFeatures)],
         mode: Option<Mode>,
     ) -> Vec<Problem> {
         // Hardly any Service asks for what cannot be done.
         if ports.is_empty() && self.ports.is_empty() {
             return Vec::new();
         }
-        let skipped: Box<[Skipped]> = ports
+        let degraded: Box<[DegradedPort]> = ports
             .iter()
-            .map(|(id, shortfall)| {
+            .map(|(id, unsupported)| {
                 let reasons: Vec<String> =
-                    shortfall.reasons(mode).map(|reason| reason.to_string()).collect();
-                Skipped { port: id.clone(), reason: reasons.join("; ") }
+                    unsupported.reasons(mode).map(|reason| reason.to_string()).collect();
+                DegradedPort { port: id.clone(), reason: reasons.join("; ") }
             })
             .collect();
-        let count = |ports: &[Skipped]| {
+        let count = |ports: &[DegradedPort]| {
             PerFamily::from_fn(|family| ports.iter().filter(|s| s.port.family == family).count())
         };
-        let now = count(&skipped);
+        let now = count(&degraded);
         let before = match self.ports.entry(service.clone()) {
-            Entry::Occupied(known) if skipped.is_empty() => Some(known.remove()),
-            Entry::Occupied(mut known) => Some(known.insert(skipped)),
-            Entry::Vacant(_) if skipped.is_empty() => None,
+            Entry::Occupied(known) if degraded.is_empty() => Some(known.remove()),
+            Entry::Occupied(mut known) => Some(known.insert(degraded)),
+            Entry::Vacant(_) if degraded.is_empty() => None,
             Entry::Vacant(vacant) => {
-                vacant.insert(skipped);
+                vacant.insert(degraded);
                 None
             }
         };
@@ -65,8 +65,8 @@ impl Unsupported {
         let key = service_key(service);
         let mut problems = Problems::new_unsupported(key.clone());
         // The ports of a Service ask for the same.
-        let mut reasons: Vec<Why> = Vec::new();
-        for reason in ports.iter().flat_map(|(_, shortfall)| shortfall.reasons(mode)) {
+        let mut reasons: Vec<UnsupportedReason> = Vec::new();
+        for reason in ports.iter().flat_map(|(_, unsupported)| unsupported.reasons(mode)) {
             if !reasons.contains(&reason) {
                 let field = match reason.field {
                     "" => String::new(),
@@ -80,17 +80,17 @@ impl Unsupported {
     }
 
     /// The Service ports that a sync of this transition covers, in order of their ids.
-    pub(super) fn covered_by(&self, transition: &Transition<'_>) -> Vec<Skipped> {
+    pub(super) fn covered_by(&self, transition: &Transition<'_>) -> Vec<DegradedPort> {
         if self.ports.is_empty() {
             return Vec::new();
         }
-        if transition.compare() {
-            let mut all: Vec<Skipped> = self.ports.values().flatten().cloned().collect();
+        if transition.is_resync() {
+            let mut all: Vec<DegradedPort> = self.ports.values().flatten().cloned().collect();
             all.sort_unstable_by(|a, b| a.port.cmp(&b.port));
             return all;
         }
         let find = |id: &ServicePortId| {
-            self.ports.get(&id.name.service)?.iter().find(|skipped| skipped.port == *id)
+            self.ports.get(&id.name.service)?.iter().find(|degraded| degraded.port == *id)
         };
         transition.ports().filter_map(|change| find(change.id)).cloned().collect()
     }

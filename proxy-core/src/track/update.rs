@@ -16,8 +16,10 @@ use crate::{
         problem::{Problem, Problems},
         service::{Addresses, Service},
     },
-    resolve::{self, Endpoints, Surroundings, frontends::listeners, spread::Shortfall},
-    state::{Frontend, FrontendAddress, ResolvedServicePort, Route},
+    resolve::{
+        self, Endpoints, NodeContext, frontends::listeners, lb_algorithm::UnsupportedFeatures,
+    },
+    state::{Action, Frontend, FrontendAddress, ResolvedServicePort},
 };
 
 /// One Service port in one family, with the listeners that it claims.
@@ -37,19 +39,19 @@ impl ClaimedPort {
 }
 
 /// The surroundings of Services in each family.
-pub(super) type AllSurroundings = PerFamily<Surroundings>;
+pub(super) type AllSurroundings = PerFamily<NodeContext>;
 
 impl Tracker {
     /// Returns what Services are resolved against now.
     pub(super) fn surroundings(&self) -> AllSurroundings {
-        PerFamily::from_fn(|family| Surroundings {
+        PerFamily::from_fn(|family| NodeContext {
             zone: self.node_inputs.node.as_ref().and_then(|node| node.zone.clone()),
             node_ip: self.node_inputs.node_ip(&self.config, family),
             knows_local_pods: self.state.node.local_pods.get(family).is_some(),
             masquerade_all: self.config.masquerade_all,
             external_ips: self.config.external_ips,
-            spread: self.config.spread.unwrap_or(self.abilities.default_spread()),
-            abilities: self.abilities,
+            lb_algorithm: self.config.lb_algorithm.unwrap_or(self.capabilities.default_algorithm()),
+            capabilities: self.capabilities,
         })
     }
 
@@ -109,10 +111,10 @@ impl Tracker {
     ) {
         let mut resolved = Vec::new();
         let mut lost = Vec::new();
-        let mut shortfalls = Vec::new();
+        let mut all_unsupported = Vec::new();
         let service = self.services.get(name);
         let window = service.and_then(|service| service.slow_start);
-        let ramps = match window.filter(|_| self.abilities.has_weights()) {
+        let growing = match window.filter(|_| self.capabilities.has_weights()) {
             Some(window) => self.slow_starts.update(name, window, self.slices.get(name)),
             None => {
                 self.slow_starts.forget(name);
@@ -136,12 +138,12 @@ impl Tracker {
                     }
                     owned.sort_unstable();
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
-                    let endpoints = Endpoints { slices: self.slices.get(name), ramps };
+                    let endpoints = Endpoints { slices: self.slices.get(name), growing };
                     let around = around.get(family);
-                    let (port, shortfall) =
+                    let (port, unsupported) =
                         resolve::resolve(&id, service, port, addresses, endpoints, around, owns);
-                    if shortfall != Shortfall::default() && !port.frontends.is_empty() {
-                        shortfalls.push((id, shortfall));
+                    if unsupported != UnsupportedFeatures::default() && !port.frontends.is_empty() {
+                        all_unsupported.push((id, unsupported));
                     }
                     resolved.push(port);
                 }
@@ -164,7 +166,7 @@ impl Tracker {
             }
             problems.extend(self.conflicts.replace(&key, conflicts.into_vec()));
         }
-        problems.extend(self.unsupported.replace(name, &shortfalls, self.mode));
+        problems.extend(self.unsupported.replace(name, &all_unsupported, self.mode));
         for port in resolved {
             self.set_resolved(port.id.clone(), Some(port));
         }
@@ -262,10 +264,10 @@ fn lacks_local(port: &ResolvedServicePort) -> NoLocalEndpoints {
     let lacks = |is_internal: bool| {
         let lacks = port.frontends.iter().any(|frontend| {
             matches!(frontend.at, FrontendAddress::ClusterIp(_)) == is_internal
-                && match frontend.route {
-                    Route::Drop => true,
-                    Route::ExternalLocal => port.local.is_empty(),
-                    Route::Pool { .. } | Route::Reject => false,
+                && match frontend.action {
+                    Action::Drop => true,
+                    Action::ExternalLocal => port.local.is_empty(),
+                    Action::Pool { .. } | Action::Reject => false,
                 }
         });
         usize::from(lacks)

@@ -13,7 +13,7 @@ use crate::{
     model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Kind, ObjectKey},
     parsed::problem::Problems,
-    proxier::{ProxierError, Skipped},
+    proxier::{DegradedPort, ProxierError},
     state::ResolvedServicePort,
 };
 
@@ -203,11 +203,11 @@ impl Withheld {
     }
 
     /// The Service ports that are left out, in order of their ids.
-    pub(super) fn skipped(&self) -> impl Iterator<Item = Skipped> + '_ {
+    pub(super) fn degraded(&self) -> impl Iterator<Item = DegradedPort> + '_ {
         self.ports
             .iter()
             .filter(|(_, refused)| refused.waits.is_some())
-            .map(|(id, refused)| Skipped { port: id.clone(), reason: refused.reason.clone() })
+            .map(|(id, refused)| DegradedPort { port: id.clone(), reason: refused.reason.clone() })
     }
 
     /// Returns the family of the Service port that is tried next, and when; `None` if none may be tried.
@@ -241,7 +241,7 @@ impl Tracker {
         let parts = error.refused_parts()?;
         let mut is_less = false;
         let mut services = BTreeSet::new();
-        for Skipped { port: id, reason } in &parts.ports {
+        for DegradedPort { port: id, reason } in &parts.ports {
             if self.leave_out(id, Some(reason), now) {
                 services.insert(&id.name.service);
             }

@@ -30,7 +30,7 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     let mut derived = DerivedState::default();
     derived.follow_node(&cluster.tracker.transition());
     derived.set_port(&id, Some(Arc::clone(&one)));
-    assert!(derived.transition().before().is_none() && derived.transition().compare());
+    assert!(derived.transition().before().is_none() && derived.transition().is_resync());
     assert_eq!(shown(&derived.transition()), [(id.clone(), None, Some(1))]);
     assert_eq!(derived.state().node, cluster.tracker.state().node);
     derived.mark_synced();
@@ -40,10 +40,10 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     assert!(derived.transition().is_empty(), "an equal value is no change");
     // A sync that fails leaves the value that was synced.
     derived.set_port(&id, Some(two));
-    derived.request_comparison();
+    derived.request_resync();
     derived.set_port(&id, None);
     assert_eq!(shown(&derived.transition()), [(id.clone(), Some(1), None)]);
-    assert!(derived.transition().compare());
+    assert!(derived.transition().is_resync());
     assert_eq!(derived.transition().before().unwrap().port(&id), Some(&one));
     derived.mark_synced();
 
@@ -51,7 +51,7 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     cluster.tracker.mark_synced();
     derived.follow_node(&cluster.tracker.transition());
     assert!(derived.transition().is_empty());
-    cluster.tracker.request_comparison();
+    cluster.tracker.request_resync();
     derived.follow_node(&cluster.tracker.transition());
-    assert!(derived.transition().compare() && !derived.transition().node_changed());
+    assert!(derived.transition().is_resync() && !derived.transition().node_changed());
 }

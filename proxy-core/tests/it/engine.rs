@@ -15,7 +15,7 @@ use switchyard_core::{
     config::{NodeConfig, NodePortAddressConfig},
     engine::{Engine, EngineError, InterfaceAddresses},
     objects::{Event, Kind},
-    proxier::{Disturbance, Mode, Monitor, Proxier, ProxierError, SyncReport},
+    proxier::{ExternalChange, Mode, Monitor, Proxier, ProxierError, SyncReport},
     state::NodePortAddresses,
     testing::{NODE, service},
     transition::Transition,
@@ -52,7 +52,8 @@ impl Proxier for Fake {
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         assert!(!self.panics.load(Ordering::SeqCst), "as asked");
         let after = change.after();
-        let sync = (after.service_ports.len(), change.compare(), after.node.node_ports.v4.clone());
+        let sync =
+            (after.service_ports.len(), change.is_resync(), after.node.node_ports.v4.clone());
         self.syncs.send(sync).unwrap();
         if let Some(held) = &self.held {
             // Fails when the sender is gone.
@@ -79,14 +80,14 @@ struct Restless {
 
 #[async_trait]
 impl Monitor for Restless {
-    async fn disturbed(&mut self) -> Result<Disturbance, ProxierError> {
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
         if self.reports == 0 {
             std::future::pending::<()>().await;
         }
         // After the first sync.
         tokio::time::sleep(Duration::from_millis(50)).await;
         self.reports -= 1;
-        Ok(Disturbance::Changed { by: None })
+        Ok(ExternalChange::Changed { by: None })
     }
 }
 

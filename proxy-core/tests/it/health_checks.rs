@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use switchyard_core::{
     model::{PerFamily, ServiceName},
-    proxier::{Mode, ProxierError, RefusedParts, Skipped},
+    proxier::{DegradedPort, Mode, ProxierError, RefusedParts},
     state::HealthCheck,
     testing::{Builder, NAMESPACE, endpoint, service, slice},
 };
@@ -135,7 +135,7 @@ fn a_node_that_refuses_a_port_has_no_endpoints_of_the_service() {
     cluster.take_changes();
     let port = cluster.tracker.state().service_ports.keys().next().unwrap().clone();
     let refuse = |cluster: &mut Cluster, reason: &str| {
-        let ports = vec![Skipped { port: port.clone(), reason: reason.into() }];
+        let ports = vec![DegradedPort { port: port.clone(), reason: reason.into() }];
         let parts = RefusedParts { ports, ..RefusedParts::default() };
         let error = ProxierError::backend(Mode::NFTABLES, "no", "full").of_parts(parts);
         cluster.tracker.withhold(&error, Instant::now()).unwrap()

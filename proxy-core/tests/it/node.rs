@@ -8,8 +8,8 @@ use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, parse_cidr},
     objects::{Event, Kind},
-    proxier::{Abilities, Mode},
-    state::{LocalPods, Masquerade, NodePortAddresses, Route},
+    proxier::{Capabilities, Mode},
+    state::{Action, LocalPods, Masquerade, NodePortAddresses},
     testing::{Builder, NODE, endpoint, node, service, service_cidr, slice},
     track::Tracker,
 };
@@ -68,8 +68,8 @@ fn the_nodes_pod_networks_come_and_change_with_the_node() {
     let web = service("web", "10.0.0.1").port("", "TCP", 80);
     let of_web = slice("web", "1").port("", "TCP", 80).endpoint(endpoint("10.1.0.1", "node-2"));
     cluster.apply(&[web, of_web]);
-    let masquerade = |cluster: &Cluster| match cluster.port("web", "").frontends[0].route {
-        Route::Pool { masquerade, .. } => masquerade,
+    let masquerade = |cluster: &Cluster| match cluster.port("web", "").frontends[0].action {
+        Action::Pool { masquerade, .. } => masquerade,
         other => panic!("{other:?}"),
     };
     assert_eq!(local_pods(&cluster), [None, None]);
@@ -246,7 +246,7 @@ fn listed(
     interfaces: Option<&[&str]>,
 ) -> [Option<Vec<String>>; 2] {
     let mut cluster = Cluster::with(configure);
-    cluster.tracker.set_abilities(Abilities::PARITY.with_listed_node_ports(), Mode::IPVS);
+    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY.with_listed_node_ports(), Mode::IPVS);
     cluster.apply(&[this(node_ips)]);
     if let Some(interfaces) = interfaces {
         cluster.tracker.set_interface_addresses(interfaces.iter().map(|ip| ip.parse().unwrap()));
@@ -302,7 +302,7 @@ fn health_checks_are_served_as_configured_though_node_ports_are_listed() {
     assert_eq!(configured.v6, NodePortAddresses::AllLocal);
     assert_eq!(cluster.tracker.state().node.health_check_addresses, configured);
     cluster.tracker.mark_synced();
-    cluster.tracker.set_abilities(Abilities::PARITY.with_listed_node_ports(), Mode::IPVS);
+    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY.with_listed_node_ports(), Mode::IPVS);
     cluster.events([]);
     assert!(cluster.tracker.transition().node_changed());
     assert_eq!(addresses(&cluster)[1], only(&["2001:db8::1"]));

@@ -6,10 +6,10 @@ use proptest::{prelude::*, sample::Index};
 use switchyard_core::{
     model::ServicePortId,
     objects::{Event, Kind, Object},
-    proxier::{Abilities, Mode},
+    proxier::{Capabilities, Mode},
     state::State,
     testing::{
-        arbitrary_abilities, arbitrary_config, arbitrary_events, assert_abilities,
+        arbitrary_capabilities, arbitrary_config, arbitrary_events, assert_capabilities,
         assert_invariants, assert_least_weights, final_objects, proptest_config, resolve_afresh,
     },
     track::Tracker,
@@ -46,7 +46,7 @@ proptest! {
     #[test]
     fn incremental_equals_afresh(
         config in arbitrary_config(),
-        abilities in arbitrary_abilities(),
+        capabilities in arbitrary_capabilities(),
         knows_abilities_first in any::<bool>(),
         events in arbitrary_events(40),
         interfaces in proptest::option::of(proptest::collection::vec(
@@ -58,7 +58,7 @@ proptest! {
     ) {
         let mut tracker = Tracker::new(config.clone());
         if knows_abilities_first {
-            tracker.set_abilities(abilities, Mode::NFTABLES);
+            tracker.set_capabilities(capabilities, Mode::NFTABLES);
         }
         for (event, resolve) in events.iter().zip(&resolves) {
             tracker.apply(event.clone());
@@ -70,8 +70,8 @@ assert_least_weights(tracker.state());
         }
         let objects = shuffled(final_objects(&events), &order);
         let mut afresh = Tracker::new(config.clone());
-        tracker.set_abilities(abilities, Mode::NFTABLES);
-        afresh.set_abilities(abilities, Mode::NFTABLES);
+        tracker.set_capabilities(capabilities, Mode::NFTABLES);
+        afresh.set_capabilities(capabilities, Mode::NFTABLES);
         for object in objects.clone() {
             afresh.apply(Event::Apply(object));
         }
@@ -87,11 +87,11 @@ assert_least_weights(tracker.state());
         prop_assert_eq!(tracker.state(), afresh.state());
         prop_assert_eq!(tracker.no_local_endpoints(), afresh.no_local_endpoints());
         prop_assert_eq!(tracker.unsupported(), afresh.unsupported());
-        assert_abilities(tracker.state(), &abilities);
-        tracker.request_comparison();
-        prop_assert_eq!(tracker.skipped(), afresh.skipped());
+        assert_capabilities(tracker.state(), &capabilities);
+        tracker.request_resync();
+        prop_assert_eq!(tracker.degraded(), afresh.degraded());
         if interfaces.is_none() {
-            afresh.set_abilities(Abilities::PARITY, Mode::NFTABLES);
+            afresh.set_capabilities(Capabilities::KUBE_PROXY, Mode::NFTABLES);
             afresh.resolve();
             prop_assert_eq!(afresh.state(), &resolve_afresh(config, objects));
         }

@@ -5,7 +5,7 @@ use serde_json::json;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     objects::Event,
-    state::{Masquerade, NodePortAddresses, PoolKind, Route},
+    state::{Action, Masquerade, NodePortAddresses, PoolKind},
     testing::{
         arbitrary_config, arbitrary_events, assert_invariants, assert_least_weights, final_objects,
         proptest_config, resolve_afresh, service,
@@ -165,8 +165,8 @@ fn masquerading_follows() {
         change(&mut config);
         cluster.tracker.set_config(config);
         cluster.events([]);
-        match cluster.port("web", "http").frontends[0].route {
-            Route::Pool { pool: PoolKind::Cluster, masquerade } => masquerade,
+        match cluster.port("web", "http").frontends[0].action {
+            Action::Pool { pool: PoolKind::Cluster, masquerade } => masquerade,
             route => panic!("{route:?}"),
         }
     };

@@ -3,7 +3,7 @@
 use serde_json::json;
 use switchyard_core::{
     config::LocalPodsConfig,
-    state::{FrontendAddress, Masquerade, PoolKind, Route},
+    state::{Action, FrontendAddress, Masquerade, PoolKind},
     testing::{Builder, endpoint, service, slice},
 };
 
@@ -77,15 +77,15 @@ fn every_combination() {
                             (false, false) => Masquerade::Never,
                         };
                         let internal = match (internal_local, there) {
-                            (_, There::Nothing) => Route::Reject,
-                            (true, There::Elsewhere) => Route::Drop,
-                            (true, _) => Route::Pool { pool: PoolKind::Local, masquerade },
-                            (false, _) => Route::Pool { pool: PoolKind::Cluster, masquerade },
+                            (_, There::Nothing) => Action::Reject,
+                            (true, There::Elsewhere) => Action::Drop,
+                            (true, _) => Action::Pool { pool: PoolKind::Local, masquerade },
+                            (false, _) => Action::Pool { pool: PoolKind::Cluster, masquerade },
                         };
                         let external = match (external_local, there) {
-                            (_, There::Nothing) => Route::Reject,
-                            (true, _) => Route::ExternalLocal,
-                            (false, _) => Route::Pool {
+                            (_, There::Nothing) => Action::Reject,
+                            (true, _) => Action::ExternalLocal,
+                            (false, _) => Action::Pool {
                                 pool: PoolKind::Cluster,
                                 masquerade: Masquerade::Always,
                             },
@@ -97,7 +97,7 @@ fn every_combination() {
                                 FrontendAddress::ClusterIp(_) => internal,
                                 _ => external,
                             };
-                            assert_eq!(frontend.route, wanted, "{what}: {:?}", frontend.at);
+                            assert_eq!(frontend.action, wanted, "{what}: {:?}", frontend.at);
                         }
                         let all = match there {
                             There::Nothing => "",
@@ -129,10 +129,10 @@ fn pools_are_made_only_for_traffic_that_uses_them() {
         cluster.apply(&[service, endpoints(there)]);
         let port = cluster.port("web", "");
         let counts = cluster.tracker.no_local_endpoints().v4;
-        (pool(&port.cluster), pool(&port.local), port.frontends[0].route, counts.external)
+        (pool(&port.cluster), pool(&port.local), port.frontends[0].action, counts.external)
     };
     let masquerade = Masquerade::ExceptLocalPods;
-    let to = |pool| Route::Pool { pool, masquerade };
+    let to = |pool| Action::Pool { pool, masquerade };
     // iTP Local, and nothing external.
     assert_eq!(
         only(web(false, true), There::Both),
@@ -140,7 +140,7 @@ fn pools_are_made_only_for_traffic_that_uses_them() {
     );
     assert_eq!(
         only(web(false, true), There::Elsewhere),
-        (String::new(), String::new(), Route::Drop, 0)
+        (String::new(), String::new(), Action::Drop, 0)
     );
     // eTP Local of a Service that nothing external leads to.
     assert_eq!(
@@ -158,12 +158,12 @@ fn the_external_policy_needs_a_type_that_has_one() {
     let route = |service: Builder| {
         let mut cluster = Cluster::new();
         cluster.apply(&[service, endpoints(There::Elsewhere)]);
-        cluster.port("web", "").frontends[1].route
+        cluster.port("web", "").frontends[1].action
     };
-    let everyone = Route::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
+    let everyone = Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
     for (kind, expected) in [
-        ("LoadBalancer", Route::ExternalLocal),
-        ("NodePort", Route::ExternalLocal),
+        ("LoadBalancer", Action::ExternalLocal),
+        ("NodePort", Action::ExternalLocal),
         // Left over from when it had another type.
         ("ClusterIP", everyone),
         ("", everyone),
@@ -174,7 +174,7 @@ fn the_external_policy_needs_a_type_that_has_one() {
     let external_ip = web(true, false)
         .set("spec.type", "ClusterIP")
         .set("spec.externalIPs", json!(["192.0.2.9"]));
-    assert_eq!(route(external_ip), Route::ExternalLocal);
+    assert_eq!(route(external_ip), Action::ExternalLocal);
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn endpoints_that_only_terminate_still_serve_every_policy() {
     cluster.apply(&[web(true, true).node_port(30080), slice]);
     let port = cluster.port("web", "");
     assert_eq!(pool(&port.cluster), REMOTE);
-    let routes: Vec<Route> = port.frontends.iter().map(|frontend| frontend.route).collect();
-    assert_eq!(routes, [Route::Drop, Route::ExternalLocal]);
+    let routes: Vec<Action> = port.frontends.iter().map(|frontend| frontend.action).collect();
+    assert_eq!(routes, [Action::Drop, Action::ExternalLocal]);
     let counts = cluster.tracker.no_local_endpoints();
     assert_eq!((counts.v4.internal, counts.v4.external), (1, 1));
     assert_eq!(counts.v6, Default::default());

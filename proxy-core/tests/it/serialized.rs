@@ -39,7 +39,7 @@ fn a_state_is_serialized_with_sorted_lists_and_names_in_camel_case() {
         {"address": "10.244.0.1:8080", "isLocal": true, "mayBeLocal": true, "weight": 1}
     ]);
     let to_pool = json!({"pool": {"pool": "cluster", "masquerade": "never"}});
-    let frontend = |at, port: u16, route: &serde_json::Value| json!({"at": at, "port": port, "route": route, "allowedSources": null});
+    let frontend = |at, port: u16, route: &serde_json::Value| json!({"at": at, "port": port, "action": route, "allowedSources": null});
     assert_eq!(
         web_v4,
         json!({
@@ -52,7 +52,7 @@ fn a_state_is_serialized_with_sorted_lists_and_names_in_camel_case() {
             "local": endpoints,
             "draining": [],
             "affinitySeconds": 90,
-            "spread": "random",
+            "lbAlgorithm": "random",
             "proxyProtocol": null,
         })
     );

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_json::json;
 use switchyard_core::{
     model::{IpFamily, Protocol},
-    state::{FrontendAddress, Route},
+    state::{Action, FrontendAddress},
     testing::{Builder, endpoint, node, service, slice},
 };
 
@@ -36,7 +36,7 @@ fn every_way_in_is_a_frontend() {
             "nodePort 30080"
         ]
     );
-    assert!(port.frontends.iter().all(|frontend| frontend.route == Route::Reject));
+    assert!(port.frontends.iter().all(|frontend| frontend.action == Action::Reject));
     assert_eq!(cluster.programmed(), ["ns/web:http (TCP, IPv4)"]);
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use switchyard_core::{
-    proxier::{Abilities, Mode},
+    proxier::{Capabilities, Mode},
     testing::{Builder, NODE, endpoint, service, slice},
     track::Reason,
 };
@@ -33,12 +33,12 @@ struct Clocked {
 
 impl Clocked {
     fn new() -> Self {
-        Self::with(Abilities::PARITY.with_weights())
+        Self::with(Capabilities::KUBE_PROXY.with_weights())
     }
 
-    fn with(abilities: Abilities) -> Self {
+    fn with(capabilities: Capabilities) -> Self {
         let mut this = Self { cluster: Cluster::new(), start: Instant::now() };
-        this.cluster.tracker.set_abilities(abilities, Mode::NFTABLES);
+        this.cluster.tracker.set_capabilities(capabilities, Mode::NFTABLES);
         this.pass(0);
         this
     }
@@ -182,7 +182,7 @@ fn another_window_counts_from_the_same_start() {
 #[test]
 fn without_a_clock_there_is_no_slow_start() {
     let mut cluster = Cluster::new();
-    cluster.tracker.set_abilities(Abilities::PARITY.with_weights(), Mode::NFTABLES);
+    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY.with_weights(), Mode::NFTABLES);
     cluster.apply(&[asking(), endpoints(&[1])]);
     cluster.apply(&[endpoints(&[1, 2])]);
     assert_eq!(pool(&cluster.port("web", "").cluster), "10.1.0.1:80* 10.1.0.2:80*");
@@ -211,7 +211,7 @@ fn bad_times_are_problems() {
 
 #[test]
 fn a_backend_without_weights_has_no_slow_start() {
-    let mut web = Clocked::with(Abilities::PARITY);
+    let mut web = Clocked::with(Capabilities::KUBE_PROXY);
     let problems = web.cluster.apply(&[asking(), endpoints(&[1])]);
     let [problem] = problems.as_slice() else { panic!("{problems:?}") };
     assert_eq!(problem.reason, Reason::Unsupported);

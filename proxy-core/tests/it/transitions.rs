@@ -105,7 +105,7 @@ fn a_transition_has_what_changed_and_nothing_else() {
     let two = service("two", "10.0.0.2,fd00::2").port("a", "TCP", 80).port("b", "UDP", 81);
     cluster.apply(&[named("one", 1), two.clone(), local_slice("one"), local_slice("two")]);
     let change = cluster.tracker.transition();
-    assert!(change.compare(), "the first one compares everything");
+    assert!(change.is_resync(), "the first one compares everything");
     assert!(change.node_changed() && change.before().is_none());
     assert_eq!(
         cluster.take_changes(),
@@ -142,12 +142,12 @@ fn a_transition_lasts_until_it_is_synced() {
     cluster.delete(&[named("a", 1)]);
     assert_eq!(cluster.take_changes(), ["ns/a (TCP, IPv4)", "ns/b (TCP, IPv4)"]);
     assert!(cluster.tracker.transition().is_empty());
-    cluster.tracker.request_comparison();
-    assert!(cluster.tracker.transition().compare() && !cluster.tracker.transition().is_empty());
+    cluster.tracker.request_resync();
+    assert!(cluster.tracker.transition().is_resync() && !cluster.tracker.transition().is_empty());
     cluster.events([]);
-    assert!(cluster.tracker.transition().compare());
+    assert!(cluster.tracker.transition().is_resync());
     cluster.tracker.mark_synced();
-    assert!(!cluster.tracker.transition().compare());
+    assert!(!cluster.tracker.transition().is_resync());
 }
 
 fn take_triggers(cluster: &mut Cluster) -> Vec<String> {

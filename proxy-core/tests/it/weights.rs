@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
-    proxier::{Abilities, Mode},
-    state::Route,
+    proxier::{Capabilities, Mode},
+    state::Action,
     testing::{Builder, NAMESPACE, NODE, endpoint, node, service, slice},
     track::Reason,
 };
@@ -17,7 +17,7 @@ const CILIUM: &str = "service.cilium.io/weight";
 
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.tracker.set_abilities(Abilities::PARITY.with_weights(), Mode::NFTABLES);
+    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY.with_weights(), Mode::NFTABLES);
     cluster
 }
 
@@ -178,8 +178,8 @@ fn weight_zero_takes_no_new_connections_and_keeps_flows() {
     assert!(port.serves("10.1.0.1:80".parse().unwrap()));
 }
 
-fn route(cluster: &Cluster) -> Route {
-    cluster.port("web", "").frontends[0].route
+fn route(cluster: &Cluster) -> Action {
+    cluster.port("web", "").frontends[0].action
 }
 
 #[test]
@@ -187,15 +187,15 @@ fn only_weight_zero_is_as_nothing_ready() {
     let mut cluster = cluster();
     let slice = of_web("a", &[1, 2]).annotation(WEIGHT, "0");
     cluster.apply(&[web(), slice.clone()]);
-    assert_eq!(route(&cluster), Route::Reject);
+    assert_eq!(route(&cluster), Action::Reject);
     let local = web().set("spec.internalTrafficPolicy", "Local");
     cluster.apply([&local]);
-    assert_eq!(route(&cluster), Route::Reject);
+    assert_eq!(route(&cluster), Action::Reject);
     let elsewhere = Builder::endpoint(self::slice("web", "b").port("", "TCP", 80), there(3));
     cluster.apply([&elsewhere]);
-    assert_eq!(route(&cluster), Route::Drop, "another node has an endpoint");
+    assert_eq!(route(&cluster), Action::Drop, "another node has an endpoint");
     cluster.apply([&elsewhere.annotation(WEIGHT, "0")]);
-    assert_eq!(route(&cluster), Route::Reject, "that takes no connections either");
+    assert_eq!(route(&cluster), Action::Reject, "that takes no connections either");
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn health_checks_do_not_count_weight_zero() {
 #[test]
 fn a_backend_without_weights_spreads_evenly_and_drains() {
     let mut cluster = Cluster::new();
-    cluster.tracker.set_abilities(Abilities::PARITY, Mode::IPTABLES);
+    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY, Mode::IPTABLES);
     let slice = of_web("a", &[1, 2, 3]);
     let weighted = slice.clone().annotation(WEIGHTS, "10.1.0.1=0,10.1.0.2=3");
     let problems = cluster.apply(&[web(), weighted]);

@@ -46,9 +46,9 @@ const CASES_BY_JSON: [&str; 22] = [
     "policies::policies-change",
     "refused::no-endpoints",
     "restart::",
-    "spread::maglev",
-    "spread::round-robin",
-    "spread::source-hash",
+    "lb-algorithm::maglev",
+    "lb-algorithm::round-robin",
+    "lb-algorithm::source-hash",
     "weights::changes",
 ];
 

@@ -1,7 +1,7 @@
 //! The table of flags: the flags of kube-proxy v1.37, the flags of Switchyard alone, and flags of
 //! old releases of kube-proxy that manifests still carry.
 
-use switchyard_core::model::Spread;
+use switchyard_core::model::LbAlgorithm;
 
 use super::flag::{
     Flag,
@@ -17,12 +17,12 @@ const IGNORED: &str = "it has no effect";
 const KLOG: &str = "it has no effect: the log goes to standard error";
 const PORT: &str = "use the address with a port instead";
 
-/// The names of all spreads.
-const SPREADS: [&str; Spread::ALL.len()] = {
-    let mut names = [""; Spread::ALL.len()];
+/// The names of all algorithms.
+const LB_ALGORITHMS: [&str; LbAlgorithm::ALL.len()] = {
+    let mut names = [""; LbAlgorithm::ALL.len()];
     let mut index = 0;
     while index < names.len() {
-        names[index] = Spread::ALL[index].as_str();
+        names[index] = LbAlgorithm::ALL[index].as_str();
         index += 1;
     }
     names
@@ -52,7 +52,7 @@ pub static FLAGS: &[Flag] = &[
         .status(Status::Ours),
     Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
         "How to reach nftables: directly by netlink, or through the nft program by JSON").status(Status::Ours),
-    Flag::new("spread", Word(&SPREADS), "", Program,
+    Flag::new("lb-algorithm", Word(&LB_ALGORITHMS), "", Program,
         "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
          the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),

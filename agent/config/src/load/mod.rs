@@ -161,7 +161,7 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             _ => NftTransport::Netlink,
         },
         // Another word was rejected when the flags were parsed.
-        spread: flags.text("spread").and_then(|name| name.parse().ok()),
+        lb_algorithm: flags.text("lb-algorithm").and_then(|name| name.parse().ok()),
         userspace: UserspaceSettings {
             intake: flags
                 .text("userspace-intake")

@@ -4,8 +4,8 @@ use std::{io::Write, time::Duration};
 
 use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
-    error::Chain,
-    model::Spread,
+    error::ErrorChain,
+    model::LbAlgorithm,
 };
 use tempfile::NamedTempFile;
 
@@ -57,7 +57,7 @@ fn with_flags(arguments: &[&str]) -> Settings {
 /// What is wrong with a file that has these lines.
 fn refused(body: &str) -> String {
     let error = with_file(&format!("{HEAD}{body}"), &[]).expect_err(body);
-    Chain(&error).to_string()
+    ErrorChain(&error).to_string()
 }
 
 fn cidrs(settings: &Settings) -> String {
@@ -130,7 +130,7 @@ fn without_a_file_flags_count() {
         "--kubeconfig=/k",
         "--master=https://x",
         "--nft-transport=json",
-        "--spread=source-hash",
+        "--lb-algorithm=source-hash",
         "--bind-address-hard-fail=T",
         "-v=4",
         "--logging-format=json",
@@ -147,7 +147,7 @@ fn without_a_file_flags_count() {
     assert_eq!(settings.periods.sync, Duration::from_secs(60));
     assert_eq!(settings.periods.min_sync, Duration::ZERO, "zero that was given is zero");
     assert_eq!(settings.backend.nft_transport, NftTransport::Json);
-    assert_eq!(settings.node.spread, Some(Spread::SourceHash));
+    assert_eq!(settings.node.lb_algorithm, Some(LbAlgorithm::SourceHash));
     assert_eq!(settings.log.format, LogFormat::Json);
     assert_eq!(settings.log.verbosity, 4);
     let SourceSettings::Cluster(client) = settings.source else { panic!("{:?}", settings.source) };
@@ -524,7 +524,7 @@ fn names_and_files_that_are_no_good() {
     assert_eq!(error.to_string(), "failed complete: empty hostname-override is invalid");
     let error = load(&flags(&["--config=/does/not/exist"]), &MODES).unwrap_err();
     assert_eq!(
-        Chain(&error).to_string(),
+        ErrorChain(&error).to_string(),
         "failed complete: cannot read the configuration file /does/not/exist: \
          No such file or directory (os error 2)"
     );

@@ -23,7 +23,7 @@ impl Observer for HealthCheckUpdates {
         let EngineEvent::Synced(outcome) = event else { return };
         let change = &outcome.change;
         self.0.send_modify(|wanted| {
-            if change.health_checks_changed() || change.node_changed() || change.compare() {
+            if change.health_checks_changed() || change.node_changed() || change.is_resync() {
                 let state = change.after();
                 *wanted = Arc::new(HealthChecks {
                     checks: state.health_checks.clone(),

@@ -309,7 +309,7 @@ mod tests {
         health.set_node_eligible(false);
         health.sync_requested(Instant::now());
         assert_eq!([status("/healthz"), status("/readyz")], [503, 200]);
-        health.disturbed();
+        health.externally_changed();
         health.sync_failed();
         assert_eq!([status("/livez"), status("/readyz")], [503, 503]);
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use switchyard_config::settings::ServerSettings;
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use tokio::{net::TcpListener, sync::watch, time};
 
 use super::{Handler, connections::Connections, listen, serve::accept};
@@ -64,7 +64,7 @@ pub async fn serve(
                     running = Some(Server { address, serving });
                 }
                 Some((address, Err(error))) => {
-                    let err = Chain(&error);
+                    let err = ErrorChain(&error);
                     tracing::error!(name, %address, %err, "Failed to start server");
                     if hard_fail {
                         return error;

@@ -199,7 +199,10 @@ pub fn flags(
         NftTransport::Json => "json",
     };
     flags.insert("nft-transport", transport.to_owned());
-    flags.insert("spread", node.spread.map_or_else(String::new, |spread| spread.to_string()));
+    flags.insert(
+        "lb-algorithm",
+        node.lb_algorithm.map_or_else(String::new, |lb_algorithm| lb_algorithm.to_string()),
+    );
     flags
 }
 

@@ -5,7 +5,7 @@ use prometheus::{
     proto::{self, MetricType},
 };
 use prost::Message;
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 
 /// An exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Exposition {
         match self {
             Self::Text => {
                 if let Err(error) = TextEncoder::new().encode(&families, &mut bytes) {
-                    tracing::error!(err = %Chain(&error), "Failed to print the metrics");
+                    tracing::error!(err = %ErrorChain(&error), "Failed to print the metrics");
                 }
             }
             Self::Protobuf => {

@@ -241,7 +241,7 @@ impl Metrics {
         let before = self.counted_ports.swap(ports.len(), Ordering::Relaxed);
         // If as many were added as removed, the removed ports are among the changed ports.
         let gone = || change.ports().any(|port| port.after.is_none());
-        if change.compare() || before != ports.len() || gone() {
+        if change.is_resync() || before != ports.len() || gone() {
             for family in &self.families {
                 let count = ports.keys().filter(|id| id.family == *family).count();
                 let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
@@ -326,7 +326,7 @@ impl Metrics {
             let labels = [family.as_str()];
             self.sync.duration.with_label_values(&labels).observe(seconds);
             if let Some(extent) = &self.sync.extent {
-                let by_extent = if change.compare() { &extent.full } else { &extent.partial };
+                let by_extent = if change.is_resync() { &extent.full } else { &extent.partial };
                 by_extent.with_label_values(&labels).observe(seconds);
             }
         }
@@ -359,7 +359,7 @@ impl Metrics {
 
     /// Returns the families that a sync programs, and concerns.
     fn families_of(&self, change: &Transition<'_>) -> Vec<IpFamily> {
-        let all = change.compare() || change.node_changed();
+        let all = change.is_resync() || change.node_changed();
         let concerns = |family| {
             change.programs(family) && (all || change.ports().any(|port| port.id.family == family))
         };

@@ -58,7 +58,7 @@ impl OurMetrics {
             )?,
             drift_repairs: make.register(IntCounter::new(
                 "switchyard_drift_repairs_total",
-                "Comparisons that found, and repaired, changes by other programs",
+                "Resyncs that found, and repaired, changes by other programs",
             )?)?,
             drift_objects: make.register(IntCounter::new(
                 "switchyard_drift_repaired_objects_total",

@@ -1,7 +1,7 @@
 //! The metrics of syncs and changes, as text.
 
 use switchyard_core::{
-    model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName, Spread},
+    model::{LbAlgorithm, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::ObjectKey,
     proxier::{RefusedAttempt, RefusedParts, RuleCount, SyncReport},
     state::{ResolvedServicePort, State},
@@ -41,7 +41,7 @@ fn outcome<'a>(
         latency: Some(Duration::from_millis(5)),
         trigger_times,
         no_local_endpoints: PerFamily { v4: here, v6: NoLocalEndpoints::default() },
-        skipped_by_backend: &[],
+        degraded_by_backend: &[],
         unsupported: PerFamily { v4: 0, v6: 4 },
         refused: PerFamily { v4: 1, v6: 0 },
     }
@@ -243,7 +243,7 @@ fn ports(ports: &[(&str, IpFamily)]) -> State {
             local: [].into(),
             draining: [].into(),
             affinity: None,
-            spread: Spread::default(),
+            lb_algorithm: LbAlgorithm::default(),
         };
         (id, port.into())
     };

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use switchyard_interfaces::{DeviceError, DummyDevice, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
@@ -19,7 +19,7 @@ pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
 /// Finds out whether the kernel can make the device, for this process.
 pub(crate) fn probe() -> Result<(), String> {
     for kind in ["dummy", "bridge"] {
-        if has_link_type(kind).map_err(|error| Chain(&error).to_string())? {
+        if has_link_type(kind).map_err(|error| ErrorChain(&error).to_string())? {
             return Ok(());
         }
     }
@@ -48,7 +48,7 @@ impl OwnedAddresses for DummyDevice {
         remove: &[IpAddr],
     ) -> Result<BTreeMap<IpAddr, String>, SystemError> {
         let refused = self.change_each(add, remove)?.into_iter().filter_map(|error| match error {
-            DeviceError::Address { address, .. } => Some((address, Chain(&error).to_string())),
+            DeviceError::Address { address, .. } => Some((address, ErrorChain(&error).to_string())),
             _ => None,
         });
         Ok(refused.collect())

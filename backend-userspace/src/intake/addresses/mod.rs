@@ -18,8 +18,8 @@ use std::{
 use async_trait::async_trait;
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    proxier::{Abilities, ProxierError, Skipped, SyncReport},
-    state::{NodePortAddresses, NodeState, ResolvedServicePort, Route},
+    proxier::{Capabilities, DegradedPort, ProxierError, SyncReport},
+    state::{Action, NodePortAddresses, NodeState, ResolvedServicePort},
     transition::Transition,
 };
 use switchyard_forwarder::{Forwarder, Listener};
@@ -94,7 +94,7 @@ impl Addresses {
         let mut listeners = Vec::new();
         for frontend in &port.frontends {
             // A socket that closes every connection would only hide that nothing listens.
-            if matches!(frontend.route, Route::Reject | Route::Drop) {
+            if matches!(frontend.action, Action::Reject | Action::Drop) {
                 continue;
             }
             let ips: Vec<IpAddr> = match frontend.at.ip() {
@@ -110,7 +110,7 @@ impl Addresses {
             listeners.extend(ips.into_iter().map(|ip| Listener {
                 port: port.id.clone(),
                 address: SocketAddr::new(ip, frontend.port),
-                route: frontend.route,
+                action: frontend.action,
                 allowed_sources: frontend.allowed_sources.clone(),
             }));
         }
@@ -142,7 +142,7 @@ impl Addresses {
 
 #[async_trait]
 impl Intake for Addresses {
-    fn abilities(&self, of_proxy: Abilities) -> Abilities {
+    fn capabilities(&self, of_proxy: Capabilities) -> Capabilities {
         of_proxy.with_listed_node_ports()
     }
 
@@ -152,7 +152,7 @@ impl Intake for Addresses {
         forwarder: &Forwarder,
     ) -> Result<SyncReport, ProxierError> {
         let mut report = SyncReport::default();
-        if change.compare() {
+        if change.is_resync() {
             let there =
                 self.system.ensure().map_err(failed("cannot list the addresses of Services"))?;
             if change.before().is_some() {
@@ -181,7 +181,7 @@ impl Intake for Addresses {
         let node = &change.after().node;
         let listeners = |port: &ResolvedServicePort| self.listeners(port, node);
         let ports: Vec<(ServicePortId, Vec<Listener>)> = if change.node_changed()
-            || change.compare()
+            || change.is_resync()
             || differs
         {
             let gone =
@@ -216,15 +216,15 @@ impl Intake for Addresses {
         });
         report.added = add.len() + changed.opened + retried.opened;
         report.removed = remove.len() + changed.closed + retried.closed;
-        report.skipped = self.sockets.failed().collect();
+        report.degraded = self.sockets.failed().collect();
         let without_address = self.without_address(change);
-        report.skipped.retain(|skipped| !without_address.contains_key(&skipped.port));
+        report.degraded.retain(|skipped| !without_address.contains_key(&skipped.port));
         let skipped = without_address.into_iter();
-        report.skipped.extend(skipped.map(|(port, reason)| Skipped { port, reason }));
-        let is_done = report.skipped.is_empty() && self.left.is_empty();
-        report.revisit_after = (!is_done).then_some(RETRY);
-        if !change.compare() {
-            report.skipped.retain(|skipped| change.has_port(&skipped.port));
+        report.degraded.extend(skipped.map(|(port, reason)| DegradedPort { port, reason }));
+        let is_done = report.degraded.is_empty() && self.left.is_empty();
+        report.requeue_after = (!is_done).then_some(RETRY);
+        if !change.is_resync() {
+            report.degraded.retain(|skipped| change.has_port(&skipped.port));
         }
         Ok(report)
     }

@@ -17,10 +17,10 @@ use std::{
 use async_trait::async_trait;
 use switchyard_conntrack::Reconciler;
 use switchyard_core::{
-    error::Chain,
-    model::{IpFamily, PerFamily, Protocol, ServicePortId, Spread},
-    proxier::{Monitor, Proxier, ProxierError, RefusedParts, Skipped, SyncReport},
-    state::{Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort, Route},
+    error::ErrorChain,
+    model::{IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId},
+    proxier::{DegradedPort, Monitor, Proxier, ProxierError, RefusedParts, SyncReport},
+    state::{Action, Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort},
     transition::{DerivedState, Transition},
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
@@ -66,7 +66,7 @@ impl Redirect {
     ) -> Result<Self, ProxierError> {
         let device = DummyDevice::open(DEVICE).map_err(failed("cannot reach rtnetlink"))?;
         let flows = Reconciler::start(|_| {}).inspect_err(|error| {
-            tracing::warn!(err = %Chain(error), "Flows that began before their Service will not be ended");
+            tracing::warn!(err = %ErrorChain(error), "Flows that began before their Service will not be ended");
         });
         Ok(Self {
             rules,
@@ -95,7 +95,7 @@ impl Redirect {
         let mut first = None;
         for error in self.device.change_each(&missing, &[]).map_err(&failed)? {
             if let DeviceError::Address { address, .. } = &error {
-                let reason = Chain(&error).to_string();
+                let reason = ErrorChain(&error).to_string();
                 *parts.families.get_mut(IpFamily::of(address)) = Some(reason);
             }
             first.get_or_insert(error);
@@ -128,8 +128,9 @@ impl Redirect {
                 }
                 let any = SocketAddr::new(own_address(id.family), 0);
                 let address = before.unwrap_or(any);
-                let route = Route::Pool { pool, masquerade: Masquerade::Never };
-                let listener = Listener { port: id.clone(), address, route, allowed_sources: None };
+                let action = Action::Pool { pool, masquerade: Masquerade::Never };
+                let listener =
+                    Listener { port: id.clone(), address, action, allowed_sources: None };
                 forwarder.listen(&listener).map(Some)
             };
             result = open(PoolKind::Cluster, before.cluster).and_then(|cluster| {
@@ -149,7 +150,7 @@ impl Redirect {
         match result {
             Ok(()) => self.failed.remove(id),
             Err(error) => {
-                let why = format!("{}; its connections are refused", Chain(&error));
+                let why = format!("{}; its connections are refused", ErrorChain(&error));
                 self.failed.insert(id.clone(), why)
             }
         };
@@ -168,7 +169,7 @@ impl Intake for Redirect {
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
         let mut added = 0;
-        if change.compare() {
+        if change.is_resync() {
             added = self.ensure_addresses(families)?;
         }
         self.derived.follow_node(change);
@@ -187,7 +188,7 @@ impl Intake for Redirect {
             transition => match self.rules.sync(&transition).await {
                 Ok(report) => report,
                 Err(error) => {
-                    self.derived.request_comparison();
+                    self.derived.request_resync();
                     return Err(error);
                 }
             },
@@ -200,22 +201,23 @@ impl Intake for Redirect {
             forwarder.close(protocol, address);
         }
         report.added += added;
-        let is_new = |id: &ServicePortId| change.compare() || !known_failures.contains(id);
+        let is_new = |id: &ServicePortId| change.is_resync() || !known_failures.contains(id);
         let of_family = |(id, _): &(&ServicePortId, &String)| *families.get(id.family);
         let failed = || self.failed.iter().filter(of_family);
         let skipped = failed().filter(|(id, _)| is_new(id));
-        report.skipped.extend(
-            skipped.map(|(port, reason)| Skipped { port: port.clone(), reason: reason.clone() }),
+        report.degraded.extend(
+            skipped
+                .map(|(port, reason)| DegradedPort { port: port.clone(), reason: reason.clone() }),
         );
         if failed().next().is_some() {
-            report.revisit_after =
-                Some(report.revisit_after.map_or(RETRY, |after| after.min(RETRY)));
+            report.requeue_after =
+                Some(report.requeue_after.map_or(RETRY, |after| after.min(RETRY)));
         }
         Ok(report)
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        self.derived.request_comparison();
+        self.derived.request_resync();
         self.rules.clean_up().await?;
         addresses::clean_up()
     }
@@ -244,21 +246,23 @@ fn derive(
             |address| Endpoint { address, is_local: true, may_be_local: false, weight: 1 };
         socket.filter(|_| !is_refused).map(endpoint).into_iter().collect()
     };
-    let route = |route| match route {
-        Route::Pool { .. } | Route::ExternalLocal if is_refused => Route::Reject,
+    let action = |action| match action {
+        Action::Pool { .. } | Action::ExternalLocal if is_refused => Action::Reject,
         // The proxy answers, and endpoints see its address.
-        Route::Pool { pool, masquerade: _ } => Route::Pool { pool, masquerade: Masquerade::Never },
-        Route::ExternalLocal | Route::Reject | Route::Drop => route,
+        Action::Pool { pool, masquerade: _ } => {
+            Action::Pool { pool, masquerade: Masquerade::Never }
+        }
+        Action::ExternalLocal | Action::Reject | Action::Drop => action,
     };
     let frontend =
-        |frontend: &Frontend| Frontend { route: route(frontend.route), ..frontend.clone() };
+        |frontend: &Frontend| Frontend { action: action(frontend.action), ..frontend.clone() };
     ResolvedServicePort {
         frontends: port.frontends.iter().map(frontend).collect(),
         cluster: pool(sockets.cluster),
         local: pool(sockets.local),
         draining: Pool::default(),
         affinity: None,
-        spread: Spread::Random,
+        lb_algorithm: LbAlgorithm::Random,
         proxy_protocol: None,
         id: port.id.clone(),
     }

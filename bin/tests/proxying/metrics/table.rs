@@ -373,7 +373,7 @@ pub(super) const OURS: &[Row] = &[
         Counter,
         &[],
         All,
-        "Comparisons that found, and repaired, changes by other programs",
+        "Resyncs that found, and repaired, changes by other programs",
     ),
     row(
         "switchyard_drift_repaired_objects_total",
@@ -399,7 +399,7 @@ pub(super) const OURS: &[Row] = &[
         FAMILY,
         All,
         "Service ports whose connections are spread otherwise than they ask, since the mode cannot do \
-         it ([spreading.md](spreading.md))",
+         it ([load-balancing.md](load-balancing.md))",
     ),
     row(
         "switchyard_service_ports_refused",

@@ -9,7 +9,7 @@ use std::{
 
 use switchyard_core::{
     model::Protocol,
-    state::{PoolKind, Route},
+    state::{Action, PoolKind},
 };
 use switchyard_forwarder::{Forwarder, Listener, LocalClients};
 
@@ -33,18 +33,18 @@ fn a_listener_changes_in_place() {
     let mut established = connect(to);
     expect(&mut established, "cluster");
 
-    let Route::Pool { masquerade, .. } = CLUSTER else { unreachable!() };
-    listener.route = Route::Pool { pool: PoolKind::Local, masquerade };
+    let Action::Pool { masquerade, .. } = CLUSTER else { unreachable!() };
+    listener.action = Action::Pool { pool: PoolKind::Local, masquerade };
     assert_eq!(forwarder.listen(&listener).unwrap(), to);
     expect(&mut connect(to), "local");
 
-    for route in [Route::Reject, Route::Drop] {
-        listener.route = route;
+    for action in [Action::Reject, Action::Drop] {
+        listener.action = action;
         forwarder.listen(&listener).unwrap();
         expect_reset(&mut connect(to));
     }
 
-    listener.route = CLUSTER;
+    listener.action = CLUSTER;
     listener.allowed_sources = Some(["127.0.1.0/24".parse().unwrap()].into());
     forwarder.listen(&listener).unwrap();
     expect_reset(&mut connect(to));
@@ -67,7 +67,7 @@ fn a_listener_changes_in_place() {
 #[test]
 fn local_policy_depends_on_the_client() {
     let (forwarder, mut listener) = with_both_pools();
-    listener.route = Route::ExternalLocal;
+    listener.action = Action::ExternalLocal;
     let to = forwarder.listen(&listener).unwrap();
     forwarder.set_local_clients(LocalClients::default());
     expect(&mut connect(to), "cluster");

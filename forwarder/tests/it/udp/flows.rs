@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use switchyard_core::{model::Spread, state::Route};
+use switchyard_core::{model::LbAlgorithm, state::Action};
 use switchyard_forwarder::LocalClients;
 
 use super::*;
@@ -65,7 +65,7 @@ fn a_remembered_client_has_all_flows_at_one_endpoint() {
 fn flows_count_as_connections() {
     let forwarder = forwarder(|_| {});
     let mut port = port(&[echo("a"), echo("b"), echo("c")]);
-    port.spread = Spread::LeastConnections;
+    port.lb_algorithm = LbAlgorithm::LeastConnections;
     let address = serve(&forwarder, port);
     let clients: Vec<Client> = (0..6).map(|_| Client::new(1, address)).collect();
     let mut asked: Vec<String> = clients.iter().map(Client::ask).collect();
@@ -89,8 +89,8 @@ fn only_allowed_sources_are_served() {
 #[test]
 fn other_routes_drop_datagrams() {
     let forwarder = forwarder(|_| {});
-    for route in [Route::Reject, Route::Drop] {
-        let address = serve_at(&forwarder, port(&[echo("a")]), |l| l.route = route);
+    for action in [Action::Reject, Action::Drop] {
+        let address = serve_at(&forwarder, port(&[echo("a")]), |l| l.action = action);
         let client = Client::new(1, address);
         client.send("?");
         assert!(client.is_silent());
@@ -103,7 +103,7 @@ fn clients_of_this_node_have_the_cluster_pool() {
     let forwarder = forwarder(|_| {});
     let mut port = port(&[echo("cluster")]);
     port.local = pool(&[echo("local")]);
-    let address = serve_at(&forwarder, port, |l| l.route = Route::ExternalLocal);
+    let address = serve_at(&forwarder, port, |l| l.action = Action::ExternalLocal);
     // All clients of the test are this node's: loopback addresses.
     forwarder.set_local_clients(LocalClients::default());
     assert_eq!(Client::new(1, address).ask(), "cluster");

@@ -108,7 +108,7 @@ impl TableMonitor {
     }
 
     /// Waits until another program may have changed the owned chains or the jumps to them. Chains
-    /// that stay missing, and changes that no comparison follows ([`TableRecord::set_compared`]),
+    /// that stay missing, and changes that no comparison follows ([`TableRecord::set_resynced`]),
     /// are reported again every ten seconds.
     ///
     /// The method is cancel-safe: the next call goes on where a dropped call was. It needs a tokio
@@ -199,7 +199,7 @@ impl TableMonitor {
 
     /// When other changes are to be reported.
     fn altered_due(&self) -> Option<Instant> {
-        let due = Instant::from_std(self.record.compare_due()?);
+        let due = Instant::from_std(self.record.resync_due()?);
         Some(self.reported_altered.map_or(due, |reported| due.max(reported + REPEAT)))
     }
 }

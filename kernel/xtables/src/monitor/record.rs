@@ -11,7 +11,7 @@ use super::Fingerprint;
 
 /// A comparison of everything is due at most this often.
 const COMPARE_PERIOD: Duration = Duration::from_secs(10);
-/// Comparisons take at most this part of the time.
+/// Resyncs take at most this part of the time.
 const COMPARE_SHARE: u32 = 50;
 
 /// What is known of a family's tables.
@@ -98,7 +98,7 @@ impl TableRecord {
     }
 
     /// Records that everything in all families was compared, beginning at `start`.
-    pub fn set_compared(&self, start: Instant) {
+    pub fn set_resynced(&self, start: Instant) {
         let mut state = self.lock();
         state.compared = Some((Instant::now(), start.elapsed()));
         state.altered = false;
@@ -127,7 +127,7 @@ impl TableRecord {
 
     /// When everything should be compared, because another program has changed something; `None` if
     /// none has.
-    pub(super) fn compare_due(&self) -> Option<Instant> {
+    pub(super) fn resync_due(&self) -> Option<Instant> {
         let state = self.lock();
         let pause = |took: Duration| COMPARE_PERIOD.max(took.saturating_mul(COMPARE_SHARE));
         state.altered.then(|| match state.compared {
@@ -170,16 +170,16 @@ mod tests {
         // The tables differ already before the change.
         record.set_changed(V4, two, three);
         assert_eq!(record.get(V4), Known::Unsure);
-        assert_eq!(record.compare_due(), None);
+        assert_eq!(record.resync_due(), None);
         record.confirm(V4, Known::Intact(one.unwrap()), three);
         assert_eq!(record.get(V4), Known::Unsure, "the look was older than the change");
         record.confirm(V4, Known::Unsure, three);
         assert_eq!(record.get(V4), Known::Intact(three.unwrap()));
-        assert!(record.compare_due().is_some());
+        assert!(record.resync_due().is_some());
         let start = Instant::now();
-        record.set_compared(start);
-        assert_eq!(record.compare_due(), None);
+        record.set_resynced(start);
+        assert_eq!(record.resync_due(), None);
         record.confirm(V4, Known::Intact(three.unwrap()), one);
-        assert!(record.compare_due().unwrap() >= start + COMPARE_PERIOD);
+        assert!(record.resync_due().unwrap() >= start + COMPARE_PERIOD);
     }
 }

@@ -52,7 +52,7 @@ impl Watch {
     fn compare(&self) {
         let start = Instant::now();
         self.program();
-        self.record.set_compared(start);
+        self.record.set_resynced(start);
     }
 
     /// Changes a rule of one family, as a sync of what changed does.

@@ -11,7 +11,7 @@ use super::{Subject, cluster, node_config, start};
 use crate::{
     engine::Engine,
     objects::{Event, Kind},
-    proxier::{Disturbance, Monitor, Proxier},
+    proxier::{ExternalChange, Monitor, Proxier},
     testing::{Stepped, until, web_slice},
 };
 
@@ -25,8 +25,9 @@ fn reported<P: Proxier>(
     node: &Stepped<P>,
     monitor: &mut dyn Monitor,
     within: Duration,
-) -> Option<Disturbance> {
-    let report = node.runtime.block_on(async { timeout(within, monitor.disturbed()).await });
+) -> Option<ExternalChange> {
+    let report =
+        node.runtime.block_on(async { timeout(within, monitor.externally_changed()).await });
     Some(report.ok()?.expect("the kernel can be watched"))
 }
 
@@ -48,7 +49,7 @@ pub fn the_monitor_reports_changes_of_others_alone<S: Subject>(subject: &S) {
 
         subject.change_others();
         let report = reported(&node, monitor.as_mut(), QUIET);
-        assert!(matches!(report, None | Some(Disturbance::Suspected)), "{report:?}");
+        assert!(matches!(report, None | Some(ExternalChange::Suspected)), "{report:?}");
 
         for damage in subject.damages().iter().filter(|damage| damage.is_reported) {
             node.full();
@@ -57,7 +58,7 @@ pub fn the_monitor_reports_changes_of_others_alone<S: Subject>(subject: &S) {
             damage.inflict();
             let report = reported(&node, monitor.as_mut(), PATIENCE);
             match (report, subject.author()) {
-                (Some(Disturbance::Changed { by: Some(by) }), Some(author)) => {
+                (Some(ExternalChange::Changed { by: Some(by) }), Some(author)) => {
                     assert!(by.starts_with(author), "{}: {by}", damage.name);
                 }
                 (Some(_), None) => {}

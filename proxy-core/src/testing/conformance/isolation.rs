@@ -53,7 +53,7 @@ pub fn a_refused_port_costs_nothing_else<S: Subject>(subject: &S) {
 
             subject.refuse_part(None);
             let report = proxy.sync([]);
-            assert_eq!(report.skipped, [], "{what}");
+            assert_eq!(report.degraded, [], "{what}");
             assert!(proxy.tracker.state().service_ports.contains_key(&id), "{what}");
             assert_as_from_nothing(subject, proxy.tracker.state(), &what);
             let report = proxy.full();
@@ -104,7 +104,7 @@ fn begin<S: Subject>(
             let mut other = subject.open();
             proxy.runtime.block_on(other.clean_up()).expect("a clean-up");
             proxy.apply([dual(54)]);
-            proxy.tracker.request_comparison();
+            proxy.tracker.request_resync();
         }
     }
     let ports = &proxy.tracker.state().service_ports;
@@ -115,7 +115,7 @@ fn begin<S: Subject>(
 
 #[track_caller]
 fn assert_left_out(report: &SyncReport, id: &ServicePortId, what: &str) {
-    let [skipped] = report.skipped.as_slice() else { panic!("{what}: {report:?}") };
+    let [skipped] = report.degraded.as_slice() else { panic!("{what}: {report:?}") };
     assert_eq!(&skipped.port, id, "{what}");
     assert!(!skipped.reason.is_empty(), "{what}");
 }

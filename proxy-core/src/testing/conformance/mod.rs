@@ -34,8 +34,8 @@ pub use self::{
     },
     story::{Story, any_story_ends_as_a_sync_from_nothing},
     syncs::{
-        a_clean_up_is_total_and_repeatable, a_restart_sends_nothing,
-        settings_of_the_node_apply_at_once, skipped_ports_are_reported,
+        a_clean_up_is_total_and_repeatable, a_restart_sends_nothing, degraded_ports_are_reported,
+        settings_of_the_node_apply_at_once,
     },
 };
 #[doc(inline)]
@@ -284,7 +284,7 @@ macro_rules! conformance {
                 a_refused_family_costs_the_other_nothing
                 settings_of_the_node_apply_at_once
                 a_clean_up_is_total_and_repeatable
-                skipped_ports_are_reported
+                degraded_ports_are_reported
                 a_backend_serves_one_engine_after_another
                 $($of_monitors)*
             );

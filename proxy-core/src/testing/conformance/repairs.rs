@@ -113,7 +113,7 @@ fn refuse_once<S: Subject>(
     }
     proxy.apply(change());
     if compares {
-        proxy.tracker.request_comparison();
+        proxy.tracker.request_resync();
     }
     let refuses_the_rest = refused.end == usize::MAX;
     subject.refuse(refused);

@@ -83,7 +83,7 @@ impl Story {
                 && !is_alone
             {
                 damage.inflict();
-                node.tracker.request_comparison();
+                node.tracker.request_resync();
                 is_meddled = true;
             }
             if let Some(passing) = self.refused.get(&i) {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    proxier::Skipped,
+    proxier::DegradedPort,
     testing::{NODE, builders::net, node, service, service_cidr, web, web_slice},
 };
 
@@ -111,20 +111,21 @@ pub fn a_clean_up_is_total_and_repeatable<S: Subject>(subject: &S) {
 
 /// A Service port that is served otherwise than asked is reported, once, and everything else is
 /// served as asked.
-pub fn skipped_ports_are_reported<S: Subject>(subject: &S) {
+pub fn degraded_ports_are_reported<S: Subject>(subject: &S) {
     subject.in_namespace(|| {
         let mut proxy = start(subject, node_config());
-        assert_eq!(proxy.sync(cluster()).skipped, []);
+        assert_eq!(proxy.sync(cluster()).degraded, []);
         for Unservable { events, port, reason } in subject.unservable() {
             let report = proxy.sync(events);
-            let [Skipped { port: skipped, reason: reported }] = report.skipped.as_slice() else {
+            let [DegradedPort { port: skipped, reason: reported }] = report.degraded.as_slice()
+            else {
                 panic!("{report:?}")
             };
             assert!(skipped.to_string().starts_with(port), "{skipped}");
             assert!(reported.contains(reason), "{reported}");
-            assert_eq!(proxy.sync(web()).skipped, [], "reported already");
+            assert_eq!(proxy.sync(web()).degraded, [], "reported already");
             assert_as_from_nothing(subject, proxy.tracker.state(), port);
         }
-        assert_eq!(proxy.full().skipped.len(), subject.unservable().len());
+        assert_eq!(proxy.full().degraded.len(), subject.unservable().len());
     });
 }

@@ -1,9 +1,9 @@
-//! Comparisons after another program changed the rules.
+//! Resyncs after another program changed the rules.
 
 use super::*;
 
 fn changed() -> Input {
-    Input::Disturbed(Disturbance::Changed { by: None })
+    Input::ExternallyChanged(ExternalChange::Changed { by: None })
 }
 
 #[tokio::test(start_paused = true)]
@@ -22,7 +22,7 @@ async fn a_disturbance_is_compared_at_once_and_then_once_a_second() {
     assert_eq!(running.times(), [0, 10_000, 11_100, 12_200]);
     assert!(running.asked().iter().all(|asked| asked.is_full));
     assert_eq!(running.log.lock().unwrap().comparisons, 3);
-    // Comparisons that take long are as far apart as they take.
+    // Resyncs that take long are as far apart as they take.
     running.log.lock().unwrap().takes = Duration::from_secs(8);
     running.inputs.send(changed()).await.unwrap();
     pass(100).await;
@@ -38,7 +38,7 @@ async fn a_suspicion_waits_for_its_share_of_the_time() {
     });
     running.list(&[web(1)]).await;
     pass(5_000).await;
-    let suspected = || Input::Disturbed(Disturbance::Suspected);
+    let suspected = || Input::ExternallyChanged(ExternalChange::Suspected);
     running.inputs.send(suspected()).await.unwrap();
     pass(55_000).await;
     assert_eq!(running.times(), [0, 51_000], "a fiftieth of the time");

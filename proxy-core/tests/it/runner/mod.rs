@@ -1,8 +1,8 @@
 //! The runner, on a paused clock, with a backend that writes down what it is asked.
 
-mod abilities;
+mod capabilities;
+mod conflicting;
 mod disturbances;
-mod predecessors;
 mod refusals;
 mod retries;
 mod revisits;
@@ -23,7 +23,9 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     objects::{Event, Kind},
-    proxier::{Backend, Disturbance, Mode, Proxier, ProxierError, Support, SyncReport, Unusable},
+    proxier::{
+        Backend, ExternalChange, Mode, Proxier, ProxierError, Support, SyncReport, Unusable,
+    },
     runner::{EngineEvent, Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
     testing::{Builder, NODE, endpoint, node, service, slice},
     track::Tracker,
@@ -90,25 +92,25 @@ impl Proxier for Recorder {
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        let (takes, succeeds, revisit_after) = {
+        let (takes, succeeds, requeue_after) = {
             let mut log = self.log.lock().unwrap();
             log.asked.push(Asked {
                 at: self.start.elapsed().as_millis(),
                 ports: change.ports().map(|port| port.id.name.to_string()).collect(),
-                is_full: change.compare(),
+                is_full: change.is_resync(),
                 size: change.after().service_ports.len(),
             });
             let succeeds = log.outcomes.pop_front().unwrap_or(true);
-            let revisit_after = succeeds.then(|| log.revisits.pop_front()).flatten().flatten();
-            log.asks_to_be_revisited |= revisit_after.is_some();
-            (log.takes, succeeds, revisit_after)
+            let requeue_after = succeeds.then(|| log.revisits.pop_front()).flatten().flatten();
+            log.asks_to_be_revisited |= requeue_after.is_some();
+            (log.takes, succeeds, requeue_after)
         };
         sleep(takes).await;
         match succeeds {
             true => {
                 let mut report = SyncReport::default();
                 report.added = 7;
-                report.revisit_after = revisit_after;
+                report.requeue_after = requeue_after;
                 Ok(report)
             }
             false => Err(ProxierError::backend(RECORDER, "no", "never")),
@@ -126,8 +128,8 @@ impl Log {
             EngineEvent::Rejected(problem) => self.rejected.push(problem.to_string()),
             EngineEvent::Received(Event::Apply(object)) => self.changed.push(object.key().kind),
             EngineEvent::Received(Event::Delete(key)) => self.changed.push(key.kind),
-            EngineEvent::ComparisonRequested => self.comparisons += 1,
-            EngineEvent::PredecessorStays { mode, error } => {
+            EngineEvent::ResyncRequested => self.comparisons += 1,
+            EngineEvent::LeftoversStay { mode, error } => {
                 self.stays.push(format!("{mode} {error}"));
             }
             EngineEvent::SyncRequested => self.requested += 1,

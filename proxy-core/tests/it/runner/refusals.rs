@@ -5,7 +5,7 @@ use std::{collections::HashSet, convert::identity};
 
 use switchyard_core::{
     model::{IpFamily, PerFamily},
-    proxier::{RefusedParts, Skipped},
+    proxier::{DegradedPort, RefusedParts},
 };
 
 use super::*;
@@ -31,7 +31,7 @@ pub(super) struct Seen {
     /// Whether each attempt compared everything, and programmed IPv6.
     modes: Vec<(bool, bool)>,
     problems: Vec<String>,
-    skipped: Vec<Vec<Skipped>>,
+    degraded: Vec<Vec<DegradedPort>>,
     refused: Vec<PerFamily<usize>>,
     failed: usize,
 }
@@ -51,13 +51,13 @@ impl Proxier for Refusing {
         let mut names: Vec<_> = ports.keys().map(|id| id.name.service.name.to_string()).collect();
         names.sort();
         seen.attempts.push((self.start.elapsed().as_millis(), names));
-        seen.modes.push((change.compare(), change.programs(IpFamily::V6)));
+        seen.modes.push((change.is_resync(), change.programs(IpFamily::V6)));
         let mut parts = RefusedParts::default();
         let reason = format!("line {}: full", seen.attempts.len());
         parts.ports = ports
             .keys()
             .filter(|id| seen.refused_services.contains(&*id.name.service.name))
-            .map(|id| Skipped { port: id.clone(), reason: reason.clone() })
+            .map(|id| DegradedPort { port: id.clone(), reason: reason.clone() })
             .take(if seen.is_slow { 1 } else { usize::MAX })
             .collect();
         if seen.breaks_v4 && change.programs(IpFamily::V4) {
@@ -88,7 +88,7 @@ impl Seen {
         match event {
             EngineEvent::Rejected(problem) => self.problems.push(problem.to_string()),
             EngineEvent::Synced(outcome) => {
-                self.skipped.push(outcome.report.skipped.clone());
+                self.degraded.push(outcome.report.degraded.clone());
                 self.refused.push(outcome.refused);
             }
             EngineEvent::SyncFailed { .. } => self.failed += 1,
@@ -154,17 +154,17 @@ async fn a_refused_port_is_left_out_and_tried_again() {
         let growing = [0, 200, 600, 1_400, 3_000, 6_200, 12_600, 25_400, 51_000, 102_200, 162_200];
         assert_eq!(with, growing, "{times:?}");
         assert_eq!(seen.failed, 0);
-        assert!(seen.skipped.iter().all(|skipped| &*skipped[0].port.name.service.name == "s2"));
+        assert!(seen.degraded.iter().all(|degraded| &*degraded[0].port.name.service.name == "s2"));
         // The number in the reason is the newest, and makes no new problem.
         let newest = format!("line {}: full", seen.attempts.len() - 1);
-        assert_eq!(seen.skipped.last().unwrap()[0].reason, newest);
+        assert_eq!(seen.degraded.last().unwrap()[0].reason, newest);
         assert_eq!(seen.problems.len(), 1, "{:?}", seen.problems);
         assert!(seen.problems[0].starts_with("Service ns/s2: spec.ports: the node refuses"));
     }
     seen.lock().unwrap().refuse([]);
     pass(61_000).await;
     let seen = seen.lock().unwrap();
-    assert_eq!(seen.skipped.last(), Some(&Vec::new()));
+    assert_eq!(seen.degraded.last(), Some(&Vec::new()));
     assert_eq!(seen.refused.last(), Some(&PerFamily::default()));
     let (_, last) = seen.attempts.last().unwrap();
     assert_eq!(last, &["s1", "s2", "s3", "s4"]);
@@ -277,13 +277,13 @@ async fn a_family_comes_back_while_the_other_fails() {
     pass(100).await;
     {
         let mut seen = seen.lock().unwrap();
-        assert_eq!(seen.skipped.len(), 1);
+        assert_eq!(seen.degraded.len(), 1);
         (seen.refuses_family, seen.breaks_v4) = (false, true);
     }
     running.apply(&[web(3)]).await;
     pass(10_000).await;
     let seen = seen.lock().unwrap();
-    assert!(seen.skipped.len() > 1, "{:?}", seen.modes);
+    assert!(seen.degraded.len() > 1, "{:?}", seen.modes);
     assert_eq!(seen.modes.last().map(|(_, has_v6)| *has_v6), Some(true));
 }
 
@@ -339,7 +339,7 @@ async fn a_first_sync_that_is_refused_one_by_one_goes_on_without_growing_delays(
     pass(65_000).await;
     let seen = seen.lock().unwrap();
     assert!((11..=13).contains(&seen.failed), "{}", seen.failed);
-    assert_eq!(seen.skipped.first().map(Vec::len), Some(300));
+    assert_eq!(seen.degraded.first().map(Vec::len), Some(300));
 }
 
 #[tokio::test(start_paused = true)]
@@ -349,7 +349,7 @@ async fn a_change_of_another_program_hastens_a_family() {
     pass(20_000).await;
     seen.lock().unwrap().refuses_family = false;
     let by = Some("a firewall".to_owned());
-    running.inputs.send(Input::Disturbed(Disturbance::Changed { by })).await.unwrap();
+    running.inputs.send(Input::ExternallyChanged(ExternalChange::Changed { by })).await.unwrap();
     pass(1_500).await;
     assert_eq!(seen.lock().unwrap().modes.last(), Some(&(true, true)), "before 25.4 s");
 }
@@ -360,7 +360,11 @@ async fn constant_changes_of_another_program_do_not_keep_up_a_fast_pace() {
     running.list(&[web(1)]).await;
     for _ in 0..400 {
         let by = Some("a firewall".to_owned());
-        running.inputs.send(Input::Disturbed(Disturbance::Changed { by })).await.unwrap();
+        running
+            .inputs
+            .send(Input::ExternallyChanged(ExternalChange::Changed { by }))
+            .await
+            .unwrap();
         pass(1_000).await;
     }
     let seen = seen.lock().unwrap();

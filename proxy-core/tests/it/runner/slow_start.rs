@@ -1,6 +1,6 @@
 //! Slow start, by the runner's clock.
 
-use switchyard_core::proxier::Abilities;
+use switchyard_core::proxier::Capabilities;
 
 use super::*;
 
@@ -16,8 +16,8 @@ impl Proxier for Weighing {
         RECORDER
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities::PARITY.with_weights()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::KUBE_PROXY.with_weights()
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -266,7 +266,7 @@ async fn periods_may_be_endless() {
     config.pace = Pace::Fixed(Duration::MAX);
     config.longest_retry = Duration::MAX;
     config.full_period = Duration::MAX;
-    config.compare_at_most_every = Duration::MAX;
+    config.resync_at_most_every = Duration::MAX;
     config.suspect_at_most_every = Duration::MAX;
     let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
     let tracker = Tracker::new(NodeConfig::new(NODE));

@@ -18,7 +18,7 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use hyper::{Request, Response, StatusCode, header::AUTHORIZATION};
 use kube::{Client, client::Body};
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use tokio::{sync::Mutex as AsyncMutex, task, time::Instant};
 use tower::Service;
 use tracing::{info, warn};
@@ -160,8 +160,10 @@ impl Shared {
                 current.is_rejected = false;
             }
             // The pair of files may be half written: they are read again.
-            Ok(Err(error)) => warn!(err = %Chain(&error), "Cannot use the new client credentials"),
-            Err(error) => warn!(err = %Chain(&error), "Cannot use the new client credentials"),
+            Ok(Err(error)) => {
+                warn!(err = %ErrorChain(&error), "Cannot use the new client credentials")
+            }
+            Err(error) => warn!(err = %ErrorChain(&error), "Cannot use the new client credentials"),
         }
     }
 

@@ -147,7 +147,7 @@ mod tests {
 
     const GOOD: &str = r#"{"kind":"Service","metadata":{"name":"a","namespace":"n",
         "resourceVersion":"7","managedFields":[{"x":1}],
-        "annotations":{"switchyard/spread":"maglev"}},"spec":{"clusterIP":"10.0.0.1"}}"#;
+        "annotations":{"switchyard/lb-algorithm":"maglev"}},"spec":{"clusterIP":"10.0.0.1"}}"#;
     const BAD: &str = r#"{"metadata":{"name":"b","namespace":"n","resourceVersion":"8"},
         "spec":{"ports":[{"port":80},{"port":"http"}]}}"#;
 
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(item.version, "7");
         let Ok(Object::Service(service)) = item.content else { panic!() };
         assert_eq!(service.spec.cluster_ip, "10.0.0.1");
-        assert_eq!(service.metadata.annotations["switchyard/spread"], "maglev");
+        assert_eq!(service.metadata.annotations["switchyard/lb-algorithm"], "maglev");
     }
 
     #[test]

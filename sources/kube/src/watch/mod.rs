@@ -18,7 +18,7 @@ use kube::{
     api::{ListParams, WatchParams},
     core::{Request, WatchEvent},
 };
-use switchyard_core::{error::Chain, objects::Event};
+use switchyard_core::{error::ErrorChain, objects::Event};
 use tokio::{
     sync::mpsc::Sender,
     time::{self, Instant},
@@ -175,7 +175,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             self.least = None;
         }
         if failure.is_about_streaming() {
-            debug!(%kind, err = %Chain(failure), "Streamed list failed; listing without a stream");
+            debug!(%kind, err = %ErrorChain(failure), "Streamed list failed; listing without a stream");
             self.change_way(false);
             return None;
         }
@@ -213,7 +213,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
         if failure.is_about_version() || self.silent >= MAX_SILENT {
-            info!(%kind, err = %Chain(failure), "Watch lost its place; listing again");
+            info!(%kind, err = %ErrorChain(failure), "Watch lost its place; listing again");
             self.silent = 0;
             // A log that is too short says nothing against the version.
             self.least = self.version.take().filter(|_| failure.code() == 410);
@@ -223,8 +223,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     }
 
     fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
-        warn!(kind = %T::KIND, err = %Chain(failure), "Watch failed; trying again");
-        self.pulse.failed(&Chain(failure), failure.code() == 401);
+        warn!(kind = %T::KIND, err = %ErrorChain(failure), "Watch failed; trying again");
+        self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
         match failure {
             // Enough time has passed already.
             Failure::Silence(_) => None,
@@ -235,7 +235,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Goes on without a resource that the server does not have or does not allow.
     async fn do_without(&mut self, failure: &Failure) -> Result<Duration, ReceiverDropped> {
         if !self.is_absent {
-            info!(kind = %T::KIND, err = %Chain(failure), "Resource is not available; going on without");
+            info!(kind = %T::KIND, err = %ErrorChain(failure), "Resource is not available; going on without");
             self.is_absent = true;
         }
         self.pulse.absent();

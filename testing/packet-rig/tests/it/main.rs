@@ -1,5 +1,5 @@
 //! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random changes, of
-//! repairs, of spreads and weights, of the table in `docs/semantics.md`, and of what the documentation names. One
+//! repairs, of algorithms and weights, of the table in `docs/semantics.md`, and of what the documentation names. One
 //! program, so that it is linked once.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` its
@@ -10,6 +10,7 @@
 mod backends;
 mod documents;
 mod ipvs;
+mod lb_algorithm;
 mod load;
 mod localhost;
 mod proxy;
@@ -18,7 +19,6 @@ mod restart;
 mod rig;
 mod semantics;
 mod sequences;
-mod spread;
 mod traffic;
 mod userspace;
 

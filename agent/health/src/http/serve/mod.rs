@@ -12,7 +12,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use switchyard_core::error::Chain;
+use switchyard_core::error::ErrorChain;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
@@ -87,7 +87,7 @@ async fn accept_patiently(
             }
             Err(error) => {
                 // The connection is closed already, or there is no file descriptor.
-                tracing::debug!(name, err = %Chain(&error), "Failed to accept a connection");
+                tracing::debug!(name, err = %ErrorChain(&error), "Failed to accept a connection");
                 time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -124,7 +124,7 @@ async fn converse(
         .serve_connection(stream, service);
     tokio::select! {
         ended = connection => if let Err(error) = ended {
-            tracing::trace!(name, err = %Chain(&error), "Connection ended");
+            tracing::trace!(name, err = %ErrorChain(&error), "Connection ended");
         },
         _ = evicted => tracing::trace!(name, "Connection closed in favor of a new one"),
         () = time::sleep(patience.lifetime + patience.request) => {

@@ -136,7 +136,7 @@ async fn flags_are_shown_to_people_and_programs() {
         "kubeconfig=",
         "masquerade-all=true",
         "nft-transport=netlink",
-        "spread=",
+        "lb-algorithm=",
         "nodeport-addresses=10.0.0.0/8,fd00::/8",
         "proxy-mode=nftables",
     ] {

@@ -14,7 +14,7 @@ fn a_service_chooses_its_scheduler() {
     }
     let rig = start("schedulers", &web("", "", &[C, D]), "ipvs: {scheduler: wlc}");
     wait(&rig, "the configured one", || scheduler(&rig) == "wlc");
-    for (spread, name) in [
+    for (lb_algorithm, name) in [
         ("round-robin", "rr"),
         ("source-hash", "sh"),
         ("maglev", "mh"),
@@ -29,8 +29,8 @@ fn a_service_chooses_its_scheduler() {
         // No scheduler draws at random; the nearest takes turns.
         ("random", "rr"),
     ] {
-        apply(&rig, &web(&format!("switchyard/spread: {spread}"), "", &[C, D]));
-        wait(&rig, spread, || scheduler(&rig) == name);
+        apply(&rig, &web(&format!("switchyard/lb-algorithm: {lb_algorithm}"), "", &[C, D]));
+        wait(&rig, lb_algorithm, || scheduler(&rig) == name);
         assert_eq!(weights(&rig, WEB), [1, 1]);
     }
     let log = rig.proxy.log();

@@ -15,8 +15,8 @@ use packet_rig::{
 use switchyard_core::{
     model::IpFamily,
     state::{
-        Endpoint, Frontend, FrontendAddress, LocalPods, Masquerade, NodePortAddresses,
-        ResolvedServicePort, Route, State,
+        Action, Endpoint, Frontend, FrontendAddress, LocalPods, Masquerade, NodePortAddresses,
+        ResolvedServicePort, State,
     },
 };
 
@@ -93,10 +93,10 @@ impl Oracle<'_> {
             Some(LocalPods::Source(net)) => net.contains(&from),
             other => panic!("the proxy was not told so: {other:?}"),
         };
-        let (pool, masqueraded) = match frontend.route {
-            Route::Reject => return Expectation::Fails(Failure::Refused),
-            Route::Drop => return Expectation::Fails(Failure::TimedOut),
-            Route::Pool { pool, masquerade } => {
+        let (pool, masqueraded) = match frontend.action {
+            Action::Reject => return Expectation::Fails(Failure::Refused),
+            Action::Drop => return Expectation::Fails(Failure::TimedOut),
+            Action::Pool { pool, masquerade } => {
                 let masqueraded = match masquerade {
                     Masquerade::Never => false,
                     Masquerade::ExceptLocalPods => !is_local_pod,
@@ -104,12 +104,12 @@ impl Oracle<'_> {
                 };
                 (port.pool(pool), masqueraded)
             }
-            Route::ExternalLocal if is_local_pod => (&port.cluster, false),
-            Route::ExternalLocal if place.name == NODE => (&port.cluster, true),
-            Route::ExternalLocal if port.local.is_empty() => {
+            Action::ExternalLocal if is_local_pod => (&port.cluster, false),
+            Action::ExternalLocal if place.name == NODE => (&port.cluster, true),
+            Action::ExternalLocal if port.local.is_empty() => {
                 return Expectation::Fails(Failure::TimedOut);
             }
-            Route::ExternalLocal => (&port.local, false),
+            Action::ExternalLocal => (&port.local, false),
         };
         let mut reaches = Reaches::all_of(pool.iter().map(|endpoint| self.server(endpoint)));
         reaches.all = port.affinity.is_none();

@@ -2,18 +2,18 @@
 //! proxies, so that a migration edits nothing.
 
 use super::{problem::Problems, values::clip};
-use crate::{model::Spread, objects::Metadata};
+use crate::{model::LbAlgorithm, objects::Metadata};
 
 /// What the annotations of a Service ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AskedSpread {
-    pub(crate) spread: Spread,
+pub(crate) struct AskedAlgorithm {
+    pub(crate) lb_algorithm: LbAlgorithm,
     /// The annotation that asks.
     pub(crate) annotation: &'static str,
 }
 
 /// Our annotation, which counts if there are several.
-const OURS: &str = "switchyard/spread";
+const OURS: &str = "switchyard/lb-algorithm";
 
 /// The annotations of other proxies, the first of which counts, with what their values mean.
 static SYNONYMS: [Synonym; 3] = [
@@ -21,35 +21,35 @@ static SYNONYMS: [Synonym; 3] = [
         annotation: "service.cilium.io/lb-algorithm",
         ignores_case: true,
         values: &[
-            ("random", Spread::Random),
-            ("maglev", Spread::Maglev),
-            ("least-conn", Spread::LeastConnections),
+            ("random", LbAlgorithm::Random),
+            ("maglev", LbAlgorithm::Maglev),
+            ("least-conn", LbAlgorithm::LeastConnections),
         ],
     },
     Synonym {
         annotation: "lb.projectcalico.org/external-traffic-strategy",
         ignores_case: true,
-        values: &[("maglev", Spread::Maglev)],
+        values: &[("maglev", LbAlgorithm::Maglev)],
     },
     Synonym {
         annotation: "kube-router.io/service.scheduler",
         ignores_case: false,
         values: &[
-            // The kernel's names. A scheduler and its weighted form are one spread, since all spreads
+            // The kernel's names. A scheduler and its weighted form are one algorithm, since all algorithms
             // have weights.
-            ("rr", Spread::RoundRobin),
-            ("wrr", Spread::RoundRobin),
-            ("lc", Spread::LeastConnections),
-            ("wlc", Spread::LeastConnections),
-            ("sh", Spread::SourceHash),
-            ("dh", Spread::DestinationHash),
-            ("mh", Spread::Maglev),
-            ("sed", Spread::ShortestExpectedDelay),
-            ("nq", Spread::NeverQueue),
-            ("lblc", Spread::LocalityLeastConnections),
-            ("lblcr", Spread::LocalityLeastConnectionsReplicated),
-            ("fo", Spread::WeightedFailover),
-            ("ovf", Spread::WeightedOverflow),
+            ("rr", LbAlgorithm::RoundRobin),
+            ("wrr", LbAlgorithm::RoundRobin),
+            ("lc", LbAlgorithm::LeastConnections),
+            ("wlc", LbAlgorithm::LeastConnections),
+            ("sh", LbAlgorithm::SourceHash),
+            ("dh", LbAlgorithm::DestinationHash),
+            ("mh", LbAlgorithm::Maglev),
+            ("sed", LbAlgorithm::ShortestExpectedDelay),
+            ("nq", LbAlgorithm::NeverQueue),
+            ("lblc", LbAlgorithm::LocalityLeastConnections),
+            ("lblcr", LbAlgorithm::LocalityLeastConnectionsReplicated),
+            ("fo", LbAlgorithm::WeightedFailover),
+            ("ovf", LbAlgorithm::WeightedOverflow),
         ],
     },
 ];
@@ -59,22 +59,22 @@ struct Synonym {
     annotation: &'static str,
     /// Whether the other proxy reads the value in upper and lower case.
     ignores_case: bool,
-    values: &'static [(&'static str, Spread)],
+    values: &'static [(&'static str, LbAlgorithm)],
 }
 
 impl Synonym {
-    fn read(&self, text: &str) -> Option<Spread> {
+    fn read(&self, text: &str) -> Option<LbAlgorithm> {
         let is_text = |value: &str| match self.ignores_case {
             true => value.eq_ignore_ascii_case(text),
             false => value == text,
         };
-        self.values.iter().find(|(value, _)| is_text(value)).map(|&(_, spread)| spread)
+        self.values.iter().find(|(value, _)| is_text(value)).map(|&(_, lb_algorithm)| lb_algorithm)
     }
 }
 
 /// Returns what a Service asks for; `None` if the Service asks for nothing, or for something unknown,
 /// which is added to `problems`.
-pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<AskedSpread> {
+pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<AskedAlgorithm> {
     let annotations = &metadata.annotations;
     if annotations.is_empty() {
         return None;
@@ -82,9 +82,9 @@ pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<Aske
     if let Some(text) = annotations.get(OURS) {
         let asked = text.trim().parse().ok();
         if asked.is_none() {
-            unknown(OURS, text, Spread::ALL.map(Spread::as_str), problems);
+            unknown(OURS, text, LbAlgorithm::ALL.map(LbAlgorithm::as_str), problems);
         }
-        return asked.map(|spread| AskedSpread { spread, annotation: OURS });
+        return asked.map(|lb_algorithm| AskedAlgorithm { lb_algorithm, annotation: OURS });
     }
     let (synonym, text) = SYNONYMS
         .iter()
@@ -94,7 +94,7 @@ pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<Aske
         let values = synonym.values.iter().map(|&(value, _)| value);
         unknown(synonym.annotation, text, values, problems);
     }
-    asked.map(|spread| AskedSpread { spread, annotation: synonym.annotation })
+    asked.map(|lb_algorithm| AskedAlgorithm { lb_algorithm, annotation: synonym.annotation })
 }
 
 fn unknown(

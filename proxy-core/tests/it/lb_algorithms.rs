@@ -2,16 +2,16 @@
 
 use switchyard_core::{
     config::NodeConfig,
-    model::{IpFamily, PerFamily, Protocol, Spread},
+    model::{IpFamily, LbAlgorithm, PerFamily, Protocol},
     objects::Kind,
-    proxier::{Abilities, Mode},
+    proxier::{Capabilities, Mode},
     testing::{Builder, NODE, endpoint, service, slice},
     track::{Problem, Reason},
 };
 
 use crate::support::{Cluster, id_of};
 
-const SPREAD: &str = "switchyard/spread";
+const LB_ALGORITHM: &str = "switchyard/lb-algorithm";
 const CILIUM: &str = "service.cilium.io/lb-algorithm";
 const CALICO: &str = "lb.projectcalico.org/external-traffic-strategy";
 const KUBE_ROUTER: &str = "kube-router.io/service.scheduler";
@@ -25,42 +25,42 @@ fn endpoints(count: u8) -> Builder {
     (1..=count).fold(made, |made, n| made.endpoint(endpoint(&format!("10.1.0.{n}"), NODE)))
 }
 
-fn everything() -> Abilities {
-    Spread::ALL.into_iter().fold(Abilities::PARITY, Abilities::with).with_weights()
+fn everything() -> Capabilities {
+    LbAlgorithm::ALL.into_iter().fold(Capabilities::KUBE_PROXY, Capabilities::with).with_weights()
 }
 
-fn cluster(abilities: Abilities) -> Cluster {
+fn cluster(capabilities: Capabilities) -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.tracker.set_abilities(abilities, Mode::NFTABLES);
+    cluster.tracker.set_capabilities(capabilities, Mode::NFTABLES);
     cluster
 }
 
-fn spread(cluster: &Cluster) -> Spread {
-    cluster.port("web", "").spread
+fn lb_algorithm(cluster: &Cluster) -> LbAlgorithm {
+    cluster.port("web", "").lb_algorithm
 }
 
-/// The spread with these annotations, on a node that can do everything, and the problems.
-fn asked(annotations: &[(&str, &str)]) -> (Spread, Vec<Problem>) {
+/// The algorithm with these annotations, on a node that can do everything, and the problems.
+fn asked(annotations: &[(&str, &str)]) -> (LbAlgorithm, Vec<Problem>) {
     let mut cluster = cluster(everything());
     let service =
         annotations.iter().fold(web(), |made, (name, value)| made.annotation(name, *value));
     let problems = cluster.apply(&[service, endpoints(2)]);
-    (spread(&cluster), problems)
+    (lb_algorithm(&cluster), problems)
 }
 
 #[test]
-fn every_spread_can_be_asked_for() {
-    assert_eq!(asked(&[]), (Spread::Random, vec![]));
-    for spread in Spread::ALL {
-        assert_eq!(asked(&[(SPREAD, spread.as_str())]), (spread, vec![]));
-        assert_eq!(asked(&[(SPREAD, &format!(" {spread}\n"))]), (spread, vec![]));
+fn every_algorithm_can_be_asked_for() {
+    assert_eq!(asked(&[]), (LbAlgorithm::Random, vec![]));
+    for lb_algorithm in LbAlgorithm::ALL {
+        assert_eq!(asked(&[(LB_ALGORITHM, lb_algorithm.as_str())]), (lb_algorithm, vec![]));
+        assert_eq!(asked(&[(LB_ALGORITHM, &format!(" {lb_algorithm}\n"))]), (lb_algorithm, vec![]));
     }
 }
 
 #[test]
 fn annotations_of_other_proxies_are_read_as_they_read_them() {
-    use Spread::*;
-    for (annotation, value, spread) in [
+    use LbAlgorithm::*;
+    for (annotation, value, lb_algorithm) in [
         (CILIUM, "random", Random),
         (CILIUM, "maglev", Maglev),
         (CILIUM, " Maglev", Maglev),
@@ -81,7 +81,7 @@ fn annotations_of_other_proxies_are_read_as_they_read_them() {
         (KUBE_ROUTER, "fo", WeightedFailover),
         (KUBE_ROUTER, "ovf", WeightedOverflow),
     ] {
-        assert_eq!(asked(&[(annotation, value)]), (spread, vec![]), "{annotation}: {value}");
+        assert_eq!(asked(&[(annotation, value)]), (lb_algorithm, vec![]), "{annotation}: {value}");
     }
     let (_, problems) = asked(&[(KUBE_ROUTER, "RR")]);
     assert_eq!(problems.len(), 1, "kube-router reads exact names");
@@ -89,24 +89,28 @@ fn annotations_of_other_proxies_are_read_as_they_read_them() {
 
 #[test]
 fn one_annotation_counts() {
-    let all =
-        [(KUBE_ROUTER, "rr"), (CALICO, "maglev"), (CILIUM, "random"), (SPREAD, "source-hash")];
-    let used: Vec<Spread> = (1..=4).map(|count| asked(&all[..count]).0).collect();
-    use Spread::*;
+    let all = [
+        (KUBE_ROUTER, "rr"),
+        (CALICO, "maglev"),
+        (CILIUM, "random"),
+        (LB_ALGORITHM, "source-hash"),
+    ];
+    let used: Vec<LbAlgorithm> = (1..=4).map(|count| asked(&all[..count]).0).collect();
+    use LbAlgorithm::*;
     assert_eq!(used, [RoundRobin, Maglev, Random, SourceHash]);
     // Not even a value that is unknown lets another one count.
-    let (used, problems) = asked(&[(SPREAD, "fair"), (CILIUM, "maglev")]);
+    let (used, problems) = asked(&[(LB_ALGORITHM, "fair"), (CILIUM, "maglev")]);
     assert_eq!((used, problems.len()), (Random, 1));
 }
 
 #[test]
-fn an_unknown_spread_is_a_problem_and_the_default_is_used() {
-    let mut cluster = Cluster::with(|config| config.spread = Some(Spread::Maglev));
-    cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
-    let problems = cluster.apply(&[web().annotation(SPREAD, "Maglev "), endpoints(2)]);
+fn an_unknown_algorithm_is_a_problem_and_the_default_is_used() {
+    let mut cluster = Cluster::with(|config| config.lb_algorithm = Some(LbAlgorithm::Maglev));
+    cluster.tracker.set_capabilities(everything(), Mode::NFTABLES);
+    let problems = cluster.apply(&[web().annotation(LB_ALGORITHM, "Maglev "), endpoints(2)]);
     let [problem] = problems.as_slice() else { panic!("{problems:?}") };
     assert_eq!(problem.object, web().key());
-    assert_eq!(problem.field, "metadata.annotations[switchyard/spread]");
+    assert_eq!(problem.field, "metadata.annotations[switchyard/lb-algorithm]");
     assert_eq!(problem.reason, Reason::Invalid);
     assert_eq!(
         problem.message,
@@ -115,12 +119,12 @@ fn an_unknown_spread_is_a_problem_and_the_default_is_used() {
          locality-least-connections-replicated, destination-hash, weighted-failover, \
          weighted-overflow; connections are spread as the node's default says"
     );
-    assert_eq!(spread(&cluster), Spread::Maglev);
+    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::Maglev);
     for (annotation, possible) in
         [(CILIUM, "random, maglev, least-conn;"), (CALICO, "maglev;"), (KUBE_ROUTER, "rr, wrr, ")]
     {
         let (used, problems) = asked(&[(annotation, "x")]);
-        assert_eq!(used, Spread::Random);
+        assert_eq!(used, LbAlgorithm::Random);
         assert_eq!(problems[0].field, format!("metadata.annotations[{annotation}]"));
         let text = format!("`x` is not one of {possible}");
         assert!(problems[0].message.starts_with(&text), "{}", problems[0].message);
@@ -133,98 +137,104 @@ fn a_change_of_the_annotation_changes_the_service_alone() {
     let other = service("other", "10.0.0.2").port("", "TCP", 80);
     cluster.apply(&[web(), endpoints(2), other]);
     cluster.take_changes();
-    cluster.apply(&[web().annotation(SPREAD, "maglev")]);
+    cluster.apply(&[web().annotation(LB_ALGORITHM, "maglev")]);
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    cluster.apply(&[web().annotation(SPREAD, "maglev").annotation("unrelated", "x")]);
+    cluster.apply(&[web().annotation(LB_ALGORITHM, "maglev").annotation("unrelated", "x")]);
     assert_eq!(cluster.take_changes(), [""; 0]);
     cluster.apply(&[web()]);
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!(spread(&cluster), Spread::Random);
+    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::Random);
 }
 
 #[test]
 fn the_default_is_for_services_that_ask_for_nothing() {
     let mut cluster = cluster(everything());
-    let asking = service("asking", "10.0.0.2").port("", "TCP", 80).annotation(SPREAD, "random");
+    let asking =
+        service("asking", "10.0.0.2").port("", "TCP", 80).annotation(LB_ALGORITHM, "random");
     cluster.apply(&[web(), endpoints(2), asking]);
     cluster.take_changes();
     let mut config = NodeConfig::new(NODE);
     config.local_pods = Cluster::local_pods();
-    config.spread = Some(Spread::SourceHash);
+    config.lb_algorithm = Some(LbAlgorithm::SourceHash);
     cluster.tracker.set_config(config);
     assert_eq!(cluster.events([]), []);
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!(spread(&cluster), Spread::SourceHash);
+    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::SourceHash);
 }
 
 #[test]
 fn the_backend_has_a_default_that_the_configuration_replaces() {
-    let backend = everything().with_default_spread(Spread::LeastConnections);
+    let backend = everything().with_default_algorithm(LbAlgorithm::LeastConnections);
     let mut cluster = cluster(backend);
-    let asking = service("asking", "10.0.0.2").port("", "TCP", 80).annotation(SPREAD, "random");
+    let asking =
+        service("asking", "10.0.0.2").port("", "TCP", 80).annotation(LB_ALGORITHM, "random");
     assert_eq!(cluster.apply(&[web(), endpoints(2), asking]), []);
-    let spreads = |cluster: &Cluster| [spread(cluster), cluster.port("asking", "").spread];
-    assert_eq!(spreads(&cluster), [Spread::LeastConnections, Spread::Random]);
+    let algorithms =
+        |cluster: &Cluster| [lb_algorithm(cluster), cluster.port("asking", "").lb_algorithm];
+    assert_eq!(algorithms(&cluster), [LbAlgorithm::LeastConnections, LbAlgorithm::Random]);
     cluster.take_changes();
     let mut config = NodeConfig::new(NODE);
     config.local_pods = Cluster::local_pods();
-    config.spread = Some(Spread::SourceHash);
+    config.lb_algorithm = Some(LbAlgorithm::SourceHash);
     cluster.tracker.set_config(config);
     cluster.events([]);
-    assert_eq!(spreads(&cluster), [Spread::SourceHash, Spread::Random]);
+    assert_eq!(algorithms(&cluster), [LbAlgorithm::SourceHash, LbAlgorithm::Random]);
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
 }
 
 #[test]
 fn the_default_of_the_backend_is_never_reported_as_replaced() {
     // The kernel may lack a scheduler, which its backend reports itself.
-    let mut cluster = cluster(Abilities::PARITY.with_default_spread(Spread::Maglev));
-    assert_eq!(cluster.tracker.replaced_default_spread(), None);
+    let mut cluster = cluster(Capabilities::KUBE_PROXY.with_default_algorithm(LbAlgorithm::Maglev));
+    assert_eq!(cluster.tracker.replaced_default_algorithm(), None);
     assert_eq!(cluster.apply(&[web(), endpoints(2)]), []);
-    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Random, 0));
+    assert_eq!(
+        (lb_algorithm(&cluster), cluster.tracker.unsupported().v4),
+        (LbAlgorithm::Random, 0)
+    );
 }
 
 #[test]
 fn what_the_backend_cannot_do_is_reported_once() {
-    let mut cluster = cluster(Abilities::PARITY);
-    let asking = web().annotation(SPREAD, "maglev");
+    let mut cluster = cluster(Capabilities::KUBE_PROXY);
+    let asking = web().annotation(LB_ALGORITHM, "maglev");
     let problems = cluster.apply(&[asking.clone(), endpoints(2)]);
     let [problem] = problems.as_slice() else { panic!("{problems:?}") };
     assert_eq!(problem.object, web().key());
-    assert_eq!(problem.field, "metadata.annotations[switchyard/spread]");
+    assert_eq!(problem.field, "metadata.annotations[switchyard/lb-algorithm]");
     assert_eq!(problem.reason, Reason::Unsupported);
     let message = "`maglev` cannot be programmed in nftables mode; connections are spread by \
                    `random` instead";
     assert_eq!(problem.message, message);
-    assert_eq!(spread(&cluster), Spread::Random);
+    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::Random);
 
-    let skipped = cluster.tracker.skipped();
-    assert_eq!(skipped.len(), 1);
-    assert_eq!(skipped[0].port, id_of("web", "", Protocol::Tcp, IpFamily::V4));
-    assert_eq!(skipped[0].reason, message);
+    let degraded = cluster.tracker.degraded();
+    assert_eq!(degraded.len(), 1);
+    assert_eq!(degraded[0].port, id_of("web", "", Protocol::Tcp, IpFamily::V4));
+    assert_eq!(degraded[0].reason, message);
     assert_eq!(cluster.tracker.unsupported(), PerFamily { v4: 1, v6: 0 });
 
     // It is in the syncs that cover the port, and in comparisons.
     cluster.take_changes();
-    assert_eq!(cluster.tracker.skipped(), []);
+    assert_eq!(cluster.tracker.degraded(), []);
     assert_eq!(cluster.apply(&[endpoints(3)]), [], "reported already");
-    assert_eq!(cluster.tracker.skipped(), skipped);
+    assert_eq!(cluster.tracker.degraded(), degraded);
     cluster.take_changes();
-    cluster.tracker.request_comparison();
-    assert_eq!(cluster.tracker.skipped(), skipped);
+    cluster.tracker.request_resync();
+    assert_eq!(cluster.tracker.degraded(), degraded);
 
     // It ends with the annotation, and may begin again.
     assert_eq!(cluster.apply(&[web()]), []);
-    assert_eq!((cluster.tracker.skipped(), cluster.tracker.unsupported().v4), (vec![], 0));
+    assert_eq!((cluster.tracker.degraded(), cluster.tracker.unsupported().v4), (vec![], 0));
     assert_eq!(cluster.apply([&asking]).len(), 1);
     assert_eq!(cluster.delete([&asking]), []);
-    assert_eq!((cluster.tracker.skipped(), cluster.tracker.unsupported().v4), (vec![], 0));
+    assert_eq!((cluster.tracker.degraded(), cluster.tracker.unsupported().v4), (vec![], 0));
     assert_eq!(cluster.apply(&[asking]).len(), 1);
 }
 
 #[test]
 fn a_synonym_is_named_by_its_own_name() {
-    let mut cluster = cluster(Abilities::PARITY);
+    let mut cluster = cluster(Capabilities::KUBE_PROXY);
     let problems = cluster.apply(&[web().annotation(KUBE_ROUTER, "lc")]);
     assert_eq!(problems[0].field, format!("metadata.annotations[{KUBE_ROUTER}]"));
     assert!(problems[0].message.starts_with("`least-connections` cannot"), "{problems:?}");
@@ -232,52 +242,57 @@ fn a_synonym_is_named_by_its_own_name() {
 
 #[test]
 fn ports_and_families_are_one_problem() {
-    let mut cluster = cluster(Abilities::PARITY);
+    let mut cluster = cluster(Capabilities::KUBE_PROXY);
     let service = service("web", "10.0.0.1,fd00::1")
         .port("a", "TCP", 80)
         .port("b", "UDP", 80)
-        .annotation(SPREAD, "never-queue");
+        .annotation(LB_ALGORITHM, "never-queue");
     assert_eq!(cluster.apply([&service]).len(), 1);
     assert_eq!(cluster.tracker.unsupported(), PerFamily { v4: 2, v6: 2 });
-    assert_eq!(cluster.tracker.skipped().len(), 4);
+    assert_eq!(cluster.tracker.degraded().len(), 4);
     cluster.replace(Kind::Service, &[]);
     assert_eq!(cluster.tracker.unsupported(), PerFamily::default());
 }
 
 #[test]
-fn other_abilities_resolve_everything_again() {
+fn other_capabilities_resolve_everything_again() {
     let mut cluster = Cluster::new();
-    let asking = web().annotation(SPREAD, "maglev");
+    let asking = web().annotation(LB_ALGORITHM, "maglev");
     let problems = cluster.apply(&[asking, endpoints(2)]);
     assert!(problems[0].message.contains("cannot be programmed here"), "{problems:?}");
     cluster.take_changes();
-    cluster.tracker.set_abilities(Abilities::PARITY.with(Spread::SourceHash), Mode::NFTABLES);
-    assert_eq!(cluster.events([]).len(), 1, "another spread takes its place");
+    cluster
+        .tracker
+        .set_capabilities(Capabilities::KUBE_PROXY.with(LbAlgorithm::SourceHash), Mode::NFTABLES);
+    assert_eq!(cluster.events([]).len(), 1, "another algorithm takes its place");
     assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!(spread(&cluster), Spread::SourceHash);
-    cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
+    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::SourceHash);
+    cluster.tracker.set_capabilities(everything(), Mode::NFTABLES);
     assert_eq!(cluster.events([]), []);
-    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Maglev, 0));
+    assert_eq!(
+        (lb_algorithm(&cluster), cluster.tracker.unsupported().v4),
+        (LbAlgorithm::Maglev, 0)
+    );
     cluster.take_changes();
-    cluster.tracker.set_abilities(everything(), Mode::NFTABLES);
+    cluster.tracker.set_capabilities(everything(), Mode::NFTABLES);
     cluster.events([]);
     assert_eq!(cluster.take_changes(), [""; 0]);
 }
 
 #[test]
 fn the_larger_pool_decides() {
-    let mut cluster = cluster(Abilities::PARITY.with_at_most(Spread::Maglev, 2));
+    let mut cluster = cluster(Capabilities::KUBE_PROXY.with_at_most(LbAlgorithm::Maglev, 2));
     let asking = web()
         .set("spec.type", "NodePort")
         .set("spec.externalTrafficPolicy", "Local")
-        .annotation(SPREAD, "maglev")
+        .annotation(LB_ALGORITHM, "maglev")
         .node_port(30000);
     let elsewhere = slice("web", "2")
         .port("", "TCP", 8080)
         .endpoint(endpoint("10.1.1.1", "node-2"))
         .endpoint(endpoint("10.1.1.2", "node-2"));
     assert_eq!(cluster.apply(&[asking.clone(), endpoints(2)]), []);
-    assert_eq!(spread(&cluster), Spread::Maglev);
+    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::Maglev);
     let problems = cluster.apply([&elsewhere]);
     assert_eq!(
         problems[0].message,
@@ -285,22 +300,34 @@ fn the_larger_pool_decides() {
          are spread by `random` instead"
     );
     let port = cluster.port("web", "");
-    assert_eq!((port.spread, port.local.len(), port.cluster.len()), (Spread::Random, 2, 4));
+    assert_eq!(
+        (port.lb_algorithm, port.local.len(), port.cluster.len()),
+        (LbAlgorithm::Random, 2, 4)
+    );
     cluster.delete(&[elsewhere]);
-    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Maglev, 0));
+    assert_eq!(
+        (lb_algorithm(&cluster), cluster.tracker.unsupported().v4),
+        (LbAlgorithm::Maglev, 0)
+    );
 }
 
 #[test]
 fn a_default_that_cannot_be_programmed_is_no_problem_of_services() {
-    let mut cluster = Cluster::with(|config| config.spread = Some(Spread::Maglev));
-    cluster.tracker.set_abilities(Abilities::PARITY, Mode::IPTABLES);
-    assert_eq!(cluster.tracker.replaced_default_spread(), Some((Spread::Maglev, Spread::Random)));
+    let mut cluster = Cluster::with(|config| config.lb_algorithm = Some(LbAlgorithm::Maglev));
+    cluster.tracker.set_capabilities(Capabilities::KUBE_PROXY, Mode::IPTABLES);
+    assert_eq!(
+        cluster.tracker.replaced_default_algorithm(),
+        Some((LbAlgorithm::Maglev, LbAlgorithm::Random))
+    );
     assert_eq!(cluster.apply(&[web(), endpoints(2)]), []);
-    assert_eq!((spread(&cluster), cluster.tracker.unsupported().v4), (Spread::Random, 0));
+    assert_eq!(
+        (lb_algorithm(&cluster), cluster.tracker.unsupported().v4),
+        (LbAlgorithm::Random, 0)
+    );
     // But a default that this Service alone cannot have is.
-    let some = Abilities::PARITY.with_at_most(Spread::Maglev, 1);
-    cluster.tracker.set_abilities(some, Mode::NFTABLES);
-    assert_eq!(cluster.tracker.replaced_default_spread(), None);
+    let some = Capabilities::KUBE_PROXY.with_at_most(LbAlgorithm::Maglev, 1);
+    cluster.tracker.set_capabilities(some, Mode::NFTABLES);
+    assert_eq!(cluster.tracker.replaced_default_algorithm(), None);
     let problems = cluster.events([]);
     assert_eq!((problems.len(), problems[0].field.as_str()), (1, ""));
     assert!(
@@ -313,20 +340,20 @@ fn a_default_that_cannot_be_programmed_is_no_problem_of_services() {
 /// are not 1 and 2.
 #[test]
 fn weights_of_the_overflow_are_not_reduced() {
-    let weights = |spread: Spread, abilities| {
-        let mut cluster = cluster(abilities);
+    let weights = |lb_algorithm: LbAlgorithm, capabilities| {
+        let mut cluster = cluster(capabilities);
         let weighed = |n, weight| {
             slice("web", n).port("", "TCP", 8080).annotation("switchyard/weight", weight)
         };
         cluster.apply(&[
-            web().annotation(SPREAD, spread.as_str()),
+            web().annotation(LB_ALGORITHM, lb_algorithm.as_str()),
             weighed("1", "10").endpoint(endpoint("10.1.0.1", NODE)),
             weighed("2", "20").endpoint(endpoint("10.1.0.2", NODE)),
         ]);
         cluster.port("web", "").cluster.iter().map(|e| e.weight).collect::<Vec<_>>()
     };
-    assert_eq!(weights(Spread::WeightedOverflow, everything()), [10, 20]);
-    assert_eq!(weights(Spread::WeightedFailover, everything()), [1, 2]);
-    let without = everything().with_at_most(Spread::WeightedOverflow, 0);
-    assert_eq!(weights(Spread::WeightedOverflow, without), [1, 2]);
+    assert_eq!(weights(LbAlgorithm::WeightedOverflow, everything()), [10, 20]);
+    assert_eq!(weights(LbAlgorithm::WeightedFailover, everything()), [1, 2]);
+    let without = everything().with_at_most(LbAlgorithm::WeightedOverflow, 0);
+    assert_eq!(weights(LbAlgorithm::WeightedOverflow, without), [1, 2]);
 }

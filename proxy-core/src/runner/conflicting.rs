@@ -21,14 +21,14 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// Backends of other modes that may have left something behind.
 #[derive(Default)]
-pub(super) struct Predecessors {
+pub(super) struct Conflicting {
     backends: Vec<Arc<dyn Backend>>,
     due: Option<Instant>,
     /// Whether a removal has failed.
     has_failed: bool,
 }
 
-impl Predecessors {
+impl Conflicting {
     pub(super) fn new(backends: Vec<Arc<dyn Backend>>) -> Self {
         Self { backends, ..Self::default() }
     }
@@ -49,8 +49,8 @@ impl Predecessors {
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
-    /// Removes what every predecessor left, if that is due, except what the mode `active` shares with
-    /// a predecessor. Failed removals are planned again.
+    /// Removes what every conflicting backend left, if that is due, except what the mode `active` shares with
+    /// a conflicting backend. Failed removals are planned again.
     pub(super) fn remove(&mut self, now: Instant, active: Mode, observer: &dyn Observer) {
         if self.due.take_if(|due| *due <= now).is_none() {
             return;
@@ -63,7 +63,7 @@ impl Predecessors {
             }
             Err(error) => {
                 let mode = backend.mode();
-                observer.on_event(&EngineEvent::PredecessorStays { mode, error: &error });
+                observer.on_event(&EngineEvent::LeftoversStay { mode, error: &error });
                 true
             }
         });

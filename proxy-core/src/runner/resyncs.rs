@@ -1,18 +1,18 @@
-//! When to compare everything with the kernel because of a [`Disturbance`].
+//! When to compare everything with the kernel because of a [`ExternalChange`].
 
 use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
 use super::timing::{RunnerConfig, after};
-use crate::proxier::Disturbance;
+use crate::proxier::ExternalChange;
 
-/// Comparisons on suspicion take at most this part of the time.
+/// Resyncs on suspicion take at most this part of the time.
 const SHARE: u32 = 50;
 
-/// Comparisons: the last one, and the next that a disturbance has asked for.
+/// Resyncs: the last one, and the next that a disturbance has asked for.
 #[derive(Debug, Default)]
-pub(super) struct Comparisons {
+pub(super) struct Resyncs {
     /// When the last comparison ended, and how long it took.
     last: Option<(Instant, Duration)>,
     due: Option<Instant>,
@@ -29,21 +29,26 @@ pub(super) enum Reason {
     Suspected,
 }
 
-impl Comparisons {
+impl Resyncs {
     /// Plans a comparison, which after a quiet time is due at once.
-    pub(super) fn plan(&mut self, disturbance: &Disturbance, config: &RunnerConfig, now: Instant) {
+    pub(super) fn plan(
+        &mut self,
+        disturbance: &ExternalChange,
+        config: &RunnerConfig,
+        now: Instant,
+    ) {
         let due = match (self.last, disturbance) {
             (None, _) => now,
-            (Some((ended, took)), Disturbance::Changed { .. }) => {
-                after(ended, config.compare_at_most_every.max(took))
+            (Some((ended, took)), ExternalChange::Changed { .. }) => {
+                after(ended, config.resync_at_most_every.max(took))
             }
-            (Some((ended, took)), Disturbance::Suspected) => {
+            (Some((ended, took)), ExternalChange::Suspected) => {
                 after(ended, config.suspect_at_most_every.max(took.saturating_mul(SHARE)))
             }
         };
         let due = due.max(now);
         self.due = Some(self.due.map_or(due, |planned| planned.min(due)));
-        self.is_changed |= matches!(disturbance, Disturbance::Changed { .. });
+        self.is_changed |= matches!(disturbance, ExternalChange::Changed { .. });
     }
 
     /// When the next comparison is due, if one is planned.

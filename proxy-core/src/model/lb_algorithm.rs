@@ -10,7 +10,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
-pub enum Spread {
+pub enum LbAlgorithm {
     /// `random`: each connection draws an endpoint (kube-proxy's iptables and nftables modes).
     #[default]
     Random,
@@ -42,8 +42,8 @@ pub enum Spread {
     WeightedOverflow,
 }
 
-impl Spread {
-    /// Every spread.
+impl LbAlgorithm {
+    /// Every algorithm.
     pub const ALL: [Self; 12] = [
         Self::Random,
         Self::RoundRobin,
@@ -59,7 +59,7 @@ impl Spread {
         Self::WeightedOverflow,
     ];
 
-    /// The name of the spread in annotations and in the configuration.
+    /// The name of the algorithm in annotations and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -78,18 +78,18 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for LbAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Spread {
+impl FromStr for LbAlgorithm {
     type Err = ();
 
-    /// Reads a name of [`Spread::as_str`].
+    /// Reads a name of [`LbAlgorithm::as_str`].
     fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|spread| spread.as_str() == text).ok_or(())
+        Self::ALL.into_iter().find(|lb_algorithm| lb_algorithm.as_str() == text).ok_or(())
     }
 }
 
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spread_is_where_its_number_says_and_has_a_name() {
-        for (index, spread) in Spread::ALL.into_iter().enumerate() {
-            assert_eq!(spread as usize, index);
-            assert_eq!(spread.as_str().parse(), Ok(spread));
+    fn every_algorithm_is_where_its_number_says_and_has_a_name() {
+        for (index, lb_algorithm) in LbAlgorithm::ALL.into_iter().enumerate() {
+            assert_eq!(lb_algorithm as usize, index);
+            assert_eq!(lb_algorithm.as_str().parse(), Ok(lb_algorithm));
         }
-        assert_eq!("Maglev".parse::<Spread>(), Err(()));
+        assert_eq!("Maglev".parse::<LbAlgorithm>(), Err(()));
     }
 }

@@ -28,7 +28,7 @@ fn many(services: usize) -> String {
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: s{number}, annotations: {{switchyard/spread: maglev}}}}
+metadata: {{name: s{number}, annotations: {{switchyard/lb-algorithm: maglev}}}}
 spec: {{clusterIP: 10.96.{}.{}, ports: [{{name: t, port: 80}}]}}
 {}",
             10 + number / 200,
@@ -72,15 +72,15 @@ fn dual(number: u8) -> String {
     format!("{{clusterIPs: [10.96.0.{number}, \"fd00:10:96::{number}\"], ipFamilies: [IPv4, IPv6]")
 }
 
-/// The Service `wN` with these fields, a spread and weights of three endpoints.
-fn weighted(number: u8, fields: &str, spread: &str, weights: [u16; 3]) -> String {
+/// The Service `wN` with these fields, an algorithm and weights of three endpoints.
+fn weighted(number: u8, fields: &str, lb_algorithm: &str, weights: [u16; 3]) -> String {
     let weights: Vec<_> = weights.into_iter().enumerate().collect();
     format!(
         "
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: w{number}, annotations: {{switchyard/spread: {spread}}}}}
+metadata: {{name: w{number}, annotations: {{switchyard/lb-algorithm: {lb_algorithm}}}}}
 spec: {fields}, clusterIP: 10.96.0.{number}, ports: [{{name: t, port: 80}}, {{name: u, port: 80, protocol: UDP}}]}}
 {}",
         slices_of(&format!("w{number}"), &weights)

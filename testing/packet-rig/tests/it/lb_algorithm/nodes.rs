@@ -12,15 +12,15 @@ use packet_rig::{Rig, backend, case::MANIFESTS};
 /// The endpoints that all nodes know in the end.
 const ENDPOINTS: [Weighted; 5] = [(0, 1), (2, 3), (5, 1), (7, 2), (10, 1)];
 
-/// The Service `web` with this spread, and `by-address`, for clients' addresses.
-fn services(spread: &str) -> String {
+/// The Service `web` with this algorithm, and `by-address`, for clients' addresses.
+fn services(lb_algorithm: &str) -> String {
     let by_address = "
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: by-address, annotations: {switchyard/spread: source-hash}}
+metadata: {name: by-address, annotations: {switchyard/lb-algorithm: source-hash}}
 spec: {clusterIP: 10.96.0.20, ports: [{name: u, port: 80, protocol: UDP}]}";
-    service(Some(spread)) + by_address
+    service(Some(lb_algorithm)) + by_address
 }
 
 fn endpoints(of: &[Weighted]) -> String {
@@ -32,7 +32,7 @@ fn plain(backend: &str) -> Rig {
     start(backend, "plain", services("maglev") + &endpoints(&ENDPOINTS), &[])
 }
 
-/// A node that has seen the endpoints, their weights and the spread in other ways before, and was
+/// A node that has seen the endpoints, their weights and the algorithm in other ways before, and was
 /// restarted in between.
 fn eventful(backend: &str) -> Rig {
     let reversed: Vec<Weighted> = ENDPOINTS.into_iter().rev().collect();

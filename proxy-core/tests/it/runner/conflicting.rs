@@ -36,7 +36,7 @@ impl Backend for Stubborn {
 }
 
 #[tokio::test(start_paused = true)]
-async fn predecessors_go_after_the_first_success_and_are_tried_again_without_changes() {
+async fn conflicting_backends_go_after_the_first_success_and_are_tried_again_without_changes() {
     let log = Arc::new(Mutex::new(Log { outcomes: [false].into(), ..Log::default() }));
     let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
     let tracker = Tracker::new(NodeConfig::new(NODE));
@@ -62,7 +62,7 @@ async fn predecessors_go_after_the_first_success_and_are_tried_again_without_cha
 }
 
 #[tokio::test(start_paused = true)]
-async fn predecessors_serve_a_family_that_is_left_out_for_a_while() {
+async fn conflicting_backends_serve_a_family_that_is_left_out_for_a_while() {
     for refused_for in [30_000, 200_000] {
         let leftovers = Arc::new(Stubborn(AtomicU32::new(2)));
         let backends: Vec<Arc<dyn Backend>> = vec![leftovers.clone()];

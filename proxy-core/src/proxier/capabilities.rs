@@ -1,61 +1,61 @@
 //! What a backend can program: the ways in which connections are shared out, and where node ports are
 //! served.
 
-use crate::model::Spread;
+use crate::model::LbAlgorithm;
 
-/// The spreads that a backend can program, whether it can program weights, and whether it has to know
+/// The algorithms that a backend can program, whether it can program weights, and whether it has to know
 /// every address of the node. A Service port that asks for more is resolved to the nearest thing that the
 /// backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
-    /// The largest number of endpoints for each spread; 0 for spreads that the backend cannot program.
-    most_endpoints: [usize; Spread::ALL.len()],
-    default_spread: Spread,
+pub struct Capabilities {
+    /// The largest number of endpoints for each algorithm; 0 for algorithms that the backend cannot program.
+    most_endpoints: [usize; LbAlgorithm::ALL.len()],
+    default_algorithm: LbAlgorithm,
     weights: bool,
     listed_node_ports: bool,
     proxy_protocol: bool,
 }
 
-impl Default for Abilities {
-    /// Returns [`Abilities::PARITY`].
+impl Default for Capabilities {
+    /// Returns [`Capabilities::KUBE_PROXY`].
     fn default() -> Self {
-        Self::PARITY
+        Self::KUBE_PROXY
     }
 }
 
-impl Abilities {
-    /// The abilities of kube-proxy's iptables and nftables modes: connections are spread at random,
+impl Capabilities {
+    /// The capabilities of kube-proxy's iptables and nftables modes: connections are spread at random,
     /// and evenly; node ports can be served on any local address.
-    pub const PARITY: Self = Self {
-        most_endpoints: [0; Spread::ALL.len()],
-        default_spread: Spread::Random,
+    pub const KUBE_PROXY: Self = Self {
+        most_endpoints: [0; LbAlgorithm::ALL.len()],
+        default_algorithm: LbAlgorithm::Random,
         weights: false,
         listed_node_ports: false,
         proxy_protocol: false,
     }
-    .with(Spread::Random);
+    .with(LbAlgorithm::Random);
 
-    /// Adds a spread, for pools of any size.
-    pub const fn with(self, spread: Spread) -> Self {
-        self.with_at_most(spread, usize::MAX)
+    /// Adds an algorithm, for pools of any size.
+    pub const fn with(self, lb_algorithm: LbAlgorithm) -> Self {
+        self.with_at_most(lb_algorithm, usize::MAX)
     }
 
-    /// Adds a spread for pools of at most so many endpoints.
-    pub const fn with_at_most(mut self, spread: Spread, endpoints: usize) -> Self {
-        self.most_endpoints[spread as usize] = endpoints;
+    /// Adds an algorithm for pools of at most so many endpoints.
+    pub const fn with_at_most(mut self, lb_algorithm: LbAlgorithm, endpoints: usize) -> Self {
+        self.most_endpoints[lb_algorithm as usize] = endpoints;
         self
     }
 
-    /// Adds weights, with every spread.
+    /// Adds weights, with every algorithm.
     pub const fn with_weights(mut self) -> Self {
         self.weights = true;
         self
     }
 
-    /// Sets the spread of Services that ask for nothing, on nodes whose configuration names none
-    /// ([`NodeConfig::spread`](crate::config::NodeConfig::spread)).
-    pub const fn with_default_spread(mut self, spread: Spread) -> Self {
-        self.default_spread = spread;
+    /// Sets the algorithm of Services that ask for nothing, on nodes whose configuration names none
+    /// ([`NodeConfig::lb_algorithm`](crate::config::NodeConfig::lb_algorithm)).
+    pub const fn with_default_algorithm(mut self, lb_algorithm: LbAlgorithm) -> Self {
+        self.default_algorithm = lb_algorithm;
         self
     }
 
@@ -75,8 +75,8 @@ impl Abilities {
 
     /// The largest number of endpoints that the backend can spread connections over in this way; 0 if
     /// the backend cannot at all.
-    pub const fn most_endpoints(&self, spread: Spread) -> usize {
-        self.most_endpoints[spread as usize]
+    pub const fn most_endpoints(&self, lb_algorithm: LbAlgorithm) -> usize {
+        self.most_endpoints[lb_algorithm as usize]
     }
 
     /// Whether the backend gives endpoints shares of connections in proportion to their weights.
@@ -84,9 +84,9 @@ impl Abilities {
         self.weights
     }
 
-    /// The spread of Services that ask for nothing, on nodes whose configuration names none.
-    pub const fn default_spread(&self) -> Spread {
-        self.default_spread
+    /// The algorithm of Services that ask for nothing, on nodes whose configuration names none.
+    pub const fn default_algorithm(&self) -> LbAlgorithm {
+        self.default_algorithm
     }
 
     /// Whether the backend can send endpoints the client's address by the PROXY protocol.

@@ -27,7 +27,7 @@ const LOAD: [Route; 5] = [
     ("b", "udp://10.96.0.20:80"),
 ];
 
-/// The spread of both Services, the endpoints of `web`, and the weights of the endpoints of `lasting`.
+/// The algorithm of both Services, the endpoints of `web`, and the weights of the endpoints of `lasting`.
 type Phase = (Option<&'static str>, Vec<Weighted>, [u16; 3]);
 
 fn phases() -> Vec<Phase> {
@@ -51,14 +51,15 @@ fn phases() -> Vec<Phase> {
     ]
 }
 
-fn manifests((spread, web, lasting): &Phase) -> String {
-    manifests_of([*spread, *spread], web, lasting)
+fn manifests((lb_algorithm, web, lasting): &Phase) -> String {
+    manifests_of([*lb_algorithm, *lb_algorithm], web, lasting)
 }
 
-/// The manifests with a spread of each Service.
-fn manifests_of(spreads: [Option<&str>; 2], web: &[Weighted], lasting: &[u16; 3]) -> String {
+/// The manifests with an algorithm of each Service.
+fn manifests_of(algorithms: [Option<&str>; 2], web: &[Weighted], lasting: &[u16; 3]) -> String {
     let lasting: Vec<Weighted> = lasting.iter().copied().enumerate().collect();
-    let annotations = spreads[1].map(|spread| format!("switchyard/spread: {spread}"));
+    let annotations =
+        algorithms[1].map(|lb_algorithm| format!("switchyard/lb-algorithm: {lb_algorithm}"));
     let other = format!(
         "
 ---
@@ -68,7 +69,7 @@ metadata: {{name: lasting, annotations: {{{}}}}}
 spec: {{clusterIP: 10.96.0.20, ports: [{{name: u, port: 80, protocol: UDP}}]}}",
         annotations.unwrap_or_default()
     );
-    service(spreads[0]) + &slices(web) + &other + &slices_of("lasting", &lasting)
+    service(algorithms[0]) + &slices(web) + &other + &slices_of("lasting", &lasting)
 }
 
 /// Ends the traffic. A kept connection stays where it began, whatever the weights.
@@ -101,12 +102,12 @@ fn changes_lose_no_connection() {
 #[test]
 fn a_restart_changes_nothing_and_loses_nothing() {
     let _calm = crate::stay_calm();
-    let spreads = [Some("maglev"), Some("round-robin")];
-    let manifests = manifests_of(spreads, &[(0, 7), (1, 2), (2, 1), (5, 0)], &[3, 1, 0]);
+    let algorithms = [Some("maglev"), Some("round-robin")];
+    let manifests = manifests_of(algorithms, &[(0, 7), (1, 2), (2, 1), (5, 0)], &[3, 1, 0]);
     for backend in crate::backends() {
         let mut rig = start(backend, "restart", manifests.clone(), &[]);
         // A history that a new process does not know.
-        rig.write(MANIFESTS, &manifests_of(spreads, &even(0..9), &[1, 1, 1])).unwrap();
+        rig.write(MANIFESTS, &manifests_of(algorithms, &even(0..9), &[1, 1, 1])).unwrap();
         settle(&mut rig, 1);
         rig.write(MANIFESTS, &manifests).unwrap();
         settle(&mut rig, 2);

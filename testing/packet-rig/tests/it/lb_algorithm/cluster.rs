@@ -32,9 +32,9 @@ pub fn server(number: usize) -> String {
 }
 
 /// The Service `web`, with ports for TCP and UDP in both families, and this annotation, if any.
-pub fn service(spread: Option<&str>) -> String {
-    let annotations =
-        spread.map(|spread| format!(", annotations: {{switchyard/spread: {spread}}}"));
+pub fn service(lb_algorithm: Option<&str>) -> String {
+    let annotations = lb_algorithm
+        .map(|lb_algorithm| format!(", annotations: {{switchyard/lb-algorithm: {lb_algorithm}}}"));
     format!(
         r#"
 apiVersion: v1

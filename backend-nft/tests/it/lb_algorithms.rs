@@ -16,11 +16,11 @@ use crate::common::{Node, config, in_namespace, nft, open, ruleset, start};
 /// The chain of the Service itself.
 const OWN_CHAIN: &str = "service-LW7NZXBU-ns/spread/tcp/http";
 
-/// The Service `spread` with this spread.
-fn asking(spread: &str) -> Event {
+/// The Service `spread` with this algorithm.
+fn asking(lb_algorithm: &str) -> Event {
     service("spread", "10.96.0.7,fd00:10:96::7")
         .port("http", "TCP", 80)
-        .annotation("switchyard/spread", spread)
+        .annotation("switchyard/lb-algorithm", lb_algorithm)
         .apply()
 }
 
@@ -104,59 +104,59 @@ fn a_table_is_rewritten_only_where_it_differs() {
 
 #[test]
 fn nodes_have_the_same_table_whatever_they_have_seen() {
-    for spread in ["maglev", "source-hash"] {
+    for lb_algorithm in ["maglev", "source-hash"] {
         let tables = [vec![even(1..=3)], vec![even([9]), even(1..=20), even([2, 1, 3])]];
         let tables = tables.map(|history| {
             in_namespace(move || {
                 let mut proxy = start(config());
-                proxy.sync([asking(spread)]);
+                proxy.sync([asking(lb_algorithm)]);
                 for event in history {
                     proxy.sync([event]);
                 }
                 slots()
             })
         });
-        assert_eq!(tables[0], tables[1], "{spread}");
-        assert_eq!(tables[0].len(), 1021, "{spread}");
+        assert_eq!(tables[0], tables[1], "{lb_algorithm}");
+        assert_eq!(tables[0].len(), 1021, "{lb_algorithm}");
     }
 }
 
 #[test]
 fn a_restart_changes_nothing() {
-    for spread in ["random", "round-robin", "source-hash", "maglev"] {
+    for lb_algorithm in ["random", "round-robin", "source-hash", "maglev"] {
         in_namespace(|| {
             let mut proxy = start(config());
-            proxy.sync([asking(spread), weighted(&[(1, 2), (2, 1)])]);
+            proxy.sync([asking(lb_algorithm), weighted(&[(1, 2), (2, 1)])]);
             proxy.sync([weighted(&[(2, 1), (3, 2), (4, 2)])]);
             proxy.restart(open());
             let before = ruleset();
             let report = proxy.restart(open());
-            assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0), "{spread}");
+            assert_eq!((report.added, report.removed, report.bytes), (0, 0, 0), "{lb_algorithm}");
             assert_eq!(ruleset(), before);
         });
     }
 }
 
 #[test]
-fn a_service_changes_its_spread() {
+fn a_service_changes_its_algorithm() {
     in_namespace(|| {
         let mut proxy = start(config());
         proxy.sync([asking("random"), even(1..=3)]);
         let rules = |chain| nft(&format!("list chain ip kube-proxy {chain}"));
         let before = ruleset();
-        for (spread, chain, rule) in [
+        for (lb_algorithm, chain, rule) in [
             ("maglev", "mg/1021", "jhash ip saddr . tcp sport mod 1021 seed 0x53575944"),
             ("source-hash", "sh/1021", "jhash ip saddr mod 1021 seed 0x53575944"),
             ("round-robin", OWN_CHAIN, "numgen inc mod 3"),
         ] {
-            proxy.sync([asking(spread)]);
+            proxy.sync([asking(lb_algorithm)]);
             assert!(rules(chain).contains(rule), "{}", rules(chain));
             let services = nft("list map ip kube-proxy service-ips");
             assert!(services.contains(&format!("goto {chain}")), "{services}");
         }
         assert_eq!(slots(), [1, 2, 3], "taking turns needs no table");
         proxy.sync([asking("random")]);
-        // What is left of the other spreads goes with the next comparison.
+        // What is left of the other algorithms goes with the next comparison.
         proxy.full();
         assert_eq!(ruleset(), before);
     });
@@ -169,7 +169,7 @@ fn every_service_that_takes_turns_has_a_counter() {
         proxy.sync([asking("round-robin"), even(1..=3)]);
         let mut other = service("other", "10.96.0.8")
             .port("http", "TCP", 80)
-            .annotation("switchyard/spread", "round-robin")
+            .annotation("switchyard/lb-algorithm", "round-robin")
             .node_port(30080);
         other = other.set("spec.type", "NodePort");
         let slice = slice("other", "a")
@@ -189,7 +189,7 @@ fn chains(services: u16) -> usize {
         let [high, low] = number.to_be_bytes();
         let service = service(&name, &format!("10.96.{high}.{low}"))
             .port("http", "TCP", 80)
-            .annotation("switchyard/spread", "maglev");
+            .annotation("switchyard/lb-algorithm", "maglev");
         let slice = slice(&name, "a")
             .set("ports", json!([{"name": "http", "port": 80}]))
             .endpoint(endpoint("10.244.0.9", "elsewhere"));

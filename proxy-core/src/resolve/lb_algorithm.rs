@@ -1,47 +1,47 @@
-//! What a backend can do of what a Service asks: the nearest spread, and weights.
+//! What a backend can do of what a Service asks: the nearest algorithm, and weights.
 
 use std::fmt;
 
 use crate::{
-    model::Spread,
+    model::LbAlgorithm,
     parsed::{proxy_protocol::PROXY_PROTOCOL, slow_start::SLOW_START},
-    proxier::{Abilities, Mode},
+    proxier::{Capabilities, Mode},
 };
 
-/// Why a spread is another one than was asked for.
+/// Why an algorithm is another one than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replaced {
-    pub(crate) asked: Spread,
-    pub(crate) used: Spread,
-    /// The largest number of endpoints that the asked spread can be programmed for; 0 if it cannot be
+    pub(crate) asked: LbAlgorithm,
+    pub(crate) used: LbAlgorithm,
+    /// The largest number of endpoints that the asked algorithm can be programmed for; 0 if it cannot be
     /// programmed at all.
     pub(crate) most: usize,
 }
 
-/// Returns the spread that is nearest to the asked one, among those that can be programmed for so many
+/// Returns the algorithm that is nearest to the asked one, among those that can be programmed for so many
 /// endpoints, and why that is another one.
 pub(crate) fn nearest(
-    asked: Spread,
+    asked: LbAlgorithm,
     endpoints: usize,
-    abilities: &Abilities,
-) -> (Spread, Option<Replaced>) {
-    let fits = |spread: Spread| {
-        let most = abilities.most_endpoints(spread);
+    capabilities: &Capabilities,
+) -> (LbAlgorithm, Option<Replaced>) {
+    let fits = |lb_algorithm: LbAlgorithm| {
+        let most = capabilities.most_endpoints(lb_algorithm);
         most > 0 && endpoints <= most
     };
     if fits(asked) {
         return (asked, None);
     }
     let mut candidates = substitutes(asked).iter().copied();
-    let used = candidates.find(|&spread| fits(spread)).unwrap_or(Spread::Random);
-    (used, Some(Replaced { asked, used, most: abilities.most_endpoints(asked) }))
+    let used = candidates.find(|&lb_algorithm| fits(lb_algorithm)).unwrap_or(LbAlgorithm::Random);
+    (used, Some(Replaced { asked, used, most: capabilities.most_endpoints(asked) }))
 }
 
-/// The spreads that come closest to one, the closest first. Where none of them can be programmed, the
+/// The algorithms that come closest to one, the closest first. Where none of them can be programmed, the
 /// spread is random.
-const fn substitutes(spread: Spread) -> &'static [Spread] {
-    use Spread::*;
-    match spread {
+const fn substitutes(lb_algorithm: LbAlgorithm) -> &'static [LbAlgorithm] {
+    use LbAlgorithm::*;
+    match lb_algorithm {
         Random => &[RoundRobin],
         SourceHash => &[Maglev],
         Maglev => &[SourceHash],
@@ -60,10 +60,10 @@ const fn substitutes(spread: Spread) -> &'static [Spread] {
 
 /// What a Service port asks for, and does not get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shortfall {
-    /// The annotation that asks for a spread, or `None` for the node's default, and why another one is
+pub(crate) struct UnsupportedFeatures {
+    /// The annotation that asks for an algorithm, or `None` for the node's default, and why another one is
     /// used.
-    pub(crate) spread: Option<(Option<&'static str>, Replaced)>,
+    pub(crate) lb_algorithm: Option<(Option<&'static str>, Replaced)>,
     /// Whether endpoints have unequal weights, which cannot be programmed.
     pub(crate) weights: bool,
     /// Whether shares should grow, which needs weights.
@@ -72,65 +72,74 @@ pub(crate) struct Shortfall {
     pub(crate) proxy_protocol: bool,
 }
 
-/// One of the reasons in a [`Shortfall`], for people.
+/// One of the reasons in a [`UnsupportedFeatures`], for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Why {
+pub(crate) struct UnsupportedReason {
     /// The field that asks; empty for the node's default.
     pub(crate) field: &'static str,
-    what: What,
+    what: UnsupportedFeature,
     mode: Option<Mode>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Spread(Replaced),
-    DefaultSpread(Replaced),
+enum UnsupportedFeature {
+    LbAlgorithm(Replaced),
+    DefaultAlgorithm(Replaced),
     Weights,
     SlowStart,
     ProxyProtocol,
 }
 
-impl Shortfall {
+impl UnsupportedFeatures {
     /// Returns the reasons, with a backend of this mode.
-    pub(crate) fn reasons(&self, mode: Option<Mode>) -> impl Iterator<Item = Why> + use<> {
-        let spread = self.spread.map(|(annotation, replaced)| Why {
+    pub(crate) fn reasons(
+        &self,
+        mode: Option<Mode>,
+    ) -> impl Iterator<Item = UnsupportedReason> + use<> {
+        let lb_algorithm = self.lb_algorithm.map(|(annotation, replaced)| UnsupportedReason {
             field: annotation.unwrap_or_default(),
             what: match annotation {
-                Some(_) => What::Spread(replaced),
-                None => What::DefaultSpread(replaced),
+                Some(_) => UnsupportedFeature::LbAlgorithm(replaced),
+                None => UnsupportedFeature::DefaultAlgorithm(replaced),
             },
             mode,
         });
-        let weights =
-            self.weights.then_some(Why { field: "switchyard/weight", what: What::Weights, mode });
-        let slow_start =
-            self.slow_start.then_some(Why { field: SLOW_START, what: What::SlowStart, mode });
-        let proxy_protocol = self.proxy_protocol.then_some(Why {
-            field: PROXY_PROTOCOL,
-            what: What::ProxyProtocol,
+        let weights = self.weights.then_some(UnsupportedReason {
+            field: "switchyard/weight",
+            what: UnsupportedFeature::Weights,
             mode,
         });
-        spread.into_iter().chain(weights).chain(slow_start).chain(proxy_protocol)
+        let slow_start = self.slow_start.then_some(UnsupportedReason {
+            field: SLOW_START,
+            what: UnsupportedFeature::SlowStart,
+            mode,
+        });
+        let proxy_protocol = self.proxy_protocol.then_some(UnsupportedReason {
+            field: PROXY_PROTOCOL,
+            what: UnsupportedFeature::ProxyProtocol,
+            mode,
+        });
+        lb_algorithm.into_iter().chain(weights).chain(slow_start).chain(proxy_protocol)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UnsupportedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let within = self.mode.map_or("here".to_owned(), |mode| format!("in {mode} mode"));
         match self.what {
-            What::Spread(replaced) => write_replaced(f, "", replaced, &within),
-            What::DefaultSpread(replaced) => {
+            UnsupportedFeature::LbAlgorithm(replaced) => write_replaced(f, "", replaced, &within),
+            UnsupportedFeature::DefaultAlgorithm(replaced) => {
                 write_replaced(f, "the node's default, ", replaced, &within)
             }
-            What::Weights => write!(
+            UnsupportedFeature::Weights => write!(
                 f,
                 "the EndpointSlices give endpoints unequal weights, which cannot be programmed \
                  {within}; connections are spread evenly, and weight 0 drains"
             ),
-            What::SlowStart => {
+            UnsupportedFeature::SlowStart => {
                 write!(f, "shares cannot grow {within}; new endpoints get their full share at once")
             }
-            What::ProxyProtocol => {
+            UnsupportedFeature::ProxyProtocol => {
                 write!(
                     f,
                     "endpoints cannot be sent the PROXY protocol {within}; connections begin without"
@@ -162,26 +171,26 @@ fn write_replaced(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Spread::*;
+    use LbAlgorithm::*;
 
-    fn used(asked: Spread, abilities: Abilities) -> Spread {
-        nearest(asked, 3, &abilities).0
+    fn used(asked: LbAlgorithm, capabilities: Capabilities) -> LbAlgorithm {
+        nearest(asked, 3, &capabilities).0
     }
 
     #[test]
     fn what_can_be_programmed_is_used() {
-        let all = Spread::ALL.into_iter().fold(Abilities::PARITY, Abilities::with);
-        for spread in Spread::ALL {
-            assert_eq!(nearest(spread, 1_000_000, &all), (spread, None));
+        let all = LbAlgorithm::ALL.into_iter().fold(Capabilities::KUBE_PROXY, Capabilities::with);
+        for lb_algorithm in LbAlgorithm::ALL {
+            assert_eq!(nearest(lb_algorithm, 1_000_000, &all), (lb_algorithm, None));
         }
         let replaced = Replaced { asked: Maglev, used: Random, most: 0 };
-        assert_eq!(nearest(Maglev, 0, &Abilities::PARITY), (Random, Some(replaced)));
+        assert_eq!(nearest(Maglev, 0, &Capabilities::KUBE_PROXY), (Random, Some(replaced)));
     }
 
     #[test]
     fn the_nearest_that_can_be_programmed_is_used() {
         // Each row: what is asked, and what is used when all before it cannot be programmed.
-        let rows: [(Spread, &[Spread]); 12] = [
+        let rows: [(LbAlgorithm, &[LbAlgorithm]); 12] = [
             (Random, &[Random, RoundRobin, Random]),
             (RoundRobin, &[RoundRobin, Random]),
             (SourceHash, &[SourceHash, Maglev, Random]),
@@ -217,24 +226,26 @@ mod tests {
             (WeightedOverflow, &[WeightedOverflow, Random]),
         ];
         for (asked, order) in rows {
-            let mut abilities = Spread::ALL.into_iter().fold(Abilities::PARITY, Abilities::with);
+            let mut capabilities =
+                LbAlgorithm::ALL.into_iter().fold(Capabilities::KUBE_PROXY, Capabilities::with);
             for &next in order {
-                assert_eq!(used(asked, abilities), next, "{asked}");
-                abilities = abilities.with_at_most(next, 0);
+                assert_eq!(used(asked, capabilities), next, "{asked}");
+                capabilities = capabilities.with_at_most(next, 0);
             }
         }
     }
 
     #[test]
     fn pools_that_are_too_large_are_spread_otherwise() {
-        let abilities = Abilities::PARITY.with_at_most(Maglev, 20).with_at_most(SourceHash, 30);
-        let used = |endpoints| nearest(Maglev, endpoints, &abilities).0;
+        let capabilities =
+            Capabilities::KUBE_PROXY.with_at_most(Maglev, 20).with_at_most(SourceHash, 30);
+        let used = |endpoints| nearest(Maglev, endpoints, &capabilities).0;
         assert_eq!([20, 21, 30, 31].map(used), [Maglev, SourceHash, SourceHash, Random]);
-        let replaced = nearest(Maglev, 21, &abilities).1.unwrap();
-        let reason = Shortfall {
-            spread: Some((Some("a"), replaced)),
+        let replaced = nearest(Maglev, 21, &capabilities).1.unwrap();
+        let reason = UnsupportedFeatures {
+            lb_algorithm: Some((Some("a"), replaced)),
             weights: true,
-            ..Shortfall::default()
+            ..UnsupportedFeatures::default()
         };
         let texts: Vec<String> =
             reason.reasons(Some(Mode::NFTABLES)).map(|reason| reason.to_string()).collect();

@@ -1,7 +1,7 @@
-//! What spreads cost beside random draws: to program Services, and when an endpoint leaves or gets another
+//! What algorithms cost beside random draws: to program Services, and when an endpoint leaves or gets another
 //! weight.
 //!
-//! `cargo bench -p switchyard-nft --bench spread`, as root: everything happens in network namespaces of
+//! `cargo bench -p switchyard-nft --bench lb_algorithms`, as root: everything happens in network namespaces of
 //! its own threads. Times are medians.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::json;
 use switchyard_core::{
     config::NodeConfig,
-    model::Spread,
+    model::LbAlgorithm,
     objects::Event,
     testing::{
         NODE, Stepped,
@@ -32,9 +32,14 @@ fn main() {
         println!("{services} Services x {endpoints} endpoints, nftables by netlink");
         let [first, leaves, weighs] = ["first programming", "an endpoint leaves", "another weight"];
         println!("{:<14}{first:>20}{leaves:>28}{weighs:>28}", "");
-        for spread in [Spread::Random, Spread::RoundRobin, Spread::SourceHash, Spread::Maglev] {
+        for lb_algorithm in [
+            LbAlgorithm::Random,
+            LbAlgorithm::RoundRobin,
+            LbAlgorithm::SourceHash,
+            LbAlgorithm::Maglev,
+        ] {
             let rounds: Vec<_> = (0..ROUNDS)
-                .map(|_| in_namespace(|| measure(services, endpoints, spread)))
+                .map(|_| in_namespace(|| measure(services, endpoints, lb_algorithm)))
                 .collect();
             let step = |of: fn(&Round) -> &Step| {
                 let time = median(rounds.iter().map(|round| of(round).time).collect());
@@ -43,7 +48,7 @@ fn main() {
             let first = median(rounds.iter().map(|round| round.first).collect());
             println!(
                 "{:<14}{:>20}{:>28}{:>28}",
-                spread.as_str(),
+                lb_algorithm.as_str(),
                 show(first, 3),
                 step(|round| &round.leaves),
                 step(|round| &round.weighs)
@@ -64,12 +69,12 @@ struct Step {
     changed: usize,
 }
 
-fn measure(services: u16, endpoints: u16, spread: Spread) -> Round {
+fn measure(services: u16, endpoints: u16, lb_algorithm: LbAlgorithm) -> Round {
     let proxier = NftProxier::open(Default::default()).expect("netlink is there");
     let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
     node.apply(
         (0..services)
-            .flat_map(|number| [asking(number, spread), slice_of(number, 0, endpoints, 1)]),
+            .flat_map(|number| [asking(number, lb_algorithm), slice_of(number, 0, endpoints, 1)]),
     );
     let first = time(|| drop(node.try_sync().expect("synced")));
     let mut change = |event: Event| {
@@ -85,11 +90,11 @@ fn measure(services: u16, endpoints: u16, spread: Spread) -> Round {
     Round { first, leaves, weighs }
 }
 
-fn asking(number: u16, spread: Spread) -> Event {
+fn asking(number: u16, lb_algorithm: LbAlgorithm) -> Event {
     let [high, low] = number.to_be_bytes();
     service(&format!("s{number}"), &format!("10.96.{high}.{low}"))
         .port("http", "TCP", 80)
-        .annotation("switchyard/spread", spread.as_str())
+        .annotation("switchyard/lb-algorithm", lb_algorithm.as_str())
         .apply()
 }
 
