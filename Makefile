@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
 UNIT_CRATES = switchyard-core switchyard-config switchyard-health switchyard-klog switchyard-observability \
-	switchyard-source-manifests api-standin demo public-api
+	switchyard-source-manifests api-standin demo
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
@@ -20,11 +20,10 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard demo switchyard-examples api-standin control-plane packet-rig \
-	public-api test-netns
+UNPUBLISHED = switchyard demo switchyard-examples api-standin control-plane packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-intakes soak \
-	bench fmt clippy deny features doc package api shell forget-skipped skipped \
+	bench fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -38,7 +37,7 @@ help:
 	@echo "                  CASES='sctp affinity::' chooses cases by parts of their names"
 	@echo "make test-vm-quick  a selection of them"
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
-	@echo "make api    rewrite docs/api, after a change of a public API"
+	@echo "make semver BASE=REVISION  breaking changes of the libraries' public API since the revision, or the last tag"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
 	@echo "            swap an image into a cluster's kube-proxy, check with packets, and swap back"
@@ -145,9 +144,13 @@ static:
 package:
 	$(CARGO) package --workspace $(addprefix --exclude ,$(UNPUBLISHED)) --allow-dirty --no-verify --quiet
 
-# The public API of each library. A test compares it with the sources.
-api:
-	SWITCHYARD_WRITE_API=1 $(CARGO) test --quiet --package public-api --test listings
+# The breaking changes of each library's public API since a revision, or the last tag of a release. No part
+# of `test`: each crate is documented twice, and whether a change may break is a decision of a release.
+BASE = $(shell git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null)
+semver:
+	@if [ -z "$(BASE)" ]; then echo "make semver: there is no release yet: name a revision, BASE=REVISION" >&2; exit 1; fi
+	@scripts/install-tools.sh cc cargo-semver-checks
+	cargo-semver-checks semver-checks --workspace $(addprefix --exclude ,$(UNPUBLISHED)) --baseline-rev $(BASE)
 
 # Whether userspace mode compiles for Windows and macOS, as far as their standard libraries are installed.
 portable:

@@ -30,6 +30,13 @@ for program in "$@"; do
                 cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
             fi
             ;;
+        cargo-semver-checks)
+            if ! command -v cargo-semver-checks >/dev/null && [ ! -x target/tools/bin/cargo-semver-checks ]; then
+                echo "installing cargo-semver-checks (once; it takes some minutes)"
+                # The baseline is a revision of this repository: no client of a registry is needed.
+                cargo install --quiet --locked --no-default-features --root target/tools --version 0.51.0 cargo-semver-checks
+            fi
+            ;;
         *)
             command -v "$program" >/dev/null || packages="$packages $(package_of "$program")"
             ;;
