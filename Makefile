@@ -104,7 +104,7 @@ clippy:
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
 # The scripts' lints, and whether the shells that run them can read them.
-SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/e2e/*.sh)
+SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/*.sh)
 shell:
 	@scripts/install-tools.sh shellcheck
 	shellcheck --external-sources $(SCRIPTS)
