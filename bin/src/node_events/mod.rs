@@ -9,7 +9,6 @@ mod unsupported;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use switchyard_core::model::ServiceName;
 use tokio::{
     sync::{
@@ -127,7 +126,7 @@ impl Event {
 /// A message in the queue between a [`Recorder`] and [`publish`].
 #[derive(Debug)]
 enum Message {
-    Event(Event, Timestamp),
+    Event(Event),
     /// A request for an answer once every earlier message was sent or dropped.
     Flush(oneshot::Sender<()>),
 }
@@ -149,7 +148,7 @@ pub fn recorder() -> (Recorder, EventQueue) {
 impl Recorder {
     /// Queues an Event without waiting. An Event that finds the queue full is dropped.
     pub fn record(&self, event: Event) {
-        match self.0.try_send(Message::Event(event, Timestamp::now())) {
+        match self.0.try_send(Message::Event(event)) {
             // The queue is closed where there is no API server.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
             Err(TrySendError::Full(message)) => {

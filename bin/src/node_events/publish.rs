@@ -1,23 +1,21 @@
 //! The publisher of Events, which sends them to an API server.
 //!
-//! An Event that is recorded again within six minutes does not become a new object: the existing
-//! object becomes a series, whose count `kubectl` shows.
+//! kube's recorder makes an Event that is published again within six minutes a series, whose count
+//! `kubectl` shows. It does not compare notes, so each Event has a recorder of its own here: another
+//! problem of the same object is another Event.
 
-use std::{collections::HashMap, fs, time::Duration};
-
-use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        core::v1::{ObjectReference, Service},
-        events::v1::{Event as ApiEvent, EventSeries},
-    },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+use std::{
+    collections::HashMap,
+    fs,
+    time::{Duration, Instant},
 };
+
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::ListParams,
+    runtime::events::{self, EventType, Reporter},
 };
-use serde_json::json;
 use switchyard_core::{error::ErrorChain, model::ServiceName};
 use switchyard_source_kube::Pacer;
 use tokio::time;
@@ -28,14 +26,12 @@ use super::{Event, EventQueue, Message, Regarding};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit of the request for a Service's UID. An Event may be sent without the UID.
 const UID_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time without a repetition after which a series is over.
-const SERIES: jiff::SignedDuration = jiff::SignedDuration::from_mins(6);
+/// The time without a repetition after which a series is over, as kube has it.
+const SERIES: Duration = Duration::from_secs(6 * 60);
 /// The reporting controller, under which tools look for kube-proxy's Events.
 const CONTROLLER: &str = "kube-proxy";
-/// The limit of the object's name in an Event's name, in bytes: the API accepts 253 characters, and
-/// a time is appended.
-const LONGEST_NAME: usize = 230;
-/// The limit of a note, in bytes, as the API has it.
+/// The limits of a reporting instance and of a note, in bytes, as the API has them.
+const LONGEST_INSTANCE: usize = 128;
 const LONGEST_NOTE: usize = 1024;
 
 /// How often and at which interval an Event is sent before it is dropped.
@@ -58,120 +54,75 @@ pub(super) struct Publisher {
     client: Client,
     pacer: Pacer,
     node_name: String,
-    host: String,
+    reporter: Reporter,
     patience: Patience,
     /// The Events of the last minutes, with the UIDs of the objects they are about.
-    sent: HashMap<(Event, Option<String>), Sent>,
-}
-
-/// An Event that the server has accepted.
-struct Sent {
-    namespace: String,
-    name: String,
-    count: i32,
-    last: Timestamp,
-}
-
-/// Why an Event was not sent.
-enum Failure {
-    /// The server rejected the Event.
-    Rejected(Box<kube::Error>),
-    /// The server was unreachable or overloaded in every attempt.
-    Unreachable,
-}
-
-/// A request that creates or changes an Event.
-enum Request<'a> {
-    /// Creates an Event.
-    Create(&'a ApiEvent),
-    /// Makes an Event a series, or raises the series' count.
-    Continue { namespace: String, name: String, series: EventSeries },
-}
-
-impl Request<'_> {
-    fn method(&self) -> &'static str {
-        match self {
-            Self::Create(_) => "POST",
-            Self::Continue { .. } => "PATCH",
-        }
-    }
-
-    async fn send(&self, client: &Client) -> Result<(), kube::Error> {
-        let events = |namespace| Api::<ApiEvent>::namespaced(client.clone(), namespace);
-        match self {
-            Self::Create(event) => {
-                let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
-                events(namespace).create(&PostParams::default(), event).await?;
-            }
-            Self::Continue { namespace, name, series } => {
-                let patch = Patch::Merge(json!({"series": series}));
-                events(namespace).patch(name, &PatchParams::default(), &patch).await?;
-            }
-        }
-        Ok(())
-    }
+    sent: HashMap<(Event, Option<String>), (events::Recorder, Instant)>,
 }
 
 impl Publisher {
     pub(super) fn new(client: Client, pacer: Pacer, node_name: &str, patience: Patience) -> Self {
         let host = fs::read_to_string("/proc/sys/kernel/hostname");
-        let host = host.map_or_else(|_| node_name.to_owned(), |host| host.trim().to_owned());
+        let instance = format!("{CONTROLLER}-{}", host.as_deref().unwrap_or(node_name).trim());
+        let instance = Some(clipped(&instance, LONGEST_INSTANCE).to_owned());
+        let reporter = Reporter { controller: CONTROLLER.to_owned(), instance };
         let (node_name, sent) = (node_name.to_owned(), HashMap::new());
-        Self { client, pacer, node_name, host, patience, sent }
+        Self { client, pacer, node_name, reporter, patience, sent }
     }
 
     pub(super) async fn run(mut self, mut queue: EventQueue) {
         while let Some(message) = queue.0.recv().await {
             match message {
-                Message::Event(event, at) => {
-                    if let Err(failure) = self.send(&event, at).await {
-                        log_failure(&event, failure);
-                    }
-                }
+                Message::Event(event) => self.send(event).await,
                 // The caller may have stopped waiting.
                 Message::Flush(sender) => drop(sender.send(())),
             }
         }
     }
 
-    async fn send(&mut self, event: &Event, at: Timestamp) -> Result<(), Failure> {
-        self.sent.retain(|_, sent| at.duration_since(sent.last) < SERIES);
-        let uid = match &event.regarding {
-            Regarding::Service(service) => self.uid(service).await,
-            Regarding::Node => None,
+    async fn send(&mut self, event: Event) {
+        self.sent.retain(|_, (_, last)| last.elapsed() < SERIES);
+        let regarding = self.reference(&event.regarding).await;
+        let key = (event, regarding.uid.clone());
+        let published = events::Event {
+            type_: if key.0.is_warning { EventType::Warning } else { EventType::Normal },
+            reason: key.0.reason.to_owned(),
+            note: (!key.0.note.is_empty()).then(|| clipped(&key.0.note, LONGEST_NOTE).to_owned()),
+            action: key.0.action.to_owned(),
+            secondary: None,
         };
-        let key = (event.clone(), uid);
-        if let Some(sent) = self.sent.get_mut(&key) {
-            sent.count += 1;
-            sent.last = at;
-            let request = Request::Continue {
-                namespace: sent.namespace.clone(),
-                name: sent.name.clone(),
-                series: EventSeries { count: sent.count, last_observed_time: MicroTime(at) },
-            };
-            match self.attempt(&request).await {
+        if let Some((recorder, _)) = self.sent.remove(&key) {
+            match self.attempt(&recorder, "PATCH", &published, &regarding).await {
+                Ok(()) => {
+                    self.sent.insert(key, (recorder, Instant::now()));
+                    return;
+                }
                 // The Event was deleted meanwhile: a new one is created.
-                Err(Failure::Rejected(error)) if is_not_found(&error) => {}
-                result => return result,
+                Err(Some(kube::Error::Api(status))) if status.code == 404 => {}
+                Err(error) => return log_failure(&published, error),
             }
         }
-        let api_event = as_api_event(event, at, &self.node_name, &self.host, key.1.clone());
-        self.attempt(&Request::Create(&api_event)).await?;
-        let ObjectMeta { namespace, name, .. } = api_event.metadata;
-        let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        self.sent.insert(key, Sent { namespace, name, count: 1, last: at });
-        Ok(())
+        let recorder = events::Recorder::new(self.client.clone(), self.reporter.clone());
+        match self.attempt(&recorder, "POST", &published, &regarding).await {
+            Ok(()) => drop(self.sent.insert(key, (recorder, Instant::now()))),
+            Err(error) => log_failure(&published, error),
+        }
     }
 
-    /// Sends a request, again and again while the server is unreachable or overloaded.
-    async fn attempt(&self, request: &Request<'_>) -> Result<(), Failure> {
+    /// Sends an Event, again and again while the server is unreachable or overloaded. Returns the
+    /// error of a server that will reject the Event every time.
+    async fn attempt(
+        &self,
+        recorder: &events::Recorder,
+        method: &'static str,
+        event: &events::Event,
+        regarding: &ObjectReference,
+    ) -> Result<(), Option<kube::Error>> {
         for attempt in 1..=self.patience.attempts {
-            self.pacer.permit(request.method()).await;
-            let reason = match time::timeout(TIMEOUT, request.send(&self.client)).await {
+            self.pacer.permit(method).await;
+            let reason = match time::timeout(TIMEOUT, recorder.publish(event, regarding)).await {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) if is_final(&error) => {
-                    return Err(Failure::Rejected(Box::new(error)));
-                }
+                Ok(Err(error)) if is_final(&error) => return Err(Some(error)),
                 Ok(Err(error)) => ErrorChain(&error).to_string(),
                 Err(_) => "timed out".to_owned(),
             };
@@ -180,7 +131,25 @@ impl Publisher {
                 time::sleep(self.patience.pause).await;
             }
         }
-        Err(Failure::Unreachable)
+        Err(None)
+    }
+
+    async fn reference(&self, regarding: &Regarding) -> ObjectReference {
+        let (kind, namespace, name, uid) = match regarding {
+            Regarding::Node => ("Node", None, &*self.node_name, None),
+            Regarding::Service(service) => {
+                let ServiceName { namespace, name } = service;
+                ("Service", Some(namespace.to_string()), &**name, self.uid(service).await)
+            }
+        };
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace,
+            name: Some(name.to_owned()),
+            uid,
+            ..ObjectReference::default()
+        }
     }
 
     /// Returns the UID of the Service, by which `kubectl describe` finds Events. The UID is requested
@@ -203,16 +172,14 @@ impl Publisher {
     }
 }
 
-fn log_failure(event: &Event, failure: Failure) {
-    let reason = event.reason;
-    match failure {
-        Failure::Rejected(error) => {
-            let err = ErrorChain(&*error);
+fn log_failure(event: &events::Event, error: Option<kube::Error>) {
+    let reason = &event.reason;
+    match error {
+        Some(error) => {
+            let err = ErrorChain(&error);
             tracing::warn!(%err, reason, "The API server rejected an Event; the Event is dropped");
         }
-        Failure::Unreachable => {
-            tracing::warn!(reason, "Failed to send an Event; the Event is dropped");
-        }
+        None => tracing::warn!(reason, "Failed to send an Event; the Event is dropped"),
     }
 }
 
@@ -225,52 +192,8 @@ fn is_final(error: &kube::Error) -> bool {
     }
 }
 
-fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-/// Returns the Event as an object of the API. `uid` is the UID of the object that it is about.
-pub(super) fn as_api_event(
-    event: &Event,
-    at: Timestamp,
-    node_name: &str,
-    host: &str,
-    uid: Option<String>,
-) -> ApiEvent {
-    let (kind, namespace, name) = match &event.regarding {
-        Regarding::Node => ("Node", None, node_name),
-        Regarding::Service(ServiceName { namespace, name }) => {
-            ("Service", Some(namespace.to_string()), &**name)
-        }
-    };
-    ApiEvent {
-        metadata: ObjectMeta {
-            name: Some(format!("{}.{:x}", clipped(name, LONGEST_NAME), at.as_nanosecond())),
-            // Tools look here for Events about objects without a namespace.
-            namespace: Some(namespace.clone().unwrap_or_else(|| "default".to_owned())),
-            ..ObjectMeta::default()
-        },
-        event_time: Some(MicroTime(at)),
-        reporting_controller: Some(CONTROLLER.to_owned()),
-        reporting_instance: Some(clipped(&format!("{CONTROLLER}-{host}"), 128).to_owned()),
-        action: Some(event.action.to_owned()),
-        reason: Some(event.reason.to_owned()),
-        type_: Some(if event.is_warning { "Warning" } else { "Normal" }.to_owned()),
-        note: (!event.note.is_empty()).then(|| clipped(&event.note, LONGEST_NOTE).to_owned()),
-        regarding: Some(ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some(kind.to_owned()),
-            namespace,
-            name: Some(name.to_owned()),
-            uid,
-            ..ObjectReference::default()
-        }),
-        ..ApiEvent::default()
-    }
-}
-
 /// Returns the start of a text, of at most `most` bytes.
-fn clipped(text: &str, most: usize) -> &str {
+pub(super) fn clipped(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }
