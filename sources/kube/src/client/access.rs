@@ -4,18 +4,21 @@
 //! the proxy variables differently from client-go: it matches `NO_PROXY` against the proxy, and
 //! fails on entries that client-go skips.
 
-use std::{env, path::PathBuf};
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
 
-use hyper::Uri;
+use hyper::{Uri, header::HeaderValue};
 use kube::{
     Config,
     config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig, KubeconfigError},
 };
 
-use super::{ClientError, KubeConfig, proxy, token::TokenFile};
+use super::{ClientError, KubeConfig, proxy};
 
 /// The credentials and the server, as they were read once at the start. Files that a kubeconfig names
-/// are read again for each [`Access::config`].
+/// are read again for each [`Access::client_config`].
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     config: Config,
@@ -49,23 +52,24 @@ impl Access {
         if kube.proxy_url.is_none() {
             kube.proxy_url = proxy::from_environment(&kube.cluster_url, |name| env::var(name).ok());
         }
-        let user = &mut kube.auth_info;
-        let token_file = user.token_file.take().map(PathBuf::from);
+        let user = &kube.auth_info;
         let credential_files = [
             (&user.client_certificate, user.client_certificate_data.is_none()),
             (&user.client_key, user.client_key_data.is_none()),
+            (&user.token_file, true),
         ]
         .into_iter()
         .filter_map(|(file, counts)| file.as_ref().filter(|_| counts).map(PathBuf::from))
         .collect();
+        let token_file = kube.auth_info.token_file.take().map(PathBuf::from);
         if let (Ok(name), Ok(value)) = ("user-agent".parse(), config.user_agent.parse()) {
             kube.headers.push((name, value));
         }
         Ok(Self { config: kube, credential_files, token_file })
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    pub(super) fn default_namespace(&self) -> &str {
+        &self.config.default_namespace
     }
 
     /// The server's name or address, with its port if that is given.
@@ -82,18 +86,31 @@ impl Access {
         self.config.auth_info.exec.is_some()
     }
 
-    /// Takes over the token file from `kube`'s client. As in client-go, the token of a file goes
-    /// before a token in the kubeconfig, which counts as long as the file cannot be read.
-    pub(super) fn token_file(&mut self) -> Result<Option<TokenFile>, ClientError> {
-        let Some(path) = self.token_file.take() else { return Ok(None) };
-        match TokenFile::open(path) {
-            Ok(file) => {
-                self.config.auth_info.token = None;
-                Ok(Some(file))
+    /// Returns the configuration for a client, with the token that is in the token file now. As in
+    /// client-go, the token of a file goes before a token in the kubeconfig, which counts as long as
+    /// the file cannot be read, and a line break may follow the token.
+    pub(super) fn client_config(&self) -> Result<Config, ClientError> {
+        let mut config = self.config.clone();
+        if let Some(path) = &self.token_file {
+            match read_token(path) {
+                Ok(token) => config.auth_info.token = Some(token.into()),
+                Err(_) if config.auth_info.token.is_some() => {}
+                Err(source) => return Err(ClientError::Token { path: path.clone(), source }),
             }
-            Err(_) if self.config.auth_info.token.is_some() => Ok(None),
-            Err((path, source)) => Err(ClientError::Token { path, source }),
         }
+        Ok(config)
+    }
+}
+
+fn read_token(path: &Path) -> io::Result<String> {
+    let invalid = |message: &str| io::Error::new(io::ErrorKind::InvalidData, message.to_owned());
+    match fs::read_to_string(path)?.trim() {
+        "" => Err(invalid("the file holds no token")),
+        // `kube` panics.
+        token if HeaderValue::from_str(token).is_err() => {
+            Err(invalid("the token holds characters that no header may have"))
+        }
+        token => Ok(token.to_owned()),
     }
 }
 

@@ -6,7 +6,6 @@ mod observed;
 mod proxy;
 mod renewal;
 mod retry_after;
-mod token;
 
 use std::{io, path::PathBuf};
 
@@ -64,7 +63,7 @@ pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
     if let Some(observer) = &config.observer {
         observer.connecting_to(&access.host());
     }
-    let namespace = access.config().default_namespace.clone();
+    let namespace = access.default_namespace().to_owned();
     let service = Observed::new(Renewing::new(access)?, config.observer.clone());
     Ok(Client::new(RetryAfter(service), namespace))
 }

@@ -1,9 +1,9 @@
 //! The service that makes a new connection pool when credentials change.
 //!
 //! The `kube` client copies client certificates when it is made. The service therefore makes another
-//! client when certificate files change, and when the server rejects the credentials of an exec
-//! plugin. Requests that are under way, such as open watches,
-//! end with the client that they began with; client-go closes them, which only servers notice.
+//! client when the files of certificates or tokens change, and when the server rejects the credentials of
+//! an exec plugin. Requests that are under way, such as open watches, end with the client that they began
+//! with; client-go closes them, which only servers notice.
 
 use std::{
     fs,
@@ -16,16 +16,16 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use hyper::{Request, Response, StatusCode, header::AUTHORIZATION};
+use hyper::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use switchyard_core::error::ErrorChain;
 use tokio::{sync::Mutex as AsyncMutex, task, time::Instant};
 use tower::Service;
 use tracing::{info, warn};
 
-use super::{ClientError, access::Access, connect, token::TokenFile};
+use super::{ClientError, access::Access, connect};
 
-/// How often certificate files are read without a reason, as in client-go.
+/// How often credential files are read without a reason, as in client-go.
 const CHECK_AGAIN: Duration = Duration::from_secs(60);
 /// How long to wait at least between two reads of the files, and between two attempts to make a
 /// client, while requests are rejected.
@@ -39,7 +39,6 @@ pub(super) struct Renewing(Arc<Shared>);
 
 struct Shared {
     access: Access,
-    token_file: Option<TokenFile>,
     hasher: RandomState,
     current: Mutex<Current>,
     /// Held while a client is made.
@@ -51,7 +50,7 @@ struct Current {
     client: Client,
     /// How many clients were made before this one.
     generation: u64,
-    /// A hash of the certificate files that the client was made from.
+    /// A hash of the credential files that the client was made from.
     files: u64,
     files_read: Instant,
     plugin_run: Option<Instant>,
@@ -61,8 +60,7 @@ struct Current {
 
 impl Renewing {
     /// Reads the credentials and makes the first client.
-    pub(super) fn new(mut access: Access) -> Result<Self, ClientError> {
-        let token_file = access.token_file()?;
+    pub(super) fn new(access: Access) -> Result<Self, ClientError> {
         let hasher = RandomState::new();
         let files = hash_files(&hasher, access.credential_files());
         let current = Current {
@@ -73,13 +71,8 @@ impl Renewing {
             plugin_run: None,
             is_rejected: false,
         };
-        let shared = Shared {
-            access,
-            token_file,
-            hasher,
-            current: Mutex::new(current),
-            renewal: AsyncMutex::default(),
-        };
+        let shared =
+            Shared { access, hasher, current: Mutex::new(current), renewal: AsyncMutex::default() };
         Ok(Self(Arc::new(shared)))
     }
 }
@@ -93,13 +86,10 @@ impl Service<Request<Body>> for Renewing {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.0);
         async move {
             let (client, generation) = shared.client().await;
-            if let Some(file) = &shared.token_file {
-                request.headers_mut().insert(AUTHORIZATION, file.header());
-            }
             let answer = client.send(request).await;
             match &answer {
                 Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
@@ -169,9 +159,6 @@ impl Shared {
 
     /// Records that the server rejected the credentials of a client.
     fn reject(&self, generation: u64) {
-        if let Some(file) = &self.token_file {
-            file.reject();
-        }
         let mut current = self.lock();
         if current.generation == generation {
             current.is_rejected = true;
@@ -185,7 +172,7 @@ impl Shared {
 }
 
 fn make_client(access: &Access) -> Result<Client, ClientError> {
-    connect::client(access.config()).map_err(|error| ClientError::Client(Box::new(error)))
+    connect::client(&access.client_config()?).map_err(|error| ClientError::Client(Box::new(error)))
 }
 
 /// Whether a request failed in the TLS layer, as it does when the server rejects a certificate.
@@ -248,5 +235,37 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!(seen, [1, 11, 21]);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_token_file_is_read_again_and_the_last_token_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, token) = (dir.path().join("kubeconfig"), dir.path().join("token"));
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "c", "user": {"tokenFile": token}}],
+        });
+        fs::write(&path, kubeconfig.to_string()).unwrap();
+        let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
+        let access = Access::load(&config).unwrap();
+        for unusable in ["\n", "a\u{7f}b"] {
+            fs::write(&token, unusable).unwrap();
+            assert!(Renewing::new(access.clone()).is_err());
+        }
+        fs::write(&token, "one\n").unwrap();
+        let Renewing(shared) = Renewing::new(access).unwrap();
+        fs::write(&token, "two").unwrap();
+        tokio::time::advance(Duration::from_secs(50)).await;
+        assert_eq!(shared.client().await.1, 0);
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(shared.client().await.1, 1);
+        fs::write(&token, "three\r\n").unwrap();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        shared.reject(1);
+        assert_eq!(shared.client().await.1, 2, "after a rejection");
+        fs::remove_file(&token).unwrap();
+        tokio::time::advance(Duration::from_secs(65)).await;
+        assert_eq!(shared.client().await.1, 2);
     }
 }
