@@ -13,36 +13,28 @@ use switchyard_core::{
     config::NodeConfig,
     engine::Engine,
     model::PerFamily,
-    proxier::{Backend, Mode, Proxier, ProxierError, Support, SyncReport, Unusable},
+    proxier::{Backend, Mode, Probed, Profile, Proxier, ProxierError, SyncReport},
     transition::{PortChange, Transition},
 };
 use tokio::sync::mpsc;
 
-/// The mode that a configuration would name.
-const PRINT: Mode = Mode::new("print");
+/// The backend as data; its mode is what a configuration would name.
+const PRINT: Profile = Profile::new(Mode::new("print"));
 
 /// The backend as a value in a program's table of backends.
 struct PrintBackend;
 
 impl Backend for PrintBackend {
-    fn mode(&self) -> Mode {
+    fn profile(&self) -> Profile {
         PRINT
     }
 
-    fn probe(&self) -> Result<Support, Unusable> {
-        Ok(Support::new(PerFamily { v4: true, v6: true }))
+    fn probe(&self) -> Result<Probed, ProxierError> {
+        Ok(Probed::new(PerFamily { v4: true, v6: true }, || Ok(Box::new(Printer))))
     }
 
-    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
-        Ok(Box::new(Printer))
-    }
-
-    fn clean_up(&self) -> Result<(), ProxierError> {
+    fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
         Ok(())
-    }
-
-    fn conflicts_with(&self) -> &'static [Mode] {
-        &[]
     }
 }
 
@@ -51,7 +43,7 @@ struct Printer;
 
 #[async_trait]
 impl Proxier for Printer {
-    fn mode(&self) -> Mode {
+    fn profile(&self) -> Profile {
         PRINT
     }
 
@@ -85,7 +77,7 @@ impl Proxier for Printer {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let directory = env::args_os().nth(1).ok_or("usage: backend DIRECTORY")?;
-    let engine = Engine::builder(NodeConfig::new("node-1")).start(PrintBackend.open()?)?;
+    let engine = Engine::builder(NodeConfig::new("node-1")).start(PrintBackend.probe()?.open()?)?;
     let (sender, mut events) = mpsc::channel(64);
     let source = tokio::spawn(switchyard_source_manifests::run(directory.into(), sender));
     while let Some(event) = events.recv().await {

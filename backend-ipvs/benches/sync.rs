@@ -73,7 +73,10 @@ struct Times {
 fn node(many: &ManyServices) -> Stepped<Box<dyn Proxier>> {
     let mut config = IpvsConfig::default();
     config.families = PerFamily { v4: true, v6: false };
-    let mut node = Stepped::new(many.node(), IpvsBackend::new(config).open().expect("IPVS"));
+    let mut node = Stepped::new(
+        many.node(),
+        IpvsBackend::new(config).probe().expect("IPVS").open().expect("IPVS"),
+    );
     node.apply(many.lists());
     node
 }

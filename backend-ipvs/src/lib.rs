@@ -14,7 +14,7 @@
 //! let mut config = IpvsConfig::default();
 //! config.scheduler = "wlc".into();
 //! let backend = IpvsBackend::new(config);
-//! let engine = Engine::builder(NodeConfig::new("node-1")).start(backend.open()?)?;
+//! let engine = Engine::builder(NodeConfig::new("node-1")).start(backend.probe()?.open()?)?;
 //! # Ok(())
 //! # }
 //! ```

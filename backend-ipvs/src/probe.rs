@@ -3,9 +3,8 @@
 use std::{fmt::Display, path::Path, process::Command};
 
 use switchyard_core::{
-    error::ErrorChain,
     model::{IpFamily, PerFamily},
-    proxier::{Support, Unusable},
+    proxier::{Mode, ProxierError},
 };
 use switchyard_interfaces::has_link_type;
 use switchyard_ipset::{IpSets, SetType};
@@ -13,16 +12,16 @@ use switchyard_netlink::Error;
 
 use crate::packet_filter::PacketFilter;
 
-/// Finds out whether the node can run the backend, with the packet filter that `choose` returns. Creates
-/// nothing, but the kernel may load modules.
+/// Finds out whether the node can run the backend, and returns the families and the packet filter, which
+/// `choose` chooses. Creates nothing, but the kernel may load modules.
 ///
 /// # Errors
-/// [`Unusable::Node`] names the kernel modules that are missing: those without which kube-proxy's ipvs
+/// [`ProxierError::Unusable`] names the kernel modules that are missing: those without which kube-proxy's ipvs
 /// mode does not start either.
 pub(crate) fn probe(
     families: PerFamily<bool>,
     choose: impl FnOnce() -> PacketFilter,
-) -> Result<Support, Unusable> {
+) -> Result<(PerFamily<bool>, PacketFilter), ProxierError> {
     // First, so that nothing is loaded on a node that has no IPVS.
     if !has_ipvs() {
         return Err(missing(["ip_vs"]));
@@ -31,15 +30,15 @@ pub(crate) fn probe(
     let families = filter.families(families);
     let mut modules = Vec::new();
     if let PacketFilter::Iptables(_) = filter {
-        modules.extend(missing_sets(families).map_err(|error| failed("the IP sets", &error))?);
+        modules.extend(missing_sets(families).map_err(failed("the IP sets"))?);
     }
     match has_link_type("dummy") {
         Ok(true) => {}
         Ok(false) => modules.push("dummy".to_owned()),
-        Err(error) => return Err(failed("the types of interfaces", &error)),
+        Err(error) => return Err(failed("the types of interfaces")(error)),
     }
     match modules.is_empty() {
-        true => Ok(Support::new(families)),
+        true => Ok((families, filter)),
         false => Err(missing(modules)),
     }
 }
@@ -78,29 +77,39 @@ fn missing_sets(families: PerFamily<bool>) -> Result<Vec<String>, Error> {
 }
 
 /// The error of a kernel without these modules, which are at least one.
-fn missing<M: Display>(modules: impl IntoIterator<Item = M>) -> Unusable {
+pub(crate) fn missing<M: Display>(modules: impl IntoIterator<Item = M>) -> ProxierError {
     let modules: Vec<String> = modules.into_iter().map(|module| module.to_string()).collect();
-    Unusable::Node(match &modules[..] {
+    let what = match &modules[..] {
         [one] => format!("the kernel module {one} is missing"),
         several => format!("the kernel modules {} are missing", several.join(", ")),
-    })
+    };
+    ProxierError::lacking(Mode::IPVS, what)
 }
 
 /// The error of a kernel that does not answer.
-fn failed(about: &str, error: &Error) -> Unusable {
-    Unusable::Backend(format!("cannot ask the kernel about {about}: {}", ErrorChain(error)))
+fn failed(about: &'static str) -> impl Fn(Error) -> ProxierError {
+    move |source| ProxierError::unusable(Mode::IPVS, Unanswered { about, source })
+}
+
+/// A question that the kernel does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot ask the kernel about {about}")]
+struct Unanswered {
+    about: &'static str,
+    source: Error,
 }
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::error::ErrorChain;
+
     use super::*;
 
     #[test]
     fn modules_that_are_missing_are_named() {
-        assert_eq!(missing(["ip_vs"]).to_string(), "the kernel module ip_vs is missing");
-        assert_eq!(
-            missing(["ip_set_hash_ip", "dummy"]).to_string(),
-            "the kernel modules ip_set_hash_ip, dummy are missing"
-        );
+        let text = ErrorChain(&missing(["ip_vs"])).to_string();
+        assert_eq!(text, "ipvs cannot be used on this node: the kernel module ip_vs is missing");
+        let text = ErrorChain(&missing(["ip_set_hash_ip", "dummy"])).to_string();
+        assert!(text.ends_with(": the kernel modules ip_set_hash_ip, dummy are missing"), "{text}");
     }
 }

@@ -135,7 +135,7 @@ fn only_what_is_of_ipvs_mode_goes() {
             leave_rules(flavour);
             assert!(contents().len() > before.len() + 40);
             for _ in 0..2 {
-                IpvsBackend::default().clean_up().unwrap();
+                IpvsBackend::default().clean_up(None).unwrap();
                 assert_eq!(contents(), before, "{flavour}");
             }
         }
@@ -155,7 +155,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
                 run(&format!("{program}-{flavour}-restore --noflush -w"), rules);
             }
             let before = contents();
-            IpvsBackend::default().clean_up_beside(Mode::IPTABLES).unwrap();
+            IpvsBackend::default().clean_up(Some(Mode::IPTABLES)).unwrap();
             let only_ipvs = [
                 "KUBE-LOAD-BALANCER",
                 "KUBE-NODE-PORT",
@@ -174,7 +174,7 @@ fn beside_iptables_mode_the_chains_of_both_stay() {
             );
             assert_eq!(contents(), expected, "{flavour}");
             // Beside any other mode, they go as well.
-            IpvsBackend::default().clean_up_beside(Mode::NFTABLES).unwrap();
+            IpvsBackend::default().clean_up(Some(Mode::NFTABLES)).unwrap();
             assert_eq!(contents().iter().filter(|line| line.contains("KUBE")).count(), 0);
         });
     }
@@ -187,7 +187,7 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
         leave_rules("nft");
         let rule = "FORWARD -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
         run(&format!("iptables-nft -w -A {rule}"), "");
-        let error = IpvsBackend::default().clean_up().unwrap_err();
+        let error = IpvsBackend::default().clean_up(None).unwrap_err();
         assert_eq!(
             ErrorChain(&error).to_string(),
             "ipvs: cannot remove everything of ipvs mode: cannot destroy the ipset \
@@ -196,7 +196,7 @@ fn what_stays_is_an_error_and_can_be_removed_later() {
         assert_eq!(run("ipset list -n", ""), "KUBE-CLUSTER-IP\n");
         assert!(!run("ip -brief link", "").contains("kube-ipvs0"));
         run(&format!("iptables-nft -w -D {rule}"), "");
-        IpvsBackend::default().clean_up().unwrap();
+        IpvsBackend::default().clean_up(None).unwrap();
         assert_eq!(run("ipset list -n", ""), "");
     });
 }
@@ -206,10 +206,10 @@ fn having_nothing_to_remove_is_no_error() {
     in_namespace(|| {
         // To open the backend would load the module of IPVS, which would stay.
         forbid_modules();
-        IpvsBackend::default().clean_up().unwrap();
-        match IpvsBackend::default().open() {
+        IpvsBackend::default().clean_up(None).unwrap();
+        match IpvsBackend::default().probe() {
             Ok(_) => assert!(Path::new("/proc/net/ip_vs").exists(), "opened without IPVS"),
-            Err(error) => assert!(matches!(error, ProxierError::Unsupported { .. }), "{error}"),
+            Err(error) => assert!(matches!(error, ProxierError::Unusable { .. }), "{error}"),
         }
     });
 }

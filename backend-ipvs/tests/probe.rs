@@ -5,8 +5,9 @@
 use std::{path::Path, process::Command};
 
 use switchyard_core::{
+    error::ErrorChain,
     model::PerFamily,
-    proxier::{Backend, Support, Unusable},
+    proxier::{Backend, Probed, ProxierError},
 };
 use switchyard_ipvs::{IpvsBackend, IpvsConfig};
 use test_netns::{forbid_modules, in_namespace};
@@ -17,7 +18,7 @@ fn has_ipvs() -> bool {
 }
 
 /// Probes without loading the module of IPVS, which would stay.
-fn probe(families: PerFamily<bool>) -> Result<Support, Unusable> {
+fn probe(families: PerFamily<bool>) -> Result<Probed, ProxierError> {
     forbid_modules();
     let mut config = IpvsConfig::default();
     config.families = families;
@@ -29,9 +30,11 @@ fn a_kernel_with_ipvs_is_enough_and_one_without_is_the_reason() {
     let v4 = PerFamily { v4: true, v6: false };
     for families in [PerFamily { v4: true, v6: true }, v4] {
         match (in_namespace(|| probe(families)), has_ipvs()) {
-            (Ok(support), true) => assert_eq!(support.families, families),
+            (Ok(probed), true) => assert_eq!(probed.families, families),
             (Err(error), false) => {
-                assert_eq!(error, Unusable::Node("the kernel module ip_vs is missing".to_owned()));
+                assert!(matches!(error, ProxierError::Unusable { is_node: true, .. }), "{error:?}");
+                let text = ErrorChain(&error).to_string();
+                assert!(text.ends_with("the kernel module ip_vs is missing"), "{text}");
             }
             (found, has_ipvs) => panic!("IPVS: {has_ipvs}, but {found:?}"),
         }

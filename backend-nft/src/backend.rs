@@ -1,16 +1,13 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
-use switchyard_core::{
-    config::NodeConfig,
-    error::ErrorChain,
-    proxier::{Backend, Mode, Proxier, ProxierError, Support, Unusable},
-};
-use switchyard_interfaces::{SysctlError, can_route_localnet, route_localnet, routes_localnet};
+use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
+use switchyard_interfaces::routes_localnet;
 
 use crate::{
     NftConfig, NftProxier,
     layout::fixed,
     probe::{ProbeError, probe},
+    proxier::PROFILE,
     ruleset::{Elements, Family, Transaction, Transport, TransportError, TransportKind},
 };
 
@@ -25,72 +22,31 @@ impl NftBackend {
     pub fn new(config: NftConfig) -> Self {
         Self { config }
     }
-
-    fn serves_localhost(&self, node: &NodeConfig) -> bool {
-        node.serves_localhost() && self.config.families.v4
-    }
 }
 
 impl Backend for NftBackend {
-    fn mode(&self) -> Mode {
-        Mode::NFTABLES
+    fn profile(&self) -> Profile {
+        PROFILE
     }
 
-    fn probe(&self) -> Result<Support, Unusable> {
+    fn probe(&self) -> Result<Probed, ProxierError> {
         let NftConfig { transport, families, any_kernel, .. } = self.config;
-        match probe(transport, &families, any_kernel) {
-            Ok(()) => Ok(Support::new(families)),
-            Err(error @ ProbeError::NothingRefused) => {
-                Err(Unusable::Backend(ErrorChain(&error).to_string()))
-            }
-            Err(error) => Err(Unusable::Node(ErrorChain(&error).to_string())),
-        }
-    }
-
-    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
-        Ok(Box::new(NftProxier::open(self.config.clone())?))
+        probe(transport, &families, any_kernel).map_err(|error| match error {
+            ProbeError::NothingRefused => ProxierError::unusable(Mode::NFTABLES, error),
+            _ => ProxierError::lacking(Mode::NFTABLES, error),
+        })?;
+        let config = self.config.clone();
+        Ok(Probed::new(families, || Ok(Box::new(NftProxier::open(config)?))))
     }
 
     /// Deletes both tables, by netlink whichever transport is configured: no program is needed. As long as
     /// the kernel routes loopback addresses, the rules that keep other hosts from them stay.
-    fn clean_up(&self) -> Result<(), ProxierError> {
-        delete_tables(&self.config, open_netlink()?.as_mut())
-    }
-
-    fn is_prepared(&self, node: &NodeConfig) -> Result<(), ProxierError> {
-        match self.serves_localhost(node) {
-            true => can_route_localnet().map_err(not_routed),
-            false => Ok(()),
-        }
-    }
-
-    /// Keeps other hosts from loopback addresses, and then has the kernel route these, if node ports are to
-    /// be served on them. The rules are replaced by those of the first sync.
-    fn prepare(&self, node: &NodeConfig) -> Result<(), ProxierError> {
-        if !self.serves_localhost(node) {
-            return Ok(());
-        }
-        let mut transaction = Transaction::new();
-        fixed::guard_loopback(&self.config, &mut transaction);
-        open_netlink()?.commit(&transaction).map_err(|error| {
-            ProxierError::backend(Mode::NFTABLES, "cannot guard loopback addresses", error)
+    fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
+        let mut netlink = TransportKind::Netlink.open().map_err(|error| {
+            ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
         })?;
-        route_localnet().map_err(not_routed)
+        delete_tables(&self.config, netlink.as_mut())
     }
-
-    fn conflicts_with(&self) -> &'static [Mode] {
-        &[Mode::IPTABLES, Mode::IPVS]
-    }
-}
-
-fn open_netlink() -> Result<Box<dyn Transport>, ProxierError> {
-    TransportKind::Netlink.open().map_err(|error| {
-        ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
-    })
-}
-
-fn not_routed(error: SysctlError) -> ProxierError {
-    ProxierError::backend(Mode::NFTABLES, "cannot have loopback addresses routed", error)
 }
 
 /// Deletes the tables of both families, except for what [`fixed::guard_loopback`] adds, which stays while

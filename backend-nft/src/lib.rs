@@ -25,5 +25,5 @@ pub use self::{
     backend::NftBackend,
     layout::NftConfig,
     probe::{ProbeError, probe},
-    proxier::{ABILITIES, NftProxier, render},
+    proxier::{NftProxier, PROFILE, render},
 };

@@ -2,14 +2,23 @@
 
 use async_trait::async_trait;
 use switchyard_core::{
+    config::NodeConfig,
     model::IpFamily,
-    proxier::{Capabilities, Mode, Monitor, Proxier, ProxierError, SyncReport},
+    proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     state::{LocalPods, NodeState},
     transition::Transition,
 };
 use switchyard_forwarder::{ABILITIES, Forwarder, LocalClients};
 
 use crate::intake::Intake;
+
+/// The backend, whatever its intake.
+pub(crate) const PROFILE: Profile = Profile {
+    conflicts_with: &[Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS],
+    capabilities: ABILITIES,
+    translates_flows: false,
+    ..Profile::new(Mode::USERSPACE)
+};
 
 /// userspace mode, open.
 pub(crate) struct UserspaceProxier {
@@ -25,12 +34,12 @@ impl UserspaceProxier {
 
 #[async_trait]
 impl Proxier for UserspaceProxier {
-    fn mode(&self) -> Mode {
-        Mode::USERSPACE
+    fn profile(&self) -> Profile {
+        self.intake.profile(PROFILE)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.intake.capabilities(ABILITIES)
+    fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
+        self.intake.prepare(node)
     }
 
     /// First the forwarder knows the endpoints, then traffic reaches it, and last of all it forgets

@@ -63,7 +63,7 @@ pub fn all(loaded: &Loaded) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
 
 /// Returns the backend of a mode.
 pub fn get(backends: &[Arc<dyn Backend>], mode: Mode) -> Option<&Arc<dyn Backend>> {
-    backends.iter().find(|backend| backend.mode() == mode)
+    backends.iter().find(|backend| backend.profile().mode == mode)
 }
 
 /// Returns the configuration of the nftables backend.
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {
-        backends.iter().map(|backend| backend.mode()).collect()
+        backends.iter().map(|backend| backend.profile().mode).collect()
     }
 
     #[test]
@@ -211,7 +211,8 @@ mod tests {
         let backends = with_defaults();
         for mode in MODES {
             let others: Vec<Mode> = MODES.into_iter().filter(|other| *other != mode).collect();
-            assert_eq!(modes(&proxier::conflicting(&backends, mode)), others, "{mode}");
+            let profile = get(&backends, mode).unwrap().profile();
+            assert_eq!(modes(&proxier::conflicting(&backends, &profile)), others, "{mode}");
         }
     }
 }

@@ -6,14 +6,14 @@
 
 use std::{fs, io, path::Path};
 
-use switchyard_core::{config::NodeConfig, error::ErrorChain, proxier::Backend};
+use switchyard_core::{config::NodeConfig, error::ErrorChain, proxier::Profile};
 use switchyard_interfaces::bridges_of_veths;
 
 /// Warns of each bridge of pods whose packets pass no rules, if the backend and the configuration
 /// depend on that.
-pub fn check(backend: &dyn Backend, node: &NodeConfig) {
+pub fn check(profile: &Profile, node: &NodeConfig) {
     // Answers to an address of the node pass the node in any case.
-    if !backend.translates_flows() || node.masquerade_all {
+    if !profile.translates_flows || node.masquerade_all {
         return;
     }
     let Some(missing) = missing(Path::new("/proc/sys")) else { return };

@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use switchyard_conntrack::Reconciler;
-use switchyard_core::{error::ErrorChain, proxier::Backend};
+use switchyard_core::{error::ErrorChain, proxier::Profile};
 use switchyard_observability::metrics::Metrics;
 
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
@@ -12,8 +12,8 @@ const CAP_NET_ADMIN: u32 = 12;
 /// Starts the thread that removes stale entries after syncs. Returns `None`, after a warning, if
 /// the privilege or the kernel's support is missing: the proxy runs without it, since new flows need
 /// no removal.
-pub fn start(backend: &dyn Backend, metrics: Arc<Metrics>) -> Option<Reconciler> {
-    if !backend.translates_flows() {
+pub fn start(profile: &Profile, metrics: Arc<Metrics>) -> Option<Reconciler> {
+    if !profile.translates_flows {
         // The proxy itself is the destination of all flows, so that all would look stale.
         return None;
     }
@@ -46,6 +46,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use switchyard_config::release::KUBERNETES;
+    use switchyard_core::proxier::Mode;
 
     use super::*;
 
@@ -59,8 +60,8 @@ mod tests {
 
     #[test]
     fn userspace_has_no_flows_to_end() {
-        let backend = switchyard_userspace::UserspaceBackend::default();
-        let metrics = Metrics::new(backend.mode(), &[], &BTreeMap::new(), KUBERNETES).unwrap();
-        assert!(start(&backend, Arc::new(metrics)).is_none());
+        let profile = Profile { translates_flows: false, ..Profile::new(Mode::USERSPACE) };
+        let metrics = Metrics::new(profile.mode, &[], &BTreeMap::new(), KUBERNETES).unwrap();
+        assert!(start(&profile, Arc::new(metrics)).is_none());
     }
 }

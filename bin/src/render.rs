@@ -89,7 +89,7 @@ fn tracked(
     }
     let mut tracker = Tracker::new(settings.node.clone());
     // Of any kernel, as it is not this one that the transaction is for.
-    tracker.set_capabilities(switchyard_nft::ABILITIES, Mode::NFTABLES);
+    tracker.set_capabilities(switchyard_nft::PROFILE.capabilities, Mode::NFTABLES);
     let mut found: Vec<_> =
         objects.into_iter().flat_map(|object| tracker.apply(Event::Apply(object))).collect();
     found.extend(tracker.resolve());

@@ -22,8 +22,8 @@ use switchyard_config::{Loaded, flags::Flags, settings::Settings, version};
 use switchyard_core::{
     engine::{Engine, EngineError},
     error::ErrorChain,
-    model::IpFamily,
-    proxier::{self, Backend, Mode, ProxierError},
+    model::{IpFamily, PerFamily},
+    proxier::{Backend, Mode, Proxier},
 };
 use switchyard_health::{
     HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
@@ -47,13 +47,12 @@ use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::{
     adapters::{ObservedRequests, SourceWatches},
-    backends, conntrack, descriptors,
-    localhost::{self, sockets},
+    conntrack, descriptors,
+    localhost::{self, RouteLocalnet, sockets},
     logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     reload::{LiveParts, Reloader},
-    select::Chosen,
     source_task::{self, ApiServerLink, SourceError},
 };
 
@@ -65,15 +64,9 @@ const WORKERS: usize = 2;
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The backend cannot be used.
-    #[error(transparent)]
-    Backend(#[from] ProxierError),
     /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The table of backends lacks the chosen mode, which the choice of the mode rules out.
-    #[error("there is no such backend")]
-    NoBackend,
     /// The engine could not be started.
     #[error(transparent)]
     Start(#[from] EngineError),
@@ -100,35 +93,44 @@ pub enum RunError {
     Engine,
 }
 
-/// Proxies in the chosen mode until something makes the program end, and returns the reason.
-/// `settings` are those of the mode, and `loaded` is the configuration that `flags` led to.
+/// The backend that serves, open.
+pub struct Serving {
+    /// The backend.
+    pub proxier: Box<dyn Proxier>,
+    /// The families that it programs.
+    pub families: PerFamily<bool>,
+    /// The backends of other modes, which may have left something behind.
+    pub conflicting: Vec<Arc<dyn Backend>>,
+    /// Why another mode than the configured one was chosen, if so.
+    pub warning: Option<String>,
+}
+
+/// Proxies until something makes the program end, and returns the reason. `settings` are those of the
+/// mode, and `loaded` is the configuration that `flags` led to.
 pub fn run(
     settings: &Settings,
     loaded: &Loaded,
     flags: &Flags,
-    backends: &[Arc<dyn Backend>],
-    chosen: Chosen,
+    Serving { proxier, families: supported, conflicting, warning }: Serving,
 ) -> Result<Infallible, RunError> {
     let config = &loaded.config;
-    let chosen_mode = chosen.mode;
-    let backend = backends::get(backends, chosen.mode).ok_or(RunError::NoBackend)?;
-    let supported = chosen.support.families;
+    let profile = proxier.profile();
     let families: Vec<IpFamily> =
         IpFamily::ALL.into_iter().filter(|family| *supported.get(*family)).collect();
     let health = Arc::new(ProxyHealth::new(settings.periods.health_timeout()));
     let release = version::reported(flags);
-    let metrics = Arc::new(Metrics::new(chosen.mode, &families, &config.feature_gates, release)?);
+    let metrics = Arc::new(Metrics::new(profile.mode, &families, &config.feature_gates, release)?);
     let observer = EngineObserver::new(Arc::clone(&metrics));
     health.started(&families, Timestamp::now());
     let updates = HealthCheckUpdates::default();
-    let flows = conntrack::start(&**backend, Arc::clone(&metrics));
+    let flows = conntrack::start(&profile, Arc::clone(&metrics));
     let health_checks = updates.receiver();
     let node = Arc::new(NodeWatch::new(NodeChecks::new(config, settings, supported)));
     let (known_node, node_failure) = (node.known(), node.failure());
 
     let (recorder, event_queue) = node_events::recorder();
     let unsupported = UnsupportedEvents::new(recorder.clone(), settings.node.node_name.clone());
-    let (synced_ports, node_ports) = sockets::channel(chosen.mode == Mode::NFTABLES);
+    let (synced_ports, node_ports) = sockets::channel(profile.mode == Mode::NFTABLES);
     let (ipv6_localhost, is_on) = watch::channel(settings.serves_ipv6_localhost && supported.v6);
     let mut engine = Engine::builder(settings.node.clone())
         .timing(settings.periods.runner_config())
@@ -139,17 +141,17 @@ pub fn run(
         })
         .observer(Arc::new((
             (Arc::clone(&health), (observer, updates)),
-            (flows, (node, (unsupported, synced_ports))),
+            ((flows, RouteLocalnet::new(&profile)), (node, (unsupported, synced_ports))),
         )))
         .addresses(
             AddressFollower::new()
                 .without(switchyard_ipvs::DEVICE)
                 .without(switchyard_userspace::DEVICE),
         )
-        .conflicting(proxier::conflicting(backends, chosen.mode))
-        .start(backend.open()?)?;
+        .conflicting(conflicting)
+        .start(proxier)?;
 
-    if let Some(why) = chosen.warning {
+    if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }
     recorder.record(Event::starting());
@@ -190,7 +192,7 @@ pub fn run(
         recorder: recorder.clone(),
         node: known_node,
         supported,
-        backend: Arc::clone(backend),
+        profile,
         node_config,
         ipv6_localhost,
     };
@@ -223,7 +225,7 @@ pub fn run(
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
-            never = localhost::watch(chosen_mode, current_config, inputs) => match never {},
+            never = localhost::watch(&profile, current_config, inputs) => match never {},
             never = localhost => match never {},
         }
     });

@@ -1,8 +1,11 @@
 //! The choice of the mode: the configured mode, or the first mode that this node can run.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
-use switchyard_core::proxier::{Backend, Mode, Support, Unusable};
+use switchyard_core::{
+    error::ErrorChain,
+    proxier::{Backend, Mode, Probed, ProxierError},
+};
 
 use crate::backends;
 
@@ -10,119 +13,133 @@ use crate::backends;
 const BEST_FIRST: [Mode; 3] = [Mode::NFTABLES, Mode::IPTABLES, Mode::USERSPACE];
 
 /// A chosen mode, and why other modes were not chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+#[derive(Debug)]
+pub struct Chosen<P = Probed> {
     /// The mode.
     pub mode: Mode,
-    /// What the node can do for the mode.
-    pub support: Support,
+    /// What the probe of the mode has found.
+    pub probed: P,
     /// Why another mode than the configured one was chosen, if so.
     pub warning: Option<String>,
-    /// Better modes that were tried, and why this node cannot run them.
-    pub passed_over: Vec<(Mode, Unusable)>,
+    /// Why this node cannot run better modes that were tried.
+    pub passed_over: Vec<ProxierError>,
 }
 
-impl Chosen {
-    fn just(mode: Mode, support: Support) -> Self {
-        Self { mode, support, warning: None, passed_over: Vec::new() }
+impl<P> Chosen<P> {
+    fn just(mode: Mode, probed: P) -> Self {
+        Self { mode, probed, warning: None, passed_over: Vec::new() }
     }
 }
 
 /// Why no mode could be chosen.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum NoMode {
     /// This node cannot run the configured mode.
-    #[error("{0} cannot be used on this node: {1}")]
-    Named(Mode, Unusable),
+    #[error("{} cannot be used on this node: {}", .0.mode(), reason(.0))]
+    Named(ProxierError),
     /// This node can run neither ipvs, which is configured, nor iptables in its place.
-    #[error("ipvs cannot be used on this node: {0}; nor can iptables in its place: {1}")]
-    NorInItsPlace(Unusable, Unusable),
+    #[error(
+        "ipvs cannot be used on this node: {}; nor can iptables in its place: {}",
+        reason(.0),
+        reason(.1)
+    )]
+    NorInItsPlace(ProxierError, ProxierError),
     /// This node can run no mode.
     #[error("no mode can be used on this node: {}", list(.0))]
-    Best(Vec<(Mode, Unusable)>),
+    Best(Vec<ProxierError>),
 }
 
-fn list(modes: &[(Mode, Unusable)]) -> String {
+fn list(modes: &[ProxierError]) -> String {
     let each: Vec<String> =
-        modes.iter().map(|(mode, unusable)| format!("{mode}: {unusable}")).collect();
+        modes.iter().map(|error| format!("{}: {}", error.mode(), reason(error))).collect();
     each.join("; ")
+}
+
+/// Returns why this node cannot run a mode, in one line: programs may print several.
+pub fn reason(error: &ProxierError) -> String {
+    let text = match error.source() {
+        Some(cause) if matches!(error, ProxierError::Unusable { .. }) => {
+            ErrorChain(cause).to_string()
+        }
+        _ => ErrorChain(error).to_string(),
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ")
 }
 
 /// Chooses the named mode, or the best one. `probe` finds out whether this node can run a mode.
 ///
 /// # Errors
 /// If this node can run none of the modes in question.
-pub fn choose(
+pub fn choose<P>(
     named: Option<Mode>,
-    mut probe: impl FnMut(Mode) -> Result<Support, Unusable>,
-) -> Result<Chosen, NoMode> {
-    match named {
-        Some(Mode::IPVS) => match probe(Mode::IPVS) {
-            Ok(support) => Ok(Chosen::just(Mode::IPVS, support)),
-            Err(unusable @ Unusable::Node(_)) => in_place_of_ipvs(unusable, probe),
-            Err(unusable) => Err(NoMode::Named(Mode::IPVS, unusable)),
-        },
-        Some(mode) => match probe(mode) {
-            Ok(support) => Ok(Chosen::just(mode, support)),
-            Err(unusable) => Err(NoMode::Named(mode, unusable)),
-        },
-        None => {
-            let mut passed_over = Vec::new();
-            for mode in BEST_FIRST {
-                match probe(mode) {
-                    Ok(support) => {
-                        return Ok(Chosen { passed_over, ..Chosen::just(mode, support) });
-                    }
-                    Err(unusable) => passed_over.push((mode, unusable)),
-                }
+    mut probe: impl FnMut(Mode) -> Result<P, ProxierError>,
+) -> Result<Chosen<P>, NoMode> {
+    if let Some(mode) = named {
+        return match probe(mode) {
+            Ok(probed) => Ok(Chosen::just(mode, probed)),
+            Err(error @ ProxierError::Unusable { is_node: true, .. }) if mode == Mode::IPVS => {
+                in_place_of_ipvs(error, probe)
             }
-            Err(NoMode::Best(passed_over))
+            Err(error) => Err(NoMode::Named(error)),
+        };
+    }
+    let mut passed_over = Vec::new();
+    for mode in BEST_FIRST {
+        match probe(mode) {
+            Ok(probed) => return Ok(Chosen { passed_over, ..Chosen::just(mode, probed) }),
+            Err(error) => passed_over.push(error),
         }
     }
+    Err(NoMode::Best(passed_over))
 }
 
 /// Chooses iptables for a node without ipvs in a cluster whose configuration names ipvs.
-fn in_place_of_ipvs(
-    unusable: Unusable,
-    mut probe: impl FnMut(Mode) -> Result<Support, Unusable>,
-) -> Result<Chosen, NoMode> {
+fn in_place_of_ipvs<P>(
+    error: ProxierError,
+    mut probe: impl FnMut(Mode) -> Result<P, ProxierError>,
+) -> Result<Chosen<P>, NoMode> {
     match probe(Mode::IPTABLES) {
-        Ok(support) => {
-            let warning = format!("ipvs cannot be used on this node: {unusable}; using iptables");
-            Ok(Chosen { warning: Some(warning), ..Chosen::just(Mode::IPTABLES, support) })
+        Ok(probed) => {
+            let why = reason(&error);
+            let warning = format!("ipvs cannot be used on this node: {why}; using iptables");
+            Ok(Chosen { warning: Some(warning), ..Chosen::just(Mode::IPTABLES, probed) })
         }
-        Err(second) => Err(NoMode::NorInItsPlace(unusable, second)),
+        Err(second) => Err(NoMode::NorInItsPlace(error, second)),
     }
 }
 
 /// Finds out whether this node can run a mode, by the mode's backend.
-pub fn probe(backends: &[Arc<dyn Backend>], mode: Mode) -> Result<Support, Unusable> {
+pub fn probe(backends: &[Arc<dyn Backend>], mode: Mode) -> Result<Probed, ProxierError> {
     match backends::get(backends, mode) {
         Some(backend) => backend.probe(),
-        None => Err(Unusable::Backend(format!("there is no {mode} backend"))),
+        None => Err(ProxierError::unusable(mode, format!("there is no {mode} backend"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::model::PerFamily;
-
     use super::*;
     use crate::backends::MODES;
-
-    const BOTH: Support = Support::new(PerFamily { v4: true, v6: true });
 
     fn chosen(
         named: Option<Mode>,
         usable: &[Mode],
         kernel_has_ipvs: bool,
-    ) -> Result<Chosen, String> {
+    ) -> Result<Chosen<()>, String> {
         choose(named, |mode| match mode {
-            mode if usable.contains(&mode) => Ok(BOTH),
-            Mode::IPVS if !kernel_has_ipvs => Err(Unusable::Node("no module".into())),
-            _ => Err(Unusable::Backend(format!("no {mode}"))),
+            mode if usable.contains(&mode) => Ok(()),
+            Mode::IPVS if !kernel_has_ipvs => Err(ProxierError::lacking(mode, "no module")),
+            _ => Err(ProxierError::unusable(mode, format!("no {mode}"))),
         })
         .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_reason_is_one_line() {
+        let several = "iptables fails:\n  table does not exist\n\nmodprobe?\n";
+        let error = ProxierError::lacking(Mode::IPTABLES, several);
+        assert_eq!(reason(&error), "iptables fails:; table does not exist; modprobe?");
     }
 
     #[test]
@@ -132,7 +149,7 @@ mod tests {
         assert_eq!(mode(&[Mode::IPTABLES, Mode::USERSPACE]), Mode::IPTABLES);
         let last = chosen(None, &[Mode::IPVS, Mode::USERSPACE], true).unwrap();
         assert_eq!(last.mode, Mode::USERSPACE);
-        let passed_over: Vec<Mode> = last.passed_over.iter().map(|(mode, _)| *mode).collect();
+        let passed_over: Vec<Mode> = last.passed_over.iter().map(ProxierError::mode).collect();
         assert_eq!(passed_over, [Mode::NFTABLES, Mode::IPTABLES]);
         assert_eq!(
             chosen(None, &[Mode::IPVS], true).unwrap_err(),
@@ -144,7 +161,8 @@ mod tests {
     #[test]
     fn a_mode_that_is_named_is_used_or_fails() {
         for mode in MODES {
-            assert_eq!(chosen(Some(mode), &[mode], true).unwrap(), Chosen::just(mode, BOTH));
+            let found = chosen(Some(mode), &[mode], true).unwrap();
+            assert_eq!((found.mode, found.warning), (mode, None));
         }
         assert_eq!(
             chosen(Some(Mode::NFTABLES), &[Mode::IPTABLES], true).unwrap_err(),

@@ -8,10 +8,14 @@ use switchyard_config::{
     release,
     settings::{ConntrackSettings, Settings},
 };
-use switchyard_core::{error::ErrorChain, proxier::Backend};
+use switchyard_core::{
+    error::ErrorChain,
+    proxier::{self, Backend},
+};
 
 use crate::{
-    Failure, backends, bridges, descriptors, localhost, run,
+    Failure, backends, bridges, descriptors, localhost,
+    run::{self, Serving},
     select::{self, Chosen, NoMode},
     sysctl,
 };
@@ -27,9 +31,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         set_conntrack(conntrack)?;
     }
     if flags.is_on("init-only") {
-        if let Some(backend) = backends::get(&backends, chosen.mode) {
-            localhost::prepare(&**backend, &settings.node)?;
-        }
+        localhost::prepare(&mut *chosen.probed.open()?, &settings.node)?;
         tracing::info!(mode = %settings.backend.mode, "The node is ready");
         return Ok(());
     }
@@ -37,11 +39,14 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         sysctl::set_oom_score_adj(score);
     }
     log_start(&settings);
-    if let Some(backend) = backends::get(&backends, chosen.mode) {
-        localhost::check(&**backend, &mut settings.node);
-        bridges::check(&**backend, &settings.node);
-    }
-    match run::run(&settings, loaded, flags, &backends, chosen) {
+    let Chosen { probed, warning, .. } = chosen;
+    let families = probed.families;
+    let proxier = probed.open()?;
+    let profile = proxier.profile();
+    localhost::check(&profile, &mut settings.node);
+    bridges::check(&profile, &settings.node);
+    let conflicting = proxier::conflicting(&backends, &profile);
+    match run::run(&settings, loaded, flags, Serving { proxier, families, conflicting, warning }) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),
     }
@@ -50,8 +55,9 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
 /// Chooses the configured mode, or the best mode that this node can run.
 fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen, NoMode> {
     let chosen = select::choose(loaded.named_mode(), |mode| select::probe(backends, mode))?;
-    for (mode, unusable) in &chosen.passed_over {
-        tracing::info!(%mode, reason = %unusable, "This node cannot run the mode");
+    for error in &chosen.passed_over {
+        let (mode, reason) = (error.mode(), select::reason(error));
+        tracing::info!(%mode, reason, "This node cannot run the mode");
     }
     if let Some(warning) = &chosen.warning {
         tracing::warn!(warning = warning.as_str(), "Using another mode");

@@ -353,7 +353,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        proxier::{Mode, ProxierError, SyncReport},
+        proxier::{Mode, Profile, ProxierError, SyncReport},
         transition::Transition,
     };
 
@@ -361,8 +361,8 @@ mod tests {
 
     #[async_trait]
     impl Proxier for Idle {
-        fn mode(&self) -> Mode {
-            Mode::new("idle")
+        fn profile(&self) -> Profile {
+            Profile::new(Mode::new("idle"))
         }
 
         async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -9,15 +9,15 @@
 //!
 //! # use async_trait::async_trait;
 //! # use switchyard_core::{
-//! #     proxier::{Mode, Proxier, ProxierError, SyncReport},
+//! #     proxier::{Mode, Profile, Proxier, ProxierError, SyncReport},
 //! #     transition::Transition,
 //! # };
 //! # use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 //! # struct MyBackend(UnboundedSender<String>);
 //! # #[async_trait]
 //! # impl Proxier for MyBackend {
-//! #     fn mode(&self) -> Mode {
-//! #         Mode::new("mine")
+//! #     fn profile(&self) -> Profile {
+//! #         Profile::new(Mode::new("mine"))
 //! #     }
 //! #     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
 //! #         for port in change.after().service_ports.values() {

@@ -233,7 +233,7 @@ mod tests {
         config::NodeConfig,
         model::IpFamily,
         objects::{Kind, Metadata, Node, Object, Service},
-        proxier::{Capabilities, Mode, Proxier, SyncReport},
+        proxier::{Capabilities, Mode, Profile, Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
         state::NodePortAddresses,
         track::Tracker,
@@ -248,18 +248,17 @@ mod tests {
 
     #[async_trait]
     impl Proxier for Flaky {
-        fn mode(&self) -> Mode {
-            Mode::NFTABLES
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            Capabilities::KUBE_PROXY.with_listed_node_ports()
+        fn profile(&self) -> Profile {
+            Profile {
+                capabilities: Capabilities::KUBE_PROXY.with_listed_node_ports(),
+                ..Profile::new(Mode::NFTABLES)
+            }
         }
 
         async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
             let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
             if left.is_ok() {
-                return Err(ProxierError::unsupported(Mode::NFTABLES, "asleep"));
+                return Err(ProxierError::unusable(Mode::NFTABLES, "asleep"));
             }
             let mut report = SyncReport::default();
             report.bytes = 100;

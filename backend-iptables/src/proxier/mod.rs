@@ -13,16 +13,16 @@ use std::{fs, mem, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
+    config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, PerFamily},
     proxier::{
-        self, Capabilities, Mode, Proxier, ProxierError, RefusedAttempt, RefusedParts, RuleCount,
-        SyncReport,
+        self, Capabilities, Mode, Profile, Proxier, ProxierError, RefusedAttempt, RefusedParts,
+        RuleCount, SyncReport,
     },
     state::{NodeState, State},
     transition::{Before, Transition},
 };
-use switchyard_interfaces::route_localnet;
 use switchyard_xtables::{
     Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
 };
@@ -31,7 +31,7 @@ use self::full::Sight;
 use crate::{
     Flavour, IptablesConfig, ToolError, Tools,
     layout::{
-        Context, Settings, fixed,
+        Context, LOOPBACK_V4, Settings, fixed,
         names::{self, ChainNames, KUBE_PROXY},
     },
     monitor::Monitor,
@@ -66,6 +66,15 @@ struct OwnedRules {
     nat: u64,
 }
 
+/// The backend. Endpoints are drawn at random, with the probabilities that their weights ask for: a rule has
+/// no other way to choose that all nodes, or two connections in a row, would agree on.
+pub(crate) const PROFILE: Profile = Profile {
+    conflicts_with: &[Mode::NFTABLES, Mode::IPVS],
+    capabilities: Capabilities::KUBE_PROXY.with_weights(),
+    guards_loopback: true,
+    ..Profile::new(Mode::IPTABLES)
+};
+
 /// Finds the programs for the families whose tables can be read on this node. Changes nothing. The
 /// result can be kept for [`IptablesProxier::with_tools`].
 pub fn find_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
@@ -75,7 +84,7 @@ pub fn find_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
 fn choose_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
     let installed = InstalledPrograms::find(&config.programs);
     let chosen = installed.choose(config.flavour, config.families);
-    chosen.map_err(|missing| unsupported(missing.reason))
+    chosen.map_err(|missing| ProxierError::unusable(Mode::IPTABLES, missing.reason))
 }
 
 /// Returns the input of `iptables-restore` that makes empty tables of a family hold `state`.
@@ -94,12 +103,8 @@ fn settings(config: &IptablesConfig) -> Settings {
     }
 }
 
-fn unsupported(reason: String) -> ProxierError {
-    ProxierError::unsupported(Mode::IPTABLES, reason)
-}
-
 fn unusable(error: ToolError) -> ProxierError {
-    unsupported(error.to_string())
+    ProxierError::unusable(Mode::IPTABLES, error)
 }
 
 impl IptablesProxier {
@@ -274,16 +279,12 @@ impl IptablesProxier {
         self.record.set_intact(family, print, Fingerprint::read(programs));
         if let Some(loopback) = localhost {
             // A chain that the kubelet shares is not written without a full sight.
-            let guarded = match sight {
-                Sight::Everything => Ok(()),
-                Sight::Jumps => guard_loopback(programs, loopback),
-            };
-            let error = match guarded.map(|()| route_localnet()) {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => ErrorChain(&error).to_string(),
-                Err(error) => ErrorChain(&error).to_string(),
-            };
-            tracing::error!(err = error, "Node ports cannot be reached at loopback addresses");
+            if sight == Sight::Jumps
+                && let Err(error) = guard_loopback(programs, loopback)
+            {
+                tracing::error!(err = %ErrorChain(&error), "Failed to guard loopback addresses");
+                report.loopback_unguarded |= family == IpFamily::V4;
+            }
         }
         Ok(())
     }
@@ -336,14 +337,19 @@ fn error(error: ToolError) -> ProxierError {
 
 #[async_trait]
 impl Proxier for IptablesProxier {
-    fn mode(&self) -> Mode {
-        Mode::IPTABLES
+    fn profile(&self) -> Profile {
+        Profile { guards_loopback: self.tools.families().v4, ..PROFILE }
     }
 
-    /// Endpoints are drawn at random, with the probabilities that their weights ask for. A rule has no
-    /// other way to choose that all nodes, or two connections in a row, would agree on.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::KUBE_PROXY.with_weights()
+    /// Keeps other hosts from loopback addresses, if node ports are to be served on them.
+    fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
+        if !node.serves_localhost() {
+            return Ok(());
+        }
+        let mut programs = self.tools.iter().filter(|programs| programs.family() == IpFamily::V4);
+        programs.try_for_each(|programs| guard_loopback(programs, LOOPBACK_V4)).map_err(|error| {
+            ProxierError::backend(Mode::IPTABLES, "cannot guard loopback addresses", error)
+        })
     }
 
     /// Blocks for as long as the programs take. After an error, the tables before the refused one have
@@ -373,7 +379,7 @@ impl Proxier for IptablesProxier {
 
 /// Adds what keeps other hosts from the loopback addresses, as far as it is missing, one command after the
 /// other: unlike a restore, that needs no full sight of the chain, which is shared with the kubelet.
-pub(crate) fn guard_loopback(programs: &Programs, loopback: &str) -> Result<(), ToolError> {
+fn guard_loopback(programs: &Programs, loopback: &str) -> Result<(), ToolError> {
     let chain = (Table::Filter, names::FIREWALL);
     programs.add_missing(chain, &fixed::firewall_rule(loopback), &fixed::firewall_jumps())
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use switchyard_core::{
+    error::ErrorChain,
     model::PerFamily,
     proxier::ProxierError,
     testing::{sync_first, web, web_slice},
@@ -66,10 +67,9 @@ fn missing_programs_are_named() {
             families(&config).expect("this machine can");
         }
         let nowhere = tempfile::tempdir().expect("a directory");
-        let error =
-            families(&with_programs(nowhere.path().into())).expect_err("no programs").to_string();
+        let error = families(&with_programs(nowhere.path().into())).expect_err("no programs");
         assert_eq!(
-            error,
+            ErrorChain(&error).to_string(),
             "iptables cannot be used on this node: iptables, iptables-save and iptables-restore, \
              ip6tables, ip6tables-save and ip6tables-restore are not installed"
         );

@@ -64,7 +64,7 @@ fn all_own_chains_are_removed_beside_ipvs_mode() {
         let first_alone = lines(flavour, "KUBE-");
         second.sync(web());
         let backend = IptablesBackend::new(own_config(flavour));
-        backend.clean_up_beside(Mode::IPVS).expect("a clean-up");
+        backend.clean_up(Some(Mode::IPVS)).expect("a clean-up");
         assert_eq!(lines(flavour, "KUBE-"), first_alone);
         assert_eq!(lines(flavour, "SWYD-"), [""; 0]);
     });

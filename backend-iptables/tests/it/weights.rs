@@ -66,7 +66,7 @@ fn an_endpoint_is_drawn_by_its_weight_among_those_that_are_left() {
 
 #[test]
 fn the_backend_draws_at_random_and_by_weight() {
-    let capabilities = proxier(Flavour::Nft).capabilities();
+    let capabilities = proxier(Flavour::Nft).profile().capabilities;
     assert!(capabilities.has_weights());
     let can: Vec<LbAlgorithm> = LbAlgorithm::ALL
         .into_iter()

@@ -32,9 +32,10 @@ use std::{
 
 use async_trait::async_trait;
 use switchyard_core::{
+    config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, PerFamily},
-    proxier::{Capabilities, DegradedPort, Mode, Proxier, ProxierError, SyncReport},
+    proxier::{DegradedPort, Mode, Profile, Proxier, ProxierError, SyncReport},
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
@@ -130,6 +131,10 @@ struct Held {
     /// The addresses of all other devices, when they were last read.
     elsewhere: BTreeSet<IpAddr>,
 }
+
+/// The backend with the default scheduler.
+pub(crate) const PROFILE: Profile =
+    Profile { conflicts_with: &[Mode::NFTABLES, Mode::IPTABLES], ..Profile::new(Mode::IPVS) };
 
 impl IpvsProxier {
     pub(crate) fn new(
@@ -397,8 +402,8 @@ impl IpvsProxier {
         Ok(())
     }
 
-    /// Sets what IPVS needs of the kernel.
-    fn set_kernel(&mut self) -> Result<(), SyncError> {
+    /// Sets the kernel's parameters for IPVS.
+    fn set_parameters(&mut self) -> Result<(), KernelSettingError> {
         let root = Path::new(kernel_settings::PROC_SYS);
         let unset = kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running());
         // A node that was prepared serves on when another program changes a parameter.
@@ -409,6 +414,12 @@ impl IpvsProxier {
         self.is_prepared = true;
         let texts = unset.iter().map(|error| ErrorChain(error).to_string()).collect();
         warn_of_new(&mut self.unset, texts, "A parameter of the kernel is not what IPVS needs");
+        Ok(())
+    }
+
+    /// Sets what IPVS needs of the kernel.
+    fn set_kernel(&mut self) -> Result<(), SyncError> {
+        self.set_parameters()?;
         let wanted = self.config.timeouts;
         let wanted = Timeouts {
             tcp: seconds(wanted.tcp),
@@ -503,12 +514,15 @@ fn add_done(report: &mut SyncReport, done: Done) {
 
 #[async_trait]
 impl Proxier for IpvsProxier {
-    fn mode(&self) -> Mode {
-        Mode::IPVS
+    fn profile(&self) -> Profile {
+        Profile { capabilities: scheduler::capabilities(self.scheduler), ..PROFILE }
     }
 
-    fn capabilities(&self) -> Capabilities {
-        scheduler::capabilities(self.scheduler)
+    /// Sets the kernel's parameters for IPVS.
+    fn prepare(&mut self, _node: &NodeConfig) -> Result<(), ProxierError> {
+        self.set_parameters().map_err(|error| {
+            ProxierError::backend(Mode::IPVS, "cannot prepare the kernel for IPVS", error)
+        })
     }
 
     /// Blocks for as long as the kernel and the programs of iptables take. IPVS has no transactions: with an

@@ -230,7 +230,7 @@ pub(crate) fn guards_loopback(dump: &TableDump) -> bool {
 }
 
 /// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel does
-/// the same unless `route_localnet` is on. This backend switches the setting on to serve node ports on
+/// the same unless `route_localnet` is on. The proxy switches the setting on to serve node ports on
 /// localhost, and so do other proxies and programs; no program switches the setting off. At this hook, answers to the
 /// node's own packets do not have loopback addresses yet, and neither has a packet that another
 /// program's rules will translate.

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use switchyard_core::{
+    config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, LbAlgorithm, PerFamily},
-    proxier::{self, Capabilities, Mode, Proxier, ProxierError, RefusedParts, SyncReport},
-    state::{NodeState, State},
+    proxier::{self, Capabilities, Mode, Profile, Proxier, ProxierError, RefusedParts, SyncReport},
+    state::State,
     transition::Transition,
 };
-use switchyard_interfaces::route_localnet;
 
 use self::{
     changes::Changes,
@@ -34,7 +34,7 @@ use self::{
 };
 use crate::{
     backend::delete_tables,
-    layout::{NftConfig, drawing::MOST_HASHED},
+    layout::{NftConfig, drawing::MOST_HASHED, fixed},
     monitor::Monitor,
     probe::probe_hashes,
     ruleset::{
@@ -53,13 +53,17 @@ const DOUBTED_FOR: Duration = Duration::from_secs(1);
 /// waits as long.
 const STALE_FOR: Duration = Duration::from_secs(1);
 
-/// What the backend can program on a kernel that has hashes. [`NftProxier::capabilities`] is what it can
-/// program on this node.
-pub const ABILITIES: Capabilities = Capabilities::KUBE_PROXY
-    .with(LbAlgorithm::RoundRobin)
-    .with_at_most(LbAlgorithm::SourceHash, MOST_HASHED)
-    .with_at_most(LbAlgorithm::Maglev, MOST_HASHED)
-    .with_weights();
+/// The backend on a kernel that has hashes.
+pub const PROFILE: Profile = Profile {
+    conflicts_with: &[Mode::IPTABLES, Mode::IPVS],
+    capabilities: Capabilities::KUBE_PROXY
+        .with(LbAlgorithm::RoundRobin)
+        .with_at_most(LbAlgorithm::SourceHash, MOST_HASHED)
+        .with_at_most(LbAlgorithm::Maglev, MOST_HASHED)
+        .with_weights(),
+    guards_loopback: true,
+    ..Profile::new(Mode::NFTABLES)
+};
 
 /// Programs Services with nftables. See the [crate's documentation](crate).
 pub struct NftProxier {
@@ -70,8 +74,6 @@ pub struct NftProxier {
     own_ports: Vec<u32>,
     /// What the kernel holds besides the state that was synced; `None` if unknown.
     memory: Option<Memory>,
-    /// Whether the kernel routed loopback addresses at the last sync that needed so.
-    routes_localnet: bool,
     /// Whether the kernel can draw slots by a hash.
     hashes: bool,
 }
@@ -108,34 +110,7 @@ impl NftProxier {
             own_ports = ports;
             own_ports.push(port);
         }
-        Self {
-            config,
-            transport,
-            sweeper,
-            own_ports,
-            memory: None,
-            routes_localnet: true,
-            hashes: true,
-        }
-    }
-
-    /// Has the kernel route loopback addresses, if node ports are served on them. A failure is no
-    /// reason to serve nothing.
-    fn route_localnet(&mut self, node: &NodeState) {
-        if !self.config.families.v4 || !node.node_ports.v4.has_loopback() {
-            return;
-        }
-        let routed = route_localnet();
-        match &routed {
-            Ok(()) => {}
-            // One line is enough.
-            Err(_) if !self.routes_localnet => {}
-            Err(error) => tracing::error!(
-                err = %ErrorChain(error),
-                "Node ports cannot be reached at loopback addresses"
-            ),
-        }
-        self.routes_localnet = routed.is_ok();
+        Self { config, transport, sweeper, own_ports, memory: None, hashes: true }
     }
 
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -360,27 +335,33 @@ impl NftProxier {
 
 #[async_trait]
 impl Proxier for NftProxier {
-    fn mode(&self) -> Mode {
-        Mode::NFTABLES
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        match self.hashes {
-            true => ABILITIES,
-            false => ABILITIES
+    fn profile(&self) -> Profile {
+        let capabilities = match self.hashes {
+            true => PROFILE.capabilities,
+            false => PROFILE
+                .capabilities
                 .with_at_most(LbAlgorithm::SourceHash, 0)
                 .with_at_most(LbAlgorithm::Maglev, 0),
+        };
+        Profile { capabilities, guards_loopback: self.config.families.v4, ..PROFILE }
+    }
+
+    /// Keeps other hosts from loopback addresses if node ports are to be served on them. The rules are
+    /// replaced by those of the first sync.
+    fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
+        if !self.config.families.v4 || !node.serves_localhost() {
+            return Ok(());
         }
+        let mut transaction = Transaction::new();
+        fixed::guard_loopback(&self.config, &mut transaction);
+        let result = self.transport.commit(&transaction);
+        result.map(drop).map_err(|error| Self::error("cannot guard loopback addresses", error))
     }
 
     /// Blocks for as long as the kernel takes to commit.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let cleanup_failed = !self.delete_stale_chains();
         let mut report = self.sync_changes(change)?;
-        // Only now that the tables keep other hosts from loopback addresses.
-        if change.programs(IpFamily::V4) {
-            self.route_localnet(&change.after().node);
-        }
         report.cleanup_failed = cleanup_failed;
         let earlier_until = self.memory.as_ref().and_then(|memory| memory.earlier_until());
         report.requeue_after = match self.memory {

@@ -1,20 +1,16 @@
 //! The kernel routes loopback addresses only behind the rules that keep other hosts from them.
 
-use std::{fs, path::Path, sync::atomic::Ordering::Relaxed};
+use std::{fs, path::Path};
 
-use switchyard_core::{config::NodeConfig, proxier::Backend};
-use switchyard_nft::{
-    NftBackend, NftConfig, NftProxier,
-    ruleset::{TransportKind, json::JsonTransport, testing::InterceptingTransport},
+use switchyard_core::{
+    config::NodeConfig,
+    proxier::{Backend, Proxier},
 };
+use switchyard_nft::{NftBackend, NftConfig, NftProxier, ruleset::json::JsonTransport};
 
 use crate::common::{config, in_namespace, nft, start, web};
 
 const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
-
-fn setting() -> String {
-    fs::read_to_string(SETTING).unwrap().trim().to_owned()
-}
 
 fn with_localhost() -> NodeConfig {
     let mut config = config();
@@ -27,33 +23,20 @@ fn guards() -> usize {
     nft("list ruleset").matches("ip daddr 127.0.0.0/8 iifname != \"lo\" drop").count()
 }
 
-#[test]
-fn loopback_addresses_are_routed_when_the_rules_are_there() {
-    in_namespace(|| {
-        assert_eq!(setting(), "0");
-        let mut proxy = start(with_localhost());
-        let inner = TransportKind::Netlink.open().unwrap();
-        let (failing, fails) = InterceptingTransport::failing(inner);
-        proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(failing));
-        fails.store(true, Relaxed);
-        proxy.apply(web());
-        proxy.try_sync().unwrap_err();
-        assert_eq!((setting().as_str(), guards()), ("0", 0));
-        proxy.try_sync().unwrap();
-        assert_eq!((setting().as_str(), guards()), ("1", 1));
-    });
+/// Has the kernel route loopback addresses, as the proxy around the backend does.
+fn route() {
+    fs::write(SETTING, "1").unwrap();
 }
 
 #[test]
-fn a_node_is_prepared_behind_rules_that_the_first_sync_replaces() {
+fn a_node_is_prepared_by_rules_that_the_first_sync_replaces() {
     in_namespace(|| {
-        let backend = NftBackend::new(NftConfig::default());
-        backend.is_prepared(&with_localhost()).unwrap();
-        backend.prepare(&config()).unwrap();
-        assert_eq!((setting().as_str(), nft("list ruleset").as_str()), ("0", ""));
+        let mut prepared = NftProxier::open(NftConfig::default()).unwrap();
+        prepared.prepare(&config()).unwrap();
+        assert_eq!(nft("list ruleset"), "");
         for _ in 0..2 {
-            backend.prepare(&with_localhost()).unwrap();
-            assert_eq!((setting().as_str(), guards()), ("1", 1));
+            prepared.prepare(&with_localhost()).unwrap();
+            assert_eq!(guards(), 1);
         }
         let mut proxy = start(with_localhost());
         proxy.sync(web());
@@ -61,10 +44,11 @@ fn a_node_is_prepared_behind_rules_that_the_first_sync_replaces() {
         assert!(!nft("list ruleset").contains("loopback-guard"));
         assert_eq!(proxy.full().bytes, 0);
         // A node that is prepared while an earlier program serves.
-        backend.prepare(&with_localhost()).unwrap();
+        prepared.prepare(&with_localhost()).unwrap();
         assert_eq!(guards(), 2);
         assert_eq!(proxy.full().drift.objects, 1);
         assert_eq!(guards(), 1);
+        assert_eq!(fs::read_to_string(SETTING).unwrap().trim(), "0", "the backend leaves it alone");
     });
 }
 
@@ -78,19 +62,20 @@ fn assert_guard_alone() {
 fn a_clean_up_leaves_the_guard_while_it_is_needed() {
     in_namespace(|| {
         let backend = NftBackend::new(NftConfig::default());
-        backend.clean_up().unwrap();
+        backend.clean_up(None).unwrap();
         let mut proxy = start(with_localhost());
         proxy.sync(web());
+        route();
         for _ in 0..2 {
-            backend.clean_up().unwrap();
+            backend.clean_up(None).unwrap();
             assert_guard_alone();
         }
         fs::write(SETTING, "0").unwrap();
-        backend.clean_up().unwrap();
+        backend.clean_up(None).unwrap();
         assert_eq!(nft("list ruleset"), "");
-        fs::write(SETTING, "1").unwrap();
+        route();
         nft("add table ip kube-proxy; add chain ip kube-proxy services");
-        backend.clean_up().unwrap();
+        backend.clean_up(None).unwrap();
         assert_eq!(nft("list ruleset"), "", "there was no guard to lose");
     });
 }
@@ -105,8 +90,8 @@ fn a_clean_up_leaves_the_guard_after_nfts_rules() {
         let transport = JsonTransport::with_program(program).unwrap();
         proxy.proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
         proxy.sync(web());
-        assert_eq!(setting(), "1");
-        NftBackend::new(NftConfig::default()).clean_up().unwrap();
+        route();
+        NftBackend::new(NftConfig::default()).clean_up(None).unwrap();
         assert_guard_alone();
     });
 }

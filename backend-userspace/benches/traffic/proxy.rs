@@ -48,7 +48,8 @@ pub fn run(way: &str) {
         ADDRESSES => Box::new(UserspaceBackend::new(config(IntakeKind::Addresses))),
         _ => panic!("no way is called {way}"),
     };
-    let proxier: Box<dyn Proxier> = backend.open().expect("the backend opens");
+    let proxier: Box<dyn Proxier> =
+        backend.probe().expect("the node can").open().expect("the backend opens");
     let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
     hosts::serve(|request, words| {
         match request {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily, Protocol, ServicePortId},
-    proxier::{DegradedPort, ProxierError, SyncReport},
+    proxier::{DegradedPort, Profile, ProxierError, SyncReport},
     state::{Action, FrontendAddress, ResolvedServicePort},
     transition::Transition,
 };
@@ -227,6 +227,11 @@ fn preferred(id: &ServicePortId) -> u16 {
 
 #[async_trait]
 impl Intake for Loopback {
+    /// Without privileges nothing can be removed, and nothing that is there disturbs.
+    fn profile(&self, of_proxy: Profile) -> Profile {
+        Profile { conflicts_with: &[], ..of_proxy }
+    }
+
     async fn sync(
         &mut self,
         change: &Transition<'_>,

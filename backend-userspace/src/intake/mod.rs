@@ -9,7 +9,8 @@ use std::{error::Error, time::Duration};
 
 use async_trait::async_trait;
 use switchyard_core::{
-    proxier::{Capabilities, Mode, Monitor, ProxierError, SyncReport},
+    config::NodeConfig,
+    proxier::{Mode, Monitor, Profile, ProxierError, SyncReport},
     transition::Transition,
 };
 use switchyard_forwarder::Forwarder;
@@ -21,7 +22,7 @@ pub const DEVICE: &str = "switchyard0";
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The error of a system.
-type SystemError = Box<dyn Error + Send + Sync>;
+pub(crate) type SystemError = Box<dyn Error + Send + Sync>;
 
 /// Makes an error of this mode of a system's.
 fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierError {
@@ -31,9 +32,14 @@ fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierE
 /// A way for traffic to reach the proxy.
 #[async_trait]
 pub(crate) trait Intake: Send {
-    /// Adds what the intake needs to know to the capabilities of the proxy.
-    fn capabilities(&self, of_proxy: Capabilities) -> Capabilities {
+    /// Adds what the intake can do and needs to know to the properties of the proxy.
+    fn profile(&self, of_proxy: Profile) -> Profile {
         of_proxy
+    }
+
+    /// Prepares the node as the backend does whose rules redirect traffic.
+    fn prepare(&mut self, _node: &NodeConfig) -> Result<(), ProxierError> {
+        Ok(())
     }
 
     /// Makes the traffic of the state's frontends reach listeners of the forwarder, which knows the

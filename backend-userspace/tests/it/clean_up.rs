@@ -32,7 +32,7 @@ fn nothing_stays_of_any_intake() {
             assert_eq!(answers("10.96.0.1:80", 1), [Some(2)], "{kind}: everything is back");
             let backend = UserspaceBackend::default();
             for _ in 0..2 {
-                backend.clean_up().unwrap();
+                backend.clean_up(None).unwrap();
                 assert_eq!(left(), "", "{kind}");
             }
         });
@@ -64,7 +64,7 @@ fn the_rules_of_kube_proxys_own_userspace_mode_are_removed() {
             for (table, rules) in [("nat", NAT), ("filter", FILTER)] {
                 rules.iter().for_each(|rule| drop(run(program, &format!("-w -t {table} {rule}"))));
             }
-            UserspaceBackend::default().clean_up().unwrap();
+            UserspaceBackend::default().clean_up(None).unwrap();
             let left = |table| run(program, &format!("-w -t {table} -S"));
             assert!(!left("nat").contains("KUBE") && !left("filter").contains("KUBE"), "{program}");
             assert!(left("nat").contains("-A PREROUTING -j ACCEPT"), "{program}");
@@ -76,12 +76,13 @@ fn the_rules_of_kube_proxys_own_userspace_mode_are_removed() {
 fn rules_are_the_best_intake_and_loopback_is_never_chosen_unasked() {
     in_namespace(|| {
         let backend = UserspaceBackend::default();
-        backend.probe().unwrap();
-        assert_eq!(backend.conflicts_with(), [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]);
+        let conflicts = |backend: UserspaceBackend| {
+            backend.probe().unwrap().open().unwrap().profile().conflicts_with
+        };
+        assert_eq!(conflicts(backend), [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]);
         let mut loopback = UserspaceConfig::default();
         loopback.intake = Some(IntakeKind::Loopback);
         let backend = UserspaceBackend::new(loopback);
-        backend.probe().unwrap();
-        assert_eq!(backend.conflicts_with(), [], "without privileges, nothing can be removed");
+        assert_eq!(conflicts(backend), [], "without privileges, nothing can be removed");
     });
 }

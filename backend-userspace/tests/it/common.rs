@@ -48,7 +48,7 @@ pub fn start(settings: UserspaceConfig) -> Node {
 
 /// The backend, open.
 pub fn open(settings: UserspaceConfig) -> Box<dyn Proxier> {
-    UserspaceBackend::new(settings).open().expect("the backend opens")
+    UserspaceBackend::new(settings).probe().expect("an intake").open().expect("the backend opens")
 }
 
 /// Runs `ip`.

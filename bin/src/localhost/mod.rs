@@ -1,36 +1,44 @@
 //! Node ports on loopback addresses. Those of IPv4 need a setting of the kernel (`route_localnet`), and
 //! that of IPv6 needs [`sockets`].
 //!
-//! The backend makes the setting when it syncs, behind rules that keep other hosts from loopback addresses.
-//! A process without privileges can serve these node ports if an earlier one (`--init-only`) has
-//! prepared the node. Without the setting, a connection to 127.0.0.1 would hang instead of being
-//! refused, so the addresses are left out.
+//! The setting is made after a sync ([`RouteLocalnet`]), behind the backend's rules that keep other hosts
+//! from loopback addresses. A process without privileges can serve these node ports if an earlier one
+//! (`--init-only`) has prepared the node. Without the setting, a connection to 127.0.0.1 would hang instead
+//! of being refused, so the addresses are left out.
 
 pub mod sockets;
 
-use std::{convert::Infallible, time::Duration};
+use std::{
+    convert::Infallible,
+    future::pending,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    proxier::{Backend, Mode, ProxierError},
-    runner::Input,
+    model::IpFamily,
+    proxier::{Profile, Proxier},
+    runner::{EngineEvent, Input, Observer, SyncOutcome},
 };
-use switchyard_interfaces::routes_localnet;
+use switchyard_interfaces::{can_route_localnet, route_localnet, routes_localnet};
 use tokio::{
     sync::{mpsc::Sender, watch},
     time,
 };
 
+use crate::Failure;
+
 /// How often the setting is checked: sysctl files and other programs change it.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Takes localhost out of `node` if the backend's syncs could not have the kernel serve it.
-pub fn check(backend: &dyn Backend, node: &mut NodeConfig) {
-    if !node.serves_localhost() {
+/// Takes localhost out of `node` if the kernel cannot be had to serve it.
+pub fn check(profile: &Profile, node: &mut NodeConfig) {
+    if !profile.guards_loopback || !node.serves_localhost() {
         return;
     }
-    if let Err(error) = backend.is_prepared(node) {
+    if let Err(error) = can_route_localnet() {
         tracing::warn!(
             err = %ErrorChain(&error),
             "Node ports are not served on localhost; an init container with --init-only can prepare \
@@ -40,37 +48,86 @@ pub fn check(backend: &dyn Backend, node: &mut NodeConfig) {
     }
 }
 
-/// Has the backend prepare the node for a program without its privileges (`--init-only`). Where the rules
+/// Prepares the node for a program without the privileges of this one (`--init-only`). Where the rules
 /// cannot be written that keep other hosts from loopback addresses, the setting is left as it is, with a
 /// warning: [`check`] then finds out what localhost comes to.
 ///
 /// # Errors
 /// If the kernel's parameters cannot be set.
-pub fn prepare(backend: &dyn Backend, node: &NodeConfig) -> Result<(), ProxierError> {
-    let Err(error) = backend.prepare(node) else { return Ok(()) };
-    // A backend that serves localhost prepares nothing else, and what it could not do is the rules.
-    if !node.serves_localhost() || backend.is_prepared(node).is_err() {
-        return Err(error);
+pub fn prepare(proxier: &mut dyn Proxier, node: &NodeConfig) -> Result<(), Failure> {
+    let serves = proxier.profile().guards_loopback && node.serves_localhost();
+    match proxier.prepare(node) {
+        // A backend that serves localhost prepares nothing but the rules.
+        Err(error) if serves && can_route_localnet().is_ok() => {
+            tracing::warn!(
+                err = %ErrorChain(&error),
+                "The node is not prepared for node ports on localhost"
+            );
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+        Ok(()) if serves => Ok(route_localnet()?),
+        Ok(()) => Ok(()),
     }
-    tracing::warn!(err = %ErrorChain(&error), "The node is not prepared for node ports on localhost");
-    Ok(())
+}
+
+/// Has the kernel route loopback addresses once the rules keep other hosts from them.
+#[derive(Debug)]
+pub struct RouteLocalnet {
+    is_guarded: AtomicBool,
+    has_failed: AtomicBool,
+}
+
+impl RouteLocalnet {
+    /// Returns the observer; `None` for a backend that does not guard loopback addresses.
+    pub fn new(profile: &Profile) -> Option<Self> {
+        let (is_guarded, has_failed) = (AtomicBool::new(true), AtomicBool::new(false));
+        profile.guards_loopback.then_some(Self { is_guarded, has_failed })
+    }
+}
+
+impl Observer for RouteLocalnet {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        let EngineEvent::Synced(SyncOutcome { change, report, .. }) = event else { return };
+        // A change of a few rules does not look at those that guard.
+        if change.is_resync() || report.loopback_unguarded {
+            self.is_guarded.store(!report.loopback_unguarded, Relaxed);
+        }
+        let is_served =
+            change.programs(IpFamily::V4) && change.after().node.node_ports.v4.has_loopback();
+        if !is_served || !self.is_guarded.load(Relaxed) {
+            return;
+        }
+        match route_localnet() {
+            Ok(()) => self.has_failed.store(false, Relaxed),
+            // One line is enough. A failure is no reason to serve nothing.
+            Err(_) if self.has_failed.swap(true, Relaxed) => {}
+            Err(error) => tracing::error!(
+                err = %ErrorChain(&error),
+                "Node ports cannot be reached at loopback addresses"
+            ),
+        }
+    }
 }
 
 /// Has the engine compare everything, and so make the setting, whenever another program has switched it off.
 /// Logs whether node ports are served on IPv4's localhost, whenever that changes.
 pub async fn watch(
-    mode: Mode,
+    profile: &Profile,
     node: watch::Receiver<NodeConfig>,
     engine: Sender<Input>,
 ) -> Infallible {
+    if !profile.guards_loopback {
+        pending().await
+    }
     let mut before = Localhost::Unasked;
     // For how many periods the setting has been off.
     let mut off = 0_u32;
     loop {
         time::sleep(PERIOD).await;
         let now = Localhost::of(&node.borrow());
-        // Traffic of userspace mode may reach its sockets without the setting.
-        if now != before && mode != Mode::USERSPACE {
+        // Traffic may reach the sockets of a proxy without the setting.
+        if now != before && profile.translates_flows {
             now.log();
         }
         off = if now == Localhost::NotRouted { off + 1 } else { 0 };

@@ -21,7 +21,7 @@ use switchyard_config::{
     watch::{self as config_watch, Content},
 };
 use switchyard_core::{
-    config::NodeConfig, error::ErrorChain, model::PerFamily, proxier::Backend, runner::Input,
+    config::NodeConfig, error::ErrorChain, model::PerFamily, proxier::Profile, runner::Input,
 };
 use switchyard_health::ProxyHealth;
 use switchyard_observability::{
@@ -84,8 +84,8 @@ pub struct LiveParts {
     pub node: watch::Receiver<KnownNode>,
     /// The families that the backend programs.
     pub supported: PerFamily<bool>,
-    /// The backend, which prepares the kernel.
-    pub backend: Arc<dyn Backend>,
+    /// The properties of the backend.
+    pub profile: Profile,
     /// The configuration of the node that is in effect.
     pub node_config: watch::Sender<NodeConfig>,
     /// Whether node ports are served on `[::1]`.
@@ -255,9 +255,9 @@ impl Reloader {
             self.parts.health.set_timeout(settings.periods.health_timeout());
         }
         if settings.node.serves_localhost() {
-            let (backend, mut node) = (Arc::clone(&self.parts.backend), settings.node.clone());
+            let (profile, mut node) = (self.parts.profile, settings.node.clone());
             let check = move || {
-                localhost::check(&*backend, &mut node);
+                localhost::check(&profile, &mut node);
                 node
             };
             if let Ok(node) = task::spawn_blocking(check).await {

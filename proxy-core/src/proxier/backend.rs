@@ -2,86 +2,76 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Mode, Proxier, ProxierError};
-use crate::{config::NodeConfig, model::PerFamily};
+use super::{Mode, Profile, Proxier, ProxierError};
+use crate::model::PerFamily;
 
 /// A kind of backend with its configuration. Programs keep their backends in one table, and choose
 /// among them by [`Backend::probe`].
 ///
 /// All methods work in the network namespace of the calling thread, and may block it.
 pub trait Backend: Send + Sync {
-    /// The mode that selects the backend.
-    fn mode(&self) -> Mode;
+    /// The properties of the backend. Those of an open one ([`Proxier::profile`]) are what this node
+    /// leaves of them.
+    fn profile(&self) -> Profile;
 
     /// Finds out whether this node can run the backend. Programs nothing, but may load kernel
     /// modules.
     ///
     /// # Errors
-    /// If the node cannot run the backend, with what is missing.
-    fn probe(&self) -> Result<Support, Unusable>;
+    /// [`ProxierError::Unusable`], with what is missing.
+    fn probe(&self) -> Result<Probed, ProxierError>;
+
+    /// Removes everything that this backend programs, whether this run, an earlier run, or
+    /// kube-proxy in the same mode programmed it; except what the mode `keep`, which serves this node,
+    /// programs under the same names. Works on nodes that cannot run the backend, and needs no cluster; a
+    /// second call finds nothing to remove.
+    ///
+    /// # Errors
+    /// If something is left.
+    fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError>;
+}
+
+/// Opens a backend with what a probe has found.
+type Open = dyn FnOnce() -> Result<Box<dyn Proxier>, ProxierError> + Send;
+
+/// A backend that this node can run, by the result of [`Backend::probe`].
+pub struct Probed {
+    /// The families that the backend will program; at least one.
+    pub families: PerFamily<bool>,
+    open: Box<Open>,
+}
+
+impl Probed {
+    /// Creates the result of a probe: the families, and how the backend is opened.
+    pub fn new(
+        families: PerFamily<bool>,
+        open: impl FnOnce() -> Result<Box<dyn Proxier>, ProxierError> + Send + 'static,
+    ) -> Self {
+        Self { families, open: Box::new(open) }
+    }
 
     /// Opens the backend. Programs nothing yet.
     ///
     /// # Errors
-    /// If the node cannot run the backend, or the kernel cannot be reached.
-    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError>;
-
-    /// Removes everything that this backend programs, whether this run, an earlier run, or
-    /// kube-proxy in the same mode programmed it. Works on nodes that cannot run the backend, and needs no
-    /// cluster; a second call finds nothing to remove.
-    ///
-    /// # Errors
-    /// If something is left. [`ProxierError::Unsupported`] means that this node cannot hold
-    /// anything that the backend programs.
-    fn clean_up(&self) -> Result<(), ProxierError>;
-
-    /// Removes what [`clean_up`](Self::clean_up) does, except what the backend with the mode
-    /// `active`, which serves this node, programs under the same names. Without common names, that
-    /// is everything.
-    ///
-    /// # Errors
-    /// The same as those of [`clean_up`](Self::clean_up).
-    fn clean_up_beside(&self, _active: Mode) -> Result<(), ProxierError> {
-        self.clean_up()
-    }
-
-    /// The modes whose rules disturb or double the rules of this backend, and which must therefore be
-    /// cleaned up after on a node that runs this backend.
-    fn conflicts_with(&self) -> &'static [Mode];
-
-    /// Whether the kernel translates the addresses of flows, so that its conntrack entries name
-    /// endpoints. A proxy in user space answers in place of endpoints.
-    fn translates_flows(&self) -> bool {
-        true
-    }
-
-    /// Finds out whether syncs can serve what `node` asks of the kernel: whether they can set the parameters
-    /// that are not set already. Changes nothing.
-    ///
-    /// # Errors
-    /// If a parameter cannot be set.
-    fn is_prepared(&self, _node: &NodeConfig) -> Result<(), ProxierError> {
-        Ok(())
-    }
-
-    /// Sets the kernel parameters that need more privileges than syncs do (`--init-only`), and programs
-    /// before what must not be missing then.
-    ///
-    /// # Errors
-    /// If a parameter cannot be set.
-    fn prepare(&self, _node: &NodeConfig) -> Result<(), ProxierError> {
-        Ok(())
+    /// If the kernel cannot be reached.
+    pub fn open(self) -> Result<Box<dyn Proxier>, ProxierError> {
+        (self.open)()
     }
 }
 
-/// Returns the backends whose rules disturb or double the rules of the backend with this mode.
-pub fn conflicting(backends: &[Arc<dyn Backend>], mode: Mode) -> Vec<Arc<dyn Backend>> {
-    let conflicts = |a: &dyn Backend, b: Mode| a.conflicts_with().contains(&b);
-    let own = backends.iter().find(|backend| backend.mode() == mode);
+impl fmt::Debug for Probed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probed").field("families", &self.families).finish_non_exhaustive()
+    }
+}
+
+/// Returns the backends whose rules disturb or double the rules of an open backend with this profile.
+pub fn conflicting(backends: &[Arc<dyn Backend>], open: &Profile) -> Vec<Arc<dyn Backend>> {
     let is_conflicting = |other: &&Arc<dyn Backend>| {
-        other.mode() != mode
-            && (conflicts(&***other, mode)
-                || own.is_some_and(|own| conflicts(&**own, other.mode())))
+        let other = other.profile();
+        other.mode != open.mode
+            && (open.conflicts_with.contains(&other.mode)
+                || other.conflicts_with.contains(&open.mode))
     };
     backends.iter().filter(is_conflicting).cloned().collect()
 }
@@ -90,64 +80,7 @@ pub fn conflicting(backends: &[Arc<dyn Backend>], mode: Mode) -> Vec<Arc<dyn Bac
 /// Tries all backends even if one fails.
 ///
 /// # Errors
-/// The first error. A node that cannot hold anything of a backend is no error.
+/// The first error.
 pub fn clean_up(backends: &[Arc<dyn Backend>]) -> Result<(), ProxierError> {
-    let mut result = Ok(());
-    for backend in backends {
-        match backend.clean_up() {
-            Err(ProxierError::Unsupported { mode, reason, .. }) => {
-                tracing::debug!(%mode, reason, "Nothing to clean up");
-            }
-            other => result = result.and(other),
-        }
-    }
-    result
-}
-
-/// What a node can do for a backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Support {
-    /// The families that the backend will program; at least one.
-    pub families: PerFamily<bool>,
-}
-
-impl Support {
-    /// Support for these families.
-    pub const fn new(families: PerFamily<bool>) -> Self {
-        Self { families }
-    }
-}
-
-/// Why a node cannot run a backend, in a few words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unusable {
-    /// The kernel or the node lacks something that every proxy would need for the mode, so that
-    /// another mode may take its place.
-    Node(String),
-    /// Only this backend cannot run.
-    Backend(String),
-}
-
-impl fmt::Display for Unusable {
-    /// Writes the reason in one line: programs may print several.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Node(text) | Self::Backend(text)) = self;
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        f.write_str(lines.next().unwrap_or_default())?;
-        lines.try_for_each(|line| write!(f, "; {line}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_is_one_line() {
-        let several =
-            Unusable::Node("iptables fails:\n  table does not exist\n\nmodprobe?\n".into());
-        assert_eq!(several.to_string(), "iptables fails:; table does not exist; modprobe?");
-        assert_eq!(Unusable::Backend("not built".into()).to_string(), "not built");
-    }
+    backends.iter().map(|backend| backend.clean_up(None)).fold(Ok(()), Result::and)
 }

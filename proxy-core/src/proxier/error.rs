@@ -52,13 +52,16 @@ pub enum ProxierError {
         source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// This node cannot run the backend.
-    #[error("{mode} cannot be used on this node: {reason}")]
+    #[error("{mode} cannot be used on this node")]
     #[non_exhaustive]
-    Unsupported {
+    Unusable {
         /// The backend's mode.
         mode: Mode,
+        /// Whether the kernel or the node lacks something that every proxy would need for the mode, so that
+        /// another mode may take its place; if not, only this backend cannot run.
+        is_node: bool,
         /// What is missing: a kernel version or option, a program, a privilege.
-        reason: String,
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
@@ -74,9 +77,20 @@ impl ProxierError {
         Self::Backend { mode, message, refused: Vec::new(), parts, source }
     }
 
-    /// An error of a node that lacks something.
-    pub fn unsupported(mode: Mode, reason: impl Into<String>) -> Self {
-        Self::Unsupported { mode, reason: reason.into() }
+    /// An error of a backend that cannot run here, whatever other proxies can.
+    pub fn unusable(mode: Mode, why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unusable { mode, is_node: false, source: why.into() }
+    }
+
+    /// An error of a node that lacks what every proxy would need for the mode.
+    pub fn lacking(mode: Mode, what: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unusable { mode, is_node: true, source: what.into() }
+    }
+
+    /// The backend's mode.
+    pub fn mode(&self) -> Mode {
+        let (Self::Backend { mode, .. } | Self::Unusable { mode, .. }) = self;
+        *mode
     }
 
     /// The same error, with the attempts that were refused.
@@ -110,7 +124,7 @@ impl ProxierError {
     pub fn refused(&self) -> &[RefusedAttempt] {
         match self {
             Self::Backend { refused, .. } => refused,
-            Self::Unsupported { .. } => &[],
+            Self::Unusable { .. } => &[],
         }
     }
 }

@@ -5,18 +5,20 @@ mod backend;
 mod capabilities;
 mod error;
 mod mode;
+mod profile;
 mod report;
 
 use async_trait::async_trait;
 
 pub use self::{
-    backend::{Backend, Support, Unusable, clean_up, conflicting},
+    backend::{Backend, Probed, clean_up, conflicting},
     capabilities::Capabilities,
     error::{ProxierError, RefusedAttempt, RefusedParts},
     mode::Mode,
+    profile::Profile,
     report::{DegradedPort, Drift, RuleCount, SyncReport},
 };
-use crate::transition::Transition;
+use crate::{config::NodeConfig, transition::Transition};
 
 /// An open backend: renders resolved states into its kernel's language.
 ///
@@ -25,13 +27,17 @@ use crate::transition::Transition;
 /// what its kernel adds to that, such as slots and handles.
 #[async_trait]
 pub trait Proxier: Send {
-    /// The mode that selects the backend.
-    fn mode(&self) -> Mode;
+    /// The properties of the backend, with the capabilities that it has on this node. An engine asks once,
+    /// before the first sync.
+    fn profile(&self) -> Profile;
 
-    /// What the backend can program: algorithms, weights, and node ports on any local address. An engine
-    /// asks once, before the first sync; the states that it shows ask for nothing else.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::KUBE_PROXY
+    /// Sets the kernel parameters that need more privileges than syncs do (`--init-only`), and programs
+    /// before what must not be missing then.
+    ///
+    /// # Errors
+    /// If a parameter cannot be set, or the kernel refuses.
+    fn prepare(&mut self, _node: &NodeConfig) -> Result<(), ProxierError> {
+        Ok(())
     }
 
     /// Makes the kernel hold [`change.after()`](Transition::after). May block its thread for as
@@ -66,12 +72,12 @@ pub trait Proxier: Send {
 
 #[async_trait]
 impl Proxier for Box<dyn Proxier> {
-    fn mode(&self) -> Mode {
-        (**self).mode()
+    fn profile(&self) -> Profile {
+        (**self).profile()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        (**self).capabilities()
+    fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
+        (**self).prepare(node)
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

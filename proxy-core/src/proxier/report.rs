@@ -54,6 +54,9 @@ pub struct SyncReport {
     /// Whether leftovers of earlier syncs could not be removed. Leftovers do no harm, and the next
     /// sync tries again.
     pub cleanup_failed: bool,
+    /// Whether the rules could not be written that keep other hosts from loopback addresses of IPv4
+    /// ([`Profile::guards_loopback`](super::Profile::guards_loopback)).
+    pub loopback_unguarded: bool,
     /// What another program had changed. Only a comparison looks, and only if the backend knows
     /// what the kernel should have held: not after a failure, and not when the program has just
     /// started.

@@ -11,7 +11,7 @@ use super::{
     observer::{EngineEvent, Observer},
     timing::after,
 };
-use crate::proxier::{Backend, Mode, ProxierError};
+use crate::proxier::{Backend, Mode};
 
 /// How long to wait before a failed removal is tried again.
 const RETRY: Duration = Duration::from_secs(60);
@@ -55,14 +55,10 @@ impl Conflicting {
         if self.due.take_if(|due| *due <= now).is_none() {
             return;
         }
-        self.backends.retain(|backend| match backend.clean_up_beside(active) {
+        self.backends.retain(|backend| match backend.clean_up(Some(active)) {
             Ok(()) => false,
-            Err(ProxierError::Unsupported { mode, reason, .. }) => {
-                tracing::debug!(%mode, reason, "Nothing to clean up");
-                false
-            }
             Err(error) => {
-                let mode = backend.mode();
+                let mode = backend.profile().mode;
                 observer.on_event(&EngineEvent::LeftoversStay { mode, error: &error });
                 true
             }

@@ -40,7 +40,7 @@ pub use self::{
 use crate::{
     model::{IpFamily, LbAlgorithm},
     objects::{Event, Kind, Object},
-    proxier::{Backend, Proxier},
+    proxier::{Backend, Mode, Profile, Proxier},
     track::{Missing, Problem, Tracker},
 };
 
@@ -58,6 +58,7 @@ const BATCH: usize = 4096;
 pub struct Runner {
     tracker: Tracker,
     proxier: Box<dyn Proxier>,
+    mode: Mode,
     config: RunnerConfig,
     observer: Arc<dyn Observer>,
     node_wait: NodeWait,
@@ -88,10 +89,12 @@ impl Runner {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let mut tracker = tracker;
-        tracker.set_capabilities(proxier.capabilities(), proxier.mode());
+        let Profile { mode, capabilities, .. } = proxier.profile();
+        tracker.set_capabilities(capabilities, mode);
         Self {
             tracker,
             proxier,
+            mode,
             config,
             observer,
             node_wait: NodeWait::default(),
@@ -181,7 +184,7 @@ impl Runner {
         if self.sync_due().is_some_and(|due| due <= Instant::now()) {
             self.sync().await;
         }
-        self.conflicting.remove(Instant::now(), self.proxier.mode(), &*self.observer);
+        self.conflicting.remove(Instant::now(), self.mode, &*self.observer);
     }
 
     fn apply(&mut self, batch: impl Iterator<Item = Input>) {
@@ -251,7 +254,7 @@ impl Runner {
         if self.replaced_default != replaced {
             self.replaced_default = replaced;
             if let Some((asked, used)) = replaced {
-                let mode = self.proxier.mode();
+                let mode = self.mode;
                 self.report(EngineEvent::DefaultAlgorithmReplaced { mode, asked, used });
             }
         }

@@ -19,7 +19,7 @@ pub struct SyncOutcome<'a> {
     /// served otherwise than they ask because the backend has not the [capabilities]; each was reported as
     /// a [`Problem`].
     ///
-    /// [capabilities]: crate::proxier::Proxier::capabilities
+    /// [capabilities]: crate::proxier::Profile::capabilities
     pub report: &'a SyncReport,
     /// The Service ports at the beginning of [`SyncReport::degraded`], which the backend reported itself.
     pub degraded_by_backend: &'a [DegradedPort],

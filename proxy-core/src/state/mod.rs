@@ -149,7 +149,7 @@ pub struct ResolvedServicePort {
     )]
     pub affinity: Option<Duration>,
     /// How new connections are shared out among the endpoints of a pool: one of the algorithms that the
-    /// backend [can program](crate::proxier::Proxier::capabilities). With affinity, the algorithm chooses
+    /// backend [can program](crate::proxier::Profile::capabilities). With affinity, the algorithm chooses
     /// the endpoint of clients that are not remembered.
     pub lb_algorithm: LbAlgorithm,
     /// How endpoints are sent the client's address ahead of the client's bytes; for TCP alone, and only

@@ -16,7 +16,7 @@ use super::ManyServices;
 use crate::{
     engine::Engine,
     objects::Event,
-    proxier::{Mode, Proxier, ProxierError, SyncReport},
+    proxier::{Profile, Proxier, ProxierError, SyncReport},
     runner::{EngineEvent, Pace, RunnerConfig},
     state::State,
     track::Tracker,
@@ -136,8 +136,8 @@ pub struct Unwatched<P>(pub P);
 
 #[async_trait]
 impl<P: Proxier> Proxier for Unwatched<P> {
-    fn mode(&self) -> Mode {
-        self.0.mode()
+    fn profile(&self) -> Profile {
+        self.0.profile()
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -42,7 +42,7 @@ impl<P: Proxier> Stepped<P> {
     pub fn new(config: NodeConfig, proxier: P) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let mut tracker = Tracker::new(config);
-        tracker.set_capabilities(proxier.capabilities(), proxier.mode());
+        tracker.set_capabilities(proxier.profile().capabilities, proxier.profile().mode);
         Self { tracker, proxier, runtime }
     }
 

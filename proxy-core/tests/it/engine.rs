@@ -15,7 +15,7 @@ use switchyard_core::{
     config::{NodeConfig, NodePortAddressConfig},
     engine::{Engine, EngineError, InterfaceAddresses},
     objects::{Event, Kind},
-    proxier::{ExternalChange, Mode, Monitor, Proxier, ProxierError, SyncReport},
+    proxier::{ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     state::NodePortAddresses,
     testing::{NODE, service},
     transition::Transition,
@@ -45,8 +45,8 @@ struct Fake {
 
 #[async_trait]
 impl Proxier for Fake {
-    fn mode(&self) -> Mode {
-        FAKE
+    fn profile(&self) -> Profile {
+        Profile::new(FAKE)
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -142,7 +142,7 @@ async fn an_engine_stops_with_everything_it_started_and_its_backend_starts_again
         proxier = engine.stop().unwrap();
         assert_eq!(monitors.load(Ordering::SeqCst), 0);
         assert!(inputs.is_closed());
-        assert_eq!(proxier.mode(), FAKE);
+        assert_eq!(proxier.profile().mode, FAKE);
     }
 }
 

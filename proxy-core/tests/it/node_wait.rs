@@ -11,7 +11,7 @@ use serde_json::json;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     objects::{Event, Kind},
-    proxier::{Mode, Proxier, ProxierError, SyncReport},
+    proxier::{Mode, Profile, Proxier, ProxierError, SyncReport},
     runner::{EngineEvent, Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
     testing::{Builder, NODE, node},
     track::{NodeFacts, Tracker},
@@ -56,8 +56,8 @@ impl Observer for Log {
 
 #[async_trait::async_trait]
 impl Proxier for Log {
-    fn mode(&self) -> Mode {
-        Mode::new("log")
+    fn profile(&self) -> Profile {
+        Profile::new(Mode::new("log"))
     }
 
     async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {

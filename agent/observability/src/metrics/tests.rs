@@ -137,7 +137,7 @@ fn buckets_are_kube_proxys() {
 fn failures_and_rejections_are_counted() {
     let metrics = Metrics::for_tests();
     let change = OwnedTransition::to(State::default()).comparing();
-    let error = ProxierError::unsupported(Mode::NFTABLES, "nothing");
+    let error = ProxierError::unusable(Mode::NFTABLES, "nothing");
     metrics.sync_failed(&error, &change.get(), 0.1);
     let families = PerFamily { v4: None, v6: Some("why".to_owned()) };
     let parts = RefusedParts { ports: Vec::new(), families };

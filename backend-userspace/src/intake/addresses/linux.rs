@@ -17,13 +17,13 @@ pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
 }
 
 /// Finds out whether the kernel can make the device, for this process.
-pub(crate) fn probe() -> Result<(), String> {
+pub(crate) fn probe() -> Result<(), SystemError> {
     for kind in ["dummy", "bridge"] {
-        if has_link_type(kind).map_err(|error| ErrorChain(&error).to_string())? {
+        if has_link_type(kind)? {
             return Ok(());
         }
     }
-    Err("the kernel has devices of the types dummy and bridge neither".to_owned())
+    Err("the kernel has devices of the types dummy and bridge neither".into())
 }
 
 /// Removes the device.

@@ -18,7 +18,7 @@ use std::{
 use async_trait::async_trait;
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    proxier::{Capabilities, DegradedPort, ProxierError, SyncReport},
+    proxier::{DegradedPort, Profile, ProxierError, SyncReport},
     state::{Action, NodePortAddresses, NodeState, ResolvedServicePort},
     transition::Transition,
 };
@@ -51,7 +51,7 @@ pub(crate) trait OwnedAddresses: Send {
 }
 
 /// Finds out whether this node can run the intake: the privilege, and what holds addresses.
-pub(crate) fn probe() -> Result<(), String> {
+pub(crate) fn probe() -> Result<(), SystemError> {
     system::probe()
 }
 
@@ -142,8 +142,9 @@ impl Addresses {
 
 #[async_trait]
 impl Intake for Addresses {
-    fn capabilities(&self, of_proxy: Capabilities) -> Capabilities {
-        of_proxy.with_listed_node_ports()
+    fn profile(&self, of_proxy: Profile) -> Profile {
+        let capabilities = of_proxy.capabilities.with_listed_node_ports();
+        Profile { capabilities, ..of_proxy }
     }
 
     async fn sync(

@@ -5,8 +5,8 @@ use super::{OwnedAddresses, SystemError};
 const WHY: &str = "addresses are added on Linux and Windows only";
 
 /// Returns the reason.
-pub(crate) fn probe() -> Result<(), String> {
-    Err(WHY.to_owned())
+pub(crate) fn probe() -> Result<(), SystemError> {
+    Err(WHY.into())
 }
 
 /// Returns the reason.

@@ -38,9 +38,11 @@ pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
 
 /// Finds out whether this process may add addresses: adds one for documentation (RFC 5737), and removes
 /// the address.
-pub(crate) fn probe() -> Result<(), String> {
+pub(crate) fn probe() -> Result<(), SystemError> {
     let ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 83));
-    add(ip).and_then(|()| remove(ip)).map_err(|error| format!("addresses cannot be added: {error}"))
+    add(ip)
+        .and_then(|()| remove(ip))
+        .map_err(|error| format!("addresses cannot be added: {error}").into())
 }
 
 /// Removes the addresses of this mode.

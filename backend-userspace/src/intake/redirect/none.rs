@@ -1,12 +1,9 @@
 //! Systems without a packet filter that this mode knows.
 
-use switchyard_core::{
-    config::NodeConfig,
-    proxier::{Mode, ProxierError},
-};
+use switchyard_core::proxier::ProxierError;
 
 use super::Rules;
-use crate::{UserspaceConfig, intake::Intake};
+use crate::{UserspaceConfig, backend::OpenIntake, intake::SystemError};
 
 const WHY: &str = "this system is not Linux";
 
@@ -20,23 +17,8 @@ impl Redirects {
     }
 
     /// Returns the reason.
-    pub(crate) fn probe(&self, _rules: Rules) -> Result<(), String> {
-        Err(WHY.to_owned())
-    }
-
-    /// Returns the reason.
-    pub(crate) fn open(&self, _rules: Rules) -> Result<Box<dyn Intake>, ProxierError> {
-        Err(ProxierError::unsupported(Mode::USERSPACE, WHY))
-    }
-
-    /// Needs nothing.
-    pub(crate) fn is_prepared(&self, _: Rules, _: &NodeConfig) -> Result<(), ProxierError> {
-        Ok(())
-    }
-
-    /// Has nothing to prepare.
-    pub(crate) fn prepare(&self, _rules: Rules, _node: &NodeConfig) -> Result<(), ProxierError> {
-        Ok(())
+    pub(crate) fn probe(&self, _rules: Rules) -> Result<OpenIntake, SystemError> {
+        Err(WHY.into())
     }
 
     /// Finds nothing to remove.

@@ -17,9 +17,10 @@ use std::{
 use async_trait::async_trait;
 use switchyard_conntrack::Reconciler;
 use switchyard_core::{
+    config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, LbAlgorithm, PerFamily, Protocol, ServicePortId},
-    proxier::{DegradedPort, Monitor, Proxier, ProxierError, RefusedParts, SyncReport},
+    proxier::{DegradedPort, Monitor, Profile, Proxier, ProxierError, RefusedParts, SyncReport},
     state::{Action, Endpoint, Frontend, Masquerade, Pool, PoolKind, ResolvedServicePort},
     transition::{DerivedState, Transition},
 };
@@ -161,6 +162,14 @@ impl Redirect {
 
 #[async_trait]
 impl Intake for Redirect {
+    fn profile(&self, of_proxy: Profile) -> Profile {
+        Profile { guards_loopback: self.rules.profile().guards_loopback, ..of_proxy }
+    }
+
+    fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
+        self.rules.prepare(node)
+    }
+
     async fn sync(
         &mut self,
         change: &Transition<'_>,

@@ -24,12 +24,11 @@ fn degraded(service: &str, reason: &str) -> DegradedPort {
 
 #[async_trait]
 impl Proxier for Able {
-    fn mode(&self) -> Mode {
-        RECORDER
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::KUBE_PROXY.with(LbAlgorithm::Maglev)
+    fn profile(&self) -> Profile {
+        Profile {
+            capabilities: Capabilities::KUBE_PROXY.with(LbAlgorithm::Maglev),
+            ..Profile::new(RECORDER)
+        }
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -6,32 +6,20 @@ use super::*;
 struct Stubborn(AtomicU32);
 
 impl Backend for Stubborn {
-    fn mode(&self) -> Mode {
-        Mode::IPTABLES
+    fn profile(&self) -> Profile {
+        Profile::new(Mode::IPTABLES)
     }
 
-    fn probe(&self) -> Result<Support, Unusable> {
-        Err(Unusable::Backend("not here".to_owned()))
+    fn probe(&self) -> Result<Probed, ProxierError> {
+        Err(ProxierError::unusable(Mode::IPTABLES, "not here"))
     }
 
-    fn open(&self) -> Result<Box<dyn Proxier>, ProxierError> {
-        Err(ProxierError::unsupported(Mode::IPTABLES, "not here"))
-    }
-
-    fn clean_up(&self) -> Result<(), ProxierError> {
+    fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
+        assert_eq!(keep, Some(RECORDER), "the mode that serves");
         match self.0.fetch_add(1, Ordering::SeqCst) {
             0 | 1 => Err(ProxierError::backend(Mode::IPTABLES, "locked", "busy")),
             _ => Ok(()),
         }
-    }
-
-    fn clean_up_beside(&self, active: Mode) -> Result<(), ProxierError> {
-        assert_eq!(active, RECORDER, "the mode that serves");
-        self.clean_up()
-    }
-
-    fn conflicts_with(&self) -> &'static [Mode] {
-        &[]
     }
 }
 

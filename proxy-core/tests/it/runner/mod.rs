@@ -23,9 +23,7 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     objects::{Event, Kind},
-    proxier::{
-        Backend, ExternalChange, Mode, Proxier, ProxierError, Support, SyncReport, Unusable,
-    },
+    proxier::{Backend, ExternalChange, Mode, Probed, Profile, Proxier, ProxierError, SyncReport},
     runner::{EngineEvent, Input, Observer, Pace, Runner, RunnerConfig, SyncOutcome},
     testing::{Builder, NODE, endpoint, node, service, slice},
     track::Tracker,
@@ -87,8 +85,8 @@ struct Recorder {
 
 #[async_trait]
 impl Proxier for Recorder {
-    fn mode(&self) -> Mode {
-        RECORDER
+    fn profile(&self) -> Profile {
+        Profile::new(RECORDER)
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -38,8 +38,8 @@ pub(super) struct Seen {
 
 #[async_trait]
 impl Proxier for Refusing {
-    fn mode(&self) -> Mode {
-        RECORDER
+    fn profile(&self) -> Profile {
+        Profile::new(RECORDER)
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -12,12 +12,8 @@ struct Weighing {
 
 #[async_trait]
 impl Proxier for Weighing {
-    fn mode(&self) -> Mode {
-        RECORDER
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::KUBE_PROXY.with_weights()
+    fn profile(&self) -> Profile {
+        Profile { capabilities: Capabilities::KUBE_PROXY.with_weights(), ..Profile::new(RECORDER) }
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

@@ -234,7 +234,7 @@ async fn it_ends_when_the_inputs_do_and_gives_the_backend_back() {
     pass(1).await;
     let Running { inputs, log, task } = running;
     drop(inputs);
-    assert_eq!(task.await.unwrap().mode(), RECORDER);
+    assert_eq!(task.await.unwrap().profile().mode, RECORDER);
     assert_eq!(log.lock().unwrap().asked.len(), 1);
     // Also while it waits to repeat a failed sync.
     let running = start_with(SECOND, |log, _| log.outcomes = vec![false; 100].into());
@@ -242,7 +242,7 @@ async fn it_ends_when_the_inputs_do_and_gives_the_backend_back() {
     pass(100).await;
     let Running { inputs, task, .. } = running;
     drop(inputs);
-    assert_eq!(task.await.unwrap().mode(), RECORDER);
+    assert_eq!(task.await.unwrap().profile().mode, RECORDER);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,42 @@
+//! What is known of a backend as data.
+
+use super::{Capabilities, Mode};
+
+/// The properties of a backend. A later version may add fields: begin with [`Profile::new`].
+///
+/// ```
+/// use switchyard_core::proxier::{Mode, Profile};
+///
+/// const MINE: Profile =
+///     Profile { conflicts_with: &[Mode::IPTABLES], ..Profile::new(Mode::new("mine")) };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The mode that selects the backend.
+    pub mode: Mode,
+    /// The modes whose rules disturb or double the rules of this backend, and which must therefore be
+    /// cleaned up after on a node that runs this backend.
+    pub conflicts_with: &'static [Mode],
+    /// What the backend can program. The states that an engine shows it ask for nothing else.
+    pub capabilities: Capabilities,
+    /// Whether the kernel translates the addresses of flows, so that its conntrack entries name
+    /// endpoints. A proxy in user space answers in place of endpoints.
+    pub translates_flows: bool,
+    /// Whether the rules keep other hosts from loopback addresses of IPv4 where node ports are served on
+    /// these, so that the kernel may route them (`route_localnet`).
+    pub guards_loopback: bool,
+}
+
+impl Profile {
+    /// The properties of a backend that conflicts with no other one, translates flows, and has the
+    /// capabilities of kube-proxy.
+    pub const fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            conflicts_with: &[],
+            capabilities: Capabilities::KUBE_PROXY,
+            translates_flows: true,
+            guards_loopback: false,
+        }
+    }
+}
