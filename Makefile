@@ -133,12 +133,15 @@ doc: export RUSTDOCFLAGS = -D warnings
 doc:
 	$(CARGO) doc --workspace --no-deps --all-features --quiet
 
-# Whether the program can be linked statically, and proxies in a root file system that has nothing else.
+# Whether the program can be linked statically, and proxies in a root file system that has nothing else, and in one
+# with the programs of iptables, in every mode that these are for.
 # The program is not optimized, and not as small as the image's (the profile dist).
 static:
 	@scripts/install-tools.sh cc ip nft iptables setcap
-	PROFILE=gate LEVEL=1 deploy/build-image.sh -o target/image/gate.oci.tar
-	LIMIT=$$((1 << 30)) deploy/test-image.sh target/image/gate.oci.tar
+	@for variant in nftables iptables; do \
+		PROFILE=gate LEVEL=1 deploy/build-image.sh -v $$variant -o target/image/gate.oci.tar && \
+		LIMIT=$$((1 << 30)) deploy/test-image.sh target/image/gate.oci.tar || exit 1; \
+	done
 
 # Whether each library can be packaged as it is, with the packages of the others.
 package:
