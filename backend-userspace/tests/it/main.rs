@@ -8,5 +8,4 @@ mod addresses;
 mod clean_up;
 mod common;
 mod loopback;
-mod portability;
 mod redirect;

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
-mod portability;
 mod sctp;
 mod support;
 mod tcp;
