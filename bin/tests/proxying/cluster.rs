@@ -6,22 +6,25 @@ use std::{
     process::Stdio,
 };
 
-use api_standin::{Options, Resource, Standin, load};
+use api_standin::{Resource, load};
 use tempfile::TempDir;
-use tokio::runtime;
 
-use crate::namespace::{HEALTH, Namespace, Program};
+use crate::{
+    namespace::{HEALTH, Namespace, Program},
+    standin::{Cluster, NODE, run},
+};
 
-const NODE: &str = "node-1";
+#[test]
+fn an_api_server_is_followed() {
+    run(|namespace| async move { follows_the_server(&namespace).await });
+}
 
 async fn follows_the_server(namespace: &Namespace) {
-    let server = Standin::start(Options::default()).await.unwrap();
+    let Cluster { server, directory } = Cluster::start().await;
     server.store().apply(load::node(NODE)).unwrap();
     load::fill(server.store(), 3, 2).unwrap();
 
-    let directory = TempDir::new().unwrap();
-    let kubeconfig = directory.path().join("kubeconfig.conf");
-    server.write_kubeconfig(&kubeconfig).unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
     let config = include_str!("../../../agent/config/tests/fixtures/kubeadm.yaml")
         .replace("/var/lib/kube-proxy/kubeconfig.conf", kubeconfig.to_str().unwrap())
         // The limit of connections belongs to the machine, not to the namespace.
@@ -57,18 +60,6 @@ async fn follows_the_server(namespace: &Namespace) {
     let (signal, log) = program.terminate();
     assert_eq!(signal, Some(15), "{log}");
     assert!(!log.contains("panicked"), "{log}");
-}
-
-#[test]
-fn an_api_server_is_followed() {
-    let namespace = Namespace::new();
-    let test = || {
-        // All its threads, and so the server, are in the namespace.
-        let runtime =
-            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(follows_the_server(&namespace));
-    };
-    namespace.0.run(test).unwrap();
 }
 
 #[test]

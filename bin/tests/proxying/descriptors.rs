@@ -3,7 +3,6 @@
 use std::{fs, net::SocketAddr, process::Command, time::Duration};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -11,22 +10,29 @@ use tokio::{
     time::timeout,
 };
 
-use crate::namespace::{HEALTH, METRICS, Namespace, Program};
+use crate::{
+    manifests::{Manifests, service},
+    namespace::{HEALTH, METRICS, Namespace, Program},
+};
 
 /// Returns the command that starts the program with these limits.
-fn limited(namespace: &Namespace, nofile: &str, arguments: &[&str]) -> Command {
+fn limited(
+    namespace: &Namespace,
+    nofile: &str,
+    manifests: &Manifests,
+    arguments: &[&str],
+) -> Command {
     let mut command = namespace.0.command("prlimit");
     command.arg(format!("--nofile={nofile}")).arg(env!("CARGO_BIN_EXE_switchyard"));
-    command.args(["--hostname-override=node-1", "-v=2"]).args(arguments);
+    command.args(manifests.arguments()).arg("-v=2").args(arguments);
     command
 }
 
 #[test]
 fn the_limit_is_raised() {
     let namespace = Namespace::new();
-    let directory = TempDir::new().unwrap();
-    let manifests = format!("--manifests={}", directory.path().display());
-    let program = Program::spawn(limited(&namespace, "256:4096", &[&manifests]));
+    let manifests = Manifests::new("");
+    let program = Program::spawn(limited(&namespace, "256:4096", &manifests, &[]));
     let metrics = namespace.wait(METRICS, "/metrics", |status, _| status == 200);
     assert!(metrics.contains("\nprocess_max_fds 4096\n"), "{metrics}");
     let limits = fs::read_to_string(format!("/proc/{}/limits", program.id())).unwrap();
@@ -42,23 +48,13 @@ fn the_limit_is_raised() {
 const SERVICE: &str = "192.0.2.1:32001";
 
 /// Service `number` for load balancers, whose health is served at port 32000 + `number`.
-fn service(number: u16) -> String {
-    format!(
-        "\
-apiVersion: v1
-kind: Service
-metadata: {{name: s{number}, namespace: shop}}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.{number}
-  externalTrafficPolicy: Local
-  healthCheckNodePort: {}
-  ports: [{{port: 80, protocol: TCP, nodePort: {}}}]
----
-",
-        32000 + number,
-        31000 + number
-    )
+fn of_number(number: u16) -> String {
+    let (health, node_port) = (32000 + number, 31000 + number);
+    let spec = format!(
+        "type: LoadBalancer, clusterIP: 10.96.0.{number}, externalTrafficPolicy: Local, \
+         healthCheckNodePort: {health}, ports: [{{port: 80, protocol: TCP, nodePort: {node_port}}}]"
+    );
+    service(&format!("s{number}"), &spec)
 }
 
 async fn connect(from: &str, to: &str) -> TcpStream {
@@ -87,13 +83,9 @@ fn held_connections_keep_nobody_out() {
     let namespace = Namespace::new();
     let addresses = "addr add 192.0.2.2/32 dev lo\naddr add 192.0.2.3/32 dev lo";
     namespace.0.ip(addresses).unwrap();
-    let directory = TempDir::new().unwrap();
-    let services: String = (1..=50).map(service).collect();
-    fs::write(directory.path().join("services.yaml"), services).unwrap();
-    let manifests = format!("--manifests={}", directory.path().display());
-    let arguments =
-        [&*manifests, "--metrics-bind-address=0.0.0.0", "--nodeport-addresses=192.0.2.1/32"];
-    let program = Program::spawn(limited(&namespace, "256:256", &arguments));
+    let manifests = Manifests::new(&(1..=50).map(of_number).collect::<String>());
+    let arguments = ["--metrics-bind-address=0.0.0.0", "--nodeport-addresses=192.0.2.1/32"];
+    let program = Program::spawn(limited(&namespace, "256:256", &manifests, &arguments));
     namespace.wait_for_service_ports(50);
     namespace.wait(HEALTH, "/livez", |status, _| status == 200);
     namespace.wait(SERVICE, "/", |status, _| status == 503);

@@ -5,24 +5,15 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::Path,
-    process::{Child, Command, Output, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    process::{Command, Output},
 };
 
 use tempfile::TempDir;
 
 use crate::{
-    config_map::ConfigMap,
-    namespace::{HEALTH, METRICS, Namespace, put_program, until},
+    manifests::NODE,
+    namespace::{HEALTH, METRICS, Namespace, Program, put_program, until, until_ok},
 };
-
-const NODE: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: node-1}
-status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
-";
 
 /// A directory with a link `kube-proxy` to the program, and manifests of a node.
 fn node() -> TempDir {
@@ -48,7 +39,7 @@ fn arguments(name: &str) -> Vec<String> {
 fn kube_proxy(namespace: &Namespace, directory: &Path, arguments: &[String]) -> Command {
     let path = directory.join("kube-proxy");
     let mut command = namespace.0.command(path.to_str().unwrap());
-    command.args(arguments).stderr(Stdio::piped());
+    command.args(arguments);
     command
 }
 
@@ -62,19 +53,6 @@ fn failed(output: Output) -> String {
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{log}");
     log
-}
-
-/// Waits until the program has ended by itself.
-fn ended(mut child: Child) -> Output {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > Duration::from_secs(20) {
-            child.kill().unwrap();
-            panic!("still running: {:?}", child.wait_with_output());
-        }
-        sleep(Duration::from_millis(20));
-    }
-    child.wait_with_output().unwrap()
 }
 
 /// The fixtures of files, each with how many warnings it makes.
@@ -129,11 +107,9 @@ fn what_installers_write_is_understood() {
 fn starts(arguments: &[String], directory: &Path) {
     let namespace = Namespace::new();
     let all: Vec<String> = arguments.iter().cloned().chain([manifests(directory)]).collect();
-    let mut child = kube_proxy(&namespace, directory, &all).spawn().unwrap();
+    let _program = Program::spawn(kube_proxy(&namespace, directory, &all));
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
     assert!(namespace.list("tables").contains("table ip kube-proxy"), "{arguments:?}");
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]
@@ -144,27 +120,6 @@ fn flags_of_other_installers_start_unchanged() {
     let mut all = arguments("gce-nftables.args");
     all.extend(["--conntrack-max-per-core=0".into(), "--hostname-override=node-1".into()]);
     starts(&all, directory.path());
-}
-
-#[test]
-fn a_mode_that_changes_ends_it() {
-    let namespace = Namespace::new();
-    let directory = node();
-    let root = directory.path().join("mounted");
-    let before = fixture("kubeadm.yaml");
-    let mut config = ConfigMap::new(&root, &before);
-    let all = [
-        format!("--config={}", config.path().display()),
-        "--hostname-override=node-1".into(),
-        manifests(directory.path()),
-    ];
-    let child = kube_proxy(&namespace, directory.path(), &all).spawn().unwrap();
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-    config.exchange(&before.replace("mode: \"\"", "mode: nftables"));
-    let log = failed(ended(child));
-    let message = "content of the proxy server's configuration file was updated";
-    assert!(log.contains(message), "{log}");
-    assert!(namespace.list("tables").contains("kube-proxy"), "what is programmed stays");
 }
 
 #[test]
@@ -301,7 +256,8 @@ fn the_first_mode_that_works_is_used() {
         let path = namespace.0.output("which", &[name], "").unwrap();
         symlink(path.trim(), programs.join(name)).unwrap();
     }
-    let mut child = command.env("PATH", &programs).spawn().unwrap();
+    command.env("PATH", &programs);
+    let program = Program::spawn(command);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
     assert_eq!(namespace.get(METRICS, "/proxyMode").unwrap().1, "iptables");
     let saved = |program| namespace.listing(program, &[]);
@@ -310,8 +266,7 @@ fn the_first_mode_that_works_is_used() {
     assert!(!saved("ip6tables-save").contains("KUBE-"));
     let metrics = namespace.get(METRICS, "/metrics").unwrap().1;
     assert!(metrics.contains("ip_family=\"IPv4\"") && !metrics.contains("ip_family=\"IPv6\""));
-    child.kill().unwrap();
-    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    let (_, log) = program.terminate();
     let passed_over = |line: &&str| line.contains("\"This node cannot run the mode\"");
     assert_eq!(log.lines().filter(passed_over).count(), 1, "{log}");
 }
@@ -332,21 +287,10 @@ fn run_by(
 ) -> String {
     command.args([&manifests(directory), "--hostname-override=node-1"]);
     command.arg(format!("--proxy-mode={mode}"));
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let _program = Program::spawn(command);
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-    let start = Instant::now();
-    while !done() {
-        if start.elapsed() > Duration::from_secs(10) {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            panic!("{mode}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        sleep(Duration::from_millis(50));
-    }
-    let used = namespace.get(METRICS, "/proxyMode").unwrap().1;
-    child.kill().unwrap();
-    child.wait().unwrap();
-    used
+    until(mode, done);
+    namespace.get(METRICS, "/proxyMode").unwrap().1
 }
 
 #[test]
@@ -389,25 +333,19 @@ fn the_rules_of_iptables_mode_go_without_iptables() {
     }
     let arguments = [manifests(directory.path()), "--proxy-mode=nftables".into()];
     let mut command = kube_proxy(&namespace, directory.path(), &arguments);
-    let mut child = command.env("PATH", "/nonexistent").spawn().unwrap();
+    command.env("PATH", "/nonexistent");
+    let _program = Program::spawn(command);
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
     let rules = |program: &&str| {
         let saved = namespace.listing(&format!("{program}-save"), &["-t", "nat"]);
         let rules = saved.lines().filter(|line| line.starts_with("-A") || line.contains("KUBE"));
         rules.map(str::to_owned).collect::<Vec<_>>()
     };
-    let start = Instant::now();
-    while flavours.iter().any(|program| rules(program) != ["-A PREROUTING -j ACCEPT"]) {
-        if start.elapsed() > Duration::from_secs(10) {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            let left: Vec<_> = flavours.iter().map(rules).collect();
-            panic!("{left:?}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        sleep(Duration::from_millis(50));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    until_ok(|| {
+        let left: Vec<_> = flavours.iter().map(rules).collect();
+        let is_foreign = |rules: &Vec<String>| *rules == ["-A PREROUTING -j ACCEPT"];
+        if left.iter().all(is_foreign) { Ok(()) } else { Err(format!("{left:?}")) }
+    });
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! Every path of the health and the metrics server, and where these listen.
 
-use std::{
-    fs,
-    net::TcpListener,
-    process::{Command, Stdio},
-};
+use std::net::TcpListener;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::namespace::{HEALTH, METRICS, Namespace, Program, until};
+use crate::{
+    manifests::{Manifests, NODE, service, slice},
+    namespace::{HEALTH, METRICS, Namespace, Program, until},
+};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -17,41 +15,13 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
-const OBJECTS: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: node-1}
-status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.10
-  externalTrafficPolicy: Local
-  healthCheckNodePort: 31000
-  ports: [{port: 80, protocol: TCP, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: '', port: 8080, protocol: TCP}]
-endpoints: [{addresses: [10.0.0.5], nodeName: node-1}]
-";
-
-/// A directory with these objects.
-fn objects() -> TempDir {
-    let directory = TempDir::new().unwrap();
-    fs::write(directory.path().join("all.yaml"), OBJECTS).unwrap();
-    directory
-}
-
-fn start(namespace: &Namespace, objects: &TempDir, more: &[&str]) -> Program {
-    let manifests = format!("--manifests={}", objects.path().display());
-    let common = [&manifests, "--hostname-override=node-1", "--proxy-mode=nftables"];
-    Program::start(namespace, &[&common, more].concat())
+fn start(namespace: &Namespace, more: &[&str]) -> (Manifests, Program) {
+    let spec = "type: LoadBalancer, clusterIP: 10.96.0.10, externalTrafficPolicy: Local, \
+                healthCheckNodePort: 31000, ports: [{port: 80, protocol: TCP, nodePort: 30080}]";
+    let endpoints = slice("web", "8080", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&(NODE.to_owned() + &service("web", spec) + &endpoints));
+    let program = manifests.start(namespace, &[&["--proxy-mode=nftables"], more].concat());
+    (manifests, program)
 }
 
 /// An answer that was looked at from outside.
@@ -84,8 +54,7 @@ impl Answer {
 #[test]
 fn every_path_answers_as_kube_proxys() {
     let namespace = Namespace::new();
-    let objects = objects();
-    let _program = start(&namespace, &objects, &["--profiling"]);
+    let (_manifests, _program) = start(&namespace, &["--profiling"]);
     namespace.wait_for_service_ports(1);
     namespace.wait(HEALTH, "/readyz", |status, _| status == 200);
 
@@ -198,8 +167,7 @@ fn every_path_answers_as_kube_proxys() {
 #[test]
 fn nothing_is_open_that_was_not_asked_for() {
     let namespace = Namespace::new();
-    let objects = objects();
-    let _program = start(&namespace, &objects, &["--healthz-port=0"]);
+    let (_manifests, _program) = start(&namespace, &["--healthz-port=0"]);
     namespace.wait_for_service_ports(1);
     for path in ["/debug/flags/v", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/flags"] {
         assert_eq!(namespace.get(METRICS, path).unwrap().0, 404, "{path}");
@@ -213,11 +181,10 @@ fn nothing_is_open_that_was_not_asked_for() {
 #[test]
 fn servers_listen_where_kube_proxys_do() {
     let namespace = Namespace::new();
-    let objects = objects();
     // Both are in the way at first; they are tried again every 5 s.
     let bind = |address: &'static str| namespace.0.run(|| TcpListener::bind(address)).unwrap();
     let blockers = [bind("0.0.0.0:10256").unwrap(), bind(METRICS).unwrap()];
-    let program = start(&namespace, &objects, &[]);
+    let (_manifests, program) = start(&namespace, &[]);
     until("it proxies meanwhile", || namespace.list("tables").contains("kube-proxy"));
     drop(blockers);
     // An "any" address of IPv4 is that of both families, and metrics are for this node only.
@@ -233,22 +200,4 @@ fn servers_listen_where_kube_proxys_do() {
             |line: &&str| line.contains(complaint) && line.contains(&format!("name=\"{name}\""));
         assert!(log.lines().any(|line| complains(&line)), "{name}: {log}");
     }
-}
-
-#[test]
-fn a_server_that_must_be_there_is_the_end() {
-    let namespace = Namespace::new();
-    let objects = objects();
-    let bind = || TcpListener::bind("0.0.0.0:10256");
-    let _blocker = namespace.0.run(bind).unwrap().unwrap();
-    let manifests = format!("--manifests={}", objects.path().display());
-    let mut command: Command = namespace.switchyard(&[&manifests, "--bind-address-hard-fail"]);
-    let output = command
-        .args(["--hostname-override=node-1", "--proxy-mode=nftables"])
-        .stderr(Stdio::piped())
-        .output()
-        .unwrap();
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{log}");
-    assert!(log.contains("\"command failed\" err=\"cannot serve healthz: Address"), "{log}");
 }

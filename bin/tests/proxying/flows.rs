@@ -1,32 +1,22 @@
 //! UDP flows whose endpoint goes: they must not be stuck to it.
 
 use std::{
-    fs,
     net::{SocketAddr, UdpSocket},
     time::Duration,
 };
 
 use packet_rig::http::metric_values;
-use tempfile::TempDir;
 
-use crate::namespace::{METRICS, Namespace, Program, until};
+use crate::{
+    manifests::{Manifests, service, slice},
+    namespace::{METRICS, Namespace, until},
+};
 
-const OBJECTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: dns, namespace: shop}
-spec:
-  clusterIP: 10.96.0.53
-  clusterIPs: [10.96.0.53]
-  ports: [{port: 53, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: dns-1, namespace: shop, labels: {kubernetes.io/service-name: dns}}
-addressType: IPv4
-ports: [{name: '', port: 5353, protocol: UDP}]
-endpoints: [{addresses: [ENDPOINT]}]
-";
+fn objects(endpoint: &str) -> String {
+    let ports = "clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]";
+    service("dns", ports)
+        + &slice("dns", "5353, protocol: UDP", &format!("{{addresses: [{endpoint}]}}"))
+}
 
 /// A socket in the namespace that does not wait for long.
 fn socket(namespace: &Namespace, at: &str) -> UdpSocket {
@@ -48,22 +38,14 @@ fn reach(client: &UdpSocket, server: &UdpSocket) {
 fn a_flow_goes_where_an_endpoint_is() {
     let namespace = Namespace::new();
     namespace.0.ip("addr add 192.0.2.2/32 dev lo\nroute add 10.96.0.0/16 dev lo").unwrap();
-    let manifests = TempDir::new().unwrap();
-    let write = |endpoint: &str| {
-        let hidden = manifests.path().join(".writing");
-        fs::write(&hidden, OBJECTS.replace("ENDPOINT", endpoint)).unwrap();
-        fs::rename(hidden, manifests.path().join("dns.yaml")).unwrap();
-    };
     let [one, two] = ["192.0.2.1:5353", "192.0.2.2:5353"].map(|at| socket(&namespace, at));
     let client = socket(&namespace, "192.0.2.1:40000");
 
-    write("192.0.2.1");
-    let path = manifests.path().to_str().unwrap();
-    let program =
-        Program::start(&namespace, &["--manifests", path, "--hostname-override=node-1", "-v=6"]);
+    let manifests = Manifests::new(&objects("192.0.2.1"));
+    let program = manifests.start(&namespace, &["-v=6"]);
     namespace.wait_for_service_ports(1);
     reach(&client, &one);
-    write("192.0.2.2");
+    manifests.write("all", &objects("192.0.2.2"));
     // The same source port all the time: without help from us the flow would live for ever.
     reach(&client, &two);
 

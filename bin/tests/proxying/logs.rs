@@ -1,40 +1,25 @@
 //! The log, line by line, as a pipeline that knows kube-proxy's reads it.
 
-use std::fs;
-
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::namespace::{METRICS, Namespace, Program};
+use crate::{
+    manifests::{Manifests, service, slice},
+    namespace::{METRICS, Namespace},
+};
 
-const OBJECTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {clusterIP: 10.96.0.10, externalIPs: [\"no\\tip\"], ports: [{port: 80, protocol: TCP}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: '', port: 8080, protocol: TCP}]
-endpoints: [{addresses: [10.0.0.5]}, {addresses: [10.0.0.ENDPOINT]}]
-";
+fn objects(endpoint: &str) -> String {
+    let spec =
+        r#"clusterIP: 10.96.0.10, externalIPs: ["no\tip"], ports: [{port: 80, protocol: TCP}]"#;
+    let endpoints = format!("{{addresses: [10.0.0.5]}}, {{addresses: [{endpoint}]}}");
+    service("web", spec) + &slice("web", "8080", &endpoints)
+}
 
 /// What the program logs with these arguments, from the start to a change of endpoints.
 fn logged(namespace: &Namespace, arguments: &[&str]) -> (String, u32) {
-    let manifests = TempDir::new().unwrap();
-    let write = |endpoint: &str| {
-        let hidden = manifests.path().join(".writing");
-        fs::write(&hidden, OBJECTS.replace("ENDPOINT", endpoint)).unwrap();
-        fs::rename(hidden, manifests.path().join("all.yaml")).unwrap();
-    };
-    write("6");
-    let path = format!("--manifests={}", manifests.path().display());
-    let common = [&path, "--hostname-override=node-1"];
-    let program = Program::start(namespace, &[&common, arguments].concat());
+    let manifests = Manifests::new(&objects("10.0.0.6"));
+    let program = manifests.start(namespace, arguments);
     namespace.wait_for_service_ports(1);
-    write("7");
+    manifests.write("all", &objects("10.0.0.7"));
     let partial =
         "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1\n";
     namespace.wait(METRICS, "/metrics", |_, text| text.contains(partial));

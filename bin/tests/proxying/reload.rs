@@ -11,33 +11,24 @@ use tempfile::TempDir;
 
 use crate::{
     config_map::ConfigMap,
+    manifests::{Manifests, NODE as NODE_MANIFEST, service, slice},
     namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok},
     standin::{Cluster, NODE, run},
 };
 
-const OBJECTS: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: node-1}
-status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.10
-  clusterIPs: [10.96.0.10]
-  externalIPs: [198.51.100.1]
-  ports: [{port: 80, protocol: TCP, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: '', port: 8080, protocol: TCP}]
-endpoints: [{addresses: [192.0.2.1]}]
-";
+/// A Service with these cluster and external IPs and node port, and its endpoint.
+fn web(name: &str, ip: &str, external: &str, node_port: u16) -> String {
+    let spec = format!(
+        "type: NodePort, clusterIP: {ip}, clusterIPs: [{ip}], externalIPs: [{external}], \
+         ports: [{{port: 80, protocol: TCP, nodePort: {node_port}}}]"
+    );
+    service(name, &spec) + &slice(name, "8080, protocol: TCP", "{addresses: [192.0.2.1]}")
+}
+
+/// A second Service.
+fn more() -> String {
+    web("more", "10.96.0.11", "198.51.100.2", 30081)
+}
 
 /// A configuration of nftables mode with these fields.
 fn configuration(fields: &str) -> String {
@@ -57,14 +48,14 @@ struct Running {
     namespace: Namespace,
     config: ConfigMap,
     directory: TempDir,
+    manifests: Manifests,
     program: Program,
 }
 
 /// Starts the program.
-fn program(namespace: &Namespace, config: &ConfigMap, directory: &TempDir) -> Command {
+fn program(namespace: &Namespace, config: &ConfigMap, manifests: &Manifests) -> Command {
     let config = format!("--config={}", config.path().display());
-    let manifests = format!("--manifests={}", directory.path().join("manifests").display());
-    namespace.switchyard(&[&config, &manifests])
+    namespace.switchyard(&[&config, "--manifests", manifests.path()])
 }
 
 impl Running {
@@ -82,13 +73,12 @@ impl Running {
                  route add 198.51.100.0/24 dev lo src 192.0.2.1")
             .unwrap();
         let directory = TempDir::new().unwrap();
-        let manifests = directory.path().join("manifests");
-        fs::create_dir(&manifests).unwrap();
-        fs::write(manifests.join("all.yaml"), OBJECTS).unwrap();
+        let web = web("web", "10.96.0.10", "198.51.100.1", 30080);
+        let manifests = Manifests::new(&(NODE_MANIFEST.to_owned() + &web));
         let config = ConfigMap::new(&directory.path().join("mounted"), &in_mode(mode, fields));
-        let program = Program::spawn(program(&namespace, &config, &directory));
+        let program = Program::spawn(program(&namespace, &config, &manifests));
         namespace.wait_for_service_ports(1);
-        Self { mode, namespace, config, directory, program }
+        Self { mode, namespace, config, directory, manifests, program }
     }
 
     /// Exchanges the configuration, and waits until that had this result so often.
@@ -108,10 +98,11 @@ impl Running {
     /// Ends the program, which has run all the time, and starts it again with what the file says
     /// now. Both logs.
     fn start_again(self) -> [String; 2] {
-        let Self { namespace, config, directory, program: first, mode: _ } = self;
+        let Self { namespace, config, manifests, program: first, directory: _directory, mode: _ } =
+            self;
         let (signal, before) = first.terminate();
         assert_eq!(signal, Some(15), "it ended by itself: {before}");
-        let second = Program::spawn(program(&namespace, &config, &directory));
+        let second = Program::spawn(program(&namespace, &config, &manifests));
         namespace.wait_for_service_ports(1);
         [before, second.terminate().1]
     }
@@ -264,9 +255,7 @@ fn what_cannot_be_used_leaves_the_rest_alone() {
     assert_eq!(running.in_configz("/nodePortAddresses"), json!(["192.0.2.1/32"]));
 
     // It still follows the cluster.
-    let more = OBJECTS.replace("web", "more").replace("10.96.0.10", "10.96.0.11");
-    let more = more.replace("198.51.100.1", "198.51.100.2").replace("30080", "30081");
-    fs::write(running.directory.path().join("manifests/more.yaml"), more).unwrap();
+    running.manifests.write("more", &more());
     running.namespace.wait_for_service_ports(2);
 
     // And goes on from there: first only written otherwise, then something else.
@@ -290,7 +279,7 @@ fn a_mode_that_cannot_be_run_is_rejected() {
     let running = Running::start("");
     running.program.terminate();
     // Without the programs of iptables, which are looked for when the mode is to change.
-    let mut command = program(&running.namespace, &running.config, &running.directory);
+    let mut command = program(&running.namespace, &running.config, &running.manifests);
     command.env("PATH", running.directory.path());
     let mut running = Running { program: Program::spawn(command), ..running };
     running.namespace.wait_for_service_ports(1);
@@ -397,22 +386,17 @@ fn the_rest_of_the_program_changes_too() {
     running.change(&conntrack(88), "applied", 1);
     assert_eq!(setting(&running.namespace, "nf_conntrack_udp_timeout"), "88");
     // What cannot be written is only logged.
-    let more = setting(&running.namespace, "nf_conntrack_max").parse::<u64>().unwrap() + 1;
-    let limit = format!("conntrack: {{maxPerCore: 1, min: {more}, udpTimeout: 88s}}\n");
+    let min = setting(&running.namespace, "nf_conntrack_max").parse::<u64>().unwrap() + 1;
+    let limit = format!("conntrack: {{maxPerCore: 1, min: {min}, udpTimeout: 88s}}\n");
     running.change(&limit, "applied", 2);
 
     // What debugging shows is shown from now on.
-    let write = |running: &Running, name: &str| {
-        let path = running.directory.path().join("manifests").join(name);
-        let text = OBJECTS.replace("web", name).replace("10.96.0.10", "10.96.0.11");
-        fs::write(path, text.replace("198.51.100.1", "198.51.100.2").replace("30080", "30081"))
-    };
     let verbose = format!("{}logging: {{verbosity: 2}}\n", conntrack(88));
     running.change(&verbose, "applied", 3);
-    write(&running, "second.yaml").unwrap();
+    running.manifests.write("more", &more());
     running.namespace.wait_for_service_ports(2);
     running.change(&conntrack(88), "applied", 4);
-    fs::remove_file(running.directory.path().join("manifests/second.yaml")).unwrap();
+    running.manifests.remove("more");
     running.namespace.wait_for_service_ports(1);
 
     // Servers move, and show what is in effect.
@@ -439,8 +423,11 @@ fn the_rest_of_the_program_changes_too() {
 fn other_fields_end_it() {
     let bit = configuration("nftables: {masqueradeBit: 13}\n");
     let name = configuration("").replace("node-1", "node-2");
-    for (text, field) in [(bit, "nftables.masqueradeBit"), (name, "hostnameOverride")] {
-        let Running { namespace, mut config, program, directory: _directory, mode: _ } =
+    let mode = configuration("").replace("nftables", "iptables");
+    for (text, field) in
+        [(bit, "nftables.masqueradeBit"), (name, "hostnameOverride"), (mode, "mode")]
+    {
+        let Running { namespace, mut config, program, directory: _directory, .. } =
             Running::start("");
         // Whatever else differs.
         config.exchange(&format!("{text}nodePortAddresses: [192.0.2.2/32]\n"));

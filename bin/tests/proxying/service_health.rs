@@ -1,43 +1,26 @@
 //! Health of single Services, as load balancers ask for it.
 
-use std::{
-    fs,
-    net::{SocketAddr, TcpListener},
-    path::Path,
-};
+use std::net::{SocketAddr, TcpListener};
 
 use packet_rig::http;
-use tempfile::TempDir;
 
-use crate::namespace::{Namespace, Program};
+use crate::{
+    manifests::{Manifests, NODE, service, slice},
+    namespace::{Namespace, until},
+};
 
-const NODE: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: node-1}
-status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
-";
-
-/// A Service for load balancers, in both families.
-fn service(name: &str, number: u8, port: u16, policy: &str) -> String {
-    format!(
-        "\
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: shop}}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.{number}
-  clusterIPs: [10.96.0.{number}, 'fd00:10::{number}']
-  externalTrafficPolicy: {policy}
-  healthCheckNodePort: {port}
-  ports: [{{port: 80, protocol: TCP, nodePort: 300{number}}}]
-"
-    )
+/// The node, and the Service for load balancers in both families, whose health is served at a port.
+fn web(port: u16, policy: &str) -> String {
+    let spec = format!(
+        "type: LoadBalancer, clusterIP: 10.96.0.11, clusterIPs: [10.96.0.11, 'fd00:10::11'], \
+         externalTrafficPolicy: {policy}, healthCheckNodePort: {port}, \
+         ports: [{{port: 80, protocol: TCP, nodePort: 30011}}]"
+    );
+    NODE.to_owned() + &service("web", &spec)
 }
 
 /// Endpoints of the Service on this node: by their last number, and whether they are ready.
-fn slice(name: &str, endpoints: &[(u8, bool)]) -> String {
+fn endpoints(endpoints: &[(u8, bool)]) -> String {
     let endpoint = |(number, ready): &(u8, bool)| {
         format!(
             "{{addresses: [10.1.0.{number}], nodeName: node-1, \
@@ -45,44 +28,7 @@ fn slice(name: &str, endpoints: &[(u8, bool)]) -> String {
             !ready
         )
     };
-    let endpoints: Vec<String> = endpoints.iter().map(endpoint).collect();
-    format!(
-        "\
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{{name: '', port: 8080, protocol: TCP}}]
-endpoints: [{}]
-",
-        endpoints.join(", ")
-    )
-}
-
-struct Manifests(TempDir);
-
-impl Manifests {
-    fn new() -> Self {
-        let manifests = Self(TempDir::new().unwrap());
-        manifests.write("node", NODE);
-        manifests
-    }
-
-    fn path(&self) -> &str {
-        self.0.path().to_str().unwrap()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        // Renamed into place, so that no half of it is ever read.
-        let hidden: &Path = &self.0.path().join(".writing");
-        fs::write(hidden, text).unwrap();
-        fs::rename(hidden, self.0.path().join(format!("{name}.yaml"))).unwrap();
-    }
-
-    fn start(&self, namespace: &Namespace, arguments: &[&str]) -> Program {
-        let common = ["--manifests", self.path(), "--hostname-override=node-1", "-v=2"];
-        Program::start(namespace, &[&common, arguments].concat())
-    }
+    slice("web", "8080", &endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", "))
 }
 
 fn answers(namespace: &Namespace, address: &str, status: u16, count: usize) {
@@ -93,20 +39,15 @@ fn answers(namespace: &Namespace, address: &str, status: u16, count: usize) {
 
 #[track_caller]
 fn refuses(namespace: &Namespace, address: &str) {
-    let start = std::time::Instant::now();
-    while let Some(answer) = namespace.get(address, "/") {
-        assert!(start.elapsed().as_secs() < 10, "{address} still answers: {answer:?}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    until(&format!("{address} refuses"), || namespace.get(address, "/").is_none());
 }
 
 #[test]
 fn load_balancers_are_told_of_local_endpoints() {
     let namespace = Namespace::new();
-    let manifests = Manifests::new();
-    manifests.write("web", &service("web", 11, 31000, "Local"));
-    manifests.write("slice", &slice("web", &[(1, true), (2, true)]));
-    let program = manifests.start(&namespace, &[]);
+    let manifests = Manifests::new(&web(31000, "Local"));
+    manifests.write("slice", &endpoints(&[(1, true), (2, true)]));
+    let program = manifests.start(&namespace, &["-v=2"]);
 
     // nftables mode serves node ports, and this too, on the node's own address.
     answers(&namespace, "192.0.2.1:31000", 200, 2);
@@ -129,20 +70,20 @@ fn load_balancers_are_told_of_local_endpoints() {
     answers(&namespace, "[::1]:31000", 503, 0);
 
     // Terminating endpoints serve, but load balancers should look elsewhere.
-    manifests.write("slice", &slice("web", &[(1, false), (2, false)]));
+    manifests.write("slice", &endpoints(&[(1, false), (2, false)]));
     answers(&namespace, "192.0.2.1:31000", 503, 0);
-    manifests.write("slice", &slice("web", &[(1, true), (2, false)]));
+    manifests.write("slice", &endpoints(&[(1, true), (2, false)]));
     answers(&namespace, "192.0.2.1:31000", 200, 1);
 
-    manifests.write("web", &service("web", 11, 31001, "Local"));
+    manifests.write("all", &web(31001, "Local"));
     answers(&namespace, "192.0.2.1:31001", 200, 1);
     refuses(&namespace, "192.0.2.1:31000");
-    manifests.write("web", &service("web", 11, 31001, "Cluster"));
+    manifests.write("all", &web(31001, "Cluster"));
     refuses(&namespace, "192.0.2.1:31001");
     refuses(&namespace, "[::1]:31001");
-    manifests.write("web", &service("web", 11, 31001, "Local"));
+    manifests.write("all", &web(31001, "Local"));
     answers(&namespace, "192.0.2.1:31001", 200, 1);
-    manifests.write("web", "");
+    manifests.write("all", NODE);
     refuses(&namespace, "192.0.2.1:31001");
 
     let (signal, log) = program.terminate();
@@ -153,9 +94,8 @@ fn load_balancers_are_told_of_local_endpoints() {
 #[test]
 fn addresses_that_come_and_go_are_followed() {
     let namespace = Namespace::new();
-    let manifests = Manifests::new();
-    manifests.write("web", &service("web", 11, 31000, "Local"));
-    manifests.write("slice", &slice("web", &[(1, true)]));
+    let manifests = Manifests::new(&web(31000, "Local"));
+    manifests.write("slice", &endpoints(&[(1, true)]));
     let nets = "--nodeport-addresses=192.0.2.0/24,203.0.113.0/24";
     let _program = manifests.start(&namespace, &[nets]);
     answers(&namespace, "192.0.2.1:31000", 200, 1);
@@ -172,21 +112,20 @@ fn addresses_that_come_and_go_are_followed() {
 #[test]
 fn a_port_in_use_is_tried_again() {
     let namespace = Namespace::new();
-    let manifests = Manifests::new();
     let bind = || TcpListener::bind("192.0.2.1:31000").unwrap();
     let blocker = namespace.0.run(bind).unwrap();
-    manifests.write("web", &service("web", 11, 31000, "Local"));
-    manifests.write("slice", &slice("web", &[(1, true)]));
-    let program = manifests.start(&namespace, &[]);
+    let manifests = Manifests::new(&web(31000, "Local"));
+    manifests.write("slice", &endpoints(&[(1, true)]));
+    let program = manifests.start(&namespace, &["-v=2"]);
     answers(&namespace, "[::1]:31000", 503, 0);
     // Several syncs, one complaint.
     for ready in [false, true, false, true] {
-        manifests.write("slice", &slice("web", &[(1, ready), (2, true)]));
+        manifests.write("slice", &endpoints(&[(1, ready), (2, true)]));
         namespace.wait_for_service_ports(1);
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     drop(blocker);
-    manifests.write("slice", &slice("web", &[(1, true), (2, true), (3, true)]));
+    manifests.write("slice", &endpoints(&[(1, true), (2, true), (3, true)]));
     answers(&namespace, "192.0.2.1:31000", 200, 3);
     let (_, log) = program.terminate();
     let complaints: Vec<&str> =

@@ -2,23 +2,14 @@
 
 use std::{
     fs,
-    io::Read,
     os::unix::process::ExitStatusExt,
-    process::{Child, Command, ExitStatus, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    process::{Command, ExitStatus},
 };
 
-use tempfile::TempDir;
-
-use crate::namespace::Namespace;
-
-const MANIFEST: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]}
-";
+use crate::{
+    manifests::{Manifests, service},
+    namespace::{Namespace, Program},
+};
 
 /// Starts the program by `command`, sends a signal to the process that `find` finds when it
 /// proxies, and returns how it ended and what it logged.
@@ -26,31 +17,15 @@ fn end_by(
     namespace: &Namespace,
     signal: &str,
     mut command: Command,
-    find: fn(&Child) -> u32,
+    find: fn(u32) -> u32,
 ) -> (ExitStatus, String) {
-    let directory = TempDir::new().unwrap();
-    fs::write(directory.path().join("web.yaml"), MANIFEST).unwrap();
-    let manifests = format!("--manifests={}", directory.path().display());
-    command.args([&manifests, "--hostname-override=node-1", "--proxy-mode=nftables"]);
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let manifests = Manifests::new(&service("web", "clusterIP: 10.96.0.10, ports: [{port: 80}]"));
+    command.args(manifests.arguments()).arg("--proxy-mode=nftables");
+    let program = Program::spawn(command);
     namespace.wait_for_service_ports(1);
-    let process = find(&child).to_string();
+    let process = find(program.id()).to_string();
     assert!(Command::new("kill").args(["-s", signal, &process]).status().unwrap().success());
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > Duration::from_secs(20) {
-            let _ = Command::new("kill").args(["-s", "KILL", &process]).status();
-            let _ = child.wait();
-            panic!("SIG{signal} did not end it");
-        }
-        sleep(Duration::from_millis(10));
-    };
-    let mut log = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    (status, log)
+    program.ended()
 }
 
 /// That nobody is there any more, and that its rules are.
@@ -66,7 +41,7 @@ fn signals_have_their_default_effect_and_rules_stay() {
         // Whoever runs the tests may ignore some, which is inherited.
         let mut command = namespace.0.command("env");
         command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_switchyard"));
-        let (status, log) = end_by(&namespace, signal, command, Child::id);
+        let (status, log) = end_by(&namespace, signal, command, |program| program);
         assert_eq!(status.signal(), Some(number), "{log}");
         assert_rules_stay(&namespace);
     }
@@ -78,8 +53,8 @@ fn the_first_process_of_a_container_ends_too() {
     for (signal, expected) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut command = namespace.0.command("unshare");
         command.args(["--pid", "--fork", "--kill-child"]).arg(env!("CARGO_BIN_EXE_switchyard"));
-        let only_child = |parent: &Child| {
-            let path = format!("/proc/{0}/task/{0}/children", parent.id());
+        let only_child = |parent: u32| {
+            let path = format!("/proc/{0}/task/{0}/children", parent);
             fs::read_to_string(path).unwrap().trim().parse().unwrap()
         };
         let (status, log) = end_by(&namespace, signal, command, only_child);

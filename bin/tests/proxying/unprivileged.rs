@@ -1,25 +1,14 @@
 //! As an ordinary user who has one capability, as the DaemonSets in `deploy/` run it.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    process::{Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
 
 use packet_rig::{EchoServer, Outcome, Probe, Protocol};
 use tempfile::TempDir;
 
-use crate::namespace::{HEALTH, Namespace, Program};
-
-const NODE: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: node-1}
-status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
-";
+use crate::{
+    manifests::{NODE, service, slice},
+    namespace::{HEALTH, Namespace, Program, until},
+};
 
 /// Starts what follows as user 65532 without any capability, and with at most one to gain.
 const AS_USER: [&str; 8] = [
@@ -78,15 +67,9 @@ impl Place {
             .arg(self.program())
             .arg(format!("--manifests={}", self.0.path().join("manifests").display()))
             .args(["--hostname-override=node-1", &format!("--proxy-mode={mode}")]);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let _program = Program::spawn(command);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-        let start = Instant::now();
-        while !done() && start.elapsed() < Duration::from_secs(20) {
-            sleep(Duration::from_millis(50));
-        }
-        child.kill().unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert!(done(), "{}", String::from_utf8_lossy(&output.stderr));
+        until(mode, done);
     }
 }
 
@@ -116,27 +99,15 @@ fn programs_that_are_called_have_what_the_file_grants() {
 const READ_ONLY_SYSCTLS: &str = "mount --bind /proc/sys /proc/sys && \
      mount -o remount,bind,ro /proc/sys && exec \"$@\"";
 
-const WEB: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: '', port: 8080}]
-endpoints: [{addresses: [192.0.2.1]}]
-";
-
 #[test]
 fn without_its_setting_localhost_is_left_out() {
     for (mode, prepared) in [("nftables", "0"), ("nftables", "1"), ("iptables", "0")] {
         let namespace = Namespace::new();
         let place = Place::new();
         let manifests = place.0.path().join("manifests");
-        fs::write(manifests.join("web.yaml"), WEB).unwrap();
+        let spec = "type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]";
+        let web = service("web", spec) + &slice("web", "8080", "{addresses: [192.0.2.1]}");
+        fs::write(manifests.join("web.yaml"), web).unwrap();
         namespace.0.sysctl(&[("ipv4/conf/all/route_localnet", prepared)]).unwrap();
         let _server = EchoServer::start(&namespace.0, "web", 8080, &[Protocol::Tcp]).unwrap();
         let mut command = namespace.0.command("unshare");
