@@ -10,7 +10,6 @@ use std::{
     fs,
     ops::Range,
     os::unix::fs::PermissionsExt,
-    process::Command,
     sync::{Arc, Mutex},
 };
 
@@ -29,6 +28,7 @@ use switchyard_nft::{
     },
 };
 use tempfile::TempDir;
+use test_netns::run;
 
 use crate::{intake::redirect::Redirect, proxier::UserspaceProxier};
 
@@ -75,13 +75,6 @@ if [ -e DIRECTORY/comment ] && [ "$(cat DIRECTORY/base)" = BASE ]; then
 fi
 exec NAME "$@"
 "#;
-
-fn run(line: &str) -> String {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// The backend whose rules redirect traffic.
 enum Rules {

@@ -1,27 +1,20 @@
 //! Rules that iptables cannot print, in the tables that iptables-nft uses: `iptables-save` refuses to
 //! show such a table, and Services must be programmed all the same.
 
-use std::process::Command;
-
 use switchyard_core::testing::{service, web, web_slice};
 use switchyard_iptables::Flavour;
+use test_netns::run;
 
 use crate::common::{Tables, config, in_namespace, proxier, start};
 
-fn nft(arguments: &[&str]) {
-    assert!(Command::new("nft").args(arguments).status().expect("nft is installed").success());
-}
-
 /// A set in a rule, as Tailscale and administrators write it.
 fn add_foreign_rule() {
-    let set = "{ 10.1.0.0/16, 10.2.0.0/16 }";
-    nft(&["insert", "rule", "ip", "nat", "POSTROUTING", "ip", "saddr", set, "masquerade"]);
+    run("nft insert rule ip nat POSTROUTING ip saddr { 10.1.0.0/16, 10.2.0.0/16 } masquerade");
 }
 
 /// The ruleset as nft lists it, which can print everything.
 fn listed() -> String {
-    let output = Command::new("nft").args(["list", "table", "ip", "nat"]).output();
-    String::from_utf8(output.expect("nft is installed").stdout).expect("text")
+    run("nft list table ip nat")
 }
 
 fn jumps() -> usize {

@@ -1,11 +1,7 @@
 //! What tests of whole syncs share: a node with a backend in a network namespace of its own, and
 //! `nft` to look at it and to damage it.
 
-use std::{
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
 
 pub use switchyard_core::testing::{web, web_slice};
 use switchyard_core::{
@@ -14,6 +10,7 @@ use switchyard_core::{
 };
 use switchyard_nft::{NftConfig, NftProxier, ruleset::TransportKind};
 pub use test_netns::in_namespace;
+use test_netns::run_with;
 
 /// A node with a backend.
 pub type Node = Stepped<NftProxier>;
@@ -36,16 +33,7 @@ pub fn nft(script: &str) -> String {
 
 /// Runs the nft at `program` on `script`; returns what it prints.
 pub fn run_nft(program: &Path, script: &str) -> String {
-    let mut child = Command::new(program)
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("nft is installed");
-    child.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("nft reads");
-    let output = child.wait_with_output().expect("nft ends");
-    assert!(output.status.success(), "nft refuses {script}");
-    String::from_utf8(output.stdout).expect("text")
+    run_with(&format!("{} -f -", program.display()), script)
 }
 
 /// Both tables, in this order whichever was made first.

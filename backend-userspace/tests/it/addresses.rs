@@ -7,7 +7,7 @@ use switchyard_userspace::IntakeKind;
 use test_netns::wait::until_ok;
 
 use crate::common::{
-    Node, answers, in_namespace, ip, servers, settings, start, switch_ipv6, web, web_slice,
+    Node, answers, in_namespace, run, servers, settings, start, switch_ipv6, web, web_slice,
 };
 
 /// Runs a test on a node that has a Service with an endpoint.
@@ -21,7 +21,7 @@ fn with_node(test: fn(Node)) {
 }
 
 fn owned() -> String {
-    ip("-brief addr show dev switchyard0")
+    run("ip -brief addr show dev switchyard0")
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn every_address_of_a_service_leads_to_the_endpoints() {
 #[test]
 fn what_others_change_is_repaired() {
     with_node(|mut node| {
-        ip("addr del 10.96.0.1/32 dev switchyard0");
-        ip("addr add 10.96.0.9/32 dev switchyard0");
+        run("ip addr del 10.96.0.1/32 dev switchyard0");
+        run("ip addr add 10.96.0.9/32 dev switchyard0");
         let report = node.full();
         assert_eq!(report.drift.objects, 2);
         assert!(owned().contains("10.96.0.1/32") && !owned().contains("10.96.0.9"));
@@ -105,13 +105,16 @@ fn a_refused_address_is_reported_though_sockets_can_be_opened_anywhere() {
 #[test]
 fn an_address_that_another_device_has_is_not_added() {
     with_node(|mut node| {
-        ip("addr add 203.0.113.5/32 dev lo");
+        run("ip addr add 203.0.113.5/32 dev lo");
         let outside = web().set("spec.externalIPs", serde_json::json!(["203.0.113.5"]));
         node.sync([outside.apply()]);
         assert_eq!(answers("203.0.113.5:80", 1), [Some(2)]);
         assert!(!owned().contains("203.0.113.5"));
         node.sync([web().apply()]);
-        assert!(ip("addr show dev lo").contains("203.0.113.5"), "another program's address stays");
+        assert!(
+            run("ip addr show dev lo").contains("203.0.113.5"),
+            "another program's address stays"
+        );
     });
 }
 

@@ -3,15 +3,15 @@
 use switchyard_core::proxier::{Backend, Mode};
 use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
 
-use crate::common::{answers, in_namespace, ip, run, servers, settings, start, web, web_slice};
+use crate::common::{answers, in_namespace, run, servers, settings, start, web, web_slice};
 
 /// The rules and links of the namespace, but for those that were there before.
 fn left() -> String {
-    let rules = run("nft", "list ruleset");
+    let rules = run("nft list ruleset");
     // iptables-nft leaves its own tables and chains, empty.
     let of_ours = |line: &&str| line.contains("switchyard") || line.contains("SWYD");
     let rules: Vec<&str> = rules.lines().filter(of_ours).collect();
-    let links = ip("-brief link");
+    let links = run("ip -brief link");
     let links: Vec<&str> = links.lines().filter(of_ours).collect();
     [rules, links].concat().join("\n")
 }
@@ -62,10 +62,10 @@ fn the_rules_of_kube_proxys_own_userspace_mode_are_removed() {
     for program in ["iptables-nft", "iptables-legacy"] {
         in_namespace(move || {
             for (table, rules) in [("nat", NAT), ("filter", FILTER)] {
-                rules.iter().for_each(|rule| drop(run(program, &format!("-w -t {table} {rule}"))));
+                rules.iter().for_each(|rule| drop(run(&format!("{program} -w -t {table} {rule}"))));
             }
             UserspaceBackend::default().clean_up(None).unwrap();
-            let left = |table| run(program, &format!("-w -t {table} -S"));
+            let left = |table| run(&format!("{program} -w -t {table} -S"));
             assert!(!left("nat").contains("KUBE") && !left("filter").contains("KUBE"), "{program}");
             assert!(left("nat").contains("-A PREROUTING -j ACCEPT"), "{program}");
         });

@@ -4,7 +4,6 @@ use std::{
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::Command,
     thread,
     time::Duration,
 };
@@ -17,7 +16,7 @@ use switchyard_core::{
     testing::{Builder, NODE, Stepped, endpoint, service, slice},
 };
 use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
-pub use test_netns::in_namespace;
+pub use test_netns::{in_namespace, run};
 
 /// A node with a backend.
 pub type Node = Stepped<Box<dyn Proxier>>;
@@ -33,10 +32,10 @@ pub fn settings(intake: IntakeKind) -> UserspaceConfig {
 
 /// A node in the namespace of this thread, whose endpoints are servers in it.
 pub fn start(settings: UserspaceConfig) -> Node {
-    ip("link set lo up");
-    ip("addr add 192.0.2.1/24 dev lo");
+    run("ip link set lo up");
+    run("ip addr add 192.0.2.1/24 dev lo");
     // The rules see a packet once it has a route.
-    ip("route add 10.96.0.0/16 dev lo");
+    run("ip route add 10.96.0.0/16 dev lo");
     let mut config = NodeConfig::new(NODE);
     config.loopback_endpoints = true;
     config.node_port_addresses =
@@ -49,19 +48,6 @@ pub fn start(settings: UserspaceConfig) -> Node {
 /// The backend, open.
 pub fn open(settings: UserspaceConfig) -> Box<dyn Proxier> {
     UserspaceBackend::new(settings).probe().expect("an intake").open().expect("the backend opens")
-}
-
-/// Runs `ip`.
-pub fn ip(line: &str) -> String {
-    run("ip", line)
-}
-
-/// Runs a program, which has to succeed, and returns its output.
-pub fn run(program: &str, line: &str) -> String {
-    let output = Command::new(program).args(line.split(' ')).output().expect("the program runs");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {line}: {error}");
-    String::from_utf8(output.stdout).expect("text")
 }
 
 /// Switches IPv6 off or on, on a device or on those to come (`default`).

@@ -7,7 +7,7 @@ use switchyard_core::{
 use switchyard_userspace::IntakeKind;
 
 use crate::common::{
-    answers, in_namespace, ip, run, servers, settings, start, switch_ipv6, web, web_slice,
+    answers, in_namespace, run, servers, settings, start, switch_ipv6, web, web_slice,
 };
 
 /// Runs a test with the rules of each backend.
@@ -69,10 +69,10 @@ fn what_others_remove_is_repaired() {
         let mut node = start(settings(kind));
         servers(&[2]);
         node.sync([web().apply(), web_slice(&[2])]);
-        ip("link del switchyard0");
+        run("ip link del switchyard0");
         match kind {
-            IntakeKind::Nftables => run("nft", "delete table ip switchyard-userspace"),
-            _ => run("iptables", "-w -t nat -F"),
+            IntakeKind::Nftables => run("nft delete table ip switchyard-userspace"),
+            _ => run("iptables -w -t nat -F"),
         };
         assert_eq!(answers(EVERYWHERE[0], 1), [None]);
         let report = node.full();
@@ -88,7 +88,7 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
         servers(&[2]);
         node.sync([web().apply(), web_slice(&[2])]);
         // Another program takes the address of the sockets.
-        ip("addr del 192.0.0.83/32 dev switchyard0");
+        run("ip addr del 192.0.0.83/32 dev switchyard0");
         let other = service("other", "10.96.0.2").port("", "TCP", 80).apply();
         let endpoints = slice("other", "1").port("", "TCP", 8080);
         let report = node.sync([other, endpoints.endpoint(endpoint("127.0.0.2", NODE)).apply()]);
@@ -99,7 +99,7 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
             IntakeKind::Nftables => ("nft", "list ruleset", "goto reject-chain"),
             _ => ("iptables", "-w -S", "REJECT"),
         };
-        let rules = run(program, arguments);
+        let rules = run(&format!("{program} {arguments}"));
         let is_refused = |line: &str| line.contains("10.96.0.2") && line.contains(rule);
         assert!(rules.lines().any(is_refused), "{kind}: {rules}");
         assert_eq!(node.full().degraded, []);
@@ -126,8 +126,8 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
         assert_eq!(report.degraded, [], "{kind}");
         assert!(node.tracker.transition().programs(IpFamily::V6), "{kind}");
         let rules = match kind {
-            IntakeKind::Nftables => run("nft", "list table ip6 switchyard-userspace"),
-            _ => run("ip6tables", "-w -t nat -S"),
+            IntakeKind::Nftables => run("nft list table ip6 switchyard-userspace"),
+            _ => run("ip6tables -w -t nat -S"),
         };
         assert!(rules.contains("fd00::4") && rules.contains("fd73:7769:7463::1"), "{rules}");
     });

@@ -2,19 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
-use std::process::Command;
-
 use switchyard_interfaces::bridges_of_veths;
-use test_netns::in_namespace;
-
-fn try_ip(arguments: &str) -> bool {
-    Command::new("ip").args(arguments.split(' ')).output().unwrap().status.success()
-}
-
-#[track_caller]
-fn ip(arguments: &str) {
-    assert!(try_ip(arguments), "ip {arguments}");
-}
+use test_netns::{in_namespace, run, try_run};
 
 #[test]
 fn bridges_of_veths_are_found() {
@@ -23,19 +12,19 @@ fn bridges_of_veths_are_found() {
         bridges.map(|bridge| (bridge.name, bridge.calls_iptables)).collect()
     };
     in_namespace(|| {
-        ip("link add uplink type bridge");
-        ip("link add cni0 type bridge");
-        ip("link add pod type veth peer name inside");
+        run("ip link add uplink type bridge");
+        run("ip link add cni0 type bridge");
+        run("ip link add pod type veth peer name inside");
         assert_eq!(names(), [], "no bridge has a port");
         // The port of a bridge may be no container's. Kernels differ in the types that they have.
-        let is_made = |kind: &&str| try_ip(&format!("link add port type {kind}"));
+        let is_made = |kind: &&str| try_run(&format!("ip link add port type {kind}")).is_ok();
         if ["dummy", "ifb"].iter().any(is_made) {
-            ip("link set port master uplink");
+            run("ip link set port master uplink");
             assert_eq!(names(), []);
         }
-        ip("link set pod master cni0");
+        run("ip link set pod master cni0");
         assert_eq!(names(), [("cni0".to_owned(), false)]);
-        ip("link set cni0 type bridge nf_call_iptables 1");
+        run("ip link set cni0 type bridge nf_call_iptables 1");
         assert_eq!(names(), [("cni0".to_owned(), true)]);
     });
 }

@@ -7,32 +7,18 @@ use std::{
     collections::BTreeSet,
     error::Error,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
-    process::Command,
 };
 
 use switchyard_interfaces::{DeviceError, DummyDevice};
-use test_netns::{in_namespace, skipped, wait};
+use test_netns::{in_namespace, run, skipped, try_run, wait};
 
 const NAME: &str = "kube-ipvs0";
 
-fn try_ip(line: &str) -> Result<String, String> {
-    let output = Command::new("ip").args(line.split(' ')).output().unwrap();
-    if output.status.success() {
-        Ok(String::from_utf8(output.stdout).unwrap())
-    } else {
-        Err(String::from_utf8(output.stderr).unwrap())
-    }
-}
-
-fn ip(line: &str) -> String {
-    try_ip(line).unwrap_or_else(|error| panic!("ip {line}: {error}"))
-}
-
 /// Whether the kernel has dummy devices.
 fn has_dummies() -> bool {
-    let has = try_ip("link add probe type dummy").is_ok();
+    let has = try_run("ip link add probe type dummy").is_ok();
     if has {
-        ip("link del probe");
+        run("ip link del probe");
     }
     has
 }
@@ -44,7 +30,7 @@ fn with_device(test: impl FnOnce(DummyDevice) + Send) {
         if has_dummies() {
             assert!(device.ensure().unwrap());
         } else {
-            ip("link add kube-ipvs0 type bridge");
+            run("ip link add kube-ipvs0 type bridge");
         }
         test(device);
     });
@@ -75,11 +61,11 @@ fn a_dummy_device_is_made_once_and_stays_down() {
         for made in [true, false, false] {
             assert_eq!(device.ensure().unwrap(), made);
         }
-        let shown = ip("-details link show kube-ipvs0");
+        let shown = run("ip -details link show kube-ipvs0");
         assert!(shown.contains("dummy") && shown.contains("state DOWN"), "{shown}");
         // One that another program made.
         assert!(device.delete().unwrap());
-        ip("link add kube-ipvs0 type dummy");
+        run("ip link add kube-ipvs0 type dummy");
         assert!(!device.ensure().unwrap());
         assert!(device.exists().unwrap());
         assert!(device.delete().unwrap());
@@ -92,14 +78,14 @@ fn a_bridge_does_where_there_are_no_dummy_devices() {
     in_namespace(|| {
         let mut device = DummyDevice::open(NAME).unwrap().or_bridge();
         assert!(device.ensure().unwrap() && !device.ensure().unwrap());
-        let shown = ip("-details link show kube-ipvs0");
+        let shown = run("ip -details link show kube-ipvs0");
         let kind = if has_dummies() { "dummy" } else { "bridge" };
         assert!(shown.contains(kind) && shown.contains("state DOWN"), "{shown}");
         assert!(device.delete().unwrap());
-        ip("link add kube-ipvs0 type bridge");
+        run("ip link add kube-ipvs0 type bridge");
         assert!(!device.ensure().unwrap(), "what is there will do");
-        ip("link del kube-ipvs0");
-        ip("link add kube-ipvs0 type veth peer name other");
+        run("ip link del kube-ipvs0");
+        run("ip link add kube-ipvs0 type veth peer name other");
         let error = device.ensure().unwrap_err().to_string();
         assert!(
             error.ends_with("type veth, where one of the type dummy or bridge is needed"),
@@ -112,7 +98,7 @@ fn a_bridge_does_where_there_are_no_dummy_devices() {
 fn a_device_of_another_type_is_refused_but_can_be_deleted() {
     in_namespace(|| {
         let mut device = DummyDevice::open(NAME).unwrap();
-        ip("link add kube-ipvs0 type bridge");
+        run("ip link add kube-ipvs0 type bridge");
         let error = device.ensure().unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -130,7 +116,7 @@ fn a_device_of_another_type_is_refused_but_can_be_deleted() {
 #[test]
 fn addresses_of_a_device_that_is_down_are_the_nodes() {
     with_device(|mut device| {
-        ip("link set lo up");
+        run("ip link set lo up");
         let both = ["192.0.2.1", "2001:db8::1"];
         for address in addresses(&both) {
             UdpSocket::bind((address, 0)).unwrap_err();
@@ -140,13 +126,13 @@ fn addresses_of_a_device_that_is_down_are_the_nodes() {
             UdpSocket::bind((address, 0)).unwrap();
             // The kernel makes the route of an address of IPv6 a moment later.
             let local = format!("local {address} ");
-            let route = || try_ip(&format!("route get {address}"));
+            let route = || try_run(&format!("ip route get {address}"));
             wait::until(&local, || route().is_ok_and(|route| route.starts_with(&local)));
         }
-        let shown = ip("-brief address show kube-ipvs0");
+        let shown = run("ip -brief address show kube-ipvs0");
         assert!(shown.contains("DOWN"), "{shown}");
         assert!(shown.contains("192.0.2.1/32 2001:db8::1/128"), "{shown}");
-        assert!(!ip("address show kube-ipvs0").contains("tentative"));
+        assert!(!run("ip address show kube-ipvs0").contains("tentative"));
         device.change(&[], &addresses(&both)).unwrap();
         for address in addresses(&both) {
             UdpSocket::bind((address, 0)).unwrap_err();
@@ -157,18 +143,18 @@ fn addresses_of_a_device_that_is_down_are_the_nodes() {
 #[test]
 fn addresses_are_listed_by_device() {
     with_device(|mut device| {
-        ip("link set lo up");
-        ip("link add name veth0 type veth peer name veth1");
-        ip("link set veth0 up");
-        ip("link set veth1 up");
-        ip("address add 198.51.100.1/24 dev veth0");
-        ip("address add 2001:db8:1::1/64 dev veth0");
+        run("ip link set lo up");
+        run("ip link add name veth0 type veth peer name veth1");
+        run("ip link set veth0 up");
+        run("ip link set veth1 up");
+        run("ip address add 198.51.100.1/24 dev veth0");
+        run("ip address add 2001:db8:1::1/64 dev veth0");
         // The other end's address is not ours.
-        ip("address add 198.51.100.3 peer 198.51.100.4 dev veth1");
+        run("ip address add 198.51.100.3 peer 198.51.100.4 dev veth1");
         device.change(&addresses(&["192.0.2.1", "2001:db8::1"]), &[]).unwrap();
         // What others add, and what the kernel adds as the device is up.
-        ip("address add 192.0.2.9/24 dev kube-ipvs0");
-        ip("address add fe80::7/64 dev kube-ipvs0");
+        run("ip address add 192.0.2.9/24 dev kube-ipvs0");
+        run("ip address add fe80::7/64 dev kube-ipvs0");
         let ours = set(&["192.0.2.1", "192.0.2.9", "2001:db8::1"]);
         assert_eq!(device.addresses().unwrap(), ours);
         let others = device.others().unwrap();
@@ -199,7 +185,7 @@ fn what_is_there_or_gone_already_is_no_error() {
             assert_eq!(device.addresses().unwrap(), more.iter().copied().collect());
         }
         // Also with the network of another program.
-        ip("address add 203.0.113.1/24 dev kube-ipvs0");
+        run("ip address add 203.0.113.1/24 dev kube-ipvs0");
         device.change(&[], &addresses(&["203.0.113.1"])).unwrap();
         assert_eq!(device.addresses().unwrap(), more.into_iter().collect());
     });

@@ -2,24 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    process::Command,
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use switchyard_ipset::{Entry, IpSets, SetBatch, SetRefusal, SetSpec, SetType};
-use test_netns::in_namespace;
+use test_netns::{in_namespace, run};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
-
-fn run(line: &str) -> String {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn create(sets: &mut IpSets, name: &str, kind: SetType, is_v6: bool, max_elements: u32) {
     sets.create(&SetSpec { name: name.to_owned(), kind, is_v6, max_elements }).unwrap();

@@ -3,20 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
 use std::{
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use switchyard_ipset::{DestroyError, IpSets, LONGEST_NAME, SetSpec, SetType};
-use test_netns::in_namespace;
-
-fn run(line: &str) -> String {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+use test_netns::{in_namespace, run};
 
 fn spec(name: &str, kind: SetType, is_v6: bool) -> SetSpec {
     SetSpec { name: name.to_owned(), kind, is_v6, max_elements: 65_536 }

@@ -4,7 +4,7 @@
 //!
 //! Tests that put several hosts together use `packet_rig::NetNs`.
 //!
-//! [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look at what another program does.
+//! [`run`] runs a program. [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look at what another program does.
 //! [`skipped`] records a test that this machine cannot run.
 
 #![allow(
@@ -14,6 +14,7 @@
 )]
 
 mod nft;
+mod run;
 mod skipped;
 pub mod wait;
 
@@ -21,6 +22,7 @@ use std::{io, panic, thread};
 
 pub use self::{
     nft::nft_trixie,
+    run::{run, run_with, try_run},
     skipped::{skipped, skipped_test},
 };
 

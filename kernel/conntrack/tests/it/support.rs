@@ -1,7 +1,6 @@
 //! Namespaces, a small cluster, and a reconciler that follows it.
 
 use std::{
-    process::Command,
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
@@ -14,6 +13,7 @@ use switchyard_core::{
     testing::{Builder, NODE},
     track::Tracker,
 };
+use test_netns::run;
 
 /// Long enough for a machine with other things to do.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,18 +22,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// loopback interface also has the addresses 192.0.2.1 and 2001:db8::1.
 pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     let body = || {
-        ip("link set lo up");
-        ip("addr add 192.0.2.1/32 dev lo");
-        ip("addr add 2001:db8::1/128 dev lo");
+        run("ip link set lo up");
+        run("ip addr add 192.0.2.1/32 dev lo");
+        run("ip addr add 2001:db8::1/128 dev lo");
         test()
     };
     test_netns::in_namespace(body)
-}
-
-/// Runs the program `ip`, in the namespace of this thread.
-pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {output:?}");
 }
 
 /// A cluster as one node sees it, and a reconciler that is told of every change.

@@ -1,0 +1,59 @@
+//! Programs that are run in the namespace of a thread, by lines of words that are separated by single spaces.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+};
+
+/// Output of a program, which has to succeed.
+///
+/// # Panics
+///
+/// If the program fails or cannot be run; the message has what it wrote about the failure.
+#[track_caller]
+pub fn run(line: &str) -> String {
+    run_with(line, "")
+}
+
+/// Output of a program that reads `input`, and has to succeed.
+///
+/// # Panics
+///
+/// As [`run`].
+#[track_caller]
+pub fn run_with(line: &str, input: &str) -> String {
+    let mut words = line.split(' ');
+    let program = words.next().unwrap_or_default();
+    let command = Command::new(program)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = command.unwrap_or_else(|error| panic!("{line}: {error}"));
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let output = thread::scope(|scope| {
+        // A program may end before it has read everything.
+        scope.spawn(move || stdin.write_all(input.as_bytes()));
+        child.wait_with_output().expect("it ends")
+    });
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {error}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Output of a program; its standard error, if the program fails.
+///
+/// # Panics
+///
+/// If the program cannot be run.
+pub fn try_run(line: &str) -> Result<String, String> {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap_or_default()).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
+    match output.status.success() {
+        true => Ok(String::from_utf8(output.stdout).expect("text")),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
