@@ -14,15 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use switchyard_core::model::Backoff;
+
 /// Failures in a row that are tolerated.
 const TOLERATED: u32 = 1;
 
 /// Failures are in a row only if no more than this lies between two.
 const IN_A_ROW: Duration = Duration::from_secs(60);
 
-/// How long an endpoint is left out at first, and at most.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(60);
+/// How long an endpoint is left out.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
 /// How long after the begin of a trial no news are good news.
 const TRIAL: Duration = Duration::from_secs(5);
@@ -102,9 +104,8 @@ impl Member {
             State::Trial { .. } => true,
         };
         if again {
-            let back_off = FIRST_BACK_OFF.saturating_mul(1 << health.times.min(10));
-            health.times += 1;
-            health.state = State::Down { until: now + back_off.min(LONGEST_BACK_OFF) };
+            health.state = State::Down { until: now + BACKOFF.delay(health.times) };
+            health.times = health.times.saturating_add(1);
         }
         !matches!(health.state, State::Up)
     }

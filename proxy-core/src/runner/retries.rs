@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::timing::after;
+use crate::model::Backoff;
 
-/// The delay after the first of several failures; the delay doubles with each.
+/// The delay after the first of several failures.
 const FIRST: Duration = Duration::from_millis(200);
-/// The delay of a retry after something to program has changed, which may be the remedy; this delay
-/// doubles with each such retry that fails.
-const HASTENED: Duration = Duration::from_secs(1);
+/// The delays of retries after something to program has changed, which may be the remedy.
+const HASTENED: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::MAX };
 
 /// Failures in a row, and the next retry.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Retries {
 
     /// Notes that a sync failed, and plans the next one.
     pub(super) fn failed(&mut self, now: Instant, longest: Duration) {
-        self.due = Some(after(now, doubled(FIRST, self.failures).min(longest)));
+        self.due = Some(after(now, Backoff { first: FIRST, longest }.delay(self.failures)));
         self.failures = self.failures.saturating_add(1);
         self.hastened = if self.is_hastened { self.hastened.saturating_add(1) } else { 0 };
         self.is_hastened = false;
@@ -45,7 +45,7 @@ impl Retries {
 
     /// Brings a retry forward: something has changed that may be the remedy.
     pub(super) fn hasten(&mut self, now: Instant) {
-        let hastened = after(now, doubled(HASTENED, self.hastened));
+        let hastened = after(now, HASTENED.delay(self.hastened));
         if let Some(due) = self.due.as_mut().filter(|due| hastened < **due) {
             *due = hastened;
             self.is_hastened = true;
@@ -58,8 +58,4 @@ impl Retries {
             *due = (*due).min(after(now, longest));
         }
     }
-}
-
-fn doubled(delay: Duration, times: u32) -> Duration {
-    delay.saturating_mul(2u32.saturating_pow(times))
 }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{Problem, Tracker, known_problems::KnownProblems, service_key};
 use crate::{
-    model::{IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    model::{Backoff, IpFamily, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::{Kind, ObjectKey},
     parsed::problem::Problems,
     proxier::{DegradedPort, ProxierError},
@@ -81,15 +81,11 @@ struct RefusedFamily {
 impl RefusedFamily {
     fn again(known: Option<Self>, reason: &str, now: Instant) -> Self {
         let failures = known.as_ref().map_or(0, |known| known.failures.saturating_add(1));
-        let unhastened = now + delay(failures).min(LONGEST);
+        let unhastened = now + Backoff { first: FIRST, longest: LONGEST }.delay(failures);
         let hastened_from = known.as_ref().map_or(now, |known| known.unhastened);
         let reported = reported(known.map(|known| known.reported), reason);
         Self { reported, failures, due: Some(unhastened), unhastened, hastened_from }
     }
-}
-
-fn delay(failures: u32) -> Duration {
-    FIRST.saturating_mul(2u32.saturating_pow(failures))
 }
 
 /// The text to report a reason with: the known one, if the two differ in numbers alone. Numbers of lines and
@@ -301,7 +297,7 @@ impl Tracker {
                 let reported = reported(known.map(|known| known.reported), reason);
                 let reason = reason.to_owned();
                 let port = RefusedPort { reason, reported, failures, waits: None };
-                (port, now + delay(failures).min(longest))
+                (port, now + Backoff { first: FIRST, longest }.delay(failures))
             }
         };
         self.withheld.waiting.get_mut(id.family).insert((due, id.clone()));
