@@ -11,10 +11,6 @@ pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 pub const LOCALHOST_NODE_PORTS: &str = "KubeProxyNFTablesLocalhostNodePorts";
 /// The gate that, if false, forbids ipvs mode.
 pub const IPVS: &str = "KubeProxyIPVS";
-/// The gate that enables `/flagz`.
-pub const FLAGZ: &str = "ComponentFlagz";
-/// The gate that enables `/statusz`.
-pub const STATUSZ: &str = "ComponentStatusz";
 /// The gate that allows `logging.options`.
 pub const LOGGING_ALPHA: &str = "LoggingAlphaOptions";
 /// The gate that allows JSON logs.
@@ -57,8 +53,8 @@ const KNOWN: &[(&str, Stage)] = &[
     // From kube-proxy v1.37 on, where ipvs mode is deprecated: v1.40 switches the gate off, and v1.43
     // removes the mode (KEP-5495). Here, the mode stays.
     (IPVS, Stage::Stable),
-    (FLAGZ, Stage::Beta),
-    (STATUSZ, Stage::Beta),
+    ("ComponentFlagz", Stage::Beta),
+    ("ComponentStatusz", Stage::Beta),
     ("NativeHistograms", Stage::Alpha),
     ("ContextualLogging", Stage::Beta),
     (LOGGING_ALPHA, Stage::Alpha),

@@ -408,8 +408,8 @@ fn the_rest_of_the_program_changes_too() {
     let is_gone = |server| running.namespace.get(server, "/healthz").is_none();
     until("the servers are gone", || is_gone(METRICS) && is_gone(HEALTH));
     assert_ne!(running.namespace.get("127.0.0.1:1249", "/debug/flags/v").unwrap().0, 404);
-    let (_, flags) = running.namespace.get("127.0.0.1:1249", "/flagz").unwrap();
-    assert!(flags.contains("\niptables-sync-period=7s\n"), "{flags}");
+    let (_, config) = running.namespace.get("127.0.0.1:1249", "/configz").unwrap();
+    assert!(config.contains("\"syncPeriod\":\"7s\""), "{config}");
 
     let log = running.log();
     let told = "\"Connection tracking keeps its limits and timeouts\" err=\"cannot change";

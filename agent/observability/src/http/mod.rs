@@ -2,11 +2,9 @@
 
 pub mod configz;
 mod debug;
-mod exposition;
 pub mod healthz;
 pub mod metrics;
 pub mod rebind;
-pub mod zpages;
 
 use switchyard_health::http::{
     Answer, Handler, JSON, PLAIN_TEXT, answer, connections, listen, not_found, ok, serve,

@@ -4,7 +4,6 @@
 //! so are labelled metrics without a value. `docs/metrics.md` lists all metrics.
 
 mod component;
-mod exposition;
 mod maker;
 mod ours;
 mod process;
@@ -23,8 +22,9 @@ use std::{
 };
 
 use jiff::Timestamp;
-use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 use switchyard_core::{
+    error::ErrorChain,
     model::IpFamily,
     objects::Kind,
     proxier::{Mode, ProxierError},
@@ -33,7 +33,6 @@ use switchyard_core::{
     transition::Transition,
 };
 
-pub use self::{exposition::Exposition, reloads::Reload, requests::RequestMetrics};
 use self::{
     maker::Maker,
     ours::OurMetrics,
@@ -42,6 +41,7 @@ use self::{
     sli::SliMetrics,
     upstream::{ChangeMetrics, ConntrackMetrics, IptablesMetrics, NftablesMetrics, SyncMetrics},
 };
+pub use self::{reloads::Reload, requests::RequestMetrics};
 
 /// All metrics of the process.
 pub struct Metrics {
@@ -121,11 +121,11 @@ impl Metrics {
         })
     }
 
-    /// Returns all metrics of this moment, in this format.
-    pub fn exposition(&self, form: Exposition) -> Vec<u8> {
+    /// Returns all metrics of this moment in Prometheus' text format, version 0.0.4.
+    pub fn text(&self) -> String {
         let _one_at_a_time = self.scraping.lock();
         self.process.refresh();
-        form.encode(&self.registry)
+        text(&self.registry)
     }
 
     /// Counts a health check of the metrics server.
@@ -133,9 +133,9 @@ impl Metrics {
         self.sli.pinged();
     }
 
-    /// Returns the metrics of health checks, in this format.
-    pub fn slis(&self, form: Exposition) -> Vec<u8> {
-        self.sli.exposition(form)
+    /// Returns the metrics of health checks in the same format.
+    pub fn slis(&self) -> String {
+        self.sli.text()
     }
 
     /// Resets the metrics of health checks.
@@ -367,6 +367,15 @@ impl Metrics {
     }
 }
 
+/// Returns the metrics of the registry as text.
+fn text(registry: &Registry) -> String {
+    let mut text = String::new();
+    if let Err(error) = TextEncoder::new().encode_utf8(&registry.gather(), &mut text) {
+        tracing::error!(err = %ErrorChain(&error), "Failed to print the metrics");
+    }
+    text
+}
+
 fn clamped(count: usize) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
@@ -379,10 +388,6 @@ impl Metrics {
     /// Returns metrics of the nftables mode for both families.
     pub(crate) fn for_tests() -> Self {
         Self::new(Mode::NFTABLES, &IpFamily::ALL, &BTreeMap::new(), KUBERNETES).unwrap()
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.exposition(Exposition::Text)).unwrap()
     }
 }
 

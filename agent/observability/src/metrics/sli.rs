@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
-use super::{Exposition, maker::Maker};
+use super::maker::Maker;
 
 /// The only check.
 const PING: &str = "ping";
@@ -40,8 +40,8 @@ impl SliMetrics {
         self.total.with_label_values(&[PING, "success", HEALTHZ]).inc();
     }
 
-    pub(super) fn exposition(&self, form: Exposition) -> Vec<u8> {
-        form.encode(&self.registry)
+    pub(super) fn text(&self) -> String {
+        super::text(&self.registry)
     }
 
     pub(super) fn reset(&self) {

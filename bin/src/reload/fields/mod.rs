@@ -139,9 +139,7 @@ pub const FIELDS: &[Field] = &[
     always("logging.options", Effect::Restart),
     always("featureGates.AllowServiceExternalIPs", Effect::Live),
     live("featureGates.KubeProxyNFTablesLocalhostNodePorts", Scope::RunsNftables),
-    always("featureGates.ComponentFlagz", Effect::Live),
-    always("featureGates.ComponentStatusz", Effect::Live),
-    // The three gates above are beta here.
+    // The gate above is beta here.
     always("featureGates.AllBeta", Effect::Live),
     always("featureGates", Effect::Nothing),
     always("winkernel", Effect::Nothing),

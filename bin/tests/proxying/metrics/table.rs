@@ -441,8 +441,8 @@ pub(super) fn all() -> impl Iterator<Item = &'static Row> {
 const HEAD: &str = "\
 # Metrics
 
-The metrics are at `http://127.0.0.1:10249/metrics` (`metricsBindAddress`), in Prometheus' text format,
-or in its protobuf format for clients that prefer it. Names, types, labels and buckets are
+The metrics are at `http://127.0.0.1:10249/metrics` (`metricsBindAddress`), in Prometheus' text format.
+Names, types, labels and buckets are
 kube-proxy's, so that its dashboards and alerts work. A series with labels appears with its first value.
 
 This page is generated from a table, which a test compares with the metrics that the program exports,
