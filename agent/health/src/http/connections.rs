@@ -13,7 +13,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{HashMap, VecDeque},
     convert::Infallible,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
@@ -33,7 +33,7 @@ const MOST_CONNECTIONS: usize = 4096;
 /// The smallest limit of connections and of servers, however few descriptors there are.
 const LEAST: usize = 16;
 /// The largest number of connections from one address to one port.
-const MOST_OF_GROUP: usize = 128;
+const MOST_OF_CLIENT: usize = 128;
 
 /// The most connections and servers that may be open at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Connections {
         // The kubelet's probes come from the address that they go to.
         let is_own = source.is_loopback() || source == destination;
         let pool = if is_own { &self.own } else { &self.foreign };
-        pool.admit(Group { source: network(source), port: local.port() }).await
+        pool.admit((network(source), local.port())).await
     }
 }
 
@@ -114,9 +114,8 @@ pub(super) type Evicted = oneshot::Receiver<Infallible>;
 #[derive(Debug)]
 pub(super) struct Slot {
     pool: Arc<Pool>,
-    group: Group,
-    /// The time of the last request, by the count of [`Table::now`].
-    used: AtomicU64,
+    client: Client,
+    number: u64,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -124,151 +123,96 @@ impl Slot {
     /// Records a request. Returns whether the connection can stay open after the answer; there should
     /// be some free slots, so that no connection is closed in the middle of a request.
     pub(super) fn touch(&self) -> bool {
-        let mut table = self.pool.lock();
-        let used = self.used.load(Ordering::Relaxed);
-        self.used.store(table.touch(self.group, used), Ordering::Relaxed);
+        if let Some(open) = self.pool.lock().get_mut(&self.client)
+            && let Some(index) = open.iter().position(|(number, _)| *number == self.number)
+            && let Some(connection) = open.remove(index)
+        {
+            open.push_back(connection);
+        }
         self.pool.slots.available_permits() >= self.pool.size / 8
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pool.lock().remove(self.group, self.used.load(Ordering::Relaxed));
+        self.pool.close(self.client, |open| open.retain(|(number, _)| *number != self.number));
     }
 }
+
+/// The address of a client, and the port that it is connected to.
+type Client = (IpAddr, u16);
+/// The connections of a client by the time of their last request. Dropping the sender of a connection
+/// makes it end.
+type Open = VecDeque<(u64, oneshot::Sender<Infallible>)>;
 
 /// A number of slots.
 #[derive(Debug)]
 struct Pool {
     size: usize,
-    most_of_group: usize,
+    most_of_client: usize,
     slots: Arc<Semaphore>,
-    table: Mutex<Table>,
+    /// The open connections, without connections that are being closed. No client has none.
+    open: Mutex<HashMap<Client, Open>>,
+    next: AtomicU64,
 }
 
 impl Pool {
     fn new(size: usize) -> Arc<Self> {
         Arc::new(Self {
             size,
-            most_of_group: (size / 4).clamp(1, MOST_OF_GROUP),
+            most_of_client: (size / 4).clamp(1, MOST_OF_CLIENT),
             slots: Arc::new(Semaphore::new(size)),
-            table: Mutex::default(),
+            open: Mutex::default(),
+            next: AtomicU64::default(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        // No method of the table can panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Client, Open>> {
+        // Each change is complete when the lock is released.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count(&self) -> usize {
         self.size - self.slots.available_permits()
     }
 
-    async fn admit(self: &Arc<Self>, group: Group) -> (Slot, Evicted) {
-        {
-            let mut table = self.lock();
-            if table.count(group) >= self.most_of_group {
-                table.evict_of(group);
-            }
+    async fn admit(self: &Arc<Self>, client: Client) -> (Slot, Evicted) {
+        if self.lock().get(&client).is_some_and(|open| open.len() >= self.most_of_client) {
+            self.close(client, |open| drop(open.pop_front()));
         }
         let permit = match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(permit) => Some(permit),
             Err(_) => {
-                self.lock().evict();
+                // Of equal clients, the one that was connected first.
+                let rank =
+                    |open: &Open| (open.len(), Reverse(open.front().map(|(number, _)| *number)));
+                let largest = self
+                    .lock()
+                    .iter()
+                    .max_by_key(|(_, open)| rank(open))
+                    .map(|(client, _)| *client);
+                if let Some(largest) = largest {
+                    self.close(largest, |open| drop(open.pop_front()));
+                }
                 // The slot is free as soon as the connection is closed. The semaphore is never closed.
                 Arc::clone(&self.slots).acquire_owned().await.ok()
             }
         };
         let (sender, evicted) = oneshot::channel();
-        let used = self.lock().insert(group, sender);
-        let slot = Slot { pool: Arc::clone(self), group, used: used.into(), _permit: permit };
-        (slot, evicted)
-    }
-}
-
-/// The connections from a client to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Group {
-    source: IpAddr,
-    port: u16,
-}
-
-/// The open connections of a pool, without connections that are being closed. Dropping the sender of
-/// a connection makes it end.
-#[derive(Debug, Default)]
-struct Table {
-    /// The number of connections and requests so far, which serves as the time.
-    now: u64,
-    /// The connections of each group, by the time of the last request. No group is empty.
-    groups: HashMap<Group, BTreeMap<u64, oneshot::Sender<Infallible>>>,
-    /// The size of each group, and the time of the connection that has been idle for longest. The
-    /// last entry is the largest group.
-    order: BTreeSet<(usize, Reverse<u64>, Group)>,
-}
-
-impl Table {
-    fn count(&self, group: Group) -> usize {
-        self.groups.get(&group).map_or(0, BTreeMap::len)
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.lock().entry(client).or_default().push_back((number, sender));
+        (Slot { pool: Arc::clone(self), client, number, _permit: permit }, evicted)
     }
 
-    /// Adds a connection, and returns its time.
-    fn insert(&mut self, group: Group, connection: oneshot::Sender<Infallible>) -> u64 {
-        self.now += 1;
-        let now = self.now;
-        self.change(group, |members| members.insert(now, connection));
-        now
-    }
-
-    /// Moves a connection to the current time, and returns this time.
-    fn touch(&mut self, group: Group, used: u64) -> u64 {
-        match self.remove(group, used) {
-            Some(connection) => self.insert(group, connection),
-            // The connection is being closed.
-            None => used,
-        }
-    }
-
-    fn remove(&mut self, group: Group, used: u64) -> Option<oneshot::Sender<Infallible>> {
-        self.change(group, |members| members.remove(&used))
-    }
-
-    /// Closes the connection of this group that has been idle for longest.
-    fn evict_of(&mut self, group: Group) {
-        self.change(group, BTreeMap::pop_first);
-    }
-
-    /// Closes the connection of the largest group that has been idle for longest.
-    fn evict(&mut self) {
-        if let Some((_, _, group)) = self.order.last() {
-            self.evict_of(*group);
-        }
-    }
-
-    /// Changes a group, and keeps the order of the groups.
-    fn change<R>(
-        &mut self,
-        group: Group,
-        change: impl FnOnce(&mut BTreeMap<u64, oneshot::Sender<Infallible>>) -> R,
-    ) -> R {
-        type Members = BTreeMap<u64, oneshot::Sender<Infallible>>;
-        let rank = |members: &Members| {
-            members.keys().next().map(|oldest| (members.len(), Reverse(*oldest), group))
-        };
-        let members = self.groups.entry(group).or_default();
-        if let Some(rank) = rank(members) {
-            self.order.remove(&rank);
-        }
-        let result = change(members);
-        match rank(members) {
-            Some(rank) => {
-                self.order.insert(rank);
-            }
-            None => {
-                self.groups.remove(&group);
+    /// Closes some of a client's connections.
+    fn close(&self, client: Client, close: impl FnOnce(&mut Open)) {
+        let mut clients = self.lock();
+        if let Some(open) = clients.get_mut(&client) {
+            close(open);
+            if open.is_empty() {
+                clients.remove(&client);
             }
         }
-        result
     }
 }
 
@@ -393,8 +337,7 @@ mod tests {
         assert!(own.iter_mut().all(|own| !own.is_evicted() && own.0.touch()));
         drop((own, all));
         assert_eq!(connections.count(), 0);
-        assert!(connections.foreign.lock().groups.is_empty());
-        assert!(connections.foreign.lock().order.is_empty());
+        assert!(connections.foreign.lock().is_empty());
     }
 
     #[test]

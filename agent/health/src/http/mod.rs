@@ -3,7 +3,6 @@
 pub mod connections;
 pub mod listen;
 pub mod serve;
-mod write_timeout;
 
 use bytes::Bytes;
 use http_body_util::Full;

@@ -12,6 +12,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use switchyard_core::error::ErrorChain;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -23,7 +24,6 @@ use super::{
     Answer, Handler, PLAIN_TEXT, answer,
     connections::{Connections, Evicted, Slot},
     with_header,
-    write_timeout::WriteTimeout,
 };
 
 /// The largest body of a request, in bytes.
@@ -115,13 +115,15 @@ async fn converse(
             Ok::<_, Infallible>(answer)
         }
     });
-    let stream = TokioIo::new(WriteTimeout::new(stream, patience.write));
+    // The kernel ends a connection whose client acknowledges nothing, or takes nothing. Without the option,
+    // the connection ends with its age.
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(patience.write));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .title_case_headers(true)
         .header_read_timeout(patience.request)
         .max_buf_size(LONGEST_HEAD)
-        .serve_connection(stream, service);
+        .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         ended = connection => if let Err(error) = ended {
             tracing::trace!(name, err = %ErrorChain(&error), "Connection ended");
