@@ -6,11 +6,10 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-core switchyard-config switchyard-health switchyard-klog switchyard-observability \
-	switchyard-source-manifests api-standin demo
+UNIT_CRATES = switchyard-core switchyard-health switchyard-source-manifests api-standin demo
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
-UNIT_LIBS = switchyard switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
+UNIT_LIBS = switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
 	switchyard-source-kube switchyard-userspace switchyard-xtables control-plane packet-rig
 
 # The crates with property tests.
@@ -20,7 +19,7 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard demo switchyard-examples api-standin control-plane packet-rig test-netns
+UNPUBLISHED = switchyard-agent demo switchyard-examples api-standin control-plane packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-intakes soak \
 	bench fmt clippy deny features doc package semver shell forget-skipped skipped \
@@ -54,7 +53,7 @@ demo:
 		$(MAKE) --no-print-directory demo-user; \
 	else \
 		scripts/install-tools.sh cc ip nft && \
-		$(CARGO) build --quiet --release --package switchyard --package demo && \
+		$(CARGO) build --quiet --release --package switchyard-agent --package demo && \
 		target/release/demo cluster; \
 	fi
 
@@ -62,7 +61,7 @@ demo:
 # who is not root cannot install a compiler; cargo says what is missing then.
 demo-user:
 	@scripts/install-tools.sh cc || true
-	@$(CARGO) build --quiet --release --package switchyard --package demo
+	@$(CARGO) build --quiet --release --package switchyard-agent --package demo
 	@target/release/demo user
 
 unit:
@@ -261,7 +260,7 @@ soak:
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --package packet-rig --test it sequences -- --nocapture
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --no-fail-fast $(addprefix --package ,$(PROPERTY_CRATES))
-	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard --lib
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --lib
 
 bench:
 	@scripts/install-tools.sh cc ip nft iptables

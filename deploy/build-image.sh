@@ -55,7 +55,7 @@ if [ -z "$binary" ]; then
     fi
     # The explicit target keeps the flags from build scripts and macros.
     RUSTFLAGS=$flags \
-        cargo build --profile "$profile" --locked --package switchyard --bin switchyard --target "$target"
+        cargo build --profile "$profile" --locked --package switchyard-agent --bin switchyard --target "$target"
     binary=${CARGO_TARGET_DIR:-target}/$target/$profile/switchyard
 fi
 

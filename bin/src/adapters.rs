@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use switchyard_core::objects::Kind;
-use switchyard_observability::{metrics::RequestMetrics, watches::Watches};
 use switchyard_source_kube::{RequestObserver, WatchHealth};
+
+use crate::observability::{metrics::RequestMetrics, watches::Watches};
 
 /// The health of the source's watches, as the servers query it.
 pub struct SourceWatches(pub WatchHealth);

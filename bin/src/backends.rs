@@ -2,10 +2,6 @@
 
 use std::{env, sync::Arc};
 
-use switchyard_config::{
-    ConfigError, Loaded,
-    settings::{BackendSettings, IpvsSettings, NftTransport, UserspaceSettings},
-};
 use switchyard_core::{
     model::PerFamily,
     proxier::{Backend, Mode},
@@ -16,6 +12,10 @@ use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
 use switchyard_nft::{NftBackend, NftConfig, ruleset::TransportKind};
 use switchyard_userspace::{UserspaceBackend, UserspaceConfig};
 
+use crate::config::{
+    ConfigError, Loaded,
+    settings::{BackendSettings, IpvsSettings, NftTransport, UserspaceSettings},
+};
 use crate::reachable;
 
 /// A function that makes a backend from its part of the settings, for these families.
@@ -127,17 +127,17 @@ fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> Us
 mod tests {
     use std::time::Duration;
 
-    use switchyard_config::cli;
     use switchyard_core::proxier;
     use switchyard_userspace::{ForwarderConfig, IntakeKind};
 
     use super::*;
+    use crate::config::cli;
 
     fn load(arguments: &[&str]) -> Loaded {
         let program = ["switchyard", "--hostname-override=node-1"];
         let arguments = program.iter().chain(arguments).map(Into::into);
         let flags = cli::parse(arguments).unwrap().flags;
-        switchyard_config::load(&flags, &MODES).unwrap()
+        crate::config::load(&flags, &MODES).unwrap()
     }
 
     fn with_defaults() -> Vec<Arc<dyn Backend>> {

@@ -4,7 +4,8 @@ use std::{fs, sync::Arc};
 
 use switchyard_conntrack::Reconciler;
 use switchyard_core::{error::ErrorChain, proxier::Profile};
-use switchyard_observability::metrics::Metrics;
+
+use crate::observability::metrics::Metrics;
 
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
 const CAP_NET_ADMIN: u32 = 12;
@@ -45,10 +46,10 @@ fn effective(status: &str) -> Option<u64> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use switchyard_config::release::KUBERNETES;
     use switchyard_core::proxier::Mode;
 
     use super::*;
+    use crate::config::release::KUBERNETES;
 
     #[test]
     fn capabilities_are_read() {

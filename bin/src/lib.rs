@@ -18,36 +18,48 @@ use std::{
     process::ExitCode,
 };
 
-use switchyard_config::{
-    Loaded,
-    cli::{self, Cli, EarlyExit, RenderFormat},
-    flags::{Flags, Status, table},
-    settings::{LogSettings, Settings},
-    version, write,
-};
 use switchyard_core::{error::ErrorChain, proxier};
 
-use crate::render::RenderError;
+use crate::{
+    config::{
+        Loaded,
+        cli::{self, Cli, EarlyExit, RenderFormat},
+        flags::{Flags, Status, table},
+        settings::Settings,
+        version, write,
+    },
+    klog::LogConfig,
+    render::RenderError,
+};
 
-pub mod adapters;
-pub mod backends;
-pub mod bridges;
-pub mod conntrack;
-pub mod descriptors;
-pub mod localhost;
-pub mod logging;
-pub mod node;
-pub mod node_events;
-pub mod privilege;
-pub mod reachable;
-pub mod reload;
-pub mod render;
-pub mod run;
-pub mod select;
-pub mod signals;
-pub mod source_task;
-pub mod start;
-pub mod sysctl;
+mod adapters;
+mod backends;
+mod bridges;
+mod config;
+mod conntrack;
+mod descriptors;
+mod klog;
+mod localhost;
+mod logging;
+mod node;
+mod node_events;
+mod observability;
+mod privilege;
+mod reachable;
+mod reload;
+mod render;
+mod run;
+mod select;
+mod signals;
+mod source_task;
+mod start;
+mod sysctl;
+
+/// Decodes and checks the text of a configuration file, and returns what would be written for it. For
+/// fuzzing.
+pub fn check_configuration(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
+    Ok(config::text::check(text)?)
+}
 
 /// The error of an action. Its exit status is 1, as with kube-proxy.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -98,10 +110,10 @@ fn load_and_act(cli: &Cli) -> Result<(), Failure> {
 
 /// Loads the configuration, and starts the log with the settings in it.
 fn load(flags: &Flags) -> Result<Loaded, Failure> {
-    let completed = match switchyard_config::complete(flags, &backends::MODES) {
+    let completed = match config::complete(flags, &backends::MODES) {
         Ok(completed) => completed,
         Err(error) => {
-            start_log(&switchyard_config::log_flags(flags))?;
+            start_log(&config::log_flags(flags))?;
             return Err(error.into());
         }
     };
@@ -114,7 +126,7 @@ fn load(flags: &Flags) -> Result<Loaded, Failure> {
     Ok(loaded)
 }
 
-fn start_log(settings: &LogSettings) -> Result<(), Failure> {
+fn start_log(settings: &LogConfig) -> Result<(), Failure> {
     Ok(logging::start(settings)?)
 }
 

@@ -1,9 +1,9 @@
-//! The `switchyard` program. [`switchyard::main`] does all the work.
+//! The `switchyard` program. [`switchyard_agent::main`] does all the work.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    switchyard::main(std::env::args_os())
+    switchyard_agent::main(std::env::args_os())
 }

@@ -5,16 +5,16 @@ use std::{
     path::PathBuf,
 };
 
-use switchyard_config::{
-    cli::RenderFormat,
-    settings::{Settings, SourceSettings},
-};
 use switchyard_core::{objects::Event, proxier::Mode, track::Tracker};
 use switchyard_interfaces::families;
 use switchyard_nft::ruleset::json::Document;
 use switchyard_source_manifests::{self as manifests, ManifestsError};
 
 use crate::backends;
+use crate::config::{
+    cli::RenderFormat,
+    settings::{Settings, SourceSettings},
+};
 
 /// Why `render` failed.
 #[derive(Debug, thiserror::Error)]

@@ -18,7 +18,6 @@
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use switchyard_config::{Loaded, flags::Flags, settings::Settings, version};
 use switchyard_core::{
     engine::{Engine, EngineError},
     error::ErrorChain,
@@ -33,7 +32,11 @@ use switchyard_health::{
     },
 };
 use switchyard_interfaces::AddressFollower;
-use switchyard_observability::{
+use switchyard_source_kube::WatchHealth;
+use tokio::{runtime, sync::watch, task::JoinError};
+
+use crate::config::{Loaded, flags::Flags, settings::Settings, version};
+use crate::observability::{
     engine_observer::EngineObserver,
     http::{
         healthz::HealthzHandler,
@@ -42,9 +45,6 @@ use switchyard_observability::{
     },
     metrics::Metrics,
 };
-use switchyard_source_kube::WatchHealth;
-use tokio::{runtime, sync::watch, task::JoinError};
-
 use crate::{
     adapters::{ObservedRequests, SourceWatches},
     conntrack, descriptors,

@@ -3,7 +3,6 @@
 use std::{convert::Infallible, sync::Arc};
 
 use futures::{FutureExt, future};
-use switchyard_config::settings::{ClientSettings, SourceSettings};
 use switchyard_core::runner::Input;
 use switchyard_source_kube::{
     self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, WatchHealth,
@@ -11,6 +10,7 @@ use switchyard_source_kube::{
 use switchyard_source_manifests::{self as manifests, ManifestsError};
 use tokio::sync::mpsc::Sender;
 
+use crate::config::settings::{ClientSettings, SourceSettings};
 use crate::node_events::{self, EventQueue};
 
 /// Why the source of objects ended.

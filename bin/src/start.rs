@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use switchyard_config::{
-    Loaded,
-    flags::Flags,
-    release,
-    settings::{ConntrackSettings, Settings},
-};
 use switchyard_core::{
     error::ErrorChain,
     proxier::{self, Backend},
 };
 
+use crate::config::{
+    Loaded,
+    flags::Flags,
+    release,
+    settings::{ConntrackSettings, Settings},
+};
 use crate::{
     Failure, backends, bridges, descriptors, localhost,
     run::{self, Serving},

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-use switchyard_config::settings::ConntrackSettings;
 use switchyard_core::error::ErrorChain;
+
+use crate::config::settings::ConntrackSettings;
 
 /// The highest limit of connections that is ever set; a higher one that is set already stays.
 const MOST_CONNECTIONS: u64 = 1 << 20;

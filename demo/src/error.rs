@@ -19,7 +19,7 @@ pub enum DemoError {
     Missing(&'static str, &'static str),
     /// The proxy has not been built.
     #[error(
-        "there is no `switchyard` at {}: build it with cargo build --release -p switchyard",
+        "there is no `switchyard` at {}: build it with cargo build --release -p switchyard-agent",
         .0.display()
     )]
     NoProxy(PathBuf),

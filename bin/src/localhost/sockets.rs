@@ -9,12 +9,13 @@ use switchyard_core::{
     runner::{EngineEvent, Observer},
     state::ResolvedServicePort,
 };
-use switchyard_observability::metrics::Metrics;
 use switchyard_userspace::LoopbackNodePorts;
 use tokio::{
     sync::{mpsc, watch},
     time,
 };
+
+use crate::observability::metrics::Metrics;
 
 /// How soon a socket is tried again that could not be opened.
 const RETRY: Duration = Duration::from_secs(5);

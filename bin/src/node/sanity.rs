@@ -4,12 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use switchyard_config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
 use switchyard_core::{
     config::{LocalPodsConfig, NodePortAddressConfig},
     model::{IpFamily, PerFamily, parse_cidr, parse_ip},
     track::NodeFacts,
 };
+
+use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
 
 /// The fields of the configuration that are checked, and the families that the node supports.
 #[derive(Clone, Debug)]
@@ -195,7 +196,7 @@ fn all_of(nets: &[IpNet], family: IpFamily) -> bool {
 mod tests {
     use super::*;
     use crate::backends::MODES;
-    use switchyard_config::cli;
+    use crate::config::cli;
 
     const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
     const V4: PerFamily<bool> = PerFamily { v4: true, v6: false };
@@ -208,7 +209,7 @@ mod tests {
     ) -> Verdict {
         let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
         let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
-        let loaded = switchyard_config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
+        let loaded = crate::config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
         let mut facts = NodeFacts::default();
         facts.addresses = ips.iter().map(|ip| ip.parse().unwrap()).collect();
         facts.pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();

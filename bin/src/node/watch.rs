@@ -3,10 +3,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use switchyard_config::{
-    settings::{Settings, SourceSettings},
-    v1alpha1::KubeProxyConfiguration,
-};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig},
     model::{IpFamily, PerFamily},
@@ -16,6 +12,10 @@ use switchyard_core::{
 use tokio::sync::watch;
 
 use super::sanity::{Misfit, Sanity};
+use crate::config::{
+    settings::{Settings, SourceSettings},
+    v1alpha1::KubeProxyConfiguration,
+};
 
 /// The prefix of warnings about a suspicious configuration.
 const DOUBTFUL: &str = "Kube-proxy configuration may be incomplete or incorrect";
@@ -246,7 +246,7 @@ fn loopback(family: IpFamily) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_config::cli;
+    use crate::config::cli;
 
     use super::*;
     use crate::backends::MODES;
@@ -254,7 +254,7 @@ mod tests {
     fn watch(arguments: &[&str]) -> NodeWatch {
         let program = ["switchyard", "--proxy-mode=nftables", "--hostname-override=node-1"];
         let all = program.iter().chain(arguments).map(Into::into).collect::<Vec<_>>();
-        let loaded = switchyard_config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
+        let loaded = crate::config::load(&cli::parse(all).unwrap().flags, &MODES).unwrap();
         let supported = PerFamily { v4: true, v6: false };
         NodeWatch::new(NodeChecks::new(&loaded.config, &loaded.settings, supported))
     }

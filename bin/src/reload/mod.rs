@@ -13,30 +13,30 @@ pub mod fields;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use switchyard_config::{
-    ConfigError, Loaded,
-    flags::Flags,
-    settings::Settings,
-    v1alpha1::KubeProxyConfiguration,
-    watch::{self as config_watch, Content},
-};
 use switchyard_core::{
     config::NodeConfig, error::ErrorChain, model::PerFamily, proxier::Profile, runner::Input,
 };
 use switchyard_health::ProxyHealth;
-use switchyard_observability::{
-    http::{
-        metrics::ConfigPages,
-        rebind::{self, ServerAddress},
-    },
-    metrics::{Metrics, Reload},
-};
 use tokio::{
     sync::{mpsc::Sender, watch},
     task, time,
 };
 
 use self::fields::{Change, Effect};
+use crate::config::{
+    ConfigError, Loaded,
+    flags::Flags,
+    settings::Settings,
+    v1alpha1::KubeProxyConfiguration,
+    watch::{self as config_watch, Content},
+};
+use crate::observability::{
+    http::{
+        metrics::ConfigPages,
+        rebind::{self, ServerAddress},
+    },
+    metrics::{Metrics, Reload},
+};
 use crate::{
     backends, localhost, logging,
     node::watch::{KnownNode, NodeChecks, NodeError},
@@ -148,7 +148,7 @@ impl Reloader {
     /// Loads the file, with the settings of the mode that runs. Rejects a file with which a start
     /// would fail, as far as this program can find out: it would fail again and again.
     async fn load(&self) -> Result<Loaded, Rejection> {
-        let mut loaded = switchyard_config::load(&self.flags, &backends::MODES)?;
+        let mut loaded = crate::config::load(&self.flags, &backends::MODES)?;
         if loaded.settings.source != self.settings.source {
             source_task::check(&loaded.settings.source).await?;
         }

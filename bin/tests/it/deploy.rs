@@ -19,7 +19,6 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::config::Kubeconfig;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use switchyard_config::cli;
 use tempfile::TempDir;
 
 /// Of kubeadm's DaemonSet.
@@ -212,8 +211,8 @@ fn check_container(container: &Container, pod: &PodSpec) {
     assert_eq!(container.command.as_deref(), Some(&["/usr/local/bin/kube-proxy".to_owned()][..]));
     let arguments = container.args.as_ref().unwrap();
     assert_eq!(arguments[..2], ARGUMENTS);
-    let words = ["kube-proxy"].into_iter().chain(arguments.iter().map(String::as_str));
-    cli::parse(words.map(Into::into)).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_switchyard"));
+    assert!(program.args(arguments).arg("--version").status().unwrap().success());
     let node_name = container.env.iter().flatten().find(|env| env.name == "NODE_NAME").unwrap();
     let from = node_name.value_from.as_ref().unwrap().field_ref.as_ref().unwrap();
     assert_eq!(from.field_path, "spec.nodeName");

@@ -25,7 +25,7 @@ async fn follows_the_server(namespace: &Namespace) {
     load::fill(server.store(), 3, 2).unwrap();
 
     let kubeconfig = directory.path().join("kubeconfig");
-    let config = include_str!("../../../agent/config/tests/fixtures/kubeadm.yaml")
+    let config = include_str!("../fixtures/kubeadm.yaml")
         .replace("/var/lib/kube-proxy/kubeconfig.conf", kubeconfig.to_str().unwrap())
         // The limit of connections belongs to the machine, not to the namespace.
         .replace("maxPerCore: null", "maxPerCore: 0");

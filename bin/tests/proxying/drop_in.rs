@@ -25,8 +25,7 @@ fn node() -> TempDir {
 }
 
 fn fixture(name: &str) -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/config/tests/fixtures").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     fs::read_to_string(path).unwrap()
 }
 

@@ -17,12 +17,9 @@ use crate::{
 /// What `kubeadm init` writes into the ConfigMap, by the minor releases that write it. They differ in
 /// the fields that the type has, all of which are written, none with a default.
 const CONFIGURATIONS: [(&[u32], &str); 3] = [
-    (&[28], include_str!("../../../agent/config/tests/fixtures/kubeadm-1.28.yaml")),
-    (&[29, 30], include_str!("../../../agent/config/tests/fixtures/kubeadm-1.29.yaml")),
-    (
-        &[31, 32, 33, 34, 35, 36, 37],
-        include_str!("../../../agent/config/tests/fixtures/kubeadm.yaml"),
-    ),
+    (&[28], include_str!("../fixtures/kubeadm-1.28.yaml")),
+    (&[29, 30], include_str!("../fixtures/kubeadm-1.29.yaml")),
+    (&[31, 32, 33, 34, 35, 36, 37], include_str!("../fixtures/kubeadm.yaml")),
 ];
 /// The command of the DaemonSet.
 const COMMAND: [&str; 3] = [

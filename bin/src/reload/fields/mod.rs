@@ -1,18 +1,16 @@
 //! The table of KubeProxyConfiguration's fields, with the effect of a change of each: [`FIELDS`].
 //!
 //! Tests compare the table with the configuration, so that no field is missing, and with
-//! [`Settings`](switchyard_config::settings::Settings): a field without effect changes no setting, and
+//! [`Settings`](crate::config::settings::Settings): a field without effect changes no setting, and
 //! a field that is applied changes only settings that [`Reloader`](super::Reloader) can apply.
 
-use std::{
-    collections::BTreeSet,
-    fmt::{self, Write},
-};
+use std::{collections::BTreeSet, fmt};
 
 use serde_json::Value;
-use switchyard_config::v1alpha1::KubeProxyConfiguration;
 use switchyard_core::model::{IpFamily, parse_ip};
 use switchyard_core::proxier::Mode;
+
+use crate::config::v1alpha1::KubeProxyConfiguration;
 
 /// The effect of a change of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +60,6 @@ impl Scope {
             Self::RunsNftables => runs == Mode::NFTABLES,
             Self::RunsAnyButIpvs => runs != Mode::IPVS,
             Self::RunsIpvs => runs == Mode::IPVS,
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Always => "all",
-            Self::Nftables => "`mode: nftables`",
-            Self::NotNftables => "any but `mode: nftables`",
-            Self::Ipvs => "`mode: ipvs`",
-            Self::NeitherNftablesNorIpvs => "any but `mode: nftables` and `ipvs`",
-            Self::RunsNftables => "nftables mode",
-            Self::RunsAnyButIpvs => "any mode but ipvs",
-            Self::RunsIpvs => "ipvs mode",
         }
     }
 }
@@ -237,28 +222,6 @@ fn leaves(value: &Value, path: &mut Vec<String>, found: &mut BTreeSet<Vec<String
 
 fn at<'v>(value: &'v Value, path: &[String]) -> &'v Value {
     path.iter().fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
-}
-
-/// Returns the table in Markdown, as in `docs/configuration.md`.
-pub fn markdown() -> String {
-    let mut table = String::from("| Field | Modes | A change |\n|---|---|---|\n");
-    for Field { path, effect, scope } in FIELDS {
-        let effect = match effect {
-            Effect::Live => "is applied",
-            Effect::Restart => "requires a restart",
-            Effect::LiveWithinFamily => {
-                "is applied; a change to the other family requires a restart"
-            }
-            Effect::Nothing => "has no effect",
-        };
-        let is_section = FIELDS
-            .iter()
-            .any(|other| other.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')));
-        let what = if is_section { "the rest of " } else { "" };
-        // Writing to a String cannot fail.
-        let _ = writeln!(table, "| {what}`{path}` | {} | {effect} |", scope.as_str());
-    }
-    table
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Tests of the table against the configuration, the settings and the documentation.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 
 use proptest::prelude::*;
 use serde_json::json;
-use switchyard_config::{
+
+use super::*;
+use crate::config::{
     gates,
     settings::{FlagOnlySettings, Settings},
 };
-
-use super::*;
 
 fn config(change: impl FnOnce(&mut KubeProxyConfiguration)) -> KubeProxyConfiguration {
     let mut config =
@@ -231,4 +231,41 @@ fn the_documentation_has_the_table() {
         return;
     }
     assert!(found == expected, "docs/configuration.md is stale: run this test with {WRITE}=1");
+}
+
+impl Scope {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "all",
+            Self::Nftables => "`mode: nftables`",
+            Self::NotNftables => "any but `mode: nftables`",
+            Self::Ipvs => "`mode: ipvs`",
+            Self::NeitherNftablesNorIpvs => "any but `mode: nftables` and `ipvs`",
+            Self::RunsNftables => "nftables mode",
+            Self::RunsAnyButIpvs => "any mode but ipvs",
+            Self::RunsIpvs => "ipvs mode",
+        }
+    }
+}
+
+/// Returns the table in Markdown, as in `docs/configuration.md`.
+fn markdown() -> String {
+    let mut table = String::from("| Field | Modes | A change |\n|---|---|---|\n");
+    for Field { path, effect, scope } in FIELDS {
+        let effect = match effect {
+            Effect::Live => "is applied",
+            Effect::Restart => "requires a restart",
+            Effect::LiveWithinFamily => {
+                "is applied; a change to the other family requires a restart"
+            }
+            Effect::Nothing => "has no effect",
+        };
+        let is_section = FIELDS
+            .iter()
+            .any(|other| other.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')));
+        let what = if is_section { "the rest of " } else { "" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| {what}`{path}` | {} | {effect} |", scope.as_str());
+    }
+    table
 }

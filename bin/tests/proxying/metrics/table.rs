@@ -446,7 +446,7 @@ Names, types, labels and buckets are
 kube-proxy's, so that its dashboards and alerts work. A series with labels appears with its first value.
 
 This page is generated from a table, which a test compares with the metrics that the program exports,
-in both directions. `SWITCHYARD_WRITE_DOCS=1 cargo test -p switchyard --test proxying metrics::docs`
+in both directions. `SWITCHYARD_WRITE_DOCS=1 cargo test -p switchyard-agent --test proxying metrics::docs`
 writes the page.
 ";
 

@@ -1,0 +1,45 @@
+//! The error of a configuration.
+
+use std::io;
+
+use crate::config::{file::FileError, gates::GateError, validate::Invalid};
+
+/// Why a configuration was rejected.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be used.
+    #[error("failed complete")]
+    File(#[from] FileError),
+    /// A flag has a value that the flag's field cannot have.
+    #[error("failed complete: flags")]
+    Flags(#[source] Box<figment::Error>),
+    /// A feature gate cannot have its configured value.
+    #[error("failed complete")]
+    Gate(#[from] GateError),
+    /// The host's name could not be read.
+    #[error("cannot read the host's name")]
+    Hostname(#[source] io::Error),
+    /// `hostnameOverride` is white space only.
+    #[error("failed complete: empty hostname-override is invalid")]
+    EmptyHostname,
+    /// `logging` is invalid.
+    #[error("initialize logging")]
+    Logging(#[source] Invalid),
+    /// Fields have invalid values.
+    #[error("failed validate")]
+    Invalid(#[from] Invalid),
+    /// An address that passed validation could not be parsed.
+    #[error("failed validate: {text:?}: {why}")]
+    Address {
+        /// The address.
+        text: String,
+        /// What is wrong with the address.
+        why: &'static str,
+    },
+}
+
+impl ConfigError {
+    pub(crate) fn address(text: &str, why: &'static str) -> Self {
+        Self::Address { text: text.to_owned(), why }
+    }
+}

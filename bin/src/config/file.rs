@@ -1,0 +1,271 @@
+//! The reader of KubeProxyConfiguration files, which accepts what kube-proxy accepts.
+//!
+//! An unknown or duplicate field only causes a warning, because files of other versions have such
+//! fields: unknown fields are dropped, and the last of duplicates counts. A value of the wrong type
+//! is an error.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
+
+use crate::config::v1alpha1::{API_VERSION, KIND, KubeProxyConfiguration};
+
+/// Why a configuration file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file could not be read.
+    #[error("cannot read the configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The content is not a KubeProxyConfiguration.
+    #[error("cannot use the configuration file {}", path.display())]
+    Decode {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the content.
+        #[source]
+        source: DecodeError,
+    },
+}
+
+/// Why a text is not a KubeProxyConfiguration.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The text is neither YAML nor JSON.
+    #[error("failed to decode: {0}")]
+    Syntax(String),
+    /// `apiVersion` or `kind` is absent.
+    #[error("failed to decode: Object '{0}' is missing")]
+    Missing(&'static str),
+    /// The object is of another kind.
+    #[error("failed to decode: no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind {
+        /// The object's `kind`.
+        kind: String,
+        /// The object's `apiVersion`.
+        api_version: String,
+    },
+    /// A field has a value of the wrong type.
+    #[error("failed to decode: {field}: {message}")]
+    Field {
+        /// The path of the field.
+        field: String,
+        /// What is wrong with the value.
+        message: String,
+    },
+}
+
+/// A configuration that was read, without defaults.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The configuration.
+    pub config: KubeProxyConfiguration,
+    /// The errors of a strict reader, which are only warnings here.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the file, and returns the configuration and the content.
+pub fn read(path: &Path) -> Result<(Decoded, String), FileError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    match decode(&text) {
+        Ok(decoded) => Ok((decoded, text)),
+        Err(source) => Err(FileError::Decode { path: path.to_owned(), source }),
+    }
+}
+
+/// Decodes the first YAML document of `text`, or JSON.
+pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
+    let mut warnings = Vec::new();
+    let mut value = parse(text, &mut warnings)?;
+    check_kind(&value)?;
+    drop_nulls(&mut value);
+
+    let mut unknown = |path: serde_ignored::Path<'_>| {
+        warnings.push(format!("strict decoding error: unknown field {:?}", path.to_string()));
+    };
+    let deserializer = serde_ignored::Deserializer::new(value, &mut unknown);
+    let config = serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let field = error.path().to_string();
+        DecodeError::Field { field, message: error.into_inner().to_string() }
+    })?;
+    Ok(Decoded { config, warnings })
+}
+
+fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Value, DecodeError> {
+    if text.trim_start().starts_with('{') {
+        let value = serde_json::from_str(text).map_err(|e| DecodeError::Syntax(e.to_string()))?;
+        // The JSON reader takes the last of duplicates. The YAML reader finds the duplicates; its
+        // other errors, such as about tabs, do not matter.
+        if let Err(strict @ serde_saphyr::Error::DuplicateMappingKey { .. }) =
+            parse_yaml(text, DuplicateKeyPolicy::Error)
+        {
+            warnings.push(format!("strict decoding error: {strict}"));
+        }
+        return Ok(value);
+    }
+    match parse_yaml(text, DuplicateKeyPolicy::Error) {
+        Err(strict @ serde_saphyr::Error::DuplicateMappingKey { .. }) => {
+            warnings.push(format!("strict decoding error: {strict}"));
+            parse_yaml(text, DuplicateKeyPolicy::LastWins)
+        }
+        result => result,
+    }
+    .map_err(|error| DecodeError::Syntax(error.to_string()))
+}
+
+fn parse_yaml(
+    text: &str,
+    duplicate_keys: DuplicateKeyPolicy,
+) -> Result<Value, serde_saphyr::Error> {
+    let options = serde_saphyr::options! { duplicate_keys: duplicate_keys, with_snippet: false };
+    let mut bytes = text.as_bytes();
+    serde_saphyr::read_with_options(&mut bytes, options).next().unwrap_or(Ok(Value::Null))
+}
+
+fn check_kind(value: &Value) -> Result<(), DecodeError> {
+    let text = |key| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let kind = text("kind").ok_or(DecodeError::Missing("Kind"))?;
+    let api_version = text("apiVersion").ok_or(DecodeError::Missing("apiVersion"))?;
+    if (api_version, kind) == (API_VERSION, KIND) {
+        return Ok(());
+    }
+    Err(DecodeError::UnknownKind { kind: kind.to_owned(), api_version: api_version.to_owned() })
+}
+
+/// Drops fields that are `null`, which Go leaves at zero, like absent fields. So an unknown field
+/// that is `null` causes no warning.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str =
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+    fn decoded(body: &str) -> Decoded {
+        decode(&format!("{HEAD}{body}")).unwrap_or_else(|error| panic!("{body}: {error}"))
+    }
+
+    fn refused(body: &str) -> String {
+        decode(&format!("{HEAD}{body}")).expect_err(body).to_string()
+    }
+
+    #[test]
+    fn names_are_the_apis() {
+        let found = decoded(
+            "clusterCIDR: 10.0.0.0/8\nnodePortAddresses: [primary]\nbindAddressHardFail: true\n\
+             ipvs: {excludeCIDRs: [1.2.3.0/24], strictARP: true, tcpFinTimeout: 1m}\n\
+             winkernel: {enableDSR: true, sourceVip: x, rootHnsEndpointName: z}\n\
+             conntrack: {tcpCloseWaitTimeout: 1h0m0s, udpStreamTimeout: 1s, maxPerCore: 0}\n\
+             logging: {flushFrequency: 5000000000, vmodule: [{filePattern: a, verbosity: 3}],\n\
+             \x20 options: {json: {infoBufferSize: 64Ki}, text: {infoBufferSize: 0}}}\n",
+        );
+        assert_eq!(found.warnings, [""; 0]);
+        let config = found.config;
+        assert_eq!(config.cluster_cidr, "10.0.0.0/8");
+        assert_eq!(config.node_port_addresses, ["primary"]);
+        assert!(config.bind_address_hard_fail && config.ipvs.strict_arp);
+        assert_eq!(config.ipvs.exclude_cidrs, ["1.2.3.0/24"]);
+        assert_eq!(config.conntrack.max_per_core, Some(0));
+        assert_eq!(config.conntrack.tcp_close_wait_timeout.unwrap().to_string(), "1h0m0s");
+        assert_eq!(config.logging.flush_frequency.to_string(), "5s");
+        assert_eq!(config.logging.vmodule[0].verbosity, 3);
+        assert_eq!(config.logging.options.json.info_buffer_size.0, "64Ki");
+    }
+
+    #[test]
+    fn json_is_taken() {
+        let json =
+            format!("\n{{\"apiVersion\":{API_VERSION:?},\"kind\":{KIND:?},\"mode\":\"nftables\"}}");
+        assert_eq!(decode(&json).unwrap().config.mode, "nftables");
+
+        let twice = json.replace("\"mode\"", "\"mode\":\"ipvs\",\t\"mode\"");
+        let found = decode(&twice).unwrap();
+        assert_eq!(found.config.mode, "nftables", "the last one counts");
+        assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
+        assert!(found.warnings[0].contains("mode"), "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn null_is_unset() {
+        let found =
+            decoded("mode: null\niptables: {masqueradeBit: null}\nnodePortAddresses: null\n");
+        assert_eq!(found.config.mode, "");
+        assert_eq!(found.config.iptables.masquerade_bit, None);
+        assert_eq!(found.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn unknown_and_duplicate_fields_are_named_and_dropped() {
+        let found =
+            decoded("udpIdleTimeout: 250ms\nmetadata: {name: config}\niptables: {foo: 1}\n");
+        assert_eq!(
+            found.warnings,
+            [
+                "strict decoding error: unknown field \"iptables.foo\"",
+                "strict decoding error: unknown field \"metadata\"",
+                "strict decoding error: unknown field \"udpIdleTimeout\"",
+            ]
+        );
+        let found = decoded("mode: ipvs\nmode: nftables\n");
+        assert_eq!(found.config.mode, "nftables", "the last one counts");
+        assert_eq!(found.warnings.len(), 1);
+        assert!(found.warnings[0].contains("mode"), "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn the_first_document_counts() {
+        assert_eq!(decoded("mode: nftables\n---\nmode: [broken\n").config.mode, "nftables");
+    }
+
+    #[test]
+    fn what_is_not_the_object_is_refused() {
+        let error = |text: &str| decode(text).expect_err(text).to_string();
+        assert_eq!(error(""), "failed to decode: Object 'Kind' is missing");
+        assert_eq!(
+            error("kind: KubeProxyConfiguration\n"),
+            "failed to decode: Object 'apiVersion' is missing"
+        );
+        assert_eq!(
+            error("apiVersion: v1\nkind: ConfigMap\n"),
+            "failed to decode: no kind \"ConfigMap\" is registered for version \"v1\""
+        );
+        assert!(error("a: [1").starts_with("failed to decode: "), "{}", error("a: [1"));
+    }
+
+    #[test]
+    fn wrong_types_are_refused_by_path() {
+        assert_eq!(
+            refused("iptables: {syncPeriod: 30}\n"),
+            "failed to decode: iptables.syncPeriod: invalid type: integer `30`, expected a string"
+        );
+        assert_eq!(
+            refused("configSyncPeriod: 1d\n"),
+            "failed to decode: configSyncPeriod: time: unknown unit \"d\" in duration \"1d\""
+        );
+        assert!(refused("oomScoreAdj: high\n").starts_with("failed to decode: oomScoreAdj: "));
+        assert!(refused("nodePortAddresses: primary\n").contains("nodePortAddresses"));
+        // The field names are case-sensitive.
+        assert_eq!(decoded("Mode: ipvs\n").config.mode, "");
+    }
+}

@@ -1,0 +1,245 @@
+//! The loader of the configuration, which applies the file, the defaults and the flags.
+//!
+//! ```text
+//! file (or nothing) -> defaults for what it leaves unset -> flags -> checks -> Settings
+//! ```
+//!
+//! Which flags have an effect beside a file depends on the name that the program is called by; see
+//! [`Flags`].
+//!
+//! Flags come after the defaults because a flag that was given counts even if the value is zero,
+//! which means "unset" in a file.
+
+use std::path::Path;
+
+use figment::{
+    Figment, Metadata, Profile, Provider,
+    providers::Serialized,
+    value::{Dict, Map},
+};
+
+use switchyard_core::proxier::Mode;
+
+use crate::{
+    config::{
+        duration::GoDuration,
+        error::ConfigError,
+        file,
+        flags::{FlagValue, Flags},
+        gates,
+        settings::{self, ConfigFile, FlagOnlySettings, NftTransport, Settings, UserspaceSettings},
+        v1alpha1::{self, KubeProxyConfiguration},
+        validate, version,
+    },
+    klog::LogConfig,
+};
+
+/// A configuration with all values, of which only `logging` is checked.
+#[derive(Debug)]
+pub struct Completed {
+    /// The settings of the log.
+    pub log: LogConfig,
+    config: KubeProxyConfiguration,
+    warnings: Vec<String>,
+    flag_only: FlagOnlySettings,
+    modes: Vec<Mode>,
+}
+
+/// A configuration that passed all checks.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The settings of the run. If the configuration names no mode, these are nftables mode's.
+    pub settings: Settings,
+    /// The configuration that the settings were made from, with all defaults.
+    pub config: KubeProxyConfiguration,
+    /// Warnings for the operator.
+    pub warnings: Vec<String>,
+    flag_only: FlagOnlySettings,
+}
+
+impl Loaded {
+    /// The mode that the configuration names, or `None` if the configuration leaves the choice.
+    pub fn named_mode(&self) -> Option<Mode> {
+        Some(self.settings.backend.mode).filter(|_| !self.config.mode.is_empty())
+    }
+
+    /// Returns the settings of a run in this mode.
+    pub fn with_mode(&self, mode: Mode) -> Result<Settings, ConfigError> {
+        Settings::new(&self.config, &self.flag_only, mode)
+    }
+}
+
+/// Loads the configuration that the flags name: [`complete`], then [`Completed::validate`].
+pub fn load(flags: &Flags, modes: &[Mode]) -> Result<Loaded, ConfigError> {
+    complete(flags, modes)?.validate()
+}
+
+/// Joins the file, the defaults and the flags, and checks only what is needed to start the log, so
+/// that other errors are logged in the configured format.
+///
+/// `modes` are the modes that `mode` may name.
+pub fn complete(flags: &Flags, modes: &[Mode]) -> Result<Completed, ConfigError> {
+    let Layered { config, flag_only, mut warnings } = layered(flags)?;
+    warnings.extend(gates::check(&config.feature_gates)?);
+    validate::validate_logging(&config).map_err(ConfigError::Logging)?;
+    let (log, modes) = (settings::log(&config.logging), modes.to_vec());
+    Ok(Completed { log, config, warnings, flag_only, modes })
+}
+
+impl Completed {
+    /// Checks and parses the configuration.
+    pub fn validate(self) -> Result<Loaded, ConfigError> {
+        let Self { config, flag_only, warnings, modes, .. } = self;
+        let mode = settings::select_mode(&modes, &config.mode);
+        validate::validate(&config, mode, &modes)?;
+        // Validation passed, so the mode is known.
+        let settings = Settings::new(&config, &flag_only, mode.unwrap_or(Mode::NFTABLES))?;
+        Ok(Loaded { settings, config, warnings, flag_only })
+    }
+}
+
+/// The settings of the log by the flags alone, for messages about an invalid configuration.
+pub fn log_flags(flags: &Flags) -> LogConfig {
+    let logging = v1alpha1::Logging {
+        format: flags.text("logging-format").unwrap_or_default().to_owned(),
+        verbosity: flags.number("v").and_then(|v| v.try_into().ok()).unwrap_or(0),
+        ..Default::default()
+    };
+    settings::log(&logging)
+}
+
+/// The file, the defaults and the flags, joined.
+struct Layered {
+    config: KubeProxyConfiguration,
+    flag_only: FlagOnlySettings,
+    warnings: Vec<String>,
+}
+
+fn layered(flags: &Flags) -> Result<Layered, ConfigError> {
+    let mut warnings = flags.warnings();
+    let mut flag_only = flag_only(flags);
+    let mut config = match flags.text("config") {
+        Some(path) => {
+            let (config, file) = from_file(Path::new(path), &mut warnings)?;
+            flag_only.config_file = Some(file);
+            config
+        }
+        None => KubeProxyConfiguration {
+            // The flag has this default. A file without the field leaves the period at zero.
+            ipvs: v1alpha1::Ipvs {
+                min_sync_period: GoDuration::from_secs(1),
+                ..Default::default()
+            },
+            ..Default::default()
+        },
+    };
+    flag_only.conntrack_was_named =
+        config.conntrack != v1alpha1::Conntrack::default() || flags.any_below("conntrack");
+    config.apply_defaults();
+    let given = flags.values(&config.mode);
+    let file_levels = config.logging.vmodule.clone();
+    let levels_were_given = given.iter().any(|flag| flag.path == "logging.vmodule");
+    let mut config: KubeProxyConfiguration = Figment::from(Serialized::defaults(config))
+        .merge(FlagLayer(given))
+        .extract()
+        .map_err(|error| ConfigError::Flags(Box::new(error)))?;
+    if levels_were_given {
+        config.logging.vmodule.extend(file_levels);
+    }
+    // The address of a flag may lack the port, too.
+    config.complete_listen_addresses();
+    port_flags(flags, &mut config);
+    Ok(Layered { config, flag_only, warnings })
+}
+
+/// Returns the settings by flags for which KubeProxyConfiguration has no field.
+fn flag_only(flags: &Flags) -> FlagOnlySettings {
+    FlagOnlySettings {
+        manifests: flags.text("manifests").map(Into::into),
+        master: flags.text("master").map(Into::into),
+        nft_transport: match flags.text("nft-transport") {
+            Some("json") => NftTransport::Json,
+            _ => NftTransport::Netlink,
+        },
+        // Another word was rejected when the flags were parsed.
+        lb_algorithm: flags.text("lb-algorithm").and_then(|name| name.parse().ok()),
+        userspace: UserspaceSettings {
+            intake: flags
+                .text("userspace-intake")
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
+            is_named: false,
+            udp_timeout: flags
+                .text("userspace-udp-timeout")
+                .and_then(|text| text.parse::<GoDuration>().ok())
+                .map(GoDuration::to_std)
+                .filter(|timeout| !timeout.is_zero()),
+            connections: flags
+                .number("userspace-connections")
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|n| *n > 0),
+            table: flags.text("userspace-table").filter(|path| *path != "-").map(Into::into),
+        },
+        user_agent: version::user_agent(flags.precedence, version::reported(flags)),
+        config_file: None,
+        conntrack_was_named: false,
+    }
+}
+
+/// Applies the deprecated flags for ports. 0 makes an address empty, which disables the health
+/// server and is an error for metrics. Any other number replaces the default port of an address
+/// that was given without a port.
+fn port_flags(flags: &Flags, config: &mut KubeProxyConfiguration) {
+    for (field, flag, address, usual) in [
+        (
+            "healthzBindAddress",
+            "healthz-bind-address",
+            &mut config.healthz_bind_address,
+            v1alpha1::HEALTHZ_PORT,
+        ),
+        (
+            "metricsBindAddress",
+            "metrics-bind-address",
+            &mut config.metrics_bind_address,
+            v1alpha1::METRICS_PORT,
+        ),
+    ] {
+        let suffix = format!(":{usual}");
+        let names_port = flags.text(flag).is_some_and(|text| text.ends_with(&suffix));
+        match flags.port_of(field) {
+            Some(0) => address.clear(),
+            Some(port) if !names_port => {
+                if let Some(host) = address.strip_suffix(&suffix) {
+                    *address = format!("{host}:{port}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn from_file(
+    path: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<(KubeProxyConfiguration, ConfigFile), ConfigError> {
+    let (file::Decoded { config, warnings: found }, text) = file::read(path)?;
+    warnings.extend(found.into_iter().map(|text| format!("{}: {text}", path.display())));
+    Ok((config, ConfigFile { path: path.to_owned(), text }))
+}
+
+/// The fields that flags set, as a layer of figment.
+struct FlagLayer(Vec<FlagValue>);
+
+impl Provider for FlagLayer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("flags")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        let layers = self.0.iter().map(|flag| Serialized::default(&flag.path, flag.value.clone()));
+        layers.fold(Figment::new(), Figment::merge).data()
+    }
+}
+
+#[cfg(test)]
+mod tests;

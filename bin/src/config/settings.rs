@@ -1,0 +1,471 @@
+//! The settings of a run: the configuration, with every choice made and every text parsed.
+
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use switchyard_core::{
+    config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    model::{LbAlgorithm, parse_cidr, parse_ip},
+    proxier::Mode,
+    runner::{Pace, RunnerConfig},
+};
+
+use crate::{
+    config::{
+        duration::GoDuration,
+        error::ConfigError,
+        gates, parse, quantity,
+        v1alpha1::{self, KubeProxyConfiguration},
+        validate::WINUSERSPACE,
+    },
+    klog::{LogConfig, LogFormat},
+};
+
+/// The modes of kube-proxy, and `userspace`, which it once had.
+pub const MODES: [Mode; 4] = [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS, Mode::USERSPACE];
+
+/// The mode of `modes` that `text` selects: nftables for an empty text, `None` for an unknown mode.
+pub(crate) fn select_mode(modes: &[Mode], text: &str) -> Option<Mode> {
+    match text {
+        "" => Some(Mode::NFTABLES),
+        WINUSERSPACE if cfg!(windows) => Some(Mode::USERSPACE),
+        text => modes.iter().copied().find(|mode| mode.as_str() == text),
+    }
+}
+
+/// The source of objects.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourceSettings {
+    /// A directory of manifests, which is followed.
+    Manifests(PathBuf),
+    /// An API server.
+    Cluster(ClientSettings),
+}
+
+/// The connection to the API server. With neither a kubeconfig nor a master, the connection is the
+/// one of a pod: by the environment and the service account.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientSettings {
+    /// The kubeconfig file.
+    pub kubeconfig: Option<PathBuf>,
+    /// The URL of the API server, which overrides the kubeconfig's.
+    pub master: Option<String>,
+    /// The user agent of requests.
+    pub user_agent: String,
+    /// The rate of requests, per second. No limit if negative.
+    pub qps: f32,
+    /// The number of requests that may exceed the rate in a burst.
+    pub burst: u32,
+}
+
+/// The transport of transactions to nftables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NftTransport {
+    /// Netlink, without any program on the node.
+    #[default]
+    Netlink,
+    /// libnftables JSON, by the `nft` program.
+    Json,
+}
+
+/// The mode, and the settings that only the backend of a mode needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendSettings {
+    /// The selected mode.
+    pub mode: Mode,
+    /// The bit of the packet mark that requests masquerading, 0 to 31.
+    pub masquerade_bit: u8,
+    /// The transport of transactions, in nftables mode.
+    pub nft_transport: NftTransport,
+    /// What only ipvs mode needs; the defaults in any other mode.
+    pub ipvs: IpvsSettings,
+    /// What only userspace mode needs.
+    pub userspace: UserspaceSettings,
+}
+
+/// The settings of userspace mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserspaceSettings {
+    /// The name of the intake; `None` for the best that the node can run.
+    pub intake: Option<String>,
+    /// Whether the configuration names the mode. Loopback is an intake only then: it serves clients on
+    /// this machine alone.
+    pub is_named: bool,
+    /// How long a UDP flow lasts without a datagram; `None` for the backend's default.
+    pub udp_timeout: Option<Duration>,
+    /// The most connections and flows at a time; `None` for as many as the limit of descriptors allows.
+    pub connections: Option<usize>,
+    /// The file for the table of loopback addresses; `None` for standard output.
+    pub table: Option<PathBuf>,
+}
+
+/// The settings of ipvs mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpvsSettings {
+    /// The kernel's name of the scheduler, as configured; empty for the default.
+    pub scheduler: String,
+    /// Whether the node answers ARP only for addresses of the interface that received the request.
+    pub strict_arp: bool,
+    /// The networks whose virtual servers are left alone.
+    pub exclude_cidrs: Vec<IpNet>,
+    /// The timeout of idle TCP connections. Zero leaves the kernel's value alone, here and below.
+    pub tcp_timeout: Duration,
+    /// The timeout of TCP connections after a FIN.
+    pub tcp_fin_timeout: Duration,
+    /// The timeout of UDP flows.
+    pub udp_timeout: Duration,
+}
+
+impl IpvsSettings {
+    /// Parses the section `ipvs`. Networks that cannot be parsed are left out: of a section that the mode
+    /// does not select, nothing is checked.
+    fn new(section: &v1alpha1::Ipvs) -> Self {
+        Self {
+            scheduler: section.scheduler.clone(),
+            strict_arp: section.strict_arp,
+            exclude_cidrs: section
+                .exclude_cidrs
+                .iter()
+                .filter_map(|text| parse_cidr(text).ok())
+                .collect(),
+            tcp_timeout: section.tcp_timeout.to_std(),
+            tcp_fin_timeout: section.tcp_fin_timeout.to_std(),
+            udp_timeout: section.udp_timeout.to_std(),
+        }
+    }
+}
+
+/// The settings of the HTTP servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// The address of `/healthz` and `/livez`, or `None` if there is no such server.
+    pub healthz: Option<SocketAddr>,
+    /// The address of `/metrics`.
+    pub metrics: SocketAddr,
+    /// Whether an address that cannot be bound ends the program.
+    pub bind_hard_fail: bool,
+}
+
+/// The periods between syncs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeriodSettings {
+    /// The longest wait before a failed sync is retried.
+    pub sync: Duration,
+    /// The longest wait between two syncs under load.
+    pub min_sync: Duration,
+    /// The longest wait between two comparisons with the kernel; `None` for the runner's default.
+    pub comparison: Option<Duration>,
+}
+
+impl PeriodSettings {
+    /// The configuration of the runner that syncs with these periods.
+    pub fn runner_config(&self) -> RunnerConfig {
+        let mut config = RunnerConfig::default();
+        config.pace = Pace::Adaptive { longest: self.min_sync };
+        config.longest_retry = self.sync;
+        config.full_period = self.comparison.unwrap_or(config.full_period);
+        config
+    }
+
+    /// How long a requested sync may be outstanding before the proxy is unhealthy.
+    pub fn health_timeout(&self) -> Duration {
+        2 * self.sync
+    }
+}
+
+/// All settings of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The source of objects.
+    pub source: SourceSettings,
+    /// The node that Services are resolved for.
+    pub node: NodeConfig,
+    /// Whether node ports are served on `[::1]`, by sockets: in nftables mode, as far as in kube-proxy.
+    pub serves_ipv6_localhost: bool,
+    /// The backend that programs the Services.
+    pub backend: BackendSettings,
+    /// The periods between syncs.
+    pub periods: PeriodSettings,
+    /// The HTTP servers.
+    pub servers: ServerSettings,
+    /// The log.
+    pub log: LogConfig,
+    /// The kernel's connection tracking, or `None` to leave the kernel's settings alone.
+    pub conntrack: Option<ConntrackSettings>,
+    /// The OOM score adjustment of this process, or `None` to leave the adjustment alone.
+    pub oom_score_adj: Option<i32>,
+    /// The configuration file, if there is one.
+    pub config_file: Option<ConfigFile>,
+}
+
+/// The settings of connection tracking. Zero leaves the kernel's value alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConntrackSettings {
+    /// Whether the operator configured any of these fields. If so, a value that cannot be set is an
+    /// error. Otherwise, defaults that cannot be set, as in a container without privileges, leave
+    /// the kernel's values.
+    pub is_asked_for: bool,
+    /// The limit of tracked connections for each processor.
+    pub max_per_core: u64,
+    /// The least value of the limit for all processors, if there is a limit.
+    pub min: u64,
+    /// The timeout of idle TCP connections.
+    pub tcp_established_timeout: Duration,
+    /// The timeout of half-closed TCP connections.
+    pub tcp_close_wait_timeout: Duration,
+    /// Whether packets outside the window are valid. False leaves the kernel's setting alone.
+    pub tcp_be_liberal: bool,
+    /// The timeout of UDP flows without a reply.
+    pub udp_timeout: Duration,
+    /// The timeout of UDP flows with replies.
+    pub udp_stream_timeout: Duration,
+}
+
+/// A configuration file as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFile {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The content of the file.
+    pub text: String,
+}
+
+/// The settings that only flags have, and not KubeProxyConfiguration.
+#[derive(Clone, Debug, Default)]
+pub struct FlagOnlySettings {
+    /// `--manifests`
+    pub manifests: Option<PathBuf>,
+    /// `--master`
+    pub master: Option<String>,
+    /// `--nft-transport`
+    pub nft_transport: NftTransport,
+    /// `--lb-algorithm`
+    pub lb_algorithm: Option<LbAlgorithm>,
+    /// `--userspace-intake` and the other flags of userspace mode.
+    pub userspace: UserspaceSettings,
+    /// The user agent of requests to the API server.
+    pub user_agent: String,
+    /// `--config`
+    pub config_file: Option<ConfigFile>,
+    /// Whether the file or a flag sets a field of `conntrack`.
+    pub conntrack_was_named: bool,
+}
+
+/// The fields of the section of the configuration that the mode selects.
+struct Section {
+    masquerade_bit: Option<i32>,
+    masquerade_all: bool,
+    periods: PeriodSettings,
+}
+
+impl Section {
+    /// Returns the section of the configuration's mode. An empty mode selects `iptables`, as with
+    /// kube-proxy, since the author of the file set the fields of that section.
+    fn from_config(config: &KubeProxyConfiguration) -> Self {
+        let (iptables, nftables, ipvs) = (&config.iptables, &config.nftables, &config.ipvs);
+        let periods = |sync: GoDuration, min: GoDuration| PeriodSettings {
+            sync: sync.to_std(),
+            min_sync: min.to_std(),
+            comparison: None,
+        };
+        match config.mode.as_str() {
+            "nftables" => Self {
+                masquerade_bit: nftables.masquerade_bit,
+                masquerade_all: nftables.masquerade_all,
+                periods: periods(nftables.sync_period, nftables.min_sync_period),
+            },
+            "ipvs" => Self {
+                masquerade_bit: iptables.masquerade_bit,
+                masquerade_all: iptables.masquerade_all,
+                periods: periods(ipvs.sync_period, ipvs.min_sync_period),
+            },
+            _ => Self {
+                masquerade_bit: iptables.masquerade_bit,
+                masquerade_all: iptables.masquerade_all,
+                periods: periods(iptables.sync_period, iptables.min_sync_period),
+            },
+        }
+    }
+}
+
+impl Settings {
+    /// Parses `config`, which has all defaults and passed [`validate`](crate::config::validate::validate).
+    pub fn new(
+        config: &KubeProxyConfiguration,
+        flag_only: &FlagOnlySettings,
+        mode: Mode,
+    ) -> Result<Self, ConfigError> {
+        let listen =
+            |text: &str| parse::listen_address(text).map_err(|why| ConfigError::address(text, why));
+        let mut section = Section::from_config(config);
+        // As in kube-proxy, where ipvs mode has no other syncs.
+        section.periods.comparison = (mode == Mode::IPVS).then_some(section.periods.sync);
+        let mut node = NodeConfig::new(node_name(config)?);
+        node.masquerade_all = section.masquerade_all;
+        node.local_pods = local_pods(config)?;
+        node.node_port_addresses = node_port_addresses(config, flag_only, mode);
+        node.localhost_node_ports = localhost_node_ports(config, mode);
+        node.bind_address = parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified());
+        node.eligible_without_node = flag_only.manifests.is_some();
+        node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
+        node.lb_algorithm = flag_only.lb_algorithm;
+        node.loopback_endpoints = mode == Mode::USERSPACE && flag_only.manifests.is_some();
+        Ok(Self {
+            source: source(config, flag_only),
+            serves_ipv6_localhost: mode == Mode::NFTABLES && node.serves_ipv6_localhost(),
+            node,
+            backend: BackendSettings {
+                mode,
+                masquerade_bit: section
+                    .masquerade_bit
+                    .and_then(|b| b.try_into().ok())
+                    .unwrap_or(14),
+                nft_transport: flag_only.nft_transport,
+                ipvs: match mode {
+                    Mode::IPVS => IpvsSettings::new(&config.ipvs),
+                    _ => IpvsSettings::default(),
+                },
+                userspace: UserspaceSettings {
+                    is_named: !config.mode.is_empty() && mode == Mode::USERSPACE,
+                    ..flag_only.userspace.clone()
+                },
+            },
+            periods: section.periods,
+            servers: ServerSettings {
+                healthz: match config.healthz_bind_address.as_str() {
+                    "" => None,
+                    address => Some(listen(address)?),
+                },
+                metrics: listen(&config.metrics_bind_address)?,
+                bind_hard_fail: config.bind_address_hard_fail,
+            },
+            log: log(&config.logging),
+            // With manifests, this may be a developer's machine, whose kernel's settings stay.
+            conntrack: (flag_only.manifests.is_none() || flag_only.conntrack_was_named)
+                .then(|| conntrack(&config.conntrack, flag_only.conntrack_was_named)),
+            oom_score_adj: config.oom_score_adj.filter(|_| flag_only.manifests.is_none()),
+            config_file: flag_only.config_file.clone(),
+        })
+    }
+}
+
+/// The largest size of the log's buffer in bytes, whatever the configuration asks for.
+const LARGEST_BUFFER: f64 = 16_777_216.0;
+
+/// Parses `logging`, which passed validation.
+pub fn log(logging: &v1alpha1::Logging) -> LogConfig {
+    let format = if logging.format == "json" { LogFormat::Json } else { LogFormat::Text };
+    let vmodule = logging.vmodule.iter().map(|entry| (entry.file_pattern.clone(), entry.verbosity));
+    let options = match format {
+        LogFormat::Text => &logging.options.text,
+        LogFormat::Json => &logging.options.json,
+    };
+    LogConfig {
+        format,
+        verbosity: logging.verbosity,
+        vmodule: vmodule.collect(),
+        split_stream: options.split_stream,
+        // Validation passed, so this is a quantity.
+        info_buffer_size: quantity::parse(&options.info_buffer_size.0)
+            .map_or(0, |size| size.clamp(0.0, LARGEST_BUFFER) as usize),
+        flush_frequency: logging.flush_frequency.to_std(),
+    }
+}
+
+fn conntrack(conntrack: &v1alpha1::Conntrack, is_asked_for: bool) -> ConntrackSettings {
+    let number = |value: Option<i32>| value.and_then(|n| n.try_into().ok()).unwrap_or(0);
+    let period = |value: Option<GoDuration>| value.unwrap_or_default().to_std();
+    ConntrackSettings {
+        is_asked_for,
+        max_per_core: number(conntrack.max_per_core),
+        min: number(conntrack.min),
+        tcp_established_timeout: period(conntrack.tcp_established_timeout),
+        tcp_close_wait_timeout: period(conntrack.tcp_close_wait_timeout),
+        tcp_be_liberal: conntrack.tcp_be_liberal,
+        udp_timeout: conntrack.udp_timeout.to_std(),
+        udp_stream_timeout: conntrack.udp_stream_timeout.to_std(),
+    }
+}
+
+fn source(config: &KubeProxyConfiguration, flag_only: &FlagOnlySettings) -> SourceSettings {
+    if let Some(directory) = &flag_only.manifests {
+        return SourceSettings::Manifests(directory.clone());
+    }
+    let client = &config.client_connection;
+    SourceSettings::Cluster(ClientSettings {
+        kubeconfig: (!client.kubeconfig.is_empty()).then(|| PathBuf::from(&client.kubeconfig)),
+        master: flag_only.master.clone(),
+        user_agent: flag_only.user_agent.clone(),
+        qps: client.qps,
+        burst: client.burst.try_into().unwrap_or(0),
+    })
+}
+
+/// Returns the name of the Node: the override, else the host's name, in lower case.
+fn node_name(config: &KubeProxyConfiguration) -> Result<String, ConfigError> {
+    let name = match config.hostname_override.as_str() {
+        "" => hostname().map_err(ConfigError::Hostname)?,
+        name => name.to_owned(),
+    };
+    match name.trim().to_lowercase() {
+        name if name.is_empty() => Err(ConfigError::EmptyHostname),
+        name => Ok(name),
+    }
+}
+
+fn hostname() -> io::Result<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+}
+
+fn local_pods(config: &KubeProxyConfiguration) -> Result<LocalPodsConfig, ConfigError> {
+    Ok(match config.detect_local_mode.as_str() {
+        "NodeCIDR" => LocalPodsConfig::NodeCidr,
+        "BridgeInterface" => {
+            LocalPodsConfig::BridgeInterface(config.detect_local.bridge_interface.clone())
+        }
+        "InterfaceNamePrefix" => {
+            LocalPodsConfig::InterfaceNamePrefix(config.detect_local.interface_name_prefix.clone())
+        }
+        _ => LocalPodsConfig::ClusterCidr(
+            parse::cluster_cidrs(&config.cluster_cidr)
+                .map_err(|(text, why)| ConfigError::address(&text, why))?,
+        ),
+    })
+}
+
+/// Parses `nodePortAddresses`. If the list is empty, nftables mode serves node ports on the primary
+/// addresses only. If `mode` is empty, too, the author expects kube-proxy's iptables mode, which serves
+/// them on localhost as well; with manifests, this may be a developer's machine, whose kernel's
+/// settings stay.
+fn node_port_addresses(
+    config: &KubeProxyConfiguration,
+    flag_only: &FlagOnlySettings,
+    mode: Mode,
+) -> Vec<NodePortAddressConfig> {
+    use NodePortAddressConfig::{Cidr, Localhost, Primary};
+
+    let entries = &config.node_port_addresses;
+    if entries.is_empty() && mode == Mode::NFTABLES {
+        return match config.mode.is_empty() && flag_only.manifests.is_none() {
+            true => vec![Primary, Localhost],
+            false => vec![Primary],
+        };
+    }
+    let parse = |text: &String| match text.as_str() {
+        "primary" => vec![Primary],
+        "localhost" => vec![Localhost],
+        "all" => vec![Cidr(Ipv4Net::default().into()), Cidr(Ipv6Net::default().into())],
+        text => parse_cidr(text).into_iter().map(Cidr).collect(),
+    };
+    entries.iter().flat_map(parse).collect()
+}
+
+/// Whether node ports may be served on loopback addresses, in the modes that can do so.
+fn localhost_node_ports(config: &KubeProxyConfiguration, mode: Mode) -> bool {
+    let is_on = config.iptables.localhost_node_ports.unwrap_or(true);
+    match mode {
+        Mode::IPTABLES | Mode::USERSPACE => is_on,
+        Mode::NFTABLES => is_on && gates::is_on(&config.feature_gates, gates::LOCALHOST_NODE_PORTS),
+        _ => false,
+    }
+}

@@ -1,0 +1,4 @@
+//! The configuration as others meet it: any text that is read, and the table of flags.
+
+mod corpus;
+mod flags;

@@ -1,0 +1,325 @@
+//! The checks of a KubeProxyConfiguration, which report all errors at once, each with its path.
+//!
+//! Paths and texts are the same as kube-proxy's, since scripts and people search for them. So the
+//! paths have Go's names of the fields, not the file's.
+
+use std::fmt;
+
+use switchyard_core::{
+    model::{parse_cidr, parse_ip},
+    proxier::Mode,
+};
+
+use crate::config::{
+    duration::GoDuration,
+    gates,
+    parse::{NOT_A_CIDR, cluster_cidrs, listen_address},
+    quantity,
+    release::PREVIOUS_MINOR,
+    v1alpha1::{Conntrack, KubeProxyConfiguration},
+};
+
+/// kube-proxy's old name of userspace mode on Windows.
+pub(crate) const WINUSERSPACE: &str = "winuserspace";
+
+/// The errors in a configuration, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid(Vec<FieldError>);
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0[..] {
+            [only] => only.fmt(f),
+            several => {
+                let texts: Vec<String> = several.iter().map(FieldError::to_string).collect();
+                write!(f, "[{}]", texts.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldError {
+    path: String,
+    what: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.what)
+    }
+}
+
+/// The errors that were found so far.
+#[derive(Default)]
+struct Errors(Vec<FieldError>);
+
+impl Errors {
+    fn push(&mut self, path: &str, what: String) {
+        self.0.push(FieldError { path: format!("KubeProxyConfiguration.{path}"), what });
+    }
+
+    /// Adds an error about a value, which is written as in Go: texts quoted, numbers and durations
+    /// unquoted.
+    fn invalid(&mut self, path: &str, value: impl fmt::Display, why: &str) {
+        self.push(path, format!("Invalid value: {value}: {why}"));
+    }
+
+    fn invalid_text(&mut self, path: &str, value: &str, why: &str) {
+        self.invalid(path, format_args!("{value:?}"), why);
+    }
+
+    fn require(&mut self, good: bool, path: &str, value: impl fmt::Display, why: &str) {
+        if !good {
+            self.invalid(path, value, why);
+        }
+    }
+}
+
+/// Checks a configuration with all defaults. `mode` is the mode of `modes` that the configuration
+/// selects, or `None` if the configuration names no mode of `modes`.
+pub fn validate(
+    config: &KubeProxyConfiguration,
+    mode: Option<Mode>,
+    modes: &[Mode],
+) -> Result<(), Invalid> {
+    let mut errors = Errors::default();
+    sections(config, mode, &mut errors);
+    let has_ipvs = gates::is_on(&config.feature_gates, gates::IPVS);
+    let is_usable = |mode: &Mode| *mode != Mode::IPVS || has_ipvs;
+    if !mode.as_ref().is_some_and(is_usable) {
+        let usable = modes.iter().filter(|mode| is_usable(mode));
+        let mut names: Vec<&str> = usable.map(|mode| mode.as_str()).collect();
+        names.sort_unstable();
+        let why = format!(
+            "must be {} or blank \
+             (blank means the first of nftables, iptables and userspace that this node can run)",
+            names.join(", ")
+        );
+        let why = match (mode, config.mode.as_str()) {
+            (Some(_), _) => format!("the feature gate {} is false; {why}", gates::IPVS),
+            (None, WINUSERSPACE) => {
+                format!("is the old name of userspace on Windows, and this is not Windows; {why}")
+            }
+            (None, _) => why,
+        };
+        errors.invalid_text("Mode.ProxyMode", &config.mode, &why);
+    }
+    general(config, &mut errors);
+    addresses(config, &mut errors);
+    local_traffic(config, &mut errors);
+    conntrack(&config.conntrack, &mut errors);
+    if errors.0.is_empty() { Ok(()) } else { Err(Invalid(errors.0)) }
+}
+
+/// Checks `logging` alone, which must be valid before the log can be started.
+pub fn validate_logging(config: &KubeProxyConfiguration) -> Result<(), Invalid> {
+    let mut errors = Errors::default();
+    logging(config, &mut errors);
+    if errors.0.is_empty() { Ok(()) } else { Err(Invalid(errors.0)) }
+}
+
+fn general(config: &KubeProxyConfiguration, errors: &mut Errors) {
+    if let Some(score) = config.oom_score_adj {
+        let good = (-1000..=1000).contains(&score);
+        errors.require(good, "OOMScoreAdj", score, "must be within the range [-1000, 1000]");
+    }
+    let period = config.config_sync_period;
+    errors.require(period > GoDuration::ZERO, "ConfigSyncPeriod", period, "must be greater than 0");
+    let burst = config.client_connection.burst;
+    errors.require(burst >= 0, "ClientConnection.Burst", burst, NOT_NEGATIVE);
+    let version = &config.show_hidden_metrics_for_version;
+    if !version.is_empty() && version != PREVIOUS_MINOR {
+        let why = format!(
+            "--show-hidden-metrics-for-version must be omitted or have the value \
+             '{PREVIOUS_MINOR}'. Only the previous minor version is allowed"
+        );
+        errors.invalid_text("ShowHiddenMetricsForVersion", version, &why);
+    }
+}
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+/// Checks the sections `iptables`, `ipvs` and `nftables`. Of most fields, only the active mode's
+/// are checked.
+fn sections(config: &KubeProxyConfiguration, mode: Option<Mode>, errors: &mut Errors) {
+    masquerade_bit("KubeProxyIPTablesConfiguration", config.iptables.masquerade_bit, errors);
+    let (sync, min_sync) = match mode {
+        Some(Mode::NFTABLES) if config.mode == Mode::NFTABLES.as_str() => {
+            masquerade_bit(
+                "KubeProxyNFTablesConfiguration",
+                config.nftables.masquerade_bit,
+                errors,
+            );
+            (config.nftables.sync_period, config.nftables.min_sync_period)
+        }
+        Some(Mode::IPVS) => {
+            ipvs(config, errors);
+            (config.ipvs.sync_period, config.ipvs.min_sync_period)
+        }
+        _ => (config.iptables.sync_period, config.iptables.min_sync_period),
+    };
+    // kube-proxy reports the periods without their section.
+    errors.require(sync > GoDuration::ZERO, "SyncPeriod", sync, "must be greater than 0");
+    errors.require(!min_sync.is_negative(), "MinSyncPeriod", min_sync, NOT_NEGATIVE);
+    let why = "must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod";
+    errors.require(min_sync <= sync, "SyncPeriod", min_sync, why);
+}
+
+fn masquerade_bit(section: &str, bit: Option<i32>, errors: &mut Errors) {
+    if let Some(bit) = bit {
+        let good = (0..=31).contains(&bit);
+        let path = format!("{section}.MasqueradeBit");
+        errors.require(good, &path, bit, "must be within the range [0, 31]");
+    }
+}
+
+fn ipvs(config: &KubeProxyConfiguration, errors: &mut Errors) {
+    for (field, timeout) in [
+        ("TCPTimeout", config.ipvs.tcp_timeout),
+        ("TCPFinTimeout", config.ipvs.tcp_fin_timeout),
+        ("UDPTimeout", config.ipvs.udp_timeout),
+    ] {
+        let path = format!("KubeProxyIPVSConfiguration.{field}");
+        errors.require(!timeout.is_negative(), &path, timeout, NOT_NEGATIVE);
+    }
+    for (index, text) in config.ipvs.exclude_cidrs.iter().enumerate() {
+        if parse_cidr(text).is_err() {
+            let path = format!("KubeProxyIPVSConfiguration.ExcludeCIDRs[{index}]");
+            errors.invalid_text(&path, text, NOT_A_CIDR);
+        }
+    }
+}
+
+fn logging(config: &KubeProxyConfiguration, errors: &mut Errors) {
+    // kube-proxy reports these errors below `logging`, without the prefix of the other errors.
+    let mut push = |path: &str, what: String| {
+        errors.0.push(FieldError { path: format!("logging.{path}"), what });
+    };
+    let logging = &config.logging;
+    if !matches!(logging.format.as_str(), "text" | "json") {
+        push("format", format!("Invalid value: {:?}: Unsupported log format", logging.format));
+    }
+    if logging.flush_frequency <= GoDuration::ZERO {
+        let value = logging.flush_frequency;
+        push("flushFrequency", format!("Invalid value: {value}: Must be greater than zero"));
+    }
+    if logging.verbosity > i32::MAX as u32 {
+        let why = format!("Must be <= {}", i32::MAX);
+        push("verbosity", format!("Invalid value: {}: {why}", logging.verbosity));
+    }
+    let gate = |name| gates::is_on(&config.feature_gates, name);
+    if logging.format == "json" && !gate(gates::LOGGING_BETA) {
+        let why = "Log format json is disabled, see LoggingBetaOptions feature";
+        push("format", format!("Forbidden: {why}"));
+    }
+    for (format, options) in [("text", &logging.options.text), ("json", &logging.options.json)] {
+        let size = quantity::parse(&options.info_buffer_size.0);
+        if size.is_none() {
+            let value = &options.info_buffer_size.0;
+            let path = format!("options.{format}.infoBufferSize");
+            push(&path, format!("Invalid value: {value:?}: not a quantity"));
+        }
+        let why = "Forbidden: Feature LoggingAlphaOptions is disabled";
+        if options.split_stream && !gate(gates::LOGGING_ALPHA) {
+            push(&format!("options.{format}.splitStream"), why.into());
+        }
+        if size.is_some_and(|size| size != 0.0) && !gate(gates::LOGGING_ALPHA) {
+            push(&format!("options.{format}.infoBufferSize"), why.into());
+        }
+    }
+    if logging.format == "json" && !logging.vmodule.is_empty() {
+        push("vmodule", "Forbidden: Only supported for text log format".into());
+    }
+    for (index, entry) in logging.vmodule.iter().enumerate() {
+        let pattern = &entry.file_pattern;
+        let path = format!("vmodule[{index}].filePattern");
+        if pattern.is_empty() {
+            push(&path, "Required value: File pattern must not be empty".into());
+        } else if pattern.contains(['=', ',']) {
+            let why = "File pattern must not contain equal signs or commas";
+            push(&path, format!("Invalid value: {pattern:?}: {why}"));
+        }
+    }
+}
+
+fn addresses(config: &KubeProxyConfiguration, errors: &mut Errors) {
+    if parse_ip(&config.bind_address).is_err() {
+        let why = "not a valid textual representation of an IP address";
+        errors.invalid_text("BindAddress", &config.bind_address, why);
+    }
+    for (path, text) in [
+        ("HealthzBindAddress", &config.healthz_bind_address),
+        ("MetricsBindAddress", &config.metrics_bind_address),
+    ] {
+        // A flag can make the address empty, after the defaults, to disable the server.
+        if path == "HealthzBindAddress" && text.is_empty() {
+            continue;
+        }
+        if let Err(why) = listen_address(text) {
+            errors.invalid_text(path, text, why);
+        }
+    }
+    for (index, text) in config.node_port_addresses.iter().enumerate() {
+        let is_word = ["primary", "localhost", "all"].contains(&text.as_str());
+        if !is_word && parse_cidr(text).is_err() {
+            errors.invalid_text(&format!("NodePortAddresses[{index}]"), text, NOT_A_CIDR);
+        }
+    }
+}
+
+/// Checks the fields about the detection of local traffic.
+fn local_traffic(config: &KubeProxyConfiguration, errors: &mut Errors) {
+    let detect = &config.detect_local;
+    match config.detect_local_mode.as_str() {
+        "" | "ClusterCIDR" => {
+            if let Err((value, why)) = cluster_cidrs(&config.cluster_cidr) {
+                errors.invalid_text("ClusterCIDR", &value, why);
+            }
+        }
+        "NodeCIDR" => {}
+        "BridgeInterface" => interface_name(
+            "DetectLocalConfiguration.InterfaceName",
+            &detect.bridge_interface,
+            errors,
+        ),
+        "InterfaceNamePrefix" => interface_name(
+            "DetectLocalConfiguration.InterfacePrefix",
+            &detect.interface_name_prefix,
+            errors,
+        ),
+        other => errors.push(
+            "DetectLocalMode",
+            format!(
+                "Unsupported value: {other:?}: supported values: \"BridgeInterface\", \
+                 \"ClusterCIDR\", \"InterfaceNamePrefix\", \"NodeCIDR\", \"\""
+            ),
+        ),
+    }
+}
+
+fn interface_name(path: &str, name: &str, errors: &mut Errors) {
+    if name.is_empty() {
+        errors.invalid_text(path, name, "must not be empty");
+    }
+}
+
+fn conntrack(conntrack: &Conntrack, errors: &mut Errors) {
+    for (field, number) in [("MaxPerCore", conntrack.max_per_core), ("Min", conntrack.min)] {
+        if let Some(number) = number {
+            let path = format!("KubeProxyConntrackConfiguration.{field}");
+            errors.require(number >= 0, &path, number, NOT_NEGATIVE);
+        }
+    }
+    for (field, timeout) in [
+        ("TCPEstablishedTimeout", conntrack.tcp_established_timeout.unwrap_or_default()),
+        ("TCPCloseWaitTimeout", conntrack.tcp_close_wait_timeout.unwrap_or_default()),
+        ("UDPTimeout", conntrack.udp_timeout),
+        ("UDPStreamTimeout", conntrack.udp_stream_timeout),
+    ] {
+        let path = format!("KubeProxyConntrackConfiguration.{field}");
+        errors.require(!timeout.is_negative(), &path, timeout, NOT_NEGATIVE);
+    }
+}

@@ -1,0 +1,191 @@
+//! The streams of log lines. Without split streams (`logging.options`), all lines go to standard
+//! error. With split streams, errors go to standard error, and the other lines to standard output,
+//! where lines may wait in a buffer.
+
+use std::{
+    io::{self, BufWriter, Write},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::klog::config::{LogConfig, LogFormat};
+
+/// Standard output, or its replacement in a test.
+type Output = Box<dyn Write + Send>;
+
+/// The choice of a stream for each line. Clones share the buffer.
+#[derive(Clone)]
+pub(crate) enum Streams {
+    /// All lines go to standard error, unbuffered.
+    Joined,
+    /// Errors go to standard error, and the other lines to standard output.
+    Split {
+        /// The mildest level whose lines go to standard error.
+        errors: Level,
+        /// The lines of the other levels.
+        info: Info,
+    },
+}
+
+/// Standard output, and the lines that wait to be written there.
+#[derive(Clone)]
+pub(crate) struct Info {
+    lines: Arc<Mutex<BufWriter<Output>>>,
+    is_buffered: bool,
+}
+
+/// The writer of one line.
+pub(crate) enum Line {
+    Error(io::Stderr),
+    Info(Info),
+}
+
+impl Streams {
+    /// The streams that the configuration asks for.
+    pub(crate) fn new(config: &LogConfig) -> Self {
+        Self::writing_to(config, Box::new(io::stdout()))
+    }
+
+    fn writing_to(config: &LogConfig, output: Output) -> Self {
+        if !config.split_stream {
+            return Self::Joined;
+        }
+        // klog's text format treats warnings as errors. Its JSON has no warnings.
+        let errors = match config.format {
+            LogFormat::Text => Level::WARN,
+            LogFormat::Json => Level::ERROR,
+        };
+        let size = config.info_buffer_size;
+        let lines = Arc::new(Mutex::new(BufWriter::with_capacity(size, output)));
+        Self::Split { errors, info: Info { lines, is_buffered: size > 0 } }
+    }
+
+    /// Writes the lines that wait.
+    pub(crate) fn flush(&self) {
+        if let Self::Split { info, .. } = self {
+            // There is no other place to report a failure of the log.
+            let _ = info.locked(Write::flush);
+        }
+    }
+
+    /// Starts a thread that writes the lines that wait once every `period`, if lines are buffered.
+    pub(crate) fn flush_every(&self, period: Duration) -> io::Result<()> {
+        let Self::Split { info: Info { is_buffered: true, .. }, .. } = self else {
+            return Ok(());
+        };
+        let streams = self.clone();
+        let flush = move || {
+            loop {
+                thread::sleep(period);
+                streams.flush();
+            }
+        };
+        thread::Builder::new().name("log-flush".into()).spawn(flush).map(drop)
+    }
+}
+
+impl<'w> MakeWriter<'w> for Streams {
+    type Writer = Line;
+
+    /// Returns the writer of lines without a level. No line is without.
+    fn make_writer(&'w self) -> Line {
+        Line::Error(io::stderr())
+    }
+
+    fn make_writer_for(&'w self, metadata: &Metadata<'_>) -> Line {
+        match self {
+            Self::Split { errors, info } if metadata.level() > errors => Line::Info(info.clone()),
+            _ => self.make_writer(),
+        }
+    }
+}
+
+impl Info {
+    fn locked<T>(&self, act: impl FnOnce(&mut BufWriter<Output>) -> T) -> T {
+        act(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Error(stream) => stream.write(bytes),
+            Self::Info(info) => info.locked(|lines| lines.write(bytes)),
+        }
+    }
+
+    /// Writes a whole line at once, so that the lines of several threads do not mix.
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Error(stream) => stream.write_all(bytes),
+            Self::Info(info) => info.locked(|lines| {
+                lines.write_all(bytes)?;
+                if info.is_buffered { Ok(()) } else { lines.flush() }
+            }),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns how many lines standard output has before a flush, and after it.
+    fn reach(format: LogFormat, split_stream: bool, info_buffer_size: usize) -> [usize; 2] {
+        let config = LogConfig { format, split_stream, info_buffer_size, ..LogConfig::default() };
+        let sink = Sink::default();
+        let streams = Streams::writing_to(&config, Box::new(sink.clone()));
+        let lines = || sink.0.lock().unwrap().split(|byte| *byte == b'\n').count() - 1;
+        let log = || {
+            tracing::info!("one");
+            tracing::warn!("two");
+            tracing::error!("three");
+            tracing::info!("four");
+        };
+        let subscriber = crate::klog::subscriber(&config, streams.clone());
+        tracing::subscriber::with_default(subscriber, log);
+        let before = lines();
+        streams.flush();
+        [before, lines()]
+    }
+
+    #[test]
+    fn lines_that_are_not_errors_go_to_standard_output() {
+        assert_eq!(reach(LogFormat::Text, false, 0), [0, 0]);
+        assert_eq!(reach(LogFormat::Text, true, 0), [2, 2], "warnings are errors");
+        assert_eq!(reach(LogFormat::Json, true, 0), [3, 3], "warnings are not errors");
+    }
+
+    #[test]
+    fn lines_wait_until_the_buffer_is_full() {
+        assert_eq!(reach(LogFormat::Text, true, 1 << 16), [0, 2]);
+        assert_eq!(reach(LogFormat::Json, true, 1), [3, 3], "no line is that short");
+        assert_eq!(
+            reach(LogFormat::Text, false, 1 << 16),
+            [0, 0],
+            "without a split, no line waits"
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! The observer of the engine, which reports to the log and the metrics.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{
+    error::ErrorChain,
+    model::ServicePortId,
+    objects::Event,
+    proxier::{ExternalChange, ProxierError},
+    runner::{EngineEvent, Observer, SyncOutcome},
+    state::PoolKind,
+    track::{Problem, Reason},
+    transition::Transition,
+};
+
+use crate::observability::metrics::Metrics;
+
+/// The [`Observer`] that logs and counts.
+pub struct EngineObserver {
+    metrics: Arc<Metrics>,
+    /// The time of the last warning about a disturbance.
+    warned: Mutex<Option<Instant>>,
+}
+
+/// The least time between two warnings about disturbances.
+const QUIET: Duration = Duration::from_secs(30);
+
+impl EngineObserver {
+    /// Returns the observer of an engine that starts now.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        metrics.started();
+        Self { metrics, warned: Mutex::default() }
+    }
+
+    fn count_changes(&self, event: &Event) {
+        match event {
+            Event::Apply(object) => self.metrics.changed(object.key().kind),
+            Event::Delete(key) => self.metrics.changed(key.kind),
+            Event::Replace { kind, objects, .. } => {
+                objects.iter().for_each(|_| self.metrics.changed(*kind));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Logs the endpoints of the Service ports that a sync changes.
+fn log_endpoints(change: &Transition<'_>) {
+    let ports = &change.after().service_ports;
+    let log = |id: &ServicePortId| {
+        let port = ports.get(id);
+        let endpoints = |kind| {
+            let pool = port.map(|port| &port.pool(kind)[..]).unwrap_or_default();
+            let texts: Vec<String> = pool.iter().map(|e| e.address.to_string()).collect();
+            format!("[{}]", texts.join(" "))
+        };
+        tracing::debug!(
+            target: "switchyard::v3",
+            ipFamily = id.family.as_str(),
+            servicePortName = %id.name,
+            endpoints = endpoints(PoolKind::Cluster),
+            localEndpoints = endpoints(PoolKind::Local),
+            "Setting endpoints for service port name"
+        );
+    };
+    if change.is_resync() {
+        ports.keys().for_each(log);
+    } else {
+        change.ports().for_each(|port| log(port.id));
+    }
+}
+
+/// Logs the changes of a sync, the drift and the skipped Service ports.
+fn log_outcome(outcome: &SyncOutcome<'_>) {
+    let drift = &outcome.report.drift;
+    if !drift.is_none() {
+        tracing::warn!(
+            objects = drift.objects,
+            examples = drift.examples.join("; "),
+            "Another program had changed what was programmed; it is repaired"
+        );
+    }
+    // The others were logged as problems.
+    for skipped in outcome.degraded_by_backend {
+        tracing::warn!(
+            service_port = skipped.port.to_string(),
+            reason = skipped.reason.as_str(),
+            "A Service port is not served as it asks"
+        );
+    }
+    tracing::debug!(
+        full = outcome.change.is_resync(),
+        changed = outcome.change.ports().len(),
+        service_ports = outcome.change.after().service_ports.len(),
+        added = outcome.report.added,
+        removed = outcome.report.removed,
+        bytes = outcome.report.bytes,
+        elapsed = ?outcome.duration,
+        commit = ?outcome.report.commit,
+        "Synced"
+    );
+}
+
+/// Logs that a sync begins.
+fn log_start(change: &Transition<'_>) {
+    tracing::debug!(
+        full = change.is_resync(),
+        changed = change.ports().len(),
+        service_ports = change.after().service_ports.len(),
+        "Syncing"
+    );
+    if tracing::enabled!(target: "switchyard::v3", tracing::Level::DEBUG) {
+        log_endpoints(change);
+    }
+}
+
+impl Observer for EngineObserver {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        match event {
+            EngineEvent::Received(event) => self.received(event),
+            EngineEvent::Rejected(problem) => self.rejected(problem),
+            EngineEvent::SyncRequested => self.metrics.sync_requested(),
+            EngineEvent::SyncStarted(change) => log_start(change),
+            EngineEvent::ExternallyChanged(disturbance) => self.externally_changed(disturbance),
+            EngineEvent::LeftOut(error) => self.metrics.left_out(error),
+            EngineEvent::Synced(outcome) => self.synced(outcome),
+            EngineEvent::SyncFailed { error, change, duration } => {
+                self.sync_failed(error, change, *duration);
+            }
+            EngineEvent::LeftoversStay { mode, error } => tracing::error!(
+                %mode,
+                err = %ErrorChain(*error),
+                "Failed to remove what another mode left behind"
+            ),
+            EngineEvent::NodeEligible(is_eligible) => {
+                tracing::debug!(is_eligible, "Whether the Node may have traffic");
+            }
+            EngineEvent::DefaultAlgorithmReplaced { mode, asked, used } => tracing::warn!(
+                %mode,
+                lb_algorithm = asked.as_str(),
+                used = used.as_str(),
+                "The mode cannot program the algorithm of --lb-algorithm; another one is used"
+            ),
+            _ => {}
+        }
+    }
+}
+
+impl EngineObserver {
+    fn received(&self, event: &Event) {
+        self.count_changes(event);
+        match event {
+            Event::Apply(object) => {
+                tracing::trace!(object = %object.key(), "Object added or changed");
+            }
+            Event::Delete(object) => tracing::trace!(%object, "Object deleted"),
+            Event::Replace { kind, objects, malformed } => tracing::debug!(
+                target: "switchyard::v3",
+                kind = kind.as_str(),
+                objects = objects.len(),
+                malformed = malformed.len(),
+                "Listed"
+            ),
+            // The tracker reports a malformed object as rejected.
+            _ => {}
+        }
+    }
+
+    fn rejected(&self, problem: &Problem) {
+        self.metrics.rejected(problem);
+        let message = match problem.reason {
+            Reason::Unsupported => "A Service is not served as it asks",
+            Reason::Refused => "The node refuses what a Service needs",
+            Reason::Malformed | Reason::Invalid | Reason::Conflict => {
+                "Part of an object cannot be used"
+            }
+        };
+        tracing::warn!(
+            object = %problem.object,
+            field = problem.field.as_str(),
+            reason = problem.message.as_str(),
+            "{message}"
+        );
+    }
+
+    fn externally_changed(&self, disturbance: &ExternalChange) {
+        let by = match disturbance {
+            ExternalChange::Changed { by } => by.as_deref().unwrap_or("unknown"),
+            ExternalChange::Suspected => {
+                tracing::debug!("Another program has changed tables; ours are compared");
+                return;
+            }
+        };
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|warned| warned.elapsed() >= QUIET) {
+            *warned = Some(Instant::now());
+            tracing::warn!(
+                author = by,
+                "Another program has changed our tables; they are compared"
+            );
+        } else {
+            tracing::debug!(author = by, "Another program has changed our tables again");
+        }
+    }
+
+    fn synced(&self, outcome: &SyncOutcome<'_>) {
+        // The log comes first, so that a sync that is in the metrics is in the log.
+        log_outcome(outcome);
+        self.metrics.synced(outcome);
+    }
+
+    fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, duration: Duration) {
+        self.metrics.sync_failed(error, change, duration.as_secs_f64());
+        tracing::error!(
+            err = %ErrorChain(error),
+            full = change.is_resync(),
+            elapsed = ?duration,
+            "Failed to sync; it will be repeated"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use async_trait::async_trait;
+    use jiff::Timestamp;
+    use switchyard_core::{
+        config::NodeConfig,
+        model::IpFamily,
+        objects::{Kind, Metadata, Node, Object, Service},
+        proxier::{Capabilities, Mode, Profile, Proxier, SyncReport},
+        runner::{Input, Runner, RunnerConfig},
+        state::NodePortAddresses,
+        track::Tracker,
+    };
+    use switchyard_health::{HealthCheckUpdates, ProxyHealth};
+    use tokio::{sync::mpsc, time::sleep};
+
+    use super::*;
+
+    /// Fails as many times.
+    struct Flaky(Arc<AtomicUsize>);
+
+    #[async_trait]
+    impl Proxier for Flaky {
+        fn profile(&self) -> Profile {
+            Profile {
+                capabilities: Capabilities::KUBE_PROXY.with_listed_node_ports(),
+                ..Profile::new(Mode::NFTABLES)
+            }
+        }
+
+        async fn sync(&mut self, _: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+            let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            if left.is_ok() {
+                return Err(ProxierError::unusable(Mode::NFTABLES, "asleep"));
+            }
+            let mut report = SyncReport::default();
+            report.bytes = 100;
+            report.messages = 3;
+            Ok(report)
+        }
+
+        async fn clean_up(&mut self) -> Result<(), ProxierError> {
+            Ok(())
+        }
+    }
+
+    fn replace(kind: Kind, objects: Vec<Object>) -> Input {
+        Input::Event(Event::Replace { kind, objects, malformed: Vec::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runner_is_observed() {
+        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
+        let metrics = Arc::new(Metrics::for_tests());
+        health.started(&IpFamily::ALL, Timestamp::now());
+        let updates = HealthCheckUpdates::default();
+        let mut health_checks = updates.receiver();
+        let observer = EngineObserver::new(Arc::clone(&metrics));
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let runner = Runner::new(
+            tracker,
+            Box::new(Flaky(Arc::new(1.into()))),
+            RunnerConfig::default(),
+            Arc::new((observer, (Arc::clone(&health), updates))),
+        );
+        let (sender, receiver) = mpsc::channel(16);
+        let running = tokio::spawn(runner.run(receiver, std::future::pending()));
+        assert_eq!(health.report(Instant::now()).families.len(), 2, "both have started");
+
+        let named = |name: &str| Metadata { name: name.into(), ..Metadata::default() };
+        let mut service = Service { metadata: named("web"), ..Service::default() };
+        service.spec.cluster_ips = vec!["nonsense".into()];
+        service.spec.cluster_ip = "nonsense".into();
+        let node = Node { metadata: named("node-1"), ..Node::default() };
+        for (kind, objects) in [
+            (Kind::Node, vec![Object::Node(node)]),
+            (Kind::Service, vec![Object::Service(service)]),
+            (Kind::EndpointSlice, vec![]),
+        ] {
+            sender.send(replace(kind, objects)).await.unwrap();
+        }
+        sleep(Duration::from_secs(30)).await;
+
+        let report = health.report(Instant::now());
+        assert!(report.node_eligible && report.healthy());
+        let text = metrics.text();
+        for line in [
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 2\n",
+            "kubeproxy_sync_proxy_rules_service_changes_total 2\n",
+            "kubeproxy_sync_proxy_rules_service_changes_pending 0\n",
+            "switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"} 1\n",
+            "switchyard_transaction_bytes_sum 100\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+
+        assert!(health_checks.has_changed().unwrap(), "every sync is told");
+        assert!(health_checks.borrow_and_update().checks.is_empty());
+        let mut balanced = Service { metadata: named("web"), ..Service::default() };
+        balanced.spec.kind = "LoadBalancer".into();
+        balanced.spec.external_traffic_policy = "Local".into();
+        balanced.spec.cluster_ip = "10.0.0.1".into();
+        balanced.spec.health_check_node_port = 31000;
+        let event = Event::Apply(Object::Service(balanced));
+        sender.send(Input::Event(event)).await.unwrap();
+        health_checks.changed().await.unwrap();
+        let port = health_checks.borrow().checks.values().map(|check| check.port).next();
+        assert_eq!(port, Some(31000), "though nothing had to be programmed");
+        let at = health_checks.borrow().addresses.v4.clone();
+        assert_eq!(at, NodePortAddresses::AllLocal, "though the backend has a list");
+
+        drop(sender);
+        running.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspicion_that_cannot_be_checked_counts_once_it_is_late() {
+        const TIMEOUT: Duration = Duration::from_secs(60);
+        let health = Arc::new(ProxyHealth::new(TIMEOUT));
+        health.started(&IpFamily::ALL, Timestamp::now());
+        let failures = Arc::new(AtomicUsize::new(0));
+        let proxier = Box::new(Flaky(Arc::clone(&failures)));
+        let tracker = Tracker::new(NodeConfig::new("node-1"));
+        let config = RunnerConfig::default();
+        let runner = Runner::new(tracker, proxier, config, health.clone());
+        let (sender, receiver) = mpsc::channel(16);
+        let running = tokio::spawn(runner.run(receiver, std::future::pending()));
+        for kind in [Kind::Node, Kind::Service, Kind::EndpointSlice] {
+            sender.send(replace(kind, vec![])).await.unwrap();
+        }
+        let disturb = async |disturbance| {
+            sleep(Duration::from_secs(30)).await;
+            assert!(health.report(Instant::now()).problems.is_empty());
+            failures.store(usize::MAX, Relaxed);
+            sender.send(Input::ExternallyChanged(disturbance)).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            let now = Instant::now();
+            let healthy = [now, now + TIMEOUT].map(|at| health.report(at).healthy());
+            failures.store(0, Relaxed);
+            healthy
+        };
+        assert_eq!(disturb(ExternalChange::Suspected).await, [true, false]);
+        assert_eq!(disturb(ExternalChange::Changed { by: None }).await, [false, false]);
+        drop(sender);
+        running.await.unwrap();
+    }
+}

@@ -1,0 +1,401 @@
+//! The health server: `/healthz` for load balancers, `/livez` and `/readyz` for the kubelet.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hyper::{Request, StatusCode};
+use jiff::Timestamp;
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use switchyard_core::objects::Kind;
+use switchyard_health::{HealthReport, ProxyHealth};
+
+use super::{Answer, Handler, JSON, answer, not_found};
+use crate::observability::{metrics::Metrics, watches::Watches};
+
+/// The text of Go's zero time.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// The silence after which an established watch is reported. A server sends something every 75 s.
+const SILENT_AFTER: Duration = Duration::from_secs(180);
+
+/// The time for which all watches can be refused as unauthorized before `/livez` fails, so that the
+/// kubelet starts the program again with new credentials.
+const UNAUTHORIZED_AFTER: Duration = Duration::from_secs(600);
+
+/// The handler that reports [`ProxyHealth`].
+pub struct HealthzHandler {
+    health: Arc<ProxyHealth>,
+    metrics: Arc<Metrics>,
+    watches: Arc<dyn Watches>,
+}
+
+impl HealthzHandler {
+    /// Returns a handler that counts its answers in `metrics`. Watches that are silent because the
+    /// API server cannot be reached are only reported, since no node may lose its traffic for that
+    /// reason, let alone all nodes at once. A silent watch that is not retried makes the proxy
+    /// unhealthy. If the server has refused all watches as unauthorized for ten minutes, `/livez`
+    /// fails, and `/healthz` does not. `/readyz`, which kube-proxy does not have, is as `/livez`, and
+    /// fails before the first sync, too: a rollout must not go on before.
+    pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: Arc<dyn Watches>) -> Self {
+        Self { health, metrics, watches }
+    }
+}
+
+impl Handler for HealthzHandler {
+    fn answer(&self, request: &Request<Bytes>) -> Answer {
+        let mut report = self.health.report(Instant::now());
+        let watches = WatchReport::new(self.watches.as_ref());
+        report.problems.extend(watches.problems);
+        let healthy = report.healthy() && !watches.stuck;
+        let is_live = healthy && !watches.unauthorized;
+        let node_eligible = report.node_eligible;
+        let (healthy, good, eligible, counter) = match request.uri().path() {
+            "/healthz" => {
+                let good = healthy && node_eligible;
+                (healthy, good, Some(node_eligible), Some(&self.metrics.healthz))
+            }
+            "/livez" => (is_live, is_live, None, Some(&self.metrics.livez)),
+            "/readyz" => {
+                if !report.has_synced {
+                    report.problems.push("not every IP family is programmed yet".to_owned());
+                }
+                (is_live, is_live && report.has_synced, None, None)
+            }
+            _ => return not_found(),
+        };
+        let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        if let Some(counter) = counter {
+            counter.with_label_values(&[status.as_str()]).inc();
+        }
+        let body = body(&report, healthy, eligible, good, watches.silent, Timestamp::now());
+        answer(status, JSON, body)
+    }
+}
+
+/// The body of an answer, with the fields in kube-proxy's order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "Status::is_empty")]
+    status: Status<'a>,
+    /// For each kind of object whose watch is silent, the seconds of silence. kube-proxy does not
+    /// have this field.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    silent_watches: BTreeMap<&'static str, u64>,
+    /// The problems in words. kube-proxy does not have this field.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    problems: &'a [String],
+}
+
+/// The watches that are silent.
+#[derive(Debug, Default)]
+struct WatchReport {
+    /// For each kind whose watch is silent, the seconds since the server sent anything.
+    silent: BTreeMap<&'static str, u64>,
+    problems: Vec<String>,
+    /// Whether a watch is silent for another reason than that the server cannot be reached.
+    stuck: bool,
+    /// Whether all watches have been refused as unauthorized for ten minutes.
+    unauthorized: bool,
+}
+
+impl WatchReport {
+    fn new(watches: &dyn Watches) -> Self {
+        let mut report = Self::default();
+        for kind in Kind::ALL {
+            report.add(kind, watches.silence(kind), watches.last_failure(kind));
+        }
+        if let Some(age) = unauthorized(watches).filter(|age| *age > UNAUTHORIZED_AFTER) {
+            report.unauthorized = true;
+            let seconds = age.as_secs();
+            report.problems.push(format!(
+                "the API server has refused all watches as unauthorized for {seconds} s"
+            ));
+        }
+        report
+    }
+
+    fn add(&mut self, kind: Kind, silence: Option<Duration>, failure: Option<Duration>) {
+        let Some(silence) = silence.filter(|age| *age > SILENT_AFTER) else { return };
+        let (kind, seconds) = (kind.as_str(), silence.as_secs());
+        self.silent.insert(kind, seconds);
+        // The cause of a failure is in the log; everybody can read the answer.
+        let is_retried = failure.is_some_and(|age| age <= SILENT_AFTER);
+        self.stuck |= !is_retried;
+        let note = if is_retried { "" } else { ": the watch is stuck" };
+        self.problems.push(format!("no news of {kind} objects for {seconds} s{note}"));
+    }
+}
+
+/// Returns the time for which all watches have been refused as unauthorized. Watches that never
+/// existed, or are absent, do not count.
+fn unauthorized(watches: &dyn Watches) -> Option<Duration> {
+    let exists =
+        |kind: &Kind| watches.silence(*kind).is_some() || watches.unauthorized(*kind).is_some();
+    let ages = Kind::ALL.into_iter().filter(exists).map(|kind| watches.unauthorized(kind));
+    // A watch that is not refused makes the result `None`.
+    ages.collect::<Option<Vec<Duration>>>()?.into_iter().min()
+}
+
+struct Status<'a>(&'a HealthReport);
+
+impl Status<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.families.is_empty()
+    }
+}
+
+impl Serialize for Status<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Family {
+            last_updated: String,
+            healthy: bool,
+        }
+        let mut map = serializer.serialize_map(Some(self.0.families.len()))?;
+        for (family, report) in &self.0.families {
+            let last_updated = report.last_updated.to_string();
+            map.serialize_entry(
+                family.as_str(),
+                &Family { last_updated, healthy: report.healthy },
+            )?;
+        }
+        map.end()
+    }
+}
+
+/// Returns the body. `lastUpdated` is the current time in a good answer, and the time of the last
+/// sync in a bad one.
+fn body(
+    report: &HealthReport,
+    healthy: bool,
+    eligible: Option<bool>,
+    good: bool,
+    silent_watches: BTreeMap<&'static str, u64>,
+    now: Timestamp,
+) -> String {
+    let last_updated = if good { Some(now) } else { report.newest_update() };
+    let body = Body {
+        last_updated: last_updated.map_or_else(|| NEVER.to_owned(), |time| time.to_string()),
+        current_time: now.to_string(),
+        node_eligible: eligible,
+        healthy,
+        status: Status(report),
+        silent_watches,
+        problems: &report.problems,
+    };
+    // Every field can be serialized.
+    serde_json::to_string(&body).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use switchyard_core::model::IpFamily;
+
+    use super::*;
+    use crate::observability::{http::get, watches::NoWatches};
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    /// Returns the health of a proxy that was synced once, with a sync outstanding for `waiting`.
+    fn health(waiting: Option<Duration>) -> ProxyHealth {
+        let health = ProxyHealth::new(Duration::from_secs(60));
+        health.started(&IpFamily::ALL, time("2024-05-01T00:00:00Z"));
+        health.synced(time("2024-05-01T10:00:00.25Z"), Instant::now(), |_| true);
+        if let Some(waiting) = waiting {
+            health.sync_requested(Instant::now() - waiting);
+        }
+        health
+    }
+
+    #[test]
+    fn bodies_are_kube_proxys() {
+        let now = time("2024-05-01T10:00:30.123456789Z");
+        let good = health(None).report(Instant::now());
+        assert_eq!(
+            body(&good, true, Some(false), false, BTreeMap::new(), now),
+            r#"{"lastUpdated":"2024-05-01T10:00:00.25Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
+        );
+        assert_eq!(
+            body(&good, true, None, true, BTreeMap::new(), now),
+            r#"{"lastUpdated":"2024-05-01T10:00:30.123456789Z","currentTime":"2024-05-01T10:00:30.123456789Z","healthy":true,"status":{"IPv4":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true},"IPv6":{"lastUpdated":"2024-05-01T10:00:00.25Z","healthy":true}}}"#
+        );
+        let nothing = ProxyHealth::new(Duration::from_secs(60)).report(Instant::now());
+        assert_eq!(
+            body(&nothing, true, Some(false), false, BTreeMap::new(), now),
+            r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2024-05-01T10:00:30.123456789Z","nodeEligible":false,"healthy":true}"#
+        );
+    }
+
+    #[test]
+    fn watches_that_are_silent_are_told_beside_the_rest() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let mut watches = WatchReport::default();
+        watches.add(Kind::Service, seconds(181), seconds(3));
+        watches.add(Kind::EndpointSlice, seconds(180), seconds(3));
+        watches.add(Kind::ServiceCidr, None, None);
+        assert!(!watches.stuck, "the server is away");
+        let mut good = health(None).report(Instant::now());
+        good.problems = watches.problems.clone();
+        let text = body(&good, true, Some(true), true, watches.silent.clone(), Timestamp::now());
+        let expected = r#"}},"silentWatches":{"Service":181},"problems":["no news of Service objects for 181 s"]}"#;
+        assert!(text.ends_with(expected), "{text}");
+
+        watches.add(Kind::Node, seconds(7200), seconds(7000));
+        assert!(watches.stuck);
+        assert_eq!(watches.problems[1], "no news of Node objects for 7200 s: the watch is stuck");
+    }
+
+    async fn check(health: ProxyHealth, path: &str, expected: u16) -> serde_json::Value {
+        let metrics = Arc::new(Metrics::for_tests());
+        let handler =
+            HealthzHandler::new(Arc::new(health), Arc::clone(&metrics), Arc::new(NoWatches));
+        let answer = handler.answer(&get(path));
+        assert_eq!(answer.status().as_u16(), expected, "{path}");
+        assert_eq!(answer.headers()["content-type"], "application/json");
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+        let name = path.trim_start_matches('/');
+        let counted = format!("kubeproxy_proxy_{name}_total{{code=\"{expected}\"}} 1\n");
+        assert!(metrics.text().contains(&counted), "{counted} in {}", metrics.text());
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn eligibility_concerns_healthz_only() {
+        let body = check(health(None), "/healthz", 503).await;
+        assert_eq!((&body["nodeEligible"], &body["healthy"]), (&false.into(), &true.into()));
+        assert_eq!(body["lastUpdated"], "2024-05-01T10:00:00.25Z");
+        let body = check(health(None), "/livez", 200).await;
+        assert_eq!(body.get("nodeEligible"), None);
+        assert_eq!(body["lastUpdated"], body["currentTime"]);
+
+        let eligible = health(None);
+        eligible.set_node_eligible(true);
+        check(eligible, "/healthz", 200).await;
+    }
+
+    #[tokio::test]
+    async fn the_first_sync_is_what_makes_it_ready() {
+        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
+        let metrics = Arc::new(Metrics::for_tests());
+        let handler = HealthzHandler::new(Arc::clone(&health), metrics, Arc::new(NoWatches));
+        let status = |path| handler.answer(&get(path)).status().as_u16();
+        health.started(&IpFamily::ALL, Timestamp::now());
+        health.sync_requested(Instant::now());
+        assert_eq!([status("/livez"), status("/readyz")], [200, 503]);
+        let answer = handler.answer(&get("/readyz"));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(
+            body.ends_with(r#""problems":["not every IP family is programmed yet"]}"#),
+            "{body}"
+        );
+        health.synced(Timestamp::now(), Instant::now(), |_| true);
+        // Draining does not count, nor does a sync that is under way.
+        health.set_node_eligible(false);
+        health.sync_requested(Instant::now());
+        assert_eq!([status("/healthz"), status("/readyz")], [503, 200]);
+        health.externally_changed();
+        health.sync_failed();
+        assert_eq!([status("/livez"), status("/readyz")], [503, 503]);
+    }
+
+    #[tokio::test]
+    async fn a_sync_that_does_not_come_is_unhealthy() {
+        let late = || {
+            let health = health(Some(Duration::from_secs(60)));
+            health.set_node_eligible(true);
+            health
+        };
+        let body = check(late(), "/healthz", 503).await;
+        assert_eq!(body["status"]["IPv6"]["healthy"], false);
+        check(late(), "/livez", 503).await;
+        check(health(Some(Duration::from_secs(50))), "/livez", 200).await;
+    }
+
+    /// Watches with these times of silence and of refusals, by the index of the kind.
+    struct Refused([(Option<u64>, Option<u64>); Kind::ALL.len()]);
+
+    impl Refused {
+        fn of(&self, kind: Kind) -> (Option<Duration>, Option<Duration>) {
+            let index = Kind::ALL.iter().position(|other| *other == kind).unwrap();
+            let (silence, unauthorized) = self.0[index];
+            (silence.map(Duration::from_secs), unauthorized.map(Duration::from_secs))
+        }
+    }
+
+    impl Watches for Refused {
+        fn silence(&self, kind: Kind) -> Option<Duration> {
+            self.of(kind).0
+        }
+
+        fn last_failure(&self, _: Kind) -> Option<Duration> {
+            Some(Duration::from_secs(7))
+        }
+
+        fn unauthorized(&self, kind: Kind) -> Option<Duration> {
+            self.of(kind).1
+        }
+    }
+
+    #[tokio::test]
+    async fn refused_credentials_end_the_program_and_not_the_traffic() {
+        let refused = (Some(700), Some(601));
+        let absent = (None, None);
+        let silent = (Some(700), None);
+        for (watches, livez) in [
+            ([refused; 4], 503),
+            ([refused, refused, refused, absent], 503),
+            // The program started with credentials that are not accepted.
+            ([(None, Some(601)); 4], 503),
+            ([refused, refused, refused, (Some(700), Some(600))], 200),
+            ([refused, refused, refused, (Some(20), None)], 200),
+            ([refused, silent, refused, refused], 200),
+            ([silent; 4], 200),
+            ([absent; 4], 200),
+        ] {
+            let health = health(None);
+            health.set_node_eligible(true);
+            let handler = HealthzHandler::new(
+                Arc::new(health),
+                Arc::new(Metrics::for_tests()),
+                Arc::new(Refused(watches)),
+            );
+            for (path, status) in [("/livez", livez), ("/healthz", 200)] {
+                let answer = handler.answer(&get(path));
+                assert_eq!(answer.status().as_u16(), status, "{path} {watches:?}");
+                let body = answer.into_body().collect().await.unwrap().to_bytes();
+                let body = String::from_utf8(body.to_vec()).unwrap();
+                let problem = "the API server has refused all watches as unauthorized for 601 s";
+                assert_eq!(body.contains(problem), livez == 503, "{path}: {body}");
+                assert!(body.contains(&format!("\"healthy\":{}", status == 200)), "{body}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_paths_are_not_there() {
+        let handler = HealthzHandler::new(
+            Arc::new(health(None)),
+            Arc::new(Metrics::for_tests()),
+            Arc::new(NoWatches),
+        );
+        for path in ["/", "/healthz/", "/readyz/", "/metrics"] {
+            assert_eq!(handler.answer(&get(path)).status(), StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+}

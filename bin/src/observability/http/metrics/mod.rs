@@ -1,0 +1,129 @@
+//! The metrics server: `/metrics`, and pages about the program itself.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use hyper::{
+    Method, Request, StatusCode,
+    header::{HeaderName, HeaderValue},
+};
+use switchyard_core::proxier::Mode;
+use tokio::sync::watch;
+
+use super::{Answer, Handler, JSON, answer, configz, debug, not_found, ok, with_header};
+use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
+use crate::observability::{metrics::Metrics, watches::Watches};
+
+const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
+/// The content type of Prometheus' text format.
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// The handler that serves [`Metrics`], and pages about the program.
+pub struct MetricsHandler {
+    metrics: Arc<Metrics>,
+    watches: Arc<dyn Watches>,
+    shown: watch::Receiver<ConfigPages>,
+    set_verbosity: debug::SetVerbosity,
+}
+
+/// The pages about the configuration in effect.
+pub struct ConfigPages {
+    mode: Mode,
+    configz: String,
+    debugs: bool,
+}
+
+impl ConfigPages {
+    /// Returns the pages about these settings, which were made from this configuration.
+    pub fn new(settings: &Settings, config: &KubeProxyConfiguration) -> Self {
+        let mode = settings.backend.mode;
+        let effective = configz::effective(config, mode);
+        Self {
+            mode,
+            configz: configz::body(&effective).to_string(),
+            debugs: config.enable_profiling,
+        }
+    }
+}
+
+impl MetricsHandler {
+    /// Returns a handler for these metrics and watches. The pages about the configuration may
+    /// change. `set_verbosity` changes the verbosity of the log, and returns false if there is no
+    /// log.
+    pub fn new(
+        metrics: Arc<Metrics>,
+        watches: Arc<dyn Watches>,
+        shown: watch::Receiver<ConfigPages>,
+        set_verbosity: impl Fn(u32) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { metrics, watches, shown, set_verbosity: Box::new(set_verbosity) }
+    }
+
+    fn exposition(&self) -> Answer {
+        self.metrics.watches_heard(|kind| self.watches.silence(kind));
+        let mut answer = answer(StatusCode::OK, METRICS, self.metrics.text());
+        if let Some(start) = self.metrics.process_start() {
+            with_header(&mut answer, PROCESS_START, HeaderValue::from(start));
+        }
+        answer
+    }
+
+    fn slis(&self, request: &Request<Bytes>) -> Answer {
+        if *request.method() == Method::DELETE {
+            self.metrics.reset_slis();
+            return ok("metrics reset\n");
+        }
+        answer(StatusCode::OK, METRICS, self.metrics.slis())
+    }
+
+    /// Returns the answer to the only health check, `ping`, which any answer passes.
+    fn healthz(&self, query: &str) -> Answer {
+        let parameters = query.split('&').map(|p| p.split_once('=').unwrap_or((p, "")));
+        let (mut is_verbose, mut is_excluded, mut unknown) = (false, false, BTreeSet::new());
+        for (name, value) in parameters {
+            match (name, value) {
+                ("verbose", _) => is_verbose = true,
+                ("exclude", "ping") => is_excluded = true,
+                ("exclude", check) => {
+                    unknown.insert(check);
+                }
+                _ => {}
+            }
+        }
+        if !is_excluded {
+            self.metrics.pinged();
+        }
+        if !is_verbose {
+            return ok("ok");
+        }
+        let ping = if is_excluded { "[+]ping excluded: ok\n" } else { "[+]ping ok\n" };
+        let mut text = ping.to_owned();
+        if !unknown.is_empty() {
+            let unknown: Vec<_> = unknown.into_iter().map(|check| format!("{check:?}")).collect();
+            text.push_str("warn: some health checks cannot be excluded: no matches for ");
+            text.push_str(&unknown.join(","));
+            text.push('\n');
+        }
+        ok(text + "healthz check passed\n")
+    }
+}
+
+impl Handler for MetricsHandler {
+    fn answer(&self, request: &Request<Bytes>) -> Answer {
+        match request.uri().path() {
+            "/metrics" => self.exposition(),
+            "/metrics/slis" => self.slis(request),
+            "/healthz" => self.healthz(request.uri().query().unwrap_or_default()),
+            "/healthz/ping" => ok("ok"),
+            "/proxyMode" => ok(self.shown.borrow().mode.as_str()),
+            "/configz" => answer(StatusCode::OK, JSON, self.shown.borrow().configz.clone()),
+            path if self.shown.borrow().debugs && path.starts_with("/debug/") => {
+                debug::answer_debug(request, &self.set_verbosity)
+            }
+            _ => not_found(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

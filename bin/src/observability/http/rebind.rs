@@ -1,0 +1,250 @@
+//! A server whose address may change while the server runs.
+
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use switchyard_core::error::ErrorChain;
+use tokio::{net::TcpListener, sync::watch, time};
+
+use super::{Handler, connections::Connections, listen, serve::accept};
+use crate::config::settings::ServerSettings;
+
+/// The wait before a failed bind is retried.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The address of a server, and what a failure to bind it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// The address, or `None` to serve nowhere.
+    pub address: Option<SocketAddr>,
+    /// Whether a failed bind is fatal; otherwise it is retried.
+    pub hard_fail: bool,
+}
+
+/// Returns the addresses of the health server and of the metrics server.
+pub fn addresses(servers: &ServerSettings) -> [ServerAddress; 2] {
+    [servers.healthz, Some(servers.metrics)]
+        .map(|address| ServerAddress { address, hard_fail: servers.bind_hard_fail })
+}
+
+/// A server, which serves while its future is polled. Dropping the server frees the address.
+struct Server {
+    address: SocketAddr,
+    serving: Pin<Box<dyn Future<Output = Infallible> + Send>>,
+}
+
+/// Serves `handler` at the wanted address, for ever. After a change, the new address is bound before the old
+/// server is closed, unless the two addresses conflict (`0.0.0.0:1` and `127.0.0.1:1`). Connections
+/// to the old server end. The connections count for the limits of `connections`. Returns the error of
+/// a fatal failure to bind.
+pub async fn serve(
+    name: &'static str,
+    mut wanted: watch::Receiver<ServerAddress>,
+    handler: Arc<dyn Handler>,
+    connections: Arc<Connections>,
+) -> io::Error {
+    let mut running: Option<Server> = None;
+    loop {
+        let ServerAddress { address, hard_fail } = *wanted.borrow_and_update();
+        let mut is_tried_again = false;
+        if running.as_ref().map(|server| server.address) != address {
+            match address.map(|address| (address, bind(address, &mut running))) {
+                None => running = None,
+                Some((address, Ok(listener))) => {
+                    tracing::debug!(name, %address, "Listening");
+                    let (handler, connections) = (Arc::clone(&handler), Arc::clone(&connections));
+                    let serving = Box::pin(accept(name, listener, handler, connections));
+                    running = Some(Server { address, serving });
+                }
+                Some((address, Err(error))) => {
+                    let err = ErrorChain(&error);
+                    tracing::error!(name, %address, %err, "Failed to start server");
+                    if hard_fail {
+                        return error;
+                    }
+                    is_tried_again = true;
+                }
+            }
+        }
+        let serving = async {
+            match &mut running {
+                Some(server) => server.serving.as_mut().await,
+                None => pending().await,
+            }
+        };
+        let again = async {
+            match is_tried_again {
+                true => time::sleep(RETRY).await,
+                false => pending().await,
+            }
+        };
+        tokio::select! {
+            // After an error, the address cannot change any more.
+            Ok(()) = wanted.changed() => {}
+            () = again => {}
+            never = serving => match never {},
+        }
+    }
+}
+
+/// Binds the address. A running server with the same port is closed if the address is in use.
+fn bind(address: SocketAddr, running: &mut Option<Server>) -> io::Result<TcpListener> {
+    match listen::bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            match running.take_if(|server| server.address.port() == address.port()) {
+                Some(server) => {
+                    drop(server);
+                    listen::bind(address)
+                }
+                None => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::IpAddr,
+        sync::atomic::{AtomicU8, Ordering},
+    };
+
+    use bytes::Bytes;
+    use hyper::Request;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+        task::JoinHandle,
+    };
+
+    use super::*;
+    use crate::observability::http::{Answer, connections::Limits};
+
+    struct Hello;
+
+    impl Handler for Hello {
+        fn answer(&self, _: &Request<Bytes>) -> Answer {
+            Answer::new(Bytes::from_static(b"hello").into())
+        }
+    }
+
+    async fn ask(address: SocketAddr) -> io::Result<String> {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
+
+    /// Waits until `address` answers, or until `address` does not answer.
+    async fn expect(address: SocketAddr, answers: bool) {
+        let fulfilled = async {
+            while ask(address).await.is_ok_and(|text| text.ends_with("hello")) != answers {
+                time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        time::timeout(Duration::from_secs(20), fulfilled).await.expect("it stays as it is");
+    }
+
+    /// Returns addresses whose ports were free just now at every address of the host. Each call has a loopback
+    /// address of its own, so that no other test takes a port that was closed.
+    fn free() -> [SocketAddr; 2] {
+        static NEXT: AtomicU8 = AtomicU8::new(2);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let own = IpAddr::from([127, high, low, NEXT.fetch_add(1, Ordering::Relaxed)]);
+        let listeners = [(); 2].map(|()| std::net::TcpListener::bind("0.0.0.0:0").unwrap());
+        listeners.map(|listener| SocketAddr::new(own, listener.local_addr().unwrap().port()))
+    }
+
+    fn retried(address: SocketAddr) -> ServerAddress {
+        ServerAddress { address: Some(address), hard_fail: false }
+    }
+
+    fn start(first: ServerAddress) -> (watch::Sender<ServerAddress>, JoinHandle<io::Error>) {
+        let (sender, receiver) = watch::channel(first);
+        let connections = Connections::new(Limits::new(1024));
+        (sender, tokio::spawn(serve("test", receiver, Arc::new(Hello), connections)))
+    }
+
+    #[tokio::test]
+    async fn it_moves() {
+        let [one, two] = free();
+        let (addresses, task) = start(retried(one));
+        expect(one, true).await;
+        addresses.send_replace(retried(two));
+        expect(two, true).await;
+        expect(one, false).await;
+        addresses.send_replace(ServerAddress { address: None, hard_fail: true });
+        expect(two, false).await;
+        addresses.send_replace(retried(one));
+        expect(one, true).await;
+        // The address cannot change any more.
+        drop(addresses);
+        expect(one, true).await;
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn it_gets_out_of_its_own_way() {
+        let [one, _] = free();
+        let wide = SocketAddr::from(([0, 0, 0, 0], one.port()));
+        let other = SocketAddr::from(([127, 0, 0, 2], one.port()));
+        let (addresses, task) = start(ServerAddress { hard_fail: true, ..retried(wide) });
+        expect(other, true).await;
+        addresses.send_replace(ServerAddress { hard_fail: true, ..retried(one) });
+        expect(other, false).await;
+        expect(one, true).await;
+        addresses.send_replace(ServerAddress { hard_fail: true, ..retried(wide) });
+        expect(other, true).await;
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn the_last_address_stays_until_the_next_can_be_bound() {
+        let [one, two] = free();
+        let blocker = std::net::TcpListener::bind(two).unwrap();
+        let (addresses, task) = start(retried(one));
+        expect(one, true).await;
+        addresses.send_replace(retried(two));
+        time::sleep(Duration::from_millis(200)).await;
+        expect(one, true).await;
+        drop(blocker);
+        expect(two, true).await;
+        expect(one, false).await;
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_the_end_if_it_should_be() {
+        let [one, two] = free();
+        let _blocker = std::net::TcpListener::bind(two).unwrap();
+        let (addresses, task) = start(retried(one));
+        expect(one, true).await;
+        addresses.send_replace(ServerAddress { hard_fail: true, ..retried(two) });
+        let error = time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_tried_again() {
+        let [one, _] = free();
+        let blocker = std::net::TcpListener::bind(one).unwrap();
+        time::pause();
+        let (_addresses, task) = start(retried(one));
+        time::sleep(RETRY / 2).await;
+        assert!(!task.is_finished());
+        drop(blocker);
+        time::sleep(RETRY).await;
+        time::resume();
+        expect(one, true).await;
+        task.abort();
+    }
+}

@@ -1,0 +1,395 @@
+//! The metrics for Prometheus: the metrics of kube-proxy, under the same names, and our own.
+//!
+//! [`Metrics`] has a registry of its own; nothing is global. The metrics of other modes are absent, and
+//! so are labelled metrics without a value. `docs/metrics.md` lists all metrics.
+
+mod component;
+mod maker;
+mod ours;
+mod process;
+mod reloads;
+mod requests;
+mod sli;
+mod upstream;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
+use switchyard_core::{
+    error::ErrorChain,
+    model::IpFamily,
+    objects::Kind,
+    proxier::{Mode, ProxierError},
+    runner::SyncOutcome,
+    track::{Problem, Reason},
+    transition::Transition,
+};
+
+use self::{
+    maker::Maker,
+    ours::OurMetrics,
+    process::ProcessMetrics,
+    reloads::ReloadMetrics,
+    sli::SliMetrics,
+    upstream::{ChangeMetrics, ConntrackMetrics, IptablesMetrics, NftablesMetrics, SyncMetrics},
+};
+pub use self::{reloads::Reload, requests::RequestMetrics};
+
+/// All metrics of the process.
+pub struct Metrics {
+    registry: Registry,
+    families: Vec<IpFamily>,
+    process: ProcessMetrics,
+    sli: SliMetrics,
+    /// `kubeproxy_proxy_healthz_total`
+    pub healthz: IntCounterVec,
+    /// `kubeproxy_proxy_livez_total`
+    pub livez: IntCounterVec,
+    /// `rest_client_*`
+    pub requests: RequestMetrics,
+    sync: SyncMetrics,
+    changes: ChangeMetrics,
+    nftables: Option<NftablesMetrics>,
+    iptables: Option<IptablesMetrics>,
+    conntrack: Option<ConntrackMetrics>,
+    ours: OurMetrics,
+    reloads: ReloadMetrics,
+    /// `kubernetes_feature_enabled`
+    gates: IntGaugeVec,
+    /// The number of Service ports at the last count.
+    counted_ports: AtomicUsize,
+    /// Serializes scrapes, since each scrape adds the difference to counters.
+    scraping: Mutex<()>,
+}
+
+impl Metrics {
+    /// Returns the metrics of a proxy in this mode for these families, in a new registry. `gates`
+    /// are the feature gates that a configuration names, `release` is the release of Kubernetes to
+    /// report. Returns an error if two metrics have the same name.
+    pub fn new(
+        mode: Mode,
+        families: &[IpFamily],
+        gates: &BTreeMap<String, bool>,
+        release: &str,
+    ) -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let make = Maker::new(&registry);
+        Ok(Self {
+            families: families.to_vec(),
+            healthz: make.counters(
+                "kubeproxy_proxy_healthz_total",
+                "Cumulative proxy healthz HTTP status",
+                &["code"],
+            )?,
+            livez: make.counters(
+                "kubeproxy_proxy_livez_total",
+                "Cumulative proxy livez HTTP status",
+                &["code"],
+            )?,
+            requests: RequestMetrics::new(&make)?,
+            sync: SyncMetrics::new(&make, mode)?,
+            changes: ChangeMetrics::new(&make, families.len())?,
+            nftables: match mode {
+                Mode::NFTABLES => Some(NftablesMetrics::new(&make, families)?),
+                _ => None,
+            },
+            iptables: match mode {
+                Mode::IPTABLES => Some(IptablesMetrics::new(&make)?),
+                _ => None,
+            },
+            conntrack: match mode {
+                Mode::USERSPACE => None,
+                _ => Some(ConntrackMetrics::new(&make)?),
+            },
+            ours: OurMetrics::new(&make)?,
+            reloads: ReloadMetrics::new(&make)?,
+            process: ProcessMetrics::new(&make)?,
+            sli: SliMetrics::new()?,
+            counted_ports: AtomicUsize::new(0),
+            scraping: Mutex::default(),
+            // This comes last, since it counts the other metrics.
+            gates: component::register(&make, gates, release)?,
+            registry: registry.clone(),
+        })
+    }
+
+    /// Returns all metrics of this moment in Prometheus' text format, version 0.0.4.
+    pub fn text(&self) -> String {
+        let _one_at_a_time = self.scraping.lock();
+        self.process.refresh();
+        text(&self.registry)
+    }
+
+    /// Counts a health check of the metrics server.
+    pub fn pinged(&self) {
+        self.sli.pinged();
+    }
+
+    /// Returns the metrics of health checks in the same format.
+    pub fn slis(&self) -> String {
+        self.sli.text()
+    }
+
+    /// Resets the metrics of health checks.
+    pub fn reset_slis(&self) {
+        self.sli.reset();
+    }
+
+    /// Returns the time when the process started, in seconds since 1970.
+    pub fn process_start(&self) -> Option<u64> {
+        self.process.start()
+    }
+
+    /// Records the start of the engine.
+    pub fn started(&self) {
+        self.set_times(&self.sync.last_queued, |_| true);
+    }
+
+    /// Counts an object that was added, changed or removed.
+    pub fn changed(&self, kind: Kind) {
+        match kind {
+            Kind::Service => self.changes.services.changed(),
+            Kind::EndpointSlice => self.changes.endpoints.changed(),
+            Kind::Node | Kind::ServiceCidr => {}
+        }
+    }
+
+    /// Counts an object that was rejected, in whole or in part.
+    pub fn rejected(&self, problem: &Problem) {
+        let reason = match problem.reason {
+            Reason::Malformed => "malformed",
+            Reason::Invalid => "invalid",
+            Reason::Conflict => "conflict",
+            Reason::Unsupported => "unsupported",
+            Reason::Refused => "refused",
+        };
+        self.ours.rejected.with_label_values(&[problem.object.kind.as_str(), reason]).inc();
+    }
+
+    /// Records that a sync was requested.
+    pub fn sync_requested(&self) {
+        self.changes.services.requested();
+        self.changes.endpoints.requested();
+        self.set_times(&self.sync.last_queued, |_| true);
+    }
+
+    /// Records a sync that succeeded.
+    pub fn synced(&self, outcome: &SyncOutcome<'_>) {
+        self.observe_duration(&outcome.change, outcome.duration.as_secs_f64());
+        self.set_times(&self.sync.last, |family| outcome.change.programs(family));
+        self.changes.services.synced();
+        self.changes.endpoints.synced();
+        self.observe_trigger_times(&outcome.change, outcome.trigger_times, Timestamp::now());
+        for &family in &self.families {
+            let counts = outcome.no_local_endpoints.get(family);
+            let set = |policy: &str, count: usize| {
+                let gauge =
+                    self.sync.no_local_endpoints.with_label_values(&[family.as_str(), policy]);
+                gauge.set(clamped(count));
+            };
+            set("internal", counts.internal);
+            set("external", counts.external);
+            let unsupported = self.ours.unsupported.with_label_values(&[family.as_str()]);
+            unsupported.set(clamped(*outcome.unsupported.get(family)));
+            let refused = self.ours.refused.with_label_values(&[family.as_str()]);
+            refused.set(clamped(*outcome.refused.get(family)));
+        }
+        self.observe_report(outcome);
+    }
+
+    fn observe_report(&self, outcome: &SyncOutcome<'_>) {
+        if outcome.report.cleanup_failed
+            && let Some(nftables) = &self.nftables
+        {
+            self.count_all(&nftables.cleanup_failures);
+        }
+        let drift = &outcome.report.drift;
+        if !drift.is_none() {
+            self.ours.drift_repairs.inc();
+            self.ours.drift_objects.inc_by(drift.objects.try_into().unwrap_or(u64::MAX));
+        }
+        if let Some(latency) = outcome.latency {
+            self.ours.latency.observe(latency.as_secs_f64());
+        }
+        if outcome.report.bytes > 0 {
+            self.ours.commit.observe(outcome.report.commit.as_secs_f64());
+            self.ours.bytes.observe(outcome.report.bytes as f64);
+            self.ours.messages.observe(outcome.report.messages as f64);
+        }
+        if !outcome.report.waited.is_zero() {
+            self.ours.lock_wait.observe(outcome.report.waited.as_secs_f64());
+        }
+        if let Some(iptables) = &self.iptables {
+            iptables.set_rules(&outcome.report.rules);
+            iptables.count_refused(&outcome.report.refused);
+        }
+        self.count_service_ports(&outcome.change);
+    }
+
+    /// Counts the Service ports of each family, unless their number is the same as at the last
+    /// sync, since counting thousands would take longer than the sync of a change.
+    fn count_service_ports(&self, change: &Transition<'_>) {
+        let ports = &change.after().service_ports;
+        let before = self.counted_ports.swap(ports.len(), Ordering::Relaxed);
+        // If as many were added as removed, the removed ports are among the changed ports.
+        let gone = || change.ports().any(|port| port.after.is_none());
+        if change.is_resync() || before != ports.len() || gone() {
+            for family in &self.families {
+                let count = ports.keys().filter(|id| id.family == *family).count();
+                let gauge = self.ours.service_ports.with_label_values(&[family.as_str()]);
+                gauge.set(clamped(count));
+            }
+        }
+    }
+
+    /// Sets the configured values of the feature gates.
+    pub fn set_gates(&self, gates: &BTreeMap<String, bool>) {
+        component::set_gates(&self.gates, gates);
+    }
+
+    /// Counts a change of the configuration file's content.
+    pub fn config_reloaded(&self, result: Reload) {
+        self.reloads.reloaded(result);
+    }
+
+    /// Records a sync that failed.
+    pub fn sync_failed(&self, error: &ProxierError, change: &Transition<'_>, seconds: f64) {
+        self.observe_duration(change, seconds);
+        if let Some(iptables) = &self.iptables {
+            iptables.count_refused(error.refused());
+        }
+        if let Some(nftables) = &self.nftables {
+            self.count_all(&nftables.failures);
+        }
+    }
+
+    /// Records that the kernel refused parts of a sync.
+    pub fn left_out(&self, error: &ProxierError) {
+        if let Some(iptables) = &self.iptables {
+            iptables.count_refused(error.refused());
+        }
+        let Some((nftables, parts)) = self.nftables.as_ref().zip(error.refused_parts()) else {
+            return;
+        };
+        for family in IpFamily::ALL {
+            if parts.families.get(family).is_some() {
+                nftables.failures.with_label_values(&[family.as_str()]).inc();
+            }
+        }
+    }
+
+    /// Adds one to the counter of every family, for an event of a transaction, which has all
+    /// families.
+    fn count_all(&self, counters: &IntCounterVec) {
+        for family in &self.families {
+            counters.with_label_values(&[family.as_str()]).inc();
+        }
+    }
+
+    /// Sets how long each watch has been silent. A watch that was never established has no series.
+    pub fn watches_heard(&self, heard: impl Fn(Kind) -> Option<Duration>) {
+        for kind in Kind::ALL {
+            if let Some(age) = heard(kind) {
+                let gauge = self.ours.watch_silence.with_label_values(&[kind.as_str()]);
+                gauge.set(age.as_secs_f64());
+            }
+        }
+    }
+
+    /// Records how many sockets serve node ports on `[::1]`, and counts attempts to open one that failed.
+    pub fn localhost_listeners(&self, open: usize, failures: u64) {
+        let Some(nftables) = &self.nftables else { return };
+        let labels = [IpFamily::V6.as_str()];
+        nftables.localhost_listeners.with_label_values(&labels).set(clamped(open));
+        nftables.localhost_failures.with_label_values(&labels).inc_by(failures);
+    }
+
+    /// Records a sweep for stale flows.
+    pub fn flows_reconciled(&self, report: switchyard_conntrack::Report) {
+        let Some(conntrack) = &self.conntrack else { return };
+        let labels = [report.family.as_str()];
+        conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());
+        let deleted = report.deleted.try_into().unwrap_or(u64::MAX);
+        conntrack.deleted.with_label_values(&labels).inc_by(deleted);
+    }
+
+    fn observe_duration(&self, change: &Transition<'_>, seconds: f64) {
+        for family in self.families_of(change) {
+            let labels = [family.as_str()];
+            self.sync.duration.with_label_values(&labels).observe(seconds);
+            if let Some(extent) = &self.sync.extent {
+                let by_extent = if change.is_resync() { &extent.full } else { &extent.partial };
+                by_extent.with_label_values(&labels).observe(seconds);
+            }
+        }
+    }
+
+    /// Records the age of the changes that a sync has programmed. Changes from before the start of
+    /// this process do not count, since they waited for the start.
+    fn observe_trigger_times(&self, change: &Transition<'_>, times: &[String], now: Timestamp) {
+        let start = self.process.start().and_then(|start| i64::try_from(start).ok()).unwrap_or(0);
+        for time in times.iter().filter_map(|text| text.parse::<Timestamp>().ok()) {
+            if time.as_second() < start {
+                continue;
+            }
+            let seconds = now.duration_since(time).as_secs_f64().max(0.0);
+            for family in self.families_of(change) {
+                let labels = [family.as_str()];
+                tracing::trace!(ipFamily = family.as_str(), seconds, "Network programming");
+                self.sync.network_programming.with_label_values(&labels).observe(seconds);
+            }
+        }
+    }
+
+    fn set_times(&self, gauges: &GaugeVec, concerns: impl Fn(IpFamily) -> bool) {
+        let now = Timestamp::now().as_nanosecond() as f64 / 1e9;
+        for family in self.families.iter().filter(|family| concerns(**family)) {
+            let gauge: Gauge = gauges.with_label_values(&[family.as_str()]);
+            gauge.set(now);
+        }
+    }
+
+    /// Returns the families that a sync programs, and concerns.
+    fn families_of(&self, change: &Transition<'_>) -> Vec<IpFamily> {
+        let all = change.is_resync() || change.node_changed();
+        let concerns = |family| {
+            change.programs(family) && (all || change.ports().any(|port| port.id.family == family))
+        };
+        self.families.iter().copied().filter(|family| concerns(*family)).collect()
+    }
+}
+
+/// Returns the metrics of the registry as text.
+fn text(registry: &Registry) -> String {
+    let mut text = String::new();
+    if let Err(error) = TextEncoder::new().encode_utf8(&registry.gather(), &mut text) {
+        tracing::error!(err = %ErrorChain(&error), "Failed to print the metrics");
+    }
+    text
+}
+
+fn clamped(count: usize) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+use crate::config::release::KUBERNETES;
+
+#[cfg(test)]
+impl Metrics {
+    /// Returns metrics of the nftables mode for both families.
+    pub(crate) fn for_tests() -> Self {
+        Self::new(Mode::NFTABLES, &IpFamily::ALL, &BTreeMap::new(), KUBERNETES).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests;

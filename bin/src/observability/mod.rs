@@ -1,0 +1,17 @@
+//! The metrics and the health of the node agent, and the HTTP servers for both.
+//!
+//! ```text
+//! engine -> EngineObserver -> logs
+//!                          -> Metrics      -> /metrics            (http::metrics)
+//!                          -> ProxyHealth  -> /healthz, /livez    (http::healthz)
+//!                          -> HealthChecks -> healthCheckNodePort (http::service_health)
+//! ```
+//!
+//! The module knows no backend and no client of the API server: counts of rules are in the reports of
+//! syncs ([`SyncReport`](switchyard_core::proxier::SyncReport)), and the state of the watches comes
+//! through [`watches::Watches`].
+
+pub mod engine_observer;
+pub mod http;
+pub mod metrics;
+pub mod watches;
