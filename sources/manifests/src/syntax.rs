@@ -71,30 +71,27 @@ pub(super) fn print_path(path: &[Step]) -> String {
 }
 
 impl<'t> Document<'t> {
-    /// Returns the text if the document is YAML.
-    pub(super) fn yaml(&self) -> Option<&'t str> {
-        (self.syntax == Syntax::Yaml).then_some(self.text)
-    }
-
-    /// Decodes a YAML document without a record of the place, which takes half the time; `None` if the
-    /// document cannot be decoded or is JSON.
-    pub(super) fn decode_untracked<S>(&self, seed: S) -> Option<S::Value>
-    where
-        S: DeserializeSeed<'t>,
-    {
-        serde_saphyr::with_deserializer_from_str_with_options(
-            self.yaml()?,
-            yaml_options(),
-            |yaml| seed.deserialize(yaml),
-        )
-        .ok()
-    }
-
-    /// Decodes the document.
+    /// Decodes the document. Only if that fails, the document is decoded again with a record of the
+    /// place, which takes twice the time.
     pub(super) fn decode<S>(&self, seed: S) -> Result<S::Value, DecodeError>
     where
-        S: DeserializeSeed<'t>,
+        S: DeserializeSeed<'t> + Copy,
     {
+        let plain = match self.syntax {
+            Syntax::Yaml => serde_saphyr::with_deserializer_from_str_with_options(
+                self.text,
+                yaml_options(),
+                |yaml| seed.deserialize(yaml),
+            )
+            .ok(),
+            Syntax::Json => {
+                let mut json = serde_json::Deserializer::from_str(self.text);
+                seed.deserialize(&mut json).and_then(|value| json.end().map(|()| value)).ok()
+            }
+        };
+        if let Some(value) = plain {
+            return Ok(value);
+        }
         let mut track = Track::new();
         let result = match self.syntax {
             Syntax::Yaml => serde_saphyr::with_deserializer_from_str_with_options(

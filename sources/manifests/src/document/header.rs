@@ -127,27 +127,6 @@ impl Header {
     }
 }
 
-/// Returns the kind of a YAML document that is a block mapping with exactly one plain `kind` and
-/// `apiVersion` at the start of a line, if that kind is read. Text at the start of a line cannot be
-/// inside of another value.
-pub(super) fn plain_kind(yaml: &str) -> Option<Kind> {
-    let mut header = Header::default();
-    for line in yaml.lines() {
-        let (field, value) = match line.split_once(':') {
-            Some(("kind", value)) => (&mut header.kind, value),
-            Some(("apiVersion", value)) => (&mut header.api_version, value),
-            _ => continue,
-        };
-        if field.replace(value.trim().to_owned()).is_some() {
-            return None;
-        }
-    }
-    match header.meaning() {
-        Meaning::Known(kind) => Some(kind),
-        _ => None,
-    }
-}
-
 /// Reads `items`, if they are a list: `null` has none, and a mapping of that name is no list.
 fn items<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Header>>, D::Error> {
     struct Items;

@@ -2,8 +2,7 @@
 //!
 //! Each document is read twice: first only its kind and name and those of its list items, then the
 //! objects with the types of their kinds. An object that cannot be decoded is therefore known by name,
-//! and an object of another kind cannot fail. A document whose kind is plain to see is read once if it
-//! can be decoded.
+//! and an object of another kind cannot fail.
 
 mod header;
 mod typed;
@@ -15,7 +14,7 @@ use tracing::debug;
 
 use self::{
     header::{Header, Meaning},
-    typed::{ObjectSeed, Slot, TypedDocument},
+    typed::{Slot, TypedDocument},
 };
 use super::{
     problem::{Problem, Severity},
@@ -60,10 +59,6 @@ impl Content {
     }
 
     fn add_document(&mut self, file: &Path, document: &Document<'_>) {
-        if let Some(object) = decode_plain(document) {
-            self.objects.extend(Some(object).filter(is_for_this_proxy));
-            return;
-        }
         let header = match Header::decode(document) {
             Ok(header) => header,
             Err(error) => return self.add_unknown(problem(file, document.number, error)),
@@ -181,13 +176,6 @@ impl Content {
     fn add_malformed(&mut self, key: ObjectKey, problem: Problem) {
         self.problems.push(Problem { object: Some(key), ..problem });
     }
-}
-
-/// Decodes a document whose kind can be seen without a parser; `None` if that fails.
-fn decode_plain(document: &Document<'_>) -> Option<Object> {
-    let kind = header::plain_kind(document.yaml()?)?;
-    let object = document.decode_untracked(ObjectSeed(kind))?;
-    (!object.key().name.is_empty()).then_some(object)
 }
 
 fn problem(file: &Path, number: usize, error: DecodeError) -> Problem {

@@ -215,33 +215,19 @@ fn a_yaml_bomb_is_refused() {
     assert!(content.has_unknown, "{content:?}");
 }
 
-/// The short way and the long way through a document agree.
 #[test]
-fn a_plain_document_needs_no_second_look() {
+fn the_kind_is_that_of_the_document() {
     let plain = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n";
-    assert_eq!(header::plain_kind(plain), Some(Kind::Service));
     for (text, service) in [
-        (plain.to_owned(), true),
         (plain.replace("kind: Service", "\"kind\": 'Service' # quoted"), true),
-        (plain.replace("kind: Service", "kind: Service # a comment"), true),
         (plain.replace("v1", "serving.knative.dev/v1"), false),
         (plain.replace("name: a", "name: a\n  kind: Node"), true),
         (format!("data: |\n  kind: Pod\n{plain}"), true),
     ] {
         let content = yaml(&text);
-        assert_eq!(
-            (content.objects.len(), problems(&content).len()),
-            (service.into(), 0),
-            "{text}"
-        );
+        let found = (content.objects.len(), problems(&content).len());
+        assert_eq!(found, (service.into(), 0), "{text}");
     }
-    for (text, part) in [
-        (format!("{plain}kind: Node\n"), "duplicate"),
-        (plain.replace("name: a", "nam: a"), "metadata.name"),
-        (format!("{plain}spec: []\n"), "Service default/a: spec"),
-    ] {
-        let content = yaml(&text);
-        assert!(content.objects.is_empty());
-        assert!(problems(&content)[0].contains(part), "{:?}", content.problems);
-    }
+    let content = yaml(&format!("{plain}kind: Node\n"));
+    assert!(content.objects.is_empty() && problems(&content)[0].contains("duplicate"));
 }

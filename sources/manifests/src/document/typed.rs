@@ -40,7 +40,8 @@ impl TypedDocument {
 }
 
 /// Decodes an object of the kind.
-pub(super) struct ObjectSeed(pub(super) Kind);
+#[derive(Clone, Copy)]
+struct ObjectSeed(Kind);
 
 impl<'de> DeserializeSeed<'de> for ObjectSeed {
     type Value = Object;
@@ -58,6 +59,7 @@ impl<'de> DeserializeSeed<'de> for ObjectSeed {
 }
 
 /// Decodes a list, of which only `items` counts.
+#[derive(Clone, Copy)]
 struct ListSeed<'s>(&'s [Option<Slot>]);
 
 impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
