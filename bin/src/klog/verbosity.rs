@@ -107,30 +107,11 @@ fn names(pattern: &str, file: &str) -> bool {
 
 /// Whether `text` matches `pattern`, in which `*` matches any text and `?` matches one byte.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // The pattern after the last star, and the text to try it on if the star takes one byte more.
-    let mut retry: Option<(&[u8], &[u8])> = None;
-    let (mut pattern, mut text) = (pattern, text);
-    loop {
-        match (pattern, text) {
-            ([b'*', rest @ ..], _) => {
-                retry = Some((rest, text));
-                pattern = rest;
-                continue;
-            }
-            ([p, pattern_rest @ ..], [t, text_rest @ ..]) if *p == b'?' || p == t => {
-                (pattern, text) = (pattern_rest, text_rest);
-                continue;
-            }
-            ([], []) => return true,
-            _ => {}
-        }
-        match retry {
-            Some((rest, [_, later @ ..])) => {
-                retry = Some((rest, later));
-                (pattern, text) = (rest, later);
-            }
-            _ => return false,
-        }
+    match (pattern, text) {
+        ([b'*', rest @ ..], _) => (0..=text.len()).any(|start| matches(rest, &text[start..])),
+        ([p, pattern @ ..], [t, text @ ..]) => (*p == b'?' || p == t) && matches(pattern, text),
+        ([], []) => true,
+        _ => false,
     }
 }
 
