@@ -442,8 +442,8 @@ const HEAD: &str = "\
 # Metrics
 
 The metrics are at `http://127.0.0.1:10249/metrics` (`metricsBindAddress`), in Prometheus' text format.
-Names, types, labels and buckets are
-kube-proxy's, so that its dashboards and alerts work. A series with labels appears with its first value.
+Names, types, labels and buckets are kube-proxy's, so that its dashboards and alerts work. A series with
+labels appears with its first value.
 
 This page is generated from a table, which a test compares with the metrics that the program exports,
 in both directions. `SWITCHYARD_WRITE_DOCS=1 cargo test -p switchyard-agent --test proxying metrics::docs`
