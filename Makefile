@@ -21,7 +21,7 @@ SOAK_CASES = 4096
 # The crates that are not published: the program, and what is for tests.
 UNPUBLISHED = switchyard-agent demo switchyard-examples api-standin control-plane packet-rig test-netns
 
-.PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-intakes soak \
+.PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
 	bench fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
@@ -166,19 +166,19 @@ deny:
 
 # The packet tests run the programs that are built first, with the tests: with the features that the tests
 # ask of dependencies, so that no dependency is built twice.
-tests: tests-of-crates tests-of-intakes
+tests: tests-of-crates tests-of-captures
 
 tests-of-crates:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
 
-# The other intakes of userspace mode: packet cases about addresses, rules and clients. What is behind the
-# sockets is the same with every intake.
-INTAKE_CASES = addresses:: clusterip:: detect-local:: loadbalancer:: nodeport:: policies:: refused::
-tests-of-intakes: export SWITCHYARD_BACKENDS = userspace-iptables,userspace-addresses
-tests-of-intakes: export SWITCHYARD_CASES = $(INTAKE_CASES)
-tests-of-intakes: tests-of-crates
+# The other capture modes of userspace mode: packet cases about addresses, rules and clients. What is behind the
+# sockets is the same with every mode of capture.
+CAPTURE_CASES = addresses:: clusterip:: detect-local:: loadbalancer:: nodeport:: policies:: refused::
+tests-of-captures: export SWITCHYARD_BACKENDS = userspace-iptables,userspace-addresses
+tests-of-captures: export SWITCHYARD_CASES = $(CAPTURE_CASES)
+tests-of-captures: tests-of-crates
 	$(CARGO) test --workspace --no-fail-fast --test cases
 
 # The packet cases on another kernel, Debian's 6.1 or the distribution's, which has what the kernel of this machine

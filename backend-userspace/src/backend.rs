@@ -7,9 +7,9 @@ use switchyard_core::{
 use switchyard_forwarder::Forwarder;
 
 use crate::{
-    IntakeKind, UserspaceConfig,
-    intake::{
-        Intake, SystemError,
+    CaptureMode, UserspaceConfig,
+    capture::{
+        Capture, SystemError,
         addresses::{self, Addresses},
         loopback::Loopback,
         redirect::{Redirects, Rules},
@@ -23,8 +23,8 @@ pub struct UserspaceBackend {
     config: UserspaceConfig,
 }
 
-/// Opens an intake that this node can run.
-pub(crate) type OpenIntake = Box<dyn FnOnce() -> Result<Box<dyn Intake>, ProxierError> + Send>;
+/// Opens a capture mode that this node can run.
+pub(crate) type OpenCapture = Box<dyn FnOnce() -> Result<Box<dyn Capture>, ProxierError> + Send>;
 
 impl UserspaceBackend {
     /// Creates the backend with this configuration.
@@ -32,38 +32,38 @@ impl UserspaceBackend {
         Self { config }
     }
 
-    /// Finds out whether this node can run an intake.
-    fn probe_intake(&self, kind: IntakeKind) -> Result<OpenIntake, SystemError> {
+    /// Finds out whether this node can run a capture mode.
+    fn probe_capture(&self, kind: CaptureMode) -> Result<OpenCapture, SystemError> {
         let families = self.config.families;
         let redirects = || Redirects::new(&self.config);
         match kind {
-            IntakeKind::Nftables => redirects().probe(Rules::Nftables),
-            IntakeKind::Iptables => redirects().probe(Rules::Iptables),
-            IntakeKind::Addresses => {
+            CaptureMode::Nftables => redirects().probe(Rules::Nftables),
+            CaptureMode::Iptables => redirects().probe(Rules::Iptables),
+            CaptureMode::Addresses => {
                 addresses::probe()?;
                 Ok(Box::new(move || Ok(Box::new(Addresses::open(families)?))))
             }
-            IntakeKind::Loopback => {
+            CaptureMode::Loopback => {
                 let table = self.config.table.clone();
                 Ok(Box::new(move || Ok(Box::new(Loopback::new(families, table)))))
             }
         }
     }
 
-    fn choose_configured(&self, kind: IntakeKind) -> Result<OpenIntake, ProxierError> {
-        let open = self.probe_intake(kind).map_err(|source| {
-            ProxierError::lacking(Mode::USERSPACE, IntakeUnusable { kind, source })
+    fn choose_configured(&self, kind: CaptureMode) -> Result<OpenCapture, ProxierError> {
+        let open = self.probe_capture(kind).map_err(|source| {
+            ProxierError::lacking(Mode::USERSPACE, CaptureUnusable { kind, source })
         })?;
-        tracing::info!(intake = %kind, "userspace mode has the intake that is configured");
+        tracing::info!(capture = %kind, "Using the configured capture mode");
         Ok(open)
     }
 
-    fn choose_best(&self) -> Result<OpenIntake, ProxierError> {
+    fn choose_best(&self) -> Result<OpenCapture, ProxierError> {
         let is_allowed =
-            |kind: &IntakeKind| *kind != IntakeKind::Loopback || self.config.may_use_loopback;
+            |kind: &CaptureMode| *kind != CaptureMode::Loopback || self.config.may_use_loopback;
         let mut passed_over = Vec::new();
-        for kind in IntakeKind::ALL.into_iter().filter(is_allowed) {
-            let open = match self.probe_intake(kind) {
+        for kind in CaptureMode::ALL.into_iter().filter(is_allowed) {
+            let open = match self.probe_capture(kind) {
                 Ok(open) => open,
                 Err(why) => {
                     passed_over.push(format!("{kind}: {}", ErrorChain(&*why)));
@@ -71,17 +71,17 @@ impl UserspaceBackend {
                 }
             };
             let why = passed_over.join("; ");
-            if kind == IntakeKind::Loopback {
+            if kind == CaptureMode::Loopback {
                 tracing::warn!(
-                    intake = %kind,
+                    capture = %kind,
                     others = why.as_str(),
                     "userspace mode serves clients on this machine alone, at loopback addresses"
                 );
             } else {
                 tracing::info!(
-                    intake = %kind,
+                    capture = %kind,
                     passed_over = why.as_str(),
-                    "userspace mode has the best intake that this node can run"
+                    "Chose the best capture mode of this node"
                 );
             }
             return Ok(open);
@@ -90,11 +90,11 @@ impl UserspaceBackend {
     }
 }
 
-/// Why the configured intake cannot be used.
+/// Why the configured capture mode cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("the intake {kind} cannot be used")]
-struct IntakeUnusable {
-    kind: IntakeKind,
+#[error("the capture mode {kind} cannot be used")]
+struct CaptureUnusable {
+    kind: CaptureMode,
     source: SystemError,
 }
 
@@ -103,23 +103,23 @@ impl Backend for UserspaceBackend {
         PROFILE
     }
 
-    /// Chooses the intake, which may run programs. The choice is logged with its reason.
+    /// Chooses the capture mode, which may run programs. The choice is logged with its reason.
     fn probe(&self) -> Result<Probed, ProxierError> {
-        let open_intake = match self.config.intake {
+        let open_capture = match self.config.capture {
             Some(kind) => self.choose_configured(kind)?,
             None => self.choose_best()?,
         };
         let config = self.config.forwarder.clone();
         Ok(Probed::new(self.config.families, move || {
-            let intake = open_intake()?;
+            let capture = open_capture()?;
             let forwarder = Forwarder::start(config).map_err(|error| {
                 ProxierError::backend(Mode::USERSPACE, "cannot start the proxy", error)
             })?;
-            Ok(Box::new(UserspaceProxier::new(forwarder, intake)))
+            Ok(Box::new(UserspaceProxier::new(forwarder, capture)))
         }))
     }
 
-    /// Removes the tables, the chains and the addresses of every intake, and the chains of kube-proxy's own
+    /// Removes the tables, the chains and the addresses of every capture mode, and the chains of kube-proxy's own
     /// userspace mode.
     fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
         let rules = Redirects::new(&self.config).clean_up();

@@ -5,11 +5,11 @@ use std::{fmt, str::FromStr};
 use switchyard_core::model::PerFamily;
 use switchyard_forwarder::ForwarderConfig;
 
-use crate::intake::loopback::ShowTable;
+use crate::capture::loopback::ShowTable;
 
 /// How the traffic of Services reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum IntakeKind {
+pub enum CaptureMode {
     /// `nftables`: rules in a table of its own redirect traffic.
     Nftables,
     /// `iptables`: rules in chains of its own redirect traffic.
@@ -20,7 +20,7 @@ pub enum IntakeKind {
     Loopback,
 }
 
-impl IntakeKind {
+impl CaptureMode {
     /// All kinds, the best first.
     pub const ALL: [Self; 4] = [Self::Nftables, Self::Iptables, Self::Addresses, Self::Loopback];
 
@@ -35,16 +35,16 @@ impl IntakeKind {
     }
 }
 
-impl fmt::Display for IntakeKind {
+impl fmt::Display for CaptureMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for IntakeKind {
+impl FromStr for CaptureMode {
     type Err = ();
 
-    /// Reads a name of [`IntakeKind::as_str`].
+    /// Reads a name of [`CaptureMode::as_str`].
     fn from_str(text: &str) -> Result<Self, ()> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or(())
     }
@@ -54,9 +54,9 @@ impl FromStr for IntakeKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UserspaceConfig {
-    /// The intake; `None` for the best that this node can run.
-    pub intake: Option<IntakeKind>,
-    /// Whether [`IntakeKind::Loopback`] may be the best. Only clients on this machine are served by it,
+    /// The capture mode; `None` for the best that this node can run.
+    pub capture: Option<CaptureMode>,
+    /// Whether [`CaptureMode::Loopback`] may be the best. Only clients on this machine are served by it,
     /// which a node of a cluster must not end up with unnoticed.
     pub may_use_loopback: bool,
     /// The families that are served.
@@ -65,14 +65,14 @@ pub struct UserspaceConfig {
     pub masquerade_bit: u8,
     /// The limits and timeouts of connections.
     pub forwarder: ForwarderConfig,
-    /// The receiver of the table of [`IntakeKind::Loopback`].
+    /// The receiver of the table of [`CaptureMode::Loopback`].
     pub table: Option<ShowTable>,
 }
 
 impl Default for UserspaceConfig {
     fn default() -> Self {
         Self {
-            intake: None,
+            capture: None,
             may_use_loopback: false,
             families: PerFamily { v4: true, v6: true },
             masquerade_bit: 14,

@@ -30,7 +30,7 @@ use switchyard_nft::{
 use tempfile::TempDir;
 use test_netns::run;
 
-use crate::{intake::redirect::Redirect, proxier::UserspaceProxier};
+use crate::{capture::redirect::Redirect, proxier::UserspaceProxier};
 
 macro_rules! stories {
     ($module:ident, $subject:expr; $($story:ident)*) => {
@@ -241,8 +241,8 @@ impl Subject for Redirected {
         let mut config = ForwarderConfig::default();
         config.threads = Some(1);
         let both = PerFamily { v4: true, v6: true };
-        let intake = Redirect::open(self.beneath(), both).unwrap();
-        UserspaceProxier::new(Forwarder::start(config).unwrap(), Box::new(intake))
+        let capture = Redirect::open(self.beneath(), both).unwrap();
+        UserspaceProxier::new(Forwarder::start(config).unwrap(), Box::new(capture))
     }
 
     fn dump(&self) -> String {

@@ -1,11 +1,11 @@
 //! Kubernetes Services served by a proxy in user space.
 //!
 //! Follow a sync: the backend (`proxier`) gives the Service ports to the forwarder
-//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; an intake (`intake`) then makes the traffic
-//! of their frontends reach the forwarder's sockets. There are four intakes, the best of which is chosen
+//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; a capture mode (`capture`) then makes the traffic
+//! of their frontends reach the forwarder's sockets. There are four capture modes, the best of which is chosen
 //! when the backend is probed:
 //!
-//! | Intake | How | Needs |
+//! | Mode of capture | How | Needs |
 //! |---|---|---|
 //! | `nftables` | a table of its own redirects traffic to the proxy's sockets | `CAP_NET_ADMIN`, nftables |
 //! | `iptables` | chains of its own do the same | `CAP_NET_ADMIN`, iptables |
@@ -17,8 +17,8 @@
 //! Beside another backend, [`LoopbackNodePorts`] serves node ports on `[::1]`.
 
 mod backend;
+mod capture;
 mod config;
-mod intake;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod kernel_tests;
@@ -28,11 +28,11 @@ mod sockets;
 
 pub use self::{
     backend::UserspaceBackend,
-    config::{IntakeKind, UserspaceConfig},
-    intake::{
+    capture::{
         DEVICE,
         loopback::{Reachable, ShowTable},
     },
+    config::{CaptureMode, UserspaceConfig},
     node_ports::LoopbackNodePorts,
 };
 pub use switchyard_forwarder::ForwarderConfig;

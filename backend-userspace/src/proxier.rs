@@ -1,4 +1,4 @@
-//! The backend, open: a forwarder, and the intake that leads traffic to it.
+//! The backend, open: a forwarder, and the capture mode that leads traffic to it.
 
 use async_trait::async_trait;
 use switchyard_core::{
@@ -10,9 +10,9 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{ABILITIES, Forwarder, LocalClients};
 
-use crate::intake::Intake;
+use crate::capture::Capture;
 
-/// The backend, whatever its intake.
+/// The backend, whatever its capture mode.
 pub(crate) const PROFILE: Profile = Profile {
     conflicts_with: &[Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS],
     capabilities: ABILITIES,
@@ -23,23 +23,23 @@ pub(crate) const PROFILE: Profile = Profile {
 /// userspace mode, open.
 pub(crate) struct UserspaceProxier {
     forwarder: Forwarder,
-    intake: Box<dyn Intake>,
+    capture: Box<dyn Capture>,
 }
 
 impl UserspaceProxier {
-    pub(crate) fn new(forwarder: Forwarder, intake: Box<dyn Intake>) -> Self {
-        Self { forwarder, intake }
+    pub(crate) fn new(forwarder: Forwarder, capture: Box<dyn Capture>) -> Self {
+        Self { forwarder, capture }
     }
 }
 
 #[async_trait]
 impl Proxier for UserspaceProxier {
     fn profile(&self) -> Profile {
-        self.intake.profile(PROFILE)
+        self.capture.profile(PROFILE)
     }
 
     fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
-        self.intake.prepare(node)
+        self.capture.prepare(node)
     }
 
     /// First the forwarder knows the endpoints, then traffic reaches it, and last of all it forgets
@@ -49,18 +49,18 @@ impl Proxier for UserspaceProxier {
         for port in change.ports().filter_map(|change| change.after) {
             self.forwarder.serve(port);
         }
-        let report = self.intake.sync(change, &self.forwarder).await?;
+        let report = self.capture.sync(change, &self.forwarder).await?;
         let gone = change.ports().filter(|change| change.after.is_none());
         gone.for_each(|change| self.forwarder.remove(change.id));
         Ok(report)
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        self.intake.clean_up().await
+        self.capture.clean_up().await
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
-        self.intake.monitor()
+        self.capture.monitor()
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// An intake with one listener, at which it asks in each sync.
+    /// A capture mode with one listener, at which it asks in each sync.
     #[derive(Default)]
     struct Asking(Arc<Mutex<Heard>>);
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Intake for Asking {
+    impl Capture for Asking {
         async fn sync(
             &mut self,
             change: &Transition<'_>,
@@ -138,7 +138,7 @@ mod tests {
         stream.read_exact(&mut answer).ok().map(|()| answer[0])
     }
 
-    /// The forwarder knows a Service port until the intake has let go of it.
+    /// The forwarder knows a Service port until the capture mode has let go of it.
     #[test]
     fn a_service_port_is_served_until_no_traffic_reaches_it() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -151,9 +151,9 @@ mod tests {
         let mut settings = ForwarderConfig::default();
         settings.threads = Some(1);
         let forwarder = Forwarder::start(settings).unwrap();
-        let intake = Asking::default();
-        let heard = Arc::clone(&intake.0);
-        let proxier = UserspaceProxier::new(forwarder, Box::new(intake));
+        let capture = Asking::default();
+        let heard = Arc::clone(&capture.0);
+        let proxier = UserspaceProxier::new(forwarder, Box::new(capture));
         let mut config = NodeConfig::new(NODE);
         config.loopback_endpoints = true;
         let mut node = Stepped::new(config, proxier);

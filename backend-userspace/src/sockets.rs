@@ -1,4 +1,4 @@
-//! The listeners of Service ports at addresses that an intake chooses.
+//! The listeners of Service ports at addresses that a capture mode chooses.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -107,11 +107,11 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
 }
 
 fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> UserspaceConfig {
-    let UserspaceSettings { intake, is_named, udp_timeout, connections, table } =
+    let UserspaceSettings { capture, is_named, udp_timeout, connections, table } =
         &settings.userspace;
     let mut made = UserspaceConfig::default();
     // Another word was rejected when the flags were parsed.
-    made.intake = intake.as_ref().and_then(|name| name.parse().ok());
+    made.capture = capture.as_ref().and_then(|name| name.parse().ok());
     made.may_use_loopback = *is_named;
     made.families = families;
     made.masquerade_bit = settings.masquerade_bit;
@@ -128,7 +128,7 @@ mod tests {
     use std::time::Duration;
 
     use switchyard_core::proxier;
-    use switchyard_userspace::{ForwarderConfig, IntakeKind};
+    use switchyard_userspace::{CaptureMode, ForwarderConfig};
 
     use super::*;
     use crate::config::cli;
@@ -191,16 +191,16 @@ mod tests {
             userspace_config(&settings.backend, families)
         };
         let unnamed = config(&[]);
-        assert_eq!((unnamed.intake, unnamed.may_use_loopback), (None, false));
+        assert_eq!((unnamed.capture, unnamed.may_use_loopback), (None, false));
         assert_eq!(unnamed.forwarder, ForwarderConfig::default());
         let found = config(&[
             "--proxy-mode=userspace",
             "--iptables-masquerade-bit=7",
-            "--userspace-intake=addresses",
+            "--userspace-capture=addresses",
             "--userspace-udp-timeout=3s",
             "--userspace-connections=1000",
         ]);
-        assert_eq!((found.intake, found.may_use_loopback), (Some(IntakeKind::Addresses), true));
+        assert_eq!((found.capture, found.may_use_loopback), (Some(CaptureMode::Addresses), true));
         assert_eq!((found.families, found.masquerade_bit), (families, 7));
         assert_eq!(found.forwarder.udp_idle, Duration::from_secs(3));
         assert_eq!(found.forwarder.connections, Some(1000));

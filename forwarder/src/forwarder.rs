@@ -17,7 +17,7 @@ use crate::{
     clients::LocalClients,
     listener::{ListenError, Listener, Socket, TooManyListeners},
     port::Port,
-    shared::{ForwarderConfig, Open, Serving, Shared},
+    shared::{ForwarderConfig, OpenListener, Serving, Shared},
     slots::ListenerSlot,
     task::Task,
     tcp, udp,
@@ -55,7 +55,7 @@ pub struct Forwarder {
 #[derive(Default)]
 struct State {
     ports: HashMap<ServicePortId, Arc<Port>>,
-    listeners: HashMap<(Protocol, SocketAddr), (Arc<Open>, Task, ListenerSlot)>,
+    listeners: HashMap<(Protocol, SocketAddr), (Arc<OpenListener>, Task, ListenerSlot)>,
 }
 
 impl Forwarder {
@@ -104,7 +104,7 @@ impl Forwarder {
     pub fn remove(&self, id: &ServicePortId) {
         let mut state = self.lock();
         state.ports.remove(id);
-        let closed = state.listeners.extract_if(|_, (open, ..)| open.now().port.id() == id);
+        let closed = state.listeners.extract_if(|_, (open, ..)| open.serving().port.id() == id);
         let tasks: Vec<_> = closed.map(|(_, (_, task, _))| task).collect();
         Task::end_all(tasks);
     }
@@ -136,7 +136,7 @@ impl Forwarder {
             Ok((socket.address()?, socket))
         };
         let (address, socket) = bind().map_err(failed)?;
-        let open = Arc::new(Open::new(&self.shared, address, serving));
+        let open = Arc::new(OpenListener::new(&self.shared, address, serving));
         let task = match socket {
             Socket::Stream(socket) => Task::start(runtime, tcp::serve(Arc::clone(&open), socket)),
             Socket::Datagram(socket) => Task::start(runtime, udp::serve(Arc::clone(&open), socket)),

@@ -15,7 +15,7 @@ mod listener;
 mod pipes;
 mod platform;
 mod port;
-mod rarely;
+mod rate_limit;
 mod shared;
 mod slots;
 mod task;

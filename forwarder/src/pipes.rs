@@ -19,30 +19,30 @@ const IDLE: usize = 64;
 /// The pipes that no transfer has at the moment.
 #[derive(Default)]
 pub(crate) struct Pipes {
-    idle: Mutex<Vec<Lent>>,
+    idle: Mutex<Vec<PooledPipe>>,
     /// The system has pipes, but does not move bytes of sockets.
     useless: AtomicBool,
 }
 
 /// A pipe that a transfer has. It is empty when it is given back, and closed otherwise.
-pub(crate) struct Lent {
+pub(crate) struct PooledPipe {
     pub(crate) pipe: Box<dyn Pipe>,
     _slot: PipeSlot,
 }
 
 impl Pipes {
     /// Lends a pipe, if there may be another one.
-    pub(crate) fn lend(&self, platform: &dyn Platform, slots: &Arc<Slots>) -> Option<Lent> {
+    pub(crate) fn lend(&self, platform: &dyn Platform, slots: &Arc<Slots>) -> Option<PooledPipe> {
         if self.useless.load(Ordering::Relaxed) {
             return None;
         }
         self.lock().pop().or_else(|| {
             let _slot = slots.take_for_pipe()?;
-            Some(Lent { pipe: platform.pipe().ok()?, _slot })
+            Some(PooledPipe { pipe: platform.pipe().ok()?, _slot })
         })
     }
 
-    pub(crate) fn give_back(&self, empty: Lent) {
+    pub(crate) fn give_back(&self, empty: PooledPipe) {
         let mut idle = self.lock();
         if idle.len() < IDLE {
             idle.push(empty);
@@ -59,7 +59,7 @@ impl Pipes {
         useless
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Lent>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PooledPipe>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

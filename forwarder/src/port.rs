@@ -20,13 +20,13 @@ use crate::balance::{Affinity, Connection, Member, Pool};
 pub(crate) struct Port {
     id: ServicePortId,
     /// Replaced as a whole by each change.
-    now: RwLock<Arc<Now>>,
+    snapshot: RwLock<Arc<Snapshot>>,
     affinity: Mutex<Affinity>,
     changes: watch::Sender<()>,
 }
 
-/// What a Service port is now.
-struct Now {
+/// The pools and endpoints of a Service port at a time.
+struct Snapshot {
     resolved: Arc<ResolvedServicePort>,
     /// The endpoints of both pools, and those that left with connections, whose number counts again if they
     /// come back.
@@ -52,7 +52,7 @@ pub(crate) struct Chosen {
     _connection: Connection,
 }
 
-impl Now {
+impl Snapshot {
     fn new(resolved: &Arc<ResolvedServicePort>, before: Option<&Self>) -> Self {
         let known = before.map(|before| &before.members);
         let mut members: HashMap<SocketAddr, Arc<Member>> = resolved
@@ -96,7 +96,7 @@ impl Port {
     pub(crate) fn new(resolved: &Arc<ResolvedServicePort>) -> Self {
         Self {
             id: resolved.id.clone(),
-            now: RwLock::new(Arc::new(Now::new(resolved, None))),
+            snapshot: RwLock::new(Arc::new(Snapshot::new(resolved, None))),
             affinity: Mutex::default(),
             changes: watch::Sender::new(()),
         }
@@ -108,9 +108,9 @@ impl Port {
 
     /// Replaces the pools, for connections from now on. Endpoints that stay keep what is known of them.
     pub(crate) fn update(&self, resolved: &Arc<ResolvedServicePort>) {
-        let before = self.now();
-        let now = Arc::new(Now::new(resolved, Some(&before)));
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+        let before = self.snapshot();
+        let now = Arc::new(Snapshot::new(resolved, Some(&before)));
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = now;
         self.forget_what_left(&before.resolved, resolved);
         self.changes.send_replace(());
     }
@@ -132,8 +132,8 @@ impl Port {
         self.changes.subscribe()
     }
 
-    fn now(&self) -> Arc<Now> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn affinity(&self) -> MutexGuard<'_, Affinity> {
@@ -142,7 +142,7 @@ impl Port {
 
     /// How endpoints are sent the client's address.
     pub(crate) fn proxy_protocol(&self) -> Option<ProxyProtocol> {
-        self.now().resolved.proxy_protocol
+        self.snapshot().resolved.proxy_protocol
     }
 
     /// Chooses an endpoint of a pool for a new connection or flow, other than those that were `tried` for
@@ -163,9 +163,9 @@ impl Port {
         ends: Ends,
         tried: &[SocketAddr],
     ) -> Option<Chosen> {
-        let now = self.now();
-        let pool = now.pool(pool);
-        let chosen = match now.resolved.affinity {
+        let snapshot = self.snapshot();
+        let pool = snapshot.pool(pool);
+        let chosen = match snapshot.resolved.affinity {
             None => pool.choose(ends, tried, at),
             Some(timeout) => {
                 let client = ends.client.ip();
@@ -189,28 +189,28 @@ impl Port {
     }
 
     fn failed_at(&self, at: Instant, endpoint: SocketAddr, client: IpAddr) {
-        let now = self.now();
-        if now.resolved.affinity.is_some() {
+        let snapshot = self.snapshot();
+        if snapshot.resolved.affinity.is_some() {
             self.affinity().forget(client, endpoint);
         }
-        if now.members.get(&endpoint).is_some_and(|member| member.failed(at)) {
-            now.cluster.leave_out(endpoint);
-            now.local.leave_out(endpoint);
+        if snapshot.members.get(&endpoint).is_some_and(|member| member.failed(at)) {
+            snapshot.cluster.leave_out(endpoint);
+            snapshot.local.leave_out(endpoint);
         }
     }
 
     /// Notes that an endpoint took a connection, or answered.
     pub(crate) fn succeeded(&self, endpoint: SocketAddr) {
-        let now = self.now();
-        if now.members.get(&endpoint).is_some_and(|member| member.succeeded()) {
-            now.cluster.readmit(endpoint);
-            now.local.readmit(endpoint);
+        let snapshot = self.snapshot();
+        if snapshot.members.get(&endpoint).is_some_and(|member| member.succeeded()) {
+            snapshot.cluster.readmit(endpoint);
+            snapshot.local.readmit(endpoint);
         }
     }
 
     /// Whether an endpoint still serves the flows that it has. Meaningless for TCP.
     pub(crate) fn serves(&self, endpoint: SocketAddr) -> bool {
-        self.now().resolved.serves(endpoint)
+        self.snapshot().resolved.serves(endpoint)
     }
 }
 

@@ -64,11 +64,11 @@ impl Shared {
 }
 
 /// A listener that is open, shared by its task and its connections or flows.
-pub(crate) struct Open {
+pub(crate) struct OpenListener {
     pub(crate) shared: Arc<Shared>,
     /// The address that was bound.
     pub(crate) address: SocketAddr,
-    now: RwLock<Arc<Serving>>,
+    serving: RwLock<Arc<Serving>>,
 }
 
 /// What a listener serves.
@@ -78,17 +78,17 @@ pub(crate) struct Serving {
     pub(crate) listener: Listener,
 }
 
-impl Open {
+impl OpenListener {
     pub(crate) fn new(shared: &Arc<Shared>, address: SocketAddr, serving: Serving) -> Self {
-        Self { shared: Arc::clone(shared), address, now: RwLock::new(Arc::new(serving)) }
+        Self { shared: Arc::clone(shared), address, serving: RwLock::new(Arc::new(serving)) }
     }
 
-    /// What the listener serves now, which each new connection and each datagram has to ask.
-    pub(crate) fn now(&self) -> Arc<Serving> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    /// Returns what the listener serves: read again for each connection and datagram.
+    pub(crate) fn serving(&self) -> Arc<Serving> {
+        Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn change(&self, serving: Serving) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
+        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use switchyard_core::model::{Protocol, ServiceName, ServicePortId};
 
-use crate::rarely::Rarely;
+use crate::rate_limit::RateLimit;
 
 /// The file descriptors of a connection: one to the client and one to the endpoint. A pipe has two as well.
 const DESCRIPTORS: usize = 2;
@@ -37,7 +37,7 @@ struct Taken {
     listeners: usize,
     refused: u64,
     services: HashMap<Owner, Service>,
-    warned: Rarely,
+    warned: RateLimit,
 }
 
 /// A Service, in one protocol.
@@ -47,7 +47,7 @@ type Owner = (ServiceName, Protocol);
 struct Service {
     connections: usize,
     clients: HashMap<IpAddr, usize>,
-    warned: Rarely,
+    warned: RateLimit,
 }
 
 /// A place that is taken, until it is dropped.
@@ -65,7 +65,7 @@ pub(crate) struct PipeSlot(Arc<Slots>);
 
 /// Which limit a connection or flow would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Full {
+pub(crate) enum LimitReached {
     /// There is no place.
     All,
     /// The Service has as many places as are free.
@@ -74,7 +74,7 @@ pub(crate) enum Full {
     Client,
 }
 
-impl fmt::Display for Full {
+impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::All => "all Services together",
@@ -107,7 +107,7 @@ impl Slots {
         self: &Arc<Self>,
         port: &ServicePortId,
         client: IpAddr,
-    ) -> Result<Slot, Full> {
+    ) -> Result<Slot, LimitReached> {
         let (owner, client) = (owner(port), source(client));
         let mut taken = self.lock();
         let free = self.free(&taken);
@@ -115,13 +115,13 @@ impl Slots {
         let of_service = own.map_or(0, |own| own.connections);
         let of_client = own.and_then(|own| own.clients.get(&client)).copied().unwrap_or(0);
         if free == 0 {
-            return Err(Full::All);
+            return Err(LimitReached::All);
         }
         if of_service >= free {
-            return Err(Full::Service);
+            return Err(LimitReached::Service);
         }
         if of_client >= free - of_service {
-            return Err(Full::Client);
+            return Err(LimitReached::Client);
         }
         taken.connections += 1;
         let own = taken.services.entry(owner.clone()).or_default();
@@ -130,7 +130,7 @@ impl Slots {
         Ok(Slot { slots: Arc::clone(self), owner, client })
     }
 
-    pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: Full) {
+    pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: LimitReached) {
         let limit = self.limit();
         let mut taken = self.lock();
         taken.refused += 1;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Takes places until one is refused.
-    fn fill(slots: &Arc<Slots>, name: &str, clients: &[u8]) -> (Vec<Slot>, Full) {
+    fn fill(slots: &Arc<Slots>, name: &str, clients: &[u8]) -> (Vec<Slot>, LimitReached) {
         let mut held = Vec::new();
         for i in clients.iter().cycle() {
             match slots.try_take(&service(name), client(*i)) {
@@ -272,7 +272,7 @@ mod tests {
     fn a_client_alone_leaves_two_thirds() {
         let slots = Slots::new(900);
         let (held, full) = fill(&slots, "web", &[1]);
-        assert_eq!((held.len(), full), (300, Full::Client));
+        assert_eq!((held.len(), full), (300, LimitReached::Client));
         assert!(slots.try_take(&service("web"), client(2)).is_ok(), "another client");
         assert!(slots.try_take(&service("api"), client(1)).is_ok(), "another Service");
     }
@@ -284,7 +284,11 @@ mod tests {
         let flows: Vec<Slot> = std::iter::from_fn(flow).collect();
         assert_eq!(flows.len(), 300);
         let (connections, full) = fill(&slots, "dns", &[1]);
-        assert_eq!((connections.len(), full), (200, Full::Client), "a third of what is left");
+        assert_eq!(
+            (connections.len(), full),
+            (200, LimitReached::Client),
+            "a third of what is left"
+        );
     }
 
     #[test]
@@ -294,7 +298,7 @@ mod tests {
         let (one, full) = fill(&slots, "web", &many);
         // The last free places of the Service are too few for clients that hold one already.
         assert!((440..=450).contains(&one.len()), "{}", one.len());
-        assert_ne!(full, Full::All);
+        assert_ne!(full, LimitReached::All);
         let (two, _) = fill(&slots, "api", &many);
         assert!(two.len() > 200, "{}", two.len());
         assert!(slots.try_take(&service("dns"), client(1)).is_ok());
@@ -325,7 +329,7 @@ mod tests {
         let slots = Slots::new(1);
         let held = slots.try_take(&service("web"), client(1));
         assert!(held.is_ok());
-        assert_eq!(slots.try_take(&service("api"), client(2)).err(), Some(Full::All));
+        assert_eq!(slots.try_take(&service("api"), client(2)).err(), Some(LimitReached::All));
         assert!(Slots::new(0).try_take(&service("web"), client(1)).is_err());
     }
 

@@ -14,7 +14,7 @@ use crate::layout::{
 
 /// What a dump shows of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum Snapshot {
     /// All chains and rules.
     Everything,
     /// The jumps to our chains alone: iptables cannot print the rest. Chains of Service ports that are
@@ -25,7 +25,12 @@ pub(crate) enum Sight {
 
 /// Returns the changes that make tables which hold `dump` hold what they should, in the family of
 /// `context`.
-pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump, sight: Sight) -> Changes {
+pub(crate) fn plan(
+    state: &State,
+    context: &Context<'_>,
+    dump: &Dump,
+    snapshot: Snapshot,
+) -> Changes {
     let mut changes = Changes::default();
     for (table, chain) in fixed::chains(context) {
         compare_chain(&mut changes, dump, table, chain);
@@ -54,7 +59,7 @@ pub(crate) fn plan(state: &State, context: &Context<'_>, dump: &Dump, sight: Sig
         compare_shared(&mut changes, dump, chain, rules, fixed::tail(which, context));
     }
     compare_jumps(&mut changes, dump, fixed::jumps(context.settings.names));
-    if sight == Sight::Everything {
+    if snapshot == Snapshot::Everything {
         if context.serves_localhost() {
             add_firewall(&mut changes, dump, context.loopback());
         }

@@ -27,7 +27,7 @@ use switchyard_xtables::{
     Changes, Dump, Fingerprint, InstalledPrograms, OwnedChains, Programs, Table, TableRecord,
 };
 
-use self::full::Sight;
+use self::full::Snapshot;
 use crate::{
     Flavour, IptablesConfig, ToolError, Tools,
     layout::{
@@ -91,7 +91,7 @@ fn choose_tools(config: &IptablesConfig) -> Result<Tools, ProxierError> {
 pub fn render(config: &IptablesConfig, state: &State, family: IpFamily) -> String {
     let settings = settings(config);
     let context = Context { family, settings: &settings, node: &state.node };
-    full::plan(state, &context, &Dump::default(), Sight::Everything).to_text()
+    full::plan(state, &context, &Dump::default(), Snapshot::Everything).to_text()
 }
 
 fn settings(config: &IptablesConfig) -> Settings {
@@ -250,8 +250,8 @@ impl IptablesProxier {
         let family = programs.family();
         let context = Context { family, settings: &self.settings, node: &state.node };
         let print = Fingerprint::read(programs);
-        let (dump, sight) = match programs.save() {
-            Ok(dump) => (dump, Sight::Everything),
+        let (dump, snapshot) = match programs.save() {
+            Ok(dump) => (dump, Snapshot::Everything),
             // Another program has put rules into the same tables that iptables cannot print.
             Err(error @ ToolError::Incompatible { .. }) => {
                 tracing::warn!(
@@ -259,13 +259,13 @@ impl IptablesProxier {
                     err = %ErrorChain(&error),
                     "The rules cannot be compared, so all of ours are written"
                 );
-                (programs.held_jumps(&fixed::jumps(self.settings.names))?, Sight::Jumps)
+                (programs.held_jumps(&fixed::jumps(self.settings.names))?, Snapshot::Jumps)
             }
             Err(error) => return Err(error),
         };
-        let known = known.filter(|_| sight == Sight::Everything);
+        let known = known.filter(|_| snapshot == Snapshot::Everything);
         let localhost = context.serves_localhost().then(|| context.loopback());
-        let changes = full::plan(state, &context, &dump, sight);
+        let changes = full::plan(state, &context, &dump, snapshot);
         if let Some(known) = known {
             let expected = incremental::plan(&self.settings, family, known, change);
             for (table, chain) in changes.unexpected(&expected) {
@@ -278,8 +278,8 @@ impl IptablesProxier {
         self.commit(programs, &changes, true, report, refused)?;
         self.record.set_intact(family, print, Fingerprint::read(programs));
         if let Some(loopback) = localhost {
-            // A chain that the kubelet shares is not written without a full sight.
-            if sight == Sight::Jumps
+            // A chain that the kubelet shares is not written without a full dump.
+            if snapshot == Snapshot::Jumps
                 && let Err(error) = guard_loopback(programs, loopback)
             {
                 tracing::error!(err = %ErrorChain(&error), "Failed to guard loopback addresses");
@@ -378,7 +378,7 @@ impl Proxier for IptablesProxier {
 }
 
 /// Adds what keeps other hosts from the loopback addresses, as far as it is missing, one command after the
-/// other: unlike a restore, that needs no full sight of the chain, which is shared with the kubelet.
+/// other: unlike a restore, that needs no full dump of the chain, which is shared with the kubelet.
 fn guard_loopback(programs: &Programs, loopback: &str) -> Result<(), ToolError> {
     let chain = (Table::Filter, names::FIREWALL);
     programs.add_missing(chain, &fixed::firewall_rule(loopback), &fixed::firewall_jumps())

@@ -14,7 +14,7 @@ use switchyard_core::{
     testing::{NODE, Stepped, endpoint, service, slice},
 };
 use switchyard_nft::{NftBackend, NftConfig};
-use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
+use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -35,17 +35,17 @@ pub const ADDRESSES: &str = "addresses";
 
 /// Is the process of the proxy.
 pub fn run(way: &str) {
-    let config = |intake| {
+    let config = |capture| {
         let mut config = UserspaceConfig::default();
-        config.intake = Some(intake);
+        config.capture = Some(capture);
         config.families = PerFamily { v4: true, v6: false };
         config
     };
     let backend: Box<dyn Backend> = match way {
         PLAIN => return plain(),
         NFTABLES => Box::new(NftBackend::new(NftConfig::default())),
-        REDIRECT => Box::new(UserspaceBackend::new(config(IntakeKind::Nftables))),
-        ADDRESSES => Box::new(UserspaceBackend::new(config(IntakeKind::Addresses))),
+        REDIRECT => Box::new(UserspaceBackend::new(config(CaptureMode::Nftables))),
+        ADDRESSES => Box::new(UserspaceBackend::new(config(CaptureMode::Addresses))),
         _ => panic!("no way is called {way}"),
     };
     let proxier: Box<dyn Proxier> =

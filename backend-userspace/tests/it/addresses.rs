@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use switchyard_core::testing::{NODE, endpoint, service, slice};
-use switchyard_userspace::IntakeKind;
+use switchyard_userspace::CaptureMode;
 use test_netns::wait::until_ok;
 
 use crate::common::{
@@ -13,7 +13,7 @@ use crate::common::{
 /// Runs a test on a node that has a Service with an endpoint.
 fn with_node(test: fn(Node)) {
     in_namespace(move || {
-        let mut node = start(settings(IntakeKind::Addresses));
+        let mut node = start(settings(CaptureMode::Addresses));
         servers(&[2]);
         node.sync([web().apply(), web_slice(&[2])]);
         test(node);

@@ -1,7 +1,7 @@
-//! Removal of what each intake leaves, and the choice of an intake.
+//! Removal of what each capture mode leaves, and the choice of a capture mode.
 
 use switchyard_core::proxier::{Backend, Mode};
-use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
+use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
 
 use crate::common::{answers, in_namespace, run, servers, settings, start, web, web_slice};
 
@@ -17,8 +17,8 @@ fn left() -> String {
 }
 
 #[test]
-fn nothing_stays_of_any_intake() {
-    for kind in [IntakeKind::Nftables, IntakeKind::Iptables, IntakeKind::Addresses] {
+fn nothing_stays_of_any_capture() {
+    for kind in [CaptureMode::Nftables, CaptureMode::Iptables, CaptureMode::Addresses] {
         in_namespace(move || {
             let mut node = start(settings(kind));
             servers(&[2]);
@@ -73,7 +73,7 @@ fn the_rules_of_kube_proxys_own_userspace_mode_are_removed() {
 }
 
 #[test]
-fn rules_are_the_best_intake_and_loopback_is_never_chosen_unasked() {
+fn rules_are_the_best_capture_and_loopback_is_never_chosen_unasked() {
     in_namespace(|| {
         let backend = UserspaceBackend::default();
         let conflicts = |backend: UserspaceBackend| {
@@ -81,7 +81,7 @@ fn rules_are_the_best_intake_and_loopback_is_never_chosen_unasked() {
         };
         assert_eq!(conflicts(backend), [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS]);
         let mut loopback = UserspaceConfig::default();
-        loopback.intake = Some(IntakeKind::Loopback);
+        loopback.capture = Some(CaptureMode::Loopback);
         let backend = UserspaceBackend::new(loopback);
         assert_eq!(conflicts(backend), [], "without privileges, nothing can be removed");
     });

@@ -15,16 +15,16 @@ use switchyard_core::{
     proxier::{Backend, Proxier},
     testing::{Builder, NODE, Stepped, endpoint, service, slice},
 };
-use switchyard_userspace::{IntakeKind, UserspaceBackend, UserspaceConfig};
+use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
 pub use test_netns::{in_namespace, run};
 
 /// A node with a backend.
 pub type Node = Stepped<Box<dyn Proxier>>;
 
-/// Settings with one intake.
-pub fn settings(intake: IntakeKind) -> UserspaceConfig {
+/// Settings with one capture mode.
+pub fn settings(capture: CaptureMode) -> UserspaceConfig {
     let mut made = UserspaceConfig::default();
-    made.intake = Some(intake);
+    made.capture = Some(capture);
     made.families = PerFamily { v4: true, v6: true };
     made.forwarder.threads = Some(1);
     made
@@ -47,7 +47,11 @@ pub fn start(settings: UserspaceConfig) -> Node {
 
 /// The backend, open.
 pub fn open(settings: UserspaceConfig) -> Box<dyn Proxier> {
-    UserspaceBackend::new(settings).probe().expect("an intake").open().expect("the backend opens")
+    UserspaceBackend::new(settings)
+        .probe()
+        .expect("a capture mode")
+        .open()
+        .expect("the backend opens")
 }
 
 /// Switches IPv6 off or on, on a device or on those to come (`default`).

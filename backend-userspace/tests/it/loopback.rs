@@ -6,7 +6,7 @@ use std::{
 };
 
 use switchyard_core::testing::{endpoint, service, slice};
-use switchyard_userspace::{IntakeKind, Reachable, ShowTable, UserspaceConfig};
+use switchyard_userspace::{CaptureMode, Reachable, ShowTable, UserspaceConfig};
 
 use crate::common::{answers, in_namespace, open, servers, settings, start, web, web_slice};
 
@@ -15,7 +15,7 @@ type Shown = Arc<Mutex<Vec<Reachable>>>;
 
 fn shown() -> (UserspaceConfig, Shown) {
     let shown = Shown::default();
-    let mut made = settings(IntakeKind::Loopback);
+    let mut made = settings(CaptureMode::Loopback);
     let theirs = Arc::clone(&shown);
     made.table = Some(ShowTable::new(move |rows| *theirs.lock().unwrap() = rows.to_vec()));
     (made, shown)

@@ -1,4 +1,4 @@
-//! Tests of the intakes, in network namespaces of single threads, with real sockets and rules. One program, so
+//! Tests of the capture modes, in network namespaces of single threads, with real sockets and rules. One program, so
 //! that it is linked once.
 
 #![cfg(target_os = "linux")]

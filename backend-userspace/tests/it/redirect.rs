@@ -4,15 +4,15 @@ use switchyard_core::{
     model::IpFamily,
     testing::{NODE, endpoint, service, slice},
 };
-use switchyard_userspace::IntakeKind;
+use switchyard_userspace::CaptureMode;
 
 use crate::common::{
     answers, in_namespace, run, servers, settings, start, switch_ipv6, web, web_slice,
 };
 
 /// Runs a test with the rules of each backend.
-fn with_each(test: fn(IntakeKind)) {
-    for kind in [IntakeKind::Nftables, IntakeKind::Iptables] {
+fn with_each(test: fn(CaptureMode)) {
+    for kind in [CaptureMode::Nftables, CaptureMode::Iptables] {
         in_namespace(move || test(kind));
     }
 }
@@ -71,7 +71,7 @@ fn what_others_remove_is_repaired() {
         node.sync([web().apply(), web_slice(&[2])]);
         run("ip link del switchyard0");
         match kind {
-            IntakeKind::Nftables => run("nft delete table ip switchyard-userspace"),
+            CaptureMode::Nftables => run("nft delete table ip switchyard-userspace"),
             _ => run("iptables -w -t nat -F"),
         };
         assert_eq!(answers(EVERYWHERE[0], 1), [None]);
@@ -96,7 +96,7 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
         assert!(skipped.reason.ends_with("; its connections are refused"), "{}", skipped.reason);
         assert!(report.requeue_after.is_some());
         let (program, arguments, rule) = match kind {
-            IntakeKind::Nftables => ("nft", "list ruleset", "goto reject-chain"),
+            CaptureMode::Nftables => ("nft", "list ruleset", "goto reject-chain"),
             _ => ("iptables", "-w -S", "REJECT"),
         };
         let rules = run(&format!("{program} {arguments}"));
@@ -126,7 +126,7 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
         assert_eq!(report.degraded, [], "{kind}");
         assert!(node.tracker.transition().programs(IpFamily::V6), "{kind}");
         let rules = match kind {
-            IntakeKind::Nftables => run("nft list table ip6 switchyard-userspace"),
+            CaptureMode::Nftables => run("nft list table ip6 switchyard-userspace"),
             _ => run("ip6tables -w -t nat -S"),
         };
         assert!(rules.contains("fd00::4") && rules.contains("fd73:7769:7463::1"), "{rules}");

@@ -86,9 +86,9 @@ pub struct BackendSettings {
 /// The settings of userspace mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserspaceSettings {
-    /// The name of the intake; `None` for the best that the node can run.
-    pub intake: Option<String>,
-    /// Whether the configuration names the mode. Loopback is an intake only then: it serves clients on
+    /// The name of the capture mode; `None` for the best that the node can run.
+    pub capture: Option<String>,
+    /// Whether the configuration names the mode. Loopback is a capture mode only then: it serves clients on
     /// this machine alone.
     pub is_named: bool,
     /// How long a UDP flow lasts without a datagram; `None` for the backend's default.
@@ -241,7 +241,7 @@ pub struct FlagOnlySettings {
     pub nft_transport: NftTransport,
     /// `--lb-algorithm`
     pub lb_algorithm: Option<LbAlgorithm>,
-    /// `--userspace-intake` and the other flags of userspace mode.
+    /// `--userspace-capture` and the other flags of userspace mode.
     pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
     pub user_agent: String,

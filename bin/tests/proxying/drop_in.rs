@@ -212,7 +212,7 @@ fn a_limit_that_cannot_be_set_is_an_error() {
 fn a_mode_that_cannot_be_run_is_one_sentence() {
     let namespace = Namespace::new();
     let directory = node();
-    let mode = ["--proxy-mode=userspace".into(), "--userspace-intake=iptables".into()];
+    let mode = ["--proxy-mode=userspace".into(), "--userspace-capture=iptables".into()];
     let all = [manifests(directory.path())].into_iter().chain(mode).collect::<Vec<_>>();
     let mut command = kube_proxy(&namespace, directory.path(), &all);
     let log = failed(command.env("PATH", directory.path()).output().unwrap());
@@ -220,7 +220,7 @@ fn a_mode_that_cannot_be_run_is_one_sentence() {
     assert!(
         last.contains(
             "\"command failed\" err=\"userspace cannot be used on this node: \
-             the intake iptables cannot be used: iptables, "
+             the capture mode iptables cannot be used: iptables, "
         ) && last.ends_with("are not installed\""),
         "{last}"
     );
@@ -233,7 +233,7 @@ fn the_first_mode_that_works_is_used() {
     let programs = directory.path().join("programs");
     fs::create_dir(&programs).unwrap();
     // Without the program that this transport needs, nftables cannot be used.
-    let all = ["--nft-transport=json", "--userspace-intake=iptables"].map(str::to_owned);
+    let all = ["--nft-transport=json", "--userspace-capture=iptables"].map(str::to_owned);
     let all = [&all[..], &[manifests(directory.path())]].concat();
     let mut command = kube_proxy(&namespace, directory.path(), &all);
     let log = failed(command.env("PATH", &programs).output().unwrap());
@@ -243,7 +243,7 @@ fn the_first_mode_that_works_is_used() {
     assert!(
         lacking.ends_with(
             "; iptables: iptables, iptables-save and iptables-restore, ip6tables, ip6tables-save \
-             and ip6tables-restore are not installed; userspace: the intake iptables cannot be \
+             and ip6tables-restore are not installed; userspace: the capture mode iptables cannot be \
              used: iptables, iptables-save and iptables-restore, ip6tables, ip6tables-save and \
              ip6tables-restore are not installed\""
         ),

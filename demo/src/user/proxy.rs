@@ -47,7 +47,7 @@ impl Proxy {
         let errors = File::create(&log).map_err(DemoError::io("write the proxy's log"))?;
         let mut command = spawn::command(binary);
         command
-            .args(["--proxy-mode", "userspace", "--userspace-intake", "loopback"])
+            .args(["--proxy-mode", "userspace", "--userspace-capture", "loopback"])
             .args(["--hostname-override", "node-1"])
             // Each datagram of the demo comes from a new port, as those of resolvers do. A flow that is kept
             // for a minute would be kept for nothing, and a user may have few descriptors.

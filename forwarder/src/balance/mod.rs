@@ -5,9 +5,9 @@ mod hash;
 mod member;
 mod pool;
 pub(crate) mod random;
+mod round_robin;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use switchyard_core::{model::LbAlgorithm, proxier::Capabilities};
 

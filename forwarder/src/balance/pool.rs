@@ -25,8 +25,8 @@ use switchyard_core::{
 use super::{
     hash::{Key, table_size},
     member::{Connection, Member, Verdict},
-    random::{self, Lots},
-    turns::Turns,
+    random::{self, AliasTable},
+    round_robin::RoundRobin,
 };
 use crate::port::Ends;
 
@@ -39,22 +39,22 @@ pub(crate) struct Pool {
     /// Sorted by address.
     endpoints: state::Pool,
     /// One for each endpoint.
-    seats: Box<[Seat]>,
+    entries: Box<[Entry]>,
     /// How many endpoints are left out: never more than half.
     left_out: AtomicUsize,
     method: Method,
-    lots: OnceLock<Lots>,
+    alias_table: OnceLock<AliasTable>,
 }
 
-/// The place of an endpoint in a pool.
-struct Seat {
+/// An endpoint of a pool, beside its address and weight.
+struct Entry {
     member: Arc<Member>,
     is_left_out: AtomicBool,
 }
 
 enum Method {
     Random,
-    Turns(Turns),
+    RoundRobin(RoundRobin),
     Hash(Key, OnceLock<Box<[u32]>>),
     /// By the numbers of connections; where the next search begins, so that equals take turns.
     Fewest(AtomicUsize),
@@ -70,16 +70,16 @@ impl Pool {
         members: &HashMap<SocketAddr, Arc<Member>>,
         before: Option<&Self>,
     ) -> Self {
-        let seat = |endpoint: &Endpoint| Seat {
+        let entry = |endpoint: &Endpoint| Entry {
             member: members.get(&endpoint.address).map_or_else(Member::new, Arc::clone),
             is_left_out: AtomicBool::new(false),
         };
         let method = match lb_algorithm {
             LbAlgorithm::Random => Method::Random,
-            LbAlgorithm::RoundRobin => Method::Turns(Turns::new(
+            LbAlgorithm::RoundRobin => Method::RoundRobin(RoundRobin::new(
                 endpoints,
                 before.and_then(|before| match &before.method {
-                    Method::Turns(turns) => Some((turns, &*before.endpoints)),
+                    Method::RoundRobin(round_robin) => Some((round_robin, &*before.endpoints)),
                     _ => None,
                 }),
             )),
@@ -102,12 +102,12 @@ impl Pool {
         let pool = Self {
             lb_algorithm,
             endpoints: Arc::clone(endpoints),
-            seats: endpoints.iter().map(seat).collect(),
+            entries: endpoints.iter().map(entry).collect(),
             left_out: AtomicUsize::new(0),
             method,
-            lots: OnceLock::new(),
+            alias_table: OnceLock::new(),
         };
-        for index in (0..pool.seats.len()).filter(|&i| pool.seats[i].member.is_down()) {
+        for index in (0..pool.entries.len()).filter(|&i| pool.entries[i].member.is_down()) {
             pool.leave_out_at(index);
         }
         pool
@@ -127,14 +127,14 @@ impl Pool {
         tried: &[SocketAddr],
         now: Instant,
     ) -> Option<(SocketAddr, Connection)> {
-        if self.seats.is_empty() {
+        if self.entries.is_empty() {
             return None;
         }
         let is_untried = |i: usize| tried.is_empty() || !tried.contains(&self.endpoints[i].address);
         let first = match &self.method {
             Method::Ordered(order) => return self.choose_in_order(order, &is_untried, now),
-            Method::Random => self.lots().draw(),
-            Method::Turns(turns) => turns.next(),
+            Method::Random => self.alias_table().draw(),
+            Method::RoundRobin(round_robin) => round_robin.next(),
             Method::Hash(key, table) => {
                 let table = table.get_or_init(|| self.table());
                 let choose = |attempt| {
@@ -197,17 +197,17 @@ impl Pool {
     }
 
     fn leave_out_at(&self, index: usize) {
-        let most = self.seats.len() / 2;
+        let most = self.entries.len() / 2;
         let more = |count| (count < most).then_some(count + 1);
         if self.left_out.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
-            && self.seats[index].is_left_out.swap(true, Ordering::AcqRel)
+            && self.entries[index].is_left_out.swap(true, Ordering::AcqRel)
         {
             self.left_out.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
     fn readmit_at(&self, index: usize) {
-        if self.seats[index].is_left_out.swap(false, Ordering::AcqRel) {
+        if self.entries[index].is_left_out.swap(false, Ordering::AcqRel) {
             self.left_out.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -217,11 +217,11 @@ impl Pool {
     }
 
     fn is_left_out(&self, index: usize) -> bool {
-        self.seats[index].is_left_out.load(Ordering::Acquire)
+        self.entries[index].is_left_out.load(Ordering::Acquire)
     }
 
     fn is_due(&self, index: usize, now: Instant) -> bool {
-        !self.is_left_out(index) || self.seats[index].member.is_due(now)
+        !self.is_left_out(index) || self.entries[index].member.is_due(now)
     }
 
     /// Whether a connection may use an endpoint. If so, and if the endpoint is left out, the connection
@@ -230,7 +230,7 @@ impl Pool {
         if !self.is_left_out(index) {
             return true;
         }
-        match self.seats[index].member.judge(now) {
+        match self.entries[index].member.judge(now) {
             Verdict::LeaveOut => false,
             Verdict::Try => true,
             Verdict::Readmit => {
@@ -241,12 +241,12 @@ impl Pool {
     }
 
     fn connect(&self, index: usize) -> Option<(SocketAddr, Connection)> {
-        let connection = self.seats[index].member.connect(u32::MAX)?;
+        let connection = self.entries[index].member.connect(u32::MAX)?;
         Some((self.endpoints[index].address, connection))
     }
 
-    fn lots(&self) -> &Lots {
-        self.lots.get_or_init(|| Lots::new(&self.endpoints))
+    fn alias_table(&self) -> &AliasTable {
+        self.alias_table.get_or_init(|| AliasTable::new(&self.endpoints))
     }
 
     fn table(&self) -> Box<[u32]> {
@@ -255,9 +255,9 @@ impl Pool {
 
     /// Draws an endpoint among some, in proportion to the weights.
     fn draw(&self, is_allowed: &impl Fn(usize) -> bool) -> Option<usize> {
-        let drawn = (0..DRAWS).map(|_| self.lots().draw()).find(|&i| is_allowed(i));
+        let drawn = (0..DRAWS).map(|_| self.alias_table().draw()).find(|&i| is_allowed(i));
         drawn.or_else(|| {
-            let allowed = || (0..self.seats.len()).filter(|&i| is_allowed(i));
+            let allowed = || (0..self.entries.len()).filter(|&i| is_allowed(i));
             let weight = |i: usize| u64::from(self.endpoints[i].weight);
             let sum = allowed().map(weight).sum();
             let mut left = random::below(sum);
@@ -281,18 +281,18 @@ impl Pool {
         is_left: &impl Fn(usize) -> bool,
         is_untried: &impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let mut others = (first..self.seats.len()).chain(0..first);
+        let mut others = (first..self.entries.len()).chain(0..first);
         others.clone().find(|&i| is_left(i)).or_else(|| others.find(|&i| is_untried(i)))
     }
 
     /// Returns the endpoint with the fewest connections for its weight, as the algorithm counts.
     fn fewest(&self, start: usize, is_allowed: &impl Fn(usize) -> bool) -> Option<usize> {
-        let start = start % self.seats.len();
+        let start = start % self.entries.len();
         let new = u64::from(self.lb_algorithm != LbAlgorithm::LeastConnections);
         // Until an endpoint is found, and only then, there are no connections that could be fewer.
         let mut best: Option<(usize, u64, u64)> = None;
-        for i in (start..self.seats.len()).chain(0..start) {
-            let connections = u64::from(self.seats[i].member.connections());
+        for i in (start..self.entries.len()).chain(0..start) {
+            let connections = u64::from(self.entries[i].member.connections());
             let weight = u64::from(self.endpoints[i].weight);
             let is_idle =
                 connections == 0 && self.lb_algorithm != LbAlgorithm::ShortestExpectedDelay;
@@ -319,7 +319,7 @@ impl Pool {
             let endpoint = self.endpoints[i];
             let is_limited = self.lb_algorithm == LbAlgorithm::WeightedOverflow;
             let most = if is_limited { endpoint.weight } else { u32::MAX };
-            Some((endpoint.address, self.seats[i].member.connect(most)?))
+            Some((endpoint.address, self.entries[i].member.connect(most)?))
         };
         let untried = || order.iter().map(|&i| i as usize).filter(|&i| is_untried(i));
         let mut admitted = untried().filter(|&i| self.admits(i, now));
@@ -328,7 +328,7 @@ impl Pool {
 
     #[cfg(test)]
     pub(super) fn left_out(&self) -> Vec<SocketAddr> {
-        let left_out = (0..self.seats.len()).filter(|&i| self.is_left_out(i));
+        let left_out = (0..self.entries.len()).filter(|&i| self.is_left_out(i));
         left_out.map(|i| self.endpoints[i].address).collect()
     }
 }

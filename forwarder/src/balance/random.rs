@@ -29,54 +29,54 @@ pub(crate) fn below(end: u64) -> u64 {
 
 /// Draws indices of a pool in proportion to the weights: the alias method (Vose, "A linear algorithm for
 /// generating random numbers with a given distribution", 1991).
-pub(super) enum Lots {
+pub(super) enum AliasTable {
     /// All weights are the same.
     Even(usize),
-    Weighted(Box<[Lot]>),
+    Weighted(Box<[AliasCell]>),
 }
 
 /// One of equally likely cells, shared by two indices.
-pub(super) struct Lot {
+pub(super) struct AliasCell {
     /// The part of 2^32 that the cell's own index has.
     own: u64,
     other: u32,
 }
 
-impl Lots {
+impl AliasTable {
     pub(super) fn new(pool: &[Endpoint]) -> Self {
         if is_even(pool) {
             return Self::Even(pool.len());
         }
         const WHOLE: u64 = 1 << 32;
         let sum: u128 = pool.iter().map(|endpoint| u128::from(endpoint.weight)).sum();
-        let cells = pool.len() as u128;
-        let share = |e: &Endpoint| u128::from(e.weight) * cells * u128::from(WHOLE) / sum.max(1);
+        let count = pool.len() as u128;
+        let share = |e: &Endpoint| u128::from(e.weight) * count * u128::from(WHOLE) / sum.max(1);
         let mut shares: Vec<u128> = pool.iter().map(share).collect();
-        let mut lots: Vec<Lot> =
-            (0..pool.len()).map(|i| Lot { own: WHOLE, other: i as u32 }).collect();
+        let mut cells: Vec<AliasCell> =
+            (0..pool.len()).map(|i| AliasCell { own: WHOLE, other: i as u32 }).collect();
         let whole = u128::from(WHOLE);
         let (mut small, mut large): (Vec<usize>, Vec<usize>) =
             (0..pool.len()).partition(|&i| shares[i] < whole);
         while let (Some(less), Some(&more)) = (small.pop(), large.last()) {
-            lots[less] = Lot { own: shares[less] as u64, other: more as u32 };
+            cells[less] = AliasCell { own: shares[less] as u64, other: more as u32 };
             shares[more] -= whole - shares[less];
             if shares[more] < whole {
                 large.pop();
                 small.push(more);
             }
         }
-        Self::Weighted(lots.into())
+        Self::Weighted(cells.into())
     }
 
     /// Draws an index. The pool is not empty.
     pub(super) fn draw(&self) -> usize {
         match self {
             Self::Even(len) => below(*len as u64) as usize,
-            Self::Weighted(lots) => {
+            Self::Weighted(cells) => {
                 let random = number();
-                let cell = ((u128::from(random) * lots.len() as u128) >> 64) as usize;
-                let lot = &lots[cell];
-                if below(1 << 32) < lot.own { cell } else { lot.other as usize }
+                let index = ((u128::from(random) * cells.len() as u128) >> 64) as usize;
+                let cell = &cells[index];
+                if below(1 << 32) < cell.own { index } else { cell.other as usize }
             }
         }
     }

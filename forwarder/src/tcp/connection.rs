@@ -9,13 +9,13 @@ use tokio::{io::Interest, net::TcpStream, select};
 use super::{connect::connect, copy::copy, header::header, reset, tune};
 use crate::{
     port::{Chosen, Ends},
-    shared::{Open, Serving, Shared},
+    shared::{OpenListener, Serving, Shared},
     slots::Slot,
 };
 
 /// Starts a task for the connection of a client, if the client may have it.
-pub(super) fn admit(open: &Arc<Open>, client: TcpStream, address: SocketAddr) {
-    let serving = open.now();
+pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: SocketAddr) {
+    let serving = open.serving();
     let shared = &open.shared;
     let (listener, client_ip) = (&serving.listener, address.ip());
     let pool = listener.pool(client_ip, &shared.clients).filter(|_| listener.allows(client_ip));

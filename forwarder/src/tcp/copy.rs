@@ -20,7 +20,7 @@ use socket2::SockRef;
 use switchyard_core::model::Protocol;
 use tokio::{io::Interest, net::TcpStream};
 
-use crate::{pipes::Lent, shared::Shared};
+use crate::{pipes::PooledPipe, shared::Shared};
 
 /// How much is read at a time.
 const PIECE: usize = 32 * 1024;
@@ -40,19 +40,19 @@ thread_local! {
 
 /// One direction of a connection.
 #[derive(Default)]
-struct Half {
+struct Direction {
     state: State,
     /// What was read and not yet written, from `written` on.
     kept: Vec<u8>,
     written: usize,
     /// How much has come, up to [`BULK`].
     bulk: usize,
-    piped: Option<Piped>,
+    splice: Option<Splice>,
 }
 
 /// A pipe, and how much is in it.
-struct Piped {
-    lent: Lent,
+struct Splice {
+    pooled: PooledPipe,
     filled: usize,
 }
 
@@ -66,7 +66,7 @@ enum State {
     Broken,
 }
 
-enum Moved {
+enum Progress {
     Bytes(usize),
     End,
 }
@@ -88,8 +88,8 @@ pub(super) async fn copy(
 ) -> bool {
     // A pipe does not keep the bounds of SCTP's messages.
     let pipes = (protocol == Protocol::Tcp).then_some(shared);
-    let mut up = Half { kept: header, ..Half::default() };
-    let mut down = Half::default();
+    let mut up = Direction { kept: header, ..Direction::default() };
+    let mut down = Direction::default();
     let mut up_first = false;
     // An end that has sent everything can still be reset, which nothing but its error shows, as long as
     // there is nothing to write.
@@ -98,12 +98,12 @@ pub(super) async fn copy(
         // Each direction has its turn, even if the other takes all of the task's budget.
         up_first = !up_first;
         for is_up in [up_first, !up_first] {
-            let (half, from, to) =
+            let (direction, from, to) =
                 if is_up { (&mut up, client, endpoint) } else { (&mut down, endpoint, client) };
-            if half.state != State::Moving {
+            if direction.state != State::Moving {
                 continue;
             }
-            half.state = match half.poll(cx, pipes, from, to) {
+            direction.state = match direction.poll(cx, pipes, from, to) {
                 Poll::Pending => State::Moving,
                 Poll::Ready(Ok(())) => State::Ended,
                 Poll::Ready(Err(Failed::Write)) => State::Broken,
@@ -134,7 +134,7 @@ pub(super) async fn copy(
     .await
 }
 
-impl Half {
+impl Direction {
     /// Moves what there is to move. Is ready when the sender has closed and this was passed on.
     fn poll(
         &mut self,
@@ -151,8 +151,8 @@ impl Half {
                 _ => self.copy(cx, pipes.is_some(), from, to),
             };
             match ready!(read)? {
-                Moved::Bytes(bytes) => moved += bytes,
-                Moved::End => {
+                Progress::Bytes(bytes) => moved += bytes,
+                Progress::End => {
                     // An error means that the other end is gone, which its own direction notices.
                     let _ = SockRef::from(to).shutdown(Shutdown::Write);
                     return Poll::Ready(Ok(()));
@@ -166,19 +166,19 @@ impl Half {
     /// Whether the next bytes go through a pipe, which is there then, and empty.
     fn use_pipe(&mut self, shared: &Shared) -> bool {
         if self.bulk < BULK {
-            if let Some(Piped { lent, .. }) = self.piped.take() {
-                shared.pipes.give_back(lent);
+            if let Some(Splice { pooled, .. }) = self.splice.take() {
+                shared.pipes.give_back(pooled);
             }
             return false;
         }
-        if self.piped.is_none() {
+        if self.splice.is_none() {
             match shared.pipes.lend(&*shared.platform, &shared.slots) {
-                Some(lent) => self.piped = Some(Piped { lent, filled: 0 }),
+                Some(pooled) => self.splice = Some(Splice { pooled, filled: 0 }),
                 // There may be one after as much again.
                 None => self.bulk = 0,
             }
         }
-        self.piped.is_some()
+        self.splice.is_some()
     }
 
     /// Takes bytes into the pipe. When there are none, the pipe is given back.
@@ -187,9 +187,9 @@ impl Half {
         cx: &mut Context<'_>,
         shared: &Shared,
         from: &TcpStream,
-    ) -> Poll<Result<Moved, Failed>> {
-        let Some(Piped { lent, .. }) = self.piped.take() else {
-            return Poll::Ready(Ok(Moved::Bytes(0)));
+    ) -> Poll<Result<Progress, Failed>> {
+        let Some(Splice { pooled, .. }) = self.splice.take() else {
+            return Poll::Ready(Ok(Progress::Bytes(0)));
         };
         let socket = SockRef::from(from);
         let filled = poll_io(
@@ -197,26 +197,26 @@ impl Half {
             Interest::READABLE,
             0,
             || from.poll_read_ready(cx),
-            || lent.pipe.fill(&socket),
+            || pooled.pipe.fill(&socket),
         );
         match filled {
             Poll::Ready(Ok(filled @ 1..)) => {
                 if filled < SMALL {
                     self.bulk = 0;
                 }
-                self.piped = Some(Piped { lent, filled });
-                Poll::Ready(Ok(Moved::Bytes(filled)))
+                self.splice = Some(Splice { pooled, filled });
+                Poll::Ready(Ok(Progress::Bytes(filled)))
             }
             Poll::Ready(Err(error)) if shared.pipes.are_useless(&error) => {
-                Poll::Ready(Ok(Moved::Bytes(0)))
+                Poll::Ready(Ok(Progress::Bytes(0)))
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(Failed::Read)),
             Poll::Ready(Ok(_)) => {
-                shared.pipes.give_back(lent);
-                Poll::Ready(Ok(Moved::End))
+                shared.pipes.give_back(pooled);
+                Poll::Ready(Ok(Progress::End))
             }
             Poll::Pending => {
-                shared.pipes.give_back(lent);
+                shared.pipes.give_back(pooled);
                 Poll::Pending
             }
         }
@@ -229,11 +229,11 @@ impl Half {
         is_stream: bool,
         from: &TcpStream,
         to: &TcpStream,
-    ) -> Poll<Result<Moved, Failed>> {
+    ) -> Poll<Result<Progress, Failed>> {
         BUFFER.with_borrow_mut(|buffer| {
             let read = ready!(poll_read(cx, from, buffer, is_stream)).map_err(|_| Failed::Read)?;
             if read == 0 {
-                return Poll::Ready(Ok(Moved::End));
+                return Poll::Ready(Ok(Progress::End));
             }
             self.bulk = BULK.min(self.bulk + read);
             let mut rest = &buffer[..read];
@@ -248,7 +248,7 @@ impl Half {
                     }
                 }
             }
-            Poll::Ready(Ok(Moved::Bytes(read)))
+            Poll::Ready(Ok(Progress::Bytes(read)))
         })
     }
 
@@ -261,7 +261,7 @@ impl Half {
             self.kept = Vec::new();
             self.written = 0;
         }
-        if let Some(Piped { lent, filled }) = &mut self.piped {
+        if let Some(Splice { pooled, filled }) = &mut self.splice {
             let socket = SockRef::from(to);
             while *filled > 0 {
                 let drained = poll_io(
@@ -269,7 +269,7 @@ impl Half {
                     Interest::WRITABLE,
                     0,
                     || to.poll_write_ready(cx),
-                    || lent.pipe.drain(&socket, *filled),
+                    || pooled.pipe.drain(&socket, *filled),
                 );
                 *filled -= match ready!(drained)? {
                     0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

@@ -14,21 +14,21 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{platform::Platform, rarely::Rarely, shared::Open};
+use crate::{platform::Platform, rate_limit::RateLimit, shared::OpenListener};
 
 /// How long to wait for descriptors or memory to become free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a listener. The future does not end; when it is dropped, connections go on.
-pub(crate) async fn serve(open: Arc<Open>, socket: TcpListener) {
-    let mut warned = Rarely::default();
+pub(crate) async fn serve(open: Arc<OpenListener>, socket: TcpListener) {
+    let mut warned = RateLimit::default();
     loop {
         match socket.accept().await {
             Ok((client, address)) => connection::admit(&open, client, address),
             Err(error) if is_of_client(&error) => {}
             Err(error) => {
                 if warned.is_due() {
-                    let port = Arc::clone(&open.now().port);
+                    let port = Arc::clone(&open.serving().port);
                     tracing::warn!(
                         service = %port.id().name, address = %open.address, err = %ErrorChain(&error),
                         "Cannot accept connections now, which wait meanwhile"

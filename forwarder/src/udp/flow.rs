@@ -37,8 +37,8 @@ pub(super) struct Context {
 /// The endpoint of a client's flow did not take a datagram.
 pub(super) struct Failure {
     pub(super) client: SocketAddr,
-    /// Which of the client's endpoints: the number of its [`Leg`].
-    pub(super) leg: u64,
+    /// Which of the client's endpoints: the number of its [`Upstream`].
+    pub(super) upstream: u64,
 }
 
 pub(super) struct Flow {
@@ -47,7 +47,7 @@ pub(super) struct Flow {
     ends: Ends,
     /// The endpoints that did not take the datagram at hand.
     tried: Vec<SocketAddr>,
-    leg: Leg,
+    upstream: Upstream,
     /// The last datagram, if it is not too large.
     kept: Vec<u8>,
     /// How many datagrams the client has sent, up to two.
@@ -57,18 +57,18 @@ pub(super) struct Flow {
     _slot: Slot,
 }
 
-/// The way between the listener and an endpoint.
-pub(super) struct Leg {
+/// The socket that is connected to an endpoint, and the task that reads answers from it.
+pub(super) struct Upstream {
     number: u64,
     chosen: Chosen,
     socket: Arc<UdpSocket>,
-    signs: Arc<Signs>,
+    activity: Arc<Activity>,
     answers: AbortHandle,
 }
 
-/// What the two tasks that use a flow know of each other's datagrams.
+/// The datagrams of a flow, as its two tasks show each other.
 #[derive(Default)]
-struct Signs {
+struct Activity {
     /// Whether a datagram was seen since the last look.
     is_used: AtomicBool,
     /// Whether the last datagram has had no answer.
@@ -76,9 +76,9 @@ struct Signs {
     has_answered: AtomicBool,
 }
 
-/// Why a flow has no endpoint.
+/// The reason that a flow has no endpoint.
 #[derive(Debug)]
-pub(super) enum NoLeg {
+pub(super) enum UpstreamError {
     /// No endpoint takes the datagram.
     NoEndpoint,
     /// The system has no socket for the flow.
@@ -95,15 +95,15 @@ impl Flow {
         ends: Ends,
         slot: Slot,
         numbers: &mut u64,
-    ) -> Result<Self, NoLeg> {
+    ) -> Result<Self, UpstreamError> {
         let mut tried = Vec::new();
-        let leg = Leg::choose(context, platform, port, pool, ends, &mut tried, numbers)?;
+        let upstream = Upstream::choose(context, platform, port, pool, ends, &mut tried, numbers)?;
         Ok(Self {
             port: Arc::clone(port),
             pool,
             ends,
             tried,
-            leg,
+            upstream,
             kept: Vec::new(),
             sent: 0,
             used: Instant::now(),
@@ -112,11 +112,11 @@ impl Flow {
     }
 
     pub(super) fn endpoint(&self) -> SocketAddr {
-        self.leg.chosen.address
+        self.upstream.chosen.address
     }
 
-    pub(super) fn is_at(&self, leg: u64) -> bool {
-        self.leg.number == leg
+    pub(super) fn is_at(&self, upstream: u64) -> bool {
+        self.upstream.number == upstream
     }
 
     /// Sends a datagram of the client. Returns whether the endpoint may have it.
@@ -126,7 +126,7 @@ impl Flow {
         if datagram.len() <= LARGEST_KEPT {
             self.kept.extend_from_slice(datagram);
         }
-        self.leg.send(datagram)
+        self.upstream.send(datagram)
     }
 
     /// Goes on to another endpoint, since this one has not taken a datagram.
@@ -135,17 +135,18 @@ impl Flow {
         context: &Context,
         platform: &dyn Platform,
         numbers: &mut u64,
-    ) -> Result<(), NoLeg> {
+    ) -> Result<(), UpstreamError> {
         loop {
-            if self.leg.signs.has_answered.load(Ordering::Acquire) {
+            if self.upstream.activity.has_answered.load(Ordering::Acquire) {
                 self.tried.clear();
             }
-            let is_awaited = self.leg.signs.is_awaited.load(Ordering::Acquire);
+            let is_awaited = self.upstream.activity.is_awaited.load(Ordering::Acquire);
             self.port.failed(self.endpoint(), self.ends.client.ip());
             self.tried.push(self.endpoint());
             let Self { port, pool, ends, tried, .. } = self;
-            self.leg = Leg::choose(context, platform, port, *pool, *ends, tried, numbers)?;
-            if !is_awaited || self.kept.is_empty() || self.leg.send(&self.kept) {
+            self.upstream =
+                Upstream::choose(context, platform, port, *pool, *ends, tried, numbers)?;
+            if !is_awaited || self.kept.is_empty() || self.upstream.send(&self.kept) {
                 return Ok(());
             }
         }
@@ -153,25 +154,25 @@ impl Flow {
 
     /// Whether the client has asked one question, and has the answer.
     pub(super) fn is_answered(&self) -> bool {
-        self.sent == 1 && self.leg.signs.has_answered.load(Ordering::Relaxed)
+        self.sent == 1 && self.upstream.activity.has_answered.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was seen since the last look.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.leg.signs.is_used.load(Ordering::Relaxed)
+        !self.upstream.activity.is_used.load(Ordering::Relaxed)
     }
 
     /// Looks whether a datagram was seen.
     pub(super) fn look(&mut self, now: Instant) {
-        if self.leg.signs.is_used.swap(false, Ordering::Relaxed) {
+        if self.upstream.activity.is_used.swap(false, Ordering::Relaxed) {
             self.used = now;
-        } else if !self.leg.signs.is_awaited.load(Ordering::Relaxed) {
+        } else if !self.upstream.activity.is_awaited.load(Ordering::Relaxed) {
             self.kept = Vec::new();
         }
     }
 }
 
-impl Leg {
+impl Upstream {
     /// Chooses an endpoint. Those that cannot be reached from here are added to `tried`.
     fn choose(
         context: &Context,
@@ -181,9 +182,9 @@ impl Leg {
         ends: Ends,
         tried: &mut Vec<SocketAddr>,
         numbers: &mut u64,
-    ) -> Result<Self, NoLeg> {
+    ) -> Result<Self, UpstreamError> {
         loop {
-            let chosen = port.choose(pool, ends, tried).ok_or(NoLeg::NoEndpoint)?;
+            let chosen = port.choose(pool, ends, tried).ok_or(UpstreamError::NoEndpoint)?;
             match connect(platform, chosen.address) {
                 Ok(socket) => {
                     *numbers += 1;
@@ -193,7 +194,7 @@ impl Leg {
                     port.failed(chosen.address, ends.client.ip());
                     tried.push(chosen.address);
                 }
-                Err(error) => return Err(NoLeg::Exhausted(error)),
+                Err(error) => return Err(UpstreamError::Exhausted(error)),
             }
         }
     }
@@ -206,26 +207,26 @@ impl Leg {
         socket: UdpSocket,
         number: u64,
     ) -> Self {
-        let (socket, signs) = (Arc::new(socket), Arc::new(Signs::default()));
+        let (socket, activity) = (Arc::new(socket), Arc::new(Activity::default()));
         let answers = Answers {
             listener: Weak::clone(&context.listener),
             failures: context.failures.clone(),
             port: Arc::clone(port),
             socket: Arc::clone(&socket),
-            signs: Arc::clone(&signs),
+            activity: Arc::clone(&activity),
             client: ends.client.into(),
-            failure: Failure { client: ends.client, leg: number },
+            failure: Failure { client: ends.client, upstream: number },
             endpoint: chosen.address,
         };
         let answers = tokio::spawn(answers.run()).abort_handle();
-        Self { number, chosen, socket, signs, answers }
+        Self { number, chosen, socket, activity, answers }
     }
 
     /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has no room
     /// for is dropped, which is no fault of the endpoint.
     fn send(&self, datagram: &[u8]) -> bool {
-        self.signs.is_used.store(true, Ordering::Relaxed);
-        self.signs.is_awaited.store(true, Ordering::Release);
+        self.activity.is_used.store(true, Ordering::Relaxed);
+        self.activity.is_awaited.store(true, Ordering::Release);
         // Not by the socket of Tokio, which sends nothing until it has heard from the system that it may.
         match SockRef::from(&*self.socket).send(datagram) {
             Ok(_) => true,
@@ -234,7 +235,7 @@ impl Leg {
     }
 }
 
-impl Drop for Leg {
+impl Drop for Upstream {
     fn drop(&mut self) {
         self.answers.abort();
     }
@@ -259,7 +260,7 @@ struct Answers {
     failures: UnboundedSender<Failure>,
     port: Arc<Port>,
     socket: Arc<UdpSocket>,
-    signs: Arc<Signs>,
+    activity: Arc<Activity>,
     client: SockAddr,
     failure: Failure,
     endpoint: SocketAddr,
@@ -301,9 +302,9 @@ impl Answers {
 
     /// Sends an answer. Returns whether the listener is open.
     fn send(&self, answer: &[u8]) -> bool {
-        self.signs.is_used.store(true, Ordering::Relaxed);
-        self.signs.is_awaited.store(false, Ordering::Release);
-        if !self.signs.has_answered.swap(true, Ordering::AcqRel) {
+        self.activity.is_used.store(true, Ordering::Relaxed);
+        self.activity.is_awaited.store(false, Ordering::Release);
+        if !self.activity.has_answered.swap(true, Ordering::AcqRel) {
             self.port.succeeded(self.endpoint);
         }
         let Some(listener) = self.listener.upgrade() else { return false };

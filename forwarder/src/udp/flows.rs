@@ -10,12 +10,12 @@ use std::{
 use switchyard_core::error::ErrorChain;
 use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
-use super::flow::{Context, Failure, Flow, NoLeg};
+use super::flow::{Context, Failure, Flow, UpstreamError};
 use crate::{
     port::{Ends, Port},
-    rarely::Rarely,
-    shared::{Open, Serving, Shared},
-    slots::{Full, Slot, source},
+    rate_limit::RateLimit,
+    shared::{OpenListener, Serving, Shared},
+    slots::{LimitReached, Slot, source},
 };
 
 /// How long a flow must have been idle to make room for another.
@@ -33,7 +33,7 @@ pub(super) struct Flows {
     idle: Option<Idle>,
     /// The number of the last way to an endpoint.
     numbers: u64,
-    warned: Rarely,
+    warned: RateLimit,
 }
 
 /// Idle flows, the longest idle first.
@@ -45,7 +45,7 @@ struct Idle {
 
 impl Flows {
     pub(super) fn new(
-        open: &Open,
+        open: &OpenListener,
         listener: &Arc<UdpSocket>,
         failures: UnboundedSender<Failure>,
     ) -> Self {
@@ -57,7 +57,7 @@ impl Flows {
             counts: HashMap::new(),
             idle: None,
             numbers: 0,
-            warned: Rarely::default(),
+            warned: RateLimit::default(),
         }
     }
 
@@ -119,14 +119,14 @@ impl Flows {
 
     /// Ends an idle flow of the client, or else of a client who has more flows, so that a client with many
     /// flows cannot end those of others. Returns whether there was one.
-    fn make_room(&mut self, client: IpAddr, full: Full) -> bool {
+    fn make_room(&mut self, client: IpAddr, full: LimitReached) -> bool {
         // A list for each tick at most: finding idle flows for each refused datagram would take all the time.
         let mut idle = self.idle.take().unwrap_or_else(|| self.list_idle());
         let client = source(client);
         let is_idle = |flow: SocketAddr| self.by_client.get(&flow).is_some_and(Flow::is_quiet);
         let own = idle.of_client.get_mut(&client);
         let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
-        if found.is_none() && full != Full::Client {
+        if found.is_none() && full != LimitReached::Client {
             let own = self.counts.get(&client).copied().unwrap_or(0);
             let of_more = idle.all.front().is_some_and(|(count, _)| *count > own);
             if of_more {
@@ -156,7 +156,7 @@ impl Flows {
 
     /// Moves the flow of a client to another endpoint, if it still has the one that failed.
     pub(super) fn endpoint_failed(&mut self, failure: Failure) {
-        if self.by_client.get(&failure.client).is_some_and(|flow| flow.is_at(failure.leg)) {
+        if self.by_client.get(&failure.client).is_some_and(|flow| flow.is_at(failure.upstream)) {
             self.move_on(failure.client);
         }
     }
@@ -171,8 +171,8 @@ impl Flows {
         }
     }
 
-    fn report(&mut self, port: &Port, error: &NoLeg) {
-        if let NoLeg::Exhausted(error) = error
+    fn report(&mut self, port: &Port, error: &UpstreamError) {
+        if let UpstreamError::Exhausted(error) = error
             && self.warned.is_due()
         {
             tracing::warn!(
@@ -249,7 +249,7 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
         let served = || serving(endpoint.local_addr().unwrap(), address);
         let serving = served();
-        let open = Open::new(&shared, address, served());
+        let open = OpenListener::new(&shared, address, served());
         let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
         let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
 

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use self::{buffer::with_buffer, flows::Flows};
-use crate::shared::Open;
+use crate::shared::OpenListener;
 
 /// How many datagrams are received before anything else is looked at.
 const AT_ONCE: usize = 64;
@@ -37,13 +37,13 @@ const RECEIVE_BUFFER: usize = 2 << 20;
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// Serves a listener. The future does not end; when it is dropped, flows end.
-pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
+pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
     open.shared.platform.set_receive_buffer(&SockRef::from(&socket), RECEIVE_BUFFER);
-    let socket = Shut(Some(Arc::new(socket)));
+    let socket = CloseOnDrop(Some(Arc::new(socket)));
     let Some(listener) = &socket.0 else { return };
     let (failures, mut failed) = mpsc::unbounded_channel();
     let mut flows = Flows::new(&open, listener, failures);
-    let mut port = Arc::clone(&open.now().port);
+    let mut port = Arc::clone(&open.serving().port);
     let mut changes = port.changes();
     let idle = open.shared.config.udp_idle;
     let mut tick = interval((idle / 4).clamp(Duration::from_millis(1), LONGEST_TICK));
@@ -60,7 +60,7 @@ pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
             _ = changes.changed() => flows.end_unserved(&port),
             _ = tick.tick(), if !flows.is_empty() => flows.tick(Instant::now(), idle),
         }
-        let serving = open.now();
+        let serving = open.serving();
         if !Arc::ptr_eq(&serving.port, &port) {
             port = Arc::clone(&serving.port);
             changes = port.changes();
@@ -70,8 +70,8 @@ pub(crate) async fn serve(open: Arc<Open>, socket: UdpSocket) {
 }
 
 /// Forwards what clients have sent, but no more than [`AT_ONCE`]. Returns how many datagrams that were.
-fn receive(open: &Open, listener: &UdpSocket, flows: &mut Flows) -> usize {
-    let serving = open.now();
+fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usize {
+    let serving = open.serving();
     with_buffer(|buffer| {
         for received in 0..AT_ONCE {
             match listener.try_recv_from(buffer) {
@@ -97,9 +97,9 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// The socket of a listener. When the value is dropped, the socket is closed: answers that are being sent
 /// keep it open for microseconds, which are waited for, so that the address can be bound again.
-struct Shut(Option<Arc<UdpSocket>>);
+struct CloseOnDrop(Option<Arc<UdpSocket>>);
 
-impl Drop for Shut {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         let mut socket = self.0.take();
         while let Some(shared) = socket {

@@ -57,7 +57,7 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
         client.send_to(b"x", address).unwrap();
     }
     let serving = serving(endpoint.local_addr().unwrap(), address);
-    let open = Arc::new(Open::new(&shared, address, serving));
+    let open = Arc::new(OpenListener::new(&shared, address, serving));
     let turns = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let served = serve(open, UdpSocket::from_std(listener).unwrap());
         let served = tokio::spawn(served);

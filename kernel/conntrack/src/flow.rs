@@ -153,7 +153,7 @@ impl Tuple {
 /// A request for the flows of a group, or some of them. The kernel may return more flows than requested;
 /// every answer has to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct FlowQuery {
     pub(crate) group: Group,
     /// The original destination. Only IPv4: the comparison of IPv6 addresses is inverted in the kernel
     /// (up to 6.18 at least) and would leave out exactly the requested flows.
@@ -162,7 +162,7 @@ pub(crate) struct Question {
     pub(crate) port: Option<u16>,
 }
 
-impl Question {
+impl FlowQuery {
     /// Appends the request.
     pub(crate) fn write(&self, writer: &mut Writer, sequence: u32) {
         let family = family_number(self.group.family);

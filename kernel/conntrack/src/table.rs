@@ -12,7 +12,7 @@ use switchyard_netlink::{Error, Socket, Writer, flags};
 
 use crate::{
     Group, addresses,
-    flow::{Flow, Question},
+    flow::{Flow, FlowQuery},
     job::{Jobs, Listener},
     queue::Queue,
     worker::Tally,
@@ -20,9 +20,9 @@ use crate::{
 
 /// The most ports that are requested one by one; for more, the whole protocol is requested. The kernel
 /// walks its table for each request, which costs as much as copying some ten thousand flows.
-const MOST_QUESTIONS: usize = 4;
+const MAX_QUERIES: usize = 4;
 /// How often a sweep looks for stale flows, as long as there are some.
-const MOST_LOOKS: usize = 3;
+const MAX_PASSES: usize = 3;
 /// The time between two looks, much longer than a packet takes through the rules.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Flows that are deleted with one system call.
@@ -56,7 +56,7 @@ impl Table {
         queue: &Queue,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        for look in 0..MOST_LOOKS {
+        for look in 0..MAX_PASSES {
             if look > 0 {
                 thread::sleep(PAUSE);
             }
@@ -83,8 +83,8 @@ impl Table {
     ) -> Result<(), Error> {
         let node = Node::list(&mut self.route, group, jobs, queue)?;
         let mut writer = Writer::new();
-        for question in questions(group, jobs) {
-            let mut broom = Broom {
+        for query in queries(group, jobs) {
+            let mut stale = StaleFlows {
                 group,
                 queue,
                 socket: &mut self.deleting,
@@ -92,16 +92,16 @@ impl Table {
             };
             let sequence = self.asking.sequences(1);
             writer.clear();
-            question.write(&mut writer, sequence);
+            query.write(&mut writer, sequence);
             self.asking.request(writer.as_slice(), sequence, |message| {
                 tally.scanned += 1;
                 let Some(flow) = Flow::read(&message, group) else { return Ok(()) };
                 match find(&flow, jobs, &node) {
-                    Some(job) => broom.add(job, flow, tally),
+                    Some(job) => stale.add(job, flow, tally),
                     None => Ok(()),
                 }
             })?;
-            broom.sweep(tally)?;
+            stale.sweep(tally)?;
         }
         Ok(())
     }
@@ -153,13 +153,13 @@ fn find(flow: &Flow, jobs: &Jobs, node: &Node) -> Option<Listener> {
 }
 
 /// Returns the requests to the kernel whose answers include all flows of these jobs.
-fn questions(group: Group, jobs: &Jobs) -> Vec<Question> {
-    let all = Question { group, destination: None, port: None };
+fn queries(group: Group, jobs: &Jobs) -> Vec<FlowQuery> {
+    let all = FlowQuery { group, destination: None, port: None };
     // The listeners by port, with the address if there is only one.
     let mut ports: BTreeMap<u16, Option<IpAddr>> = BTreeMap::new();
     for job in jobs.keys() {
         ports.entry(job.port).and_modify(|ip| *ip = None).or_insert(job.ip);
-        if ports.len() > MOST_QUESTIONS {
+        if ports.len() > MAX_QUERIES {
             return vec![all];
         }
     }
@@ -167,7 +167,7 @@ fn questions(group: Group, jobs: &Jobs) -> Vec<Question> {
     if group.protocol == Protocol::Sctp && ports.len() > 1 {
         return vec![all];
     }
-    let question = |(port, ip)| Question {
+    let query = |(port, ip)| FlowQuery {
         port: Some(port),
         destination: match ip {
             Some(IpAddr::V4(ip)) => Some(ip),
@@ -175,11 +175,11 @@ fn questions(group: Group, jobs: &Jobs) -> Vec<Question> {
         },
         ..all
     };
-    ports.into_iter().map(question).collect()
+    ports.into_iter().map(query).collect()
 }
 
 /// Collects stale flows and deletes them in batches.
-struct Broom<'a> {
+struct StaleFlows<'a> {
     group: Group,
     queue: &'a Queue,
     socket: &'a mut Socket,
@@ -187,7 +187,7 @@ struct Broom<'a> {
     flows: Vec<(Listener, Flow)>,
 }
 
-impl Broom<'_> {
+impl StaleFlows<'_> {
     fn add(&mut self, job: Listener, flow: Flow, tally: &mut Tally) -> Result<(), Error> {
         self.flows.push((job, flow));
         if self.flows.len() < BATCH { Ok(()) } else { self.sweep(tally) }
@@ -250,7 +250,7 @@ mod tests {
     const V4_SCTP: Group = Group::ALL[1];
     const V6: Group = Group::ALL[2];
 
-    /// The questions for these listeners, as destinations and ports.
+    /// The queries for these listeners, as destinations and ports.
     fn asked(group: Group, listeners: &[&str]) -> Vec<(String, String)> {
         let job = |text: &&str| {
             let listener = match text.strip_prefix("node:") {
@@ -261,23 +261,23 @@ mod tests {
         };
         let jobs = listeners.iter().map(job).collect();
         let any = || "any".to_owned();
-        let question = |question: Question| {
-            assert_eq!(question.group, group);
-            let Question { destination, port, .. } = question;
+        let query = |query: FlowQuery| {
+            assert_eq!(query.group, group);
+            let FlowQuery { destination, port, .. } = query;
             let destination = destination.map_or_else(any, |ip| ip.to_string());
             (destination, port.map_or_else(any, |port| port.to_string()))
         };
-        questions(group, &jobs).into_iter().map(question).collect()
+        queries(group, &jobs).into_iter().map(query).collect()
     }
 
-    fn expected(questions: &[(&str, &str)]) -> Vec<(String, String)> {
-        questions.iter().map(|(ip, port)| ((*ip).to_owned(), (*port).to_owned())).collect()
+    fn expected(queries: &[(&str, &str)]) -> Vec<(String, String)> {
+        queries.iter().map(|(ip, port)| ((*ip).to_owned(), (*port).to_owned())).collect()
     }
 
     #[test]
     fn few_listeners_are_asked_for_by_port_and_many_at_once() {
-        let check = |group, listeners: &[&str], questions: &[(&str, &str)]| {
-            assert_eq!(asked(group, listeners), expected(questions), "{listeners:?}");
+        let check = |group, listeners: &[&str], queries: &[(&str, &str)]| {
+            assert_eq!(asked(group, listeners), expected(queries), "{listeners:?}");
         };
         check(V4, &["10.0.0.1:53"], &[("10.0.0.1", "53")]);
         check(V4, &["10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53"], &[("any", "53")]);
@@ -309,7 +309,7 @@ mod tests {
             let mut delete = |flows: &[Flow], tally: &mut Tally| {
                 let socket = &mut table.deleting;
                 let flows = flows.iter().map(|flow| (Listener::node_port(1), *flow)).collect();
-                Broom { group: V4, queue: &queue, socket, flows }.sweep(tally)
+                StaleFlows { group: V4, queue: &queue, socket, flows }.sweep(tally)
             };
             // Nothing is there.
             delete(&[flow], &mut tally).unwrap();

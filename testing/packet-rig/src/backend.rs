@@ -25,7 +25,7 @@ const BY_JSON: &str = "nftables-json";
 /// The ipvs backend on a node without iptables.
 const BY_NFT: &str = "ipvs-nft";
 
-/// The mode that forwards traffic itself, with the best intake of the node: rules of nftables.
+/// The mode that forwards traffic itself, with the best capture mode of the node: rules of nftables.
 pub const USERSPACE: &str = "userspace";
 
 /// The same mode, with rules of iptables.
@@ -145,8 +145,8 @@ pub fn mode(backend: &str) -> &str {
 pub fn arguments(backend: &str) -> &'static [&'static str] {
     match backend {
         BY_JSON => &["--nft-transport=json"],
-        USERSPACE_IPTABLES => &["--userspace-intake=iptables"],
-        USERSPACE_ADDRESSES => &["--userspace-intake=addresses"],
+        USERSPACE_IPTABLES => &["--userspace-capture=iptables"],
+        USERSPACE_ADDRESSES => &["--userspace-capture=addresses"],
         KUBE_PROXY_NFTABLES | KUBE_PROXY_IPTABLES => kube_proxy::ARGUMENTS,
         _ => &[],
     }

@@ -164,8 +164,8 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
         // Another word was rejected when the flags were parsed.
         lb_algorithm: flags.text("lb-algorithm").and_then(|name| name.parse().ok()),
         userspace: UserspaceSettings {
-            intake: flags
-                .text("userspace-intake")
+            capture: flags
+                .text("userspace-capture")
                 .filter(|name| !name.is_empty())
                 .map(str::to_owned),
             is_named: false,

@@ -162,14 +162,14 @@ fn without_a_file_flags_count() {
 fn userspace_mode_has_flags_of_its_own() {
     let given = with_flags(&[
         "--proxy-mode=userspace",
-        "--userspace-intake=loopback",
+        "--userspace-capture=loopback",
         "--userspace-udp-timeout=5s",
         "--userspace-connections=100",
         "--userspace-table=/tmp/t",
         "--manifests=/m",
     ]);
     let expected = UserspaceSettings {
-        intake: Some("loopback".into()),
+        capture: Some("loopback".into()),
         is_named: true,
         udp_timeout: Some(Duration::from_secs(5)),
         connections: Some(100),

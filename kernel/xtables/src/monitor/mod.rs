@@ -69,7 +69,7 @@ pub struct TableMonitor {
     is_pending: bool,
     looked: Option<Instant>,
     /// The look that goes on now.
-    looking: Option<JoinHandle<Sight>>,
+    looking: Option<JoinHandle<Snapshot>>,
     /// Whether chains or jumps were missing then.
     is_missing: bool,
     /// When chains were last reported as missing, if they still are.
@@ -206,7 +206,7 @@ impl TableMonitor {
 
 /// What a look at all families found.
 #[derive(Debug, Default)]
-struct Sight {
+struct Snapshot {
     is_missing: bool,
     /// Whether a family could not be looked at now.
     is_undecided: bool,
@@ -214,8 +214,8 @@ struct Sight {
 
 /// Looks at the families whose tables differ from the record. Blocks for as long as the programs
 /// take, if any are needed.
-fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Sight {
-    let mut sight = Sight::default();
+fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
+    let mut snapshot = Snapshot::default();
     for programs in tools.iter() {
         let family = programs.family();
         let known = record.get(family);
@@ -225,14 +225,14 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Sight {
         }
         match check::check(programs, watched) {
             Ok(Answer::Yes) => record.confirm(family, known, now),
-            Ok(Answer::No) => sight.is_missing = true,
-            Ok(Answer::Locked) => sight.is_undecided = true,
+            Ok(Answer::No) => snapshot.is_missing = true,
+            Ok(Answer::Locked) => snapshot.is_undecided = true,
             Err(error) => {
-                sight.is_undecided = true;
+                snapshot.is_undecided = true;
                 let error: &dyn std::error::Error = &error;
                 tracing::debug!(err = error, %family, "Cannot look for the chains");
             }
         }
     }
-    sight
+    snapshot
 }

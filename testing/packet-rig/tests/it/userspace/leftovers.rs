@@ -57,17 +57,20 @@ fn start_without_localhost(name: &str) -> Rig {
     rig
 }
 
-const INTAKES: [&str; 3] =
-    ["--userspace-intake=nftables", "--userspace-intake=iptables", "--userspace-intake=addresses"];
+const CAPTURES: [&str; 3] = [
+    "--userspace-capture=nftables",
+    "--userspace-capture=iptables",
+    "--userspace-capture=addresses",
+];
 
 #[test]
 fn the_clean_up_leaves_nothing() {
     let mut rig = start_without_localhost("clean-up");
-    for intake in INTAKES {
-        restart_in(&mut rig, "userspace", &[intake]);
+    for capture in CAPTURES {
+        restart_in(&mut rig, "userspace", &[capture]);
         assert_serves(&mut rig);
         rig.proxy.kill();
-        assert!(!traces(&rig).is_empty(), "{intake}");
+        assert!(!traces(&rig).is_empty(), "{capture}");
         let arguments = ["--cleanup".to_owned(), "--proxy-mode=userspace".to_owned()];
         let output = rig.proxy.command(&arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -78,11 +81,11 @@ fn the_clean_up_leaves_nothing() {
 #[test]
 fn other_modes_leave_nothing_and_serve() {
     let mut rig = start_without_localhost("modes");
-    for intake in INTAKES {
+    for capture in CAPTURES {
         for mode in ["nftables", "iptables"] {
-            restart_in(&mut rig, "userspace", &[intake]);
+            restart_in(&mut rig, "userspace", &[capture]);
             assert_serves(&mut rig);
-            assert!(!traces(&rig).is_empty(), "{intake}");
+            assert!(!traces(&rig).is_empty(), "{capture}");
             restart_in(&mut rig, mode, &[]);
             until_no_traces(&rig);
             assert_serves(&mut rig);

@@ -10,8 +10,8 @@ use switchyard_nft::{NftBackend, NftConfig};
 use super::{Rules, predecessor, sockets::Redirect};
 use crate::{
     UserspaceConfig,
-    backend::OpenIntake,
-    intake::{SystemError, addresses},
+    backend::OpenCapture,
+    capture::{SystemError, addresses},
 };
 
 /// The table of the nftables backend, in each family.
@@ -50,8 +50,8 @@ impl Redirects {
     }
 
     /// Finds out whether a backend can redirect traffic on this node, and whether the proxy's sockets can
-    /// have addresses that traffic can be redirected to. Returns how the intake is opened.
-    pub(crate) fn probe(&self, rules: Rules) -> Result<OpenIntake, SystemError> {
+    /// have addresses that traffic can be redirected to. Returns how the capture mode is opened.
+    pub(crate) fn probe(&self, rules: Rules) -> Result<OpenCapture, SystemError> {
         addresses::probe()?;
         let (backend, families) = (self.backend(rules).probe()?, self.families);
         Ok(Box::new(move || Ok(Box::new(Redirect::open(backend.open()?, families)?))))

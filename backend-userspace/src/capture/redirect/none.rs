@@ -3,7 +3,7 @@
 use switchyard_core::proxier::ProxierError;
 
 use super::Rules;
-use crate::{UserspaceConfig, backend::OpenIntake, intake::SystemError};
+use crate::{UserspaceConfig, backend::OpenCapture, capture::SystemError};
 
 const WHY: &str = "this system is not Linux";
 
@@ -17,7 +17,7 @@ impl Redirects {
     }
 
     /// Returns the reason.
-    pub(crate) fn probe(&self, _rules: Rules) -> Result<OpenIntake, SystemError> {
+    pub(crate) fn probe(&self, _rules: Rules) -> Result<OpenCapture, SystemError> {
         Err(WHY.into())
     }
 

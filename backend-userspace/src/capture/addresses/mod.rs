@@ -30,7 +30,7 @@ use self::linux as system;
 use self::none as system;
 #[cfg(windows)]
 use self::windows as system;
-use super::{Intake, RETRY, SystemError, failed};
+use super::{Capture, RETRY, SystemError, failed};
 use crate::sockets::Sockets;
 
 /// The addresses that this mode has added to the node.
@@ -50,7 +50,7 @@ pub(crate) trait OwnedAddresses: Send {
     ) -> Result<BTreeMap<IpAddr, String>, SystemError>;
 }
 
-/// Finds out whether this node can run the intake: the privilege, and what holds addresses.
+/// Finds out whether this node can run the capture mode: the privilege, and what holds addresses.
 pub(crate) fn probe() -> Result<(), SystemError> {
     system::probe()
 }
@@ -103,7 +103,7 @@ impl Addresses {
                 Some(ip) => vec![ip],
                 None => match node.node_ports.get(port.id.family) {
                     NodePortAddresses::Only(ips) => ips.iter().copied().collect(),
-                    // Never asked for by this intake.
+                    // Never asked for by this mode.
                     NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback => Vec::new(),
                 },
             };
@@ -141,7 +141,7 @@ impl Addresses {
 }
 
 #[async_trait]
-impl Intake for Addresses {
+impl Capture for Addresses {
     fn profile(&self, of_proxy: Profile) -> Profile {
         let capabilities = of_proxy.capabilities.with_listed_node_ports();
         Profile { capabilities, ..of_proxy }

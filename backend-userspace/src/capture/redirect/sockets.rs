@@ -27,7 +27,7 @@ use switchyard_core::{
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_interfaces::{DeviceError, DummyDevice};
 
-use crate::intake::{DEVICE, Intake, RETRY, addresses, failed};
+use crate::capture::{Capture, DEVICE, RETRY, addresses, failed};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890, section
 /// 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network from there
@@ -60,7 +60,7 @@ pub(crate) struct Redirect {
 }
 
 impl Redirect {
-    /// Opens the intake, which redirects by this backend.
+    /// Opens the capture mode, which redirects by this backend.
     pub(crate) fn open(
         rules: Box<dyn Proxier>,
         families: PerFamily<bool>,
@@ -161,7 +161,7 @@ impl Redirect {
 }
 
 #[async_trait]
-impl Intake for Redirect {
+impl Capture for Redirect {
     fn profile(&self, of_proxy: Profile) -> Profile {
         Profile { guards_loopback: self.rules.profile().guards_loopback, ..of_proxy }
     }

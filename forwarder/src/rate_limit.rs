@@ -1,14 +1,14 @@
-//! Warnings that would fill the log.
+//! Limits for warnings that would fill the log.
 
 use std::time::{Duration, Instant};
 
 /// Allows something once a minute.
 #[derive(Default)]
-pub(crate) struct Rarely {
+pub(crate) struct RateLimit {
     last: Option<Instant>,
 }
 
-impl Rarely {
+impl RateLimit {
     /// Whether the last time is a minute ago. If so, this is the last time.
     pub(crate) fn is_due(&mut self) -> bool {
         let now = Instant::now();
@@ -26,8 +26,8 @@ mod tests {
 
     #[test]
     fn twice_in_a_row_is_too_often() {
-        let mut rarely = Rarely::default();
-        assert!(rarely.is_due());
-        assert!(!rarely.is_due());
+        let mut limit = RateLimit::default();
+        assert!(limit.is_due());
+        assert!(!limit.is_due());
     }
 }

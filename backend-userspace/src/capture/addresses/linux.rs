@@ -9,7 +9,7 @@ use switchyard_core::error::ErrorChain;
 use switchyard_interfaces::{DeviceError, DummyDevice, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
-use crate::intake::DEVICE;
+use crate::capture::DEVICE;
 
 /// Opens a socket to the kernel.
 pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {

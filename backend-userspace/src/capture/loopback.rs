@@ -22,7 +22,7 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 
-use super::{Intake, RETRY};
+use super::{Capture, RETRY};
 
 /// The first port for Services. The range ends before that of node ports, and before the ports that systems
 /// give to clients.
@@ -226,7 +226,7 @@ fn preferred(id: &ServicePortId) -> u16 {
 }
 
 #[async_trait]
-impl Intake for Loopback {
+impl Capture for Loopback {
     /// Without privileges nothing can be removed, and nothing that is there disturbs.
     fn profile(&self, of_proxy: Profile) -> Profile {
         Profile { conflicts_with: &[], ..of_proxy }

@@ -31,8 +31,8 @@ fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierE
 
 /// A way for traffic to reach the proxy.
 #[async_trait]
-pub(crate) trait Intake: Send {
-    /// Adds what the intake can do and needs to know to the properties of the proxy.
+pub(crate) trait Capture: Send {
+    /// Adds what the capture mode can do and needs to know to the properties of the proxy.
     fn profile(&self, of_proxy: Profile) -> Profile {
         of_proxy
     }
@@ -59,7 +59,7 @@ pub(crate) trait Intake: Send {
     /// If something is left.
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
-    /// Opens a monitor of what the intake programs, if it programs anything.
+    /// Opens a monitor of what the capture mode programs, if it programs anything.
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         None
     }

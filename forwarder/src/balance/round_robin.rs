@@ -23,7 +23,7 @@ use super::random;
 /// The time between two turns of an endpoint with weight 1. Fine enough for weights of 32 bits.
 const ROUND: u128 = 1 << 48;
 
-pub(super) enum Turns {
+pub(super) enum RoundRobin {
     /// The number of endpoints, and the turns so far.
     Even(usize, AtomicUsize),
     Weighted(Mutex<Schedule>),
@@ -35,7 +35,7 @@ pub(super) struct Schedule {
     strides: Box<[u128]>,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Goes on where `before` is, which is for another pool.
     pub(super) fn new(pool: &[Endpoint], before: Option<(&Self, &[Endpoint])>) -> Self {
         if random::is_even(pool) {
