@@ -25,10 +25,8 @@ use switchyard_core::{
     },
 };
 use switchyard_netlink::{Socket, nftables};
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{Family, Table, Transaction, TransportKind},
-};
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{Family, Table, Transaction, TransportKind};
 use test_netns::in_namespace;
 
 const ROUNDS: usize = 5;

@@ -21,12 +21,10 @@ use switchyard_core::{
         endpoint, service, slice,
     },
 };
-use switchyard_nft::{
-    NftConfig, NftProxier, render,
-    ruleset::{
-        Family, OperationKind, Rule, Selector, Side, Statement, Table, Transaction, TransportKind,
-        Verdict,
-    },
+use switchyard_nft::{NftConfig, NftProxier, render};
+use switchyard_nft_ruleset::{
+    Family, OperationKind, Rule, Selector, Side, Statement, Table, Transaction, TransportKind,
+    Verdict,
 };
 use test_netns::in_namespace;
 

@@ -24,12 +24,10 @@ use switchyard_core::{
         endpoint, service, slice,
     },
 };
-use switchyard_nft::{
-    NftConfig, NftProxier, render,
-    ruleset::{
-        Element, Elements, Family, Key, OperationKind, SetDef, Table, Transaction, Transport,
-        TransportKind, Value,
-    },
+use switchyard_nft::{NftConfig, NftProxier, render};
+use switchyard_nft_ruleset::{
+    Element, Elements, Family, Key, OperationKind, SetDef, Table, Transaction, Transport,
+    TransportKind, Value,
 };
 use test_netns::in_namespace;
 

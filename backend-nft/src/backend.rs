@@ -2,13 +2,15 @@
 
 use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
 use switchyard_interfaces::routes_localnet;
+use switchyard_nft_ruleset::{
+    Elements, Family, Transaction, Transport, TransportError, TransportKind,
+};
 
 use crate::{
     NftConfig, NftProxier,
-    layout::fixed,
+    layout::table,
     probe::{ProbeError, probe},
     proxier::PROFILE,
-    ruleset::{Elements, Family, Transaction, Transport, TransportError, TransportKind},
 };
 
 /// nftables mode with its configuration.
@@ -49,7 +51,7 @@ impl Backend for NftBackend {
     }
 }
 
-/// Deletes the tables of both families, except for what [`fixed::guard_loopback`] adds, which stays while
+/// Deletes the tables of both families, except for what [`table::guard_loopback`] adds, which stays while
 /// the kernel routes loopback addresses.
 pub(crate) fn delete_tables(
     config: &NftConfig,
@@ -60,8 +62,8 @@ pub(crate) fn delete_tables(
         if let Some(dump) = transport.read(&table, Elements::Omit)? {
             let mut transaction = Transaction::new();
             transaction.delete_table(&table);
-            if family == Family::Ip && routes_localnet() && fixed::guards_loopback(&dump) {
-                fixed::guard_loopback(config, &mut transaction);
+            if family == Family::Ip && routes_localnet() && table::guards_loopback(&dump) {
+                table::guard_loopback(config, &mut transaction);
             }
             transport.commit(&transaction)?;
         }

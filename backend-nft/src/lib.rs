@@ -8,8 +8,9 @@
 //! - `monitor`: notices when other programs change the tables.
 //! - [`probe`]: whether the kernel can do what the backend needs.
 //! - [`NftBackend`]: the backend as a value in a program's table of backends.
-//! - [`ruleset`]: typed chains, rules, sets and elements, and the transports that commit them, which
-//!   are a crate of their own.
+//!
+//! Typed chains, rules, sets and elements, and the transports that commit them, are the crate
+//! [`switchyard_nft_ruleset`].
 //!
 //! Feature `json`: the transport that runs the program `nft`.
 
@@ -18,8 +19,6 @@ mod layout;
 mod monitor;
 mod probe;
 mod proxier;
-
-pub use switchyard_nft_ruleset as ruleset;
 
 pub use self::{
     backend::NftBackend,

@@ -8,9 +8,8 @@
 use async_trait::async_trait;
 use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
 use switchyard_netlink::Error;
+use switchyard_nft_ruleset::netlink::Listener;
 use tokio::io::{Interest, unix::AsyncFd};
-
-use crate::ruleset::netlink::Listener;
 
 /// A monitor of our tables. It belongs to the runtime that first polls it.
 pub(crate) enum Monitor {

@@ -6,16 +6,14 @@
 
 use switchyard_core::model::{PerFamily, Protocol};
 use switchyard_interfaces::KernelVersion;
+use switchyard_nft_ruleset::{
+    BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector, SetDef,
+    Side, Statement, Table, Transaction, Transport, TransportError, TransportKind,
+};
 
-use crate::{
-    layout::{
-        drawing::{Method, table_size},
-        names::KUBE_PROXY,
-    },
-    ruleset::{
-        BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector,
-        SetDef, Side, Statement, Table, Transaction, Transport, TransportError, TransportKind,
-    },
+use crate::layout::{
+    names::KUBE_PROXY,
+    slots::{Method, table_size},
 };
 
 /// The oldest kernel whose nftables do what the backend needs.

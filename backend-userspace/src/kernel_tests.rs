@@ -20,12 +20,10 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{Forwarder, ForwarderConfig};
 use switchyard_iptables::{ChainNaming, Flavour, IptablesConfig, IptablesProxier};
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{
-        ElementData, OperationKind, Rule, SetData, Statement, Transaction, TransportError,
-        TransportKind, Verdict, testing::InterceptingTransport,
-    },
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{
+    ElementData, OperationKind, Rule, SetData, Statement, Transaction, TransportError,
+    TransportKind, Verdict, testing::InterceptingTransport,
 };
 use tempfile::TempDir;
 use test_netns::run;

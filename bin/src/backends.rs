@@ -9,7 +9,8 @@ use switchyard_core::{
 use switchyard_interfaces::families;
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
-use switchyard_nft::{NftBackend, NftConfig, ruleset::TransportKind};
+use switchyard_nft::{NftBackend, NftConfig};
+use switchyard_nft_ruleset::TransportKind;
 use switchyard_userspace::{UserspaceBackend, UserspaceConfig};
 
 use crate::config::{

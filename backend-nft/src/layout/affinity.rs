@@ -27,14 +27,14 @@ use switchyard_core::{
     model::{Protocol, ServicePortName},
     state::{Action, Pool, PoolKind, ResolvedServicePort},
 };
+use switchyard_nft_ruleset::{
+    ChainName, Element, Family, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
+};
 
 use super::{
     ChainRules,
+    lb_chains::{Scope, endpoint_value},
     names::{self, chain},
-    slot_map::{Scope, endpoint_value},
-};
-use crate::ruleset::{
-    ChainName, Element, Family, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
 };
 
 /// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and source
@@ -241,12 +241,12 @@ fn of_pool([cluster, local]: [&'static str; 2], kind: PoolKind) -> &'static str 
 /// A verdict map from frontends of Service ports with affinity, as a connection's first packet has them,
 /// to the chains that remember clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct FrontendMap {
+pub(crate) struct AffinityMap {
     pub(crate) scope: Scope,
     pub(crate) protocol: Protocol,
 }
 
-impl FrontendMap {
+impl AffinityMap {
     /// All maps, in the order of lookups.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Scope::ALL.into_iter().flat_map(|scope| {
@@ -254,7 +254,7 @@ impl FrontendMap {
         })
     }
 
-    /// The place of the map in [`FrontendMap::all`].
+    /// The place of the map in [`AffinityMap::all`].
     pub(crate) fn index(self) -> usize {
         self.scope as usize * Protocol::ALL.len() + self.protocol as usize
     }
@@ -286,5 +286,5 @@ impl FrontendMap {
 
 /// The chain that finds the Service port of a connection that was translated.
 pub(crate) fn lookup_chain() -> ChainRules {
-    ChainRules::new(chain::REMEMBER_CLIENTS, FrontendMap::all().map(FrontendMap::lookup).collect())
+    ChainRules::new(chain::REMEMBER_CLIENTS, AffinityMap::all().map(AffinityMap::lookup).collect())
 }

@@ -1,9 +1,9 @@
 //! The configuration of the backend.
 
 use switchyard_core::{model::PerFamily, transition::Transition};
+use switchyard_nft_ruleset::{Family, Table, TransportKind};
 
 use super::names::KUBE_PROXY;
-use crate::ruleset::{Family, Table, TransportKind};
 
 /// The configuration of the backend, which does not change during its life.
 #[derive(Clone, Debug, PartialEq, Eq)]

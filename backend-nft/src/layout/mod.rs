@@ -1,33 +1,30 @@
 //! How Services become chains, rules and elements.
 //!
-//! The ruleset is fixed ([`fixed`]) except for three things:
+//! There are two kinds of objects:
 //!
-//! - elements of maps, of which every Service port has some ([`service_port`]);
-//! - chains that algorithm traffic over N slots ([`slots`]), shared by all Service ports that draw one of N
-//!   slots in the same way ([`drawing`], [`shared`]);
-//! - chains and sets of single Service ports ([`own`]): for those with ClientIP affinity ([`affinity`])
-//!   or source ranges ([`source_ranges`]), and those whose endpoints take turns.
+//! - those of the table, which are there once for all Services ([`table`]), with the chains that load-balance
+//!   over N slots ([`lb_chains`], [`slots`]), which are added when they are first needed;
+//! - those of a Service port ([`service_port`]): elements of the table's maps, and chains and sets for Service
+//!   ports with ClientIP affinity ([`affinity`]) or source ranges ([`source_ranges`]), and for those whose
+//!   endpoints take turns.
 //!
 //! The functions here are pure: they neither talk to a kernel nor remember anything.
 
 pub(crate) mod affinity;
 mod config;
-pub(crate) mod drawing;
-pub(crate) mod fixed;
+pub(crate) mod lb_chains;
 pub(crate) mod names;
-pub(crate) mod own;
 pub(crate) mod service_port;
-pub(crate) mod shared;
-pub(crate) mod slot_map;
 pub(crate) mod slots;
 pub(crate) mod source_ranges;
+pub(crate) mod table;
 
 use std::collections::HashSet;
 
 use switchyard_core::state::{LocalPods, NodeState};
+use switchyard_nft_ruleset::{ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement};
 
 pub use self::config::NftConfig;
-use crate::ruleset::{ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement};
 
 /// What the rules of a family depend on besides Services.
 #[derive(Clone, Copy)]

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use switchyard_core::{model::ServicePortName, state::ResolvedServicePort};
-
-use super::{ChainRules, names};
-use crate::ruleset::{
+use switchyard_nft_ruleset::{
     ChainName, Family, Rule, Selector, SetDef, SetName, Side, Statement, Verdict,
 };
+
+use super::{ChainRules, names};
 
 /// The most ranges that are a rule each.
 const FEW: usize = 8;

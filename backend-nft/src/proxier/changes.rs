@@ -4,14 +4,12 @@ use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
 };
+use switchyard_nft_ruleset::{
+    BaseChain, ChainName, Element, ElementDump, Key, SetDef, SetName, Table, Transaction,
+};
 
 use super::sweeper::Sweep;
-use crate::{
-    layout::{ChainRules, fixed::FixedSet, names::table_comment},
-    ruleset::{
-        BaseChain, ChainName, Element, ElementDump, Key, SetDef, SetName, Table, Transaction,
-    },
-};
+use crate::layout::{ChainRules, names::table_comment, table::TableSet};
 
 /// The change of the table itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +47,8 @@ pub(crate) struct Changes {
     pub(crate) add_sets: Vec<Arc<SetDef>>,
     /// Rules of chains that are new or flushed.
     pub(crate) rules: Vec<ChainRules>,
-    pub(crate) delete_elements: BTreeMap<FixedSet, Vec<Key>>,
-    pub(crate) add_elements: BTreeMap<FixedSet, Vec<Element>>,
+    pub(crate) delete_elements: BTreeMap<TableSet, Vec<Key>>,
+    pub(crate) add_elements: BTreeMap<TableSet, Vec<Element>>,
     /// Elements of sets of single Service ports.
     pub(crate) delete_own: Vec<(Arc<SetDef>, Vec<Key>)>,
     pub(crate) add_own: Vec<(Arc<SetDef>, Vec<Element>)>,
@@ -62,12 +60,12 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// Adds an element.
-    pub(crate) fn add_element(&mut self, set: FixedSet, element: Element) {
+    pub(crate) fn add_element(&mut self, set: TableSet, element: Element) {
         self.add_elements.entry(set).or_default().push(element);
     }
 
     /// Deletes an element.
-    pub(crate) fn delete_element(&mut self, set: FixedSet, key: Key) {
+    pub(crate) fn delete_element(&mut self, set: TableSet, key: Key) {
         self.delete_elements.entry(set).or_default().push(key);
     }
 
@@ -123,7 +121,7 @@ impl Changes {
     }
 
     /// Removes and returns the deletions of slots that get no other endpoint.
-    fn take_surplus_slots(&mut self) -> BTreeMap<FixedSet, Vec<Key>> {
+    fn take_surplus_slots(&mut self) -> BTreeMap<TableSet, Vec<Key>> {
         let mut surplus = BTreeMap::new();
         for (&set, deleted) in self.delete_elements.iter_mut().filter(|(set, _)| set.has_slots()) {
             let added = self.add_elements.get(&set).map_or(&[][..], Vec::as_slice);

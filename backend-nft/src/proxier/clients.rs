@@ -3,12 +3,12 @@
 use std::{collections::HashMap, ops::ControlFlow, time::Duration};
 
 use switchyard_core::error::ErrorChain;
+use switchyard_nft_ruleset::{
+    Element, ElementDump, Key, SetDef, SetName, Table, TableDump, Transport, Value,
+};
 
 use super::sweeper::Sweep;
-use crate::{
-    layout::affinity::{RememberedPool, UPSTREAM_PREFIX},
-    ruleset::{Element, ElementDump, Key, SetDef, SetName, Table, TableDump, Transport, Value},
-};
+use crate::layout::affinity::{RememberedPool, UPSTREAM_PREFIX};
 
 /// The most clients that are taken over in one table. They are read while nothing else is programmed,
 /// which takes the square of their number: 0.1 s for these. It is less than the 65,535 that kernels

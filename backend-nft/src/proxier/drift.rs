@@ -4,15 +4,13 @@
 use std::collections::HashSet;
 
 use switchyard_core::{model::PerFamily, proxier::Drift};
+use switchyard_nft_ruleset::{ChainName, Family, Key, SetDef, SetName, text};
 
 use super::{
     changes::{Changes, TableChange},
-    memory::Memory,
+    memory::LastSynced,
 };
-use crate::{
-    layout::fixed::FixedSet,
-    ruleset::{ChainName, Family, Key, SetDef, SetName, text},
-};
+use crate::layout::table::TableSet;
 
 /// An object that a sync changes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +22,8 @@ enum ObjectChange<'a> {
     DeleteChain(&'a ChainName),
     MakeSet(&'a SetName),
     DeleteSet(&'a SetName),
-    AddElement(FixedSet, Key),
-    DeleteElement(FixedSet, Key),
+    AddElement(TableSet, Key),
+    DeleteElement(TableSet, Key),
     AddOwn(&'a SetDef, Key),
     DeleteOwn(&'a SetDef, Key),
 }
@@ -35,7 +33,7 @@ enum ObjectChange<'a> {
 pub(super) fn find(
     found: &PerFamily<Changes>,
     expected: &PerFamily<Changes>,
-    memory: &Memory,
+    memory: &LastSynced,
 ) -> Drift {
     let mut drift = Drift::default();
     for family in Family::ALL {
@@ -45,7 +43,7 @@ pub(super) fn find(
         let expected: HashSet<ObjectChange<'_>> = objects(expected.get(family.into())).collect();
         // Shared chains without a jump to them keep their rules until a full sync.
         let shared: HashSet<ChainName> =
-            memory.tables.get(family.into()).shared_chains.iter().map(|c| c.name()).collect();
+            memory.tables.get(family.into()).lb_chains.iter().map(|c| c.name()).collect();
         let found = found.get(family.into());
         let rewritten: HashSet<&ChainName> = found.rules.iter().map(|chain| &chain.name).collect();
         let is_expected = |change: &ObjectChange<'_>| {

@@ -12,27 +12,25 @@ use switchyard_core::{
     model::{PerFamily, ServicePortId},
     state::{PoolKind, ResolvedServicePort, State},
 };
+use switchyard_nft_ruleset::{
+    BaseChain, ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef, SetName,
+    Table, TableDump, Value,
+};
 
 use super::{
     changes::{Changes, TableChange, difference},
     clients,
-    memory::{Memory, PlacedPort, TableMemory},
+    memory::{LastSynced, PlacedPort, SyncedTable},
     ranges::RangeChange,
 };
-use crate::{
-    layout::{
-        ChainRules, Context, NftConfig,
-        affinity::{self, Earlier, RememberedPool},
-        fixed::{self, FixedSet},
-        names, own,
-        service_port::{Entries, PoolSlots, SlotRun},
-        shared::SharedChain,
-        source_ranges,
-    },
-    ruleset::{
-        BaseChain, ChainBase, ChainName, Element, ElementData, Family, Key, SetData, SetDef,
-        SetName, Table, TableDump, Value,
-    },
+use crate::layout::{
+    ChainRules, Context, NftConfig,
+    affinity::{self, Earlier, RememberedPool},
+    lb_chains::LbChain,
+    names,
+    service_port::{self, Entries, PoolSlots, SlotRange},
+    source_ranges,
+    table::{self, TableSet},
 };
 
 /// Everything a table should hold.
@@ -42,10 +40,10 @@ struct Desired {
     chains: BTreeMap<ChainName, ChainRules>,
     sets: BTreeMap<SetName, Arc<SetDef>>,
     pools: Vec<RememberedPool>,
-    elements: BTreeMap<FixedSet, HashMap<Key, Element>>,
+    elements: BTreeMap<TableSet, HashMap<Key, Element>>,
     /// The elements of sets of source ranges.
     ranges: BTreeMap<SetName, Vec<Element>>,
-    memory: TableMemory,
+    memory: SyncedTable,
     slots: Vec<(ServicePortId, PoolSlots)>,
     earlier: Vec<(ServicePortId, (Earlier, Instant))>,
 }
@@ -57,9 +55,9 @@ pub(crate) fn plan(
     config: &NftConfig,
     state: &State,
     dumps: &PerFamily<Option<TableDump>>,
-    known: Option<&Memory>,
-) -> (PerFamily<Changes>, Memory) {
-    let mut memory = Memory::default();
+    known: Option<&LastSynced>,
+) -> (PerFamily<Changes>, LastSynced) {
+    let mut memory = LastSynced::default();
     memory.families = config.families;
     let mut changes = PerFamily::default();
     for family in config.families() {
@@ -84,29 +82,29 @@ impl Desired {
         state: &State,
         context: &Context<'_>,
         dump: Option<&TableDump>,
-        known: Option<&Memory>,
+        known: Option<&LastSynced>,
     ) -> Self {
         let kernel = KernelSlots::from_dump(dump);
         let kernel_clients = KernelClients::from_dump(dump);
         let mut desired = Self {
-            base_chains: fixed::base_chains().collect(),
+            base_chains: table::base_chains().collect(),
             chains: BTreeMap::new(),
             sets: BTreeMap::new(),
             pools: Vec::new(),
             elements: BTreeMap::new(),
             ranges: BTreeMap::new(),
-            memory: TableMemory::default(),
+            memory: SyncedTable::default(),
             slots: Vec::new(),
             earlier: Vec::new(),
         };
-        desired.add_chains(fixed::chains(context));
-        for set in FixedSet::all() {
+        desired.add_chains(table::chains(context));
+        for set in TableSet::all() {
             desired.add_set(set.definition(context.family).clone());
         }
-        for (set, element) in fixed::elements(context) {
+        for (set, element) in table::elements(context) {
             desired.add_element(set, element);
         }
-        let mut shared: BTreeSet<SharedChain> = BTreeSet::new();
+        let mut shared: BTreeSet<LbChain> = BTreeSet::new();
         let ports =
             state.service_ports.iter().filter(|(id, _)| Family::from(id.family) == context.family);
         for (id, port) in ports {
@@ -126,7 +124,7 @@ impl Desired {
             }
             shared.extend(entries.chains);
             let earlier = kernel_clients.earlier(port, known);
-            let own = own::objects(port, context, earlier.map(|(earlier, _)| earlier));
+            let own = service_port::objects(port, context, earlier.map(|(earlier, _)| earlier));
             desired.earlier.extend(earlier.map(|earlier| (id.clone(), earlier)));
             desired.add_chains(own.chains);
             for pool in own.pools {
@@ -142,7 +140,7 @@ impl Desired {
             desired.slots.push((id.clone(), placed.into_slots()));
         }
         desired.add_chains(shared.iter().map(|chain| chain.rules(context)).collect());
-        desired.memory.shared_chains = shared;
+        desired.memory.lb_chains = shared;
         desired
     }
 
@@ -154,7 +152,7 @@ impl Desired {
         self.sets.insert(set.name.clone(), set);
     }
 
-    fn add_element(&mut self, set: FixedSet, element: Element) {
+    fn add_element(&mut self, set: TableSet, element: Element) {
         self.elements.entry(set).or_default().insert(element.key, element);
     }
 }
@@ -210,7 +208,7 @@ fn is_repairable(desired: &Desired, dump: &TableDump) -> bool {
         let is_regular = chain.base == ChainBase::Regular;
         !desired.chains.contains_key(name) || is_regular != bases.contains(name)
     });
-    let sets_fit = FixedSet::all().all(|set| {
+    let sets_fit = TableSet::all().all(|set| {
         let definition = set.definition(dump.table.family);
         match dump.sets.get(&definition.name).map(|set| &set.definition) {
             Some(Ok(known)) => known.same_shape(definition),
@@ -318,7 +316,7 @@ fn compare_chains(
 }
 
 fn compare_elements(changes: &mut Changes, desired: &mut Desired, dump: &TableDump) {
-    for set in FixedSet::all() {
+    for set in TableSet::all() {
         let mut wanted = desired.elements.remove(&set).unwrap_or_default();
         let name = &set.definition(dump.table.family).name;
         let known = dump.sets.get(name).and_then(|set| set.elements.as_ref());
@@ -374,7 +372,7 @@ impl<'a> KernelClients<'a> {
     fn earlier(
         &self,
         port: &ResolvedServicePort,
-        known: Option<&Memory>,
+        known: Option<&LastSynced>,
     ) -> Option<(Earlier, Instant)> {
         let wanted = port.affinity?;
         if self.0.is_empty() {
@@ -395,13 +393,13 @@ impl<'a> KernelClients<'a> {
 
 /// The endpoints as the kernel has them in slots.
 #[derive(Default)]
-struct KernelSlots(HashMap<(FixedSet, Key), BTreeMap<u32, SocketAddr>>);
+struct KernelSlots(HashMap<(TableSet, Key), BTreeMap<u32, SocketAddr>>);
 
 impl KernelSlots {
     fn from_dump(dump: Option<&TableDump>) -> Self {
         let mut slots = Self::default();
         let Some(dump) = dump else { return slots };
-        for set in FixedSet::all() {
+        for set in TableSet::all() {
             let definition = set.definition(dump.table.family);
             if !matches!(definition.data, SetData::Value(_)) {
                 continue;
@@ -420,7 +418,7 @@ impl KernelSlots {
     }
 
     /// Returns the slots of a pool, from the first of its runs that the kernel has.
-    fn pool(&self, runs: &[SlotRun], kind: PoolKind) -> Vec<SocketAddr> {
+    fn pool(&self, runs: &[SlotRange], kind: PoolKind) -> Vec<SocketAddr> {
         runs.iter()
             .filter(|run| run.pool == kind)
             .find_map(|run| self.0.get(&(run.map, run.key)))

@@ -11,29 +11,26 @@ use switchyard_core::{
     state::{ResolvedServicePort, State},
     transition::{Before, PortChange, Transition},
 };
+use switchyard_nft_ruleset::{ChainName, Element, Family, Key, SetDef, SetName};
 
 use super::{
     changes::{Changes, difference},
     clients,
-    memory::{Memory, PlacedPort},
+    memory::{LastSynced, PlacedPort},
     ranges,
 };
-use crate::{
-    layout::{
-        ChainRules, Context, NftConfig,
-        affinity::{Earlier, RememberedPool},
-        fixed::{self, FixedSet},
-        own::{self, OwnObjects},
-        service_port::{Entries, PoolSlots, SlotRun},
-        shared::SharedChain,
-    },
-    ruleset::{ChainName, Element, Family, Key, SetDef, SetName},
+use crate::layout::{
+    ChainRules, Context, NftConfig,
+    affinity::{Earlier, RememberedPool},
+    lb_chains::LbChain,
+    service_port::{self, Entries, PoolSlots, PortChains, SlotRange},
+    table::{self, TableSet},
 };
 
 /// The plan of a sync, while it is made.
 struct Update<'a> {
     config: &'a NftConfig,
-    memory: &'a Memory,
+    memory: &'a LastSynced,
     before: Before<'a>,
     after: &'a State,
     changes: PerFamily<Changes>,
@@ -52,8 +49,8 @@ pub(crate) struct Commitment {
 #[derive(Default)]
 struct TableUpdate {
     /// By how many the Service ports that need a common element have become more (or fewer).
-    common: HashMap<(FixedSet, Key), i64>,
-    shared_chains: BTreeSet<SharedChain>,
+    common: HashMap<(TableSet, Key), i64>,
+    lb_chains: BTreeSet<LbChain>,
     stale_chains: HashSet<ChainName>,
     /// Chains with rules, which are not stale even if they were.
     used_chains: HashSet<ChainName>,
@@ -62,7 +59,7 @@ struct TableUpdate {
 /// Plans the changes from tables that hold `before` to tables that hold `change.after()`.
 pub(crate) fn plan(
     config: &NftConfig,
-    memory: &Memory,
+    memory: &LastSynced,
     before: Before<'_>,
     change: &Transition<'_>,
 ) -> (PerFamily<Changes>, Commitment) {
@@ -83,7 +80,7 @@ pub(crate) fn plan(
         }
         // Chains of single Service ports depend on the node's settings.
         let unchanged = before.ports().filter(|port| !change.has_port(&port.id));
-        for port in unchanged.filter(|port| own::has_chains(port)) {
+        for port in unchanged.filter(|port| service_port::has_chains(port)) {
             let after = change.after().service_ports.get(&port.id);
             update.compare_port(PortChange { id: &port.id, before: Some(port), after });
         }
@@ -105,7 +102,7 @@ pub(crate) fn plan(
 
 impl Commitment {
     /// Updates the memory after the kernel has committed the changes.
-    pub(crate) fn remember(self, memory: &mut Memory) {
+    pub(crate) fn remember(self, memory: &mut LastSynced) {
         for (id, slots) in self.slots {
             memory.set_slots(id, slots);
         }
@@ -125,7 +122,7 @@ impl Commitment {
                     table.common.remove(&key);
                 }
             }
-            table.shared_chains.extend(update.shared_chains);
+            table.lb_chains.extend(update.lb_chains);
             let now = Instant::now();
             for chain in update.stale_chains {
                 table.stale_chains.entry(chain).or_insert(now);
@@ -148,17 +145,17 @@ impl<'a> Update<'a> {
     fn compare_fixed(&mut self, family: Family) {
         let (before, after) = self.contexts(family);
         let changes = self.changes.get_mut(family.into());
-        let shared = &self.memory.tables.get(family.into()).shared_chains;
+        let shared = &self.memory.tables.get(family.into()).lb_chains;
         let chains = |context| {
             let shared = shared.iter().map(move |chain| chain.rules(context));
-            fixed::chains(context).into_iter().chain(shared)
+            table::chains(context).into_iter().chain(shared)
         };
         for (old, new) in chains(&before).zip(chains(&after)) {
             if old != new {
                 changes.rewrite_chain(new);
             }
         }
-        compare_elements(changes, fixed::elements(&before), fixed::elements(&after));
+        compare_elements(changes, table::elements(&before), table::elements(&after));
     }
 
     fn compare_port(&mut self, port: PortChange<'a>) {
@@ -179,9 +176,9 @@ impl<'a> Update<'a> {
         let changes = self.changes.get_mut(id.family);
         let table = self.commitment.tables.get_mut(id.family);
 
-        let known = &self.memory.tables.get(id.family).shared_chains;
+        let known = &self.memory.tables.get(id.family).lb_chains;
         for chain in &new_entries.chains {
-            if !known.contains(chain) && table.shared_chains.insert(*chain) {
+            if !known.contains(chain) && table.lb_chains.insert(*chain) {
                 table.used_chains.insert(chain.name());
                 changes.new_chain(chain.rules(&after));
             }
@@ -195,9 +192,11 @@ impl<'a> Update<'a> {
             *table.common.entry(element).or_default() += 1;
         }
         let earlier = self.earlier(port);
-        let old_own = old.map(|old| own::objects(old.port, &before, self.memory.earlier(id)));
-        let new_own =
-            new.map(|new| own::objects(new.port, &after, earlier.map(|(earlier, _)| earlier)));
+        let old_own =
+            old.map(|old| service_port::objects(old.port, &before, self.memory.earlier(id)));
+        let new_own = new.map(|new| {
+            service_port::objects(new.port, &after, earlier.map(|(earlier, _)| earlier))
+        });
         let (old_own, new_own) = (old_own.unwrap_or_default(), new_own.unwrap_or_default());
         if earlier.is_some() || self.memory.earlier.contains_key(id) {
             self.commitment.earlier.push((id.clone(), earlier));
@@ -242,10 +241,10 @@ impl<'a> Update<'a> {
 
 fn compare_elements(
     changes: &mut Changes,
-    old: Vec<(FixedSet, Element)>,
-    new: Vec<(FixedSet, Element)>,
+    old: Vec<(TableSet, Element)>,
+    new: Vec<(TableSet, Element)>,
 ) {
-    let mut left: HashMap<(FixedSet, Key), Element> =
+    let mut left: HashMap<(TableSet, Key), Element> =
         old.into_iter().map(|(set, element)| ((set, element.key), element)).collect();
     for (set, element) in new {
         match left.remove(&(set, element.key)) {
@@ -265,15 +264,15 @@ fn compare_elements(
 /// Compares slot by slot, so that the cost of a large pool is that of its changes.
 fn compare_runs(
     changes: &mut Changes,
-    (old, old_runs): (Option<&PlacedPort<'_>>, &[SlotRun]),
-    (new, new_runs): (Option<&PlacedPort<'_>>, &[SlotRun]),
+    (old, old_runs): (Option<&PlacedPort<'_>>, &[SlotRange]),
+    (new, new_runs): (Option<&PlacedPort<'_>>, &[SlotRange]),
 ) {
-    let same_place = |a: &SlotRun, b: &SlotRun| a.map == b.map && a.key == b.key;
+    let same_place = |a: &SlotRange, b: &SlotRange| a.map == b.map && a.key == b.key;
     for run in new_runs {
         let before = old_runs.iter().find(|old| same_place(old, run));
         let address_before = |slot| old?.address(before?.pool, slot);
         let address_after = |slot| new?.address(run.pool, slot);
-        let length = |programmed: Option<&PlacedPort<'_>>, run: Option<&SlotRun>| {
+        let length = |programmed: Option<&PlacedPort<'_>>, run: Option<&SlotRange>| {
             programmed.zip(run).map_or(0, |(placed, run)| placed.len(run.pool))
         };
         for slot in 0..length(old, before).max(length(new, Some(run))) {
@@ -321,8 +320,8 @@ fn compare_pools(changes: &mut Changes, old: &[RememberedPool], new: &[Remembere
 fn compare_own(
     changes: &mut Changes,
     table: &mut TableUpdate,
-    old: OwnObjects,
-    new: OwnObjects,
+    old: PortChains,
+    new: PortChains,
     replaced: HashSet<SetName>,
 ) {
     compare_pools(changes, &old.pools, &new.pools);

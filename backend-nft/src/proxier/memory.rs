@@ -16,31 +16,29 @@ use switchyard_core::{
     model::{PerFamily, ServicePortId},
     state::{PoolKind, ResolvedServicePort},
 };
+use switchyard_nft_ruleset::{ChainName, Key};
 
-use crate::{
-    layout::{
-        affinity::Earlier,
-        fixed::FixedSet,
-        service_port::PoolSlots,
-        shared::SharedChain,
-        slots::{RememberedSlots, Slots},
-    },
-    ruleset::{ChainName, Key},
+use crate::layout::{
+    affinity::Earlier,
+    lb_chains::LbChain,
+    service_port::PoolSlots,
+    slots::{RememberedSlots, Slots},
+    table::TableSet,
 };
 
 /// What the kernel holds besides the state that was synced.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct LastSynced {
     /// The families that this is about.
     pub(crate) families: PerFamily<bool>,
     slots: HashMap<ServicePortId, PoolSlots>,
     /// The earlier maps of clients of Service ports whose timeout was changed, and when these maps are
     /// of no more use.
     pub(crate) earlier: HashMap<ServicePortId, (Earlier, Instant)>,
-    pub(crate) tables: PerFamily<TableMemory>,
+    pub(crate) tables: PerFamily<SyncedTable>,
 }
 
-impl Memory {
+impl LastSynced {
     /// Sets the slots of the endpoints of a Service port.
     pub(crate) fn set_slots(&mut self, id: ServicePortId, slots: PoolSlots) {
         // Most pools are in their natural order, and need no memory.
@@ -74,10 +72,10 @@ impl Memory {
 
 /// What the kernel holds in one table besides the state that was synced.
 #[derive(Debug, Default)]
-pub(crate) struct TableMemory {
+pub(crate) struct SyncedTable {
     /// How many Service ports need each element that several may need.
-    pub(crate) common: HashMap<(FixedSet, Key), u32>,
-    pub(crate) shared_chains: BTreeSet<SharedChain>,
+    pub(crate) common: HashMap<(TableSet, Key), u32>,
+    pub(crate) lb_chains: BTreeSet<LbChain>,
     /// Empty chains without a jump to them, and since when they are unused.
     pub(crate) stale_chains: HashMap<ChainName, Instant>,
 }

@@ -26,21 +26,20 @@ use switchyard_core::{
     state::State,
     transition::Transition,
 };
+use switchyard_nft_ruleset::{
+    Elements, Family, Table, TableDump, Transaction, Transport, TransportError, netlink::Listener,
+};
 
 use self::{
     changes::Changes,
-    memory::Memory,
+    memory::LastSynced,
     sweeper::{Sweep, Sweeper},
 };
 use crate::{
     backend::delete_tables,
-    layout::{NftConfig, drawing::MOST_HASHED, fixed},
+    layout::{NftConfig, slots::MOST_HASHED, table},
     monitor::Monitor,
     probe::probe_hashes,
-    ruleset::{
-        Elements, Family, Table, TableDump, Transaction, Transport, TransportError,
-        netlink::Listener,
-    },
 };
 
 /// How often a full sync is tried if other programs change our tables at the same time. The last attempt
@@ -73,7 +72,7 @@ pub struct NftProxier {
     /// The netlink ports from which this backend commits; none if its commits have no fixed ports.
     own_ports: Vec<u32>,
     /// What the kernel holds besides the state that was synced; `None` if unknown.
-    memory: Option<Memory>,
+    memory: Option<LastSynced>,
     /// Whether the kernel can draw slots by a hash.
     hashes: bool,
 }
@@ -353,7 +352,7 @@ impl Proxier for NftProxier {
             return Ok(());
         }
         let mut transaction = Transaction::new();
-        fixed::guard_loopback(&self.config, &mut transaction);
+        table::guard_loopback(&self.config, &mut transaction);
         let result = self.transport.commit(&transaction);
         result.map(drop).map_err(|error| Self::error("cannot guard loopback addresses", error))
     }

@@ -7,12 +7,10 @@ use std::{
 };
 
 use switchyard_core::{state::ResolvedServicePort, transition::PortChange};
+use switchyard_nft_ruleset::{Element, Key, SetName};
 
 use super::changes::{Changes, difference};
-use crate::{
-    layout::source_ranges,
-    ruleset::{Element, Key, SetName},
-};
+use crate::layout::source_ranges;
 
 /// The change of the elements of a set that exists.
 #[derive(Clone, Debug)]

@@ -11,10 +11,14 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::Transition,
 };
+use switchyard_nft_ruleset::{
+    ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError,
+};
 
-use crate::{
-    layout::{Context, NftConfig, own, service_port::Entries, source_ranges},
-    ruleset::{ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError},
+use crate::layout::{
+    Context, NftConfig,
+    service_port::{self, Entries},
+    source_ranges,
 };
 
 /// The objects of a family that the kernel refuses.
@@ -112,8 +116,8 @@ fn object(kind: &OperationKind, refusal: &Refusal) -> Object {
 /// The refused objects that a Service port needs.
 fn needed(port: &ResolvedServicePort, context: &Context<'_>, refused: &Refused) -> Vec<Object> {
     let entries = Entries::new(port);
-    let own = own::objects(port, context, None);
-    let name = |set: crate::layout::fixed::FixedSet| set.definition(context.family).name.clone();
+    let own = service_port::objects(port, context, None);
+    let name = |set: crate::layout::table::TableSet| set.definition(context.family).name.clone();
     let elements = entries.elements.iter().map(|(set, element)| (*set, element.key));
     let elements = elements.chain(entries.common.iter().copied());
     let elements = elements.map(|(set, key)| Object::Element(name(set), key));

@@ -22,12 +22,12 @@ use std::{
 };
 
 use switchyard_core::error::ErrorChain;
-
-use self::endpoints::Endpoints;
-use crate::ruleset::{
+use switchyard_nft_ruleset::{
     ElementData, ElementDump, Family, Key, SetDef, SetName, Table, Transaction, Transport,
     TransportError, TransportKind, Value,
 };
+
+use self::endpoints::Endpoints;
 
 /// The most clients that the thread for small maps reads of a map: 0.2 s.
 const MOST_OF_SMALL: usize = 65_536;

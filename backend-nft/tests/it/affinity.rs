@@ -20,13 +20,11 @@ use switchyard_core::{
     objects::Event,
     testing::{NODE, endpoint, service, slice, until},
 };
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{
-        CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table,
-        TableDump, Transaction, Transport, TransportError, TransportKind, Value,
-        json::JsonTransport, testing::InterceptingTransport,
-    },
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{
+    CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table,
+    TableDump, Transaction, Transport, TransportError, TransportKind, Value, json::JsonTransport,
+    testing::InterceptingTransport,
 };
 
 use crate::common::{Node, clients, config, in_namespace, nft, open, ruleset, run_nft, start, web};

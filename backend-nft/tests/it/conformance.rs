@@ -11,14 +11,11 @@ use switchyard_core::{
     model::IpFamily,
     testing::conformance::{Damage, Refusals, RefusedPart, Subject},
 };
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{
-        ChainDump, ChainName, Element, ElementData, Elements, Family, Field, OperationKind, Rule,
-        SetData, SetDef, SetDump, SetName, Statement, Table, TableDump, Transaction, Transport,
-        TransportError, TransportKind, Verdict, json::JsonTransport,
-        testing::InterceptingTransport,
-    },
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{
+    ChainDump, ChainName, Element, ElementData, Elements, Family, Field, OperationKind, Rule,
+    SetData, SetDef, SetDump, SetName, Statement, Table, TableDump, Transaction, Transport,
+    TransportError, TransportKind, Verdict, json::JsonTransport, testing::InterceptingTransport,
 };
 
 use crate::common::{in_namespace, run_nft};

@@ -17,12 +17,10 @@ use switchyard_core::{
     objects::Event,
     testing::{ManyServices, service},
 };
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{
-        CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction,
-        Transport, TransportError, TransportKind, testing::InterceptingTransport,
-    },
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{
+    CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction, Transport,
+    TransportError, TransportKind, testing::InterceptingTransport,
 };
 
 use crate::common::{Node, config, in_namespace, nft, ruleset, start, web, web_slice};

@@ -9,12 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use switchyard_core::{testing, track::Tracker};
-use switchyard_nft::{
-    NftConfig, render,
-    ruleset::{
-        BaseChain, ChainKind, Element, ElementData, Family, Field, Hook, OperationKind, Rule,
-        SetData, SetDef, Statement, Verdict,
-    },
+use switchyard_nft::{NftConfig, render};
+use switchyard_nft_ruleset::{
+    BaseChain, ChainKind, Element, ElementData, Family, Field, Hook, OperationKind, Rule, SetData,
+    SetDef, Statement, Verdict,
 };
 
 /// kube-proxy's chains that are no Service's.
@@ -140,7 +138,7 @@ impl Table {
     }
 }
 
-fn tables(transaction: &switchyard_nft::ruleset::Transaction) -> BTreeMap<String, (Family, Table)> {
+fn tables(transaction: &switchyard_nft_ruleset::Transaction) -> BTreeMap<String, (Family, Table)> {
     let mut tables: BTreeMap<String, (Family, Table)> = BTreeMap::new();
     for operation in transaction.operations() {
         let (_, table) = tables

@@ -1,7 +1,8 @@
 //! The probe, on this kernel.
 
 use switchyard_core::model::PerFamily;
-use switchyard_nft::{probe, ruleset::TransportKind};
+use switchyard_nft::probe;
+use switchyard_nft_ruleset::TransportKind;
 
 use crate::common::{in_namespace, nft};
 

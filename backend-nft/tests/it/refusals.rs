@@ -7,12 +7,10 @@ use std::sync::{
 
 use serde_json::json;
 use switchyard_core::testing::{ManyServices, endpoint, service, slice, until};
-use switchyard_nft::{
-    NftConfig, NftProxier,
-    ruleset::{
-        ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError,
-        TransportKind, Verdict, testing::InterceptingTransport,
-    },
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{
+    ElementData, Family, Key, OperationKind, Refusal, Transaction, TransportError, TransportKind,
+    Verdict, testing::InterceptingTransport,
 };
 
 use crate::common::{Node, config, in_namespace, nft, start, web, web_slice};

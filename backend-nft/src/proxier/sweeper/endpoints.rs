@@ -9,9 +9,9 @@ use std::{
     },
     thread,
 };
+use switchyard_nft_ruleset::Value;
 
 use super::locked;
-use crate::ruleset::Value;
 
 /// The endpoints of a sweep.
 #[derive(Debug)]

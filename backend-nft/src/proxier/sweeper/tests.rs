@@ -13,14 +13,14 @@ use switchyard_core::{
     testing::{NODE, OwnedTransition, endpoint, service, slice, until},
     track::Tracker,
 };
+use switchyard_nft_ruleset::{
+    CommitStats, Element, Elements, Field, OperationKind, Refusal, TableDump, Transaction,
+};
 
 use super::*;
 use crate::{
     layout::NftConfig,
     proxier::{full, incremental},
-    ruleset::{
-        CommitStats, Element, Elements, Field, OperationKind, Refusal, TableDump, Transaction,
-    },
 };
 
 /// Longer than any thread needs to come to a gate.

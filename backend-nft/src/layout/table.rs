@@ -7,16 +7,16 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::state::NodePortAddresses;
+use switchyard_nft_ruleset::{
+    BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key, Rule,
+    Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
+};
 
 use super::{
     ChainRules, Context, NftConfig,
-    affinity::{self, FrontendMap},
+    affinity::{self, AffinityMap},
+    lb_chains::EndpointMap,
     names::{chain, set, table_comment},
-    slot_map::SlotMap,
-};
-use crate::ruleset::{
-    BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key, Rule,
-    Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
 };
 
 /// The loopback addresses of IPv4 (RFC 1122).
@@ -46,7 +46,7 @@ pub(crate) fn base_chains() -> impl Iterator<Item = BaseChain> {
 
 /// A set or map that always exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum FixedSet {
+pub(crate) enum TableSet {
     ClusterIps,
     ServiceIps,
     ServiceNodePorts,
@@ -56,12 +56,12 @@ pub(crate) enum FixedSet {
     NodePortIps,
     HairpinConnections,
     /// Frontends of Service ports with ClientIP affinity.
-    Affinity(FrontendMap),
+    Affinity(AffinityMap),
     /// Endpoints by slot.
-    Slots(SlotMap),
+    Endpoints(EndpointMap),
 }
 
-impl FixedSet {
+impl TableSet {
     const SINGLE: [Self; 8] = [
         Self::ClusterIps,
         Self::ServiceIps,
@@ -75,14 +75,14 @@ impl FixedSet {
 
     /// All fixed sets.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        let affinity = FrontendMap::all().map(Self::Affinity);
-        Self::SINGLE.into_iter().chain(affinity).chain(SlotMap::all().map(Self::Slots))
+        let affinity = AffinityMap::all().map(Self::Affinity);
+        Self::SINGLE.into_iter().chain(affinity).chain(EndpointMap::all().map(Self::Endpoints))
     }
 
-    /// The place of the set in [`FixedSet::all`].
+    /// The place of the set in [`TableSet::all`].
     fn index(self) -> usize {
         let affinity = Self::SINGLE.len();
-        let slots = affinity + FrontendMap::all().count();
+        let slots = affinity + AffinityMap::all().count();
         match self {
             Self::ClusterIps => 0,
             Self::ServiceIps => 1,
@@ -93,7 +93,7 @@ impl FixedSet {
             Self::NodePortIps => 6,
             Self::HairpinConnections => 7,
             Self::Affinity(map) => affinity + map.index(),
-            Self::Slots(map) => slots + map.index(),
+            Self::Endpoints(map) => slots + map.index(),
         }
     }
 
@@ -101,14 +101,14 @@ impl FixedSet {
     pub(crate) fn definition(self, family: Family) -> &'static Arc<SetDef> {
         static DEFINITIONS: LazyLock<[Vec<Arc<SetDef>>; 2]> = LazyLock::new(|| {
             Family::ALL
-                .map(|family| FixedSet::all().map(|set| Arc::new(set.define(family))).collect())
+                .map(|family| TableSet::all().map(|set| Arc::new(set.define(family))).collect())
         });
         &DEFINITIONS[family as usize][self.index()]
     }
 
     /// Whether the map leads from slots to endpoints.
     pub(crate) fn has_slots(self) -> bool {
-        matches!(self, Self::Slots(_))
+        matches!(self, Self::Endpoints(_))
     }
 
     fn define(self, family: Family) -> SetDef {
@@ -139,7 +139,7 @@ impl FixedSet {
             )
             .with_comment("connections of local endpoints to themselves"),
             Self::Affinity(map) => map.define(family),
-            Self::Slots(map) => map.define(family),
+            Self::Endpoints(map) => map.define(family),
         }
     }
 }
@@ -329,12 +329,12 @@ fn masquerading(context: &Context<'_>) -> ChainRules {
 }
 
 /// The elements of fixed sets that follow from the node's configuration.
-pub(crate) fn elements(context: &Context<'_>) -> Vec<(FixedSet, Element)> {
+pub(crate) fn elements(context: &Context<'_>) -> Vec<(TableSet, Element)> {
     match context.node.node_ports.get(context.family.into()) {
         NodePortAddresses::AllLocal | NodePortAddresses::AllWithLoopback => Vec::new(),
         NodePortAddresses::Only(addresses) => addresses
             .iter()
-            .map(|&ip| (FixedSet::NodePortIps, Element::new(Key::new().address(ip))))
+            .map(|&ip| (TableSet::NodePortIps, Element::new(Key::new().address(ip))))
             .collect(),
     }
 }
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn every_set_is_where_its_index_says() {
-        for (index, set) in FixedSet::all().enumerate() {
+        for (index, set) in TableSet::all().enumerate() {
             assert_eq!(set.index(), index, "{set:?}");
         }
     }

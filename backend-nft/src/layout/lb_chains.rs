@@ -1,0 +1,247 @@
+//! The chains that load-balance over N slots, and the maps that lead from slots to endpoints.
+//!
+//! All Service ports that select one of N slots in the same way share a chain, which is added when it is
+//! first needed, and stays. The maps are one per protocol: `nft` has no protocol-neutral port type that it
+//! can print and parse back.
+
+use std::net::SocketAddr;
+
+use switchyard_core::{
+    model::Protocol,
+    state::{Frontend, PoolKind, ResolvedServicePort},
+};
+use switchyard_nft_ruleset::{
+    ChainName, Family, Field, Rule, Selector, SetDef, Side, Statement, Value, Verdict,
+};
+
+use super::{ChainRules, Context, slots::Selection};
+
+/// The kind of address at which traffic arrives, which decides how a Service port is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    /// An address of the Service: the lookup is by address, protocol and port.
+    Ip,
+    /// An address of the node: the lookup is by protocol and port.
+    NodePort,
+}
+
+impl Scope {
+    pub(crate) const ALL: [Self; 2] = [Self::Ip, Self::NodePort];
+
+    /// The scope of a frontend.
+    pub(crate) fn of(frontend: &Frontend) -> Self {
+        match frontend.at.ip() {
+            Some(_) => Self::Ip,
+            None => Self::NodePort,
+        }
+    }
+
+    /// The prefix of the names of chains.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Ip => "",
+            Self::NodePort => "nodeport-",
+        }
+    }
+}
+
+/// An endpoint as the value of an element.
+pub(crate) fn endpoint_value(endpoint: SocketAddr) -> Value {
+    Value::new().address(endpoint.ip()).port(endpoint.port())
+}
+
+/// A map from a Service port and a slot to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct EndpointMap {
+    pub(crate) scope: Scope,
+    /// `Local` are the endpoints on this node for a frontend that leads to both pools, or whose Service port
+    /// has chains; all other endpoints are in the maps of `Cluster`.
+    pub(crate) pool: PoolKind,
+    pub(crate) protocol: Protocol,
+}
+
+impl EndpointMap {
+    /// All maps.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Scope::ALL.into_iter().flat_map(|scope| {
+            [PoolKind::Cluster, PoolKind::Local].into_iter().flat_map(move |pool| {
+                Protocol::ALL.into_iter().map(move |protocol| Self { scope, pool, protocol })
+            })
+        })
+    }
+
+    /// The place of the map in [`EndpointMap::all`].
+    pub(crate) fn index(self) -> usize {
+        (self.scope as usize * 2 + self.pool as usize) * 3 + self.protocol as usize
+    }
+
+    /// The name of the map. Upstream has no such maps. They must not hold verdicts: upstream does not
+    /// empty them when it takes over, and could not delete the chains that verdicts lead to.
+    pub(crate) fn name(self) -> String {
+        let local = match self.pool {
+            PoolKind::Cluster => "",
+            PoolKind::Local => "local-",
+        };
+        format!("{local}{}{}-endpoints", self.scope.prefix(), self.protocol.as_lower())
+    }
+
+    /// The definition for a family.
+    pub(crate) fn define(self, family: Family) -> SetDef {
+        let (address, port) = (family.address_field(), Field::Port(self.protocol));
+        let mut key = vec![port, Field::Slot];
+        let place = match self.scope {
+            Scope::Ip => {
+                key.insert(0, address);
+                "Service IP"
+            }
+            Scope::NodePort => "node port",
+        };
+        let which = match self.pool {
+            PoolKind::Cluster => "endpoints",
+            PoolKind::Local => "endpoints on this node",
+        };
+        SetDef::map(self.name(), key, [address, port])
+            .with_comment(format!("{which} by {place} and slot"))
+    }
+
+    /// The rule that translates packets to the endpoint in the slot that is drawn.
+    pub(crate) fn balance(self, selection: Selection) -> Rule {
+        let key = match self.scope {
+            Scope::Ip => vec![Selector::DestinationAddress, Selector::DestinationPort],
+            Scope::NodePort => vec![Selector::DestinationPort],
+        };
+        let (protocol, map) = (self.protocol, self.name().into());
+        let (draw, slots) = (selection.method.draw(), selection.slots);
+        Rule::new([Statement::DnatSlot { protocol, key, draw, slots, map }])
+    }
+}
+
+/// The purpose of a shared chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Translates to the endpoint in one of the slots.
+    Balance,
+    /// Marks the connection to be masqueraded, then balances.
+    MasqueradeAll,
+    /// Marks the connection to be masqueraded unless it comes from a pod of this node, then balances.
+    MasqueradeNonLocal,
+    /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all
+    /// endpoints; all other traffic goes to the local endpoints, if there are any.
+    ///
+    /// The number of local slots is part of the chain instead of a lookup in a map: kube-proxy,
+    /// when it takes over, empties no maps but those that it knows, and a verdict left in another map
+    /// would keep kube-proxy for ever from deleting the chain that the verdict leads to.
+    ExternalLocal {
+        /// The number of slots of the endpoints on this node, may be 0.
+        local: u32,
+    },
+    /// Translates to the endpoint in one of the slots of the local endpoints.
+    BalanceLocal,
+}
+
+/// A shared chain. Its name has a `/`, see [`super::names`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LbChain {
+    pub(crate) scope: Scope,
+    pub(crate) role: Role,
+    pub(crate) selection: Selection,
+}
+
+impl LbChain {
+    /// The chain that draws an endpoint of a pool for a Service port with chains of its own.
+    pub(crate) fn draw(scope: Scope, kind: PoolKind, port: &ResolvedServicePort) -> Self {
+        let role = match kind {
+            PoolKind::Cluster => Role::Balance,
+            PoolKind::Local => Role::BalanceLocal,
+        };
+        Self { scope, role, selection: Selection::of(port.lb_algorithm, port.pool(kind)) }
+    }
+
+    pub(crate) fn name(&self) -> ChainName {
+        let Selection { method, slots } = self.selection;
+        let (prefix, stem) = (self.scope.prefix(), method.stem());
+        match self.role {
+            Role::Balance => format!("{prefix}{stem}/{slots}"),
+            Role::MasqueradeAll => format!("{prefix}masquerade-{stem}/{slots}"),
+            Role::MasqueradeNonLocal => format!("{prefix}masquerade-nonlocal-{stem}/{slots}"),
+            Role::ExternalLocal { local } => {
+                format!("{prefix}external-local-{stem}/{slots}/{local}")
+            }
+            Role::BalanceLocal => format!("{prefix}local-{stem}/{slots}"),
+        }
+        .into()
+    }
+
+    /// The shared chains that this chain leads to.
+    pub(crate) fn leads_to(&self) -> impl Iterator<Item = Self> + use<> {
+        let all = match self.role {
+            Role::Balance | Role::BalanceLocal => None,
+            Role::MasqueradeAll | Role::MasqueradeNonLocal | Role::ExternalLocal { .. } => {
+                Some(Self { role: Role::Balance, ..*self })
+            }
+        };
+        all.into_iter().chain(self.local())
+    }
+
+    /// The chain of the local endpoints, if this chain leads there.
+    fn local(&self) -> Option<Self> {
+        match self.role {
+            Role::ExternalLocal { local: slots @ 1.. } => {
+                let selection = Selection { slots, ..self.selection };
+                Some(Self { role: Role::BalanceLocal, selection, ..*self })
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn rules(&self, context: &Context<'_>) -> ChainRules {
+        let balance = || {
+            let chain = Self { role: Role::Balance, ..*self };
+            Statement::Verdict(Verdict::Goto(chain.name()))
+        };
+        let mark = Statement::MarkOr(context.mark);
+        let rules = match self.role {
+            Role::Balance => self.balance(PoolKind::Cluster),
+            Role::BalanceLocal => self.balance(PoolKind::Local),
+            Role::MasqueradeAll => vec![Rule::new([mark, balance()])],
+            Role::MasqueradeNonLocal => context
+                .local_pod_match(false)
+                .map(|non_local| Rule::new([non_local, mark]))
+                .into_iter()
+                .chain([Rule::new([balance()])])
+                .collect(),
+            Role::ExternalLocal { .. } => context
+                .local_pod_match(true)
+                .map(|local| Rule::new([local, balance()]))
+                .into_iter()
+                .chain([Rule::new([Statement::FibLocal(Side::Source), mark, balance()])])
+                .chain(
+                    self.local()
+                        .map(|local| Rule::new([Statement::Verdict(Verdict::Goto(local.name()))])),
+                )
+                .collect(),
+        };
+        ChainRules::new(self.name(), rules)
+    }
+
+    fn balance(&self, pool: PoolKind) -> Vec<Rule> {
+        let map = |protocol| EndpointMap { scope: self.scope, pool, protocol };
+        Protocol::ALL.into_iter().map(|protocol| map(protocol).balance(self.selection)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_map_is_where_its_index_says() {
+        let all: Vec<EndpointMap> = EndpointMap::all().collect();
+        assert_eq!(all.len(), 12);
+        for (index, map) in all.iter().enumerate() {
+            assert_eq!(map.index(), index, "{}", map.name());
+        }
+        assert_eq!(all[0].name(), "tcp-endpoints");
+        assert_eq!(all[11].name(), "local-nodeport-sctp-endpoints");
+    }
+}
