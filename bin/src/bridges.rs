@@ -18,7 +18,7 @@ pub fn check(profile: &Profile, node: &NodeConfig) {
     }
     let Some(missing) = missing(Path::new("/proc/sys")) else { return };
     let bridges = bridges_of_veths().unwrap_or_else(|error| {
-        tracing::debug!(err = %ErrorChain(&error), "Failed to look for bridges");
+        tracing::debug!(err = %ErrorChain(&error), "Failed to list bridges");
         Vec::new()
     });
     for bridge in bridges {
@@ -26,8 +26,7 @@ pub fn check(profile: &Profile, node: &NodeConfig) {
             tracing::warn!(
                 bridge = bridge.name,
                 remedy = missing.remedy(),
-                "Pods of a bridge may not reach each other through Services: bridged packets pass no \
-                 rules"
+                "Bridged packets bypass the rules: pods on one bridge may not reach each other through Services"
             );
         }
     }

@@ -19,13 +19,13 @@ pub fn start(profile: &Profile, metrics: Arc<Metrics>) -> Option<Reconciler> {
         return None;
     }
     if let Some(false) = may_administer_networks() {
-        tracing::warn!("Stale UDP flows will not be ended: CAP_NET_ADMIN is missing");
+        tracing::warn!("conntrack unavailable: stale UDP flows will not be removed without CAP_NET_ADMIN");
         return None;
     }
     let report = move |report| metrics.flows_reconciled(report);
     Reconciler::start(report)
         .inspect_err(|error| {
-            tracing::warn!(err = %ErrorChain(error), "Stale UDP flows will not be ended");
+            tracing::warn!(err = %ErrorChain(error), "conntrack unavailable: stale UDP flows will not be removed");
         })
         .ok()
 }

@@ -20,10 +20,10 @@ pub fn raise_limit() {
     }
     let (from, to) = (text(limit.current), text(limit.maximum));
     match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        Ok(()) => tracing::debug!(from, to, "Raised the limit of file descriptors"),
+        Ok(()) => tracing::debug!(from, to, "Raised RLIMIT_NOFILE"),
         Err(error) => {
             let err = ErrorChain(&error);
-            tracing::warn!(%err, from, to, "The limit of file descriptors cannot be raised");
+            tracing::warn!(%err, from, to, "Failed to raise RLIMIT_NOFILE");
         }
     }
 }

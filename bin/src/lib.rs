@@ -121,7 +121,7 @@ fn load(flags: &Flags) -> Result<Loaded, Failure> {
     log_flags(flags);
     let loaded = completed.validate()?;
     for warning in &loaded.warnings {
-        tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
+        tracing::warn!(warning = warning.as_str(), "Configuration warning");
     }
     Ok(loaded)
 }

@@ -42,7 +42,7 @@ pub fn show(file: Option<PathBuf>) -> ShowTable {
             }
         };
         if let Err(error) = written {
-            tracing::error!(err = %error, "The table of loopback addresses cannot be written");
+            tracing::error!(err = %error, "Failed to write the table of loopback addresses");
         }
     })
 }

@@ -32,7 +32,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     }
     if flags.is_on("init-only") {
         localhost::prepare(&mut *chosen.probed.open()?, &settings.node)?;
-        tracing::info!(mode = %settings.backend.mode, "The node is ready");
+        tracing::info!(mode = %settings.backend.mode, "Node prepared");
         return Ok(());
     }
     if let Some(score) = settings.oom_score_adj {
@@ -57,10 +57,10 @@ fn choose_mode(loaded: &Loaded, backends: &[Arc<dyn Backend>]) -> Result<Chosen,
     let chosen = select::choose(loaded.named_mode(), |mode| select::probe(backends, mode))?;
     for error in &chosen.passed_over {
         let (mode, reason) = (error.mode(), select::reason(error));
-        tracing::info!(%mode, reason, "This node cannot run the mode");
+        tracing::info!(%mode, reason, "Proxy mode not supported by this node");
     }
     if let Some(warning) = &chosen.warning {
-        tracing::warn!(warning = warning.as_str(), "Using another mode");
+        tracing::warn!(warning = warning.as_str(), "Falling back to another proxy mode");
     }
     Ok(chosen)
 }
@@ -76,7 +76,7 @@ fn set_conntrack(conntrack: &ConntrackSettings) -> Result<(), Failure> {
         )
         .into());
     }
-    tracing::warn!(err = %why, "Connection tracking keeps its limits and timeouts");
+    tracing::warn!(err = %why, "Failed to set conntrack limits and timeouts");
     Ok(())
 }
 

@@ -142,7 +142,7 @@ impl Slots {
         if is_due {
             tracing::warn!(
                 service = %port.name, %client, connections, limit,
-                "Refused a connection or flow, because there are too many of {full}"
+                "Connection limit reached: too many of {full}"
             );
         }
     }

@@ -198,10 +198,10 @@ async fn live(
             Ok(Ok(first)) => runner.set_interface_addresses(first),
             Ok(Err(error)) => tracing::error!(
                 err = %ErrorChain(&*error),
-                "Failed to list the node's addresses; going on without"
+                "Failed to list the node's addresses; continuing without them"
             ),
             Err(_) => tracing::error!(
-                "The node's addresses are not listed within {ADDRESSES_WAIT:?}; going on without"
+                "Listing the node's addresses took longer than {ADDRESSES_WAIT:?}; continuing without them"
             ),
         }
         tasks.spawn(follow_addresses(addresses, to_self.clone()));
@@ -224,7 +224,7 @@ async fn watch(mut monitor: Box<dyn Monitor>, inputs: Sender<Input>) {
             Err(error) => {
                 tracing::error!(
                     err = %ErrorChain(&error),
-                    "Changes by other programs are noticed only by the periodic comparison"
+                    "Changes by other programs are noticed only by the periodic full sync"
                 );
                 return;
             }
@@ -242,7 +242,7 @@ async fn follow_addresses(mut addresses: Box<dyn InterfaceAddresses>, inputs: Se
                 }
             }
             Err(error) => {
-                tracing::error!(err = %ErrorChain(&*error), "Failed to follow the node's addresses");
+                tracing::error!(err = %ErrorChain(&*error), "Failed to watch the node's addresses");
                 sleep(ADDRESSES_RETRY).await;
             }
         }

@@ -174,7 +174,7 @@ impl IptablesProxier {
                 // problem, which the comparison will show.
                 tracing::warn!(
                     err = %ErrorChain(&error),
-                    "Comparing everything, as a change was refused"
+                    "Change rejected; resyncing"
                 );
                 return self.sync_full(change, refused);
             }
@@ -257,7 +257,7 @@ impl IptablesProxier {
                 tracing::warn!(
                     %family,
                     err = %ErrorChain(&error),
-                    "The rules cannot be compared, so all of ours are written"
+                    "Failed to read the rules; rewriting all of them"
                 );
                 (programs.held_jumps(&fixed::jumps(self.settings.names))?, Snapshot::Jumps)
             }

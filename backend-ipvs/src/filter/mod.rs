@@ -117,7 +117,7 @@ impl Filter {
             Ok(()) => *is_alone = true,
             Err(error) => tracing::warn!(
                 err = %ErrorChain(&error),
-                "Cannot remove the rules that ipvs mode had before, and will try again"
+                "Failed to remove ipvs mode's previous rules; retrying"
             ),
         }
     }

@@ -237,7 +237,7 @@ impl Xtables {
         let deadline = Instant::now() + existing_sets::PATIENCE;
         let name = sets::unused_name(family);
         if let Err(error) = existing_sets::destroy(&mut self.sets, &name, deadline) {
-            tracing::warn!(err = %ErrorChain(&error), set = name, "Cannot destroy a set of kube-proxy's");
+            tracing::warn!(err = %ErrorChain(&error), set = name, "Failed to destroy an ipset of kube-proxy");
         }
     }
 

@@ -203,7 +203,7 @@ impl IpvsProxier {
                 // which the comparison will show.
                 Err(error) => tracing::warn!(
                     err = %ErrorChain(&error),
-                    "Comparing everything, as a change was refused"
+                    "Change rejected; resyncing"
                 ),
             }
             was_sure = false;
@@ -438,7 +438,7 @@ impl IpvsProxier {
         });
         // Connections work with other timeouts, too.
         if let Err(error) = result {
-            tracing::error!(err = %ErrorChain(&error), "The timeouts of IPVS cannot be set");
+            tracing::error!(err = %ErrorChain(&error), "Failed to set the IPVS timeouts");
         }
         Ok(())
     }

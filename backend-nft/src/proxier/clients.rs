@@ -37,7 +37,7 @@ pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: 
                 tracing::warn!(
                     set = definition.name.as_str(),
                     err = %ErrorChain(&error),
-                    "Cannot read clients that kube-proxy remembers"
+                    "Failed to read kube-proxy's affinity entries"
                 );
             }
         }
@@ -46,7 +46,7 @@ pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: 
     if left == 0 {
         tracing::warn!(
             taken = MOST_TAKEN_OVER,
-            "kube-proxy remembers more clients of Services with affinity than are taken over"
+            "Too many affinity entries of kube-proxy; taking over some of them"
         );
     }
 }

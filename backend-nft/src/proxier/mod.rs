@@ -90,7 +90,7 @@ impl NftProxier {
             .map_err(|error| Self::error("cannot open the transport", error))?;
         // A kernel without hashes serves all Services that do not ask for them.
         let hashes = probe_hashes(&config.families).inspect_err(|error| {
-            tracing::info!(err = %ErrorChain(error), "Connections cannot be spread by hashes");
+            tracing::info!(err = %ErrorChain(error), "Hash algorithms not supported by the kernel");
         });
         Ok(Self { hashes: hashes.is_ok(), ..Self::new(config, transport) })
     }
@@ -128,7 +128,7 @@ impl NftProxier {
             Err(refused) if refused.error.contradicts_kernel() => {
                 tracing::debug!(
                     err = %ErrorChain(&refused.error),
-                    "Comparing everything, as a change was refused"
+                    "Change rejected; resyncing"
                 );
                 return self.sync_full(&config, change);
             }
@@ -294,7 +294,7 @@ impl NftProxier {
                 }
             }
             Err(error) => {
-                tracing::debug!(err = %ErrorChain(&error), "Unused chains are deleted later");
+                tracing::debug!(err = %ErrorChain(&error), "Deferring the deletion of unused chains");
             }
         }
     }
@@ -319,7 +319,7 @@ impl NftProxier {
         {
             tracing::warn!(
                 err = %ErrorChain(&error),
-                "Cannot delete unused chains; comparing everything at the next sync"
+                "Failed to delete unused chains; the next sync is a full one"
             );
             self.memory = None;
             return false;
@@ -389,7 +389,7 @@ impl Proxier for NftProxier {
             Err(error) => {
                 tracing::warn!(
                     err = %ErrorChain(&error),
-                    "Changes of our tables by others are noticed only by the periodic full sync"
+                    "Changes by other programs are noticed only by the periodic full sync"
                 );
                 None
             }

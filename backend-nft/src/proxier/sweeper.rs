@@ -183,7 +183,7 @@ impl Sweeper {
         if let Err(error) = self.start() {
             tracing::error!(
                 err = %ErrorChain(&*error),
-                "Clients of removed endpoints stay remembered, as no thread can be started"
+                "Cannot start the affinity sweeper; clients of removed endpoints stay remembered"
             );
         }
     }
@@ -263,7 +263,7 @@ impl Shared {
                     tracing::warn!(
                         map = job.map.name.as_str(),
                         err = %ErrorChain(&error),
-                        "Cannot forget clients of removed endpoints; trying again"
+                        "Failed to delete affinity entries of removed endpoints; retrying"
                     );
                     None
                 }

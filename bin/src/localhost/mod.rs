@@ -41,7 +41,7 @@ pub fn check(profile: &Profile, node: &mut NodeConfig) {
     if let Err(error) = can_route_localnet() {
         tracing::warn!(
             err = %ErrorChain(&error),
-            "Node ports are not served on localhost; an init container with --init-only can prepare \
+            "Localhost node ports disabled; an init container with --init-only can prepare \
              the node, or iptables.localhostNodePorts: false makes this configuration fit"
         );
         node.localhost_node_ports = false;
@@ -61,7 +61,7 @@ pub fn prepare(proxier: &mut dyn Proxier, node: &NodeConfig) -> Result<(), Failu
         Err(error) if serves && can_route_localnet().is_ok() => {
             tracing::warn!(
                 err = %ErrorChain(&error),
-                "The node is not prepared for node ports on localhost"
+                "Node not prepared for localhost node ports"
             );
             Ok(())
         }

@@ -107,18 +107,18 @@ impl NodeChecks {
         let none = NodeFacts::default();
         let facts = node.unwrap_or(&none);
         if !facts.addresses.is_empty() {
-            tracing::info!(node_ips = ?facts.addresses, "The Node tells the node's addresses");
+            tracing::info!(node_ips = ?facts.addresses, "Node addresses updated from the API");
         }
         let primary = facts.primary_family(self.node.bind_address);
         let ip = facts.ip(self.node.bind_address, primary).unwrap_or_else(|| loopback(primary));
         if ip.is_loopback() && self.has_cluster {
             tracing::info!(
                 assumed = %ip,
-                "The node's address is not known; if that is wrong, set --bind-address"
+                "Node IP unknown; set --bind-address if the node has one"
             );
         }
         self.judge(facts)?;
-        tracing::info!(%primary, "The node's primary IP family");
+        tracing::info!(%primary, "Detected the primary IP family");
         Ok(())
     }
 
@@ -126,17 +126,17 @@ impl NodeChecks {
     fn log_changes(&self, before: Option<&NodeFacts>, now: Option<&NodeFacts>) {
         let node = self.node.node_name.as_str();
         match (before, now) {
-            (Some(_), None) => tracing::info!(node, "The Node is deleted"),
-            (None, Some(_)) => tracing::info!(node, "There is a Node now"),
+            (Some(_), None) => tracing::info!(node, "Node deleted"),
+            (None, Some(_)) => tracing::info!(node, "Node created"),
             (Some(before), Some(now)) => {
                 if before.addresses != now.addresses {
                     let (old, new) = (&before.addresses, &now.addresses);
-                    tracing::info!(node, ?old, ?new, "The Node's addresses have changed");
+                    tracing::info!(node, ?old, ?new, "Node addresses changed");
                 }
                 let uses_pod_cidrs = self.node.local_pods == LocalPodsConfig::NodeCidr;
                 if uses_pod_cidrs && before.pod_cidrs != now.pod_cidrs {
                     let (old, new) = (&before.pod_cidrs, &now.pod_cidrs);
-                    tracing::info!(node, ?old, ?new, "The Node's podCIDRs have changed");
+                    tracing::info!(node, ?old, ?new, "Node podCIDRs changed");
                 }
             }
             (None, None) => {}
@@ -190,7 +190,7 @@ impl Observer for NodeWatch {
     fn on_event(&self, event: &EngineEvent<'_>) {
         match event {
             EngineEvent::WaitingFor(missing) => {
-                tracing::debug!(missing = missing.as_str(), "Waiting before the first sync");
+                tracing::debug!(missing = missing.as_str(), "Waiting for the Node before the first sync");
             }
             EngineEvent::GaveUp { missing, node } => self.gave_up(*missing, *node),
             EngineEvent::NodeChanged(node) => self.node_changed(*node),
@@ -214,10 +214,10 @@ impl NodeWatch {
         let node = self.checks.node.node_name.as_str();
         match missing {
             Missing::Node => {
-                tracing::error!(node, "The Node does not exist; going on without it");
+                tracing::error!(node, "Node not found; continuing without it");
             }
             Missing::NodeAddresses => {
-                tracing::error!(node, "The Node has no usable address; going on without one");
+                tracing::error!(node, "Node has no usable address; continuing without one");
             }
             Missing::PodCidrs => self.fail(self.checks.lacks_pod_cidrs(facts.is_some())),
             // The runner waits for these without an end.

@@ -152,7 +152,7 @@ impl Recorder {
             // The queue is closed where there is no API server.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
             Err(TrySendError::Full(message)) => {
-                tracing::warn!(?message, "Too many Events wait to be sent; one is dropped");
+                tracing::warn!(?message, "Event queue full; dropping an Event");
             }
         }
     }

@@ -177,9 +177,9 @@ fn log_failure(event: &events::Event, error: Option<kube::Error>) {
     match error {
         Some(error) => {
             let err = ErrorChain(&error);
-            tracing::warn!(%err, reason, "The API server rejected an Event; the Event is dropped");
+            tracing::warn!(%err, reason, "API server rejected an Event; dropping it");
         }
-        None => tracing::warn!(reason, "Failed to send an Event; the Event is dropped"),
+        None => tracing::warn!(reason, "Failed to send an Event; dropping it"),
     }
 }
 

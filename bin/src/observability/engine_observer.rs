@@ -80,7 +80,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
         tracing::warn!(
             objects = drift.objects,
             examples = drift.examples.join("; "),
-            "Another program had changed what was programmed; it is repaired"
+            "Repaired changes by another program"
         );
     }
     // The others were logged as problems.
@@ -88,7 +88,7 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
         tracing::warn!(
             service_port = skipped.port.to_string(),
             reason = skipped.reason.as_str(),
-            "A Service port is not served as it asks"
+            "Service port uses an unsupported feature"
         );
     }
     tracing::debug!(
@@ -133,16 +133,16 @@ impl Observer for EngineObserver {
             EngineEvent::LeftoversStay { mode, error } => tracing::error!(
                 %mode,
                 err = %ErrorChain(*error),
-                "Failed to remove what another mode left behind"
+                "Failed to remove the rules of another mode"
             ),
             EngineEvent::NodeEligible(is_eligible) => {
-                tracing::debug!(is_eligible, "Whether the Node may have traffic");
+                tracing::debug!(is_eligible, "Node eligibility for load balancers changed");
             }
             EngineEvent::DefaultAlgorithmReplaced { mode, asked, used } => tracing::warn!(
                 %mode,
                 lb_algorithm = asked.as_str(),
                 used = used.as_str(),
-                "The mode cannot program the algorithm of --lb-algorithm; another one is used"
+                "Proxy mode does not support --lb-algorithm; using another algorithm"
             ),
             _ => {}
         }
@@ -190,7 +190,7 @@ impl EngineObserver {
         let by = match disturbance {
             ExternalChange::Changed { by } => by.as_deref().unwrap_or("unknown"),
             ExternalChange::Suspected => {
-                tracing::debug!("Another program has changed tables; ours are compared");
+                tracing::debug!("Tables changed by another program; resyncing");
                 return;
             }
         };
@@ -199,10 +199,10 @@ impl EngineObserver {
             *warned = Some(Instant::now());
             tracing::warn!(
                 author = by,
-                "Another program has changed our tables; they are compared"
+                "Our tables were changed by another program; resyncing"
             );
         } else {
-            tracing::debug!(author = by, "Another program has changed our tables again");
+            tracing::debug!(author = by, "Our tables were changed again by another program");
         }
     }
 
@@ -218,7 +218,7 @@ impl EngineObserver {
             err = %ErrorChain(error),
             full = change.is_resync(),
             elapsed = ?duration,
-            "Failed to sync; it will be repeated"
+            "Sync failed; retrying"
         );
     }
 }

@@ -184,7 +184,7 @@ impl Reloader {
     fn reject(&self, why: String) {
         tracing::error!(
             err = why.as_str(),
-            "The configuration file cannot be used; what was good stays in effect"
+            "Invalid configuration file; keeping the previous configuration"
         );
         self.parts.metrics.config_reloaded(Reload::Rejected);
         self.parts.recorder.record(Event::configuration_rejected(why));
@@ -193,7 +193,7 @@ impl Reloader {
     /// Applies a loaded file, unless a changed field requires a restart. Returns what was done.
     async fn apply_file(&mut self, loaded: Loaded) -> Reload {
         for warning in loaded.warnings.iter().filter(|text| !self.warnings.contains(text)) {
-            tracing::warn!(warning = warning.as_str(), "Doubtful configuration");
+            tracing::warn!(warning = warning.as_str(), "Configuration warning");
         }
         let changes = fields::changes(&self.config, &loaded.config, self.settings.backend.mode);
         for Change { path, from, to, .. } in &changes {
@@ -212,15 +212,15 @@ impl Reloader {
             let fields = blocking.join(", ");
             tracing::info!(
                 fields,
-                "These fields cannot be changed now: the program has to be started again"
+                "Changes to these fields need a restart"
             );
             Reload::Restart
         } else if changes.is_empty() {
-            tracing::info!("The configuration file was written again, without a change of a field");
+            tracing::info!("Configuration file rewritten without changes");
             Reload::Unchanged
         } else {
             self.apply(loaded).await;
-            tracing::info!("The configuration was applied");
+            tracing::info!("Configuration applied");
             Reload::Applied
         };
         self.parts.metrics.config_reloaded(result);
@@ -242,7 +242,7 @@ impl Reloader {
             let set = move || sysctl::Kernel::default().set_conntrack(&conntrack);
             if let Ok(Err(error)) = task::spawn_blocking(set).await {
                 let err = ErrorChain(&error);
-                tracing::error!(%err, "Connection tracking keeps its limits and timeouts");
+                tracing::error!(%err, "Failed to set conntrack limits and timeouts");
             }
         }
         if settings.oom_score_adj != before.oom_score_adj

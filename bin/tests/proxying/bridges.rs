@@ -19,7 +19,7 @@ fn warnings(more: &str, prepare: impl FnOnce(&NetNs), arguments: &[&str]) -> Vec
     let program = Program::start(&namespace, &all);
     namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
     let (_, log) = program.terminate();
-    log.lines().filter(|line| line.contains("pass no rules")).map(str::to_owned).collect()
+    log.lines().filter(|line| line.contains("Bridged packets bypass")).map(str::to_owned).collect()
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn the_limit_is_raised() {
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words, ["Max", "open", "files", "4096", "4096", "files"]);
     let (_, log) = program.terminate();
-    let line = "\"Raised the limit of file descriptors\" from=\"256\" to=\"4096\"";
+    let line = "\"Raised RLIMIT_NOFILE\" from=\"256\" to=\"4096\"";
     assert!(log.contains(line), "{log}");
 }
 

@@ -187,7 +187,7 @@ fn init_only_does_without_localhost() {
         kube_proxy(&namespace, directory.path(), &all.map(str::to_owned)).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let log = String::from_utf8(output.stderr).unwrap();
-    assert!(log.contains("\"The node is not prepared for node ports on localhost\" err="), "{log}");
+    assert!(log.contains("\"Node not prepared for localhost node ports\" err="), "{log}");
     let read = |name: &str| {
         let path = format!("/proc/sys/net/{name}");
         namespace.0.output("cat", &[&path], "").unwrap().trim().to_owned()
@@ -266,7 +266,7 @@ fn the_first_mode_that_works_is_used() {
     let metrics = namespace.get(METRICS, "/metrics").unwrap().1;
     assert!(metrics.contains("ip_family=\"IPv4\"") && !metrics.contains("ip_family=\"IPv6\""));
     let (_, log) = program.terminate();
-    let passed_over = |line: &&str| line.contains("\"This node cannot run the mode\"");
+    let passed_over = |line: &&str| line.contains("\"Proxy mode not supported by this node\"");
     assert_eq!(log.lines().filter(passed_over).count(), 1, "{log}");
 }
 

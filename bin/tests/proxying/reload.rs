@@ -266,7 +266,7 @@ fn what_cannot_be_used_leaves_the_rest_alone() {
     let errors: Vec<&str> = log.lines().filter(|line| line.starts_with('E')).collect();
     assert_eq!(errors.len(), 3, "{log}");
     for part in [
-        "\"The configuration file cannot be used; what was good stays in effect\"",
+        "\"Invalid configuration file; keeping the previous configuration\"",
         "KubeProxyConfiguration.BindAddress: Invalid value",
         "KubeProxyConfiguration.NodePortAddresses[0]: Invalid value",
     ] {
@@ -412,7 +412,7 @@ fn the_rest_of_the_program_changes_too() {
     assert!(config.contains("\"syncPeriod\":\"7s\""), "{config}");
 
     let log = running.log();
-    let told = "\"Connection tracking keeps its limits and timeouts\" err=\"cannot change";
+    let told = "\"Failed to set conntrack limits and timeouts\" err=\"cannot change";
     assert!(log.contains(told), "{log}");
     let synced: Vec<&str> = log.lines().filter(|line| line.contains("\"Synced\"")).collect();
     assert!(!synced.is_empty(), "{log}");
@@ -434,7 +434,7 @@ fn other_fields_end_it() {
         let (status, log) = program.ended();
         assert_eq!(status.code(), Some(1), "{log}");
         assert!(log.contains("content of the proxy server's configuration file was updated"));
-        let told = "\"These fields cannot be changed now: the program has to be started again\"";
+        let told = "\"Changes to these fields need a restart\"";
         assert!(log.contains(&format!("{told} fields=\"{field}\"")), "{log}");
         assert!(namespace.list("tables").contains("kube-proxy"), "what is programmed stays");
     }

@@ -96,10 +96,10 @@ fn pod_networks_are_waited_for_and_followed() {
         let rules = || namespace.list("table ip kube-proxy");
         let log = follow_pod_networks(&namespace, "nftables", &rules).await;
         for said in [
-            "\"The Node's podCIDRs have changed\" node=\"node-1\" \
+            "\"Node podCIDRs changed\" node=\"node-1\" \
              old=\"[10.7.1.0/24]\" new=\"[10.7.2.0/24]\"",
-            "\"The Node's addresses have changed\" node=\"node-1\"",
-            "\"The Node is deleted\" node=\"node-1\"",
+            "\"Node addresses changed\" node=\"node-1\"",
+            "\"Node deleted\" node=\"node-1\"",
         ] {
             assert!(log.contains(said), "{said} is not in\n{log}");
         }
@@ -159,13 +159,13 @@ fn requests_are_paced() {
         namespace.wait(METRICS, "/healthz", |status, _| status == 200);
         let (_, log) = program.terminate();
         assert_eq!(cluster.server.requests().len(), 3, "{:?}", cluster.server.requests());
-        let waits = log.lines().filter(|line| line.contains("\"Waiting before a request"));
+        let waits = log.lines().filter(|line| line.contains("\"Request throttled"));
         assert_eq!(waits.count(), 2, "{log}");
 
         let program = start(&cluster, &namespace, &["--kube-api-qps=-1", "--kube-api-burst=1"]);
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
         let (_, log) = program.terminate();
-        assert!(!log.contains("Waiting before a request"), "{log}");
+        assert!(!log.contains("Request throttled"), "{log}");
     });
 }
 

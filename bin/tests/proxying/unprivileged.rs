@@ -126,7 +126,7 @@ fn without_its_setting_localhost_is_left_out() {
         assert_eq!(reaches("192.0.2.1").endpoint(), Some("web"));
         let at_localhost = reaches("127.0.0.1");
         let (_, log) = program.terminate();
-        let warned = log.contains("\"Node ports are not served on localhost; ");
+        let warned = log.contains("\"Localhost node ports disabled; ");
         if prepared == "1" {
             assert_eq!(at_localhost.endpoint(), Some("web"), "{log}");
             assert!(!warned, "{log}");

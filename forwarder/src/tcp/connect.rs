@@ -51,7 +51,7 @@ pub(super) async fn connect(
             Err(error) => {
                 tracing::debug!(
                     service = %port.id().name, endpoint = %address, err = %ErrorChain(&error),
-                    "Cannot connect to an endpoint"
+                    "Failed to connect to an endpoint"
                 );
                 if shared.platform.is_exhausted(&error) {
                     sleep(PAUSE).await;

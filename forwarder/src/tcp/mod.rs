@@ -31,7 +31,7 @@ pub(crate) async fn serve(open: Arc<OpenListener>, socket: TcpListener) {
                     let port = Arc::clone(&open.serving().port);
                     tracing::warn!(
                         service = %port.id().name, address = %open.address, err = %ErrorChain(&error),
-                        "Cannot accept connections now, which wait meanwhile"
+                        "Accept failed; retrying"
                     );
                 }
                 sleep(PAUSE).await;

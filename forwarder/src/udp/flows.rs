@@ -177,7 +177,7 @@ impl Flows {
         {
             tracing::warn!(
                 service = %port.id().name, err = %ErrorChain(error),
-                "Cannot make a socket for a flow, whose datagrams are dropped"
+                "Dropping UDP flow: cannot create a socket"
             );
         }
     }

@@ -171,7 +171,7 @@ impl Waiting {
             self.left_out.entry(before.id.clone()).or_insert_with(|| Arc::clone(before));
         } else if !mem::replace(&mut self.is_full, true) {
             tracing::warn!(
-                "Too many Service ports change while their family is left out; stale flows stay"
+                "conntrack queue full while a family is withheld; stale flows stay"
             );
         }
     }
@@ -209,7 +209,7 @@ impl Lane {
         self.listeners.remove(&at);
         if self.jobs.len() >= MOST_WAITING && !self.jobs.contains_key(&at) {
             if !mem::replace(&mut self.is_full, true) {
-                tracing::warn!("Too many conntrack jobs wait; stale flows of old frontends stay");
+                tracing::warn!("conntrack queue full; stale flows of old frontends stay");
             }
             return;
         }

@@ -53,7 +53,7 @@ fn attempt<E: Error + 'static>(
                     ipFamily = family.as_str(),
                     protocol = group.protocol.as_str(),
                     err = %ErrorChain(&error),
-                    "Failed to remove stale conntrack entries; it will be repeated"
+                    "Failed to delete stale conntrack entries; retrying"
                 );
                 Some(jobs)
             }
@@ -72,7 +72,7 @@ fn attempt<E: Error + 'static>(
         deleted,
         complete,
         elapsed = ?duration,
-        "Looked for stale conntrack entries"
+        "Scanned for stale conntrack entries"
     );
     // Before the jobs count as done, so that a caller of `wait_idle` has seen every report.
     report(Report { family, duration, scanned, deleted, complete });

@@ -398,7 +398,7 @@ impl Tracker {
         self.withheld.has_failed = false;
         let tried = mem::take(&mut self.withheld.tried);
         for id in &tried {
-            tracing::info!(service_port = %id, "The node takes a Service port that it had refused");
+            tracing::info!(service_port = %id, "Service port no longer refused by the node");
             self.withheld.forget(id);
         }
         if !mem::take(&mut self.withheld.is_refused) && !tried.is_empty() {
@@ -407,7 +407,7 @@ impl Tracker {
         for family in IpFamily::ALL {
             let is_tried = |refused: &mut RefusedFamily| refused.due.is_none();
             if self.withheld.families.get_mut(family).take_if(is_tried).is_some() {
-                tracing::info!(%family, "The node takes the rules of a family that it had refused");
+                tracing::info!(%family, "IP family no longer refused by the node");
                 let key = self.node_key();
                 self.withheld.problems.replace(&key, Vec::new());
             }

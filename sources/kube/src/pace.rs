@@ -87,7 +87,7 @@ impl Pacer {
         if wait > LOGGED_WAIT {
             tracing::info!(
                 ?wait,
-                "Waiting before a request to keep the pace of clientConnection.qps"
+                "Request throttled by clientConnection.qps"
             );
         }
         sleep(wait).await;

@@ -143,7 +143,7 @@ impl Watcher {
         {
             warn!(
                 dir = %self.root.display(), err = %error,
-                "Not all manifest directories can be watched; changes there are noticed within {} s",
+                "Failed to watch all manifest directories; rescanning every {} s",
                 RESCAN_PERIOD.as_secs()
             );
         }
@@ -242,7 +242,7 @@ pub(super) async fn follow<I: From<Event>>(
     loop {
         let pending = tokio::select! {
             changes = watcher.changes() => changes.unwrap_or_else(|error| {
-                error!(err = %error, "Following changes by inotify failed; comparing all manifests");
+                error!(err = %error, "inotify failed; rereading all manifests");
                 Pending { rescan: true, ..Pending::default() }
             }),
             () = time::sleep(RESCAN_PERIOD) => Pending { rescan: true, ..Pending::default() },
@@ -283,7 +283,7 @@ fn log(problems: &[Problem]) {
     for problem in problems.iter().take(MAX_LOGGED) {
         match problem.severity {
             Severity::Warning => warn!("Manifest {problem}"),
-            Severity::Error => error!("Manifest {problem}; its last good state stays"),
+            Severity::Error => error!("Manifest {problem}; keeping its last good state"),
         }
     }
     if let Some(more @ 1..) = problems.len().checked_sub(MAX_LOGGED) {

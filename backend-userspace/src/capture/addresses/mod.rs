@@ -208,7 +208,7 @@ impl Capture for Addresses {
         for reason in left.difference(&self.left) {
             tracing::warn!(
                 err = reason,
-                "An address that no Service has any more cannot be removed"
+                "Failed to remove an address that no Service uses"
             );
         }
         self.left = left;

@@ -67,7 +67,7 @@ impl Redirect {
     ) -> Result<Self, ProxierError> {
         let device = DummyDevice::open(DEVICE).map_err(failed("cannot reach rtnetlink"))?;
         let flows = Reconciler::start(|_| {}).inspect_err(|error| {
-            tracing::warn!(err = %ErrorChain(error), "Flows that began before their Service will not be ended");
+            tracing::warn!(err = %ErrorChain(error), "conntrack unavailable: stale UDP flows will not be removed");
         });
         Ok(Self {
             rules,

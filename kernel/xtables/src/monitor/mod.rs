@@ -88,7 +88,7 @@ impl TableMonitor {
                     let error: &dyn std::error::Error = error;
                     tracing::debug!(
                         err = error,
-                        "Polling nf_tables, as they cannot be listened to"
+                        "Polling nf_tables: cannot subscribe to notifications"
                     );
                 })
                 .ok(),
@@ -160,7 +160,7 @@ impl TableMonitor {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(
                     err = error,
-                    "Polling nf_tables from now on, as notifications failed"
+                    "Polling nf_tables: notifications failed"
                 );
                 self.listener = None;
             }
@@ -230,7 +230,7 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
             Err(error) => {
                 snapshot.is_undecided = true;
                 let error: &dyn std::error::Error = &error;
-                tracing::debug!(err = error, %family, "Cannot look for the chains");
+                tracing::debug!(err = error, %family, "Failed to check the chains");
             }
         }
     }

@@ -69,7 +69,7 @@ impl Tools {
             let Some(programs) = self.get(family) else { continue };
             if let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) {
                 let reason = error_chain(&error);
-                tracing::info!(%family, reason, "iptables cannot be used for the family");
+                tracing::info!(%family, reason, "iptables unavailable for an IP family");
                 *self.programs.get_mut(family) = None;
                 first.get_or_insert(error);
             }

@@ -82,7 +82,7 @@ impl Programs {
             tracing::debug!(
                 ipFamily = self.family.as_str(),
                 err = %error,
-                "Reading the tables again, as another program has changed them meanwhile"
+                "Tables changed during the read; reading again"
             );
             attempt += 1;
         };

@@ -35,7 +35,7 @@ pub(super) fn from_environment(
     let proxy = parse_proxy(&text);
     if proxy.is_none() {
         // The value may hold a password.
-        warn!(variable = name, "Proxy cannot be used; connecting directly");
+        warn!(variable = name, "Invalid proxy; connecting directly");
     }
     proxy
 }

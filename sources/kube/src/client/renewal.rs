@@ -143,7 +143,7 @@ impl Shared {
         }
         match made {
             Ok(Ok(client)) => {
-                info!("Client credentials have changed; using the new ones for new connections");
+                info!("Client credentials rotated; new connections use them");
                 current.client = client;
                 current.generation += 1;
                 current.files = files;
@@ -151,9 +151,9 @@ impl Shared {
             }
             // The pair of files may be half written: they are read again.
             Ok(Err(error)) => {
-                warn!(err = %ErrorChain(&error), "Cannot use the new client credentials")
+                warn!(err = %ErrorChain(&error), "Failed to load the new client credentials")
             }
-            Err(error) => warn!(err = %ErrorChain(&error), "Cannot use the new client credentials"),
+            Err(error) => warn!(err = %ErrorChain(&error), "Failed to load the new client credentials"),
         }
     }
 

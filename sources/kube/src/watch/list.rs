@@ -56,5 +56,5 @@ pub(super) fn malformed_event(object: ObjectKey, fault: Fault) -> Event {
 
 /// Logs an object without a name, for which there is no event.
 pub(super) fn log_nameless(kind: Kind, fault: &Fault) {
-    error!(%kind, field = fault.field, message = fault.message, "Object without a name is skipped");
+    error!(%kind, field = fault.field, message = fault.message, "Skipping an object without a name");
 }

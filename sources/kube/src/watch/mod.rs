@@ -175,7 +175,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             self.least = None;
         }
         if failure.is_about_streaming() {
-            debug!(%kind, err = %ErrorChain(failure), "Streamed list failed; listing without a stream");
+            debug!(%kind, err = %ErrorChain(failure), "WatchList failed; falling back to list");
             self.change_way(false);
             return None;
         }
@@ -183,7 +183,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             self.failures += 1;
         }
         if self.failures >= MAX_STREAM_ERRORS {
-            info!(%kind, failures = self.failures, "Streamed lists fail; listing without a stream");
+            info!(%kind, failures = self.failures, "WatchList not supported; falling back to list");
             self.change_way(false);
         }
         self.log_and_wait(failure)
@@ -213,7 +213,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     fn recover_watch(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
         if failure.is_about_version() || self.silent >= MAX_SILENT {
-            info!(%kind, err = %ErrorChain(failure), "Watch lost its place; listing again");
+            info!(%kind, err = %ErrorChain(failure), "Watch expired; relisting");
             self.silent = 0;
             // A log that is too short says nothing against the version.
             self.least = self.version.take().filter(|_| failure.code() == 410);
@@ -223,7 +223,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     }
 
     fn log_and_wait(&self, failure: &Failure) -> Option<Duration> {
-        warn!(kind = %T::KIND, err = %ErrorChain(failure), "Watch failed; trying again");
+        warn!(kind = %T::KIND, err = %ErrorChain(failure), "Watch failed; retrying");
         self.pulse.failed(&ErrorChain(failure), failure.code() == 401);
         match failure {
             // Enough time has passed already.
@@ -235,7 +235,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Goes on without a resource that the server does not have or does not allow.
     async fn do_without(&mut self, failure: &Failure) -> Result<Duration, ReceiverDropped> {
         if !self.is_absent {
-            info!(kind = %T::KIND, err = %ErrorChain(failure), "Resource is not available; going on without");
+            info!(kind = %T::KIND, err = %ErrorChain(failure), "Resource not available; continuing without it");
             self.is_absent = true;
         }
         self.pulse.absent();
@@ -416,7 +416,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Sends a complete list.
     async fn replace(&mut self, collected: Collected) -> Result<(), ReceiverDropped> {
-        info!(kind = %T::KIND, objects = collected.len(), "All objects are known");
+        info!(kind = %T::KIND, objects = collected.len(), "Caches are synced");
         for event in collected.into_events() {
             self.send(event).await?;
         }

@@ -92,7 +92,7 @@ impl Content {
             Meaning::Other => {
                 debug!(
                     file = %file.display(), document = number, kind = header.kind(),
-                    api_version = header.api_version(), "Object of another kind is skipped"
+                    api_version = header.api_version(), "Skipping an object of another kind"
                 );
                 return None;
             }
@@ -199,7 +199,7 @@ fn is_for_this_proxy(object: &Object) -> bool {
     };
     let is_ours = !metadata.labels.contains_key(label);
     if !is_ours {
-        debug!(object = %object.key(), label, "Object is left to another proxy");
+        debug!(object = %object.key(), label, "Skipping an object of another proxy");
     }
     is_ours
 }

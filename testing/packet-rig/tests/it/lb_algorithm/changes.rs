@@ -94,7 +94,7 @@ fn changes_lose_no_connection() {
             thread::sleep(PAUSE);
         }
         assert_nothing_lost(load);
-        assert!(!rig.proxy.log().contains("Failed to sync"), "{}", rig.proxy.log());
+        assert!(!rig.proxy.log().contains("Sync failed"), "{}", rig.proxy.log());
     }
 }
 
