@@ -94,7 +94,12 @@ fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     });
     rules?;
     let (sets, device) = (sets?, device?);
-    tracing::info!(virtual_servers = servers, ipsets = sets, device, "Removed leftovers of ipvs mode");
+    tracing::info!(
+        virtual_servers = servers,
+        ipsets = sets,
+        device,
+        "Removed leftovers of ipvs mode"
+    );
     Ok(())
 }
 

@@ -19,7 +19,9 @@ pub fn start(profile: &Profile, metrics: Arc<Metrics>) -> Option<Reconciler> {
         return None;
     }
     if let Some(false) = may_administer_networks() {
-        tracing::warn!("conntrack unavailable: stale UDP flows will not be removed without CAP_NET_ADMIN");
+        tracing::warn!(
+            "conntrack unavailable: stale UDP flows will not be removed without CAP_NET_ADMIN"
+        );
         return None;
     }
     let report = move |report| metrics.flows_reconciled(report);

@@ -190,7 +190,10 @@ impl Observer for NodeWatch {
     fn on_event(&self, event: &EngineEvent<'_>) {
         match event {
             EngineEvent::WaitingFor(missing) => {
-                tracing::debug!(missing = missing.as_str(), "Waiting for the Node before the first sync");
+                tracing::debug!(
+                    missing = missing.as_str(),
+                    "Waiting for the Node before the first sync"
+                );
             }
             EngineEvent::GaveUp { missing, node } => self.gave_up(*missing, *node),
             EngineEvent::NodeChanged(node) => self.node_changed(*node),

@@ -197,10 +197,7 @@ impl EngineObserver {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|warned| warned.elapsed() >= QUIET) {
             *warned = Some(Instant::now());
-            tracing::warn!(
-                author = by,
-                "Our tables were changed by another program; resyncing"
-            );
+            tracing::warn!(author = by, "Our tables were changed by another program; resyncing");
         } else {
             tracing::debug!(author = by, "Our tables were changed again by another program");
         }

@@ -210,10 +210,7 @@ impl Reloader {
             changes.iter().filter(needs_restart).map(|change| change.path.as_str()).collect();
         let result = if !blocking.is_empty() {
             let fields = blocking.join(", ");
-            tracing::info!(
-                fields,
-                "Changes to these fields need a restart"
-            );
+            tracing::info!(fields, "Changes to these fields need a restart");
             Reload::Restart
         } else if changes.is_empty() {
             tracing::info!("Configuration file rewritten without changes");

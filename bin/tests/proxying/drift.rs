@@ -49,7 +49,8 @@ fn what_others_change_is_repaired_and_told() {
         assert_eq!(rules(), whole, "{mode}");
         assert_eq!(namespace.get(HEALTH, "/healthz").map(|(status, _)| status), Some(200));
         let (_, log) = program.terminate();
-        let line = log.lines().find(|line| line.contains("Repaired changes by another program")).unwrap();
+        let line =
+            log.lines().find(|line| line.contains("Repaired changes by another program")).unwrap();
         let name = damage.split(' ').next_back().unwrap();
         assert!(line.starts_with('W') && line.contains(name), "{line}");
     }

@@ -170,9 +170,7 @@ impl Waiting {
         if self.left_out.len() < MOST_WAITING {
             self.left_out.entry(before.id.clone()).or_insert_with(|| Arc::clone(before));
         } else if !mem::replace(&mut self.is_full, true) {
-            tracing::warn!(
-                "conntrack queue full while a family is withheld; stale flows stay"
-            );
+            tracing::warn!("conntrack queue full while a family is withheld; stale flows stay");
         }
     }
 

@@ -85,10 +85,7 @@ impl Pacer {
             observer.held_back(verb, wait);
         }
         if wait > LOGGED_WAIT {
-            tracing::info!(
-                ?wait,
-                "Request throttled by clientConnection.qps"
-            );
+            tracing::info!(?wait, "Request throttled by clientConnection.qps");
         }
         sleep(wait).await;
     }

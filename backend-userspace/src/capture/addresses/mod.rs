@@ -206,10 +206,7 @@ impl Capture for Addresses {
         report.cleanup_failed = !left.is_empty();
         let left: BTreeSet<String> = left.into_values().collect();
         for reason in left.difference(&self.left) {
-            tracing::warn!(
-                err = reason,
-                "Failed to remove an address that no Service uses"
-            );
+            tracing::warn!(err = reason, "Failed to remove an address that no Service uses");
         }
         self.left = left;
         remove.iter().for_each(|ip| {

@@ -158,10 +158,7 @@ impl TableMonitor {
             self.is_pending = true;
             if let Err(error) = notified {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(
-                    err = error,
-                    "Polling nf_tables: notifications failed"
-                );
+                tracing::warn!(err = error, "Polling nf_tables: notifications failed");
                 self.listener = None;
             }
         }

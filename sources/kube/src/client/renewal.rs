@@ -153,7 +153,9 @@ impl Shared {
             Ok(Err(error)) => {
                 warn!(err = %ErrorChain(&error), "Failed to load the new client credentials")
             }
-            Err(error) => warn!(err = %ErrorChain(&error), "Failed to load the new client credentials"),
+            Err(error) => {
+                warn!(err = %ErrorChain(&error), "Failed to load the new client credentials")
+            }
         }
     }
 
