@@ -6,10 +6,10 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-core switchyard-health switchyard-source-manifests api-standin demo
+UNIT_CRATES = switchyard-core switchyard-source-manifests api-standin demo
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
-UNIT_LIBS = switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
+UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
 	switchyard-source-kube switchyard-userspace switchyard-xtables control-plane packet-rig
 
 # The crates with property tests.
@@ -19,7 +19,7 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard-agent demo switchyard-examples api-standin control-plane packet-rig test-netns
+UNPUBLISHED = switchyard-agent demo api-standin control-plane packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
 	bench fmt clippy deny features doc package semver shell forget-skipped skipped \

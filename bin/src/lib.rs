@@ -36,7 +36,6 @@ mod adapters;
 mod backends;
 mod bridges;
 mod config;
-mod conntrack;
 mod descriptors;
 mod klog;
 mod localhost;

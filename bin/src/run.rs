@@ -17,21 +17,18 @@
 
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
-use switchyard_core::{
-    engine::{Engine, EngineError},
-    error::ErrorChain,
-    model::{IpFamily, PerFamily},
-    proxier::{Backend, Mode, Proxier},
-};
-use switchyard_health::{
-    HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
-    http::{
-        Handler,
-        connections::{Connections, Limits},
+use switchyard::{
+    Proxy, StartError,
+    health::{
+        NotServed,
+        http::{Handler, connections::Connections},
     },
 };
-use switchyard_interfaces::AddressFollower;
+use switchyard_core::{
+    error::ErrorChain,
+    model::IpFamily,
+    proxier::{Backend, Mode},
+};
 use switchyard_source_kube::WatchHealth;
 use tokio::{runtime, sync::watch, task::JoinError};
 
@@ -47,12 +44,11 @@ use crate::observability::{
 };
 use crate::{
     adapters::{ObservedRequests, SourceWatches},
-    conntrack, descriptors,
-    localhost::{self, RouteLocalnet, sockets},
-    logging,
+    backends, bridges, localhost, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     reload::{LiveParts, Reloader},
+    select::Chosen,
     source_task::{self, ApiServerLink, SourceError},
 };
 
@@ -67,9 +63,12 @@ pub enum RunError {
     /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The engine could not be started.
+    /// The table of backends lacks the chosen mode, which the choice of the mode rules out.
+    #[error("there is no such backend")]
+    NoBackend,
+    /// The proxy could not be started.
     #[error(transparent)]
-    Start(#[from] EngineError),
+    Start(#[from] StartError),
     /// The threads of the sources and servers could not be started.
     #[error("cannot start a thread")]
     Runtime(#[source] io::Error),
@@ -93,84 +92,60 @@ pub enum RunError {
     Engine,
 }
 
-/// The backend that serves, open.
-pub struct Serving {
-    /// The backend.
-    pub proxier: Box<dyn Proxier>,
-    /// The families that it programs.
-    pub families: PerFamily<bool>,
-    /// The backends of other modes, which may have left something behind.
-    pub conflicting: Vec<Arc<dyn Backend>>,
-    /// Why another mode than the configured one was chosen, if so.
-    pub warning: Option<String>,
-}
-
-/// Proxies until something makes the program end, and returns the reason. `settings` are those of the
-/// mode, and `loaded` is the configuration that `flags` led to.
+/// Proxies in the chosen mode until something makes the program end, and returns the reason.
+/// `settings` are those of the mode, and `loaded` is the configuration that `flags` led to.
 pub fn run(
     settings: &Settings,
     loaded: &Loaded,
     flags: &Flags,
-    Serving { proxier, families: supported, conflicting, warning }: Serving,
+    backends: Vec<Arc<dyn Backend>>,
+    Chosen { mode, probed, warning, .. }: Chosen,
 ) -> Result<Infallible, RunError> {
     let config = &loaded.config;
-    let profile = proxier.profile();
+    let backend = Arc::clone(backends::get(&backends, mode).ok_or(RunError::NoBackend)?);
+    let supported = probed.families;
     let families: Vec<IpFamily> =
         IpFamily::ALL.into_iter().filter(|family| *supported.get(*family)).collect();
-    let health = Arc::new(ProxyHealth::new(settings.periods.health_timeout()));
     let release = version::reported(flags);
-    let metrics = Arc::new(Metrics::new(profile.mode, &families, &config.feature_gates, release)?);
-    let observer = EngineObserver::new(Arc::clone(&metrics));
-    health.started(&families, Timestamp::now());
-    let updates = HealthCheckUpdates::default();
-    let flows = conntrack::start(&profile, Arc::clone(&metrics));
-    let health_checks = updates.receiver();
+    let metrics = Arc::new(Metrics::new(mode, &families, &config.feature_gates, release)?);
     let node = Arc::new(NodeWatch::new(NodeChecks::new(config, settings, supported)));
     let (known_node, node_failure) = (node.known(), node.failure());
-
     let (recorder, event_queue) = node_events::recorder();
     let unsupported = UnsupportedEvents::new(recorder.clone(), settings.node.node_name.clone());
-    let (synced_ports, node_ports) = sockets::channel(profile.mode == Mode::NFTABLES);
+    let (synced_ports, node_ports) = localhost::channel(mode == Mode::NFTABLES);
     let (ipv6_localhost, is_on) = watch::channel(settings.serves_ipv6_localhost && supported.v6);
-    let mut engine = Engine::builder(settings.node.clone())
+    let observer = EngineObserver::new(Arc::clone(&metrics));
+    let mut proxy = Proxy::builder(settings.node.clone())
+        .shared_backend(backend)
+        .probed(probed)
+        .replacing(backends)
+        .localhost(settings.node.localhost_node_ports)
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
         .node_check({
             let node = Arc::clone(&node);
             move |facts| node.check(facts)
         })
-        .observer(Arc::new((
-            (Arc::clone(&health), (observer, updates)),
-            ((flows, RouteLocalnet::new(&profile)), (node, (unsupported, synced_ports))),
-        )))
-        .addresses(
-            AddressFollower::new()
-                .without(switchyard_ipvs::DEVICE)
-                .without(switchyard_userspace::DEVICE),
-        )
-        .conflicting(conflicting)
-        .start(proxier)?;
+        .observer((observer, (node, (unsupported, synced_ports))))
+        .on_reconciled({
+            let metrics = Arc::clone(&metrics);
+            move |report| metrics.flows_reconciled(report)
+        })
+        .on_not_served(not_served(recorder.clone(), settings.node.node_name.clone()))
+        .start()?;
+    bridges::check(&proxy.profile(), &settings.node);
 
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }
     recorder.record(Event::starting());
-    let not_served = not_served(recorder.clone(), settings.node.node_name.clone());
-    let connections = Connections::new(Limits::new(descriptors::limit()));
-    let service_health = ServiceHealthServers::new(
-        Arc::clone(&health),
-        families,
-        Arc::clone(&connections),
-        not_served,
-    );
-
     let link = ApiServerLink {
         watches: WatchHealth::new(),
         recorded: event_queue,
         requests: Arc::new(ObservedRequests(metrics.requests.clone())),
     };
     let watches = Arc::new(SourceWatches(link.watches.clone()));
-    let healthz = HealthzHandler::new(Arc::clone(&health), Arc::clone(&metrics), watches.clone());
+    let healthz = HealthzHandler::new(proxy.health(), Arc::clone(&metrics), watches.clone());
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, config));
     let exposition =
         MetricsHandler::new(Arc::clone(&metrics), watches, shown_pages, logging::set_verbosity);
@@ -179,27 +154,23 @@ pub fn run(
         addresses.each_ref().map(watch::Sender::subscribe),
         Arc::new(healthz),
         Arc::new(exposition),
-        connections,
+        proxy.connections(),
     );
 
-    let (node_config, current_config) = watch::channel(settings.node.clone());
     let parts = LiveParts {
-        inputs: engine.inputs(),
-        health,
+        proxy: proxy.handle(),
         addresses,
         pages,
         metrics,
         recorder: recorder.clone(),
         node: known_node,
         supported,
-        profile,
-        node_config,
         ipv6_localhost,
     };
-    let localhost = sockets::serve(node_ports, is_on, Arc::clone(&parts.metrics));
+    let localhost = localhost::serve(node_ports, is_on, Arc::clone(&parts.metrics));
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
-    let (objects, inputs) = (engine.inputs(), engine.inputs());
+    let objects = proxy.handle().inputs();
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
@@ -207,10 +178,7 @@ pub fn run(
         .map_err(RunError::Runtime)?;
     let error = runtime.block_on(async {
         let serving = tokio::spawn(async move {
-            let error = tokio::select! {
-                error = servers => error,
-                never = service_health.run(health_checks) => match never {},
-            };
+            let error = servers.await;
             if let RunError::Server(server, _) = &error {
                 recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
                 recorder.flush(FINAL_EVENT_WAIT).await;
@@ -220,12 +188,11 @@ pub fn run(
         let sourcing =
             tokio::spawn(async move { source_task::run(&source, &node_name, objects, link).await });
         tokio::select! {
-            () = engine.ended() => RunError::Engine,
+            () = proxy.ended() => RunError::Engine,
             error = node_watch::failed(node_failure) => RunError::Node(error),
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
-            never = localhost::watch(&profile, current_config, inputs) => match never {},
             never = localhost => match never {},
         }
     });
@@ -251,10 +218,9 @@ async fn serve(
     }
 }
 
-/// Returns a function that logs that a Service's health cannot be served, and records an Event.
+/// Returns a function that records an Event that a Service's health cannot be served.
 fn not_served(recorder: Recorder, node: String) -> impl Fn(NotServed<'_>) + Send + 'static {
     move |NotServed { service, address, error }| {
-        tracing::error!(%service, %address, err = %ErrorChain(error), "Failed to start healthcheck");
         let note =
             format!("node {node} failed to start healthcheck \"{service}\" on {address}: {error}");
         recorder.record(Event::service_health_failed(service, note));

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use switchyard_core::{
-    error::ErrorChain,
-    proxier::{self, Backend},
-};
+use switchyard_core::{error::ErrorChain, proxier::Backend};
 
 use crate::config::{
     Loaded,
@@ -14,8 +11,7 @@ use crate::config::{
     settings::{ConntrackSettings, Settings},
 };
 use crate::{
-    Failure, backends, bridges, descriptors, localhost,
-    run::{self, Serving},
+    Failure, backends, descriptors, run,
     select::{self, Chosen, NoMode},
     sysctl,
 };
@@ -26,12 +22,12 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     descriptors::raise_limit();
     let backends = backends::all(loaded)?;
     let chosen = choose_mode(loaded, &backends)?;
-    let mut settings = loaded.with_mode(chosen.mode)?;
+    let settings = loaded.with_mode(chosen.mode)?;
     if let Some(conntrack) = &settings.conntrack {
         set_conntrack(conntrack)?;
     }
     if flags.is_on("init-only") {
-        localhost::prepare(&mut *chosen.probed.open()?, &settings.node)?;
+        switchyard::prepare(&mut *chosen.probed.open()?, &settings.node)?;
         tracing::info!(mode = %settings.backend.mode, "Node prepared");
         return Ok(());
     }
@@ -39,14 +35,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         sysctl::set_oom_score_adj(score);
     }
     log_start(&settings);
-    let Chosen { probed, warning, .. } = chosen;
-    let families = probed.families;
-    let proxier = probed.open()?;
-    let profile = proxier.profile();
-    localhost::check(&profile, &mut settings.node);
-    bridges::check(&profile, &settings.node);
-    let conflicting = proxier::conflicting(&backends, &profile);
-    match run::run(&settings, loaded, flags, Serving { proxier, families, conflicting, warning }) {
+    match run::run(&settings, loaded, flags, backends, chosen) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::{Method, Request, StatusCode};
 use kube::{Client, Config};
 use serde_json::{Value, json};
-use switchyard_health::http::{
+use switchyard::health::http::{
     Answer, Handler,
     connections::{Connections, Limits},
     listen, serve,

@@ -226,6 +226,7 @@ mod tests {
 
     use async_trait::async_trait;
     use jiff::Timestamp;
+    use switchyard::health::{HealthCheckUpdates, ProxyHealth};
     use switchyard_core::{
         config::NodeConfig,
         model::IpFamily,
@@ -235,7 +236,6 @@ mod tests {
         state::NodePortAddresses,
         track::Tracker,
     };
-    use switchyard_health::{HealthCheckUpdates, ProxyHealth};
     use tokio::{sync::mpsc, time::sleep};
 
     use super::*;

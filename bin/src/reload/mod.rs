@@ -13,14 +13,9 @@ pub mod fields;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use switchyard_core::{
-    config::NodeConfig, error::ErrorChain, model::PerFamily, proxier::Profile, runner::Input,
-};
-use switchyard_health::ProxyHealth;
-use tokio::{
-    sync::{mpsc::Sender, watch},
-    task, time,
-};
+use switchyard::Handle;
+use switchyard_core::{error::ErrorChain, model::PerFamily};
+use tokio::{sync::watch, task, time};
 
 use self::fields::{Change, Effect};
 use crate::config::{
@@ -38,7 +33,7 @@ use crate::observability::{
     metrics::{Metrics, Reload},
 };
 use crate::{
-    backends, localhost, logging,
+    backends, logging,
     node::watch::{KnownNode, NodeChecks, NodeError},
     node_events::{Event, Recorder},
     select::{self, NoMode},
@@ -68,10 +63,8 @@ enum Rejection {
 
 /// The parts of the running program to which a change is applied.
 pub struct LiveParts {
-    /// The engine's inputs.
-    pub inputs: Sender<Input>,
-    /// The health, whose timeout depends on the periods.
-    pub health: Arc<ProxyHealth>,
+    /// The proxy.
+    pub proxy: Handle,
     /// The addresses of the health server and of the metrics server.
     pub addresses: [watch::Sender<ServerAddress>; 2],
     /// The pages that show the configuration.
@@ -84,10 +77,6 @@ pub struct LiveParts {
     pub node: watch::Receiver<KnownNode>,
     /// The families that the backend programs.
     pub supported: PerFamily<bool>,
-    /// The properties of the backend.
-    pub profile: Profile,
-    /// The configuration of the node that is in effect.
-    pub node_config: watch::Sender<NodeConfig>,
     /// Whether node ports are served on `[::1]`.
     pub ipv6_localhost: watch::Sender<bool>,
 }
@@ -247,24 +236,11 @@ impl Reloader {
         {
             sysctl::set_oom_score_adj(score);
         }
+        // The program ends by itself when the proxy has ended.
         if settings.periods != before.periods {
-            self.send(Input::Timing(settings.periods.runner_config())).await;
-            self.parts.health.set_timeout(settings.periods.health_timeout());
+            let _ = self.parts.proxy.set_timing(settings.periods.runner_config()).await;
         }
-        if settings.node.serves_localhost() {
-            let (profile, mut node) = (self.parts.profile, settings.node.clone());
-            let check = move || {
-                localhost::check(&profile, &mut node);
-                node
-            };
-            if let Ok(node) = task::spawn_blocking(check).await {
-                settings.node = node;
-            }
-        }
-        if settings.node != before.node {
-            self.parts.node_config.send_replace(settings.node.clone());
-            self.send(Input::Node(settings.node.clone())).await;
-        }
+        let _ = self.parts.proxy.set_node(settings.node.clone()).await;
         self.parts
             .ipv6_localhost
             .send_replace(settings.serves_ipv6_localhost && self.parts.supported.v6);
@@ -275,10 +251,5 @@ impl Reloader {
         self.parts.metrics.set_gates(&config.feature_gates);
         self.parts.pages.send_replace(ConfigPages::new(&settings, &config));
         (self.settings, self.config, self.warnings) = (settings, config, warnings);
-    }
-
-    async fn send(&self, input: Input) {
-        // The program ends by itself when the engine has ended.
-        let _ = self.parts.inputs.send(input).await;
     }
 }

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeMap};
+use switchyard::health::{HealthReport, ProxyHealth};
 use switchyard_core::objects::Kind;
-use switchyard_health::{HealthReport, ProxyHealth};
 
 use super::{Answer, Handler, JSON, answer, not_found};
 use crate::observability::{metrics::Metrics, watches::Watches};

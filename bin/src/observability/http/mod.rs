@@ -1,4 +1,4 @@
-//! The pages of the HTTP servers of [`switchyard_health::http`].
+//! The pages of the HTTP servers of [`switchyard::health::http`].
 
 pub mod configz;
 mod debug;
@@ -6,7 +6,7 @@ pub mod healthz;
 pub mod metrics;
 pub mod rebind;
 
-use switchyard_health::http::{
+use switchyard::health::http::{
     Answer, Handler, JSON, PLAIN_TEXT, answer, connections, listen, not_found, ok, serve,
     with_header,
 };

@@ -313,7 +313,7 @@ impl Metrics {
     }
 
     /// Records a sweep for stale flows.
-    pub fn flows_reconciled(&self, report: switchyard_conntrack::Report) {
+    pub fn flows_reconciled(&self, report: switchyard::conntrack::Report) {
         let Some(conntrack) = &self.conntrack else { return };
         let labels = [report.family.as_str()];
         conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());

@@ -180,7 +180,7 @@ fn two_of_them_do_not_collide() {
 #[test]
 fn ended_flows_are_told_of_each_family() {
     let metrics = Metrics::for_tests();
-    let report = |family, deleted| switchyard_conntrack::Report {
+    let report = |family, deleted| switchyard::conntrack::Report {
         family,
         duration: Duration::from_millis(3),
         scanned: 10,

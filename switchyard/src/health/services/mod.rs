@@ -21,7 +21,7 @@ pub use self::{
     servers::{HealthChecks, NotServed, ServiceHealthServers},
     updates::HealthCheckUpdates,
 };
-use crate::{
+use crate::health::{
     ProxyHealth,
     http::{Answer, Handler, JSON, answer, with_header},
 };
@@ -74,7 +74,7 @@ mod tests {
     use switchyard_core::model::IpFamily;
 
     use super::*;
-    use crate::http::get;
+    use crate::health::http::get;
 
     async fn ask(count: usize, waiting: Duration) -> (u16, String, String) {
         let health = ProxyHealth::new(Duration::from_secs(60));

@@ -1,12 +1,9 @@
-//! Node ports on loopback addresses. Those of IPv4 need a setting of the kernel (`route_localnet`), and
-//! that of IPv6 needs [`sockets`].
+//! Node ports on loopback addresses of IPv4, which need a setting of the kernel (`route_localnet`).
 //!
 //! The setting is made after a sync ([`RouteLocalnet`]), behind the backend's rules that keep other hosts
 //! from loopback addresses. A process without privileges can serve these node ports if an earlier one
 //! (`--init-only`) has prepared the node. Without the setting, a connection to 127.0.0.1 would hang instead
 //! of being refused, so the addresses are left out.
-
-pub mod sockets;
 
 use std::{
     convert::Infallible,
@@ -19,7 +16,7 @@ use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
     model::IpFamily,
-    proxier::{Profile, Proxier},
+    proxier::{Profile, Proxier, ProxierError},
     runner::{EngineEvent, Input, Observer, SyncOutcome},
 };
 use switchyard_interfaces::{can_route_localnet, route_localnet, routes_localnet};
@@ -28,13 +25,11 @@ use tokio::{
     time,
 };
 
-use crate::Failure;
-
 /// How often the setting is checked: sysctl files and other programs change it.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Takes localhost out of `node` if the kernel cannot be had to serve it.
-pub fn check(profile: &Profile, node: &mut NodeConfig) {
+pub(crate) fn check(profile: &Profile, node: &mut NodeConfig) {
     if !profile.guards_loopback || !node.serves_localhost() {
         return;
     }
@@ -42,20 +37,21 @@ pub fn check(profile: &Profile, node: &mut NodeConfig) {
         tracing::warn!(
             err = %ErrorChain(&error),
             "Localhost node ports disabled; an init container with --init-only can prepare \
-             the node, or iptables.localhostNodePorts: false makes this configuration fit"
+             the node, or localhostNodePorts: false makes this configuration fit"
         );
         node.localhost_node_ports = false;
     }
 }
 
-/// Prepares the node for a program without the privileges of this one (`--init-only`). Where the rules
-/// cannot be written that keep other hosts from loopback addresses, the setting is left as it is, with a
-/// warning: [`check`] then finds out what localhost comes to.
+/// Prepares the node for a program without the privileges of this one: sets the kernel's parameters that syncs
+/// cannot set then. Where the rules cannot be written that keep other hosts from loopback addresses,
+/// `route_localnet` is left as it is, with a warning.
 ///
 /// # Errors
 /// If the kernel's parameters cannot be set.
-pub fn prepare(proxier: &mut dyn Proxier, node: &NodeConfig) -> Result<(), Failure> {
-    let serves = proxier.profile().guards_loopback && node.serves_localhost();
+pub fn prepare(proxier: &mut dyn Proxier, node: &NodeConfig) -> Result<(), ProxierError> {
+    let Profile { mode, guards_loopback, .. } = proxier.profile();
+    let serves = guards_loopback && node.serves_localhost();
     match proxier.prepare(node) {
         // A backend that serves localhost prepares nothing but the rules.
         Err(error) if serves && can_route_localnet().is_ok() => {
@@ -65,22 +61,23 @@ pub fn prepare(proxier: &mut dyn Proxier, node: &NodeConfig) -> Result<(), Failu
             );
             Ok(())
         }
-        Err(error) => Err(error.into()),
-        Ok(()) if serves => Ok(route_localnet()?),
-        Ok(()) => Ok(()),
+        Ok(()) if serves => route_localnet().map_err(|error| {
+            ProxierError::backend(mode, "cannot have loopback addresses routed", error)
+        }),
+        result => result,
     }
 }
 
 /// Has the kernel route loopback addresses once the rules keep other hosts from them.
 #[derive(Debug)]
-pub struct RouteLocalnet {
+pub(crate) struct RouteLocalnet {
     is_guarded: AtomicBool,
     has_failed: AtomicBool,
 }
 
 impl RouteLocalnet {
     /// Returns the observer; `None` for a backend that does not guard loopback addresses.
-    pub fn new(profile: &Profile) -> Option<Self> {
+    pub(crate) fn new(profile: &Profile) -> Option<Self> {
         let (is_guarded, has_failed) = (AtomicBool::new(true), AtomicBool::new(false));
         profile.guards_loopback.then_some(Self { is_guarded, has_failed })
     }
@@ -112,7 +109,7 @@ impl Observer for RouteLocalnet {
 
 /// Has the engine compare everything, and so make the setting, whenever another program has switched it off.
 /// Logs whether node ports are served on IPv4's localhost, whenever that changes.
-pub async fn watch(
+pub(crate) async fn watch(
     profile: &Profile,
     node: watch::Receiver<NodeConfig>,
     engine: Sender<Input>,

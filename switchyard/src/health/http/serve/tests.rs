@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::http::{connections::Limits, listen};
+use crate::health::http::{connections::Limits, listen};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 /// Longer than anything takes.

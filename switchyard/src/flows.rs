@@ -1,19 +1,20 @@
 //! The start of the removal of stale conntrack entries, where this process may remove them.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
-use switchyard_conntrack::Reconciler;
+use switchyard_conntrack::{Reconciler, Report};
 use switchyard_core::{error::ErrorChain, proxier::Profile};
-
-use crate::observability::metrics::Metrics;
 
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// Starts the thread that removes stale entries after syncs. Returns `None`, after a warning, if
+/// Starts the thread that removes stale entries after syncs, and sends a report of each attempt. Returns `None`, after a warning, if
 /// the privilege or the kernel's support is missing: the proxy runs without it, since new flows need
 /// no removal.
-pub fn start(profile: &Profile, metrics: Arc<Metrics>) -> Option<Reconciler> {
+pub(crate) fn start(
+    profile: &Profile,
+    report: impl FnMut(Report) + Send + 'static,
+) -> Option<Reconciler> {
     if !profile.translates_flows {
         // The proxy itself is the destination of all flows, so that all would look stale.
         return None;
@@ -24,7 +25,6 @@ pub fn start(profile: &Profile, metrics: Arc<Metrics>) -> Option<Reconciler> {
         );
         return None;
     }
-    let report = move |report| metrics.flows_reconciled(report);
     Reconciler::start(report)
         .inspect_err(|error| {
             tracing::warn!(err = %ErrorChain(error), "conntrack unavailable: stale UDP flows will not be removed");
@@ -46,12 +46,9 @@ fn effective(status: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use switchyard_core::proxier::Mode;
 
     use super::*;
-    use crate::config::release::KUBERNETES;
 
     #[test]
     fn capabilities_are_read() {
@@ -64,7 +61,6 @@ mod tests {
     #[test]
     fn userspace_has_no_flows_to_end() {
         let profile = Profile { translates_flows: false, ..Profile::new(Mode::USERSPACE) };
-        let metrics = Metrics::new(profile.mode, &[], &BTreeMap::new(), KUBERNETES).unwrap();
-        assert!(start(&profile, Arc::new(metrics)).is_none());
+        assert!(start(&profile, |_| ()).is_none());
     }
 }

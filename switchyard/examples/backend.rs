@@ -1,28 +1,29 @@
 //! Bring your own backend: one that prints what it would program, in fifty lines.
 //!
 //! ```text
-//! cargo run -p switchyard-examples --bin backend examples
+//! cargo run -p switchyard --features manifests --example backend examples
 //! ```
 //!
 //! The program follows the directory of manifests until it is stopped: edit one, and see.
 
-use std::{env, error::Error};
+use std::{env, error::Error, path::PathBuf};
 
 use async_trait::async_trait;
-use switchyard_core::{
-    config::NodeConfig,
-    engine::Engine,
+use switchyard::{
+    NodeConfig, Proxy, SyncReport, manifests,
     model::PerFamily,
-    proxier::{Backend, Mode, Probed, Profile, Proxier, ProxierError, SyncReport},
+    proxier::{Backend, Mode, Probed, Profile, Proxier, ProxierError},
     transition::{PortChange, Transition},
 };
-use tokio::sync::mpsc;
 
 /// The backend as data; its mode is what a configuration would name.
 const PRINT: Profile = Profile::new(Mode::new("print"));
 
+/// Receives a line.
+type Print = fn(String);
+
 /// The backend as a value in a program's table of backends.
-struct PrintBackend;
+struct PrintBackend(Print);
 
 impl Backend for PrintBackend {
     fn profile(&self) -> Profile {
@@ -30,7 +31,8 @@ impl Backend for PrintBackend {
     }
 
     fn probe(&self) -> Result<Probed, ProxierError> {
-        Ok(Probed::new(PerFamily { v4: true, v6: true }, || Ok(Box::new(Printer))))
+        let printer = Printer(self.0);
+        Ok(Probed::new(PerFamily { v4: true, v6: true }, || Ok(Box::new(printer))))
     }
 
     fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
@@ -39,7 +41,7 @@ impl Backend for PrintBackend {
 }
 
 /// The open backend. A real one would keep what is its kernel's own: sockets, handles, slots.
-struct Printer;
+struct Printer(Print);
 
 #[async_trait]
 impl Proxier for Printer {
@@ -54,16 +56,17 @@ impl Proxier for Printer {
         for PortChange { id, before, after } in change.ports() {
             report.removed += usize::from(before.is_some());
             let Some(port) = after else {
-                println!("- {id}");
+                self.0(format!("- {id}"));
                 continue;
             };
             report.added += 1;
-            println!("{} {id}", if before.is_some() { "~" } else { "+" });
+            self.0(format!("{} {id}", if before.is_some() { "~" } else { "+" }));
             for frontend in &port.frontends {
-                println!("    {:?} port {}: {:?}", frontend.at, frontend.port, frontend.action);
+                let (at, to) = (&frontend.at, &frontend.action);
+                self.0(format!("    {at:?} port {}: {to:?}", frontend.port));
             }
             for endpoint in port.reachable() {
-                println!("    endpoint {}", endpoint.address);
+                self.0(format!("    endpoint {}", endpoint.address));
             }
         }
         Ok(report)
@@ -75,14 +78,14 @@ impl Proxier for Printer {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let directory = env::args_os().nth(1).ok_or("usage: backend DIRECTORY")?;
-    let engine = Engine::builder(NodeConfig::new("node-1")).start(PrintBackend.probe()?.open()?)?;
-    let (sender, mut events) = mpsc::channel(64);
-    let source = tokio::spawn(switchyard_source_manifests::run(directory.into(), sender));
-    while let Some(event) = events.recv().await {
-        engine.send(event).await?;
-    }
+    run(directory.into(), |line| println!("{line}")).await
+}
+
+/// Follows the manifests in a directory.
+pub async fn run(directory: PathBuf, print: Print) -> Result<(), Box<dyn Error>> {
+    let proxy = Proxy::builder(NodeConfig::new("node-1")).backend(PrintBackend(print)).start()?;
     // A source ends only if it cannot start.
-    Ok(source.await??)
+    Ok(manifests::run(directory, proxy.handle().inputs()).await?)
 }

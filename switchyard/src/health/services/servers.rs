@@ -19,7 +19,7 @@ use switchyard_core::{
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
 
 use super::ServiceHealthHandler;
-use crate::{
+use crate::health::{
     ProxyHealth,
     http::{connections::Connections, listen, serve},
 };
@@ -219,7 +219,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::http::connections::Limits;
+    use crate::health::http::connections::Limits;
 
     type Reports = Arc<Mutex<Vec<String>>>;
 

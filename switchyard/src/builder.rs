@@ -1,0 +1,274 @@
+//! The description of a proxy, and its start.
+
+use std::{io, sync::Arc, thread};
+
+use jiff::Timestamp;
+use rustix::process::{Resource, getrlimit};
+use switchyard_conntrack::Report;
+use switchyard_core::{
+    config::NodeConfig,
+    engine::{Engine, EngineError},
+    error::ErrorChain,
+    model::IpFamily,
+    proxier::{self, Backend, Probed, ProxierError},
+    runner::{NodePatience, Observer, RunnerConfig},
+    track::NodeFacts,
+};
+use switchyard_interfaces::AddressFollower;
+use tokio::{
+    runtime,
+    sync::{broadcast, oneshot, watch},
+};
+
+use crate::{
+    flows,
+    health::{
+        HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
+        http::connections::{Connections, Limits},
+    },
+    localhost::{self, RouteLocalnet},
+    proxy::{Handle, Proxy, SendReports},
+};
+
+/// The devices that hold addresses of Services or of sockets, which are not the node's: those of ipvs mode and
+/// of userspace mode.
+const DEVICES: [&str; 2] = ["kube-ipvs0", "switchyard0"];
+
+/// The reports of syncs that are kept for a reader who is late.
+const REPORTS: usize = 16;
+
+/// Why a proxy could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There is no backend: [`Builder::backend`] was not called.
+    #[error("the proxy has no backend")]
+    NoBackend,
+    /// The node cannot run the backend, or the kernel cannot be reached.
+    #[error(transparent)]
+    Backend(#[from] ProxierError),
+    /// The engine could not be started.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The thread of the servers could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// The settings of a [`Proxy`]. All have defaults, except the node and the backend.
+pub struct Builder {
+    node: NodeConfig,
+    backend: Option<Arc<dyn Backend>>,
+    probed: Option<Probed>,
+    others: Vec<Arc<dyn Backend>>,
+    timing: RunnerConfig,
+    node_patience: Option<NodePatience>,
+    node_check: Option<Box<dyn Fn(Option<&NodeFacts>) -> bool + Send>>,
+    observer: Arc<dyn Observer>,
+    follows_addresses: bool,
+    conntrack: bool,
+    health_checks: bool,
+    localhost: Option<bool>,
+    on_reconciled: Box<dyn FnMut(Report) + Send>,
+    on_not_served: Box<dyn Fn(NotServed<'_>) + Send>,
+}
+
+impl Builder {
+    pub(crate) fn new(node: NodeConfig) -> Self {
+        Self {
+            node,
+            backend: None,
+            probed: None,
+            others: Vec::new(),
+            timing: RunnerConfig::default(),
+            node_patience: None,
+            node_check: None,
+            observer: Arc::new(()),
+            follows_addresses: true,
+            conntrack: true,
+            health_checks: true,
+            localhost: None,
+            on_reconciled: Box::new(|_| ()),
+            on_not_served: Box::new(|_| ()),
+        }
+    }
+
+    /// The backend.
+    pub fn backend(self, backend: impl Backend + 'static) -> Self {
+        self.shared_backend(Arc::new(backend))
+    }
+
+    /// The backend, from a program's table of backends.
+    pub fn shared_backend(self, backend: Arc<dyn Backend>) -> Self {
+        Self { backend: Some(backend), ..self }
+    }
+
+    /// The result of the backend's probe, of a program that has probed already.
+    pub fn probed(self, probed: Probed) -> Self {
+        Self { probed: Some(probed), ..self }
+    }
+
+    /// Backends that may have run on this node. What those whose rules would disturb this one's left behind
+    /// is removed once this one serves; a failed removal is repeated every minute.
+    pub fn replacing(self, others: Vec<Arc<dyn Backend>>) -> Self {
+        Self { others, ..self }
+    }
+
+    /// The timing of syncs; kube-proxy's periods by default.
+    pub fn timing(self, timing: RunnerConfig) -> Self {
+        Self { timing, ..self }
+    }
+
+    /// How long the first sync waits for facts of the Node, if the configuration takes anything from
+    /// the Node. By default nothing is waited for once the Nodes are listed.
+    pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {
+        Self { node_patience, ..self }
+    }
+
+    /// Decides before the first sync whether the configuration can work on this node; by default it can.
+    /// After `false`, the proxy makes no sync.
+    pub fn node_check(self, check: impl Fn(Option<&NodeFacts>) -> bool + Send + 'static) -> Self {
+        Self { node_check: Some(Box::new(check)), ..self }
+    }
+
+    /// The receiver of everything that the engine reports, on the engine's thread; by default there is none.
+    pub fn observer(self, observer: impl Observer + 'static) -> Self {
+        Self { observer: Arc::new(observer), ..self }
+    }
+
+    /// Whether the proxy follows the addresses of the node's interfaces, on which node ports are served; true
+    /// by default. Otherwise, send [`Input::InterfaceAddresses`](crate::Input::InterfaceAddresses).
+    pub fn addresses(self, follows_addresses: bool) -> Self {
+        Self { follows_addresses, ..self }
+    }
+
+    /// Whether conntrack entries of UDP and SCTP flows that contradict the state are removed after syncs; true
+    /// by default. Without that, such a flow stays with an endpoint that is gone.
+    pub fn conntrack(self, conntrack: bool) -> Self {
+        Self { conntrack, ..self }
+    }
+
+    /// Receives a report of each attempt to remove conntrack entries.
+    pub fn on_reconciled(self, report: impl FnMut(Report) + Send + 'static) -> Self {
+        Self { on_reconciled: Box::new(report), ..self }
+    }
+
+    /// Whether health check node ports are served; true by default.
+    pub fn health_checks(self, health_checks: bool) -> Self {
+        Self { health_checks, ..self }
+    }
+
+    /// Receives the health check node ports that cannot be served, which are logged in any case.
+    pub fn on_not_served(self, report: impl Fn(NotServed<'_>) + Send + 'static) -> Self {
+        Self { on_not_served: Box::new(report), ..self }
+    }
+
+    /// Whether node ports are served on loopback addresses of IPv4, if the node's addresses for node ports
+    /// include them; takes the place of [`NodeConfig::localhost_node_ports`]. By default, they are if the
+    /// backend's rules guard these addresses. The kernel's parameter `route_localnet` is set for that.
+    pub fn localhost(self, localhost: bool) -> Self {
+        Self { localhost: Some(localhost), ..self }
+    }
+
+    /// Starts the proxy, in the network namespace of the calling thread. Blocks while the backend probes the
+    /// node.
+    ///
+    /// # Errors
+    /// If the node cannot run the backend, or a thread cannot be started.
+    pub fn start(self) -> Result<Proxy, StartError> {
+        let backend = self.backend.ok_or(StartError::NoBackend)?;
+        let probed = self.probed.map_or_else(|| backend.probe(), Ok)?;
+        let families: Vec<IpFamily> =
+            IpFamily::ALL.into_iter().filter(|family| *probed.families.get(*family)).collect();
+        let proxier = probed.open()?;
+        let profile = proxier.profile();
+        let mut node = self.node;
+        node.localhost_node_ports = self.localhost.unwrap_or(profile.guards_loopback);
+        localhost::check(&profile, &mut node);
+
+        let health = Arc::new(ProxyHealth::new(Handle::health_timeout(&self.timing)));
+        health.started(&families, Timestamp::now());
+        let flows = if self.conntrack { flows::start(&profile, self.on_reconciled) } else { None };
+        let updates = HealthCheckUpdates::default();
+        let checks = updates.receiver();
+        let (reports, received) = broadcast::channel(REPORTS);
+        let observer = Arc::new((
+            (Arc::clone(&health), updates),
+            ((flows, RouteLocalnet::new(&profile)), (self.observer, SendReports(reports.clone()))),
+        ));
+        let mut engine = Engine::builder(node.clone())
+            .timing(self.timing)
+            .node_patience(self.node_patience)
+            .observer(observer)
+            .conflicting(proxier::conflicting(&self.others, &profile));
+        if let Some(check) = self.node_check {
+            engine = engine.node_check(check);
+        }
+        if self.follows_addresses {
+            let follower =
+                DEVICES.into_iter().fold(AddressFollower::new(), AddressFollower::without);
+            engine = engine.addresses(follower);
+        }
+        let engine = engine.start(proxier)?;
+
+        let connections = Connections::new(Limits::new(descriptors()));
+        let servers = ServiceHealthServers::new(
+            Arc::clone(&health),
+            families,
+            Arc::clone(&connections),
+            logged(self.on_not_served),
+        );
+        let (node, current_node) = watch::channel(node);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let inputs = engine.inputs();
+        let has_servers = self.health_checks;
+        let body = async move {
+            tokio::select! {
+                _ = stopped => {}
+                never = servers.run(checks), if has_servers => match never {},
+                never = localhost::watch(&profile, current_node, inputs) => match never {},
+            }
+        };
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(StartError::Thread)?;
+        let servers = thread::Builder::new()
+            .name("servers".into())
+            .spawn(move || runtime.block_on(body))
+            .map_err(StartError::Thread)?;
+        let handle = Handle::new(engine.inputs(), profile, Arc::clone(&health), node);
+        Ok(Proxy::new(
+            engine,
+            backend,
+            handle,
+            health,
+            connections,
+            (reports, received),
+            stop,
+            servers,
+        ))
+    }
+}
+
+/// Returns the number of file descriptors that this process may have.
+fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Adds a line of the log to a report.
+fn logged(report: Box<dyn Fn(NotServed<'_>) + Send>) -> impl Fn(NotServed<'_>) + Send + 'static {
+    move |not_served| {
+        let NotServed { service, address, error } = &not_served;
+        tracing::error!(%service, %address, err = %ErrorChain(*error), "Failed to start healthcheck");
+        report(not_served);
+    }
+}
+
+#[cfg(all(test, feature = "ipvs", feature = "userspace"))]
+mod tests {
+    #[test]
+    fn the_devices_are_those_of_the_backends() {
+        assert_eq!(super::DEVICES, [switchyard_ipvs::DEVICE, switchyard_userspace::DEVICE]);
+    }
+}

@@ -1,0 +1,36 @@
+#![doc = include_str!("../README.md")]
+//!
+//! - [`Proxy`] and its [`Builder`]; [`Handle`] for async programs and changes of the configuration.
+//! - [`health`]: the health of the proxy, and the servers of health check node ports.
+//! - [`objects`]: the objects of Kubernetes, as far as a proxy reads them.
+//! - [`proxier`]: the interface of backends.
+//! - [`Observer`] and [`EngineEvent`]: everything that happens in a proxy.
+
+mod backends;
+mod builder;
+mod flows;
+pub mod health;
+mod localhost;
+mod proxy;
+
+pub use switchyard_conntrack as conntrack;
+pub use switchyard_core::{
+    config::{self, NodeConfig},
+    engine::{Engine, EngineError},
+    error::ErrorChain,
+    model, objects,
+    proxier::{self, SyncReport},
+    runner::{EngineEvent, Input, NodePatience, Observer, RunnerConfig},
+    state, track, transition,
+};
+#[cfg(feature = "kube")]
+pub use switchyard_source_kube as kube;
+#[cfg(feature = "manifests")]
+pub use switchyard_source_manifests as manifests;
+
+pub use self::{
+    backends::*,
+    builder::{Builder, StartError},
+    localhost::prepare,
+    proxy::{Handle, Proxy, Reports, StopError},
+};

@@ -1,0 +1,177 @@
+//! What belongs to a proxy, with the five lines that embed it; and each part can be off.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream, UdpSocket},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use switchyard::{
+    Builder, NodeConfig, Proxy, SyncReport,
+    objects::{EndpointSlice, Kind, Service},
+};
+
+/// Long enough for a machine with other things to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+const NODE: &str = "node-1";
+
+fn in_namespace(test: impl FnOnce() + Send) {
+    test_netns::in_namespace(|| {
+        for arguments in [
+            "link set lo up",
+            "addr add 192.0.2.1/32 dev lo",
+            "addr add 192.0.2.2/32 dev lo",
+            "route add 10.96.0.0/16 dev lo src 192.0.2.1",
+        ] {
+            let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+            assert!(output.status.success(), "ip {arguments}: {output:?}");
+        }
+        test();
+    });
+}
+
+fn service(spec: Value) -> Service {
+    let metadata = json!({"name": "web", "namespace": "default"});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+}
+
+fn slice(ip: &str, protocol: &str) -> EndpointSlice {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "web-1",
+            "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "web"},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "main", "port": 8080, "protocol": protocol}],
+        "endpoints": [{"addresses": [ip], "nodeName": NODE, "conditions": {"ready": true}}],
+    }))
+    .unwrap()
+}
+
+/// Starts a proxy of this Service, and waits for the first sync.
+fn serve(service: Service, slice: EndpointSlice, set: impl FnOnce(Builder) -> Builder) -> Proxy {
+    let builder = Proxy::builder(NodeConfig::new(NODE)).backend(switchyard::nftables());
+    let proxy = set(builder).start().unwrap();
+    proxy.replace(Kind::Service, [service.into()]).unwrap();
+    proxy.replace(Kind::EndpointSlice, [slice.into()]).unwrap();
+    assert!(proxy.reports().blocking_recv().unwrap().added > 0);
+    proxy
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A conntrack entry keeps a UDP flow at an endpoint that is gone, whatever the rules are.
+#[test]
+fn a_flow_leaves_an_endpoint_that_is_gone() {
+    for conntrack in [true, false] {
+        in_namespace(|| {
+            let servers = ["192.0.2.1", "192.0.2.2"].map(|ip| {
+                let socket = UdpSocket::bind((ip, 8080)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                socket
+            });
+            let receives = |server: usize| servers[server].recv_from(&mut [0; 9]).is_ok();
+            let dns = service(json!({
+                "clusterIP": "10.96.0.53",
+                "clusterIPs": ["10.96.0.53"],
+                "ipFamilies": ["IPv4"],
+                "ports": [{"name": "main", "port": 53, "protocol": "UDP"}],
+            }));
+            let proxy = serve(dns, slice("192.0.2.1", "UDP"), |it| it.conntrack(conntrack));
+            let client = UdpSocket::bind("192.0.2.1:0").unwrap();
+            let send = || client.send_to(b"x", "10.96.0.53:53").unwrap();
+            until("the first endpoint receives", || {
+                send();
+                receives(0)
+            });
+            let mut reports = proxy.reports();
+            proxy.apply(slice("192.0.2.2", "UDP")).unwrap();
+            let _: SyncReport = reports.blocking_recv().unwrap();
+            if conntrack {
+                until("the second endpoint receives", || {
+                    send();
+                    receives(1)
+                });
+            } else {
+                thread::sleep(Duration::from_millis(500));
+                send();
+                assert!(!receives(1) && receives(0), "nobody has removed the entry");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_health_check_node_port_is_answered() {
+    for health_checks in [true, false] {
+        in_namespace(|| {
+            let web = service(json!({
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": 30999,
+                "clusterIP": "10.96.0.10",
+                "clusterIPs": ["10.96.0.10"],
+                "ipFamilies": ["IPv4"],
+                "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
+            }));
+            let _proxy =
+                serve(web, slice("192.0.2.1", "TCP"), |it| it.health_checks(health_checks));
+            let ask = || {
+                let mut stream = TcpStream::connect("192.0.2.1:30999").ok()?;
+                stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).ok()?;
+                Some(answer)
+            };
+            if health_checks {
+                until("an answer", || {
+                    ask().is_some_and(|answer| {
+                        answer.starts_with("HTTP/1.") && answer.contains("\"localEndpoints\": 1")
+                    })
+                });
+            } else {
+                thread::sleep(Duration::from_millis(300));
+                assert_eq!(ask(), None);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_node_port_is_served_on_localhost() {
+    const SETTING: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+    let setting = || fs::read_to_string(SETTING).unwrap().trim().to_owned();
+    for localhost in [true, false] {
+        in_namespace(|| {
+            let server = TcpListener::bind("192.0.2.1:8080").unwrap();
+            let web = service(json!({
+                "type": "NodePort",
+                "clusterIP": "10.96.0.10",
+                "clusterIPs": ["10.96.0.10"],
+                "ipFamilies": ["IPv4"],
+                "ports": [{"name": "main", "port": 80, "nodePort": 30080}],
+            }));
+            assert_eq!(setting(), "0");
+            let with = |it: Builder| if localhost { it } else { it.localhost(false) };
+            let proxy = serve(web, slice("192.0.2.1", "TCP"), with);
+            let connects = || TcpStream::connect("127.0.0.1:30080").is_ok();
+            assert_eq!(
+                (connects(), setting().as_str()),
+                (localhost, ["0", "1"][usize::from(localhost)])
+            );
+            drop(server);
+            proxy.clean_up().unwrap();
+        });
+    }
+}
