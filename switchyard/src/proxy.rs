@@ -180,7 +180,8 @@ impl Proxy {
         self.end().map(drop)
     }
 
-    /// Stops the proxy, and removes everything that the backend programs.
+    /// Stops the proxy, and removes everything that the backend programs. Rules that keep other hosts from
+    /// loopback addresses stay as long as the kernel routes these.
     ///
     /// # Errors
     /// [`StopError::Backend`] if something is left.
