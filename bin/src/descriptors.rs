@@ -28,11 +28,6 @@ pub fn raise_limit() {
     }
 }
 
-/// Returns the number of file descriptors that this process may have now.
-pub fn limit() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
 fn text(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }

@@ -23,8 +23,9 @@ pub struct NodeConfig {
     pub node_port_addresses: Vec<NodePortAddressConfig>,
     /// Whether node ports may be served on loopback addresses as well
     /// (`iptables.localhostNodePorts`), if the entries of `node_port_addresses` include loopback
-    /// addresses. The kernel can do so for IPv4 only, with the setting `route_localnet`
-    /// ([`Backend::prepare`](crate::proxier::Backend::prepare)).
+    /// addresses. The kernel can do so for IPv4 only, with the setting `route_localnet`,
+    /// which the proxy around the engine makes once the backend guards these addresses
+    /// ([`Profile::guards_loopback`](crate::proxier::Profile::guards_loopback)).
     pub localhost_node_ports: bool,
     /// `bindAddress`, if that is one address: overrides the node's own address in its family.
     pub bind_address: Option<IpAddr>,

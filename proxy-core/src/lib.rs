@@ -66,8 +66,8 @@
 //! # }
 //! ```
 //!
-//! `docs/embedding.md` in the repository is the guide for programs that embed this crate, and
-//! `examples/backend.rs` is a backend in fifty lines.
+//! Programs embed the crate `switchyard`, which has this engine and what belongs around it: `docs/embedding.md`
+//! in the repository is the guide. `switchyard/examples/backend.rs` is a backend in fifty lines.
 //!
 //! # How it works
 //!

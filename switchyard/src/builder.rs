@@ -1,6 +1,6 @@
 //! The description of a proxy, and its start.
 
-use std::{io, sync::Arc, thread};
+use std::{io, sync::Arc};
 
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit};
@@ -15,10 +15,7 @@ use switchyard_core::{
     track::NodeFacts,
 };
 use switchyard_interfaces::AddressFollower;
-use tokio::{
-    runtime,
-    sync::{broadcast, oneshot, watch},
-};
+use tokio::sync::{broadcast, watch};
 
 use crate::{
     flows,
@@ -27,7 +24,7 @@ use crate::{
         http::connections::{Connections, Limits},
     },
     localhost::{self, RouteLocalnet},
-    proxy::{Handle, Proxy, SendReports},
+    proxy::{Handle, Proxy, SendReports, Servers},
 };
 
 /// The devices that hold addresses of Services or of sockets, which are not the node's: those of ipvs mode and
@@ -219,35 +216,16 @@ impl Builder {
             logged(self.on_not_served),
         );
         let (node, current_node) = watch::channel(node);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let inputs = engine.inputs();
-        let has_servers = self.health_checks;
-        let body = async move {
+        let (inputs, has_servers) = (engine.inputs(), self.health_checks);
+        let servers = Servers::start(async move {
             tokio::select! {
-                _ = stopped => {}
-                never = servers.run(checks), if has_servers => match never {},
-                never = localhost::watch(&profile, current_node, inputs) => match never {},
+                never = servers.run(checks), if has_servers => never,
+                never = localhost::watch(&profile, current_node, inputs) => never,
             }
-        };
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(StartError::Thread)?;
-        let servers = thread::Builder::new()
-            .name("servers".into())
-            .spawn(move || runtime.block_on(body))
-            .map_err(StartError::Thread)?;
+        })
+        .map_err(StartError::Thread)?;
         let handle = Handle::new(engine.inputs(), profile, Arc::clone(&health), node);
-        Ok(Proxy::new(
-            engine,
-            backend,
-            handle,
-            health,
-            connections,
-            (reports, received),
-            stop,
-            servers,
-        ))
+        Ok(Proxy::new(engine, backend, handle, health, connections, (reports, received), servers))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The running proxy.
 
 use std::{
+    convert::Infallible,
+    io,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
@@ -13,10 +15,13 @@ use switchyard_core::{
     proxier::{Backend, Profile, ProxierError, SyncReport},
     runner::{EngineEvent, Input, Observer, RunnerConfig},
 };
-use tokio::sync::{
-    broadcast,
-    mpsc::{Sender, error::TrySendError},
-    oneshot, watch,
+use tokio::{
+    runtime,
+    sync::{
+        broadcast,
+        mpsc::{Sender, error::TrySendError},
+        oneshot, watch,
+    },
 };
 
 use crate::{
@@ -40,9 +45,32 @@ pub struct Proxy {
 }
 
 /// The thread of the servers, which ends with this value.
-struct Servers {
+pub(crate) struct Servers {
     stop: Option<oneshot::Sender<()>>,
+    ended: oneshot::Receiver<()>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Servers {
+    /// Starts a thread that runs what `serve` returns until this value is dropped.
+    pub(crate) fn start(
+        serve: impl Future<Output = Infallible> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (alive, ended) = oneshot::channel::<()>();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let body = move || {
+            let _alive = alive;
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = stopped => {}
+                    never = serve => match never {},
+                }
+            });
+        };
+        let thread = thread::Builder::new().name("servers".into()).spawn(body)?;
+        Ok(Self { stop: Some(stop), ended, thread: Some(thread) })
+    }
 }
 
 impl Drop for Servers {
@@ -72,7 +100,6 @@ impl Proxy {
         Builder::new(node)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts are made in one place")]
     pub(crate) fn new(
         engine: Engine,
         backend: Arc<dyn Backend>,
@@ -80,11 +107,9 @@ impl Proxy {
         health: Arc<ProxyHealth>,
         connections: Arc<Connections>,
         (reports, received): (broadcast::Sender<SyncReport>, broadcast::Receiver<SyncReport>),
-        stop: oneshot::Sender<()>,
-        thread: JoinHandle<()>,
+        servers: Servers,
     ) -> Self {
         let first_reports = Mutex::new(Some(received));
-        let servers = Servers { stop: Some(stop), thread: Some(thread) };
         Self { engine, backend, handle, health, connections, reports, first_reports, servers }
     }
 
@@ -168,7 +193,11 @@ impl Proxy {
 
     /// Waits until the proxy ends by itself, which only a panic makes it do.
     pub async fn ended(&mut self) {
-        self.engine.ended().await;
+        tokio::select! {
+            () = self.engine.ended() => {}
+            // Nothing is sent: the thread drops the sender.
+            _ = &mut self.servers.ended => {}
+        }
     }
 
     /// Stops the proxy. Inputs that are not synced yet are dropped; the kernel is left as it is. Blocks until

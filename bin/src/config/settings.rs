@@ -166,11 +166,6 @@ impl PeriodSettings {
         config.full_period = self.comparison.unwrap_or(config.full_period);
         config
     }
-
-    /// How long a requested sync may be outstanding before the proxy is unhealthy.
-    pub fn health_timeout(&self) -> Duration {
-        2 * self.sync
-    }
 }
 
 /// All settings of a run.
