@@ -53,7 +53,12 @@ impl Redirects {
     /// have addresses that traffic can be redirected to. Returns how the capture mode is opened.
     pub(crate) fn probe(&self, rules: Rules) -> Result<OpenCapture, SystemError> {
         addresses::probe()?;
-        let (backend, families) = (self.backend(rules).probe()?, self.families);
+        let backend = self.backend(rules).probe().map_err(|error| match error {
+            // It is another mode that cannot be used, for the same reason.
+            ProxierError::Unusable { source, .. } => source,
+            error => error.into(),
+        })?;
+        let families = self.families;
         Ok(Box::new(move || Ok(Box::new(Redirect::open(backend.open()?, families)?))))
     }
 
