@@ -240,7 +240,7 @@ test-ipvs:
 	@rm -f $(IPVS_TESTS)
 	@testing/vm/tests.sh collect $(IPVS_TESTS) testing/vm/capabilities.sh
 	@for name in $(IPVS_SWAPS); do \
-		grep -rq "^fn $$name()" testing/packet-rig/tests/swap || { echo "there is no swap test $$name" >&2; exit 1; }; \
+		grep -rq "^    $$name: " testing/packet-rig/tests/swap || { echo "there is no swap test $$name" >&2; exit 1; }; \
 	done
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test cases
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- ipvs:: --test-threads=6

@@ -6,8 +6,8 @@ use packet_rig::{NetNs, wait::until_ok};
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{Bystanders, IpvsMode, Listing, programs};
-use crate::support::{Load, clean_up, cluster, compare, has_ipvs, node, prepare, probes_in};
+use crate::kube_proxy::{Bystanders, Cluster, IpvsMode, Listing, programs};
+use crate::support::{Load, clean_up, compare, has_ipvs, node, prepare, probes_in};
 
 /// What any mode makes: the tables of nftables mode, chains and jumps, and what ipvs mode has besides.
 fn everything(node: &NetNs, flavour: Flavour) -> Vec<String> {
@@ -29,7 +29,7 @@ fn changes_modes(flavour: Flavour) {
     if !has_ipvs() {
         return;
     }
-    let mut rig = prepare("nftables", &cluster());
+    let mut rig = prepare("nftables", Cluster::After);
     let node = node(&rig);
     let bystanders = Bystanders::settle(&node, flavour).unwrap();
     let nothing = everything(&node, flavour);
@@ -65,12 +65,7 @@ fn changes_modes(flavour: Flavour) {
     assert_eq!(IpvsMode { flavour }.leftovers(&node).unwrap(), [""; 0]);
 }
 
-#[test]
-fn with_iptables_nft() {
-    changes_modes(Flavour::Nft);
-}
-
-#[test]
-fn with_iptables_legacy() {
-    changes_modes(Flavour::Legacy);
+tests! {
+    with_iptables_nft: changes_modes(Flavour::Nft);
+    with_iptables_legacy: changes_modes(Flavour::Legacy);
 }

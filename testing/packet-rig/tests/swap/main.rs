@@ -5,6 +5,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+/// Makes a test of each line: `name: what it does;`.
+macro_rules! tests {
+    ($($name:ident: $body:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $body
+            }
+        )*
+    };
+}
+
 mod between_modes;
 mod cleanup;
 mod fixtures;

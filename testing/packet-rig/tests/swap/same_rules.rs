@@ -10,8 +10,8 @@ use packet_rig::{NetNs, Topology, kube_proxy};
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{IptablesMode, NftablesMode, programs};
-use crate::support::{assert_same, cluster};
+use crate::kube_proxy::{Cluster, IptablesMode, NftablesMode, programs};
+use crate::support::assert_same;
 
 /// The matches of iptables that only count packets.
 const COUNTERS: [&str; 2] = [
@@ -75,8 +75,8 @@ fn objects_are_compared_without_comments_and_order() {
 fn in_nftables_mode() {
     let Some((topology, stand_in)) = nodes() else { return };
     let genuine = &topology.node().namespace;
-    NftablesMode::default().sync(genuine, &cluster()).unwrap();
-    NftablesMode::default().write(&stand_in, &cluster()).unwrap();
+    NftablesMode::default().sync(genuine, Cluster::After).unwrap();
+    NftablesMode::default().write(&stand_in, Cluster::After).unwrap();
     for family in ["ip", "ip6"] {
         let list = |node: &NetNs| {
             objects(
@@ -102,8 +102,8 @@ fn sorted_words(line: &str) -> String {
 fn in_iptables_mode(flavour: Flavour) {
     let Some((topology, stand_in)) = nodes() else { return };
     let genuine = &topology.node().namespace;
-    IptablesMode { flavour }.sync(genuine, &cluster()).unwrap();
-    IptablesMode { flavour }.write(&stand_in, &cluster()).unwrap();
+    IptablesMode { flavour }.sync(genuine, Cluster::After).unwrap();
+    IptablesMode { flavour }.write(&stand_in, Cluster::After).unwrap();
     for family in IpFamily::ALL {
         let rules = |node: &NetNs| {
             let lines = programs::save(flavour, node, family).unwrap();
@@ -120,12 +120,7 @@ fn in_iptables_mode(flavour: Flavour) {
     }
 }
 
-#[test]
-fn in_iptables_mode_with_nft() {
-    in_iptables_mode(Flavour::Nft);
-}
-
-#[test]
-fn in_iptables_mode_with_legacy() {
-    in_iptables_mode(Flavour::Legacy);
+tests! {
+    in_iptables_mode_with_nft: in_iptables_mode(Flavour::Nft);
+    in_iptables_mode_with_legacy: in_iptables_mode(Flavour::Legacy);
 }

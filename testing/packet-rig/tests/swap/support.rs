@@ -1,94 +1,16 @@
 //! The cluster of these tests, its traffic, and the expected outcomes.
 
-use std::{collections::BTreeMap, fmt::Debug, net::IpAddr, thread, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, thread, time::Duration};
 
 use packet_rig::{
-    Case, LoadGenerator, LoadPlan, LoadReport, NetNs, Protocol, Rig, Target, backend, binary,
+    Case, LoadGenerator, LoadPlan, LoadReport, NetNs, Rig, Target, backend, binary,
     case::{Expectation, Failure, ProbePlan, Reaches},
     wait::{scaled, until_ok},
 };
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{
-    Cluster, IptablesMode, IpvsMode, Listing, NftablesMode, Port, Service, programs,
-};
-
-fn ips(list: &[&str]) -> Vec<IpAddr> {
-    list.iter().map(|ip| ip.parse().unwrap()).collect()
-}
-
-fn port(name: &str, protocol: Protocol, node_port: u16) -> Port {
-    Port { name: name.to_owned(), protocol, port: 80, node_port }
-}
-
-/// A Service of both families, by the end of its cluster IPs, its node port and its pods.
-fn service(name: &str, number: u8, node_port: u16, pods: &[&str]) -> Service {
-    Service {
-        name: name.to_owned(),
-        ports: vec![port("t", Protocol::Tcp, node_port), port("u", Protocol::Udp, node_port)],
-        cluster_ips: ips(&[&format!("10.96.0.{number}"), &format!("fd00:10:96::{number}")]),
-        pods: pods.iter().map(|&pod| pod.to_owned()).collect(),
-        ..Service::default()
-    }
-}
-
-/// Every kind of Service.
-pub fn cluster() -> Cluster {
-    let services = vec![
-        Service {
-            external_ips: ips(&["198.51.100.1", "2001:db8:100::1"]),
-            ..service("web", 10, 30080, &["a", "c"])
-        },
-        Service {
-            load_balancer_ips: ips(&["203.0.113.1", "2001:db8:113::1"]),
-            source_ranges: ["192.168.10.100/32", "10.244.0.0/16", "fd00:192:168:10::100/128"]
-                .map(str::to_owned)
-                .to_vec(),
-            ..service("ranges", 20, 30081, &["b", "d"])
-        },
-        Service {
-            load_balancer_ips: ips(&["203.0.113.2", "2001:db8:113::2"]),
-            external_local: true,
-            ..service("local", 30, 30082, &["a", "c", "d"])
-        },
-        Service {
-            load_balancer_ips: ips(&["203.0.113.3"]),
-            external_local: true,
-            ..service("elsewhere", 40, 30083, &["c", "d"])
-        },
-        // Its port has no name.
-        Service {
-            ports: vec![port("", Protocol::Tcp, 30084)],
-            affinity: Some(10800),
-            ..service("sticky", 50, 0, &["a", "c", "d"])
-        },
-        service("empty", 60, 30085, &[]),
-        Service { internal_local: true, ..service("internal", 70, 0, &["b", "d"]) },
-        Service {
-            load_balancer_ips: ips(&["203.0.113.8"]),
-            external_local: true,
-            affinity: Some(3600),
-            ..service("sticky-local", 80, 30086, &["b", "c"])
-        },
-    ];
-    Cluster { services }
-}
-
-/// The cluster before the change: with a Service and endpoints that are gone in [`cluster`]. There is
-/// no UDP traffic to these endpoints meanwhile: such flows are ended, with the packets on their way.
-pub fn cluster_before() -> Cluster {
-    let mut before = cluster();
-    before.services.push(Service {
-        load_balancer_ips: ips(&["203.0.113.9"]),
-        source_ranges: vec!["192.168.10.0/24".to_owned()],
-        affinity: Some(60),
-        ..service("gone", 90, 30087, &["a", "b"])
-    });
-    before.service_mut("local").unwrap().pods.push("b".to_owned());
-    before.service_mut("ranges").unwrap().pods.push("a".to_owned());
-    before
-}
+use crate::kube_proxy::{Cluster, IptablesMode, IpvsMode, Listing, NftablesMode, programs};
 
 fn targets(list: &[&str]) -> Vec<Target> {
     list.iter().map(|text| text.parse().unwrap()).collect()
@@ -110,7 +32,7 @@ fn fail(from: &[&str], to: &[&str], failure: Failure) -> ProbePlan {
 /// The frontends of the Service with affinity: clients keep their endpoint at all of them.
 const STICKY: [&str; 2] = ["tcp://10.96.0.50:80", "tcp://192.168.10.1:30084"];
 
-/// The expected outcomes for every frontend of [`cluster`], with any proxy but one in ipvs mode.
+/// The expected outcomes for every frontend of [`Cluster::After`], with any proxy but one in ipvs mode.
 pub fn probes() -> Vec<ProbePlan> {
     [common_probes(), policy_probes(), vec![keeps_endpoint(&STICKY)]].concat()
 }
@@ -240,11 +162,11 @@ pub fn has_ipvs() -> bool {
 }
 
 /// A rig with the manifests of `cluster`, in which no proxy runs yet.
-pub fn prepare(mode: &str, cluster: &Cluster) -> Rig {
+pub fn prepare(mode: &str, cluster: Cluster) -> Rig {
     let case = Case {
         name: "swap".to_owned(),
         cluster_cidr: true,
-        manifests: cluster.manifests(),
+        manifests: cluster.manifests().to_owned(),
         files: BTreeMap::new(),
         ..Case::default()
     };
@@ -358,7 +280,7 @@ impl KubeProxy {
         Self::Ipvs(IpvsMode { flavour })
     }
 
-    pub fn sync(&mut self, node: &NetNs, cluster: &Cluster) {
+    pub fn sync(&mut self, node: &NetNs, cluster: Cluster) {
         match self {
             Self::Nftables(mode) => mode.sync(node, cluster).unwrap(),
             Self::Iptables(mode) => mode.sync(node, cluster).unwrap(),

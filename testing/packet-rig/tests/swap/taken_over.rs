@@ -10,11 +10,13 @@ use packet_rig::{
 use switchyard_core::model::IpFamily;
 use switchyard_iptables::Flavour;
 
-use crate::kube_proxy::{Bystanders, IptablesMode, IpvsMode, Listing, NftablesMode, programs};
+use crate::kube_proxy::{
+    Bystanders, Cluster, IptablesMode, IpvsMode, Listing, NftablesMode, programs,
+};
 use crate::support::{
-    KubeProxy, Load, assert_same, clean_up, cluster, cluster_before, contents, has_ipvs, node,
-    nothing_of_gone, prepare, probes, probes_in, probes_in_kube_proxys_ipvs, sticky_clients,
-    sticky_clients_in_ipvs, until_no_chains, until_no_tables, until_nothing_of_ipvs,
+    KubeProxy, Load, assert_same, clean_up, contents, has_ipvs, node, nothing_of_gone, prepare,
+    probes, probes_in, probes_in_kube_proxys_ipvs, sticky_clients, sticky_clients_in_ipvs,
+    until_no_chains, until_no_tables, until_nothing_of_ipvs,
 };
 
 /// The maps that kube-proxy does not know, and leaves, for each protocol: nothing that a packet enters
@@ -46,7 +48,7 @@ fn is_left_by_affinity(name: &str) -> bool {
 
 /// Switchyard has run for a while, has seen changes, and is no more.
 fn has_run(mode: &str, flavour: Flavour) -> (Rig, NetNs, Bystanders) {
-    let mut rig = prepare(mode, &cluster_before());
+    let mut rig = prepare(mode, Cluster::Before);
     let node = node(&rig);
     let bystanders = Bystanders::settle(&node, flavour).unwrap();
     rig.start_again().unwrap();
@@ -57,7 +59,7 @@ fn has_run(mode: &str, flavour: Flavour) -> (Rig, NetNs, Bystanders) {
         _ => [sticky_clients(differ), sticky_clients(remember)],
     };
     rig.check(&differ).unwrap();
-    rig.write(MANIFESTS, &cluster().manifests()).unwrap();
+    rig.write(MANIFESTS, Cluster::After.manifests()).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();
     rig.check(&remember).unwrap();
     // A sync that began with the first changes leaves the others to the next, a second later.
@@ -83,10 +85,10 @@ fn by_nftables_from_nftables() {
     let before = listings(&node);
     let mut mode = NftablesMode::default();
     let load = Load::start(&rig);
-    mode.sync(&node, &cluster()).unwrap();
+    mode.sync(&node, Cluster::After).unwrap();
     thread::sleep(Duration::from_millis(1100));
     // The next sync deletes what was stale.
-    mode.sync(&node, &cluster()).unwrap();
+    mode.sync(&node, Cluster::After).unwrap();
     load.assert_nothing_lost();
     assert_eq!((mode.cleanup_failures, mode.unreadable), (vec![], vec![]));
     // Clients draw an endpoint anew, and keep to it.
@@ -120,7 +122,7 @@ fn by_nftables_from_nftables() {
     node.output("sh", &["-e", "-c", removal()], "").unwrap();
     assert_eq!(taken_over, listings(&node));
     NftablesMode::cleanup(&node).unwrap();
-    NftablesMode::default().sync(&node, &cluster()).unwrap();
+    NftablesMode::default().sync(&node, Cluster::After).unwrap();
     assert_eq!(taken_over, listings(&node));
 
     // And back.
@@ -134,9 +136,9 @@ fn by_nftables_in_other_ways() {
     let (mut rig, node, _) = has_run("nftables", Flavour::Nft);
     let mut mode = NftablesMode::default();
     (mode.all_node_addresses, mode.reads_no_elements) = (true, true);
-    mode.sync(&node, &cluster()).unwrap();
+    mode.sync(&node, Cluster::After).unwrap();
     thread::sleep(Duration::from_millis(1100));
-    mode.sync(&node, &cluster()).unwrap();
+    mode.sync(&node, Cluster::After).unwrap();
     assert_eq!(mode.cleanup_failures, [""; 0]);
     rig.check(&probes()).unwrap();
 }
@@ -153,7 +155,7 @@ fn by_iptables(flavour: Flavour) {
     let before = contents();
     let mut kube_proxy = KubeProxy::iptables(flavour);
     let load = Load::start(&rig);
-    kube_proxy.sync(&node, &cluster());
+    kube_proxy.sync(&node, Cluster::After);
     load.assert_nothing_lost();
     rig.check(&sticky_clients(|reaches| reaches.same_as = Some("before".to_owned()))).unwrap();
     check(&mut rig, &bystanders, &node);
@@ -164,22 +166,12 @@ fn by_iptables(flavour: Flavour) {
         assert!(taken_over.contains(chain), "{chain} is a name of ours alone");
     }
     IptablesMode { flavour }.cleanup(&node).unwrap();
-    kube_proxy.sync(&node, &cluster());
+    kube_proxy.sync(&node, Cluster::After);
     assert_eq!(taken_over, contents());
 
     // And back.
     rig.start_again().unwrap();
     rig.check(&probes()).unwrap();
-}
-
-#[test]
-fn by_iptables_nft_from_iptables() {
-    by_iptables(Flavour::Nft);
-}
-
-#[test]
-fn by_iptables_legacy_from_iptables() {
-    by_iptables(Flavour::Legacy);
 }
 
 /// In another mode, kube-proxy removes the old rules before it programs anything, so that connections
@@ -189,7 +181,7 @@ fn by_iptables_from_nftables() {
     let (mut rig, node, bystanders) = has_run("nftables", Flavour::Nft);
     NftablesMode::cleanup(&node).unwrap();
     until_no_tables(&node);
-    KubeProxy::iptables(Flavour::Nft).sync(&node, &cluster());
+    KubeProxy::iptables(Flavour::Nft).sync(&node, Cluster::After);
     check(&mut rig, &bystanders, &node);
 }
 
@@ -197,18 +189,8 @@ fn by_nftables(flavour: Flavour) {
     let (mut rig, node, bystanders) = has_run("iptables", flavour);
     IptablesMode { flavour }.cleanup(&node).unwrap();
     until_no_chains(&node, flavour);
-    KubeProxy::nftables().sync(&node, &cluster());
+    KubeProxy::nftables().sync(&node, Cluster::After);
     check(&mut rig, &bystanders, &node);
-}
-
-#[test]
-fn by_nftables_from_iptables_nft() {
-    by_nftables(Flavour::Nft);
-}
-
-#[test]
-fn by_nftables_from_iptables_legacy() {
-    by_nftables(Flavour::Legacy);
 }
 
 /// kube-proxy in ipvs mode repeats the making of everything that it finds, compares entries and virtual
@@ -220,7 +202,7 @@ fn by_ipvs(flavour: Flavour) {
     let (mut rig, node, bystanders) = has_run("ipvs", flavour);
     let mut kube_proxy = KubeProxy::ipvs(flavour);
     let load = Load::start(&rig);
-    kube_proxy.sync(&node, &cluster());
+    kube_proxy.sync(&node, Cluster::After);
     load.assert_nothing_lost();
     let same = sticky_clients_in_ipvs(|reaches| reaches.same_as = Some("before".to_owned()));
     rig.check(&same).unwrap();
@@ -242,7 +224,7 @@ fn by_ipvs(flavour: Flavour) {
     // All else is the same as on a node where Switchyard never was.
     clean_up(&rig, "ipvs");
     assert_eq!(IpvsMode { flavour }.leftovers(&node).unwrap(), [""; 0]);
-    kube_proxy.sync(&node, &cluster());
+    kube_proxy.sync(&node, Cluster::After);
     assert_same(&taken_over, &contents(&node, "ipvs", flavour));
 
     // And back.
@@ -255,12 +237,11 @@ fn by_ipvs(flavour: Flavour) {
     assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);
 }
 
-#[test]
-fn by_ipvs_nft_from_ipvs() {
-    by_ipvs(Flavour::Nft);
-}
-
-#[test]
-fn by_ipvs_legacy_from_ipvs() {
-    by_ipvs(Flavour::Legacy);
+tests! {
+    by_iptables_nft_from_iptables: by_iptables(Flavour::Nft);
+    by_iptables_legacy_from_iptables: by_iptables(Flavour::Legacy);
+    by_nftables_from_iptables_nft: by_nftables(Flavour::Nft);
+    by_nftables_from_iptables_legacy: by_nftables(Flavour::Legacy);
+    by_ipvs_nft_from_ipvs: by_ipvs(Flavour::Nft);
+    by_ipvs_legacy_from_ipvs: by_ipvs(Flavour::Legacy);
 }

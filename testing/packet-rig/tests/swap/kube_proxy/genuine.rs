@@ -78,13 +78,13 @@ impl Genuine {
         &self,
         node: &NetNs,
         mode: &str,
-        cluster: &Cluster,
+        cluster: Cluster,
         arguments: &[&str],
     ) -> Result<Vec<String>> {
         let files = WorkDir::new("kube-proxy")?;
         let manifests = files.directory("manifests")?;
         files.replace("manifests", NODE_FILE, NODE_MANIFEST)?;
-        files.replace("manifests", MANIFESTS, &cluster.manifests())?;
+        files.replace("manifests", MANIFESTS, cluster.manifests())?;
         files.replace("manifests", "service-cidr.yaml", SERVICE_CIDR)?;
         let server = ManifestServer::start(node, &manifests)?;
         let log = files.path().join("log");
@@ -103,7 +103,7 @@ impl Genuine {
     }
 
     /// Does the same as [`Self::sync`]; an error of a sync is an error.
-    pub fn sync_without_errors(&self, node: &NetNs, mode: &str, cluster: &Cluster) -> Result<()> {
+    pub fn sync_without_errors(&self, node: &NetNs, mode: &str, cluster: Cluster) -> Result<()> {
         match self.sync(node, mode, cluster, &[])?.as_slice() {
             [] => Ok(()),
             errors => Err(StandInError::Log(errors.join("\n"))),

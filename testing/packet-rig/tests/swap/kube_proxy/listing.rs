@@ -6,13 +6,18 @@ use packet_rig::NetNs;
 use serde_json::Value;
 use switchyard_core::model::IpFamily;
 
-use super::{
-    error::{Result, StandInError},
-    family::nft_family,
-};
+use super::error::{Result, StandInError};
 
 /// The name of the table, in both families.
 const TABLE: &str = "kube-proxy";
+
+/// nft's word for the family.
+pub fn nft_family(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "ip",
+        IpFamily::V6 => "ip6",
+    }
+}
 
 /// The contents of a table of nftables mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

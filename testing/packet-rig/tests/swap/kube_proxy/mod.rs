@@ -1,8 +1,8 @@
 //! A stand-in for kube-proxy v1.36, as far as the kernel can tell: something to take over from,
 //! and to be taken over by.
 //!
-//! From a description of a cluster ([`Cluster`]), [`NftablesMode`], [`IptablesMode`] and [`IpvsMode`] write
-//! what kube-proxy writes at a sync, in the same steps: which objects are listed, which are stale, which
+//! What kube-proxy makes of two states of a cluster is recorded ([`Cluster`]). [`NftablesMode`], [`IptablesMode`]
+//! and [`IpvsMode`] write it in the steps of a sync: which objects are listed, which are stale, which
 //! declarations are repeated for objects that may exist, what goes into one transaction, and what
 //! waits for the next. On an empty node, the first sync leaves kube-proxy's ruleset; on a node with
 //! another proxy's rules, the first sync is a take-over. [`IpvsMode`] serves where the kernel
@@ -24,24 +24,15 @@
 mod bystanders;
 mod cluster;
 mod error;
-mod family;
 mod genuine;
 mod host;
 mod iptables;
 mod ipvs;
 mod listing;
-mod names;
 mod nftables;
 pub mod programs;
 
 pub use self::{
-    bystanders::Bystanders,
-    cluster::{Cluster, Port, Service},
-    iptables::IptablesMode,
-    ipvs::IpvsMode,
-    listing::Listing,
-    nftables::NftablesMode,
+    bystanders::Bystanders, cluster::Cluster, iptables::IptablesMode, ipvs::IpvsMode,
+    listing::Listing, nftables::NftablesMode,
 };
-
-/// The mark bit of packets to be masqueraded.
-const MARK: &str = "0x4000";

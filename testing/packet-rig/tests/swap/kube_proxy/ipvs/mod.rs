@@ -24,7 +24,6 @@ use switchyard_ipvs_netlink::Ipvs;
 use self::{device::DEVICE, rules::ONLY_IPVS, sets::SETS};
 use super::{
     Cluster,
-    cluster::ServicePort,
     error::Result,
     genuine::Genuine,
     host::Host,
@@ -48,7 +47,7 @@ pub struct IpvsMode {
 
 impl IpvsMode {
     /// Makes a full sync of both families; a second sync changes nothing.
-    pub fn sync(&self, node: &NetNs, cluster: &Cluster) -> Result<()> {
+    pub fn sync(&self, node: &NetNs, cluster: Cluster) -> Result<()> {
         let has_ipvs = has_ipvs(node)?;
         if let Some(genuine) = Genuine::find(self.flavour)?.filter(|_| has_ipvs) {
             return genuine.sync_without_errors(node, "ipvs", cluster);
@@ -57,22 +56,24 @@ impl IpvsMode {
             node.sysctl(&PARAMETERS.map(|parameter| (parameter, "1")))?;
         }
         for family in IpFamily::ALL {
-            let ports = cluster.service_ports(family);
-            let bound: BTreeSet<IpAddr> = ports.iter().flat_map(addresses).collect();
+            let entries = sets::wanted(cluster, family);
+            let addresses = entries.get("KUBE-IPVS-IPS").into_iter().flatten();
+            let bound: BTreeSet<IpAddr> = addresses.filter_map(|ip| ip.parse().ok()).collect();
             rules::ensure_jumps(&Host { node, family, flavour: self.flavour })?;
             device::ensure(node)?;
             sets::ensure(node, family)?;
             let wanted = match has_ipvs {
-                true => servers::wanted(&ports, &device::node_addresses(node, family)?),
+                true => servers::wanted(cluster, family, &device::node_addresses(node, family)?),
                 false => Vec::new(),
             };
             servers::serve(node, &wanted)?;
             device::bind(node, family, &bound)?;
-            let wanted_sets = sets::wanted(&ports, &bound);
-            sets::sync(node, family, &wanted_sets)?;
-            let has = |set: &str| wanted_sets.get(set).is_some_and(|entries| !entries.is_empty());
-            let limited: Vec<_> = ports.iter().filter(|_| has_ipvs).collect();
-            restore(self.flavour, node, family, &rules::rules(family, has, &limited))?;
+            sets::sync(node, family, &entries)?;
+            let asks_ipvs = |line: &&str| line.contains(" -m ipvs ");
+            let lines = cluster.ipvs_rules(family).lines();
+            let lines = lines.filter(|line| has_ipvs || !asks_ipvs(line));
+            let rules: String = lines.map(|line| format!("{line}\n")).collect();
+            restore(self.flavour, node, family, &rules)?;
             device::unbind_others(node, family, &bound)?;
             servers::retire(node, family, &wanted)?;
         }
@@ -118,9 +119,4 @@ impl IpvsMode {
 /// Whether the kernel has IPVS.
 fn has_ipvs(node: &NetNs) -> Result<bool> {
     Ok(node.run(|| Ipvs::open().map(|ipvs| ipvs.is_some()))??)
-}
-
-/// All addresses of a Service port.
-fn addresses(port: &ServicePort<'_>) -> Vec<IpAddr> {
-    [&[port.cluster_ip][..], &port.external_ips, &port.load_balancer_ips].concat()
 }

@@ -10,7 +10,7 @@ use switchyard_core::model::IpFamily;
 use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 
 use super::super::{
-    cluster::{Endpoint, ServicePort},
+    Cluster,
     error::{Result, StandInError},
 };
 
@@ -20,45 +20,34 @@ const UDP: u16 = 17;
 /// A virtual server, and its real servers.
 pub type Wanted = (VirtualServer, BTreeSet<SocketAddr>);
 
-/// What Service ports need on a node with these addresses.
-pub fn wanted(ports: &[ServicePort<'_>], node_addresses: &BTreeSet<IpAddr>) -> Vec<Wanted> {
+/// The virtual servers of a sync, on a node with these addresses.
+pub fn wanted(
+    cluster: Cluster,
+    family: IpFamily,
+    node_addresses: &BTreeSet<IpAddr>,
+) -> Vec<Wanted> {
     let mut wanted = Vec::new();
-    for port in ports {
-        let cluster = port.cluster();
-        // Without an endpoint on the node, the policy `Local` means nothing.
-        let pool = |is_local: bool| match port.local() {
-            local if is_local && !local.is_empty() => local,
-            _ => cluster.clone(),
+    for words in cluster.ipvs_servers(family) {
+        let [protocol, ip, port, timeout, reals @ ..] = &*words else { panic!("{words:?}") };
+        let reals: BTreeSet<SocketAddr> = reals.iter().map(|real| real.parse().unwrap()).collect();
+        let addresses = match *ip {
+            "node" => node_addresses.clone(),
+            ip => BTreeSet::from([ip.parse().unwrap()]),
         };
-        let internal = pool(port.service.internal_local);
-        let external = pool(port.is_external_local());
-        let mut add = |ip: IpAddr, number: u16, pool: &[Endpoint]| {
-            let reals = pool.iter().map(|endpoint| endpoint.address).collect();
-            wanted.push((server(port, ip, number), reals));
-        };
-        add(port.cluster_ip, port.port.port, &internal);
-        for ip in port.external_ips.iter().chain(&port.load_balancer_ips) {
-            add(*ip, port.port.port, &external);
-        }
-        if port.port.node_port != 0 {
-            for ip in node_addresses {
-                add(*ip, port.port.node_port, &external);
-            }
+        let timeout = timeout.parse().unwrap();
+        for ip in addresses {
+            let protocol = if *protocol == "tcp" { TCP } else { UDP };
+            let server = VirtualServer {
+                selector: Selector::Address { protocol, ip, port: port.parse().unwrap() },
+                scheduler: "rr".to_owned(),
+                flags: if timeout == 0 { 0 } else { VirtualServer::PERSISTENT },
+                timeout,
+                netmask: if ip.is_ipv4() { u32::MAX } else { 128 },
+            };
+            wanted.push((server, reals.clone()));
         }
     }
     wanted
-}
-
-fn server(port: &ServicePort<'_>, ip: IpAddr, number: u16) -> VirtualServer {
-    let affinity = port.service.affinity;
-    let protocol = if port.protocol() == "tcp" { TCP } else { UDP };
-    VirtualServer {
-        selector: Selector::Address { protocol, ip, port: number },
-        scheduler: "rr".to_owned(),
-        flags: if affinity.is_some() { VirtualServer::PERSISTENT } else { 0 },
-        timeout: affinity.unwrap_or(0),
-        netmask: if ip.is_ipv4() { u32::MAX } else { 128 },
-    }
 }
 
 /// Adds what is missing, edits what differs, and takes out real servers that are not wanted: those of

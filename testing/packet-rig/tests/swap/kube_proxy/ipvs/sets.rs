@@ -1,14 +1,11 @@
 //! The ipsets, which rules match.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
 
-use super::super::{cluster::ServicePort, error::Result};
+use super::super::{Cluster, error::Result};
 
 /// The sets: IPv4 name, type.
 pub const SETS: [(&str, &str); 17] = [
@@ -32,7 +29,16 @@ pub const SETS: [(&str, &str); 17] = [
 ];
 
 /// The entries of sets, by IPv4 name.
-type Entries = BTreeMap<&'static str, BTreeSet<String>>;
+type Entries = BTreeMap<&'static str, BTreeSet<&'static str>>;
+
+/// The entries that a sync makes.
+pub fn wanted(cluster: Cluster, family: IpFamily) -> Entries {
+    let mut entries = Entries::new();
+    for (set, entry) in cluster.ipvs_entries(family) {
+        entries.entry(set).or_default().insert(entry);
+    }
+    entries
+}
 
 /// The name of a set for a family.
 pub fn name(family: IpFamily, name: &str) -> String {
@@ -62,8 +68,8 @@ pub fn sync(node: &NetNs, family: IpFamily, wanted: &Entries) -> Result<()> {
     for (set, _) in SETS {
         let set_name = name(family, set);
         let start = format!("add {set_name} ");
-        let held: BTreeSet<String> =
-            saved.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect();
+        let held: BTreeSet<&str> =
+            saved.lines().filter_map(|line| line.strip_prefix(&start)).collect();
         let none = BTreeSet::new();
         let wanted = wanted.get(set).unwrap_or(&none);
         for (action, these, others) in [("del", &held, wanted), ("add", wanted, &held)] {
@@ -90,58 +96,4 @@ pub fn list(node: &NetNs) -> Result<Vec<String>> {
         false => line.to_owned(),
     };
     Ok(saved.lines().filter(|line| !is_foreign(line)).map(line).collect())
-}
-
-/// The entries for these Service ports, as ipset prints them.
-pub fn wanted(ports: &[ServicePort<'_>], bound: &BTreeSet<IpAddr>) -> Entries {
-    let mut entries = Entries::new();
-    let mut add = |set: &'static str, entry: String| {
-        entries.entry(set).or_default().insert(entry);
-    };
-    for ip in bound {
-        add("KUBE-IPVS-IPS", ip.to_string());
-    }
-    for port in ports {
-        let is_local = port.is_external_local();
-        let at = |ip: &IpAddr| format!("{ip},{}:{}", port.protocol(), port.port.port);
-        add("KUBE-CLUSTER-IP", at(&port.cluster_ip));
-        for ip in &port.external_ips {
-            add(if is_local { "KUBE-EXTERNAL-IP-LOCAL" } else { "KUBE-EXTERNAL-IP" }, at(ip));
-        }
-        for ip in &port.load_balancer_ips {
-            add("KUBE-LOAD-BALANCER", at(ip));
-            if is_local {
-                add("KUBE-LOAD-BALANCER-LOCAL", at(ip));
-            }
-            if port.source_ranges.is_empty() {
-                continue;
-            }
-            add("KUBE-LOAD-BALANCER-FW", at(ip));
-            for range in &port.source_ranges {
-                let range = range.trim_end_matches("/32").trim_end_matches("/128");
-                add("KUBE-LOAD-BALANCER-SOURCE-CIDR", format!("{},{range}", at(ip)));
-            }
-            if port.allows_node() {
-                add("KUBE-LOAD-BALANCER-SOURCE-IP", format!("{},{ip}", at(ip)));
-            }
-        }
-        for (set, of_local) in node_port_sets(&port.protocol()) {
-            if port.port.node_port != 0 && (is_local || !of_local) {
-                add(set, port.port.node_port.to_string());
-            }
-        }
-        for endpoint in port.reachable().iter().filter(|endpoint| endpoint.is_local) {
-            let (ip, number) = (endpoint.address.ip(), endpoint.address.port());
-            add("KUBE-LOOP-BACK", format!("{ip},{}:{number},{ip}", port.protocol()));
-        }
-    }
-    entries
-}
-
-/// The sets for the node ports of a protocol: that of all, and that of those with the policy `Local`.
-fn node_port_sets(protocol: &str) -> [(&'static str, bool); 2] {
-    match protocol {
-        "tcp" => [("KUBE-NODE-PORT-TCP", false), ("KUBE-NODE-PORT-LOCAL-TCP", true)],
-        _ => [("KUBE-NODE-PORT-UDP", false), ("KUBE-NODE-PORT-LOCAL-UDP", true)],
-    }
 }
