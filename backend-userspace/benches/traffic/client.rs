@@ -8,10 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    crowd::{Crowd, percentiles},
-    hosts::{self, BULK, CLIENTS, ECHO, SHORT, word},
-};
+use crate::hosts::{self, BULK, CLIENTS, ECHO, SHORT, word};
 
 /// How long each measurement takes.
 const TIME: Duration = Duration::from_millis(500);
@@ -27,7 +24,6 @@ const SOCKETS: usize = 32;
 pub fn run() {
     test_netns::enter_new_namespace();
     let mut idle = Vec::new();
-    let mut crowd = None;
     hosts::serve(|request, words| match request {
         "network" => {
             hosts::join("10.1.0.1", (0..CLIENTS).map(|number| hosts::client(number.into())));
@@ -42,16 +38,6 @@ pub fn run() {
             let to = word(words);
             idle = (0..word(words)).map(|_| exchanged(to)).collect();
             Vec::new()
-        }
-        "crowd" => {
-            let made = Crowd::connect(word(words), word(words));
-            let missing = made.missing as f64;
-            crowd = Some(made);
-            vec![missing]
-        }
-        "load" => {
-            let crowd = crowd.take().expect("there are connections");
-            crowd.load(word(words), word(words), word(words)).into()
         }
         _ => panic!("no request is called {request}"),
     });
@@ -155,4 +141,12 @@ fn datagrams(to: Ipv4Addr) -> f64 {
         threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     });
     answers as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// The median and the 99th percentile, in seconds.
+fn percentiles(mut times: Vec<Duration>) -> [f64; 2] {
+    times.sort_unstable();
+    [50, 99].map(|percent| {
+        times.get(times.len() * percent / 100).map_or(f64::NAN, Duration::as_secs_f64)
+    })
 }

@@ -143,16 +143,6 @@ impl Process {
         let kilobytes = line.and_then(|line| line.split_whitespace().next()).expect("a number");
         kilobytes.parse::<f64>().expect("a number") * 1024.0
     }
-
-    /// The time that processors have spent for the process, in seconds.
-    pub fn time(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        let stat = stat.expect("the process runs");
-        // proc_pid_stat(5): the fields 14 and 15, in ticks, of which Linux shows 100 a second.
-        let (_, fields) = stat.rsplit_once(')').expect("the name of the program");
-        let ticks = fields.split_whitespace().skip(11).take(2);
-        ticks.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
-    }
 }
 
 impl Drop for Process {

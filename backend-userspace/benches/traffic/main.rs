@@ -1,7 +1,7 @@
 //! What traffic gets through userspace mode, beside the nftables backend, a plain proxy and no Service at
-//! all, in one run; and what a Service does under load.
+//! all, in one run.
 //!
-//! `cargo bench -p switchyard-userspace --bench traffic [-- comparison | load [CONNECTIONS [DATAGRAMS]]]`, as root. The hosts are
+//! `cargo bench -p switchyard-userspace --bench traffic`, as root. The hosts are
 //! network namespaces of this program's own: client, node, and endpoints, which vanish with the program.
 //! Client, endpoints and proxy are processes, so that each has all the file descriptors of a process, and
 //! memory and time of its own: the program runs itself, with a role.
@@ -10,10 +10,8 @@
 
 mod client;
 mod comparison;
-mod crowd;
 mod endpoints;
 mod hosts;
-mod load;
 mod proxy;
 
 use std::env;
@@ -29,16 +27,7 @@ fn main() {
         [CLIENT] => client::run(),
         [ENDPOINTS] => endpoints::run(),
         [PROXY, way] => proxy::run(way),
-        [] => {
-            in_namespace(comparison::run);
-            in_namespace(|| load::run(None, None));
-        }
-        ["comparison"] => in_namespace(comparison::run),
-        ["load", numbers @ ..] => {
-            let mut numbers = numbers.iter().map(|number| number.parse().expect("a number"));
-            let (connections, rate) = (numbers.next(), numbers.next());
-            in_namespace(|| load::run(connections, rate));
-        }
+        [] => in_namespace(comparison::run),
         _ => panic!("unknown arguments: {arguments:?}"),
     }
 }

@@ -1,10 +1,6 @@
 //! The process with the proxy, on the node.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use switchyard_core::{
     config::NodeConfig,
@@ -22,9 +18,6 @@ use tokio::{
 };
 
 use crate::hosts::{self, BULK, ECHO, SHORT, server};
-
-/// How often endpoints change under load.
-const CHURN: Duration = Duration::from_millis(100);
 
 /// The ways to the endpoints that need a process: with [`PLAIN`], clients connect to the node's address,
 /// otherwise to the cluster IPs of Services.
@@ -58,9 +51,6 @@ pub fn run(way: &str) {
                 let count: usize = hosts::word(words);
                 node.sync((0..count).flat_map(|number| [made(number), endpoints(number, &[0])]));
             }
-            // Endpoints come and go for so many seconds, but for those of the last Service, whose number
-            // is the first word.
-            "churn" => return vec![churn(&mut node, hosts::word(words), hosts::word(words))],
             _ => panic!("no request is called {request}"),
         }
         Vec::new()
@@ -85,24 +75,6 @@ fn endpoints(number: usize, servers: &[u8]) -> Event {
         .port("datagrams", "UDP", ECHO.into());
     let ends = servers.iter().map(|number| endpoint(&server(*number).to_string(), "elsewhere"));
     ends.fold(made, |made, endpoint| made.endpoint(endpoint)).apply()
-}
-
-/// Replaces the endpoints of each Service with others, again and again. Returns the number of changes.
-fn churn(node: &mut Stepped<Box<dyn Proxier>>, services: usize, seconds: f64) -> f64 {
-    let begun = Instant::now();
-    let mut changes = 0;
-    while begun.elapsed().as_secs_f64() < seconds {
-        let round = changes / services;
-        let servers: &[u8] = if round.is_multiple_of(2) { &[1, 2] } else { &[3] };
-        // A tenth of the Services each time.
-        for _ in 0..services.div_ceil(10) {
-            node.apply([endpoints(changes % services, servers)]);
-            changes += 1;
-        }
-        node.try_sync().expect("a sync");
-        sleep(CHURN);
-    }
-    changes as f64
 }
 
 /// A proxy that accepts, connects and copies, and nothing else.
