@@ -18,8 +18,6 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// A body that another task writes. Chunks appear on the wire as they are sent.
 pub(crate) struct StreamedBody {
     chunks: Receiver<Bytes>,
-    /// Whether the connection breaks where the body would end.
-    breaks: bool,
 }
 
 impl StreamedBody {
@@ -27,7 +25,7 @@ impl StreamedBody {
     /// sender fails when the client is gone.
     pub(crate) fn new() -> (Sender<Bytes>, Self) {
         let (sender, receiver) = mpsc::channel(8);
-        (sender, Self { chunks: receiver, breaks: false })
+        (sender, Self { chunks: receiver })
     }
 
     /// Returns a body that is complete.
@@ -36,11 +34,6 @@ impl StreamedBody {
         // The channel is empty, so that this cannot fail.
         let _ = sender.try_send(bytes);
         body
-    }
-
-    /// Returns a body without anything, in whose place the connection breaks.
-    pub(crate) fn broken() -> Self {
-        Self { breaks: true, ..Self::new().1 }
     }
 }
 
@@ -52,11 +45,7 @@ impl Body for StreamedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let breaks = self.breaks;
-        self.chunks.poll_recv(context).map(|chunk| match chunk {
-            Some(bytes) => Some(Ok(Frame::data(bytes))),
-            None => breaks.then(|| Err(io::ErrorKind::ConnectionAborted.into())),
-        })
+        self.chunks.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 

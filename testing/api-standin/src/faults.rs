@@ -40,7 +40,6 @@ pub struct Faults {
 struct State {
     refuses_connections: bool,
     streaming_lists: bool,
-    breaks_streams: bool,
     drops_fields: bool,
     progress_requests: bool,
     watches_end_at_once: bool,
@@ -65,7 +64,6 @@ impl Faults {
             state: Arc::new(Mutex::new(State {
                 refuses_connections: false,
                 streaming_lists,
-                breaks_streams: false,
                 drops_fields: true,
                 progress_requests: true,
                 watches_end_at_once: false,
@@ -152,12 +150,6 @@ impl Faults {
         self.lock().streaming_lists = offered;
     }
 
-    /// Whether the connection of each streamed list breaks after the head of the answer, as by a proxy in
-    /// between that passes no streams on.
-    pub fn break_streamed_lists(&self, breaks: bool) {
-        self.lock().breaks_streams = breaks;
-    }
-
     /// Whether the server leaves out the fields that a client asks to drop (KEP-5958). If not, it ignores
     /// that parameter of the media type, as servers before 1.38 do.
     pub fn drop_fields(&self, offered: bool) {
@@ -198,10 +190,6 @@ impl Faults {
 
     pub(crate) fn supports_progress_requests(&self) -> bool {
         self.lock().progress_requests
-    }
-
-    pub(crate) fn breaks_streamed_lists(&self) -> bool {
-        self.lock().breaks_streams
     }
 
     pub(crate) fn ends_watches_at_once(&self) -> bool {

@@ -54,9 +54,6 @@ pub(crate) fn watch(
 ) -> Result<Response<StreamedBody>, Status> {
     let wants_bookmarks = query.is_true("allowWatchBookmarks");
     let start = start(store, faults, query, wants_bookmarks)?;
-    if matches!(start, Start::Objects { marked: true }) && faults.breaks_streamed_lists() {
-        return Ok(json_answer(StatusCode::OK, StreamedBody::broken()));
-    }
     let limit = query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let (sender, body) = StreamedBody::new();
     let watch = Watch {

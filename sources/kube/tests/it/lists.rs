@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -16,7 +15,7 @@ use switchyard_core::objects::{Event, Kind, Object};
 use switchyard_source_kube::{
     self as source, KubeConfig, Pacer, RequestObserver, RequestPace, Timing,
 };
-use tokio::{sync::mpsc, task, time};
+use tokio::{sync::mpsc, time};
 
 use crate::{
     rig::{AGENT, NODE, PATIENCE, Rig, apply, fill, in_pages, labelled, paged},
@@ -243,20 +242,6 @@ async fn a_list_without_a_version_is_not_taken() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_answer_is_given_up() {
-    let timing = Timing { response: Duration::from_millis(300), ..Timing::default() };
-    let mut rig = Rig::start(Options::default(), timing, |server| {
-        fill(server, 3);
-        server.faults().withhold_answers(true);
-    })
-    .await;
-    rig.until_requests("services", "", 2).await;
-    rig.server.faults().withhold_answers(false);
-    rig.synced().await;
-    assert_eq!(rig.names(Kind::Service).len(), 3);
-}
-
-#[tokio::test]
 async fn a_silent_list_is_asked_for_again() {
     let timing = Timing { list: Duration::from_millis(400), ..Timing::default() };
     let mut rig = Rig::start(paged(), timing, |server| {
@@ -379,75 +364,6 @@ async fn a_streamed_list_that_never_ends_is_read_without_a_stream() {
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service).len(), 3);
     assert_eq!(rig.requests("services", "sendInitialEvents").len(), 1);
-}
-
-/// Waits until the condition holds, on a clock that runs faster than time does: otherwise the pauses
-/// between failures take most of a minute. The source has a second of time for what takes 20 s by its clock.
-async fn hastened(rig: &mut Rig, condition: impl Fn(&Rig) -> bool) {
-    let hasten = async {
-        loop {
-            // The clock of a runtime that waits for a thread does not run ahead by itself.
-            task::spawn_blocking(|| thread::sleep(Duration::from_millis(10))).await.unwrap();
-            time::advance(Duration::from_millis(200)).await;
-        }
-    };
-    let watch = async {
-        for _ in 0..3000 {
-            if condition(rig) {
-                return;
-            }
-            rig.wait(Duration::from_millis(200)).await;
-        }
-        panic!("in vain: {:?}", rig.server.requests());
-    };
-    time::pause();
-    tokio::select! {
-        () = watch => (),
-        () = hasten => (),
-    }
-    time::resume();
-}
-
-fn is_synced(rig: &Rig) -> bool {
-    rig.replaced.len() == Kind::ALL.len()
-}
-
-#[tokio::test]
-async fn lists_arrive_where_no_stream_passes() {
-    let mut rig = Rig::start(Options::default(), Timing::default(), |server| {
-        fill(server, 3);
-        server.faults().break_streamed_lists(true);
-    })
-    .await;
-    hastened(&mut rig, is_synced).await;
-    assert_eq!(rig.names(Kind::Service).len(), 3);
-    assert_eq!(rig.requests("services", "sendInitialEvents").len(), 5);
-    let lists = rig.lists("services");
-    assert_eq!(lists.len(), 1, "{lists:?}");
-    assert!(lists[0].contains("resourceVersion=0") && !lists[0].contains("limit="), "{lists:?}");
-    apply(&rig.server, load::service(8));
-    rig.until("a change", |rig| rig.has(Kind::Service, "svc-8")).await;
-}
-
-#[tokio::test]
-async fn an_outage_leaves_streamed_lists_as_they_are() {
-    let mut rig = Rig::start(Options::default(), Timing::default(), |server| {
-        fill(server, 3);
-        server.faults().refuse_connections(true);
-    })
-    .await;
-    // Long enough for both ways to be tried.
-    let start = time::Instant::now();
-    hastened(&mut rig, |_| start.elapsed() > Duration::from_secs(150)).await;
-    assert_eq!(rig.server.requests(), [""; 0]);
-    rig.server.faults().refuse_connections(false);
-    hastened(&mut rig, is_synced).await;
-    rig.until_requests("services", "watch=true", 1).await;
-    let lists = rig.lists("services").len();
-    assert!(lists <= 1 && rig.lists("services").iter().all(|list| !list.contains("limit=")));
-    rig.server.faults().expire_watches();
-    hastened(&mut rig, |rig| rig.replaced[&Kind::Service] == 2).await;
-    assert_eq!(rig.lists("services").len(), lists, "{:?}", rig.requests("services", ""));
 }
 
 #[tokio::test]

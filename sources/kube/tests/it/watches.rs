@@ -104,16 +104,6 @@ async fn nothing_is_missed_while_the_log_expires_with_pages() {
 }
 
 #[tokio::test]
-async fn a_watch_that_has_expired_lists_again() {
-    let mut rig = Rig::plain(|server| fill(server, 3)).await;
-    rig.synced().await;
-    rig.server.faults().expire_watches();
-    rig.until("second lists", |rig| rig.replaced.values().all(|count| *count == 2)).await;
-    rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-1");
-    rig.until("a change", |rig| !rig.has(Kind::Service, "svc-1")).await;
-}
-
-#[tokio::test]
 async fn a_version_that_the_server_does_not_know_is_given_up() {
     let mut rig = Rig::plain(|server| fill(server, 3)).await;
     rig.synced().await;
@@ -203,19 +193,11 @@ async fn an_object_without_a_version_leads_to_a_list() {
     assert_eq!(rig.replaced[&Kind::EndpointSlice], 1);
 }
 
-#[tokio::test]
-async fn errors_are_retried() {
-    for options in [Options::default(), paged()] {
-        let mut rig = Rig::start(options, Timing::default(), |server| {
-            fill(server, 3);
-            server.faults().fail_next(Some(Resource::Services), 500, 1);
-            server.faults().throttle_next(Some(Resource::Services), 1, 1);
-            server.faults().fail_next(Some(Resource::EndpointSlices), 403, 1);
-        })
-        .await;
-        rig.synced().await;
-        assert_eq!(rig.names(Kind::Service).len(), 3);
-        assert_eq!(rig.names(Kind::EndpointSlice).len(), 3);
+/// Has ServiceCIDRs answered by an error, or no longer.
+fn refuse_cidrs(server: &Standin, code: u16, on: bool) {
+    match code {
+        403 => server.faults().forbid(Resource::ServiceCidrs, on),
+        _ => server.faults().hide(Resource::ServiceCidrs, on),
     }
 }
 
@@ -223,10 +205,7 @@ async fn errors_are_retried() {
 async fn service_cidrs_may_be_missing_or_forbidden() {
     let timing = Timing { absent: Duration::from_millis(200), ..Timing::default() };
     for (code, options) in [(403, Options::default()), (404, paged())] {
-        let refuse = |server: &Standin, on| match code {
-            403 => server.faults().forbid(Resource::ServiceCidrs, on),
-            _ => server.faults().hide(Resource::ServiceCidrs, on),
-        };
+        let refuse = |server: &Standin, on| refuse_cidrs(server, code, on);
         let mut rig = Rig::start(options, timing, |server| {
             fill(server, 1);
             refuse(server, true);
@@ -243,10 +222,7 @@ async fn service_cidrs_may_be_missing_or_forbidden() {
 async fn service_cidrs_that_disappear_are_not_silent() {
     let timing = Timing { absent: Duration::from_millis(200), ..Timing::default() };
     for code in [403, 404] {
-        let refuse = |server: &Standin, on| match code {
-            403 => server.faults().forbid(Resource::ServiceCidrs, on),
-            _ => server.faults().hide(Resource::ServiceCidrs, on),
-        };
+        let refuse = |server: &Standin, on| refuse_cidrs(server, code, on);
         let mut rig = Rig::start(Options::default(), timing, |server| fill(server, 1)).await;
         rig.synced().await;
         assert!(rig.health.heard(Kind::ServiceCidr).is_some());
