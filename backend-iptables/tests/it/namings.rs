@@ -52,6 +52,10 @@ fn chains_of_kubernetes_stay_as_they_are() {
         proxy.clean_up();
         assert_eq!(lines(flavour, "KUBE-"), theirs);
         assert_eq!(lines(flavour, "SWYD-"), [""; 0]);
+        proxy.full();
+        let ours = lines(flavour, "SWYD-");
+        start(flavour, config()).clean_up();
+        assert_eq!(lines(flavour, "SWYD-"), ours);
     });
 }
 

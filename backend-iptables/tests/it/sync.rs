@@ -5,13 +5,12 @@ use crate::{
     common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain},
     conformance::installed,
 };
-use serde_json::json;
 use switchyard_core::{
     config::LocalPodsConfig,
     proxier::DegradedPort,
-    testing::{Stepped, endpoint, service, slice, web, web_slice},
+    testing::{Stepped, service, web, web_slice},
 };
-use switchyard_iptables::{ChainNaming, Flavour, IptablesProxier};
+use switchyard_iptables::{Flavour, IptablesProxier};
 
 /// Runs `work` with each flavour.
 fn with_each(work: fn(Flavour)) {
@@ -65,55 +64,6 @@ fn many_changes_at_once_are_as_good_as_one_by_one() {
         assert_eq!(report.messages, 203, "the chain is written anew");
         assert!(refused().iter().all(|rule| rule.contains("--dport 81")));
         assert_eq!(proxy.restart(proxier(flavour)).bytes, 0);
-    });
-}
-
-#[test]
-fn rules_of_kube_proxy_are_taken_over() {
-    with_each(|flavour| {
-        let api = || {
-            let service = service("kubernetes", "10.96.0.1").port("https", "TCP", 443);
-            let slice = slice("kubernetes", "a")
-                .set("ports", json!([{"name": "https", "port": 6443}]))
-                .endpoint(endpoint("192.168.0.1", "elsewhere"));
-            let service = service.set("metadata.namespace", "default");
-            let slice = slice.set("metadata.namespace", "default");
-            [service.apply(), slice.apply()]
-        };
-        let tables = Tables::v4(flavour);
-        let sorted = |text: String| {
-            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            lines.retain(|line| !line.contains("KUBELET") && !line.contains("HINT"));
-            lines.sort();
-            lines
-        };
-        tables.restore(include_str!("fixtures/kube-proxy.rules"));
-        start(flavour, config()).sync(api());
-        let taken_over = tables.save();
-        assert!(!taken_over.contains("GONE"), "{taken_over}");
-        assert!(taken_over.contains(":KUBE-SVC-NPX46M4PTMTKRN6Y "), "{taken_over}");
-        assert_eq!(taken_over.matches("KUBE-KUBELET-CANARY").count(), 3);
-
-        test_netns::enter_new_namespace();
-        start(flavour, config()).sync(api());
-        assert_eq!(sorted(taken_over), sorted(tables.save()));
-    });
-}
-
-/// A change fails because the tables are not as remembered: everything is compared then.
-#[test]
-fn a_change_that_is_refused_is_followed_by_a_comparison() {
-    with_each(|flavour| {
-        let mut proxy = start(flavour, config());
-        proxy.sync(web());
-        let tables = Tables::v4(flavour);
-        tables.run("-t nat -F");
-        tables.run("-t filter -F KUBE-FORWARD");
-        // The rule that leads to it cannot be deleted.
-        proxy.sync([service("web", "10.96.0.1").port("http", "TCP", 81).apply()]);
-        assert_eq!(tables.chain("nat", "POSTROUTING").len(), 1);
-        assert_eq!(tables.chain("filter", "KUBE-FORWARD").len(), 3);
-        assert_eq!(proxy.full().bytes, 0);
     });
 }
 
@@ -188,42 +138,6 @@ fn a_chain_that_others_lead_to_is_emptied() {
 }
 
 #[test]
-fn chains_of_two_namings_do_not_disturb_each_other() {
-    with_each(|flavour| {
-        let tables = Tables::v4(flavour);
-        let with = |prefix: &str| -> Vec<String> {
-            let text = tables.save();
-            let lines = text.lines().filter(|line| line.contains(prefix));
-            lines.map(str::to_owned).collect()
-        };
-        let mut kube_proxy = start(flavour, config());
-        kube_proxy.sync(web());
-        let alone = with("KUBE-");
-        let mut own = iptables_config(flavour);
-        own.chains = ChainNaming::Switchyard;
-        let own = IptablesProxier::new(own).expect("iptables is installed");
-        let mut own = Stepped::new(config(), own);
-        own.sync(web());
-        let (shared, both): (Vec<_>, Vec<_>) =
-            with("SWYD-").into_iter().partition(|line| line.contains("KUBE-"));
-        assert_eq!(shared, [""; 0], "no rule leads from the ones to the others");
-        assert!(both.iter().any(|line| line.contains("-A SWYD-SERVICES -d 10.96.0.1/32")));
-        assert_eq!(with("KUBE-"), alone);
-        assert!(own.full().drift.is_none() && kube_proxy.full().drift.is_none());
-        kube_proxy.clean_up();
-        assert_eq!(with("SWYD-"), both);
-        kube_proxy.full();
-        own.clean_up();
-        assert_eq!(with("SWYD-"), [""; 0]);
-        let sorted = |mut lines: Vec<String>| {
-            lines.sort_unstable();
-            lines
-        };
-        assert_eq!(sorted(with("KUBE-")), sorted(alone));
-    });
-}
-
-#[test]
 fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
     in_namespace(|| {
         let tables = || {
@@ -263,21 +177,6 @@ fn a_clean_up_leaves_the_firewall_alone_of_both_flavours_and_can_be_repeated() {
         // And it can go on.
         proxies[1].full();
         assert!(Tables::v4(Flavour::Nft).save().contains("10.96.0.1"));
-    });
-}
-
-#[test]
-fn a_clean_up_leaves_to_the_kubelet_what_is_the_kubelets() {
-    with_each(|flavour| {
-        let tables = Tables::v4(flavour);
-        tables.restore(include_str!("fixtures/kube-proxy.rules"));
-        start(flavour, config()).clean_up();
-        let left = tables.save();
-        let rules: Vec<&str> = left.lines().filter(|line| line.starts_with("-A")).collect();
-        assert_eq!(rules.len(), 3, "{rules:#?}");
-        assert!(rules.iter().all(|rule| rule.contains("KUBE-FIREWALL")), "{rules:#?}");
-        let chains = left.lines().filter(|line| line.starts_with(":KUBE"));
-        assert_eq!(chains.count(), 5, "{left}");
     });
 }
 
