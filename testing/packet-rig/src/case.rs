@@ -44,55 +44,42 @@ status:
 
 /// A case.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Case {
     /// A short name, unique in its file.
     pub name: String,
     /// The behaviour that the case shows, in a sentence.
     pub title: String,
     /// The backends that cannot satisfy the case, with the reasons.
-    #[serde(default)]
     pub not: BTreeMap<String, String>,
     /// The modes of genuine kube-proxy (`nftables`, `iptables`) that behave otherwise, with the difference.
-    #[serde(default)]
     pub kube_proxy: BTreeMap<String, String>,
     /// The capabilities that the machine needs to run the case.
-    #[serde(default)]
     pub needs: Vec<Need>,
     /// How the pods of `node-1` are connected to their node.
-    #[serde(default)]
     pub layout: Layout,
     /// Whether the proxy gets the flag `--cluster-cidr`.
     #[serde(default = "yes")]
     pub cluster_cidr: bool,
     /// More arguments of the proxy.
-    #[serde(default)]
     pub args: Vec<String>,
     /// More fields of the KubeProxyConfiguration, which is then used instead of flags.
-    #[serde(default)]
     pub config: Option<String>,
     /// Servers besides those on port 8080 of every pod.
-    #[serde(default)]
     pub servers: Vec<ServerPlan>,
     /// The objects of the cluster at first, as documents of one YAML file.
     pub manifests: String,
     /// More files of manifests.
-    #[serde(default)]
     pub files: BTreeMap<String, String>,
     /// The requests at first, with their expected outcomes.
-    #[serde(default)]
     pub probes: Vec<ProbePlan>,
     /// The shares of connections at first.
-    #[serde(default)]
     pub shares: Vec<SharePlan>,
     /// The health checks at first, with their expected answers.
-    #[serde(default)]
     pub http: Vec<HttpPlan>,
     /// Connections that are opened after the first probes, and kept.
-    #[serde(default)]
     pub open: Vec<OpenPlan>,
     /// The changes that follow, one after the other.
-    #[serde(default)]
     pub steps: Vec<Step>,
 }
 
@@ -121,50 +108,37 @@ pub struct ServerPlan {
 }
 
 /// A change, and the expected outcomes after it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Step {
     /// The change in a few words.
     pub title: String,
     /// The new content of the first file.
-    #[serde(default)]
     pub manifests: Option<String>,
     /// New contents of files by their names; null removes the file.
-    #[serde(default)]
     pub files: BTreeMap<String, Option<String>>,
     /// Lines of `ip` commands (without the word) that are run on `node-1` before the files change.
-    #[serde(default)]
     pub node_ip: String,
     /// Rules in nft's language that are loaded on `node-1` before the files change.
-    #[serde(default)]
     pub node_nft: String,
     /// Whether the kernel of `node-1` forgets all flows before the files change.
-    #[serde(default)]
     pub forget_flows: bool,
     /// Actions on the proxy, in this order, after the files were changed.
-    #[serde(default)]
     pub proxy: Vec<ProxyAction>,
     /// The time to wait before the probes, in milliseconds, [`scaled`]. Only needed where something must *not*
     /// happen: probes are repeated until they show what is expected.
-    #[serde(default)]
     pub wait: u64,
     /// The time to wait for a timer of the kernel, in milliseconds, which is not scaled.
-    #[serde(default)]
     pub timer: u64,
     /// The requests after the change, with their expected outcomes.
-    #[serde(default)]
     pub probes: Vec<ProbePlan>,
     /// The shares of connections after the change.
-    #[serde(default)]
     pub shares: Vec<SharePlan>,
     /// The health checks after the change, with their expected answers.
-    #[serde(default)]
     pub http: Vec<HttpPlan>,
     /// Requests over connections that were opened before, with their expected outcomes.
-    #[serde(default)]
     pub still: Vec<StillPlan>,
     /// Connections that are opened after these requests, and kept.
-    #[serde(default)]
     pub open: Vec<OpenPlan>,
 }
 
@@ -308,7 +282,7 @@ pub enum Failure {
 }
 
 /// The servers that answer, and the addresses that they see.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Reaches {
     /// The servers that may answer.
@@ -347,13 +321,7 @@ impl Reaches {
         Self {
             reaches: servers.into_iter().map(Into::into).collect(),
             all: true,
-            source: None,
-            hairpin: None,
-            same_endpoint: false,
-            clients_differ: false,
-            remember: None,
-            same_as: None,
-            changed_since: None,
+            ..Self::default()
         }
     }
 }
@@ -403,6 +371,12 @@ impl Case {
 
     /// Rejects a case without expectations, which would always pass.
     fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() || self.title.is_empty() || self.manifests.is_empty() {
+            return Err("the case lacks a name, a title or manifests".to_owned());
+        }
+        if self.steps.iter().any(|step| step.title.is_empty()) {
+            return Err("a step lacks a title".to_owned());
+        }
         if self.probes.is_empty() && self.http.is_empty() && self.shares.is_empty() {
             return Err("the case begins without a probe".to_owned());
         }

@@ -41,6 +41,7 @@ pub mod http;
 pub mod kube_proxy;
 mod load;
 mod netns;
+pub mod objects;
 mod outcome;
 mod probe;
 mod protocol;

@@ -11,23 +11,9 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use packet_rig::{
     Case, Conversation, Outcome, Probe, Rig, backend, binary, capability,
     case::MANIFESTS,
+    objects::{service, slice},
     wait::{until, until_ok},
 };
-
-/// The Service, with the endpoint at `ENDPOINT`.
-const DNS: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: dns}
-spec: {clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: dns-4, labels: {kubernetes.io/service-name: dns}}
-addressType: IPv4
-ports: [{name: "", port: 8080, protocol: UDP}]
-endpoints: [{addresses: [ENDPOINT]}]
-"#;
 
 /// The pods `a` and `c`.
 const A: &str = "10.244.1.10";
@@ -47,8 +33,10 @@ table inet fastpath {
 }
 ";
 
+/// The Service with an endpoint.
 fn dns(endpoint: &str) -> String {
-    DNS.replace("ENDPOINT", endpoint)
+    service("dns", "", "clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]")
+        + &slice("dns", "{name: '', port: 8080, protocol: UDP}", &[endpoint])
 }
 
 fn main() -> ExitCode {

@@ -3,13 +3,12 @@
 use std::{
     io::{Read, Write},
     net::SocketAddr,
-    process::Command,
     sync::Arc,
 };
 
 use switchyard_core::model::{Protocol, ProxyProtocol};
 use switchyard_forwarder::Forwarder;
-use test_netns::in_namespace;
+use test_netns::{in_namespace, run};
 
 use crate::support::*;
 
@@ -50,11 +49,6 @@ fn an_endpoint_learns_of_a_client_that_sends_nothing() {
 #[test]
 fn a_redirected_client_has_connected_to_the_service() {
     in_namespace(|| {
-        let run = |command: &str| {
-            let mut words = command.split(' ');
-            let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-            assert!(output.status.success(), "{command}: {output:?}");
-        };
         run("ip link set lo up");
         run("ip route add 192.0.2.0/24 dev lo");
         let forwarder = forwarder(|_| {});

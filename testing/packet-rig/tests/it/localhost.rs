@@ -11,25 +11,16 @@ use std::{
 use packet_rig::{
     Case, NetNs, Outcome, Probe, Rig, Target, backend, binary,
     case::{Expectation, Failure, MANIFESTS, ProbePlan, Reaches},
+    objects::{service, slice},
     wait::until,
 };
 
-const WEB: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.10
-  ports: [{name: t, port: 80, nodePort: 30080}, {name: u, port: 80, nodePort: 30080, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
-endpoints: [{addresses: [10.244.2.10], nodeName: node-2}]
-"#;
+fn web() -> String {
+    let spec = "type: NodePort, clusterIP: 10.96.0.10, ports: [{name: t, port: 80, nodePort: 30080}, \
+                {name: u, port: 80, nodePort: 30080, protocol: UDP}]";
+    let ports = "{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}";
+    service("web", "", spec) + &slice("web", ports, &["10.244.2.10"])
+}
 
 /// The kernel's setting, below `/proc/sys/net`.
 const SETTING: &str = "ipv4/conf/all/route_localnet";
@@ -50,7 +41,7 @@ fn prepare(backend: &str, config: &str) -> Rig {
     let case = Case {
         name: "localhost".to_owned(),
         config: Some(config.to_owned()),
-        manifests: WEB.to_owned(),
+        manifests: web(),
         cluster_cidr: true,
         ..Case::default()
     };
@@ -307,27 +298,14 @@ fn loopback_addresses_are_guarded_before_the_first_sync_and_after_the_clean_up()
 /// turns with another program's.
 #[test]
 fn a_socket_serves_ipv6s_localhost_when_it_may() {
-    const WEB: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: NodePort
-  clusterIP: "fd00:10:96::10"
-  ipFamilies: [IPv6]
-  ports: [{port: 80, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: "", port: 8080}]
-endpoints: [{addresses: ["fd00:10:244:2::10"], nodeName: node-2}]
-"#;
     const METRIC: &str = "kubeproxy_nftables_localhost_nodeport_listener";
+    let spec = "type: NodePort, clusterIP: 'fd00:10:96::10', ipFamilies: [IPv6], \
+                ports: [{port: 80, nodePort: 30080}]";
+    let web =
+        service("web", "", spec) + &slice("web", "{name: '', port: 8080}", &["fd00:10:244:2::10"]);
     let prepare = |backend: &str, config: &str| {
         let rig = prepare(backend, config);
-        rig.write(MANIFESTS, WEB).unwrap();
+        rig.write(MANIFESTS, &web).unwrap();
         rig
     };
     let target: [Target; 1] = ["tcp://[::1]:30080".parse().unwrap()];

@@ -2,24 +2,11 @@
 
 use std::process::Command;
 
-use packet_rig::{Case, Probe, Rig, backend, binary, wait::until_ok};
-
-const DNS: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: dns}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.53
-  ports: [{port: 53, nodePort: 30053, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: dns-4, labels: {kubernetes.io/service-name: dns}}
-addressType: IPv4
-ports: [{name: "", port: 8080, protocol: UDP}]
-endpoints: [{addresses: [10.244.2.10], nodeName: node-2}]
-"#;
+use packet_rig::{
+    Case, Probe, Rig, backend, binary,
+    objects::{service, slice},
+    wait::until_ok,
+};
 
 /// Another program's rule, which has connections tracked while there are none of the proxy's.
 const TRACKING: &str = "add table ip theirs; \
@@ -33,8 +20,11 @@ fn a_flow_that_began_without_rules_is_translated_after_the_repair() {
         if !selected.contains(&name) {
             continue;
         }
-        let case =
-            Case { name: "repairs".to_owned(), manifests: DNS.to_owned(), ..Case::default() };
+        let spec = "type: NodePort, clusterIP: 10.96.0.53, \
+                    ports: [{port: 53, nodePort: 30053, protocol: UDP}]";
+        let endpoint = slice("dns", "{name: '', port: 8080, protocol: UDP}", &["10.244.2.10"]);
+        let manifests = service("dns", "", spec) + &endpoint;
+        let case = Case { name: "repairs".to_owned(), manifests, ..Case::default() };
         let mut rig = Rig::start(&case, name, &binary::find().unwrap()).unwrap();
         rig.wait_ready().unwrap();
         let node = rig.place("node-1").unwrap().namespace.clone();

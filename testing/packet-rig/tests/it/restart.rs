@@ -1,11 +1,12 @@
 //! The proxy is killed and started again under load: no connection is lost, and the kernel is sent
 //! the differences alone.
 
-use std::{collections::BTreeMap, fmt::Write, thread, time::Duration};
+use std::{collections::BTreeMap, thread, time::Duration};
 
 use packet_rig::{
     Case, Rig, Target, backend, binary,
     case::{Expectation, ProbePlan, Reaches},
+    objects::{service, slice},
     wait::until_ok,
 };
 
@@ -17,43 +18,25 @@ const OTHERS: usize = 200;
 /// The metric of the bytes sent to the kernel.
 const SENT: &str = "switchyard_transaction_bytes_sum";
 
-const WEB: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.10
-  clusterIPs: [10.96.0.10, "fd00:10:96::10"]
-  ipFamilies: [IPv4, IPv6]
-  ports: [{name: t, port: 80, nodePort: 30080}, {name: u, port: 80, nodePort: 30080, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node-1}, {addresses: [10.244.2.10], nodeName: node-2}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]
-endpoints: [{addresses: ["fd00:10:244:1::10"], nodeName: node-1}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: sticky}
-spec: {sessionAffinity: ClientIP, clusterIP: 10.96.0.20, ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: sticky-4, labels: {kubernetes.io/service-name: sticky}}
-addressType: IPv4
-ports: [{name: "", port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node-1}, {addresses: [10.244.2.11], nodeName: node-2}]
-"#;
+/// A port of pods.
+const PORT: &str = "{name: '', port: 8080}";
+
+fn web() -> String {
+    const PORTS: &str = "{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}";
+    let spec = "type: NodePort, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, 'fd00:10:96::10'], \
+                ipFamilies: [IPv4, IPv6], ports: [{name: t, port: 80, nodePort: 30080}, \
+                {name: u, port: 80, nodePort: 30080, protocol: UDP}]";
+    let sticky = "sessionAffinity: ClientIP, clusterIP: 10.96.0.20, ports: [{port: 80}]";
+    let weights = "annotations: {switchyard/weights: '10.244.1.10=7,10.244.2.10=2'}, name: web-4";
+    [
+        service("web", "switchyard/lb-algorithm: maglev", spec),
+        slice("web", PORTS, &["10.244.1.10", "10.244.2.10"]).replace("name: web-4", weights),
+        slice("web", PORTS, &["fd00:10:244:1::10"]),
+        service("sticky", "", sticky),
+        slice("sticky", PORT, &["10.244.1.10", "10.244.2.11"]),
+    ]
+    .concat()
+}
 
 /// The traffic meanwhile: the place of the clients, and their target.
 const LOAD: [Route; 6] = [
@@ -67,45 +50,17 @@ const LOAD: [Route; 6] = [
 
 /// A Service whose endpoint can move.
 fn moving(endpoint: &str) -> String {
-    format!(
-        "
-apiVersion: v1
-kind: Service
-metadata: {{name: moving}}
-spec: {{type: NodePort, clusterIP: 10.96.0.30, ports: [{{port: 80, nodePort: 30090}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: moving-4, labels: {{kubernetes.io/service-name: moving}}}}
-addressType: IPv4
-ports: [{{name: \"\", port: 8080}}]
-endpoints: [{{addresses: [{endpoint}], nodeName: node-1}}]
-"
-    )
+    let spec = "type: NodePort, clusterIP: 10.96.0.30, ports: [{port: 80, nodePort: 30090}]";
+    service("moving", "", spec) + &slice("moving", PORT, &[endpoint])
 }
 
 fn others() -> String {
-    let mut text = String::new();
-    for i in 0..OTHERS {
-        write!(
-            text,
-            "
-apiVersion: v1
-kind: Service
-metadata: {{name: other-{i}}}
-spec: {{clusterIP: 10.96.1.{i}, ports: [{{port: 80}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: other-{i}, labels: {{kubernetes.io/service-name: other-{i}}}}}
-addressType: IPv4
-ports: [{{name: \"\", port: 8080}}]
-endpoints: [{{addresses: [10.244.2.10]}}, {{addresses: [10.244.2.11]}}]
----"
-        )
-        .unwrap();
-    }
-    text
+    let other = |i| {
+        let (name, spec) =
+            (format!("other-{i}"), format!("clusterIP: 10.96.1.{i}, ports: [{{port: 80}}]"));
+        service(&name, "", &spec) + &slice(&name, PORT, &["10.244.2.10", "10.244.2.11"])
+    };
+    (0..OTHERS).map(other).collect()
 }
 
 fn target(text: &str) -> Target {
@@ -121,7 +76,7 @@ fn start(backend: &str) -> Rig {
     let case = Case {
         name: "restart".to_owned(),
         cluster_cidr: true,
-        manifests: WEB.to_owned(),
+        manifests: web(),
         files: BTreeMap::from([
             ("others.yaml".to_owned(), others()),
             ("moving.yaml".to_owned(), moving("10.244.1.10")),

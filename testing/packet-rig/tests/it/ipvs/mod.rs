@@ -14,7 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use packet_rig::{Case, Rig, backend, binary, case::MANIFESTS, wait::scaled};
+use packet_rig::{
+    Case, Rig, backend, binary,
+    case::MANIFESTS,
+    objects::{service, slice},
+    wait::scaled,
+};
 
 /// Whether ipvs mode is tested here. The test is recorded as skipped otherwise.
 fn is_selected() -> bool {
@@ -129,19 +134,8 @@ fn wait_for(patience: Duration, rig: &Rig, what: &str, mut is_so: impl FnMut() -
 
 /// A Service `web` with a fixed cluster IP, more fields of its `spec`, and these addresses as endpoints.
 fn web(annotations: &str, spec: &str, endpoints: &[&str]) -> String {
-    let endpoints: Vec<String> =
-        endpoints.iter().map(|ip| format!("{{addresses: [{ip}], nodeName: node-2}}")).collect();
-    format!(
-        "apiVersion: v1\nkind: Service\n\
-         metadata: {{name: web, annotations: {{{annotations}}}}}\n\
-         spec: {{clusterIP: 10.96.0.10, {spec}ports: [{{port: 80}}]}}\n\
-         ---\n\
-         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-         metadata: {{name: web-4, labels: {{kubernetes.io/service-name: web}}}}\n\
-         addressType: IPv4\nports: [{{name: \"\", port: 8080}}]\n\
-         endpoints: [{}]\n",
-        endpoints.join(", ")
-    )
+    service("web", annotations, &format!("clusterIP: 10.96.0.10, {spec}ports: [{{port: 80}}]"))
+        + &slice("web", "{name: '', port: 8080}", endpoints)
 }
 
 /// The virtual server of [`web`].

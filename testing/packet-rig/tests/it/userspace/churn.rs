@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use super::{service, slice, start, write};
+use super::{start, web, write};
 use crate::traffic::{Route, Traffic};
 
 /// The pods of the Service, phase by phase. All have servers all the time.
@@ -25,12 +25,11 @@ const LOAD: [Route; 3] = [
 #[test]
 fn endpoints_that_leave_while_they_serve_lose_nothing() {
     let _calm = crate::stay_calm();
-    let manifests = |pods: &[&str]| service("") + &slice("pods", 8080, pods);
-    let rig = start("churn", manifests(PHASES[0]));
+    let rig = start("churn", web(PHASES[0]));
     let load = Traffic::start(&rig, &LOAD, 4);
     for phase in PHASES.iter().cycle().skip(1).take(2 * PHASES.len()) {
         thread::sleep(Duration::from_millis(150));
-        write(&rig, &manifests(phase));
+        write(&rig, &web(phase));
     }
     thread::sleep(Duration::from_millis(300));
     for ((from, to), report) in load.assert_nothing_lost() {

@@ -1,4 +1,4 @@
-//! What is left of userspace mode: by its clean-up, and by another mode that follows.
+//! What is left of userspace mode by another mode that follows.
 
 use packet_rig::{
     Rig,
@@ -6,7 +6,7 @@ use packet_rig::{
     wait::until_ok,
 };
 
-use super::{service, slice, start};
+use super::{start, web};
 
 /// The traces of userspace mode on the node.
 fn traces(rig: &Rig) -> Vec<String> {
@@ -31,10 +31,6 @@ fn until_no_traces(rig: &Rig) {
     });
 }
 
-fn web() -> String {
-    service("") + &slice("pods", 8080, &["10.244.1.10", "10.244.2.10"])
-}
-
 fn assert_serves(rig: &mut Rig) {
     let targets = ["tcp://10.96.0.10:80", "tcp://192.168.10.1:30080"].map(|to| to.parse().unwrap());
     let expected = Expectation::Reaches(Reaches::all_of(["a", "c"]));
@@ -51,7 +47,7 @@ fn restart_in(rig: &mut Rig, mode: &str, arguments: &[&str]) {
 
 /// As long as the kernel routes loopback addresses, the rules stay that guard them.
 fn start_without_localhost(name: &str) -> Rig {
-    let mut rig = start(name, web());
+    let mut rig = start(name, web(&["10.244.1.10", "10.244.2.10"]));
     rig.proxy.stop();
     rig.topology.node().namespace.sysctl(&[("ipv4/conf/all/route_localnet", "0")]).unwrap();
     rig
@@ -62,21 +58,6 @@ const CAPTURES: [&str; 3] = [
     "--userspace-capture=iptables",
     "--userspace-capture=addresses",
 ];
-
-#[test]
-fn the_clean_up_leaves_nothing() {
-    let mut rig = start_without_localhost("clean-up");
-    for capture in CAPTURES {
-        restart_in(&mut rig, "userspace", &[capture]);
-        assert_serves(&mut rig);
-        rig.proxy.kill();
-        assert!(!traces(&rig).is_empty(), "{capture}");
-        let arguments = ["--cleanup".to_owned(), "--proxy-mode=userspace".to_owned()];
-        let output = rig.proxy.command(&arguments).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        until_no_traces(&rig);
-    }
-}
 
 #[test]
 fn other_modes_leave_nothing_and_serve() {

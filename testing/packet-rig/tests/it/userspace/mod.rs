@@ -1,11 +1,15 @@
-//! What userspace mode alone can do, and what it leaves behind.
+//! What userspace mode does under load, and what it leaves behind.
 
 mod churn;
 mod leftovers;
-mod proxy_protocol;
-mod retries;
 
-use packet_rig::{Case, Rig, backend::USERSPACE, binary, case::MANIFESTS};
+use packet_rig::{
+    Case, Rig,
+    backend::USERSPACE,
+    binary,
+    case::MANIFESTS,
+    objects::{service, slice},
+};
 
 /// Starts a rig in userspace mode, with these objects, and waits until the proxy has programmed them.
 fn start(name: &str, manifests: String) -> Rig {
@@ -15,31 +19,10 @@ fn start(name: &str, manifests: String) -> Rig {
     rig
 }
 
-/// The Service `web` at 10.96.0.10:80, with these annotations.
-fn service(annotations: &str) -> String {
-    format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: web, annotations: {{{annotations}}}}}
-spec: {{type: NodePort, clusterIP: 10.96.0.10, ports: [{{port: 80, nodePort: 30080}}]}}
-"
-    )
-}
-
-/// A slice of endpoints of `web` with a port.
-fn slice(name: &str, port: u16, addresses: &[&str]) -> String {
-    let endpoints = addresses.iter().map(|address| format!("{{addresses: [{address}]}}"));
-    format!(
-        "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web-{name}, labels: {{kubernetes.io/service-name: web}}}}
-addressType: IPv4
-ports: [{{name: \"\", port: {port}}}]
-endpoints: [{}]
-",
-        endpoints.collect::<Vec<_>>().join(", ")
-    )
+/// The Service `web` at 10.96.0.10:80, with endpoints at these addresses.
+fn web(addresses: &[&str]) -> String {
+    let spec = "type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]";
+    service("web", "", spec) + &slice("web", "{name: '', port: 8080}", addresses)
 }
 
 /// Replaces the objects.
