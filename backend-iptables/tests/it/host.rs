@@ -19,18 +19,16 @@ use switchyard_core::{
 use switchyard_iptables::{
     Flavour, IptablesConfig, IptablesProxier, ProgramOptions, TimeLimits, find_tools,
 };
+use test_netns::wait::PATIENCE;
 
 use crate::common::{config, in_namespace, iptables_config, start};
 
-/// More than any test takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The rules that a backend has programmed are a reason to stay with its flavour.
 /// The families that this node can program, by the tools that are found.
 fn families(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
     find_tools(config).map(|tools| tools.families())
 }
 
+/// The rules that a backend has programmed are a reason to stay with its flavour.
 #[test]
 fn a_restart_keeps_the_flavour() {
     in_namespace(|| {

@@ -14,9 +14,7 @@ use switchyard_core::{
     track::Tracker,
 };
 use test_netns::run;
-
-/// Long enough for a machine with other things to do.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use test_netns::wait::PATIENCE;
 
 /// Runs `test` in a thread with a network namespace of its own, which ends with the thread. Its
 /// loopback interface also has the addresses 192.0.2.1 and 2001:db8::1.

@@ -10,11 +10,9 @@ use switchyard_nft_ruleset::{
     Family, Table, Transaction, Transport,
     netlink::{Author, Listener},
 };
+use test_netns::wait::PATIENCE;
 
 use crate::support::{self, Nft, in_namespace, table};
-
-/// Long enough for a notification, which the kernel sends before a commit returns.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits until the listener has something to read, and reads it.
 fn next(listener: &mut Listener) -> Option<Author> {

@@ -1,6 +1,6 @@
 //! What the tests share: tools, and a set of chains.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{path::PathBuf, process::Command};
 
 use switchyard_core::model::PerFamily;
 use switchyard_xtables::{
@@ -8,10 +8,7 @@ use switchyard_xtables::{
     Tools,
 };
 use tempfile::NamedTempFile;
-pub use test_netns::in_namespace;
-
-/// More than any test takes.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use test_netns::{in_namespace, wait::PATIENCE};
 
 pub const CANARY: &str = "TEST-CANARY";
 

@@ -10,14 +10,12 @@ use switchyard_source_kube::{
     self as source, KubeConfig, KubeSourceError, Pacer, RequestPace, Timing, WatchHealth,
 };
 use tempfile::TempDir;
+pub use test_netns::wait::PATIENCE;
 use tokio::{
     sync::mpsc::{self, Receiver},
     task::JoinHandle,
     time,
 };
-
-/// More time than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The node of the source.
 pub const NODE: &str = "node-1";
