@@ -9,6 +9,8 @@ use std::{
     str::FromStr,
 };
 
+use test_netns::run;
+
 /// The roles of processes.
 pub const CLIENT: &str = "as-client";
 pub const ENDPOINTS: &str = "as-endpoints";
@@ -46,15 +48,15 @@ pub const ECHO: u16 = 5003;
 /// Client and endpoints, connected to the node that this thread is.
 pub struct Hosts {
     pub client: Process,
-    pub endpoints: Process,
+    _endpoints: Process,
 }
 
 impl Hosts {
     pub fn start() -> Self {
-        run("ip", "link set lo up");
+        run("ip link set lo up");
         sysctl("net/ipv4/ip_forward", "1");
         local_ports();
-        Self { client: attach(CLIENT, 1), endpoints: attach(ENDPOINTS, 2) }
+        Self { client: attach(CLIENT, 1), _endpoints: attach(ENDPOINTS, 2) }
     }
 }
 
@@ -62,21 +64,21 @@ impl Hosts {
 fn attach(role: &str, network: u8) -> Process {
     let mut process = Process::start(&[role]);
     let pid = process.child.id();
-    run("ip", &format!("link add host{network} type veth peer name eth0 netns {pid}"));
-    run("ip", &format!("addr add 10.{network}.0.1/24 dev host{network}"));
-    run("ip", &format!("link set host{network} up"));
+    run(&format!("ip link add host{network} type veth peer name eth0 netns {pid}"));
+    run(&format!("ip addr add 10.{network}.0.1/24 dev host{network}"));
+    run(&format!("ip link set host{network} up"));
     let () = process.ask("network");
     process
 }
 
 /// Sets up the namespace of this process, whose node is at an address.
 pub fn join(node: &str, own: impl IntoIterator<Item = Ipv4Addr>) {
-    run("ip", "link set lo up");
+    run("ip link set lo up");
     for address in own {
-        run("ip", &format!("addr add {address}/24 dev eth0"));
+        run(&format!("ip addr add {address}/24 dev eth0"));
     }
-    run("ip", "link set eth0 up");
-    run("ip", &format!("route add default via {node}"));
+    run("ip link set eth0 up");
+    run(&format!("ip route add default via {node}"));
     local_ports();
 }
 
@@ -88,11 +90,6 @@ fn local_ports() {
 
 fn sysctl(name: &str, value: &str) {
     fs::write(format!("/proc/sys/{name}"), value).expect("a parameter of the kernel");
-}
-
-fn run(program: &str, line: &str) {
-    let status = Command::new(program).args(line.split(' ')).status().expect("the program runs");
-    assert!(status.success(), "{program} {line}");
 }
 
 /// A process with a role, which ends with its standard input, at the latest when this value is dropped.
