@@ -1,10 +1,6 @@
 //! Notifications of commits of other programs to watched tables.
 
-use std::{
-    os::fd::AsRawFd,
-    process,
-    time::{Duration, Instant},
-};
+use std::{os::fd::AsRawFd, process, time::Instant};
 
 use switchyard_nft_ruleset::{
     Family, Table, Transaction, Transport,
