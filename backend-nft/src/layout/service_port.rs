@@ -2,22 +2,23 @@
 //! with ClientIP affinity or source ranges, and of those whose endpoints take turns. Chains have upstream's names
 //! where upstream has them too.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
+use ipnet::IpNet;
 use switchyard_core::{
     model::Protocol,
     state::{
         Action, Endpoint, Frontend, FrontendAddress, Masquerade, PoolKind, ResolvedServicePort,
     },
 };
-use switchyard_nft_ruleset::{ChainName, Element, Key, Rule, Side, Statement, Verdict};
+use switchyard_nft_ruleset::{ChainName, Element, Key, Rule, SetDef, Side, Statement, Verdict};
 
 use super::{
     ChainRules, Context,
     affinity::{self, AffinityMap, Earlier, RememberedPool},
     lb_chains::{EndpointMap, LbChain, Role, Scope, endpoint_value},
     names::{self, chain},
-    slots::{Method, RememberedSlots, Selection},
+    slots::{Method, Selection},
     source_ranges,
     table::TableSet,
 };
@@ -25,35 +26,47 @@ use super::{
 /// The length of the longest comment that nft prints, in bytes.
 const LONGEST_COMMENT: usize = 127;
 
-/// What has to be remembered of the slots of both pools of a Service port.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PoolSlots {
-    pub(crate) cluster: RememberedSlots,
-    pub(crate) local: RememberedSlots,
+/// The objects of a Service port.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PortObjects {
+    /// Elements of the table's sets and maps, but for slots.
+    pub(crate) elements: Vec<(TableSet, Element)>,
+    /// Elements of the table's sets that other Service ports may need, too.
+    pub(crate) counted: Vec<(TableSet, Key)>,
+    /// The slots that hold the endpoints.
+    pub(crate) slots: Vec<SlotRange>,
+    /// Chains of the table that the Service port needs.
+    pub(crate) lb_chains: Vec<LbChain>,
+    pub(crate) chains: Vec<ChainRules>,
+    pub(crate) sets: Vec<PortSet>,
+    /// The pools that remember clients.
+    pub(crate) pools: Vec<RememberedPool>,
 }
 
-impl PoolSlots {
-    /// What has to be remembered of one pool.
-    pub(crate) fn get(&self, kind: PoolKind) -> &RememberedSlots {
-        match kind {
-            PoolKind::Cluster => &self.cluster,
-            PoolKind::Local => &self.local,
+/// A set with its elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PortSet {
+    pub(crate) definition: Arc<SetDef>,
+    pub(crate) contents: Contents,
+}
+
+/// The elements of a set, as far as they belong to the set's Service port.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Contents {
+    /// None: packets add them, or several Service ports.
+    None,
+    Elements(Vec<Element>),
+    Ranges(Arc<[IpNet]>),
+}
+
+impl Contents {
+    pub(crate) fn elements(&self) -> Vec<Element> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Elements(elements) => elements.clone(),
+            Self::Ranges(ranges) => Element::intervals(&ranges[..]),
         }
     }
-}
-
-/// The elements of a Service port in fixed sets and maps, and what they need. Slots are not among the
-/// elements.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Entries {
-    /// Elements of this Service port alone.
-    pub(crate) elements: Vec<(TableSet, Element)>,
-    /// Elements that other Service ports may need too.
-    pub(crate) common: Vec<(TableSet, Key)>,
-    /// Shared chains that elements lead to.
-    pub(crate) chains: Vec<LbChain>,
-    /// The runs of slots that hold the endpoints.
-    pub(crate) runs: Vec<SlotRange>,
 }
 
 /// The consecutive slots of a map that hold the endpoints of a pool.
@@ -66,48 +79,63 @@ pub(crate) struct SlotRange {
 }
 
 impl SlotRange {
-    /// The key of a slot.
-    pub(crate) fn slot_key(&self, slot: usize) -> Key {
-        self.key.slot(slot as u32)
-    }
-
     /// The element of a slot.
-    pub(crate) fn element(&self, slot: usize, endpoint: SocketAddr) -> Element {
-        Element::value(self.slot_key(slot), endpoint_value(endpoint))
+    pub(crate) fn element(&self, slot: u32, endpoint: SocketAddr) -> Element {
+        Element::value(self.key.slot(slot), endpoint_value(endpoint))
     }
 }
 
-impl Entries {
-    /// The entries of `port`.
-    pub(crate) fn new(port: &ResolvedServicePort) -> Self {
-        let mut entries = Self::default();
-        let comment = comment(port);
-        for frontend in &port.frontends {
-            entries.add_frontend(port, frontend, &comment);
-        }
-        // The filter comes first: of a huge pool, hardly any endpoints can be on this node.
-        let both = port.cluster.iter().chain(port.local.iter());
-        let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.may_be_local).collect();
-        for endpoint in here {
-            let ip = endpoint.address.ip();
-            let key = Key::new()
-                .address(ip)
-                .address(ip)
-                .protocol(port.id.name.protocol)
-                .port(endpoint.address.port());
-            entries.common.push((TableSet::HairpinConnections, key));
-        }
-        entries
+/// The objects of `port`, which may have had another timeout earlier.
+pub(crate) fn objects(
+    port: &ResolvedServicePort,
+    context: &Context<'_>,
+    earlier: Option<Earlier>,
+) -> PortObjects {
+    let mut objects = PortObjects::default();
+    let comment = comment(port);
+    for frontend in &port.frontends {
+        objects.add_frontend(port, frontend, &comment);
     }
+    // The filter comes first: of a huge pool, hardly any endpoints can be on this node.
+    let both = port.cluster.iter().chain(port.local.iter());
+    let here: BTreeSet<&Endpoint> = both.filter(|endpoint| endpoint.may_be_local).collect();
+    for endpoint in here {
+        let ip = endpoint.address.ip();
+        let key = Key::new().address(ip).address(ip).protocol(port.id.name.protocol);
+        let key = key.port(endpoint.address.port());
+        objects.counted.push((TableSet::HairpinConnections, key));
+    }
+    objects.chains.extend(source_ranges::chain(port));
+    if let Some(ranges) = source_ranges::in_set(port) {
+        let definition = source_ranges::set(&port.id.name, context.family);
+        objects.sets.push(PortSet { definition, contents: Contents::Ranges(ranges.clone()) });
+    }
+    objects.pools = affinity::pools(port, context.family, earlier);
+    for pool in &objects.pools {
+        let set =
+            |(set, contents): (&Arc<SetDef>, _)| PortSet { definition: set.clone(), contents };
+        let members = [(&pool.members, Contents::Elements(pool.elements().collect()))];
+        let maps = pool.maps().map(|map| (map, Contents::None));
+        objects.sets.extend(members.into_iter().chain(maps).map(set));
+    }
+    if !objects.pools.is_empty() {
+        objects.chains.push(affinity::remember_rules(port));
+    }
+    if has_chains(port) {
+        add_chains(port, context, earlier, &mut objects.chains);
+    }
+    objects
+}
 
+impl PortObjects {
     fn add_frontend(&mut self, port: &ResolvedServicePort, frontend: &Frontend, comment: &str) {
-        let place = Place::new(port, frontend);
+        let keys = FrontendKeys::new(port, frontend);
         if let FrontendAddress::ClusterIp(ip) = frontend.at {
-            self.common.push((TableSet::ClusterIps, Key::new().address(ip)));
+            self.counted.push((TableSet::ClusterIps, Key::new().address(ip)));
         }
         if frontend.allowed_sources.is_some() {
             let firewall = source_ranges::chain_name(&port.id.name);
-            self.add(TableSet::FirewallIps, &place, Verdict::Goto(firewall), comment);
+            self.add(TableSet::FirewallIps, &keys, Verdict::Goto(firewall), comment);
         }
         match frontend.action {
             Action::Pool { pool, masquerade } => {
@@ -116,7 +144,7 @@ impl Entries {
                     Masquerade::ExceptLocalPods => Role::MasqueradeNonLocal,
                     Masquerade::Always => Role::MasqueradeAll,
                 };
-                self.serve(port, frontend, &place, role, pool, comment);
+                self.serve(port, frontend, &keys, role, pool, comment);
             }
             Action::ExternalLocal => {
                 let local = match port.local.is_empty() {
@@ -124,67 +152,67 @@ impl Entries {
                     false => Selection::of(port.lb_algorithm, &port.local).slots,
                 };
                 let role = Role::ExternalLocal { local };
-                self.serve(port, frontend, &place, role, PoolKind::Cluster, comment);
+                self.serve(port, frontend, &keys, role, PoolKind::Cluster, comment);
                 if port.local.is_empty() {
-                    self.add(place.no_endpoints(), &place, Verdict::Drop, comment);
+                    self.add(keys.no_endpoints(), &keys, Verdict::Drop, comment);
                 } else {
-                    self.add_run(&place, PoolKind::Local, PoolKind::Local);
-                    self.chains.extend(draw(port, place.scope, PoolKind::Local));
+                    self.add_slots(&keys, PoolKind::Local, PoolKind::Local);
+                    self.lb_chains.extend(lb_chain(port, keys.scope, PoolKind::Local));
                 }
             }
-            Action::Drop => self.add(place.no_endpoints(), &place, Verdict::Drop, comment),
+            Action::Drop => self.add(keys.no_endpoints(), &keys, Verdict::Drop, comment),
             Action::Reject => {
                 let reject = Verdict::Goto(chain::REJECT.into());
-                self.add(place.no_endpoints(), &place, reject, comment);
+                self.add(keys.no_endpoints(), &keys, reject, comment);
             }
         }
     }
 
     /// Leads a frontend to a pool: through chains of the Service port if it has some, otherwise
-    /// through shared chains.
+    /// through those of the table.
     fn serve(
         &mut self,
         port: &ResolvedServicePort,
         frontend: &Frontend,
-        place: &Place,
+        keys: &FrontendKeys,
         role: Role,
         pool: PoolKind,
         comment: &str,
     ) {
-        let chain = match entry_chain(port, place.scope, frontend.action) {
+        let chain = match entry_chain(port, keys.scope, frontend.action) {
             Some(chain) => {
-                self.add_run(place, pool, pool);
-                self.chains.extend(draw(port, place.scope, pool));
+                self.add_slots(keys, pool, pool);
+                self.lb_chains.extend(lb_chain(port, keys.scope, pool));
                 chain
             }
             None => {
-                self.add_run(place, PoolKind::Cluster, pool);
+                self.add_slots(keys, PoolKind::Cluster, pool);
                 let selection = Selection::of(port.lb_algorithm, port.pool(pool));
-                self.need_lb_chain(LbChain { scope: place.scope, role, selection })
+                self.need_lb_chain(LbChain { scope: keys.scope, role, selection })
             }
         };
         if port.affinity.is_some() {
-            let map = AffinityMap { scope: place.scope, protocol: place.protocol };
+            let map = AffinityMap { scope: keys.scope, protocol: keys.protocol };
             let remember = Verdict::Goto(affinity::remember_chain(&port.id.name));
-            let element = Element::verdict(place.slot_key, remember).with_comment(comment);
+            let element = Element::verdict(keys.slot_key, remember).with_comment(comment);
             self.elements.push((TableSet::Affinity(map), element));
         }
-        self.add(place.services(), place, Verdict::Goto(chain), comment);
+        self.add(keys.services(), keys, Verdict::Goto(chain), comment);
     }
 
-    fn add_run(&mut self, place: &Place, slots: PoolKind, pool: PoolKind) {
-        self.runs.push(SlotRange { map: place.slots(slots), key: place.slot_key, pool });
+    fn add_slots(&mut self, keys: &FrontendKeys, slots: PoolKind, pool: PoolKind) {
+        self.slots.push(SlotRange { map: keys.slots(slots), key: keys.slot_key, pool });
     }
 
-    /// Adds a shared chain and all that it leads to to `chains`, and returns its name.
+    /// Adds a chain of the table and all that it leads to, and returns its name.
     fn need_lb_chain(&mut self, chain: LbChain) -> ChainName {
-        self.chains.extend(chain.leads_to());
-        self.chains.push(chain);
+        self.lb_chains.extend(chain.leads_to());
+        self.lb_chains.push(chain);
         chain.name()
     }
 
-    fn add(&mut self, map: TableSet, place: &Place, verdict: Verdict, comment: &str) {
-        self.elements.push((map, Element::verdict(place.key, verdict).with_comment(comment)));
+    fn add(&mut self, map: TableSet, keys: &FrontendKeys, verdict: Verdict, comment: &str) {
+        self.elements.push((map, Element::verdict(keys.key, verdict).with_comment(comment)));
     }
 }
 
@@ -196,8 +224,8 @@ fn comment(port: &ResolvedServicePort) -> String {
     comment
 }
 
-/// The place of a frontend in the maps.
-struct Place {
+/// The keys of a frontend in the maps.
+struct FrontendKeys {
     scope: Scope,
     protocol: Protocol,
     /// The key in maps for all protocols.
@@ -206,7 +234,7 @@ struct Place {
     slot_key: Key,
 }
 
-impl Place {
+impl FrontendKeys {
     fn new(port: &ResolvedServicePort, frontend: &Frontend) -> Self {
         let protocol = port.id.name.protocol;
         let (scope, prefix) = match frontend.at.ip() {
@@ -240,14 +268,6 @@ impl Place {
     fn no_endpoints(&self) -> TableSet {
         self.by_scope(TableSet::NoEndpointServices, TableSet::NoEndpointNodePorts)
     }
-}
-
-/// The chains and sets of a single Service port.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct PortChains {
-    pub(crate) chains: Vec<ChainRules>,
-    /// What remembers clients.
-    pub(crate) pools: Vec<RememberedPool>,
 }
 
 /// Whether a Service port needs chains of its own to reach its endpoints: to look its clients up, or to
@@ -296,29 +316,13 @@ fn scoped(scope: Scope, prefix: &str, base: &str) -> ChainName {
     names::with_prefix(&format!("{}{prefix}", scope.prefix()), base).into()
 }
 
-/// The chains and sets of `port` alone, which may have had another timeout earlier.
-pub(crate) fn objects(
+/// The chain of the table in which the chain of a pool ends; `None` if the Service port has no such chain, or
+/// selects by itself.
+pub(crate) fn lb_chain(
     port: &ResolvedServicePort,
-    context: &Context<'_>,
-    earlier: Option<Earlier>,
-) -> PortChains {
-    let mut own = PortChains::default();
-    own.chains.extend(source_ranges::chain(port));
-    if port.affinity.is_some() {
-        own.pools = affinity::pools(port, context.family, earlier);
-        if !own.pools.is_empty() {
-            own.chains.push(affinity::remember_rules(port));
-        }
-    }
-    if has_chains(port) {
-        add_chains(port, context, earlier, &mut own);
-    }
-    own
-}
-
-/// The shared chain in which the chain of a pool ends; `None` if the Service port has no such chain, or
-/// draws by itself.
-pub(crate) fn draw(port: &ResolvedServicePort, scope: Scope, kind: PoolKind) -> Option<LbChain> {
+    scope: Scope,
+    kind: PoolKind,
+) -> Option<LbChain> {
     (has_chains(port) && !takes_turns(port)).then(|| LbChain::draw(scope, kind, port))
 }
 
@@ -326,7 +330,7 @@ fn add_chains(
     port: &ResolvedServicePort,
     context: &Context<'_>,
     earlier: Option<Earlier>,
-    own: &mut PortChains,
+    chains: &mut Vec<ChainRules>,
 ) {
     let base = names::service_port_base(&port.id.name);
     let entries: BTreeSet<(Scope, Action)> =
@@ -346,12 +350,12 @@ fn add_chains(
         if let Some(entry) = entry_chain(port, scope, action)
             && let Some(rules) = entry_rules(port, scope, action, &base, context)
         {
-            own.chains.push(ChainRules::new(entry, rules));
+            chains.push(ChainRules::new(entry, rules));
         }
     }
     for (scope, kind) in pools {
         let remembered = affinity::lookup_rules(port, kind, earlier);
-        let drawn = match draw(port, scope, kind) {
+        let drawn = match lb_chain(port, scope, kind) {
             Some(shared) => Rule::new([Statement::Verdict(Verdict::Goto(shared.name()))]),
             None => {
                 let (pool, protocol) = (kind, port.id.name.protocol);
@@ -360,7 +364,7 @@ fn add_chains(
             }
         };
         let rules = remembered.chain([drawn]).collect();
-        own.chains.push(ChainRules::new(pool_chain(&base, scope, kind), rules));
+        chains.push(ChainRules::new(pool_chain(&base, scope, kind), rules));
     }
 }
 

@@ -6,9 +6,13 @@
 //! them. A hash needs many more slots than endpoints, so that most slots keep their endpoints when one comes
 //! or goes; these slots follow from the pool alone ([`maglev::table`]), so that all nodes agree.
 
-use std::{borrow::Cow, cmp::Ordering, net::SocketAddr};
+use std::{cmp::Ordering, net::SocketAddr, sync::Arc};
 
-use switchyard_core::{maglev, model::LbAlgorithm, state::Pool};
+use switchyard_core::{
+    maglev,
+    model::LbAlgorithm,
+    state::{Pool, PoolKind, ResolvedServicePort},
+};
 use switchyard_nft_ruleset::{Draw, Selector};
 
 /// The seed of hashes. Without one, the kernel would choose one at random, and nodes would disagree.
@@ -122,56 +126,33 @@ pub(crate) fn shares(pool: &Pool) -> Option<Vec<u32>> {
     Some(pool.iter().map(|endpoint| share(endpoint.weight).max(1) as u32).collect())
 }
 
-/// The endpoint in each slot, as an index into the pool.
+/// The endpoint in each slot of a pool.
 #[derive(Clone, Debug)]
-pub(crate) enum Slots<'a> {
-    /// One slot for each endpoint, in the order of the pool.
-    PoolOrder,
-    /// Another order that follows from the pool and its algorithm.
-    Natural(Box<[u32]>),
-    /// An order that depends on earlier pools.
-    Historic(Cow<'a, [u32]>),
+pub(crate) struct Allocation {
+    pool: Pool,
+    /// The endpoints as indexes into the pool; `None` if each has one slot, in the order of the pool.
+    order: Option<Arc<[u32]>>,
+    /// Whether the order depends on earlier pools. If not, it follows from the pool and its algorithm.
+    is_historic: bool,
 }
 
-/// What has to be remembered of [`Slots`]: the order, unless it follows from the pool and its algorithm.
-pub(crate) type RememberedSlots = Option<Box<[u32]>>;
-
-impl<'a> Slots<'a> {
-    /// The slots of `pool` that were remembered.
-    pub(crate) fn recall(
-        remembered: &'a RememberedSlots,
-        pool: &Pool,
-        lb_algorithm: LbAlgorithm,
-    ) -> Self {
-        match remembered {
-            Some(order) => Self::Historic(Cow::Borrowed(order)),
-            None => Self::natural(pool, lb_algorithm),
-        }
-    }
-
-    /// Returns what has to be remembered.
-    pub(crate) fn into_remembered(self) -> RememberedSlots {
-        match self {
-            Self::PoolOrder | Self::Natural(_) => None,
-            Self::Historic(order) => Some(order.into_owned().into()),
-        }
-    }
-
+impl Allocation {
     /// The slots of a pool without a past.
     pub(crate) fn natural(pool: &Pool, lb_algorithm: LbAlgorithm) -> Self {
-        if pool.is_empty() {
-            Self::PoolOrder
+        let order = if pool.is_empty() {
+            None
         } else if Method::of(lb_algorithm).is_hash() {
-            Self::Natural(maglev::table(pool, table_size(pool.len()) as usize))
+            Some(maglev::table(pool, table_size(pool.len()) as usize).into())
         } else {
-            shares(pool).map_or(Self::PoolOrder, |shares| Self::Natural(interleaved(&shares)))
-        }
+            shares(pool).map(|shares| interleaved(&shares).into())
+        };
+        Self { pool: pool.clone(), order, is_historic: false }
     }
 
     /// Puts the endpoints of `pool` into slots. `before` is the previous order: an endpoint that is in
     /// it keeps its slots where possible.
-    pub(crate) fn assign(
-        before: impl Iterator<Item = SocketAddr>,
+    pub(crate) fn follow(
+        before: impl IntoIterator<Item = SocketAddr>,
         pool: &Pool,
         lb_algorithm: LbAlgorithm,
     ) -> Self {
@@ -182,8 +163,8 @@ impl<'a> Slots<'a> {
         }
         // How many slots each endpoint still has to get.
         let mut left = vec![0u32; pool.len()];
-        natural.indexes(pool).for_each(|index| left[index as usize] += 1);
-        let mut order = vec![HOLE; natural.len(pool)];
+        natural.indexes().for_each(|index| left[index as usize] += 1);
+        let mut order = vec![HOLE; natural.len()];
         for (slot, address) in order.iter_mut().zip(before) {
             if let Ok(index) = pool.binary_search_by_key(&address, |endpoint| endpoint.address)
                 && left[index] > 0
@@ -192,7 +173,7 @@ impl<'a> Slots<'a> {
                 *slot = index as u32;
             }
         }
-        let mut unplaced = natural.indexes(pool).filter(|&index| {
+        let mut unplaced = natural.indexes().filter(|&index| {
             let is_unplaced = left[index as usize] > 0;
             left[index as usize] -= u32::from(is_unplaced);
             is_unplaced
@@ -203,44 +184,70 @@ impl<'a> Slots<'a> {
             *slot = index;
         }
         drop(unplaced);
-        if natural.indexes(pool).eq(order.iter().copied()) {
-            natural
-        } else {
-            Self::Historic(order.into())
+        if natural.indexes().eq(order.iter().copied()) {
+            return natural;
         }
+        Self { order: Some(order.into()), is_historic: true, ..natural }
     }
 
     /// The number of slots.
-    pub(crate) fn len(&self, pool: &Pool) -> usize {
-        self.list().map_or(pool.len(), <[u32]>::len)
+    pub(crate) fn len(&self) -> usize {
+        self.order.as_ref().map_or(self.pool.len(), |order| order.len())
     }
 
     /// The address in a slot; `None` behind the last slot.
-    pub(crate) fn address(&self, pool: &Pool, slot: usize) -> Option<SocketAddr> {
-        let index = match self.list() {
+    pub(crate) fn address(&self, slot: usize) -> Option<SocketAddr> {
+        let index = match &self.order {
             Some(order) => *order.get(slot)? as usize,
             None => slot,
         };
-        pool.get(index).map(|endpoint| endpoint.address)
+        self.pool.get(index).map(|endpoint| endpoint.address)
     }
 
     /// The addresses, slot by slot.
-    pub(crate) fn addresses<'s>(&'s self, pool: &'s Pool) -> impl Iterator<Item = SocketAddr> + 's {
-        (0..self.len(pool)).filter_map(|slot| self.address(pool, slot))
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        (0..self.len()).filter_map(|slot| self.address(slot))
     }
 
-    /// The order; `None` if it is that of the pool.
-    fn list(&self) -> Option<&[u32]> {
-        match self {
-            Self::PoolOrder => None,
-            Self::Natural(order) => Some(order),
-            Self::Historic(order) => Some(order),
+    fn indexes(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len()).map(|slot| self.order.as_ref().map_or(slot as u32, |order| order[slot]))
+    }
+}
+
+/// The allocations of both pools of a Service port.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocations {
+    cluster: Allocation,
+    local: Allocation,
+}
+
+impl Allocations {
+    /// The slots of a Service port without a past.
+    pub(crate) fn natural(port: &ResolvedServicePort) -> Self {
+        let natural = |kind| Allocation::natural(port.pool(kind), port.lb_algorithm);
+        Self { cluster: natural(PoolKind::Cluster), local: natural(PoolKind::Local) }
+    }
+
+    /// Puts the endpoints of `port` into slots: each endpoint into its slot of `before` if possible.
+    pub(crate) fn follow(
+        port: &ResolvedServicePort,
+        mut before: impl FnMut(PoolKind) -> Vec<SocketAddr>,
+    ) -> Self {
+        let mut follow =
+            |kind| Allocation::follow(before(kind), port.pool(kind), port.lb_algorithm);
+        Self { cluster: follow(PoolKind::Cluster), local: follow(PoolKind::Local) }
+    }
+
+    pub(crate) fn get(&self, kind: PoolKind) -> &Allocation {
+        match kind {
+            PoolKind::Cluster => &self.cluster,
+            PoolKind::Local => &self.local,
         }
     }
 
-    fn indexes(&self, pool: &Pool) -> impl Iterator<Item = u32> + '_ {
-        let list = self.list();
-        (0..self.len(pool)).map(move |slot| list.map_or(slot as u32, |list| list[slot]))
+    /// Whether one of them depends on earlier pools.
+    pub(crate) fn is_historic(&self) -> bool {
+        self.cluster.is_historic || self.local.is_historic
     }
 }
 
@@ -282,14 +289,14 @@ mod tests {
             .collect()
     }
 
-    fn ports(slots: &Slots<'_>, pool: &Pool) -> Vec<u16> {
-        slots.addresses(pool).map(|address| address.port()).collect()
+    fn ports(slots: &Allocation) -> Vec<u16> {
+        slots.addresses().map(|address| address.port()).collect()
     }
 
     fn follow(before: &[u16], wanted: &[(u16, u32)]) -> Vec<u16> {
         let before = before.iter().map(|&port| ([10, 0, 0, 1], port).into());
         let pool = pool(wanted.iter().copied());
-        ports(&Slots::assign(before, &pool, LbAlgorithm::Random), &pool)
+        ports(&Allocation::follow(before, &pool, LbAlgorithm::Random))
     }
 
     #[test]
@@ -320,10 +327,10 @@ mod tests {
         let pool = pool([(1, 1), (2, 1)]);
         let before = [2, 1, 1].map(|port| ([10, 0, 0, 1], port).into());
         for lb_algorithm in [LbAlgorithm::SourceHash, LbAlgorithm::Maglev] {
-            let slots = Slots::assign(before.into_iter(), &pool, lb_algorithm);
-            assert_eq!(ports(&slots, &pool), ports(&Slots::natural(&pool, lb_algorithm), &pool));
-            assert_eq!(slots.len(&pool), 1021);
-            assert_eq!(slots.into_remembered(), None);
+            let slots = Allocation::follow(before, &pool, lb_algorithm);
+            assert_eq!(ports(&slots), ports(&Allocation::natural(&pool, lb_algorithm)));
+            assert_eq!(slots.len(), 1021);
+            assert!(!slots.is_historic);
         }
     }
 
@@ -355,20 +362,6 @@ mod tests {
                     prop_assert_eq!(after[slot], *port);
                 }
             }
-        }
-
-        #[test]
-        fn what_is_remembered_is_recalled(
-            before in proptest::collection::vec(0u16..10, 0..20),
-            wanted in proptest::collection::btree_map(0u16..10, 1u32..3, 0..10),
-        ) {
-            let pool = pool(wanted);
-            let before = before.into_iter().map(|port| ([10, 0, 0, 1], port).into());
-            let slots = Slots::assign(before, &pool, LbAlgorithm::RoundRobin);
-            let addresses = ports(&slots, &pool);
-            let remembered = slots.into_remembered();
-            let recalled = Slots::recall(&remembered, &pool, LbAlgorithm::RoundRobin);
-            prop_assert_eq!(ports(&recalled, &pool), addresses);
         }
     }
 

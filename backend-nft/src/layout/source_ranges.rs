@@ -4,12 +4,16 @@
 //! long, as the kernel looks sets up in a list. More ranges are a set, and the chain has two rules: the
 //! time for a packet is then the same for nine ranges and for 60,000.
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 use switchyard_core::{model::ServicePortName, state::ResolvedServicePort};
 use switchyard_nft_ruleset::{
-    ChainName, Family, Rule, Selector, SetDef, SetName, Side, Statement, Verdict,
+    ChainName, Element, Family, Key, Rule, Selector, SetDef, SetName, Side, Statement, Verdict,
 };
 
 use super::{ChainRules, names};
@@ -58,4 +62,44 @@ pub(crate) fn chain(port: &ResolvedServicePort) -> Option<ChainRules> {
     };
     rules.push(Rule::new([Statement::Verdict(Verdict::Drop)]));
     Some(ChainRules::new(chain_name(name), rules))
+}
+
+/// Whether a set must be made anew to lose and get these elements: an address at which an interval that goes
+/// begins or ends is also one of an interval that comes. Kernels before 5.18 take these two for an overlap.
+pub(crate) fn share_boundary(gone: &[Key], come: &[Element]) -> bool {
+    let gone: HashSet<IpAddr> = gone.iter().flat_map(boundaries).collect();
+    come.iter().flat_map(|element| boundaries(&element.key)).any(|at| gone.contains(&at))
+}
+
+/// The first address of an interval, and the first one behind it, if there is one.
+fn boundaries(key: &Key) -> impl Iterator<Item = IpAddr> + use<> {
+    let interval = key.as_interval();
+    let behind = interval.and_then(|(_, last)| match last {
+        IpAddr::V4(last) => Some(IpAddr::V4(Ipv4Addr::from(u32::from(last).checked_add(1)?))),
+        IpAddr::V6(last) => Some(IpAddr::V6(Ipv6Addr::from(u128::from(last).checked_add(1)?))),
+    });
+    interval.map(|(first, _)| first).into_iter().chain(behind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_that_share_a_boundary_need_a_new_set() {
+        let share = |gone: &str, come: &str| {
+            let elements = |net: &str| Element::intervals(&[net.parse::<IpNet>().unwrap()]);
+            share_boundary(&[elements(gone)[0].key], &elements(come))
+        };
+        for (gone, come) in [
+            ("10.0.0.0/24", "10.0.0.0/23"),
+            ("10.0.0.0/23", "10.0.1.0/24"),
+            ("10.0.0.0/24", "10.0.1.0/24"),
+            ("10.0.1.0/24", "10.0.0.0/24"),
+        ] {
+            assert!(share(gone, come), "{gone} {come}");
+        }
+        assert!(!share("240.0.0.0/4", "224.0.0.0/5"));
+        assert!(!share("10.0.0.0/8", "14.0.0.0/8"));
+    }
 }

@@ -34,14 +34,10 @@ const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
     ("nat-postrouting", ChainKind::Nat, Hook::Postrouting, 100),
 ];
 
-/// The base chains.
-pub(crate) fn base_chains() -> impl Iterator<Item = BaseChain> {
-    BASE_CHAINS.into_iter().map(|(name, kind, hook, priority)| BaseChain {
-        name: name.into(),
-        kind,
-        hook,
-        priority,
-    })
+/// The base chain of this name.
+pub(crate) fn base_chain(name: &ChainName) -> Option<BaseChain> {
+    let found = BASE_CHAINS.into_iter().find(|(base, ..)| *base == name.as_str());
+    found.map(|(_, kind, hook, priority)| BaseChain { name: name.clone(), kind, hook, priority })
 }
 
 /// A set or map that always exists.

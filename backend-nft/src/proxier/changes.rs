@@ -23,16 +23,6 @@ pub(crate) enum TableChange {
     Replace,
 }
 
-/// Returns the keys that are `known` and not wanted, and the elements that are `wanted` and not known.
-pub(super) fn difference(
-    known: impl IntoIterator<Item = Key>,
-    wanted: impl IntoIterator<Item = Element>,
-) -> (Vec<Key>, Vec<Element>) {
-    let mut left: HashSet<Key> = known.into_iter().collect();
-    let add = wanted.into_iter().filter(|element| !left.remove(&element.key)).collect();
-    (left.into_iter().collect(), add)
-}
-
 /// The changes to the table of one family.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
@@ -50,8 +40,8 @@ pub(crate) struct Changes {
     pub(crate) delete_elements: BTreeMap<TableSet, Vec<Key>>,
     pub(crate) add_elements: BTreeMap<TableSet, Vec<Element>>,
     /// Elements of sets of single Service ports.
-    pub(crate) delete_own: Vec<(Arc<SetDef>, Vec<Key>)>,
-    pub(crate) add_own: Vec<(Arc<SetDef>, Vec<Element>)>,
+    pub(crate) delete_port_elements: Vec<(Arc<SetDef>, Vec<Key>)>,
+    pub(crate) add_port_elements: Vec<(Arc<SetDef>, Vec<Element>)>,
     /// Clients that kube-proxy remembered.
     pub(crate) restore: Vec<(Arc<SetDef>, Vec<ElementDump>)>,
     /// Maps of clients of pools that change. Clients are removed after the commit, and by another thread.
@@ -70,12 +60,17 @@ impl Changes {
     }
 
     /// Changes elements of a set of a single Service port.
-    pub(crate) fn change_own(&mut self, set: &Arc<SetDef>, deleted: Vec<Key>, added: Vec<Element>) {
+    pub(crate) fn change_port_set(
+        &mut self,
+        set: &Arc<SetDef>,
+        deleted: Vec<Key>,
+        added: Vec<Element>,
+    ) {
         if !deleted.is_empty() {
-            self.delete_own.push((set.clone(), deleted));
+            self.delete_port_elements.push((set.clone(), deleted));
         }
         if !added.is_empty() {
-            self.add_own.push((set.clone(), added));
+            self.add_port_elements.push((set.clone(), added));
         }
     }
 
@@ -109,8 +104,10 @@ impl Changes {
             let new: HashSet<&ChainName> = self.add_chains.iter().collect();
             first.rules = self.rules.extract_if(.., |chain| new.contains(&chain.name)).collect();
             first.add_chains = std::mem::take(&mut self.add_chains);
-            first.add_own =
-                self.add_own.extract_if(.., |(set, _)| added.contains(&set.name)).collect();
+            first.add_port_elements = self
+                .add_port_elements
+                .extract_if(.., |(set, _)| added.contains(&set.name))
+                .collect();
             first.add_sets = std::mem::take(&mut self.add_sets);
             let kept: HashSet<&ChainName> = self.rules.iter().map(|chain| &chain.name).collect();
             last.flush_chains =
@@ -145,13 +142,13 @@ impl Changes {
             + self.add_sets.len()
             + self.rules.iter().map(|chain| chain.rules.len()).sum::<usize>()
             + self.add_elements.values().map(Vec::len).sum::<usize>()
-            + self.add_own.iter().map(|(_, elements)| elements.len()).sum::<usize>()
+            + self.add_port_elements.iter().map(|(_, elements)| elements.len()).sum::<usize>()
             + self.restore.iter().map(|(_, clients)| clients.len()).sum::<usize>();
         let removed = self.delete_base_chains.len()
             + self.flush_chains.len()
             + self.delete_sets.len()
             + self.delete_elements.values().map(Vec::len).sum::<usize>()
-            + self.delete_own.iter().map(|(_, keys)| keys.len()).sum::<usize>();
+            + self.delete_port_elements.iter().map(|(_, keys)| keys.len()).sum::<usize>();
         (added, removed)
     }
 
@@ -180,7 +177,7 @@ impl Changes {
         for (set, keys) in self.delete_elements {
             transaction.delete_elements(table, set.definition(table.family), keys);
         }
-        for (set, keys) in self.delete_own {
+        for (set, keys) in self.delete_port_elements {
             transaction.delete_elements(table, &set, keys);
         }
         for chain in self.flush_chains {
@@ -206,7 +203,7 @@ impl Changes {
         for (set, elements) in self.add_elements {
             transaction.add_elements(table, set.definition(table.family), elements);
         }
-        for (set, elements) in self.add_own {
+        for (set, elements) in self.add_port_elements {
             transaction.add_elements(table, &set, elements);
         }
         for (map, clients) in self.restore {

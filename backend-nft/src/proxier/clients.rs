@@ -1,6 +1,6 @@
 //! The clients that kube-proxy remembered, which a take-over adds to the maps of this backend.
 
-use std::{collections::HashMap, ops::ControlFlow, time::Duration};
+use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use switchyard_core::error::ErrorChain;
 use switchyard_nft_ruleset::{
@@ -51,14 +51,20 @@ pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: 
     }
 }
 
-/// Whether a table has sets of kube-proxy's clients.
-pub(super) fn has_upstream(dump: &TableDump) -> bool {
-    dump.sets.keys().any(|name| name.as_str().starts_with(UPSTREAM_PREFIX))
+/// Returns the clients that kube-proxy remembered, as the maps of these pools are to remember them.
+pub(super) fn of_upstream(
+    pools: &[RememberedPool],
+    dump: &TableDump,
+) -> Vec<(Arc<SetDef>, Vec<ElementDump>)> {
+    // The sets are rare, and their names costly to make.
+    if !dump.sets.keys().any(|name| name.as_str().starts_with(UPSTREAM_PREFIX)) {
+        return Vec::new();
+    }
+    let new = pools.iter().filter(|pool| !dump.sets.contains_key(&pool.clients.name));
+    new.map(|pool| (pool.clients.clone(), of_pool(pool, dump))).collect()
 }
 
-/// Returns the clients that kube-proxy remembered at the endpoints of a pool, as the pool's map is to
-/// remember them.
-pub(super) fn of_upstream(pool: &RememberedPool, dump: &TableDump) -> Vec<ElementDump> {
+fn of_pool(pool: &RememberedPool, dump: &TableDump) -> Vec<ElementDump> {
     let known = |(name, endpoint): (SetName, Value)| {
         let set = dump.sets.get(&name)?;
         // The definition is kube-proxy's: a set of addresses with a timeout.

@@ -8,7 +8,7 @@ use switchyard_nft_ruleset::{ChainName, Family, Key, SetDef, SetName, text};
 
 use super::{
     changes::{Changes, TableChange},
-    memory::LastSynced,
+    last_synced::LastSynced,
 };
 use crate::layout::table::TableSet;
 
@@ -24,26 +24,26 @@ enum ObjectChange<'a> {
     DeleteSet(&'a SetName),
     AddElement(TableSet, Key),
     DeleteElement(TableSet, Key),
-    AddOwn(&'a SetDef, Key),
-    DeleteOwn(&'a SetDef, Key),
+    AddOfPort(&'a SetDef, Key),
+    DeleteOfPort(&'a SetDef, Key),
 }
 
 /// Reports the changes `found` by a full sync that no input explains: those not in `expected`, which
-/// assumes that the kernel still held what `memory` remembers.
+/// assumes that the kernel still held what was synced last.
 pub(super) fn find(
     found: &PerFamily<Changes>,
     expected: &PerFamily<Changes>,
-    memory: &LastSynced,
+    last: &LastSynced,
 ) -> Drift {
     let mut drift = Drift::default();
     for family in Family::ALL {
-        if !memory.families.get(family.into()) {
+        if !last.families.get(family.into()) {
             continue;
         }
         let expected: HashSet<ObjectChange<'_>> = objects(expected.get(family.into())).collect();
-        // Shared chains without a jump to them keep their rules until a full sync.
+        // Chains of the table without a jump to them keep their rules until a full sync.
         let shared: HashSet<ChainName> =
-            memory.tables.get(family.into()).lb_chains.iter().map(|c| c.name()).collect();
+            last.tables.get(family.into()).lb_chains.iter().map(|c| c.name()).collect();
         let found = found.get(family.into());
         let rewritten: HashSet<&ChainName> = found.rules.iter().map(|chain| &chain.name).collect();
         let is_expected = |change: &ObjectChange<'_>| {
@@ -86,13 +86,12 @@ fn objects(changes: &Changes) -> impl Iterator<Item = ObjectChange<'_>> {
             elements.iter().map(|element| ObjectChange::AddElement(*set, element.key))
         }))
         .chain(
-            changes
-                .delete_own
-                .iter()
-                .flat_map(|(set, keys)| keys.iter().map(|key| ObjectChange::DeleteOwn(set, *key))),
+            changes.delete_port_elements.iter().flat_map(|(set, keys)| {
+                keys.iter().map(|key| ObjectChange::DeleteOfPort(set, *key))
+            }),
         )
-        .chain(changes.add_own.iter().flat_map(|(set, elements)| {
-            elements.iter().map(|element| ObjectChange::AddOwn(set, element.key))
+        .chain(changes.add_port_elements.iter().flat_map(|(set, elements)| {
+            elements.iter().map(|element| ObjectChange::AddOfPort(set, element.key))
         }))
 }
 
@@ -114,10 +113,10 @@ fn describe(family: Family, change: ObjectChange<'_>) -> String {
         ObjectChange::DeleteElement(set, key) => {
             format!("the element {} was added or altered", element(set.definition(family), &key))
         }
-        ObjectChange::AddOwn(set, key) => {
+        ObjectChange::AddOfPort(set, key) => {
             format!("the element {} was missing", element(set, &key))
         }
-        ObjectChange::DeleteOwn(set, key) => {
+        ObjectChange::DeleteOfPort(set, key) => {
             format!("the element {} was added", element(set, &key))
         }
     }

@@ -1,17 +1,15 @@
 //! The backend: a [`Proxier`] on a [`Transport`].
 //!
-//! A sync is [`incremental`] as long as the kernel is known to hold what was synced, and [`full`]
-//! otherwise: at the start, after a failure, and on request. Either makes [`changes`], which become
-//! transactions for both families. [`memory`] is what the backend keeps between syncs, and [`drift`]
-//! reports what other programs had changed.
+//! A sync has one [`plan`]. It trusts that the kernel holds what was synced last ([`last_synced`]) where
+//! that is known, and otherwise compares what it reads: at the start, after a failure, and on request. The plan
+//! makes [`changes`], which become transactions for both families. [`drift`] reports what other programs had
+//! changed.
 
 mod changes;
 mod clients;
 mod drift;
-mod full;
-mod incremental;
-mod memory;
-mod ranges;
+mod last_synced;
+mod plan;
 mod refused;
 mod sweeper;
 
@@ -32,7 +30,8 @@ use switchyard_nft_ruleset::{
 
 use self::{
     changes::Changes,
-    memory::LastSynced,
+    last_synced::LastSynced,
+    plan::{Have, plan},
     sweeper::{Sweep, Sweeper},
 };
 use crate::{
@@ -72,7 +71,7 @@ pub struct NftProxier {
     /// The netlink ports from which this backend commits; none if its commits have no fixed ports.
     own_ports: Vec<u32>,
     /// What the kernel holds besides the state that was synced; `None` if unknown.
-    memory: Option<LastSynced>,
+    last: Option<LastSynced>,
     /// Whether the kernel can draw slots by a hash.
     hashes: bool,
 }
@@ -109,17 +108,17 @@ impl NftProxier {
             own_ports = ports;
             own_ports.push(port);
         }
-        Self { config, transport, sweeper, own_ports, memory: None, hashes: true }
+        Self { config, transport, sweeper, own_ports, last: None, hashes: true }
     }
 
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let config = self.config.programmed(change);
-        let memory = self.memory.as_ref().filter(|memory| memory.families == config.families);
-        let (Some(memory), Some(before), false) = (memory, change.before(), change.is_resync())
-        else {
+        let last = self.last.as_ref().filter(|last| last.families == config.families);
+        let (Some(last), Some(before), false) = (last, change.before(), change.is_resync()) else {
             return self.sync_full(&config, change);
         };
-        let (mut changes, commitment) = incremental::plan(&config, memory, before, change);
+        let have = Have::Synced { last, before, change: *change };
+        let (mut changes, update) = plan(&config, change.after(), have);
         let sweeps = self.take_sweeps(&mut changes);
         let (transactions, mut report) = into_transactions(&config, changes);
         self.sweeper.keep(&sweeps);
@@ -135,8 +134,8 @@ impl NftProxier {
             Err(refused) => return Err(refused.named(&config, change)),
             Ok(()) => {}
         }
-        if let Some(memory) = &mut self.memory {
-            commitment.remember(memory);
+        if let Some(last) = &mut self.last {
+            last.update(update);
         }
         self.sweeper.sweep(sweeps);
         Ok(report)
@@ -183,11 +182,12 @@ impl NftProxier {
         expected: bool,
     ) -> Result<SyncReport, Refused> {
         let dumps = self.read(config)?;
-        let known = self.memory.as_ref();
-        let (mut changes, memory) = full::plan(config, change.after(), &dumps, known);
-        let drift = self.memory.as_ref().zip(change.before()).map(|(known, before)| {
-            let (expected, _) = incremental::plan(config, known, before, change);
-            drift::find(&changes, &expected, known)
+        let have = Have::Read { dumps: &dumps, last: self.last.as_ref() };
+        let (mut changes, update) = plan(config, change.after(), have);
+        let drift = self.last.as_ref().zip(change.before()).map(|(last, before)| {
+            let have = Have::Synced { last, before, change: *change };
+            let (expected, _) = plan(config, change.after(), have);
+            drift::find(&changes, &expected, last)
         });
         let sweeps = self.take_sweeps(&mut changes);
         let (mut transactions, mut report) = into_transactions(config, changes);
@@ -200,7 +200,7 @@ impl NftProxier {
         }
         self.sweeper.keep(&sweeps);
         self.commit(&transactions, &mut report)?;
-        self.memory = expected.then_some(memory);
+        self.last = expected.then(|| LastSynced::new(config.families, update));
         self.delete_unused_chains();
         self.sweeper.sweep(sweeps);
         Ok(report)
@@ -259,7 +259,7 @@ impl NftProxier {
             let stats = self.transport.commit(transaction).map_err(|error| {
                 // A part of the sync was done.
                 if report.messages > 0 {
-                    self.memory = None;
+                    self.last = None;
                 }
                 Refused { error, transaction: transaction.clone().into(), unreadable: None }
             })?;
@@ -267,7 +267,7 @@ impl NftProxier {
             report.bytes += stats.bytes;
             report.messages += stats.operations;
             if stats.overtaken {
-                self.memory = None;
+                self.last = None;
                 return Err(TransportError::Conflict.into());
             }
         }
@@ -277,10 +277,10 @@ impl NftProxier {
     /// Deletes the chains that a full sync found unused, perhaps another program's, if the kernel
     /// accepts that at once. If not, the chains wait until they are stale.
     fn delete_unused_chains(&mut self) {
-        let Some(memory) = &mut self.memory else { return };
+        let Some(last) = &mut self.last else { return };
         let mut transaction = Transaction::new();
         for family in self.config.families() {
-            for chain in memory.tables.get(family.into()).stale_chains.keys() {
+            for chain in last.tables.get(family.into()).stale_chains.keys() {
                 transaction.delete_chain(&self.config.table(family), chain.clone());
             }
         }
@@ -290,7 +290,7 @@ impl NftProxier {
         match self.transport.commit(&transaction) {
             Ok(_) => {
                 for family in self.config.families() {
-                    memory.tables.get_mut(family.into()).stale_chains.clear();
+                    last.tables.get_mut(family.into()).stale_chains.clear();
                 }
             }
             Err(error) => {
@@ -302,10 +302,10 @@ impl NftProxier {
     /// Deletes chains that have been unused for a while. Returns false if that fails. Unused chains do
     /// no harm, so that a failure is no reason to repeat the sync.
     fn delete_stale_chains(&mut self) -> bool {
-        let Some(memory) = &mut self.memory else { return true };
+        let Some(last) = &mut self.last else { return true };
         let mut transaction = Transaction::new();
         for family in self.config.families() {
-            let stale = &mut memory.tables.get_mut(family.into()).stale_chains;
+            let stale = &mut last.tables.get_mut(family.into()).stale_chains;
             stale.retain(|chain, since| {
                 let is_due = since.elapsed() >= STALE_FOR;
                 if is_due {
@@ -321,7 +321,7 @@ impl NftProxier {
                 err = %ErrorChain(&error),
                 "Failed to delete unused chains; the next sync is a full one"
             );
-            self.memory = None;
+            self.last = None;
             return false;
         }
         true
@@ -362,8 +362,8 @@ impl Proxier for NftProxier {
         let cleanup_failed = !self.delete_stale_chains();
         let mut report = self.sync_changes(change)?;
         report.cleanup_failed = cleanup_failed;
-        let earlier_until = self.memory.as_ref().and_then(|memory| memory.earlier_until());
-        report.requeue_after = match self.memory {
+        let earlier_until = self.last.as_ref().and_then(|last| last.earlier_until());
+        report.requeue_after = match self.last {
             Some(_) => earlier_until.map(|until| until.saturating_duration_since(Instant::now())),
             None => Some(DOUBTED_FOR),
         };
@@ -371,7 +371,7 @@ impl Proxier for NftProxier {
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
-        self.memory = None;
+        self.last = None;
         self.sweeper.clear();
         delete_tables(&self.config, self.transport.as_mut())
     }
@@ -434,7 +434,8 @@ impl From<TransportError> for Refused {
 /// Returns the transaction that makes a kernel without the tables hold `state`, always in the same
 /// order.
 pub fn render(config: &NftConfig, state: &State) -> Transaction {
-    let (mut changes, _) = full::plan(config, state, &PerFamily::default(), None);
+    let (mut changes, _) =
+        plan(config, state, Have::Read { dumps: &PerFamily::default(), last: None });
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }

@@ -15,11 +15,7 @@ use switchyard_nft_ruleset::{
     ChainName, Key, OperationKind, Refusal, SetName, Transaction, TransportError,
 };
 
-use crate::layout::{
-    Context, NftConfig,
-    service_port::{self, Entries},
-    source_ranges,
-};
+use crate::layout::{Context, NftConfig, lb_chains::LbChain, service_port, table::TableSet};
 
 /// The objects of a family that the kernel refuses.
 #[derive(Default)]
@@ -115,26 +111,21 @@ fn object(kind: &OperationKind, refusal: &Refusal) -> Object {
 
 /// The refused objects that a Service port needs.
 fn needed(port: &ResolvedServicePort, context: &Context<'_>, refused: &Refused) -> Vec<Object> {
-    let entries = Entries::new(port);
-    let own = service_port::objects(port, context, None);
-    let name = |set: crate::layout::table::TableSet| set.definition(context.family).name.clone();
-    let elements = entries.elements.iter().map(|(set, element)| (*set, element.key));
-    let elements = elements.chain(entries.common.iter().copied());
+    let port = service_port::objects(port, context, None);
+    let name = |set: TableSet| set.definition(context.family).name.clone();
+    let elements = port.elements.iter().map(|(set, element)| (*set, element.key));
+    let elements = elements.chain(port.counted.iter().copied());
     let elements = elements.map(|(set, key)| Object::Element(name(set), key));
-    let chains = own.chains.iter().map(|chain| chain.name.clone());
-    let chains = chains.chain(entries.chains.iter().map(|chain| chain.name())).map(Object::Chain);
-    let own_sets = own.pools.iter().flat_map(|pool| pool.maps().chain([&pool.members]));
-    let own_sets: HashSet<SetName> = own_sets
-        .map(|set| set.name.clone())
-        .chain(source_ranges::in_set(port).map(|_| source_ranges::set_name(&port.id.name)))
-        .collect();
-    let sets = own_sets.iter().cloned().map(Object::Set);
+    let chains = port.chains.iter().map(|chain| chain.name.clone());
+    let chains = chains.chain(port.lb_chains.iter().map(LbChain::name)).map(Object::Chain);
+    let port_sets = || port.sets.iter().map(|set| set.definition.name.clone());
+    let sets = port_sets().map(Object::Set);
     let objects = elements.chain(chains).chain(sets);
     let mut found: Vec<Object> =
         objects.filter(|object| refused.reasons.contains_key(object)).collect();
-    // Elements of own sets are recognised by their set, and slots by their beginning.
-    let own = own_sets.into_iter().map(|set| (set, Key::new()));
-    for (set, start) in own.chain(entries.runs.iter().map(|run| (name(run.map), run.key))) {
+    // Elements of the port's sets are recognised by their set, and slots by their beginning.
+    let starts = port_sets().map(|set| (set, Key::new()));
+    for (set, start) in starts.chain(port.slots.iter().map(|slots| (name(slots.map), slots.key))) {
         let keys = refused.keys.get(&set).into_iter().flat_map(|keys| keys.range(start..));
         let keys = keys.take_while(|key| key.as_slice().starts_with(start.as_slice()));
         found.extend(keys.map(|key| Object::Element(set.clone(), *key)));

@@ -20,7 +20,10 @@ use switchyard_nft_ruleset::{
 use super::*;
 use crate::{
     layout::NftConfig,
-    proxier::{full, incremental},
+    proxier::{
+        last_synced::LastSynced,
+        plan::{Have, plan},
+    },
 };
 
 /// Longer than any thread needs to come to a gate.
@@ -345,13 +348,16 @@ fn the_endpoints_of_new_pools_are_known() {
         assert!(changes.iter().all(|sweep| !sweep.is_due), "{changes:?}");
         changes.iter().flat_map(|sweep| sweep.endpoints.iter().copied()).collect::<Vec<_>>()
     };
-    let (changes, _) = full::plan(&config, &with, &PerFamily::default(), None);
+    let nothing = Have::Read { dumps: &PerFamily::default(), last: None };
+    let (changes, _) = plan(&config, &with, nothing);
     assert_eq!(known(&changes.v4.sweeps), [value(1)]);
-    let (_, memory) = full::plan(&config, &without, &PerFamily::default(), None);
+    let (_, update) = plan(&config, &without, nothing);
+    let last = LastSynced::new(config.families, update);
     let ids: Vec<ServicePortId> = with.service_ports.keys().cloned().collect();
     let change = ids.into_iter().fold(OwnedTransition::to(with), |to, id| to.port(id, None));
     let change = change.get();
     let before = change.before().expect("a state before");
-    let (changes, _) = incremental::plan(&config, &memory, before, &change);
+    let have = Have::Synced { last: &last, before, change };
+    let (changes, _) = plan(&config, change.after(), have);
     assert_eq!(known(&changes.v4.sweeps), [value(1)]);
 }

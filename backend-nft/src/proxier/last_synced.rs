@@ -1,0 +1,132 @@
+//! What was synced last, as far as it does not follow from the state.
+//!
+//! Core remembers the state that was synced. Four things are known to this backend alone: the slots of
+//! endpoints where these do not follow from the pool, counts of elements that several Service ports need,
+//! chains that are not deleted yet, and maps of clients with an earlier timeout.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+use switchyard_core::{
+    model::{PerFamily, ServicePortId},
+    state::ResolvedServicePort,
+    transition::PortChange,
+};
+use switchyard_nft_ruleset::{ChainName, Key};
+
+use crate::layout::{affinity::Earlier, lb_chains::LbChain, slots::Allocations, table::TableSet};
+
+/// What the kernel holds besides the state that was synced.
+#[derive(Debug, Default)]
+pub(crate) struct LastSynced {
+    /// The families that this is about.
+    pub(crate) families: PerFamily<bool>,
+    /// The allocations that depend on earlier pools; most follow from the pool.
+    allocations: HashMap<ServicePortId, Allocations>,
+    /// The earlier maps of clients of Service ports whose timeout was changed, and when these maps are
+    /// of no more use.
+    pub(crate) earlier: HashMap<ServicePortId, (Earlier, Instant)>,
+    pub(crate) tables: PerFamily<SyncedTable>,
+}
+
+/// What the kernel holds in one table besides the state that was synced.
+#[derive(Debug, Default)]
+pub(crate) struct SyncedTable {
+    /// How many Service ports need each element that several may need.
+    pub(crate) counts: HashMap<(TableSet, Key), i64>,
+    pub(crate) lb_chains: BTreeSet<LbChain>,
+    /// Empty chains without a jump to them, and since when they are unused.
+    pub(crate) stale_chains: HashMap<ChainName, Instant>,
+}
+
+/// What to remember of a sync that succeeds.
+#[derive(Default)]
+pub(crate) struct Update {
+    /// Of the Service ports that were compared; `None` if they follow from the pool, or the port is gone.
+    pub(crate) allocations: Vec<(ServicePortId, Option<Allocations>)>,
+    pub(crate) earlier: Vec<(ServicePortId, Option<(Earlier, Instant)>)>,
+    pub(crate) tables: PerFamily<TableUpdate>,
+}
+
+#[derive(Default)]
+pub(crate) struct TableUpdate {
+    /// By how many the Service ports that need an element have become more (or fewer).
+    pub(crate) counts: HashMap<(TableSet, Key), i64>,
+    /// The chains that are new.
+    pub(crate) lb_chains: BTreeSet<LbChain>,
+    pub(crate) stale_chains: Vec<ChainName>,
+    /// Chains with rules, which are not stale even if they were.
+    pub(crate) used_chains: Vec<ChainName>,
+}
+
+impl LastSynced {
+    /// The memory after a sync that has compared everything in these families.
+    pub(crate) fn new(families: PerFamily<bool>, update: Update) -> Self {
+        let mut last = Self { families, ..Self::default() };
+        last.update(update);
+        last
+    }
+
+    /// Updates the memory after the kernel has committed the changes.
+    pub(crate) fn update(&mut self, update: Update) {
+        fn set<V>(map: &mut HashMap<ServicePortId, V>, values: Vec<(ServicePortId, Option<V>)>) {
+            for (id, value) in values {
+                match value {
+                    Some(value) => map.insert(id, value),
+                    None => map.remove(&id),
+                };
+            }
+        }
+        set(&mut self.allocations, update.allocations);
+        set(&mut self.earlier, update.earlier);
+        let now = Instant::now();
+        let PerFamily { v4, v6 } = update.tables;
+        for (table, update) in [(&mut self.tables.v4, v4), (&mut self.tables.v6, v6)] {
+            for (element, change) in update.counts {
+                let count = table.counts.entry(element).or_default();
+                *count += change;
+                if *count <= 0 {
+                    table.counts.remove(&element);
+                }
+            }
+            table.lb_chains.extend(update.lb_chains);
+            for chain in update.stale_chains {
+                table.stale_chains.entry(chain).or_insert(now);
+            }
+            if !table.stale_chains.is_empty() {
+                update.used_chains.iter().for_each(|chain| _ = table.stale_chains.remove(chain));
+            }
+        }
+    }
+
+    /// The slots of the endpoints of a Service port that was synced.
+    pub(crate) fn allocations(&self, port: &ResolvedServicePort) -> Allocations {
+        self.allocations.get(&port.id).cloned().unwrap_or_else(|| Allocations::natural(port))
+    }
+
+    /// The earlier maps of clients that a Service port still needs.
+    pub(crate) fn earlier(&self, id: &ServicePortId) -> Option<Earlier> {
+        self.earlier.get(id).map(|(earlier, _)| *earlier)
+    }
+
+    /// The earlier maps of clients that a Service port needs after a sync, and until when.
+    pub(crate) fn earlier_after(&self, port: PortChange<'_>) -> Option<(Earlier, Instant)> {
+        let affinity =
+            |port: Option<&Arc<ResolvedServicePort>>| port.and_then(|port| port.affinity);
+        let (before, after) = (affinity(port.before)?, affinity(port.after)?);
+        let now = Instant::now();
+        if before == after {
+            return self.earlier.get(port.id).copied().filter(|(_, until)| *until > now);
+        }
+        let earlier = Earlier::of(before);
+        Some((earlier, now + earlier.outlasts(after)))
+    }
+
+    /// When the next earlier maps are of no more use.
+    pub(crate) fn earlier_until(&self) -> Option<Instant> {
+        self.earlier.values().map(|(_, until)| *until).min()
+    }
+}
