@@ -1,4 +1,4 @@
-//! How long Services take to get into IPVS, beside the floor: the same commands, entries and addresses,
+//! The time that Services take to get into IPVS, beside the floor: the same commands, entries and addresses,
 //! sent to the kernel by the crates that speak to it, in the same run.
 //!
 //! `cargo bench -p switchyard-ipvs [-- SERVICES ENDPOINTS]`, as root, on a kernel with IPVS: everything

@@ -27,9 +27,9 @@ pub struct IpvsConfig {
     pub strict_arp: bool,
     /// The networks whose virtual servers are left alone: those of other programs.
     pub excluded: Vec<IpNet>,
-    /// How long the kernel remembers connections.
+    /// The time that the kernel remembers connections.
     pub timeouts: IpvsTimeouts,
-    /// How long an endpoint that is gone may keep its connections. After that, the endpoint is removed
+    /// The time that an endpoint that is gone may keep its connections. After that, the endpoint is removed
     /// from the kernel, whether or not connections are left.
     pub drain_limit: Duration,
 }
@@ -50,7 +50,7 @@ impl Default for IpvsConfig {
     }
 }
 
-/// How long the kernel remembers connections to virtual servers, in whole seconds. Zero leaves the
+/// The time that the kernel remembers connections to virtual servers, in whole seconds. Zero leaves the
 /// kernel's value alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpvsTimeouts {

@@ -10,10 +10,10 @@ use switchyard_netlink::Error;
 
 use crate::sets;
 
-/// How long rules that were deleted may take to let go of their sets.
+/// The time that rules that were deleted may take to let go of their sets.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a set that is in use is tried again.
+/// The interval at which a set that is in use is tried again.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// The sets of ipvs mode that exist.
 pub(crate) struct ExistingSets {

@@ -155,7 +155,7 @@ fn as_rules(transaction: &Transaction) -> Transaction {
     made
 }
 
-/// How long it takes to send a packet that the source ranges refuse, on its way out of this namespace.
+/// The time that it takes to send a packet that the source ranges refuse, on its way out of this namespace.
 fn refused(packets: usize) -> Duration {
     for arguments in
         ["link set lo up", "address replace 192.0.2.9/24 dev lo", "route replace default dev lo"]

@@ -1,4 +1,4 @@
-//! How long Services take to get into the kernel, beside the floor: the same elements sent
+//! The time that Services take to get into the kernel, beside the floor: the same elements sent
 //! straight to the kernel, in the same run. Also how long `nft -f` takes for the same ruleset.
 //!
 //! `cargo bench -p switchyard-nft --bench sync [-- SERVICES ENDPOINTS]`, as root: everything happens
@@ -211,7 +211,7 @@ fn chains(many: &ManyServices) -> usize {
     })
 }
 
-/// How long the program `nft` takes, if there is one.
+/// The time that the program `nft` takes, if there is one.
 fn nft_program(many: &ManyServices) -> Option<Duration> {
     Command::new("nft").arg("--version").stdout(Stdio::null()).status().ok()?;
     let text = transaction(many).to_string();

@@ -7,7 +7,7 @@ use switchyard_forwarder::ForwarderConfig;
 
 use crate::capture::loopback::ShowTable;
 
-/// How the traffic of Services reaches the proxy.
+/// The way that the traffic of Services reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// `nftables`: rules in a table of its own redirect traffic.

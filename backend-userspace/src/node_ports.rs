@@ -89,12 +89,12 @@ impl LoopbackNodePorts {
         }
     }
 
-    /// How many sockets are open.
+    /// The number of sockets that are open.
     pub fn open(&self) -> usize {
         self.sockets.open_listeners()
     }
 
-    /// How many attempts to open a socket have failed since it was switched on.
+    /// The number of attempts to open a socket that have failed since it was switched on.
     pub fn failures(&self) -> u64 {
         self.sockets.failures()
     }

@@ -25,7 +25,7 @@ pub(crate) struct Sockets {
     failures: u64,
 }
 
-/// What changed.
+/// The changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) opened: usize,
@@ -97,12 +97,12 @@ impl Sockets {
             .map(|(port, reason)| DegradedPort { port: port.clone(), reason: reason.clone() })
     }
 
-    /// How many attempts to open a listener have failed.
+    /// The number of attempts to open a listener that have failed.
     pub(crate) fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// How many listeners are open.
+    /// The number of listeners that are open.
     pub(crate) fn open_listeners(&self) -> usize {
         self.open.len()
     }

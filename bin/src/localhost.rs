@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::observability::metrics::Metrics;
 
-/// How soon a socket is tried again that could not be opened.
+/// The time after which a socket is tried again that could not be opened.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Service ports that have changed, as they are now.
@@ -116,7 +116,7 @@ impl Switch {
     }
 }
 
-/// What was reported.
+/// The last report.
 #[derive(Default)]
 struct Reported {
     /// Service ports whose sockets cannot be opened.

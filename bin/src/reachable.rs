@@ -23,7 +23,7 @@ struct Line<'a> {
     gone: bool,
 }
 
-/// What identifies a Service port in the table.
+/// The key of a Service port in the table.
 type Key = (String, String, &'static str, &'static str);
 
 fn key(row: &Reachable) -> Key {

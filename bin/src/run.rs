@@ -52,7 +52,7 @@ use crate::{
     source_task::{self, ApiServerLink, SourceError},
 };
 
-/// How long the program waits, before it ends, until the Event with the reason is sent.
+/// The time that the program waits, before it ends, until the Event with the reason is sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(3);
 /// The number of threads for the source and the servers.
 const WORKERS: usize = 2;

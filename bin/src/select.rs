@@ -17,7 +17,7 @@ const BEST_FIRST: [Mode; 3] = [Mode::NFTABLES, Mode::IPTABLES, Mode::USERSPACE];
 pub struct Chosen<P = Probed> {
     /// The mode.
     pub mode: Mode,
-    /// What the probe of the mode has found.
+    /// The result of the mode's probe.
     pub probed: P,
     /// Why another mode than the configured one was chosen, if so.
     pub warning: Option<String>,

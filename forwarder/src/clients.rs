@@ -1,4 +1,4 @@
-//! Which clients run on this node, which matters to `externalTrafficPolicy: Local`.
+//! The clients that run on this node, which matters to `externalTrafficPolicy: Local`.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

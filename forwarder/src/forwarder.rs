@@ -32,7 +32,7 @@ pub enum ForwarderError {
     Threads(#[source] io::Error),
 }
 
-/// What a [`Forwarder`] has open.
+/// The open listeners, connections and flows of a [`Forwarder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {

@@ -22,7 +22,7 @@ pub struct Listener {
     pub port: ServicePortId,
     /// The address; with port 0, the system chooses a port.
     pub address: SocketAddr,
-    /// What happens to connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other route, they
+    /// The handling of connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other route, they
     /// are closed at once, and datagrams are dropped.
     pub action: Action,
     /// If present, connections from any other source are closed at once.
@@ -59,7 +59,7 @@ pub struct ListenError {
     pub port: ServicePortId,
     /// The address.
     pub address: SocketAddr,
-    /// What the system answered. `AddrInUse`: another program listens there. `Unsupported`: the system
+    /// The answer of the system. `AddrInUse`: another program listens there. `Unsupported`: the system
     /// has no such protocol. `Other`: listeners have half of the file descriptors that may be open.
     #[source]
     pub source: io::Error,
@@ -70,7 +70,7 @@ pub struct ListenError {
 #[error("listeners have half of the file descriptors already: raise the limit (RLIMIT_NOFILE)")]
 pub(crate) struct TooManyListeners;
 
-/// How many connections the system completes ahead of the forwarder. The system has a limit of its own.
+/// The number of connections the system completes ahead of the forwarder. The system has a limit of its own.
 const BACKLOG: i32 = 4096;
 
 /// A socket that is bound.

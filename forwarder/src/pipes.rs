@@ -13,7 +13,7 @@ use crate::{
     slots::{PipeSlot, Slots},
 };
 
-/// How many empty pipes are kept for transfers to come.
+/// The number of empty pipes that are kept for transfers to come.
 const IDLE: usize = 64;
 
 /// The pipes that no transfer has at the moment.

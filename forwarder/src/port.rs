@@ -140,7 +140,7 @@ impl Port {
         self.affinity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How endpoints are sent the client's address.
+    /// The protocol by which endpoints are sent the client's address.
     pub(crate) fn proxy_protocol(&self) -> Option<ProxyProtocol> {
         self.snapshot().resolved.proxy_protocol
     }

@@ -1,4 +1,4 @@
-//! What listeners, connections and flows share: the settings, the limits, and what each listener serves.
+//! State shared by listeners, connections and flows: the settings, the limits, and what each listener serves.
 
 use std::{
     net::SocketAddr,
@@ -25,10 +25,10 @@ pub struct ForwarderConfig {
     /// descriptors allows. A tenth of these, and at least 256, are left for everything else; a listener
     /// needs one, and a connection two.
     pub connections: Option<usize>,
-    /// How long a UDP flow lasts without a datagram in either direction; a minute by default. A sixth of that,
+    /// The time that a UDP flow lasts without a datagram in either direction; a minute by default. A sixth of that,
     /// if the flow is one datagram of the client that was answered.
     pub udp_idle: Duration,
-    /// How long to wait for an endpoint to take a connection, try after try; the last value counts for all
+    /// The time to wait for an endpoint to take a connection, try after try; the last value counts for all
     /// further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace mode.
     pub connect_timeouts: Vec<Duration>,
 }
@@ -44,7 +44,7 @@ impl Default for ForwarderConfig {
     }
 }
 
-/// What listeners, connections and flows share.
+/// State shared by listeners, connections and flows.
 pub(crate) struct Shared {
     pub(crate) config: ForwarderConfig,
     pub(crate) slots: Arc<Slots>,
@@ -71,7 +71,7 @@ pub(crate) struct OpenListener {
     serving: RwLock<Arc<Serving>>,
 }
 
-/// What a listener serves.
+/// The target of a listener.
 pub(crate) struct Serving {
     pub(crate) port: Arc<Port>,
     /// Action and sources.

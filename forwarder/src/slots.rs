@@ -1,10 +1,10 @@
-//! How many connections and flows there may be, in all, for a Service, and for a client.
+//! Limits of connections and flows: in all, for a Service, and for a client.
 //!
 //! The bounds are dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for
-//! shared-memory packet switches", 1998): who holds places may take another one only while more are free.
+//! shared-memory packet switches", 1998): a Service port may take another slot only while the number of free slots exceeds those that it holds.
 //! A Service that takes all that it may leaves half of the places, two leave a third; a single client
 //! leaves two thirds. So there is always a place for those who hold few, and nothing is set aside for them
-//! while nobody needs much. The protocols of a Service are counted apart: flows of UDP, which nobody ends, must
+//! in advance. The protocols of a Service are counted apart: flows of UDP, which have no end, must
 //! not keep a client from connecting.
 
 use std::{
@@ -63,7 +63,7 @@ pub(crate) struct ListenerSlot(Arc<Slots>);
 /// The place of a pipe, until it is dropped.
 pub(crate) struct PipeSlot(Arc<Slots>);
 
-/// Which limit a connection or flow would exceed.
+/// The limit that a connection or flow would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitReached {
     /// There is no place.
@@ -170,12 +170,12 @@ impl Slots {
         self.total(&self.lock())
     }
 
-    /// How many connections and flows there are.
+    /// The number of connections and flows that there are.
     pub(crate) fn taken(&self) -> usize {
         self.lock().connections
     }
 
-    /// How many connections and flows were refused since the start.
+    /// The number of connections and flows that were refused since the start.
     pub(crate) fn refused(&self) -> u64 {
         self.lock().refused
     }
@@ -197,7 +197,7 @@ fn owner(port: &ServicePortId) -> Owner {
     (port.name.service.clone(), port.name.protocol)
 }
 
-/// What counts as one client: an address, or all addresses that begin like an IPv6 address, since one host
+/// The key of a client: an address, or all addresses that begin like an IPv6 address, since one host
 /// can have them all (RFC 4291, section 2.5.4).
 pub(crate) fn source(client: IpAddr) -> IpAddr {
     match client.to_canonical() {

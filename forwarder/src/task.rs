@@ -15,7 +15,7 @@ pub(crate) struct Task {
     ended: Receiver<()>,
 }
 
-/// What runs in a [`Task`]. Fields are dropped in order: the sender after the sockets of the future.
+/// The future of a [`Task`]. Fields are dropped in order: the sender after the sockets of the future.
 struct Running {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
     _running: Sender<()>,

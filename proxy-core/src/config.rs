@@ -17,7 +17,7 @@ pub struct NodeConfig {
     pub node_name: String,
     /// Whether to masquerade all traffic to cluster IPs, whatever its source.
     pub masquerade_all: bool,
-    /// How to detect traffic from pods of this node (`detectLocalMode`).
+    /// The way to detect traffic from pods of this node (`detectLocalMode`).
     pub local_pods: LocalPodsConfig,
     /// The addresses that serve node ports (`nodePortAddresses`); if empty, all local addresses.
     pub node_port_addresses: Vec<NodePortAddressConfig>,
@@ -34,7 +34,7 @@ pub struct NodeConfig {
     pub eligible_without_node: bool,
     /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
-    /// How the connections of Services are spread that ask for nothing; `None` for the algorithm of the
+    /// The algorithm for the connections of Services that ask for nothing; `None` for the algorithm of the
     /// backend ([`Capabilities::default_algorithm`](crate::proxier::Capabilities::default_algorithm)).
     pub lb_algorithm: Option<LbAlgorithm>,
     /// Whether endpoints may have loopback addresses, which the API refuses since they would lead the

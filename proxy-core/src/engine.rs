@@ -45,9 +45,9 @@ use crate::{
 /// The most inputs that wait for the engine while it commits. More would be memory: a slice may take
 /// hundreds of kilobytes, and what is not received yet waits at the server.
 const QUEUE: usize = 64;
-/// How long the first sync waits for the interface addresses.
+/// The time that the first sync waits for the interface addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
-/// How long to wait before interface addresses are asked for again after a failure.
+/// The time to wait before interface addresses are asked for again after a failure.
 const ADDRESSES_RETRY: Duration = Duration::from_secs(5);
 
 /// Follows the addresses of the node's interfaces, on which node ports are served.
@@ -100,7 +100,7 @@ impl EngineBuilder {
         Self { timing, ..self }
     }
 
-    /// How long the first sync waits for facts of the Node, if the configuration takes anything from
+    /// The time that the first sync waits for facts of the Node, if the configuration takes anything from
     /// the Node. `None`, the default, is for sources that may have no Node: once the Nodes are listed,
     /// nothing more is waited for.
     pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {

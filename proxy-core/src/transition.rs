@@ -15,7 +15,7 @@ use crate::{
     state::{HealthCheck, NodeState, ResolvedServicePort, State},
 };
 
-/// What has changed since the last successful sync, with the values from then.
+/// The changes since the last successful sync, with the values from then.
 #[derive(Debug)]
 pub(crate) struct Unsynced {
     /// The Service ports that were added, changed or removed, as they were synced; `None` for ports
@@ -29,7 +29,7 @@ pub(crate) struct Unsynced {
     is_first: bool,
     /// The families that are not to be programmed now.
     left_out: PerFamily<bool>,
-    /// How many changes were noted.
+    /// The number of changes that were noted.
     changes: u64,
 }
 
@@ -110,7 +110,7 @@ impl Unsynced {
     }
 }
 
-/// What one sync should change: the state to make true, the state that was synced before, and what
+/// The task of one sync: the state to make true, the state that was synced before, and what
 /// differs between the two.
 ///
 /// A sync that fails keeps its transition: the next one covers both.

@@ -138,7 +138,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// What node ports on loopback addresses of IPv4 come to.
+/// The state of node ports on loopback addresses of IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Localhost {
     /// The configuration serves none, or [`check`] has left them out.

@@ -1,4 +1,4 @@
-//! How Services become chains and rules.
+//! Rendering of Services as chains and rules.
 //!
 //! - [`fixed`]: the chains that are always there, and the jumps that lead to them.
 //! - [`service_port`]: the chains of a Service port, and its rules in shared chains.

@@ -351,7 +351,7 @@ impl Rendering<'_> {
     }
 }
 
-/// How traffic is refused that no endpoint may serve.
+/// The verdict for traffic that no endpoint may serve.
 #[derive(Clone, Copy)]
 enum Refusal {
     Reject,

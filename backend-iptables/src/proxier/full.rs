@@ -12,7 +12,7 @@ use crate::layout::{
     service_port::PortRules,
 };
 
-/// What a dump shows of the tables.
+/// The part of the tables that a dump shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Snapshot {
     /// All chains and rules.

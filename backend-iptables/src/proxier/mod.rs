@@ -55,7 +55,7 @@ pub struct IptablesProxier {
     record: Arc<TableRecord>,
     /// The number of rules in our chains, by family.
     owned: PerFamily<OwnedRules>,
-    /// What was done in a sync that was refused a part.
+    /// The work done in a sync of which a part was refused.
     unreported: SyncReport,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: network namespaces, the programs, and a node with a backend.
+//! Parts shared by the tests: network namespaces, the programs, and a node with a backend.
 
 use std::{
     io::Write,

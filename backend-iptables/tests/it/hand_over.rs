@@ -1,6 +1,6 @@
 //! Whatever the Services, kube-proxy can take over the rendered rules and leave nothing behind.
 //!
-//! When kube-proxy takes over, it looks for its jumps word by word, rewrites the chains that it
+//! Upon a takeover, kube-proxy looks for its jumps word by word, rewrites the chains that it
 //! knows, and deletes the chains of the nat table whose names begin like those of its Services and
 //! endpoints. Everything else stays for ever.
 

@@ -5,7 +5,7 @@ use std::{
     hash::Hash,
 };
 
-/// How many times each thing is needed.
+/// The number of times that each thing is needed.
 #[derive(Debug)]
 pub(crate) struct Counted<T>(HashMap<T, u32>);
 

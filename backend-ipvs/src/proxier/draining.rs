@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(32);
 #[derive(Debug)]
 pub(crate) struct Draining {
     servers: HashMap<Selector, Drained>,
-    /// How long a real server may take.
+    /// The time that a real server may take.
     limit: Duration,
 }
 

@@ -25,7 +25,7 @@ use crate::layout::{
 pub(crate) struct Difference {
     /// Virtual servers as they were and as they should be.
     pub(crate) servers: BTreeMap<Selector, (Option<Server>, Option<Server>)>,
-    /// How much more often each thing is needed.
+    /// The change of the number of times that each thing is needed.
     pub(crate) needs: BTreeMap<Need, i64>,
     /// The families whose rules for single frontends change.
     pub(crate) exceptions: PerFamily<bool>,

@@ -61,7 +61,7 @@ use crate::{
     scheduler::{self, Scheduler},
 };
 
-/// How soon it is tried again to remove what could not be removed.
+/// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Why a sync failed.

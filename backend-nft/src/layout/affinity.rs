@@ -103,7 +103,7 @@ impl Earlier {
         Self { named: Some(timeout), timeout }
     }
 
-    /// How long clients of these maps are to be remembered, since a Service port got another timeout.
+    /// The time that clients of these maps are to be remembered, since a Service port got another timeout.
     pub(crate) fn outlasts(self, next: Duration) -> Duration {
         self.timeout.min(next)
     }

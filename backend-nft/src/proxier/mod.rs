@@ -41,7 +41,7 @@ use crate::{
     probe::probe_hashes,
 };
 
-/// How often a full sync is tried if other programs change our tables at the same time. The last attempt
+/// The number of times that a full sync is tried if other programs change our tables at the same time. The last attempt
 /// changes them whatever the others do, and is not trusted by the next sync.
 const ATTEMPTS: usize = 5;
 /// The time after which an attempt that is not trusted is followed by another sync.

@@ -10,10 +10,10 @@ use std::{
 
 use crate::hosts::{self, BULK, CLIENTS, ECHO, SHORT, word};
 
-/// How long each measurement takes.
+/// The time that each measurement takes.
 const TIME: Duration = Duration::from_millis(500);
 
-/// How many threads connect at the same time.
+/// The number of threads that connect at the same time.
 const CONNECTING: usize = 8;
 
 /// UDP: how many threads there are, and sockets of each.
@@ -43,7 +43,7 @@ pub fn run() {
     });
 }
 
-/// How many bytes a second come by so many connections.
+/// The bytes that come in a second by so many connections.
 fn bulk(to: Ipv4Addr, connections: usize) -> f64 {
     let (over, bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn bulk(to: Ipv4Addr, connections: usize) -> f64 {
     })
 }
 
-/// How many connections a second are made, each for one byte and its answer.
+/// The connections that in a second are made, each for one byte and its answer.
 fn short(to: Ipv4Addr) -> f64 {
     let begun = Instant::now();
     let count = || {
@@ -88,7 +88,7 @@ fn short(to: Ipv4Addr) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// How long an answer takes, by one connection, in seconds: the median and the 99th percentile.
+/// The time that an answer takes, by one connection, in seconds: the median and the 99th percentile.
 fn latency(to: Ipv4Addr) -> [f64; 2] {
     let mut stream = exchanged(to);
     let begun = Instant::now();
@@ -114,7 +114,7 @@ fn exchange(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 64]).expect("an answer");
 }
 
-/// How many datagrams a second are answered. Each thread sends by all its sockets, and then waits for all
+/// The number of datagrams a second that are answered. Each thread sends by all its sockets, and then waits for all
 /// answers.
 fn datagrams(to: Ipv4Addr) -> f64 {
     let begun = Instant::now();

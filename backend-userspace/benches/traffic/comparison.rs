@@ -8,7 +8,7 @@ use crate::{
 /// The ways are taken by turns, so that what else the machine does meets all.
 const ROUNDS: usize = 3;
 
-/// How many idle connections there are when memory is looked at.
+/// The number of idle connections that there are when memory is looked at.
 const IDLE: usize = 2_000;
 
 /// The endpoint that is connected to directly, which no Service has: it could take a connection that comes
@@ -24,7 +24,7 @@ const WAYS: [(Option<&str>, &str); 5] = [
     (Some(ADDRESSES), "userspace: addresses"),
 ];
 
-/// What is measured, and how many of its units are shown as one.
+/// A measurement, and how many of its units are shown as one.
 const COLUMNS: [(&str, f64); 6] = [
     ("1 conn., MB/s", 1e6),
     ("8 conn., MB/s", 1e6),

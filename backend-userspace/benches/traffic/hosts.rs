@@ -19,7 +19,7 @@ pub const PROXY: &str = "as-proxy";
 /// The node's address for the endpoints.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
 
-/// How many addresses the client has, and the endpoints have.
+/// The number of addresses the client has, and the endpoints have.
 pub const CLIENTS: u8 = 16;
 pub const SERVERS: u8 = 4;
 
@@ -149,7 +149,7 @@ impl Drop for Process {
     }
 }
 
-/// What a process answers: a line of numbers.
+/// The answer of a process: a line of numbers.
 pub trait Answer {
     fn read(words: &mut dyn Iterator<Item = &str>) -> Self;
 }

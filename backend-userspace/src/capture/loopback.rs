@@ -29,7 +29,7 @@ use super::{Capture, RETRY};
 const FIRST: u16 = 20_000;
 /// The number of ports for Services.
 const PORTS: u16 = 10_000;
-/// How many ports are tried, one after the other, before the system chooses.
+/// The number of ports that are tried, one after the other, before the system chooses.
 const TRIES: u16 = 64;
 
 /// Where a Service port can be reached on this machine.

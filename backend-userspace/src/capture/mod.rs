@@ -1,4 +1,4 @@
-//! How the traffic of Services reaches the sockets of the proxy: one small trait, and an
+//! The way that the traffic of Services reaches the sockets of the proxy: one small trait, and an
 //! implementation for each kind.
 
 pub(crate) mod addresses;
@@ -18,7 +18,7 @@ use switchyard_forwarder::Forwarder;
 /// The device that has the addresses of this mode: those of Services, or those of the proxy's sockets.
 pub const DEVICE: &str = "switchyard0";
 
-/// How soon a socket is tried again that could not be opened.
+/// The time after which a socket is tried again that could not be opened.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The error of a system.

@@ -1,4 +1,4 @@
-//! What the tests share: a node with the backend, servers, and clients.
+//! Parts shared by the tests: a node with the backend, servers, and clients.
 
 use std::{
     fs,

@@ -33,7 +33,7 @@ pub enum ConfigError {
     Address {
         /// The address.
         text: String,
-        /// What is wrong with the address.
+        /// The problem with the address.
         why: &'static str,
     },
 }

@@ -31,7 +31,7 @@ pub enum FileError {
     Decode {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the content.
+        /// The problem with the content.
         #[source]
         source: DecodeError,
     },
@@ -59,7 +59,7 @@ pub enum DecodeError {
     Field {
         /// The path of the field.
         field: String,
-        /// What is wrong with the value.
+        /// The problem with the value.
         message: String,
     },
 }

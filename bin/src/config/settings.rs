@@ -77,9 +77,9 @@ pub struct BackendSettings {
     pub masquerade_bit: u8,
     /// The transport of transactions, in nftables mode.
     pub nft_transport: NftTransport,
-    /// What only ipvs mode needs; the defaults in any other mode.
+    /// Settings that only ipvs mode needs; the defaults in any other mode.
     pub ipvs: IpvsSettings,
-    /// What only userspace mode needs.
+    /// Settings that only userspace mode needs.
     pub userspace: UserspaceSettings,
 }
 
@@ -91,7 +91,7 @@ pub struct UserspaceSettings {
     /// Whether the configuration names the mode. Loopback is a capture mode only then: it serves clients on
     /// this machine alone.
     pub is_named: bool,
-    /// How long a UDP flow lasts without a datagram; `None` for the backend's default.
+    /// The time that a UDP flow lasts without a datagram; `None` for the backend's default.
     pub udp_timeout: Option<Duration>,
     /// The most connections and flows at a time; `None` for as many as the limit of descriptors allows.
     pub connections: Option<usize>,

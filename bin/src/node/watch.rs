@@ -1,4 +1,4 @@
-//! What the program does when the engine reports facts of the Node: judges the configuration, logs as
+//! The program's reaction when the engine reports facts of the Node: judges the configuration, logs as
 //! kube-proxy does, and keeps the facts for changes of the configuration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -37,7 +37,7 @@ pub enum NodeError {
 /// The facts of the Node, `Some(None)` if there is no Node; `None` until the engine has them.
 pub type KnownNode = Option<Option<NodeFacts>>;
 
-/// How long the first sync waits for facts of the Node. Manifests need not have a Node.
+/// The time that the first sync waits for facts of the Node. Manifests need not have a Node.
 pub fn patience(source: &SourceSettings) -> Option<NodePatience> {
     match source {
         SourceSettings::Manifests(_) => None,

@@ -34,7 +34,7 @@ const CONTROLLER: &str = "kube-proxy";
 const LONGEST_INSTANCE: usize = 128;
 const LONGEST_NOTE: usize = 1024;
 
-/// How often and at which interval an Event is sent before it is dropped.
+/// The number of times, and the interval, at which an Event is sent before it is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) attempts: u32,

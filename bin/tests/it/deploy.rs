@@ -1,7 +1,7 @@
 //! The manifests in `deploy/`: that they are what the API server takes, fit together, and ask for
 //! what kube-proxy asks for; and that the program takes the configuration in them.
 //!
-//! What kustomize and helm make of them is looked at where `kubectl` and `helm` are installed.
+//! The output of kustomize and helm is checked where `kubectl` and `helm` are installed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,7 +69,7 @@ fn strip_empty(value: &mut Value) {
     }
 }
 
-/// Which verbs are allowed for each API group and resource.
+/// The allowed verbs for each API group and resource.
 fn allowed(rules: &[PolicyRule]) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut allowed = BTreeMap::new();
     for rule in rules {
@@ -84,7 +84,7 @@ fn allowed(rules: &[PolicyRule]) -> BTreeMap<(String, String), BTreeSet<String>>
     allowed
 }
 
-/// What the ClusterRole `system:node-proxier` of every cluster allows.
+/// The rights that the ClusterRole `system:node-proxier` of every cluster allows.
 fn node_proxier() -> BTreeMap<(String, String), BTreeSet<String>> {
     [
         ("", "services", "list watch"),
@@ -333,7 +333,7 @@ fn the_charts_containers_have_the_same_mounts() {
     assert!(proxy.iter().any(|line| line.contains("/run/xtables.lock")), "{proxy:?}");
 }
 
-/// What a program that renders prints, if it is installed.
+/// The output of a program that renders, if it is installed.
 fn rendered(program: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     let Ok(Output { status, stdout, stderr }) = Command::new(program).args(arguments).output()
     else {

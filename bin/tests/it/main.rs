@@ -1,4 +1,4 @@
-//! What needs no network namespace of its own: the program's arguments and output, the manifests in
+//! Tests without a network namespace: the program's arguments and output, the manifests in
 //! `deploy/`, and the scripts that make images and try them on clusters.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]

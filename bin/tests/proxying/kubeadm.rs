@@ -14,7 +14,7 @@ use crate::{
     standin::{Cluster, NODE, run},
 };
 
-/// What `kubeadm init` writes into the ConfigMap, by the minor releases that write it. They differ in
+/// The file that `kubeadm init` writes into the ConfigMap, by the minor releases that write it. They differ in
 /// the fields that the type has, all of which are written, none with a default.
 const CONFIGURATIONS: [(&[u32], &str); 3] = [
     (&[28], include_str!("../fixtures/kubeadm-1.28.yaml")),

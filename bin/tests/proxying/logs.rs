@@ -14,7 +14,7 @@ fn objects(endpoint: &str) -> String {
     service("web", spec) + &slice("web", "8080", &endpoints)
 }
 
-/// What the program logs with these arguments, from the start to a change of endpoints.
+/// The log of the program with these arguments, from the start to a change of endpoints.
 fn logged(namespace: &Namespace, arguments: &[&str]) -> (String, u32) {
     let manifests = Manifests::new(&objects("10.0.0.6"));
     let program = manifests.start(namespace, arguments);

@@ -48,14 +48,14 @@ impl Namespace {
         command
     }
 
-    /// What nft lists.
+    /// The listing of nft.
     #[track_caller]
     pub(crate) fn list(&self, what: &str) -> String {
         let arguments: Vec<&str> = ["list"].into_iter().chain(what.split(' ')).collect();
         self.listing("nft", &arguments)
     }
 
-    /// What a program prints that lists rules, which may change meanwhile.
+    /// The output of a program that lists rules, which may change meanwhile.
     #[track_caller]
     pub(crate) fn listing(&self, program: &str, arguments: &[&str]) -> String {
         listing(&self.0, program, arguments)
@@ -162,7 +162,7 @@ impl Program {
         (status, self.log())
     }
 
-    /// What it logged; it has ended.
+    /// The log of the program, which has ended.
     fn log(&mut self) -> String {
         let mut log = String::new();
         self.log.rewind().unwrap();
@@ -197,7 +197,7 @@ pub(crate) const HEALTH: &str = "127.0.0.1:10256";
 /// The metrics server.
 pub(crate) const METRICS: &str = "127.0.0.1:10249";
 
-/// How many Service ports of IPv4 the metrics say are programmed.
+/// The number of Service ports of IPv4 that the metrics say are programmed.
 fn service_ports(metrics: &str) -> Option<u32> {
     let name = "switchyard_service_ports{ip_family=\"IPv4\"} ";
     metrics.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()

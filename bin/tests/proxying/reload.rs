@@ -1,4 +1,4 @@
-//! What happens when the configuration file changes while the program runs.
+//! Behaviour when the configuration file changes while the program runs.
 
 use std::{fs, process::Command, time::Duration};
 

@@ -1,4 +1,4 @@
-//! How the program ends by signals, and what stays then.
+//! Endings by signals, and the rules that stay.
 
 use std::{
     fs,

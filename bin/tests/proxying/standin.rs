@@ -28,7 +28,7 @@ impl Cluster {
         Self { server, directory }
     }
 
-    /// What makes the program use it.
+    /// The arguments for the program to use it.
     pub(crate) fn arguments(&self) -> [String; 3] {
         let kubeconfig = self.directory.path().join("kubeconfig");
         [

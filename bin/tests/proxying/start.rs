@@ -1,4 +1,4 @@
-//! What happens between the start and the first programming: the Node is waited for, the
+//! The phase between the start and the first programming: the Node is waited for, the
 //! configuration is held against it, and later changes of it are followed.
 
 use std::{fs, process::Stdio};

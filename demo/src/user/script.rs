@@ -28,9 +28,9 @@ pub struct Findings {
     pub shares: (f64, f64),
     /// The connections to `web` while one of its endpoints did not answer.
     pub during_silence: u64,
-    /// How many of them waited for that endpoint, and then reached another.
+    /// The number of them that waited for that endpoint, and then reached another.
     pub waited: u64,
-    /// How many of them failed.
+    /// The number of them that failed.
     pub failed_in_silence: u64,
     /// From the moment at which the endpoint answered again to its first connection.
     pub back: Duration,

@@ -10,7 +10,7 @@ use std::{
 /// longest unused first.
 const MOST_CLIENTS: usize = 262_144;
 
-/// How many clients whose time is over are forgotten with each new connection. More than one, so that all are
+/// The number of clients whose time is over that are forgotten with each new connection. More than one, so that all are
 /// in the end.
 const FORGOTTEN_AT_ONCE: usize = 16;
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::port::Ends;
 
-/// What an algorithm hashes of a connection.
+/// The part of a connection that an algorithm hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// The client's address.

@@ -2,7 +2,7 @@
 //!
 //! An endpoint that fails twice without a success in between is left out of choices: for a second, and
 //! twice as long each further time, up to a minute. Then a single connection tries the endpoint, and all
-//! others follow when that succeeds, or when nothing bad is heard of it for five seconds, since some UDP
+//! others follow when that succeeds, or when the trial connection has not failed for five seconds, since some UDP
 //! services never answer. One failure alone leaves no endpoint out: the connection has gone to another endpoint
 //! anyway, and a restart may be over.
 
@@ -22,11 +22,11 @@ const TOLERATED: u32 = 1;
 /// Failures are in a row only if no more than this lies between two.
 const IN_A_ROW: Duration = Duration::from_secs(60);
 
-/// How long an endpoint is left out.
+/// The time that an endpoint is left out.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// How long after the begin of a trial no news are good news.
+/// The time after which a trial without a failure counts as success.
 const TRIAL: Duration = Duration::from_secs(5);
 
 /// An endpoint, shared by the pools of a Service port and by connections.
@@ -43,7 +43,7 @@ struct Health {
     /// Failures since the last success.
     failures: u32,
     last_failure: Option<Instant>,
-    /// How many times the endpoint was left out since the last success.
+    /// The number of times that the endpoint was left out since the last success.
     times: u32,
 }
 
@@ -59,7 +59,7 @@ enum State {
     },
 }
 
-/// What to do with an endpoint that is left out, but would be chosen otherwise.
+/// The decision about an endpoint that is left out, but would be chosen otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     LeaveOut,

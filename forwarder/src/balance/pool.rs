@@ -30,7 +30,7 @@ use super::{
 };
 use crate::port::Ends;
 
-/// How often another endpoint is drawn before all are looked at.
+/// The number of times that another endpoint is drawn before all are looked at.
 const DRAWS: u8 = 8;
 
 /// The endpoints that connections are spread over.
@@ -40,7 +40,7 @@ pub(crate) struct Pool {
     endpoints: state::Pool,
     /// One for each endpoint.
     entries: Box<[Entry]>,
-    /// How many endpoints are left out: never more than half.
+    /// The number of endpoints that are left out: never more than half.
     left_out: AtomicUsize,
     method: Method,
     alias_table: OnceLock<AliasTable>,

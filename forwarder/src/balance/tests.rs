@@ -242,7 +242,7 @@ fn connections_are_counted_as_the_algorithms_say() {
     assert_eq!(hold(LbAlgorithm::NeverQueue, &[1, 3], [1, 2]), address(1));
 }
 
-/// What happens to an endpoint.
+/// An event of an endpoint.
 #[derive(Clone, Debug)]
 enum Event {
     Fails(usize),

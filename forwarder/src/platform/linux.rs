@@ -17,7 +17,7 @@ use switchyard_core::model::Protocol;
 
 use super::{Pipe, Platform};
 
-/// How many bytes a socket takes ahead of what it can send, so that a client that does not read has
+/// The number of bytes a socket takes ahead of what it can that send, so that a client that does not read has
 /// little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does not count.
 const UNSENT: u32 = 256 * 1024;
 
@@ -93,7 +93,7 @@ impl Platform for Linux {
     }
 }
 
-/// How much may be in a pipe; the kernel has a lower limit of its own.
+/// The amount that may be in a pipe; the kernel has a lower limit of its own.
 const IN_PIPE: usize = 1024 * 1024;
 
 /// A pipe that has both its ends.

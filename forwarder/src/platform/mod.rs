@@ -1,4 +1,4 @@
-//! What differs between systems, behind one trait.
+//! Differences between systems, behind one trait.
 
 #[cfg(target_os = "linux")]
 mod linux;

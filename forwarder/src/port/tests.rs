@@ -1,4 +1,4 @@
-//! What outlives changes of the pools.
+//! State that outlives changes of the pools.
 
 use std::time::Duration;
 

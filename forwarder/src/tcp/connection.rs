@@ -51,7 +51,7 @@ async fn run(
 /// A connection that an endpoint has taken.
 struct Started {
     endpoint: TcpStream,
-    /// What is sent to the endpoint first.
+    /// The bytes sent to the endpoint first.
     header: Vec<u8>,
     _chosen: Chosen,
 }

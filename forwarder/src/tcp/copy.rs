@@ -4,7 +4,7 @@
 //! only what the other end does not take at once is kept, at most [`PIECE`]. Until the end has taken that,
 //! nothing more is read, so that a slow reader slows down the writer.
 //!
-//! When much has come in one direction, the system moves what follows through a pipe, if there is one, as
+//! After much has come in one direction, the system moves what follows through a pipe, if there is one, as
 //! long as there is something to move.
 
 use std::{
@@ -22,13 +22,13 @@ use tokio::{io::Interest, net::TcpStream};
 
 use crate::{pipes::PooledPipe, shared::Shared};
 
-/// How much is read at a time.
+/// The amount that is read at a time.
 const PIECE: usize = 32 * 1024;
 
-/// How much a connection moves in one direction before it is another's turn.
+/// The amount that a connection moves in one direction before it is another's turn.
 const TURN: usize = 512 * 1024;
 
-/// How much comes in one direction before a pipe is used.
+/// The amount that comes in one direction before a pipe is used.
 const BULK: usize = 64 * 1024;
 
 /// Pieces that are smaller than that are not worth a pipe.
@@ -42,10 +42,10 @@ thread_local! {
 #[derive(Default)]
 struct Direction {
     state: State,
-    /// What was read and not yet written, from `written` on.
+    /// Bytes read and not yet written, from `written` on.
     kept: Vec<u8>,
     written: usize,
-    /// How much has come, up to [`BULK`].
+    /// The amount that has come, up to [`BULK`].
     bulk: usize,
     splice: Option<Splice>,
 }

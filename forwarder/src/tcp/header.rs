@@ -7,7 +7,7 @@ use switchyard_core::model::ProxyProtocol;
 
 use crate::port::Ends;
 
-/// What a header of version 2 begins with, and the version with the command `PROXY` (section 2.2).
+/// The signature of a header of version 2, and the version with the command `PROXY` (section 2.2).
 const V2: [u8; 13] = *b"\r\n\r\n\0\r\nQUIT\n\x21";
 /// TCP over IPv4, and over IPv6.
 const TCP4: u8 = 0x11;

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{platform::Platform, rate_limit::RateLimit, shared::OpenListener};
 
-/// How long to wait for descriptors or memory to become free.
+/// The time to wait for descriptors or memory to become free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a listener. The future does not end; when it is dropped, connections go on.

@@ -25,10 +25,10 @@ use crate::{
 /// does not exist. More would let clients fill the memory.
 const LARGEST_KEPT: usize = 4096;
 
-/// How many answers are sent before other tasks of the thread have their turn.
+/// The number of answers that are sent before other tasks of the thread have their turn.
 const AT_ONCE: usize = 64;
 
-/// What flows of a listener share.
+/// State shared by the flows of a listener.
 pub(super) struct Context {
     pub(super) listener: Weak<UdpSocket>,
     pub(super) failures: UnboundedSender<Failure>,
@@ -37,7 +37,7 @@ pub(super) struct Context {
 /// The endpoint of a client's flow did not take a datagram.
 pub(super) struct Failure {
     pub(super) client: SocketAddr,
-    /// Which of the client's endpoints: the number of its [`Upstream`].
+    /// The number of the client's endpoint: the number of its [`Upstream`].
     pub(super) upstream: u64,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct Flow {
     upstream: Upstream,
     /// The last datagram, if it is not too large.
     kept: Vec<u8>,
-    /// How many datagrams the client has sent, up to two.
+    /// The number of datagrams the client has sent, up to two.
     sent: u8,
-    /// When a datagram was last seen in either direction, as of the last look.
+    /// The time at which a datagram was last seen in either direction, as of the last look.
     pub(super) used: Instant,
     _slot: Slot,
 }

@@ -18,7 +18,7 @@ use crate::{
     slots::{LimitReached, Slot, source},
 };
 
-/// How long a flow must have been idle to make room for another.
+/// The time that a flow must have been idle to make room for another.
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(super) struct Flows {
@@ -27,9 +27,9 @@ pub(super) struct Flows {
     /// Where clients send datagrams.
     address: SocketAddr,
     by_client: HashMap<SocketAddr, Flow>,
-    /// How many flows each client has, who may have several ports.
+    /// The number of flows each client has, who may have several ports.
     counts: HashMap<IpAddr, usize>,
-    /// What may be ended to make room, as of the last look.
+    /// Flows that may be ended to make room, as of the last look.
     idle: Option<Idle>,
     /// The number of the last way to an endpoint.
     numbers: u64,

@@ -26,14 +26,14 @@ use tokio::{
 use self::{buffer::with_buffer, flows::Flows};
 use crate::shared::OpenListener;
 
-/// How many datagrams are received before anything else is looked at.
+/// The number of datagrams that are received before anything else is looked at.
 const AT_ONCE: usize = 64;
 
 /// The size of a listener's receive buffer, as far as the system allows: datagrams wait there while the
 /// threads do something else.
 const RECEIVE_BUFFER: usize = 2 << 20;
 
-/// How often flows are looked at, at least, to see which are idle.
+/// The interval at which flows are looked at, at least, to see which are idle.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// Serves a listener. The future does not end; when it is dropped, flows end.

@@ -16,7 +16,7 @@ use crate::{
     shared::{ForwarderConfig, Serving, Shared},
 };
 
-/// What a listener at `address` serves, with one endpoint.
+/// The target of a listener at `address` serves, with one endpoint.
 pub(super) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
     let name = ServicePortName {
         service: ServiceName::new("default", "dns"),

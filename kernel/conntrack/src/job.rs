@@ -32,7 +32,7 @@ impl Listener {
     }
 }
 
-/// Which flows to a listener are stale.
+/// The flows to a listener that are stale.
 #[derive(Clone, Debug)]
 pub(crate) enum Stale {
     /// All flows, except those that an endpoint of this Service port answers.

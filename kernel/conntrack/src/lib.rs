@@ -81,7 +81,7 @@ pub enum Error {
 pub struct Report {
     /// The family.
     pub family: IpFamily,
-    /// How long the attempt took.
+    /// The time that the attempt took.
     pub duration: Duration,
     /// Entries that the kernel returned.
     pub scanned: usize,

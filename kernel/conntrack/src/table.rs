@@ -21,7 +21,7 @@ use crate::{
 /// The most ports that are requested one by one; for more, the whole protocol is requested. The kernel
 /// walks its table for each request, which costs as much as copying some ten thousand flows.
 const MAX_QUERIES: usize = 4;
-/// How often a sweep looks for stale flows, as long as there are some.
+/// The most passes over the table of one sweep, which ends with one that finds no stale flow.
 const MAX_PASSES: usize = 3;
 /// The time between two looks, much longer than a packet takes through the rules.
 const PAUSE: Duration = Duration::from_millis(100);

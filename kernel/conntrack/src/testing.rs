@@ -1,4 +1,4 @@
-//! What unit tests need.
+//! Helpers for unit tests.
 
 #![allow(
     clippy::unwrap_used,

@@ -26,7 +26,7 @@ use crate::{
 /// The most unrelated entries. A host with little memory has room for fewer.
 const MOST_UNRELATED: u32 = 200_000;
 const SERVICES: u32 = 500;
-/// How much memory may grow, in bytes: by what is for the Services, and by less for each unrelated entry than
+/// The amount that memory may grow, in bytes: by what is for the Services, and by less for each unrelated entry than
 /// an entry takes anywhere.
 const GROWTH_FOR_SERVICES: usize = 1 << 20;
 const GROWTH_FOR_AN_ENTRY: usize = 8;
@@ -99,7 +99,7 @@ fn count() -> u32 {
     count
 }
 
-/// What was done in a family. That it was done at once.
+/// The changes made in a family. That it was done at once.
 fn only(reports: &[Report], family: IpFamily) -> Report {
     let mut of_family = reports.iter().filter(|report| report.family == family);
     let report = *of_family.next().unwrap_or_else(|| panic!("{family}: {reports:?}"));
@@ -107,7 +107,7 @@ fn only(reports: &[Report], family: IpFamily) -> Report {
     report
 }
 
-/// How many unrelated entries the kernel takes besides the others. The limit is the host's: it cannot be
+/// The number of unrelated entries the kernel takes besides the others. The limit is the host's: it cannot be
 /// changed from another namespace, and a test leaves the host alone.
 fn room() -> u32 {
     let limit = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap();

@@ -37,7 +37,7 @@ pub enum DeviceError {
     Find {
         /// The name of the device.
         device: &'static str,
-        /// What failed.
+        /// The failed operation.
         #[source]
         source: Error,
     },
@@ -48,7 +48,7 @@ pub enum DeviceError {
         device: &'static str,
         /// The type.
         kind: &'static str,
-        /// What failed.
+        /// The failed operation.
         #[source]
         source: Error,
     },
@@ -57,7 +57,7 @@ pub enum DeviceError {
     Delete {
         /// The name of the device.
         device: &'static str,
-        /// What failed.
+        /// The failed operation.
         #[source]
         source: Error,
     },
@@ -85,7 +85,7 @@ pub enum DeviceError {
     Change {
         /// The name of the device.
         device: &'static str,
-        /// What failed.
+        /// The failed operation.
         #[source]
         source: Error,
     },
@@ -95,11 +95,11 @@ pub enum DeviceError {
     Address {
         /// The name of the device.
         device: &'static str,
-        /// What was tried: "add an address to", "remove an address from".
+        /// The operation: "add an address to", "remove an address from".
         action: &'static str,
         /// The address.
         address: IpAddr,
-        /// What the kernel answered.
+        /// The answer of the kernel.
         #[source]
         source: KernelError,
     },

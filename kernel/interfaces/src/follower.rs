@@ -41,7 +41,7 @@ pub enum AddressError {
     Device {
         /// The name of the device.
         device: &'static str,
-        /// What failed.
+        /// The failed operation.
         #[source]
         source: Error,
     },
@@ -53,7 +53,7 @@ pub enum AddressError {
 pub struct AddressFollower {
     /// The names of the devices whose addresses are left out.
     without: Vec<&'static str>,
-    /// What was returned last.
+    /// The addresses that were returned last.
     known: Option<BTreeSet<IpAddr>>,
     /// `None` before the first call, and after a failure.
     connection: Option<Connection>,

@@ -1,4 +1,4 @@
-//! What a proxy must know of the node's own network interfaces and of the running kernel.
+//! Facts about the node's network interfaces and of the running kernel.
 //!
 //! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are
 //!   served on them. An engine takes the follower as it is:

@@ -32,7 +32,7 @@ pub struct SetBatch {
 /// | 4352 | `IPSET_ERR_HASH_FULL`: the set has as many entries as it can have |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetRefusal {
-    /// Which change: the first that was added to the batch has 0.
+    /// The index of the change: the first that was added to the batch has 0.
     pub index: usize,
     /// The error number, positive.
     pub errno: i32,

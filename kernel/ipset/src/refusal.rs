@@ -1,4 +1,4 @@
-//! What the kernel refuses, in words. The numbers above 4096 are those of IP sets alone, for which
+//! Refusals of the kernel, in words. The numbers above 4096 are those of IP sets alone, for which
 //! the system has no words.
 
 use switchyard_netlink::{Error, KernelError};

@@ -16,7 +16,7 @@ const NO_FAMILY: u8 = 0;
 const IPV4: u8 = libc::AF_INET as u8;
 const IPV6: u8 = libc::AF_INET6 as u8;
 
-/// What the entries of a set are.
+/// The type of a set's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum SetType {
     /// Addresses.
@@ -36,11 +36,11 @@ pub enum SetType {
 pub struct SetSpec {
     /// The name, of at most [`LONGEST_NAME`](crate::LONGEST_NAME) bytes.
     pub name: String,
-    /// What the entries are.
+    /// The type of the entries.
     pub kind: SetType,
     /// Whether addresses are those of IPv6. Sets of ports have no addresses: `false`.
     pub is_v6: bool,
-    /// How many entries the set can have. Of sets of ports, the number of ports, 65,536; it is not
+    /// The number of entries the set can that have. Of sets of ports, the number of ports, 65,536; it is not
     /// written.
     pub max_elements: u32,
 }

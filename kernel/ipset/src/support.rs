@@ -1,4 +1,4 @@
-//! What the kernel has of IP sets.
+//! The kernel's support of IP sets.
 
 use switchyard_netlink::{Attributes, Error, flags, nfnetlink};
 

@@ -1,4 +1,4 @@
-//! What the kernel has of IP sets. Needs root.
+//! The kernel's support of IP sets. Needs root.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 

@@ -31,7 +31,7 @@ pub struct Batch {
 /// | `ERANGE` | A weight of more than 2,147,483,647 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Refusal {
-    /// Which command: the first that was added to the batch has 0.
+    /// The index of the command: the first that was added to the batch has 0.
     pub index: usize,
     /// The error number, positive.
     pub errno: i32,

@@ -36,7 +36,7 @@ pub use self::{
 /// longer.
 const ONE_PART: usize = 16;
 
-/// How often a long list is read, at most.
+/// The number of times that a long list is read, at most.
 const READINGS: usize = 20;
 
 /// More than the length of a request for real servers.
@@ -268,7 +268,7 @@ mod tests {
         numbers.into_iter().map(server).collect()
     }
 
-    /// What [`complete`] makes of these readings, and how many it takes; the last is repeated.
+    /// The result of [`complete`] for these readings, and how many it takes; the last is repeated.
     fn completed(readings: &[Vec<VirtualServer>]) -> (Vec<VirtualServer>, usize) {
         let mut count = 0;
         let found = complete(|| {

@@ -1,4 +1,4 @@
-//! What a virtual server serves.
+//! The selector of a virtual server.
 
 use std::net::IpAddr;
 

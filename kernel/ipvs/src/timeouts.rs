@@ -1,10 +1,10 @@
-//! How long the kernel remembers connections.
+//! The time that the kernel remembers connections.
 
 use switchyard_netlink::{Attributes, Writer};
 
 use crate::abi::attribute;
 
-/// How long IPVS remembers connections without packets, in seconds. The numbers belong to a network
+/// The time that IPVS remembers connections without packets, in seconds. The numbers belong to a network
 /// namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {

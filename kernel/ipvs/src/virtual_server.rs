@@ -15,7 +15,7 @@ pub struct VirtualServer {
     /// Flags: [`Self::PERSISTENT`] and those that follow. The kernel's own flag
     /// `IP_VS_SVC_F_HASHED` is neither written nor read.
     pub flags: u32,
-    /// How long a client keeps its real server after its last connection has ended, in seconds. The
+    /// The time that a client keeps its real server after its last connection has ended, in seconds. The
     /// kernel keeps the number without [`Self::PERSISTENT`], too, but does not use it.
     pub timeout: u32,
     /// The clients that share a real server if the virtual server is persistent.

@@ -6,7 +6,7 @@ use crate::{Error, KernelError, Socket, Writer, flags};
 const KIND: usize = 4;
 const SEQUENCE: usize = 8;
 
-/// How many requests are sent at once. Any number from 16 on is as fast as any other, and the errors
+/// The number of requests that are sent at once. Any number from 16 on is as fast as any other, and the errors
 /// of so many fit even into the usual receive buffer; those of tens of thousands fit into none.
 const CHUNK: usize = 256;
 

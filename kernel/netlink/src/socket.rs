@@ -18,10 +18,10 @@ const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 /// What a message costs in the send buffer beside its bytes.
 const SEND_OVERHEAD: usize = 64 * 1024;
 
-/// How long to wait for the next part of a dump; all other answers come before `send` returns.
+/// The time to wait for the next part of a dump; all other answers come before `send` returns.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often an interrupted dump is begun again before giving up.
+/// The number of times that an interrupted dump is begun again before giving up.
 const DUMP_ATTEMPTS: usize = 20;
 
 /// A netlink socket, in the network namespace in which it was opened.

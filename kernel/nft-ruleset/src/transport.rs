@@ -76,7 +76,7 @@ pub struct CommitStats {
     pub operations: usize,
     /// The number of bytes sent.
     pub bytes: usize,
-    /// How long the kernel, or the program `nft`, took.
+    /// The time that the kernel, or the program `nft`, took.
     pub commit: Duration,
     /// Whether another program changed a table, before or after this commit, since the generation
     /// that the transaction expects: the transaction is committed, but perhaps to something else. Only

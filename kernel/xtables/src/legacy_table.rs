@@ -14,7 +14,7 @@ use crate::Table;
 /// The number of hooks (`NF_INET_NUMHOOKS`).
 pub(crate) const HOOKS: usize = 5;
 
-/// How often a table is read again that changed in between.
+/// The number of times that a table is read again that changed in between.
 const ATTEMPTS: usize = 10;
 
 /// `IPT_SO_GET_INFO`, `IPT_SO_GET_ENTRIES`, `IPT_SO_SET_REPLACE`, `IPT_SO_SET_ADD_COUNTERS`, whose

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// How new connections to a Service port are shared out among the endpoints of a pool, in proportion to
+/// The way that new connections to a Service port are shared out among the endpoints of a pool, in proportion to
 /// the weights of the endpoints.
 ///
 /// The kernel's documentation of its schedulers (`ip_vs`, `ipvsadm(8)`) is the source of those that only

@@ -124,7 +124,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Which object: kind, namespace (empty for objects of the cluster) and name.
+/// The identity of the object: kind, namespace (empty for objects of the cluster) and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// The object's kind.
@@ -223,7 +223,7 @@ pub enum Event {
         object: ObjectKey,
         /// The field that could not be read, as a path such as `spec.ports[0].port`; may be empty.
         field: String,
-        /// What is wrong with it.
+        /// The problem with it.
         message: String,
     },
 }

@@ -48,7 +48,7 @@ pub(crate) enum Place {
 /// Names of zones: sorted, each once. The same few sets are shared by all endpoints.
 pub(crate) type Zones = Arc<[Arc<str>]>;
 
-/// What `hints.forNodes` says about this node.
+/// The meaning of `hints.forNodes` about this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeHint {
     /// The hint names no node.

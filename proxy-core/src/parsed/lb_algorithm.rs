@@ -4,7 +4,7 @@
 use super::{problem::Problems, values::clip};
 use crate::{model::LbAlgorithm, objects::Metadata};
 
-/// What the annotations of a Service ask for.
+/// The requests of a Service's annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AskedAlgorithm {
     pub(crate) lb_algorithm: LbAlgorithm,

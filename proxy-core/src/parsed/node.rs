@@ -15,14 +15,14 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// The taint of a node that is about to be removed: load balancers should stop using it.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// What the Node object of this node states.
+/// The facts that the Node states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeFacts {
     /// The node's first address, and the first of the other family: internal addresses come before
     /// external ones.
     pub addresses: Vec<IpAddr>,
-    /// How many of the addresses, from the first on, are internal.
+    /// The number of the addresses, from the first on, that are internal.
     pub(crate) internal: usize,
     /// `spec.podCIDRs`, without values that cannot be used.
     pub pod_cidrs: Vec<IpNet>,

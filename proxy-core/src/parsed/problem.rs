@@ -11,7 +11,7 @@ pub struct Problem {
     pub object: ObjectKey,
     /// The field, as a path such as `spec.ports[0].nodePort`.
     pub field: String,
-    /// What is wrong with the field, and what was done instead.
+    /// The problem with the field, and what was done instead.
     pub message: String,
     /// The kind of the problem, for counters.
     pub reason: Reason,

@@ -34,11 +34,11 @@ pub(crate) struct Service {
     pub(crate) addresses: PerFamily<Option<Addresses>>,
     pub(crate) ports: Vec<ServicePort>,
     pub(crate) affinity: Option<Duration>,
-    /// What the Service asks for; `None` for the node's default.
+    /// The algorithm that the Service asks for; `None` for the node's default.
     pub(crate) lb_algorithm: Option<AskedAlgorithm>,
     /// In which time a new endpoint reaches its full share; `None` for at once.
     pub(crate) slow_start: Option<Duration>,
-    /// How endpoints are sent the client's address, by a backend that ends connections.
+    /// The protocol by which endpoints are sent the client's address, by a backend that ends connections.
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,

@@ -9,14 +9,14 @@ use crate::model::{IpFamily, ServicePortId};
 /// repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// How many objects (chains, sets, elements ...) were missing, altered or too many.
+    /// The number of objects (chains, sets, elements ...) that were missing, altered or too many.
     pub objects: usize,
     /// Descriptions of the first few of them.
     pub examples: Vec<String>,
 }
 
 impl Drift {
-    /// How many objects are described.
+    /// The number of objects that are described.
     pub const EXAMPLES: usize = 5;
 
     /// Counts an object, and keeps the descriptions of the first few objects.
@@ -37,9 +37,9 @@ impl Drift {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyncReport {
-    /// How many objects (chains, rules, sets, elements ...) were added to the kernel.
+    /// The number of objects (chains, rules, sets, elements ...) that were added to the kernel.
     pub added: usize,
-    /// How many objects were removed from the kernel.
+    /// The number of objects that were removed from the kernel.
     pub removed: usize,
     /// Bytes sent to the kernel or to a tool; 0 if nothing differed.
     pub bytes: usize,

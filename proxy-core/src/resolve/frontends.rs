@@ -1,4 +1,4 @@
-//! What happens to traffic at each frontend of a Service port: traffic policies, masquerading,
+//! The handling of traffic at each frontend of a Service port: traffic policies, masquerading,
 //! empty pools and source ranges.
 
 use std::{net::IpAddr, sync::Arc};

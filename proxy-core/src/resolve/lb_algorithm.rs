@@ -1,4 +1,4 @@
-//! What a backend can do of what a Service asks: the nearest algorithm, and weights.
+//! The supported part of what a Service asks: the nearest algorithm, and weights.
 
 use std::fmt;
 
@@ -58,7 +58,7 @@ const fn substitutes(lb_algorithm: LbAlgorithm) -> &'static [LbAlgorithm] {
     }
 }
 
-/// What a Service port asks for, and does not get.
+/// A feature that a Service port asks for and does not get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsupportedFeatures {
     /// The annotation that asks for an algorithm, or `None` for the node's default, and why another one is

@@ -27,7 +27,7 @@ use crate::{
     state::{Action, Frontend, HealthCheck, Pool, PoolKind, ResolvedServicePort},
 };
 
-/// What decisions about a Service depend on besides the Service and its endpoints, in one family.
+/// The inputs of decisions about a Service besides the Service and its endpoints, in one family.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NodeContext {
     /// This node's zone.
@@ -40,9 +40,9 @@ pub(crate) struct NodeContext {
     pub(crate) masquerade_all: bool,
     /// Whether external IPs are programmed.
     pub(crate) external_ips: bool,
-    /// How the connections of Services are spread that ask for nothing.
+    /// The algorithm for the connections of Services that ask for nothing.
     pub(crate) lb_algorithm: LbAlgorithm,
-    /// What the backend can program.
+    /// The capabilities of the backend.
     pub(crate) capabilities: Capabilities,
 }
 

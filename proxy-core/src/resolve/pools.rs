@@ -1,4 +1,4 @@
-//! Which endpoints may serve a Service port from this node: readiness, topology and the fallback
+//! The endpoints that may serve a Service port from this node: readiness, topology and the fallback
 //! to terminating endpoints (KEP-1669, KEP-2433, KEP-3015).
 
 use std::{
@@ -215,7 +215,7 @@ fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
     a
 }
 
-/// How far traffic may go, by the hints of the ready endpoints.
+/// The topology scope of traffic, by the hints of the ready endpoints.
 enum Scope<'z> {
     SameNode,
     SameZone(&'z str),

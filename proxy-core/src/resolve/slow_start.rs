@@ -21,11 +21,11 @@ pub(crate) struct SlowStarts {
     /// The time, if there is a clock.
     now: Option<Instant>,
     services: HashMap<ServiceName, SlowStart>,
-    /// When endpoints of a Service take their next steps.
+    /// The time when endpoints of a Service take their next steps.
     due: BTreeSet<(Instant, ServiceName)>,
 }
 
-/// What is remembered of a Service that asks for slow start.
+/// The record of a Service that asks for slow start.
 #[derive(Debug)]
 struct SlowStart {
     /// The addresses that were ready, sorted.
@@ -38,7 +38,7 @@ struct SlowStart {
 /// The addresses of a Service that do not have their full weight yet, with the tenths that they have.
 #[derive(Debug, Default)]
 pub(crate) struct GrowingShares {
-    /// When the addresses became ready.
+    /// The time when the addresses became ready.
     since: BTreeMap<IpAddr, Instant>,
     tenths: BTreeMap<IpAddr, u32>,
 }
@@ -89,7 +89,7 @@ impl SlowStarts {
         stepping
     }
 
-    /// When an endpoint takes its next step.
+    /// The time when an endpoint takes its next step.
     pub(crate) fn next_step(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }

@@ -13,10 +13,10 @@ use super::{
 };
 use crate::proxier::{Backend, Mode};
 
-/// How long to wait before a failed removal is tried again.
+/// The time to wait before a failed removal is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// How long what other modes left may serve a family that this mode has to leave out.
+/// The time that what other modes left may serve a family that this mode has to leave out.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Backends of other modes that may have left something behind.
@@ -33,7 +33,7 @@ impl Conflicting {
         Self { backends, ..Self::default() }
     }
 
-    /// When the removal is due: once this mode serves, and again after a failure.
+    /// The time at which the removal is due: once this mode serves, and again after a failure.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -44,10 +44,10 @@ use crate::{
     track::{Missing, Problem, Tracker},
 };
 
-/// How long the attempts of a sync may take of which something is refused. A further one counts as a retry.
+/// The time that the attempts of a sync may take of which something is refused. A further one counts as a retry.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 
-/// How long a sync may take to find which of the Service ports that are tried again are refused. Those that
+/// The time that a sync may take to find which of the Service ports that are tried again are refused. Those that
 /// are left wait for the next one.
 const TRIES_FOR: Duration = Duration::from_secs(1);
 
@@ -62,15 +62,15 @@ pub struct Runner {
     config: RunnerConfig,
     observer: Arc<dyn Observer>,
     node_wait: NodeWait,
-    /// What the first sync waits for, as it was reported.
+    /// The objects that the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
-    /// When the oldest change that is not synced arrived.
+    /// The time at which the oldest change that is not synced arrived.
     oldest_change: Option<Instant>,
     /// No sync before this.
     not_before: Instant,
     retries: Retries,
     last_resync: Option<Instant>,
-    /// When the backend asked to be synced again.
+    /// The time when the backend asked to be synced again.
     revisit: Option<Instant>,
     /// Resyncs that disturbances ask for.
     comparisons: Resyncs,
@@ -269,19 +269,19 @@ impl Runner {
         }
     }
 
-    /// When the runner has to act next without an input.
+    /// The time when the runner has to act next without an input.
     fn due(&self) -> Option<Instant> {
         let others =
             [self.node_wait.due(), self.step_due(), self.comparisons.due(), self.conflicting.due()];
         self.sync_due().into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// When the share of a new endpoint grows.
+    /// The time when the share of a new endpoint grows.
     fn step_due(&self) -> Option<Instant> {
         self.tracker.next_step().map(Instant::from_std)
     }
 
-    /// When the next sync is due; `None` before there is anything to program.
+    /// The time at which the next sync is due; `None` before there is anything to program.
     fn sync_due(&self) -> Option<Instant> {
         if !self.is_ready() {
             return None;

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::track::{Missing, NodeFacts, RequiredFacts, Tracker};
 
-/// How long to wait for facts of the Node once the Nodes are listed.
+/// The time to wait for facts of the Node once the Nodes are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePatience {
-    /// How long to wait for the Node and an address in it. Afterwards the runner goes on without.
+    /// The time to wait for the Node and an address in it. Afterwards the runner goes on without.
     pub addresses: Duration,
-    /// How long to wait, after that, for `spec.podCIDRs` if the configuration uses them. Afterwards
+    /// The time to wait, after that, for `spec.podCIDRs` if the configuration uses them. Afterwards
     /// the runner reports that and still waits: without pod networks, local traffic cannot be
     /// detected.
     pub pod_cidrs: Duration,
@@ -27,7 +27,7 @@ impl NodePatience {
         Self { addresses: Duration::from_secs(30), pod_cidrs: Duration::from_secs(300) };
 }
 
-/// What the runner waits for.
+/// The objects that the runner waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// The list of Nodes.
@@ -53,7 +53,7 @@ pub(super) struct NodeWait {
     patience: Option<NodePatience>,
     check: Option<NodeCheck>,
     phase: Phase,
-    /// What was reported last; `None` before the first report.
+    /// The last report; `None` before the first report.
     reported: Option<Option<NodeFacts>>,
     is_refused: bool,
 }
@@ -75,7 +75,7 @@ impl NodeWait {
         self.is_refused
     }
 
-    /// When patience is over next.
+    /// The time when patience is over next.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.phase {
             Phase::AllFacts(until) | Phase::PodCidrs(until) => Some(until),

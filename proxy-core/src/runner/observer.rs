@@ -23,7 +23,7 @@ pub struct SyncOutcome<'a> {
     pub report: &'a SyncReport,
     /// The Service ports at the beginning of [`SyncReport::degraded`], which the backend reported itself.
     pub degraded_by_backend: &'a [DegradedPort],
-    /// How long the sync took, rendering and commit together.
+    /// The time that the sync took, rendering and commit together.
     pub duration: Duration,
     /// The time from the arrival of the oldest change to its commit; `None` if the sync was due by a
     /// period alone.
@@ -39,7 +39,7 @@ pub struct SyncOutcome<'a> {
     pub refused: PerFamily<usize>,
 }
 
-/// What an engine reports.
+/// An event of an engine.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EngineEvent<'a> {
@@ -67,10 +67,10 @@ pub enum EngineEvent<'a> {
         error: &'a ProxierError,
         /// The step that was to be synced, of which a part may be in the kernel.
         change: Transition<'a>,
-        /// How long the sync took.
+        /// The time that the sync took.
         duration: Duration,
     },
-    /// What another mode left behind could not be removed; the removal will be tried again.
+    /// Leftovers of another mode could not be removed; the removal will be tried again.
     LeftoversStay {
         /// The other mode.
         mode: Mode,
@@ -82,12 +82,12 @@ pub enum EngineEvent<'a> {
     /// The [patience](super::NodePatience) with the Node is over: for the Node or its addresses, the engine
     /// goes on without; for its pod networks, the engine still waits.
     GaveUp {
-        /// What the Node lacks.
+        /// The facts that the Node lacks.
         missing: Missing,
-        /// What the Node states; `None` if there is no Node.
+        /// The facts that the Node states; `None` if there is no Node.
         node: Option<&'a NodeFacts>,
     },
-    /// What the Node states has changed, or the Nodes were listed for the first time. `None`: there is no
+    /// The facts that the Node states have changed, or the Nodes were listed for the first time. `None`: there is no
     /// Node.
     NodeChanged(Option<&'a NodeFacts>),
     /// Whether the node may have traffic from load balancers has changed.

@@ -1,4 +1,4 @@
-//! When to compare everything with the kernel because of a [`ExternalChange`].
+//! Resyncs because of a [`ExternalChange`].
 
 use std::{mem, time::Duration};
 
@@ -13,19 +13,19 @@ const SHARE: u32 = 50;
 /// Resyncs: the last one, and the next that a disturbance has asked for.
 #[derive(Debug, Default)]
 pub(super) struct Resyncs {
-    /// When the last comparison ended, and how long it took.
+    /// The time at which the last comparison ended, and how long it took.
     last: Option<(Instant, Duration)>,
     due: Option<Instant>,
     /// Whether a change is to be compared, and not only a suspicion.
     is_changed: bool,
 }
 
-/// What a comparison that is due looks for.
+/// The reason of a resync that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// What another program has changed.
+    /// Changes made by another program.
     Changed,
-    /// What another program may have changed.
+    /// Possible changes by another program.
     Suspected,
 }
 
@@ -51,7 +51,7 @@ impl Resyncs {
         self.is_changed |= matches!(disturbance, ExternalChange::Changed { .. });
     }
 
-    /// When the next comparison is due, if one is planned.
+    /// The time at which the next comparison is due, if one is planned.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }

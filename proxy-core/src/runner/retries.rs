@@ -1,4 +1,4 @@
-//! When a sync that failed is repeated.
+//! The time at which a sync that failed is repeated.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// When a failed sync is due again.
+    /// The time at which a failed sync is due again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }

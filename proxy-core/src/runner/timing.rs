@@ -1,10 +1,10 @@
-//! When to sync: the pace of syncs, and the periods of retries and comparisons.
+//! Timing: the pace of syncs, and the periods of retries and comparisons.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// How much time passes between two syncs.
+/// The time that passes between two syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// At least this long, from the end of one sync to the start of the next (`minSyncPeriod`).

@@ -61,7 +61,7 @@ pub struct HealthCheck {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct NodeState {
-    /// How to detect that a packet comes from a pod of this node; `None` if not configured.
+    /// The way to detect that a packet comes from a pod of this node; `None` if not configured.
     pub local_pods: PerFamily<Option<LocalPods>>,
     /// The addresses of the node on which node ports are served. A list for backends that
     /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports), without loopback addresses
@@ -75,7 +75,7 @@ pub struct NodeState {
     pub service_cidrs: PerFamily<Vec<IpNet>>,
 }
 
-/// How to detect that a packet comes from a pod of this node (`detectLocalMode`).
+/// The way to detect that a packet comes from a pod of this node (`detectLocalMode`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -148,11 +148,11 @@ pub struct ResolvedServicePort {
         serde(rename = "affinitySeconds", serialize_with = "serialized::seconds")
     )]
     pub affinity: Option<Duration>,
-    /// How new connections are shared out among the endpoints of a pool: one of the algorithms that the
+    /// The way that new connections are shared out among the endpoints of a pool: one of the algorithms that the
     /// backend [can program](crate::proxier::Profile::capabilities). With affinity, the algorithm chooses
     /// the endpoint of clients that are not remembered.
     pub lb_algorithm: LbAlgorithm,
-    /// How endpoints are sent the client's address ahead of the client's bytes; for TCP alone, and only
+    /// The protocol by which endpoints are sent the client's address ahead of the client's bytes; for TCP alone, and only
     /// for backends that [end connections themselves](crate::proxier::Capabilities::with_proxy_protocol).
     pub proxy_protocol: Option<ProxyProtocol>,
 }
@@ -229,7 +229,7 @@ pub struct Frontend {
     pub at: FrontendAddress,
     /// The port, 1 to 65535. The protocol is the Service port's.
     pub port: u16,
-    /// What happens to a new connection or flow.
+    /// The handling of a new connection or flow.
     pub action: Action,
     /// If present, new connections from any other source are dropped, whatever the route
     /// (`loadBalancerSourceRanges`). Sorted, without overlaps.
@@ -261,7 +261,7 @@ impl FrontendAddress {
     }
 }
 
-/// What happens to a new connection or flow at a [`Frontend`].
+/// The handling of a new connection or flow at a [`Frontend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -270,7 +270,7 @@ pub enum Action {
     Pool {
         /// The pool.
         pool: PoolKind,
-        /// Which clients' source addresses are replaced with the node's. (Hairpin connections are
+        /// The clients whose source addresses are replaced with the node's. (Hairpin connections are
         /// masqueraded in any case.)
         masquerade: Masquerade,
     },

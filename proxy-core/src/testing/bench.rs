@@ -1,4 +1,4 @@
-//! What benchmarks of syncs share: a cluster, an engine whose syncs are timed, and the report.
+//! Parts shared by benchmarks of syncs: a cluster, an engine whose syncs are timed, and the report.
 //!
 //! Times are of real engines: from the input to the end of the sync that commits it. They are shown
 //! beside a floor, which is the time that the kernel or a program takes for the same change alone.
@@ -77,7 +77,7 @@ pub fn show(time: Duration, decimals: usize) -> String {
     format!("{:.decimals$} ms", time.as_secs_f64() * 1e3)
 }
 
-/// How long the work takes.
+/// The time that the work takes.
 pub fn time<T>(work: impl FnOnce() -> T) -> Duration {
     let start = Instant::now();
     work();

@@ -12,9 +12,9 @@ use crate::{
 /// different up to 2,000,000 Services and 7,000,000 endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct ManyServices {
-    /// How many Services.
+    /// The number of Services.
     pub services: usize,
-    /// How many endpoints each has.
+    /// The number of endpoints each has.
     pub endpoints: usize,
 }
 

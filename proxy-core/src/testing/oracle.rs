@@ -1,4 +1,4 @@
-//! What must be true, whatever happened.
+//! Invariants.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -47,7 +47,7 @@ fn set(objects: &mut BTreeMap<ObjectKey, Object>, object: &Object) {
     }
 }
 
-/// What a new tracker resolves from `objects`, in this order.
+/// The state that a new tracker resolves from `objects`, in this order.
 pub fn resolve_afresh(config: NodeConfig, objects: Vec<Object>) -> State {
     let mut tracker = Tracker::new(config);
     for object in objects {

@@ -29,7 +29,7 @@ pub fn sync_first(proxier: &mut impl Proxier, state: &State) -> Result<SyncRepor
 
 /// A node whose backend syncs when the test says so. It panics where a test should.
 pub struct Stepped<P> {
-    /// What it knows.
+    /// The known objects.
     pub tracker: Tracker,
     /// Its backend.
     pub proxier: P,

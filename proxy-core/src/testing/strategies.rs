@@ -45,7 +45,7 @@ const SOURCE_RANGES: [&str; 8] = [
 const SERVICE_CIDRS: [&str; 5] =
     ["10.0.0.0/24", "10.0.0.0/16", "10.0.1.0/24", "fd00::/112", "nonsense"];
 
-/// What Services ask about their connections.
+/// The annotations of Services about their connections.
 const LB_ALGORITHMS: [(&str, &str); 8] = [
     ("switchyard/lb-algorithm", "round-robin"),
     ("switchyard/lb-algorithm", "source-hash"),
@@ -56,7 +56,7 @@ const LB_ALGORITHMS: [(&str, &str); 8] = [
     ("lb.projectcalico.org/external-traffic-strategy", "maglev"),
     ("kube-router.io/service.scheduler", "sh"),
 ];
-/// What slices say about the weights of their endpoints.
+/// The annotations of slices about the weights of their endpoints.
 const WEIGHTS: [(&str, &str); 8] = [
     ("switchyard/weight", "0"),
     ("switchyard/weight", "2"),
@@ -304,7 +304,7 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
     )
 }
 
-/// What a backend can program: connections at random, and other algorithms for pools of some sizes, of which
+/// Capabilities of a backend: connections at random, and other algorithms for pools of some sizes, of which
 /// any may be the default.
 pub fn arbitrary_capabilities() -> impl Strategy<Value = Capabilities> {
     let lb_algorithm = (select(&LbAlgorithm::ALL), select(&[1, 3, usize::MAX]));

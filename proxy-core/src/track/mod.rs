@@ -67,7 +67,7 @@ pub struct NoLocalEndpoints {
 #[derive(Debug)]
 pub struct Tracker {
     config: NodeConfig,
-    /// What the backend can program, and its mode.
+    /// The capabilities of the backend, and its mode.
     capabilities: Capabilities,
     mode: Option<Mode>,
     services: HashMap<ServiceName, Service>,
@@ -78,15 +78,15 @@ pub struct Tracker {
     problems: KnownProblems,
     /// Problems between objects: listeners that belong to another Service.
     conflicts: KnownProblems,
-    /// What Services ask for and the backend cannot program.
+    /// Features that Services ask for and the backend cannot program.
     unsupported: Unsupported,
-    /// What the kernel refuses.
+    /// The parts that the kernel refuses.
     withheld: Withheld,
     /// The endpoints that do not have their full shares yet.
     slow_starts: SlowStarts,
     /// The kinds that have been listed whole.
     listed: HashSet<Kind>,
-    /// What the Node must state before the first sync.
+    /// The facts that the Node must state before the first sync.
     required: RequiredFacts,
 
     /// Services to resolve again.
@@ -198,7 +198,7 @@ impl Tracker {
         self.touched.extend(self.slow_starts.advance(now));
     }
 
-    /// When an endpoint of a Service with slow start takes its next step, or what the kernel has refused is
+    /// The time when an endpoint of a Service with slow start takes its next step, or what the kernel has refused is
     /// tried again; `None` if neither will be.
     pub fn next_step(&self) -> Option<Instant> {
         self.slow_starts.next_step().into_iter().chain(self.withheld.next_attempt()).min()
@@ -219,7 +219,7 @@ impl Tracker {
         self.waits_for().is_none()
     }
 
-    /// What the Node of this node states; `None` if there is no Node. In a family that the Node has
+    /// The facts that the Node states; `None` if there is no Node. In a family that the Node has
     /// no address or pod network in, the last known ones stay.
     pub fn node(&self) -> Option<&NodeFacts> {
         self.node_inputs.node.as_ref().filter(|_| self.node_inputs.node_exists)

@@ -18,7 +18,7 @@ use crate::{
 /// The sources of node-wide settings.
 #[derive(Debug, Default)]
 pub(crate) struct NodeInputs {
-    /// What the Node states, or stated last; see [`NodeInputs::set_node`].
+    /// The facts that the Node states, or stated last; see [`NodeInputs::set_node`].
     pub(crate) node: Option<NodeFacts>,
     /// Whether the Node exists.
     pub(crate) node_exists: bool,

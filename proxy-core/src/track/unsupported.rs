@@ -20,7 +20,7 @@ pub(super) struct Unsupported {
 }
 
 impl Unsupported {
-    /// How many Service ports there are in each family.
+    /// The number of Service ports that there are in each family.
     pub(super) fn counts(&self) -> PerFamily<usize> {
         self.counts
     }

@@ -1,4 +1,4 @@
-//! What the kernel refuses: Service ports, or all of a family, that are left out of what is programmed
+//! The parts that the kernel refuses: Service ports, or all of a family, that are left out of what is programmed
 //! until they are tried again. So everything else is programmed meanwhile.
 
 use std::{
@@ -39,11 +39,11 @@ pub(super) struct Withheld {
     waiting: PerFamily<BTreeSet<(Instant, ServicePortId)>>,
     /// The Service ports that are tried, none of a family that is left out.
     tried: BTreeSet<ServicePortId>,
-    /// How many Service ports may be tried at once.
+    /// The number of Service ports that may be tried at once.
     most_tried: usize,
     /// No Service port is tried before this.
     not_before: Option<Instant>,
-    /// When the Service ports were tried.
+    /// The time when the Service ports were tried.
     tried_at: Option<Instant>,
     /// Whether the kernel has refused a Service port since the last sync that succeeded.
     is_refused: bool,
@@ -60,7 +60,7 @@ struct RefusedPort {
     /// The reason as it was reported.
     reported: String,
     failures: u32,
-    /// When the Service port is tried again, and the Service port as it should be; `None` while it is tried.
+    /// The time at which the Service port is tried again, and the Service port as it should be; `None` while it is tried.
     waits: Option<(Instant, Arc<ResolvedServicePort>)>,
 }
 
@@ -69,9 +69,9 @@ struct RefusedFamily {
     /// The reason as it was reported.
     reported: String,
     failures: u32,
-    /// When the family is tried again; `None` while it is tried.
+    /// The time at which the family is tried again; `None` while it is tried.
     due: Option<Instant>,
-    /// When the family is tried again unless that is hastened.
+    /// The time at which the family is tried again unless that is hastened.
     unhastened: Instant,
     /// The time from which the next attempt may be hastened: once in a delay, so that a program that changes
     /// the tables all the time does not keep up a fast pace.
@@ -187,12 +187,12 @@ impl Withheld {
         }
     }
 
-    /// How many Service ports are left out in each family.
+    /// The number of Service ports that are left out in each family.
     pub(super) fn counts(&self) -> PerFamily<usize> {
         PerFamily { v4: self.waiting.v4.len(), v6: self.waiting.v6.len() }
     }
 
-    /// How many Service ports are left out.
+    /// The number of Service ports that are left out.
     fn count(&self) -> u32 {
         let PerFamily { v4, v6 } = self.counts();
         u32::try_from(v4 + v6).unwrap_or(u32::MAX)
@@ -220,7 +220,7 @@ impl Withheld {
         Some((self.not_before.map_or(due, |not_before| due.max(not_before)), family))
     }
 
-    /// When the next part is due to be tried again.
+    /// The time at which the next part is due to be tried again.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         let families = self.families.v4.iter().chain(&self.families.v6);
         let ports = self.next_port().map(|(due, _)| due);

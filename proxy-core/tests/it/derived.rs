@@ -11,7 +11,7 @@ use switchyard_core::{
 
 use crate::support::{Cluster, id};
 
-/// What a transition shows of a port: the number of endpoints before and after.
+/// A port in a transition: the number of endpoints before and after.
 fn shown(change: &Transition<'_>) -> Vec<(ServicePortId, Option<usize>, Option<usize>)> {
     let count = |port: Option<&Arc<ResolvedServicePort>>| port.map(|port| port.cluster.len());
     change.ports().map(|port| (port.id.clone(), count(port.before), count(port.after))).collect()

@@ -1,4 +1,4 @@
-//! What load balancers are told about a Service (`healthCheckNodePort`).
+//! Answers to load balancers about a Service (`healthCheckNodePort`).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How connections are spread: what Services ask for, what the backend can do, and what is reported.
+//! Load balancing of connections: what Services ask for, what the backend can do, and what is reported.
 
 use switchyard_core::{
     config::NodeConfig,

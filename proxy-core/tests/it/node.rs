@@ -1,4 +1,4 @@
-//! What holds for the whole node: local detection, node port addresses, ranges of cluster IPs.
+//! Settings of the whole node: local detection, node port addresses, ranges of cluster IPs.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What the first sync waits for, on a paused clock: lists, the Node, its addresses, its podCIDRs.
+//! The objects that the first sync waits for, on a paused clock: lists, the Node, its addresses, its podCIDRs.
 
 use std::{
     future::pending,
@@ -75,7 +75,7 @@ struct Running {
     log: Log,
 }
 
-/// What the configuration takes from the Node.
+/// The parts of the Node that the configuration uses.
 enum Takes {
     Nothing,
     Address,
@@ -124,7 +124,7 @@ impl Running {
         self.list(Kind::Node, &this.into_iter().chain([other]).collect::<Vec<_>>()).await;
     }
 
-    /// What has happened since the last call.
+    /// The events since the last call.
     async fn lines(&self) -> Vec<String> {
         // Nothing else runs: what can happen has happened.
         sleep(Duration::from_millis(1)).await;

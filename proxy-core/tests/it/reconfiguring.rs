@@ -18,7 +18,7 @@ use crate::{
     support::{Cluster, fields, frontends},
 };
 
-/// What happens to a tracker.
+/// An input of a tracker.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there are a few of them")]
 enum Step {

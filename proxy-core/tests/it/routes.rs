@@ -1,4 +1,4 @@
-//! What happens to traffic: every combination of policies, endpoints and local detection.
+//! The handling of traffic: every combination of policies, endpoints and local detection.
 
 use serde_json::json;
 use switchyard_core::{
@@ -9,7 +9,7 @@ use switchyard_core::{
 
 use crate::support::{Cluster, pool};
 
-/// Which endpoints there are.
+/// The endpoints that exist.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum There {
     Nothing,

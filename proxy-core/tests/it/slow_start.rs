@@ -62,7 +62,7 @@ impl Clocked {
         pool(&self.cluster.port("web", "").cluster).replace("10.1.0.", "").replace(":80*", "")
     }
 
-    /// When the next step is, in seconds after the start.
+    /// The time at which the next step is, in seconds after the start.
     fn next(&self) -> Option<u64> {
         let next = self.cluster.tracker.next_step()?;
         Some(next.duration_since(self.start).as_secs())

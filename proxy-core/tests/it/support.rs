@@ -83,7 +83,7 @@ impl Cluster {
         self.tracker.state().service_ports.get(id).cloned()
     }
 
-    /// What is programmed, by name, sorted.
+    /// The programmed Services, by name, sorted.
     pub fn programmed(&self) -> Vec<String> {
         let mut names: Vec<String> =
             self.tracker.state().service_ports.keys().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Which endpoints a node uses: hints, and what is done when nothing is ready.
+//! The endpoints that a node uses: hints, and what is done when nothing is ready.
 
 use std::sync::Arc;
 

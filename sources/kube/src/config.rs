@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{observer::RequestObserver, pace::RequestPace};
 
-/// How to reach the API server.
+/// The way to reach the API server.
 #[derive(Clone, Debug)]
 pub struct KubeConfig {
     /// The kubeconfig file; `None` means the service account of the pod that the program runs in,
@@ -14,9 +14,9 @@ pub struct KubeConfig {
     pub master: Option<String>,
     /// The value of the `User-Agent` header.
     pub user_agent: String,
-    /// How fast requests may follow each other.
+    /// The rate at which requests may follow each other.
     pub pace: RequestPace,
-    /// How long the server may take.
+    /// The time that the server may take.
     pub timing: Timing,
     /// Receives a report of each request.
     pub observer: Option<Arc<dyn RequestObserver>>,
@@ -36,20 +36,20 @@ impl KubeConfig {
     }
 }
 
-/// How long the server may take.
+/// The time that the server may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// The silence after which a watch is opened again. 90 s by default: servers send a bookmark
     /// every 60 to 75 s.
     pub idle: Duration,
-    /// How long the head of an answer may take; 30 s by default.
+    /// The time that the head of an answer may take; 30 s by default.
     pub response: Duration,
-    /// How long a list, or a page of a list, may take; 120 s by default.
+    /// The time that a list, or a page of a list, may take; 120 s by default.
     pub list: Duration,
-    /// How long the server should keep a watch open; 300 s by default. The time asked for is chosen at
+    /// The time that the server should keep a watch open; 300 s by default. The time asked for is chosen at
     /// random between this and twice this, so that the nodes of a cluster do not come back together.
     pub watch: Duration,
-    /// How often an optional resource that is absent or forbidden is asked for; 300 s by default.
+    /// The interval at which an optional resource that is absent or forbidden is asked for; 300 s by default.
     pub absent: Duration,
 }
 

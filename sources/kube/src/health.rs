@@ -23,12 +23,12 @@ struct Pulses {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the server was last heard from, in milliseconds since the start, plus one; 0 is never.
+    /// The time at which the server was last heard from, in milliseconds since the start, plus one; 0 is never.
     heard: AtomicU64,
     /// The time of the last failure, in the same form.
     failed: AtomicU64,
     failure: Mutex<String>,
-    /// When the server began to answer each request with status 401, in the same form; 0 if the last
+    /// The time at which the server began to answer each request with status 401, in the same form; 0 if the last
     /// answer or failure is another.
     unauthorized: AtomicU64,
     synced: AtomicBool,

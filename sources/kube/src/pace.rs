@@ -51,7 +51,7 @@ struct Bucket {
 
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// How many requests may be made at once; negative if that many wait.
+    /// The number of requests that may be made at once; negative if that many wait.
     tokens: f64,
     /// The time of `tokens`.
     at: Instant,

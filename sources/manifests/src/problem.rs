@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 use switchyard_core::objects::ObjectKey;
 
-/// How bad a [`Problem`] is.
+/// The severity of a [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The manifest was read, but probably has another effect than its author meant.

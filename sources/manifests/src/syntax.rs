@@ -30,7 +30,7 @@ impl Syntax {
 pub(super) struct Document<'t> {
     /// The number of the document in the file, from 1.
     pub(super) number: usize,
-    /// How many lines of the file come before `text`.
+    /// The number of lines of the file that come before `text`.
     lines_before: u64,
     syntax: Syntax,
     text: &'t str,

@@ -27,10 +27,10 @@ use super::{
 const QUIET: Duration = Duration::from_millis(2);
 /// A batch is read after this time even if changes keep coming.
 const BATCH_LIMIT: Duration = Duration::from_millis(20);
-/// How often the tree is compared with the files that are known, for changes that inotify does not
+/// The interval at which the tree is compared with the files that are known, for changes that inotify does not
 /// report.
 const RESCAN_PERIOD: Duration = Duration::from_secs(10);
-/// How many problems of one batch are logged.
+/// The number of problems of one batch that are logged.
 const MAX_LOGGED: usize = 50;
 
 /// The place of an inotify watch.

@@ -11,7 +11,7 @@ use crate::store::{Store, StoreError};
 
 /// The most endpoints of one slice, as the cluster's own controller has it.
 const SLICE_SIZE: usize = 100;
-/// How many nodes the endpoints are spread over: `node-0`, `node-1`, ...
+/// The number of nodes the endpoints that are spread over: `node-0`, `node-1`, ...
 const NODES: usize = 100;
 
 /// The namespace of all objects.

@@ -33,9 +33,9 @@ pub struct Options {
     /// Further names and addresses for the certificate, which always has `localhost` and the loopback
     /// addresses.
     pub names: Vec<String>,
-    /// How often a bookmark is sent on watches; every minute by default, as by a real server.
+    /// The interval at which a bookmark is sent on watches; every minute by default, as by a real server.
     pub bookmarks: Duration,
-    /// How many changes of each resource are kept for watches that start in the past.
+    /// The number of changes of each resource that are kept for watches that start in the past.
     pub log_capacity: usize,
     /// Whether lists can be streamed.
     pub streaming_lists: bool,

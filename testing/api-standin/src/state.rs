@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{faults::Faults, store::Store};
 
-/// How many requests are remembered.
+/// The number of requests that are remembered.
 const MAX_REQUESTS: usize = 10_000;
 
 /// The state that connections share.

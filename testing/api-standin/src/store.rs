@@ -151,7 +151,7 @@ impl Store {
         self.lock().table(resource).objects.get(&key).map(|stored| Value::clone(&stored.value))
     }
 
-    /// How many objects of the resource there are.
+    /// The number of objects of the resource that there are.
     pub fn count(&self, resource: Resource) -> usize {
         self.lock().table(resource).objects.len()
     }

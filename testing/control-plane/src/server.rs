@@ -63,7 +63,7 @@ impl Ports {
 /// Returns a command for a program.
 type Launch = Arc<dyn Fn(&Path) -> Command + Send + Sync>;
 
-/// How the servers are started.
+/// The way that the servers are started.
 #[derive(Clone)]
 pub struct Options {
     /// The ports; free ones if there are none.

@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Set to a number: how many times slower this machine is than those that the tests' times are made for, such
 /// as a machine that is emulated.
 const SLOWNESS: &str = "SWITCHYARD_SLOWNESS";
-/// How often tests look.
+/// The interval at which tests look.
 pub const PERIOD: Duration = Duration::from_millis(20);
 
 /// The time that takes the place of `time` on this machine, which the environment's `SWITCHYARD_SLOWNESS`

@@ -174,13 +174,13 @@ pub struct ProbePlan {
     /// The number of requests from each place (and each of its source addresses) to each target.
     #[serde(default)]
     pub count: Option<usize>,
-    /// The number of the place's addresses to send from; 0 leaves the choice to the kernel.
+    /// The number of the place's addresses to that send from; 0 leaves the choice to the kernel.
     #[serde(default)]
     pub sources: usize,
     /// The port to send from; 0 for any.
     #[serde(default)]
     pub source_port: u16,
-    /// The number of ports to send from, beginning with `source_port`. Each is a client of its own; a client
+    /// The number of ports to that send from, beginning with `source_port`. Each is a client of its own; a client
     /// of one port, if 0.
     #[serde(default)]
     pub source_ports: u16,

@@ -131,7 +131,7 @@ mod tests {
         assert!(test(&[650, 450, 450, 450], &[1, 1, 1, 1]).is_err());
     }
 
-    /// How likely a false alarm is for an endpoint of which as few answers as allowed are expected, and
+    /// The probability of a false alarm for an endpoint of which as few answers as allowed are expected, and
     /// whose share is so small that their number has Poisson's distribution.
     #[test]
     fn small_samples_are_judged_almost_as_well() {

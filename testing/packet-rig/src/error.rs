@@ -47,7 +47,7 @@ pub enum RigError {
     /// A socket could not be made, or a request on it failed.
     #[error("{what} failed")]
     Socket {
-        /// What was tried.
+        /// The operation.
         what: String,
         /// The reason.
         source: io::Error,

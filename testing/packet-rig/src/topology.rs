@@ -75,7 +75,7 @@ table inet gateway {
 }
 ";
 
-/// How the pods of `node-1` are connected to it.
+/// The way that the pods of `node-1` are connected to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {

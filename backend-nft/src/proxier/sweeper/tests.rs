@@ -37,7 +37,7 @@ struct Kernel {
     maps: Maps,
     commits: usize,
     scans: usize,
-    /// How many scans panic.
+    /// The number of scans that panic.
     panics: usize,
 }
 

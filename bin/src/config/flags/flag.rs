@@ -11,7 +11,7 @@ pub struct Flag {
     pub kind: Kind,
     /// The value of a flag that is not given, as text.
     pub default: &'static str,
-    /// What the flag changes.
+    /// The target of the flag.
     pub sets: Sets,
     /// The help text.
     pub help: &'static str,
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// What a flag changes.
+/// The target of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
     /// The field of KubeProxyConfiguration with this path.
@@ -74,7 +74,7 @@ pub enum Sets {
     IpvsOnly(&'static str),
     /// The port of the address in the field with this path. 0 makes the address empty.
     PortOf(&'static str),
-    /// What the program does; no field of KubeProxyConfiguration.
+    /// The program itself; no field of KubeProxyConfiguration.
     Program,
     /// Nothing: the flag has no effect.
     Nothing,

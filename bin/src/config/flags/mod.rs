@@ -45,7 +45,7 @@ impl CalledAs {
         }
     }
 
-    /// Which value counts if a flag and the file set the same field.
+    /// The precedence if a flag and the file set the same field.
     pub fn precedence(self) -> Precedence {
         match self {
             Self::KubeProxy => Precedence::File,
@@ -54,7 +54,7 @@ impl CalledAs {
     }
 }
 
-/// Which value counts if a flag and the file set the same field. See `docs/flags.md`.
+/// The precedence if a flag and the file set the same field. See `docs/flags.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precedence {
     /// The flag's.
@@ -80,7 +80,7 @@ pub struct Given {
 pub struct Flags {
     /// The flags, each once, in the order of the table.
     pub given: Vec<Given>,
-    /// Which value counts if a flag and the file set the same field.
+    /// The precedence if a flag and the file set the same field.
     pub precedence: Precedence,
 }
 

@@ -26,7 +26,7 @@ pub enum UsageError {
         name: String,
         /// The value.
         text: String,
-        /// What is wrong with the value.
+        /// The problem with the value.
         why: String,
     },
     /// An argument belongs to no flag.

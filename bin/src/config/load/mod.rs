@@ -4,7 +4,7 @@
 //! file (or nothing) -> defaults for what it leaves unset -> flags -> checks -> Settings
 //! ```
 //!
-//! Which flags have an effect beside a file depends on the name that the program is called by; see
+//! The flags with an effect beside a file depend on the name that the program is called by; see
 //! [`Flags`].
 //!
 //! Flags come after the defaults because a flag that was given counts even if the value is zero,

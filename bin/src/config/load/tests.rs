@@ -22,9 +22,9 @@ use crate::{
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-/// What `kubeadm init` puts into the ConfigMap: everything present, nothing defaulted.
+/// The lines that `kubeadm init` puts into the ConfigMap: everything present, nothing defaulted.
 const KUBEADM: &str = include_str!("../../../tests/fixtures/kubeadm.yaml");
-/// What `kind create cluster` makes of it.
+/// The same file from `kind create cluster`.
 const KIND: &str = include_str!("../../../tests/fixtures/kind.yaml");
 
 fn file(text: &str) -> NamedTempFile {
@@ -57,7 +57,7 @@ fn with_flags(arguments: &[&str]) -> Settings {
         .settings
 }
 
-/// What is wrong with a file that has these lines.
+/// The problem with a file that has these lines.
 fn refused(body: &str) -> String {
     let error = with_file(&format!("{HEAD}{body}"), &[]).expect_err(body);
     ErrorChain(&error).to_string()

@@ -41,7 +41,7 @@ fn other_value(flag: &Flag) -> &'static str {
     }
 }
 
-/// What else must be given for the flag to be legal, or to mean something.
+/// Further arguments that must be given for the flag to be legal, or to mean something.
 fn company(flag: &Flag) -> &'static [&'static str] {
     match (flag.name, flag.sets) {
         (name, _) if name.starts_with("log-") => &["--feature-gates=LoggingAlphaOptions=true"],

@@ -99,7 +99,7 @@ pub(super) struct ChangeMetrics {
 pub(super) struct Changes {
     total: IntCounter,
     pending: IntGauge,
-    /// How many times each change is counted.
+    /// The number of times that each change is counted.
     times: u64,
     /// The number of changes that have not led to a request for a sync yet.
     arrived: AtomicU64,

@@ -22,10 +22,10 @@ use crate::{
     standin::{Cluster, run},
 };
 
-/// What these tests do not make happen, by the starts of names: failures that need a kernel which
+/// Metrics that these tests do not change, by the starts of names: failures that need a kernel which
 /// refuses a second transaction only (a unit test has them).
 const NEVER: &[&str] = &["kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total"];
-/// What is told of an API server only.
+/// Metrics of an API server only.
 const OF_SERVER: &[&str] = &["rest_client_", "switchyard_watch_silence_seconds"];
 
 /// Compares what a program in this mode exports with the table, but for what has these starts.

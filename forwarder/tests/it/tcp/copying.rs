@@ -1,4 +1,4 @@
-//! What the two ends of a connection send each other.
+//! Copying between the two ends of a connection.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::support::*;
 
-/// How much the big transfers send in each direction.
+/// The amount that the big transfers send in each direction.
 const BIG: usize = 48 * 1024 * 1024;
 
 /// Sends bytes that no two directions have in common, in pieces of different sizes.

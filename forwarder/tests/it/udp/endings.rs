@@ -1,4 +1,4 @@
-//! When flows end.
+//! Endings of flows.
 
 use std::{sync::Arc, time::Duration};
 

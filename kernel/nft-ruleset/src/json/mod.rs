@@ -21,7 +21,7 @@ use crate::{
     transport::{CommitStats, Elements, NO_SUCH_OBJECT, Transport, TransportError},
 };
 
-/// How long the program may run. It needs some ten seconds for a million elements.
+/// The time that the program may run. It needs some ten seconds for a million elements.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Commits and reads by running `nft -j`, in the network namespace of the calling thread.

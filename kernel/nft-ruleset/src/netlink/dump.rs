@@ -22,7 +22,7 @@ use crate::{
     transport::Elements,
 };
 
-/// How often chains are dumped, at most, until no commit interrupts the dump. Some hundred chains are one part,
+/// The number of times that chains are dumped, at most, until no commit interrupts the dump. Some hundred chains are one part,
 /// which nothing interrupts.
 const CHAIN_DUMPS: usize = 20;
 /// The number of attempts to read a set that the kernel is resizing.

@@ -32,7 +32,7 @@ const READ_ATTEMPTS: usize = 20;
 /// The attempts that are made however long they take.
 const LEAST_READ_ATTEMPTS: usize = 3;
 
-/// How long further attempts to read a table may begin.
+/// The time that further attempts to read a table may begin.
 const READ_FOR: Duration = Duration::from_secs(2);
 
 /// The number of attempts to commit to an expected generation while other programs commit to other

@@ -14,7 +14,7 @@ use switchyard_core::model::IpFamily;
 
 use crate::OwnedChains;
 
-/// How often removal is repeated if another program changes rules at the same time.
+/// The number of times that removal is repeated if another program changes rules at the same time.
 const ATTEMPTS: usize = 10;
 
 /// Why rules could not be removed.

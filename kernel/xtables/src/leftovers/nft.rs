@@ -44,7 +44,7 @@ pub(super) fn remove(family: IpFamily, owned: &OwnedChains) -> Result<(), Leftov
     Err(LeftoverError::Busy)
 }
 
-/// What is removed from a family's tables.
+/// The objects to remove from a family's tables.
 struct Removal {
     chains: Vec<(Table, String)>,
     jumps: Vec<ChainJump>,

@@ -28,12 +28,12 @@ use crate::{
     programs::{Answer, Tools},
 };
 
-/// How often the tables are looked at, at most; without notifications, always.
+/// The interval at which the tables are looked at, at most; without notifications, always.
 const PERIOD: Duration = Duration::from_millis(300);
-/// How often the same is reported, at most, if nothing comes of it.
+/// The interval at which the same is reported, at most, if nothing comes of it.
 const REPEAT: Duration = Duration::from_secs(10);
 
-/// What a monitor looks for.
+/// The chains and jumps that a monitor looks for.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// A chain without rules that each of the tables has. It disappears with most ways to flush
@@ -72,7 +72,7 @@ pub struct TableMonitor {
     looking: Option<JoinHandle<Snapshot>>,
     /// Whether chains or jumps were missing then.
     is_missing: bool,
-    /// When chains were last reported as missing, if they still are.
+    /// The time when chains were last reported as missing, if they still are.
     reported_missing: Option<Instant>,
     reported_altered: Option<Instant>,
 }
@@ -187,21 +187,21 @@ impl TableMonitor {
         Ok(())
     }
 
-    /// When missing chains are to be reported.
+    /// The time when missing chains are to be reported.
     fn missing_due(&self) -> Option<Instant> {
         let again =
             || self.reported_missing.map_or_else(Instant::now, |reported| reported + REPEAT);
         self.is_missing.then(again)
     }
 
-    /// When other changes are to be reported.
+    /// The time when other changes are to be reported.
     fn altered_due(&self) -> Option<Instant> {
         let due = Instant::from_std(self.record.resync_due()?);
         Some(self.reported_altered.map_or(due, |reported| due.max(reported + REPEAT)))
     }
 }
 
-/// What a look at all families found.
+/// The findings in all families.
 #[derive(Debug, Default)]
 struct Snapshot {
     is_missing: bool,

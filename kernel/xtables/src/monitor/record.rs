@@ -1,4 +1,4 @@
-//! What the tables looked like when all chains and jumps were last known to be there.
+//! The tables when all chains and jumps were last known to be there.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,7 +14,7 @@ const COMPARE_PERIOD: Duration = Duration::from_secs(10);
 /// Resyncs take at most this part of the time.
 const COMPARE_SHARE: u32 = 50;
 
-/// What is known of a family's tables.
+/// The record of a family's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Known {
     /// Nothing has been programmed, so that nothing can be missing.
@@ -36,7 +36,7 @@ pub struct TableRecord(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     known: PerFamily<Known>,
-    /// When everything was last compared, and how long that took.
+    /// The time when everything was last compared, and how long that took.
     compared: Option<(Instant, Duration)>,
     /// Whether another program has changed something since, and left all chains and jumps.
     altered: bool,
@@ -125,7 +125,7 @@ impl TableRecord {
         }
     }
 
-    /// When everything should be compared, because another program has changed something; `None` if
+    /// The time when everything should be compared, because another program has changed something; `None` if
     /// none has.
     pub(super) fn resync_due(&self) -> Option<Instant> {
         let state = self.lock();

@@ -93,6 +93,6 @@ fn colon(message: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct MissingPrograms {
-    /// What is missing, or why an installed program cannot be used.
+    /// The missing part, or the reason why an installed program cannot be used.
     pub reason: String,
 }

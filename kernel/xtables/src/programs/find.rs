@@ -1,4 +1,4 @@
-//! Which programs there are, and which flavour the host uses.
+//! The installed programs, and the flavour that the host uses.
 //!
 //! A node may have both flavours installed, of which only one should be used: packets pass the rules
 //! of both, in an order that depends on the kernel. The kubelet leaves a chain behind in the flavour

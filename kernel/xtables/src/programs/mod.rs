@@ -75,7 +75,7 @@ impl Default for TimeLimits {
     }
 }
 
-/// Which programs are used, and how.
+/// The programs in use, and their options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramOptions {
     /// The directory of the programs; `None` for the directories of `PATH`.

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// How long a killed child may take to end before a thread is left behind to wait for it: a system
+/// The time that a killed child may take to end before a thread is left behind to wait for it: a system
 /// call that hangs cannot be killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 

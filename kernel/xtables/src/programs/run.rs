@@ -20,7 +20,7 @@ use crate::{
 
 /// For how many seconds a program waits for the lock.
 const WAIT_SECONDS: &str = "5";
-/// How often a program is run that did not get the lock, or that a change by another program
+/// The number of times that a program is run that did not get the lock, or that a change by another program
 /// disturbed.
 const ATTEMPTS: u32 = 3;
 /// The exit status of programs that cannot understand a rule.

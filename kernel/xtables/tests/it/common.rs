@@ -1,4 +1,4 @@
-//! What the tests share: tools, and a set of chains.
+//! Parts shared by the tests: tools, and a set of chains.
 
 use std::{path::PathBuf, process::Command};
 

@@ -1,4 +1,4 @@
-//! What syncs do while the kernel refuses what one Service port needs, or a whole family: everything else
+//! Behaviour of syncs while the kernel refuses what one Service port needs, or a whole family: everything else
 //! is programmed.
 
 use super::{Subject, assert_as_from_nothing, cluster, node_config, start};
@@ -12,13 +12,13 @@ use crate::{
 /// A part of the state that the kernel is made to refuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusedPart {
-    /// What a Service port needs in its family.
+    /// The objects that a Service port needs in its family.
     Port(ServicePortId),
     /// Everything of a family.
     Family(IpFamily),
 }
 
-/// When something is refused.
+/// The time at which something is refused.
 #[derive(Clone, Copy, Debug)]
 enum Occasion {
     FirstSync,

@@ -93,7 +93,7 @@ pub trait Subject: Sync {
     /// empty range refuses none.
     fn refuse(&self, transactions: Range<usize>);
 
-    /// How many transactions were refused since [`Subject::refuse`].
+    /// The number of transactions that were refused since [`Subject::refuse`].
     fn refused(&self) -> usize;
 
     /// Has the kernel, or a tool, refuse a part of what the backend sends from now on, and then of each
@@ -101,7 +101,7 @@ pub trait Subject: Sync {
     /// is to be refused.
     fn refuse_part(&self, part: Option<&RefusedPart>);
 
-    /// How the authors that the monitor names begin; `None` if the kernel does not name them.
+    /// The prefix of the authors that the monitor names; `None` if the kernel does not name them.
     fn author(&self) -> Option<&'static str> {
         None
     }
@@ -111,12 +111,12 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
-    /// How many random stories are tried.
+    /// The number of random stories that are tried.
     fn stories(&self) -> u32 {
         64
     }
 
-    /// How many events a random story has at most.
+    /// The number of events a random story has at most.
     fn events(&self) -> usize {
         24
     }
@@ -172,7 +172,7 @@ impl Damage {
 pub struct Unservable {
     /// The Service port with its endpoints.
     pub events: Vec<Event>,
-    /// How the Service port's id begins.
+    /// The prefix of the Service port's id.
     pub port: &'static str,
     /// A part of the reason that is reported.
     pub reason: &'static str,

@@ -29,7 +29,7 @@ impl Refusals {
         counter.refused.contains(&(counter.transactions - 1))
     }
 
-    /// How many transactions were refused.
+    /// The number of transactions that were refused.
     pub fn count(&self) -> usize {
         let Counter { refused, transactions } = &*self.lock();
         refused.end.min(*transactions).saturating_sub(refused.start)

@@ -1,4 +1,4 @@
-//! What syncs do about damage, and about transactions that were refused.
+//! Behaviour of syncs after damage, and about transactions that were refused.
 
 use std::{error::Error, ops::Range};
 
@@ -61,7 +61,7 @@ pub fn a_change_on_top_of_damage_is_made_good<S: Subject>(subject: &S) {
     }
 }
 
-/// What happens to [`cluster`]: in both families something comes, changes and goes.
+/// Changes of [`cluster`]: in both families something comes, changes and goes.
 fn change() -> Vec<Event> {
     let slice6 = slice("more", "6")
         .set("addressType", "IPv6")

@@ -15,7 +15,7 @@ use crate::{
     testing::{Stepped, arbitrary_config, arbitrary_events, proptest_config, soak_time},
 };
 
-/// What happens to a node: events with a sync after each, and what comes with them, by the number
+/// The events of a node: events with a sync after each, and what comes with them, by the number
 /// of the event.
 #[derive(Clone, Debug)]
 pub struct Story {

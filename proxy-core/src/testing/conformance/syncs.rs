@@ -1,4 +1,4 @@
-//! What single syncs do, and what a clean-up does.
+//! Effects of single syncs, and what a clean-up does.
 
 use std::net::IpAddr;
 
@@ -35,7 +35,7 @@ pub fn a_restart_sends_nothing<S: Subject>(subject: &S) {
     });
 }
 
-/// What the configuration, the Node, the interfaces and ServiceCIDRs say about the node applies
+/// Settings of the node, whether by the configuration, the Node, interfaces or ServiceCIDRs, apply
 /// with the next sync, to Services that have not changed as well.
 pub fn settings_of_the_node_apply_at_once<S: Subject>(subject: &S) {
     subject.in_namespace(|| {

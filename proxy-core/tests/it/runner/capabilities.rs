@@ -1,4 +1,4 @@
-//! What the backend cannot do is reported to the observer, once.
+//! Unsupported features are reported to the observer, once.
 
 use switchyard_core::{
     model::{

@@ -1,4 +1,4 @@
-//! What other modes left is removed.
+//! Removal of the leftovers of other modes.
 
 use super::*;
 

@@ -38,18 +38,18 @@ use tokio::{
 const RECORDER: Mode = Mode::new("recorder");
 const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// What the backend was asked, and when.
+/// The calls of the backend, and when.
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     /// Milliseconds since the start.
     at: u128,
     ports: Vec<String>,
     is_full: bool,
-    /// How many ports the state had.
+    /// The number of ports the state had.
     size: usize,
 }
 
-/// What the observer was told of a success.
+/// An observed success.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
     duration: Duration,
@@ -71,9 +71,9 @@ struct Log {
     stays: Vec<String>,
     /// Results of the next syncs; after them, all succeed.
     outcomes: VecDeque<bool>,
-    /// How long a sync takes.
+    /// The time that a sync takes.
     takes: Duration,
-    /// What the next successful syncs ask for; after them, none asks to be revisited.
+    /// The requeue delays of the next successful syncs; after them, none asks to be revisited.
     revisits: VecDeque<Option<Duration>>,
     asks_to_be_revisited: bool,
 }
@@ -205,7 +205,7 @@ impl Running {
         self.log.lock().unwrap().asked.clone()
     }
 
-    /// When syncs were made, in milliseconds.
+    /// The time when syncs were made, in milliseconds.
     fn times(&self) -> Vec<u128> {
         self.asked().iter().map(|asked| asked.at).collect()
     }

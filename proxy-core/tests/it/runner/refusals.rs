@@ -1,4 +1,4 @@
-//! What a backend names as refused is left out, so that all else is synced at once, and is tried again with
+//! Parts that a backend names as refused are withheld, so that all else is synced at once, and is tried again with
 //! growing delays.
 
 use std::{collections::HashSet, convert::identity};
@@ -26,7 +26,7 @@ pub(super) struct Seen {
     is_mute: bool,
     /// Whether a refusal names one Service, and takes a while.
     is_slow: bool,
-    /// When syncs were made, in milliseconds, and the Services in each.
+    /// The time when syncs were made, in milliseconds, and the Services in each.
     attempts: Vec<(u128, Vec<String>)>,
     /// Whether each attempt compared everything, and programmed IPv6.
     modes: Vec<(bool, bool)>,

@@ -1,4 +1,4 @@
-//! When a sync is due, and what the observer gets to know of it.
+//! The time at which a sync is due, and what the observer gets to know of it.
 
 use super::*;
 

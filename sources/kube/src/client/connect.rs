@@ -27,15 +27,15 @@ use hyper_util::{
 use kube::{Client, Config, Error, client::ConfigExt};
 use tower::{BoxError, Service, ServiceBuilder};
 
-/// How long it may take to establish a connection.
+/// The most time that it may take to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection is idle before the other end is probed, as Go's.
+/// The time that a connection is idle before the other end is probed, as Go's.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// How long to wait for the answer to a probe.
+/// The time to wait for the answer to a probe.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// How many probes may stay without an answer.
+/// The number of probes that may stay without an answer.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long data may stay unacknowledged. It is the time after which an idle connection counts as
+/// The time that data may stay unacknowledged. It is the time after which an idle connection counts as
 /// broken, because the kernel takes it in place of the number of probes.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 

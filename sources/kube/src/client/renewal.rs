@@ -25,12 +25,12 @@ use tracing::{info, warn};
 
 use super::{ClientError, access::Access, connect};
 
-/// How often credential files are read without a reason, as in client-go.
+/// The interval at which credential files are read without a reason, as in client-go.
 const CHECK_AGAIN: Duration = Duration::from_secs(60);
-/// How long to wait at least between two reads of the files, and between two attempts to make a
+/// The time to wait at least between two reads of the files, and between two attempts to make a
 /// client, while requests are rejected.
 const CHECK_REJECTED_AGAIN: Duration = Duration::from_secs(1);
-/// How long to wait at least between two runs of a plugin whose credentials are rejected.
+/// The time to wait at least between two runs of a plugin whose credentials are rejected.
 const RUN_PLUGIN_AGAIN: Duration = Duration::from_secs(10);
 
 /// A service that sends requests with the current credentials. Clones share them.
@@ -48,7 +48,7 @@ struct Shared {
 #[derive(Clone)]
 struct Current {
     client: Client,
-    /// How many clients were made before this one.
+    /// The number of clients that were made before this one.
     generation: u64,
     /// A hash of the credential files that the client was made from.
     files: u64,

@@ -53,7 +53,7 @@ pub(super) struct Item<T> {
 pub(super) struct Fault {
     /// The field, as a path such as `spec.ports[0].port`.
     pub(super) field: String,
-    /// What is wrong with the field.
+    /// The problem with the field.
     pub(super) message: String,
 }
 

@@ -93,7 +93,7 @@ impl Failure {
         }
     }
 
-    /// How long the server asks the client to wait, at most a minute.
+    /// The time that the server asks the client to wait, at most a minute.
     pub(super) fn retry_after(&self) -> Duration {
         let seconds = self
             .status()

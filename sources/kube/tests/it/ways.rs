@@ -1,4 +1,4 @@
-//! Which request follows a failed list, and when: on a paused clock, with scripted answers.
+//! The request after a failed list, and its time: on a paused clock, with scripted answers.
 
 use std::{
     collections::VecDeque,

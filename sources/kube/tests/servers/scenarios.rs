@@ -1,4 +1,4 @@
-//! What is to be seen of any server.
+//! Scenarios that hold with any server.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -6,7 +6,7 @@ use api_standin::{Options, Resource, Standin, load};
 use control_plane::{ControlPlane, Programs, User};
 use serde_json::{Value, json};
 
-/// How the server answers a request for a streamed list.
+/// The server's answer to a request for a streamed list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists {
     /// It streams lists if it can. With an etcd that lacks progress requests, a genuine server cannot.

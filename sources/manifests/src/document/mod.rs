@@ -21,7 +21,7 @@ use super::{
     syntax::{DecodeError, Document, Step, Syntax, documents, print_path},
 };
 
-/// How many malformed objects of a list are reported one by one: each costs another pass over the
+/// The number of malformed objects of a list that are reported one by one: each costs another pass over the
 /// document.
 const MAX_PASSES: usize = 100;
 

@@ -141,7 +141,7 @@ fn the_kernels_setting_is_kept() {
     }
 }
 
-/// What the log has of localhost.
+/// The log lines about localhost.
 const ROUTED: &str = "Rules can serve node ports on 127.0.0.1: route_localnet is on";
 const NOT_ROUTED: &str = "Node ports are not served on 127.0.0.1: route_localnet is off";
 

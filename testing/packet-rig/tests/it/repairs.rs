@@ -1,4 +1,4 @@
-//! What happened while rules were missing is put right with the rules.
+//! Repairs also mend the effects of missing rules.
 
 use std::process::Command;
 

@@ -9,7 +9,7 @@ use switchyard_iptables::Flavour;
 use crate::kube_proxy::{Bystanders, Cluster, IpvsMode, Listing, programs};
 use crate::support::{Load, clean_up, compare, has_ipvs, node, prepare, probes_in};
 
-/// What any mode makes: the tables of nftables mode, chains and jumps, and what ipvs mode has besides.
+/// The objects of any mode: the tables of nftables mode, chains and jumps, and what ipvs mode has besides.
 fn everything(node: &NetNs, flavour: Flavour) -> Vec<String> {
     let mut all = IpvsMode::contents(node).unwrap();
     for family in IpFamily::ALL {

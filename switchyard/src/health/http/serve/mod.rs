@@ -33,7 +33,7 @@ const LONGEST_HEAD: usize = 16 * 1024;
 /// The pause after a failure to accept, such as for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a server waits for a client.
+/// The time that a server waits for a client.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     /// The longest time for the head of a request, including the time before a request, and for its

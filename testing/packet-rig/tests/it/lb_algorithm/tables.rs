@@ -87,7 +87,7 @@ spec: {fields}, clusterIP: 10.96.0.{number}, ports: [{{name: t, port: 80}}, {{na
     )
 }
 
-/// What clients meet: the endpoints of many by Maglev and by source hash; and turns, shares and affinity,
+/// The endpoints that clients meet: the endpoints of many by Maglev and by source hash; and turns, shares and affinity,
 /// which are checked.
 fn behaviour(rig: &mut Rig) -> Vec<Vec<String>> {
     let shares = |to: [&str; 2], count, shares: [u32; 3], turns| SharePlan {

@@ -80,7 +80,7 @@ impl IpvsMode {
         Ok(())
     }
 
-    /// What is left that iptables mode does not have, too: sets, the device, lines of rules, virtual
+    /// The leftovers that are not iptables mode's: sets, the device, lines of rules, virtual
     /// servers; of kube-proxy and of Switchyard.
     pub fn leftovers(&self, node: &NetNs) -> Result<Vec<String>> {
         let existing = node.output("ipset", &["list", "-name"], "")?;
