@@ -20,18 +20,6 @@ fn with_each(test: fn(CaptureMode)) {
 const EVERYWHERE: [&str; 2] = ["10.96.0.1:80", "192.0.2.1:30080"];
 
 #[test]
-fn every_address_of_a_service_leads_to_the_endpoints() {
-    with_each(|kind| {
-        let mut node = start(settings(kind));
-        servers(&[2, 3]);
-        node.sync([web().apply(), web_slice(&[2, 3])]);
-        for address in EVERYWHERE {
-            assert_eq!(answers(address, 4), [2, 2, 3, 3].map(Some), "{kind}: {address}");
-        }
-    });
-}
-
-#[test]
 fn changes_of_endpoints_do_not_change_the_rules() {
     with_each(|kind| {
         let mut node = start(settings(kind));

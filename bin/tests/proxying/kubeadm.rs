@@ -1,16 +1,11 @@
 //! As a pod of kubeadm's DaemonSet: the arguments and the files at their places, unchanged.
 
-use std::{
-    fs,
-    io::Read,
-    os::unix::fs::symlink,
-    process::{Child, Stdio},
-};
+use std::{fs, os::unix::fs::symlink};
 
 use api_standin::load;
 
 use crate::{
-    namespace::{HEALTH, Namespace},
+    namespace::{HEALTH, Namespace, Program},
     standin::{Cluster, NODE, run},
 };
 
@@ -39,7 +34,7 @@ shift 2
 exec \"$@\"";
 
 /// Starts the pod of a node with this configuration.
-fn start(cluster: &Cluster, namespace: &Namespace, configuration: &str) -> Child {
+fn start(cluster: &Cluster, namespace: &Namespace, configuration: &str) -> Program {
     let (bin, mounted) =
         (cluster.directory.path().join("bin"), cluster.directory.path().join("cm"));
     for directory in [&bin, &mounted] {
@@ -59,7 +54,7 @@ fn start(cluster: &Cluster, namespace: &Namespace, configuration: &str) -> Child
     command.args(["--mount", "sh", "-c", CONTAINER, "sh"]).args([bin, mounted]);
     // The kubelet fills the variable in.
     command.args(COMMAND.map(|argument| argument.replace("$(NODE_NAME)", NODE)));
-    command.stderr(Stdio::piped()).spawn().unwrap()
+    Program::spawn(command)
 }
 
 #[test]
@@ -75,7 +70,7 @@ fn every_release_starts_unchanged() {
                 "clusterCIDR: 10.244.0.0/16,fd00:10:244::/56",
             );
             for configuration in [written, &dual_stack] {
-                let mut child = start(&cluster, &namespace, configuration);
+                let program = start(&cluster, &namespace, configuration);
                 namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
                 namespace.wait_for_service_ports(3);
                 let rules = namespace.list("ruleset");
@@ -84,10 +79,7 @@ fn every_release_starts_unchanged() {
                     rules.contains(&ip) && rules.contains("10.244.0.0/16"),
                     "{releases:?}: {rules}"
                 );
-                child.kill().unwrap();
-                child.wait().unwrap();
-                let mut log = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+                let (_, log) = program.terminate();
                 let strict = log.lines().find(|line| line.contains("strict decoding"));
                 assert_eq!(strict, None, "{releases:?}: a field that nobody knows");
                 namespace.0.output("nft", &["flush", "ruleset"], "").unwrap();

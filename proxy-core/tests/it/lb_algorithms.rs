@@ -147,22 +147,6 @@ fn a_change_of_the_annotation_changes_the_service_alone() {
 }
 
 #[test]
-fn the_default_is_for_services_that_ask_for_nothing() {
-    let mut cluster = cluster(everything());
-    let asking =
-        service("asking", "10.0.0.2").port("", "TCP", 80).annotation(LB_ALGORITHM, "random");
-    cluster.apply(&[web(), endpoints(2), asking]);
-    cluster.take_changes();
-    let mut config = NodeConfig::new(NODE);
-    config.local_pods = Cluster::local_pods();
-    config.lb_algorithm = Some(LbAlgorithm::SourceHash);
-    cluster.tracker.set_config(config);
-    assert_eq!(cluster.events([]), []);
-    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::SourceHash);
-}
-
-#[test]
 fn the_backend_has_a_default_that_the_configuration_replaces() {
     let backend = everything().with_default_algorithm(LbAlgorithm::LeastConnections);
     let mut cluster = cluster(backend);

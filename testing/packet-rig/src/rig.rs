@@ -157,13 +157,6 @@ impl Rig {
         })
     }
 
-    /// Makes the requests of a plan once: none may fail, not even for a moment.
-    pub fn check_once(&mut self, plan: &ProbePlan) -> Result<(), String> {
-        let Self { topology, memory, proxy, .. } = self;
-        let checked = expect::check(topology, proxy.mode(), plan, memory);
-        checked.map_err(|error| chain(&error))?
-    }
-
     /// Makes the connections of each plan until the endpoints have their shares, or the time to settle is
     /// over: a change may not be programmed yet.
     pub fn check_shares(&mut self, plans: &[SharePlan]) -> Result<(), String> {

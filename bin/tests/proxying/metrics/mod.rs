@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use self::{scrape::Family, table::Kind};
 use crate::{
+    manifests::{Manifests, service, slice},
     namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok_async},
     standin::{Cluster, run},
 };
@@ -259,41 +260,28 @@ fn jiff_now() -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-const OBJECTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  clusterIP: 10.96.0.11
-  clusterIPs: [10.96.0.11, 'fd00:10::11']
-  ports: [{port: 80, protocol: TCP}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: dns, namespace: shop}
-spec: {clusterIP: 10.96.0.53, internalTrafficPolicy: Local, externalIPs: [no], ports: [{port: 53, protocol: UDP}]}
-";
-
-fn endpoints(name: &str, protocol: &str, addresses: &[&str]) -> String {
-    let endpoint = |address| format!("{{nodeName: elsewhere, addresses: [{address}]}}");
-    let endpoints: Vec<String> = addresses.iter().map(endpoint).collect();
-    format!(
-        "\
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata:
-  name: {name}-1
-  namespace: shop
-  labels: {{kubernetes.io/service-name: {name}}}
-  annotations: {{endpoints.kubernetes.io/last-change-trigger-time: {}}}
-addressType: IPv4
-ports: [{{name: '', port: 8080, protocol: {protocol}}}]
-endpoints: [{}]
-",
-        jiff_now(),
-        endpoints.join(", ")
-    )
+/// The Services, with an endpoint each at these addresses of other nodes.
+fn objects(tcp: &[&str], udp: &str) -> String {
+    let web = "clusterIP: 10.96.0.11, clusterIPs: [10.96.0.11, 'fd00:10::11'], \
+               ports: [{port: 80, protocol: TCP}]";
+    let dns = "clusterIP: 10.96.0.53, internalTrafficPolicy: Local, externalIPs: [no], \
+               ports: [{port: 53, protocol: UDP}]";
+    let changed = format!(
+        "metadata: {{annotations: {{endpoints.kubernetes.io/last-change-trigger-time: {}}}, ",
+        jiff_now()
+    );
+    let endpoints = |name, port, addresses: &[&str]| {
+        let endpoint = |address| format!("{{nodeName: elsewhere, addresses: [{address}]}}");
+        let endpoints: Vec<String> = addresses.iter().map(endpoint).collect();
+        slice(name, port, &endpoints.join(", ")).replace("metadata: {", &changed)
+    };
+    [
+        service("web", web),
+        service("dns", dns),
+        endpoints("web", "8080", tcp),
+        endpoints("dns", "8080, protocol: UDP", &[udp]),
+    ]
+    .concat()
 }
 
 /// Programs of iptables that fail once when there is a file `refuse` beside them.
@@ -324,18 +312,10 @@ fn iptables_mode_exports_what_the_table_says() {
     let namespace = Namespace::new();
     let programs = TempDir::new().unwrap();
     failing_programs(programs.path());
-    let manifests = TempDir::new().unwrap();
-    let write = |tcp: &[&str], udp: &str| {
-        let hidden = manifests.path().join(".writing");
-        let text =
-            [OBJECTS, &endpoints("web", "TCP", tcp), &endpoints("dns", "UDP", &[udp])].concat();
-        fs::write(&hidden, text).unwrap();
-        fs::rename(hidden, manifests.path().join("all.yaml")).unwrap();
-    };
-    write(&["10.1.0.1"], "10.1.0.2");
-    let path = format!("--manifests={}", manifests.path().display());
-    let mut command = namespace.switchyard(&[&path, "--proxy-mode=iptables"]);
-    command.arg("--hostname-override=node-1");
+    let manifests = Manifests::new(&objects(&["10.1.0.1"], "10.1.0.2"));
+    let write = |tcp: &[&str], udp: &str| manifests.write("all", &objects(tcp, udp));
+    let mut command = namespace.switchyard(&manifests.arguments());
+    command.arg("--proxy-mode=iptables");
     command.env("PATH", format!("{}:/usr/bin:/bin", programs.path().display()));
     let _program = Program::spawn(command);
     namespace.wait_for_service_ports(2);
