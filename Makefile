@@ -27,7 +27,7 @@ UNPUBLISHED = switchyard-agent demo api-standin control-plane packet-rig test-ne
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster, by rules in the kernel (needs root)"
-	@echo "make demo-user    the same in userspace mode, as any user; make demo runs it for who is not root"
+	@echo "make demo-user    the same in userspace mode, as any user; make demo without root"
 	@echo "make unit   the tests that need no root; seconds, once they are built"
 	@echo "make test   everything that must pass before a change lands (needs root)"
 	@echo "make test-ipvs    the tests of ipvs mode on the distribution's kernel, in a virtual machine (needs root);"
