@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-core switchyard-source-manifests api-standin demo
+UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin demo
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
@@ -213,7 +213,7 @@ test-vm-quick: test-vm
 # and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
 # is run in one machine, which takes less time than one for each test program. capabilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
-IPVS_CRATES = switchyard-ipvs-netlink switchyard-ipset switchyard-interfaces
+IPVS_CRATES = switchyard-netlink
 IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
 	changes::udp-clients-follow clusterip::dual-stack clusterip::hairpin clusterip::sctp \
 	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \

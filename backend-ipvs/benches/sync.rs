@@ -20,10 +20,10 @@ use switchyard_core::{
         bench::{cluster_from_arguments, median, report, resolved, show, time},
     },
 };
-use switchyard_interfaces::DummyDevice;
-use switchyard_ipset::{Entry, IpSets, SetBatch, SetSpec, SetType};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig};
-use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_netlink::ipset::{Entry, IpSets, SetBatch, SetSpec, SetType};
+use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_netlink::route::DummyDevice;
 
 /// Runs work in a network namespace that has an address, without which the kernel takes no address of IPv4
 /// for one of a real server.

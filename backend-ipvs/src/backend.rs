@@ -1,7 +1,7 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
 use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
-use switchyard_ipvs_netlink::Ipvs;
+use switchyard_netlink::ipvs::Ipvs;
 use switchyard_xtables::ProgramOptions;
 
 use crate::{

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_ipset::{DestroyError, IpSets};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipset::{DestroyError, IpSets};
 
 use crate::sets;
 

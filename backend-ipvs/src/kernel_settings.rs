@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use switchyard_interfaces::{KernelVersion, set_sysctl};
+use switchyard_netlink::{kernel::KernelVersion, sysctl::set_sysctl};
 
-pub(crate) use switchyard_interfaces::SysctlError as KernelSettingError;
+pub(crate) use switchyard_netlink::sysctl::SysctlError as KernelSettingError;
 
 /// Where the kernel has its parameters.
 pub(crate) const PROC_SYS: &str = "/proc/sys";

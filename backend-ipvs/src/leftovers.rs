@@ -5,10 +5,10 @@
 //! fails and is tried again must still see that.
 
 use switchyard_core::proxier::{Mode, ProxierError};
-use switchyard_interfaces::{DeviceError, DummyDevice};
-use switchyard_ipset::DestroyError;
-use switchyard_ipvs_netlink::{Ipvs, Selector};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipset::DestroyError;
+use switchyard_netlink::ipvs::{Ipvs, Selector};
+use switchyard_netlink::route::{DeviceError, DummyDevice};
 use switchyard_xtables::OwnedChains;
 
 use crate::{

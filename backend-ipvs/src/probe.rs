@@ -6,9 +6,9 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     proxier::{Mode, ProxierError},
 };
-use switchyard_interfaces::has_link_type;
-use switchyard_ipset::{IpSets, SetType};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipset::{IpSets, SetType};
+use switchyard_netlink::route::has_link_type;
 
 use crate::packet_filter::PacketFilter;
 

@@ -7,7 +7,7 @@ use switchyard_core::{
     proxier::Capabilities,
     state::{Endpoint, ResolvedServicePort},
 };
-use switchyard_ipvs_netlink::VirtualServer;
+use switchyard_netlink::ipvs::VirtualServer;
 
 /// The largest number of endpoints for which `mh` has a place for each: the size of its table
 /// (`CONFIG_IP_VS_MH_TAB_INDEX`, 12 unless a kernel is built otherwise, which makes 4,093).

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use switchyard_core::model::{IpFamily, Protocol};
-use switchyard_ipset::SetType;
+use switchyard_netlink::ipset::SetType;
 
 /// A set. Each family has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,7 +113,7 @@ impl Set {
 /// here.
 const UNUSED: &str = "KUBE-LOAD-BALANCER-SOURCE-IP";
 
-/// The name of a set, at most [`LONGEST_NAME`](switchyard_ipset::LONGEST_NAME) bytes long.
+/// The name of a set, at most [`LONGEST_NAME`](switchyard_netlink::ipset::LONGEST_NAME) bytes long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
     set: &'static str,
@@ -127,7 +127,7 @@ impl fmt::Display for Name {
             return f.write_str(self.set);
         };
         // Cut to what the kernel allows.
-        let room = switchyard_ipset::LONGEST_NAME - prefix.len() - "-6-".len();
+        let room = switchyard_netlink::ipset::LONGEST_NAME - prefix.len() - "-6-".len();
         write!(f, "{prefix}-6-{}", rest.get(..room).unwrap_or(rest))
     }
 }
@@ -148,7 +148,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use switchyard_ipset::LONGEST_NAME;
+    use switchyard_netlink::ipset::LONGEST_NAME;
 
     use super::*;
 

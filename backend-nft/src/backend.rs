@@ -1,7 +1,7 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
 use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
-use switchyard_interfaces::routes_localnet;
+use switchyard_netlink::sysctl::routes_localnet;
 use switchyard_nft_ruleset::{
     Elements, Family, Transaction, Transport, TransportError, TransportKind,
 };

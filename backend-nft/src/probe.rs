@@ -5,7 +5,7 @@
 //! refusal, the rest would have worked. The tables may exist, with what an earlier run has programmed.
 
 use switchyard_core::model::{PerFamily, Protocol};
-use switchyard_interfaces::KernelVersion;
+use switchyard_netlink::kernel::KernelVersion;
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector, SetDef,
     Side, Statement, Table, Transaction, Transport, TransportError, TransportKind,

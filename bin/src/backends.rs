@@ -6,9 +6,9 @@ use switchyard_core::{
     model::PerFamily,
     proxier::{Backend, Mode},
 };
-use switchyard_interfaces::families;
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
+use switchyard_netlink::kernel::families;
 use switchyard_nft::{NftBackend, NftConfig};
 use switchyard_nft_ruleset::TransportKind;
 use switchyard_userspace::{UserspaceBackend, UserspaceConfig};

@@ -7,7 +7,7 @@
 use std::{fs, io, path::Path};
 
 use switchyard_core::{config::NodeConfig, error::ErrorChain, proxier::Profile};
-use switchyard_interfaces::bridges_of_veths;
+use switchyard_netlink::route::bridges_of_veths;
 
 /// Warns of each bridge of pods whose packets pass no rules, if the backend and the configuration
 /// depend on that.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use switchyard_core::{objects::Event, proxier::Mode, track::Tracker};
-use switchyard_interfaces::families;
+use switchyard_netlink::kernel::families;
 use switchyard_nft_ruleset::json::Document;
 use switchyard_source_manifests::{self as manifests, ManifestsError};
 

@@ -14,15 +14,13 @@
 //! works in the namespace of the thread that called [`EngineBuilder::start`].
 
 use std::{
-    error, io,
-    net::IpAddr,
+    io,
     pin::pin,
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use async_trait::async_trait;
 use tokio::{
     runtime,
     sync::{
@@ -33,6 +31,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub use crate::model::InterfaceAddresses;
 use crate::{
     config::NodeConfig,
     error::ErrorChain,
@@ -49,18 +48,6 @@ const QUEUE: usize = 64;
 const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
 /// The time to wait before interface addresses are asked for again after a failure.
 const ADDRESSES_RETRY: Duration = Duration::from_secs(5);
-
-/// Follows the addresses of the node's interfaces, on which node ports are served.
-#[async_trait]
-pub trait InterfaceAddresses: Send {
-    /// Waits until the addresses differ from those returned last, and returns all addresses. The
-    /// first call returns as soon as the addresses are known. The engine polls the future on its own
-    /// thread.
-    ///
-    /// # Errors
-    /// If the addresses cannot be listed. The engine asks again after a while.
-    async fn changed(&mut self) -> Result<Vec<IpAddr>, Box<dyn error::Error + Send + Sync>>;
-}
 
 /// Why an engine could not be started or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -349,6 +336,9 @@ impl Drop for Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::{error, net::IpAddr};
+
+    use async_trait::async_trait;
     use tokio::time::Instant;
 
     use super::*;

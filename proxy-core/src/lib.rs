@@ -103,9 +103,7 @@
 pub mod config;
 #[cfg(feature = "runner")]
 pub mod engine;
-pub mod error;
 pub mod maglev;
-pub mod model;
 pub mod objects;
 mod parsed;
 pub mod proxier;
@@ -117,3 +115,5 @@ pub mod state;
 pub mod testing;
 pub mod track;
 pub mod transition;
+
+pub use switchyard_model::{self as model, error};

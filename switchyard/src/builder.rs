@@ -14,7 +14,7 @@ use switchyard_core::{
     runner::{NodePatience, Observer, RunnerConfig},
     track::NodeFacts,
 };
-use switchyard_interfaces::AddressFollower;
+use switchyard_netlink::route::AddressFollower;
 use tokio::sync::{broadcast, watch};
 
 use crate::{

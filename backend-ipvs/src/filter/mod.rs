@@ -14,7 +14,7 @@ pub(crate) mod xtables;
 use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use switchyard_core::{error::ErrorChain, model::IpFamily, state::NodeState};
-use switchyard_ipset::Entry;
+use switchyard_netlink::ipset::Entry;
 use switchyard_xtables::Changes;
 
 use self::{

@@ -6,8 +6,10 @@ use std::{
 };
 
 use switchyard_core::{error::ErrorChain, model::IpFamily};
-use switchyard_ipset::{DestroyError, Entry, IpSets, SetBatch, SetRefusal, SetSpec, SetType};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipset::{
+    DestroyError, Entry, IpSets, SetBatch, SetRefusal, SetSpec, SetType,
+};
 use switchyard_xtables::{Changes, Dump, Jump, Programs, Table, ToolError, Tools, target};
 
 use super::{Compared, Done, FamilyEntry, LateRules, RuleInputs, rules};

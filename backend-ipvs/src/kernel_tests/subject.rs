@@ -14,7 +14,7 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     testing::conformance::{Damage, Refusals, RefusedPart, Subject},
 };
-use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 use switchyard_nft_ruleset::{TransportError, TransportKind, testing::InterceptingTransport};
 use switchyard_xtables::{InstalledPrograms, ProgramOptions};
 use tempfile::TempDir;

@@ -8,7 +8,7 @@ use switchyard_core::{
         Action, Endpoint, Frontend, FrontendAddress, HealthCheck, Masquerade, ResolvedServicePort,
     },
 };
-use switchyard_ipset::Entry;
+use switchyard_netlink::ipset::Entry;
 
 use super::{Context, servers};
 use crate::sets::Set;

@@ -10,7 +10,7 @@ use switchyard_core::{
     model::IpFamily,
     state::{Action, Frontend, PoolKind, ResolvedServicePort},
 };
-use switchyard_ipvs_netlink::{Selector, VirtualServer};
+use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
 use super::{Context, node_addresses};
 use crate::scheduler::Scheduler;

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-use switchyard_ipvs_netlink::{Batch, RealServer, Refusal, Selector, VirtualServer};
+use switchyard_netlink::ipvs::{Batch, RealServer, Refusal, Selector, VirtualServer};
 
 use crate::{layout::servers::Server, scheduler::Scheduler};
 

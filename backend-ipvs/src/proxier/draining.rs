@@ -10,7 +10,7 @@ use std::{
 };
 
 use switchyard_core::model::PerFamily;
-use switchyard_ipvs_netlink::{RealServer, Selector};
+use switchyard_netlink::ipvs::{RealServer, Selector};
 
 use super::full::is_of;
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use switchyard_core::proxier::Drift;
-use switchyard_ipvs_netlink::Selector;
+use switchyard_netlink::ipvs::Selector;
 
 use super::{
     commands::{Action, Commands, Named, Step},
@@ -81,7 +81,7 @@ impl Expected {
 
     fn explains_entry(&self, (family, set, entry): &FamilyEntry) -> bool {
         if *set == Set::Bound
-            && let switchyard_ipset::Entry::Ip(ip) = entry
+            && let switchyard_netlink::ipset::Entry::Ip(ip) = entry
         {
             return self.explains_address(*ip);
         }

@@ -13,10 +13,10 @@ use switchyard_core::{
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
-use switchyard_interfaces::DeviceError;
-use switchyard_ipset::Entry;
-use switchyard_ipvs_netlink::{Selector, VirtualServer};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipset::Entry;
+use switchyard_netlink::ipvs::{Selector, VirtualServer};
+use switchyard_netlink::route::DeviceError;
 
 use super::{
     Held, IpvsProxier, SyncError, add_done,

@@ -11,7 +11,7 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::{Before, Transition},
 };
-use switchyard_ipvs_netlink::Selector;
+use switchyard_netlink::ipvs::Selector;
 
 use crate::layout::{
     Context,

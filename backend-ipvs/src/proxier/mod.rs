@@ -39,9 +39,12 @@ use switchyard_core::{
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
-use switchyard_interfaces::{DeviceError, DummyDevice, KernelVersion};
-use switchyard_ipvs_netlink::{Ipvs, Refusal, Timeouts};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipvs::{Ipvs, Refusal, Timeouts};
+use switchyard_netlink::{
+    kernel::KernelVersion,
+    route::{DeviceError, DummyDevice},
+};
 
 use self::{
     commands::{Commands, Named, Step},

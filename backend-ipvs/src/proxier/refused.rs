@@ -13,9 +13,9 @@ use switchyard_core::{
     proxier::{DegradedPort, RefusedParts},
     state::State,
 };
-use switchyard_ipset::Entry;
-use switchyard_ipvs_netlink::{Refusal, Selector};
 use switchyard_netlink::KernelError;
+use switchyard_netlink::ipset::Entry;
+use switchyard_netlink::ipvs::{Refusal, Selector};
 
 use super::{
     SyncError,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Instant};
 
 use switchyard_core::{model::Protocol, state::ResolvedServicePort};
-use switchyard_ipvs_netlink::{RealServer, Selector, VirtualServer};
+use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
 
 use super::{
     commands::{Commands, has_connections},

@@ -1,4 +1,5 @@
-//! Netlink: sockets, messages and attributes, without knowledge of any one protocol on top.
+//! What a Service proxy asks of the kernel by netlink: sockets, messages and attributes, and protocols on
+//! top of them.
 //!
 //! - [`Writer`] appends messages with nested attributes to one buffer, so a batch is one `send`.
 //! - [`Messages`] and [`Attributes`] walk over what the kernel answers, without copying and without
@@ -8,6 +9,10 @@
 //! - [`Pipeline`] collects requests that stand alone, which are sent many at a time.
 //! - [`nftables`] has what is asked of nf_tables by several.
 //! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
+//! - [`ipset`]: IP sets and their entries.
+//! - [`ipvs`]: virtual servers of IPVS and their real servers.
+//! - [`route`]: interfaces and their addresses.
+//! - [`kernel`] and [`sysctl`], without netlink: the kernel's version, IP families and parameters.
 //! - [`generic`] looks up the families of generic netlink, and has their header.
 //!
 //! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
@@ -16,12 +21,17 @@
 mod attribute;
 mod error;
 pub mod generic;
+pub mod ipset;
+pub mod ipvs;
+pub mod kernel;
 mod message;
 mod multicast;
 pub mod nfnetlink;
 pub mod nftables;
 mod pipeline;
+pub mod route;
 mod socket;
+pub mod sysctl;
 mod writer;
 
 pub use self::{

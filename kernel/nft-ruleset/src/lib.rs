@@ -7,7 +7,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use switchyard_core::model::Protocol;
+//! use switchyard_model::Protocol;
 //! use switchyard_nft_ruleset::{
 //!     BaseChain, ChainKind, Element, Family, Field, Hook, Key, Rule, Selector, SetDef, Statement,
 //!     Table, Transaction, Verdict,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use crate::ruleset::{
     ChainKind, Draw, Element, ElementData, Family, Field, Hook, InterfaceMatch, Operation,

@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 
 use crate::Table;
 

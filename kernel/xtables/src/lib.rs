@@ -5,7 +5,7 @@
 //! chains; everything else in the tables is left alone.
 //!
 //! ```no_run
-//! use switchyard_core::model::PerFamily;
+//! use switchyard_model::PerFamily;
 //! use switchyard_xtables::{
 //!     Chain, Changes, InstalledPrograms, ProgramOptions, RuleText, Table,
 //! };

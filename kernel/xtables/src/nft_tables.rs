@@ -1,6 +1,6 @@
 //! Tables of iptables-nft, read by netlink: nf_tables that have the names of iptables' tables.
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 use switchyard_netlink::{
     Attributes, Error, Message, Socket, Writer, flags,
     nfnetlink::{self, subsystem::NFTABLES},

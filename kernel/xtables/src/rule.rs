@@ -5,10 +5,7 @@
 use std::{fmt::Write, net::IpAddr, net::SocketAddr, time::Duration};
 
 use ipnet::IpNet;
-use switchyard_core::{
-    model::{IpFamily, Protocol},
-    state::LocalPods,
-};
+use switchyard_model::{IpFamily, LocalPods, Protocol};
 
 /// The longest comment that the kernel keeps (`XT_MAX_COMMENT_LEN`, without the zero).
 const LONGEST_COMMENT: usize = 255;

@@ -23,6 +23,7 @@ use std::{
 
 use ipnet::IpNet;
 
+pub use crate::model::LocalPods;
 use crate::model::{LbAlgorithm, PerFamily, ProxyProtocol, ServiceName, ServicePortId};
 
 /// Everything to be programmed on this node.
@@ -73,19 +74,6 @@ pub struct NodeState {
     /// Ranges that cluster IPs are allocated from: sorted, without overlaps, adjacent ones merged.
     /// Traffic to an address in them that no Service has is dropped.
     pub service_cidrs: PerFamily<Vec<IpNet>>,
-}
-
-/// The way to detect that a packet comes from a pod of this node (`detectLocalMode`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub enum LocalPods {
-    /// The packet's source address is in this network.
-    Source(IpNet),
-    /// The packet came in through this interface.
-    Interface(String),
-    /// The packet came in through an interface whose name starts with this prefix.
-    InterfacePrefix(String),
 }
 
 /// The addresses of the node on which node ports are served.

@@ -8,7 +8,7 @@ use std::{
 
 use ipnet::IpNet;
 use switchyard_core::model::{IpFamily, Protocol};
-use switchyard_ipset::{Entry, SetType};
+use switchyard_netlink::ipset::{Entry, SetType};
 use switchyard_nft_ruleset::{Field, Key, Selector, SetDef, SetName, Table};
 
 use crate::sets::Set;

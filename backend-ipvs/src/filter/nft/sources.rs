@@ -10,7 +10,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use switchyard_ipset::Entry;
+use switchyard_netlink::ipset::Entry;
 use switchyard_nft_ruleset::Key;
 
 use super::layout;

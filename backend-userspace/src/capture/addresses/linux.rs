@@ -6,7 +6,7 @@ use std::{
 };
 
 use switchyard_core::error::ErrorChain;
-use switchyard_interfaces::{DeviceError, DummyDevice, has_link_type};
+use switchyard_netlink::route::{DeviceError, DummyDevice, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
 use crate::capture::DEVICE;

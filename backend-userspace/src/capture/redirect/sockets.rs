@@ -25,7 +25,7 @@ use switchyard_core::{
     transition::{DerivedState, Transition},
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
-use switchyard_interfaces::{DeviceError, DummyDevice};
+use switchyard_netlink::route::{DeviceError, DummyDevice};
 
 use crate::capture::{Capture, DEVICE, RETRY, addresses, failed};
 

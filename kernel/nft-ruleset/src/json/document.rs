@@ -14,7 +14,7 @@ use serde::{
     Serialize, Serializer,
     ser::{SerializeMap, SerializeSeq},
 };
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::rule::{self, RuleObject};
 use crate::{

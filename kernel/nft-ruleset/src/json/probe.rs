@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::{document::Document, run::Program};
 use crate::{

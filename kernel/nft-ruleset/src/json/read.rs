@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::statement;
 use crate::{

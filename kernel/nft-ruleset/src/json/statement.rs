@@ -5,7 +5,7 @@
 
 use ipnet::IpNet;
 use serde_json::Value;
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::rule;
 use crate::ruleset::{Draw, Family, InterfaceMatch, Selector, SetName, Side, Statement, Verdict};

@@ -13,7 +13,7 @@ use crate::{
 /// Numbers of nft's user data (`libnftnl/udata.h`, and nft's own sources). An item is a type and a
 /// length of one byte each and a value, without padding.
 pub(super) mod abi {
-    use switchyard_core::model::Protocol;
+    use switchyard_model::Protocol;
 
     /// The most user data that the kernel takes, in bytes.
     pub const MAX: usize = 256;
@@ -225,8 +225,9 @@ pub(super) fn comment(bytes: &[u8], kind: u8) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use Field::{InetProto, InetService, Ipv4Addr, Slot};
+
+    use super::*;
 
     #[test]
     fn a_map_with_typeof_is_written_as_nft_does() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::Verdict;
 

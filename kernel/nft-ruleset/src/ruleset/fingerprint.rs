@@ -42,7 +42,7 @@ impl Write for Fnv {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::model::Protocol;
+    use switchyard_model::Protocol;
 
     use super::*;
     use crate::{Draw, Selector, Statement, Verdict};

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 
 use super::Field;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use ipnet::IpNet;
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::{ChainName, SetName};
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 
 use super::SetName;
 

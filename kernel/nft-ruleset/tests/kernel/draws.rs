@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, Draw, Element, Family, Hook, Key, Rule, Selector, Statement, Transaction,
     Transport, Value, json::JsonTransport,

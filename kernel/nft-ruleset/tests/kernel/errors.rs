@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
     Element, Elements, Family, Key, Rule, Statement, Transaction, Transport, TransportError,
     Verdict,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
     Element, Elements, Family, Key, SetDef, Table, Transaction, Transport, TransportError,
 };

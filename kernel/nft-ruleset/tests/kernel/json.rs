@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
     Element, Elements, Family, Key, SetDef, Transaction, Transport, TransportError, Verdict,
     json::{Document, JsonTransport},

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
     Element, ElementDump, Elements, Family, Key, SetDef, SetName, Transaction, Transport, Value,
     Verdict,

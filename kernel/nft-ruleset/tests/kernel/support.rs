@@ -11,7 +11,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use switchyard_core::model::Protocol;
+use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, Element, ElementDump, Family, Field, Hook, InterfaceMatch, Key,
     OperationKind, Rule, Selector, SetDef, Side, Statement, Table, Transaction, Value, Verdict,

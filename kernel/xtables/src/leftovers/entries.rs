@@ -11,7 +11,7 @@ use std::{
     ops::Range,
 };
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 
 use crate::{
     OwnedChains, Table,

@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 
 use super::{ATTEMPTS, LeftoverError, entries};
 use crate::{

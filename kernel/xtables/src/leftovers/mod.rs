@@ -10,7 +10,7 @@ mod nft;
 
 use std::io;
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 
 use crate::OwnedChains;
 

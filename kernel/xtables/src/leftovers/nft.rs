@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 use switchyard_netlink::{
     Error, KernelError, Socket, Writer, flags,
     nfnetlink::{self, subsystem::NFTABLES},

@@ -5,7 +5,7 @@ use std::{
     io,
 };
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 use switchyard_netlink::nftables;
 
 use crate::{Flavour, Programs, Table, legacy_table::LegacyTable, nft_tables};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::model::{IpFamily, PerFamily};
+use switchyard_model::{IpFamily, PerFamily};
 
 use super::Fingerprint;
 

@@ -7,7 +7,7 @@
 
 use std::{env, error::Error, path::PathBuf};
 
-use switchyard_core::model::{IpFamily, PerFamily};
+use switchyard_model::{IpFamily, PerFamily};
 
 use super::{Flavour, MissingPrograms, ProgramOptions, Programs, ToolError, Version, run};
 use crate::{Dump, Table, legacy_table};

@@ -12,7 +12,7 @@ mod run;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 
 pub(crate) use self::run::Answer;
 pub use self::{

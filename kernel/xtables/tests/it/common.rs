@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use switchyard_core::model::PerFamily;
+use switchyard_model::PerFamily;
 use switchyard_xtables::{
     Chain, Changes, Flavour, InstalledPrograms, Jump, OwnedChains, ProgramOptions, RuleText, Table,
     Tools,

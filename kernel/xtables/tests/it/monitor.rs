@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::model::IpFamily;
+use switchyard_model::IpFamily;
 use switchyard_xtables::{
     Alteration, Fingerprint, Flavour, TableMonitor, TableRecord, Tools, Watched,
 };

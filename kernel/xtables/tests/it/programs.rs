@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use switchyard_core::model::{IpFamily, PerFamily};
+use switchyard_model::{IpFamily, PerFamily};
 use switchyard_xtables::{
     Chain, Changes, Flavour, InstalledPrograms, ProgramOptions, Programs, RuleText, Table,
     ToolError,

@@ -14,7 +14,7 @@ use switchyard_core::{
     model::{PerFamily, Protocol, ServiceName, ServicePortName},
     state::{LocalPods, NodePortAddresses, NodeState},
 };
-use switchyard_ipset::{Entry, SetType};
+use switchyard_netlink::ipset::{Entry, SetType};
 use switchyard_xtables::{InstalledPrograms, ProgramOptions};
 use test_netns::in_namespace;
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use packet_rig::Rig;
-use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 
 use super::{C, is_selected, servers, start, wait, web, weights};
 

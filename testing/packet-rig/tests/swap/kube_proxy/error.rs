@@ -32,7 +32,7 @@ pub enum StandInError {
     Ipvs(#[from] switchyard_netlink::Error),
     /// IPVS refused a command.
     #[error("IPVS refused a command")]
-    Refused(#[source] switchyard_ipvs_netlink::Refusal),
+    Refused(#[source] switchyard_netlink::ipvs::Refusal),
 }
 
 /// Shorthand for results of the stand-in.

@@ -7,7 +7,7 @@ use std::{
 
 use packet_rig::NetNs;
 use switchyard_core::model::IpFamily;
-use switchyard_ipvs_netlink::{Batch, Ipvs, RealServer, Selector, VirtualServer};
+use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 
 use super::super::{
     Cluster,

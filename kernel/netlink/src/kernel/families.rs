@@ -1,0 +1,14 @@
+//! The IP families of this kernel.
+
+use std::fs;
+
+use switchyard_model::PerFamily;
+
+/// Returns the families that the kernel has in this network namespace: IPv4 always, IPv6 unless it
+/// is missing or switched off (`net.ipv6.conf.all.disable_ipv6`).
+pub fn families() -> PerFamily<bool> {
+    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    let v6 = fs::exists("/proc/net/if_inet6").unwrap_or(false)
+        && disabled.map_or(true, |text| text.trim() != "1");
+    PerFamily { v4: true, v6 }
+}

@@ -1,0 +1,20 @@
+//! Interfaces and their addresses, by rtnetlink.
+//!
+//! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are served on
+//!   them.
+//! - [`DummyDevice`]: a device whose addresses are the node's.
+//! - [`bridges_of_veths`]: the bridges that connect containers.
+//! - [`has_link_type`]: whether the kernel can make interfaces of a type.
+
+mod bridge;
+mod device;
+mod follower;
+mod link_type;
+mod list;
+
+pub use self::{
+    bridge::{Bridge, bridges_of_veths},
+    device::{DeviceError, DummyDevice},
+    follower::{AddressError, AddressFollower},
+    link_type::has_link_type,
+};

@@ -1,0 +1,5 @@
+//! IP sets.
+
+mod entries;
+mod sets;
+mod support;
