@@ -20,9 +20,13 @@ mod verbosity;
 
 use std::{fmt, io};
 
-use tracing::Subscriber;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::{
-    Layer, fmt::MakeWriter, layer::SubscriberExt, registry::Registry, reload,
+    Layer,
+    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    layer::SubscriberExt,
+    registry::{LookupSpan, Registry},
+    reload,
 };
 
 pub use self::config::{LogConfig, LogFormat};
@@ -99,11 +103,25 @@ fn with_handle<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let base = tracing_subscriber::fmt::layer().with_writer(writer);
-    let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
-        LogFormat::Text => base.event_format(text::Text::default()).boxed(),
-        LogFormat::Json => base.event_format(json::Json).boxed(),
-    };
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).event_format(config.format);
     let (filter, handle) = reload::Layer::new(Verbosity::new(config));
     (Registry::default().with(layer.with_filter(filter)), handle)
+}
+
+impl<S, N> FormatEvent<S, N> for LogFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match self {
+            Self::Text => text::write_event(&mut line, event),
+            Self::Json => json::write_event(&mut line, event),
+        }
+    }
 }

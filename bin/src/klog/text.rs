@@ -7,59 +7,34 @@ use std::{
 
 use jiff::Zoned;
 use serde_json::Value;
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::{
-    fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
-    registry::LookupSpan,
-};
+use tracing::{Event, Level};
 
 use crate::klog::fields::{Fields, is_line, place};
 
-/// The text format of klog.
-pub(crate) struct Text {
-    process: u32,
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Self { process: process::id() }
+/// Writes an event in the text format of klog.
+pub(super) fn write_event(line: &mut impl Write, event: &Event<'_>) -> fmt::Result {
+    let metadata = event.metadata();
+    let severity = match *metadata.level() {
+        Level::ERROR => 'E',
+        Level::WARN => 'W',
+        _ => 'I',
+    };
+    let time = Zoned::now().strftime("%m%d %H:%M:%S%.6f").to_string();
+    write!(line, "{severity}{time} {:>7} {}] ", process::id(), place(metadata, 0))?;
+    let fields = Fields::from_event(event);
+    if is_line(metadata) {
+        return writeln!(line, "{}", fields.message);
     }
-}
-
-impl<S, N> FormatEvent<S, N> for Text
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut line: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let metadata = event.metadata();
-        let severity = match *metadata.level() {
-            Level::ERROR => 'E',
-            Level::WARN => 'W',
-            _ => 'I',
-        };
-        let time = Zoned::now().strftime("%m%d %H:%M:%S%.6f").to_string();
-        write!(line, "{severity}{time} {:>7} {}] ", self.process, place(metadata, 0))?;
-        let fields = Fields::from_event(event);
-        if is_line(metadata) {
-            return writeln!(line, "{}", fields.message);
+    quote(line, &fields.message)?;
+    let err = fields.err.map(|err| ("err", err));
+    for (key, value) in err.into_iter().chain(fields.rest) {
+        write!(line, " {key}=")?;
+        match value {
+            Value::String(text) => write_text(line, &text)?,
+            other => write!(line, "{other}")?,
         }
-        quote(&mut line, &fields.message)?;
-        let err = fields.err.map(|err| ("err", err));
-        for (key, value) in err.into_iter().chain(fields.rest) {
-            write!(line, " {key}=")?;
-            match value {
-                Value::String(text) => write_text(&mut line, &text)?,
-                other => write!(line, "{other}")?,
-            }
-        }
-        writeln!(line)
     }
+    writeln!(line)
 }
 
 /// Writes the value of a text field: a single line quoted, several lines indented and unquoted.

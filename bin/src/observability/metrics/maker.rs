@@ -106,3 +106,49 @@ impl<'a> Maker<'a> {
         self.register(HistogramVec::new(options, by)?)
     }
 }
+
+/// The type of the metrics that a method of [`Maker`] makes.
+macro_rules! made_by {
+    (counter) => {
+        prometheus::IntCounter
+    };
+    (counters) => {
+        prometheus::IntCounterVec
+    };
+    (gauge) => {
+        prometheus::IntGauge
+    };
+    (gauges) => {
+        prometheus::IntGaugeVec
+    };
+    (seconds) => {
+        prometheus::GaugeVec
+    };
+    (histogram) => {
+        prometheus::Histogram
+    };
+    (histograms) => {
+        prometheus::HistogramVec
+    };
+}
+
+/// Defines a struct of metrics, each with the method of [`Maker`] that makes it, and how the method is
+/// called.
+macro_rules! metrics {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $made_by:ident($($argument:expr),+)),+ $(,)? }) => {
+        $(#[$doc])*
+        pub(super) struct $name {
+            $(pub(super) $field: $crate::observability::metrics::maker::made_by!($made_by),)+
+        }
+
+        impl $name {
+            pub(super) fn new(
+                make: &$crate::observability::metrics::maker::Maker<'_>,
+            ) -> prometheus::Result<Self> {
+                Ok(Self { $($field: make.$made_by($($argument),+)?,)+ })
+            }
+        }
+    };
+}
+
+pub(super) use {made_by, metrics};

@@ -39,7 +39,10 @@ use self::{
     process::ProcessMetrics,
     reloads::ReloadMetrics,
     sli::SliMetrics,
-    upstream::{ChangeMetrics, ConntrackMetrics, IptablesMetrics, NftablesMetrics, SyncMetrics},
+    upstream::{
+        ChangeMetrics, ConntrackMetrics, ExtentMetrics, IptablesMetrics, NftablesMetrics,
+        SyncMetrics,
+    },
 };
 pub use self::{reloads::Reload, requests::RequestMetrics};
 
@@ -56,6 +59,7 @@ pub struct Metrics {
     /// `rest_client_*`
     pub requests: RequestMetrics,
     sync: SyncMetrics,
+    extent: Option<ExtentMetrics>,
     changes: ChangeMetrics,
     nftables: Option<NftablesMetrics>,
     iptables: Option<IptablesMetrics>,
@@ -82,6 +86,7 @@ impl Metrics {
     ) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let make = Maker::new(&registry);
+        ours::register_build(&make)?;
         Ok(Self {
             families: families.to_vec(),
             healthz: make.counters(
@@ -95,10 +100,14 @@ impl Metrics {
                 &["code"],
             )?,
             requests: RequestMetrics::new(&make)?,
-            sync: SyncMetrics::new(&make, mode)?,
+            sync: SyncMetrics::new(&make)?,
+            extent: match mode {
+                Mode::NFTABLES | Mode::IPTABLES => Some(ExtentMetrics::new(&make)?),
+                _ => None,
+            },
             changes: ChangeMetrics::new(&make, families.len())?,
             nftables: match mode {
-                Mode::NFTABLES => Some(NftablesMetrics::new(&make, families)?),
+                Mode::NFTABLES => Some(NftablesMetrics::new(&make)?.with_series(families)),
                 _ => None,
             },
             iptables: match mode {
@@ -325,7 +334,7 @@ impl Metrics {
         for family in self.families_of(change) {
             let labels = [family.as_str()];
             self.sync.duration.with_label_values(&labels).observe(seconds);
-            if let Some(extent) = &self.sync.extent {
+            if let Some(extent) = &self.extent {
                 let by_extent = if change.is_resync() { &extent.full } else { &extent.partial };
                 by_extent.with_label_values(&labels).observe(seconds);
             }

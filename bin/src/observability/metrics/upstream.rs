@@ -2,15 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus::{
-    GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
-};
+use prometheus::{IntCounter, IntGauge, exponential_buckets};
 use switchyard_core::{
     model::{IpFamily, Protocol},
-    proxier::{Mode, RefusedAttempt, RuleCount},
+    proxier::{RefusedAttempt, RuleCount},
 };
 
-use super::maker::{FAMILY, Maker};
+use super::maker::{FAMILY, Maker, metrics};
 
 /// The buckets of sync durations, from 1 ms to 16.384 s.
 fn sync_buckets() -> prometheus::Result<Vec<f64>> {
@@ -24,68 +22,30 @@ pub(super) fn network_programming_buckets() -> Vec<f64> {
     [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
 }
 
-/// The metrics of syncs, in any mode.
-pub(super) struct SyncMetrics {
-    pub(super) duration: HistogramVec,
-    pub(super) extent: Option<ExtentMetrics>,
-    pub(super) last: GaugeVec,
-    pub(super) last_queued: GaugeVec,
-    pub(super) network_programming: HistogramVec,
-    pub(super) no_local_endpoints: IntGaugeVec,
+metrics! {
+    /// The metrics of syncs, in any mode.
+    SyncMetrics {
+        duration: histograms("kubeproxy_sync_proxy_rules_duration_seconds",
+            "SyncProxyRules latency in seconds", sync_buckets()?, FAMILY),
+        last: seconds("kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+            "The last time proxy rules were successfully synced", FAMILY),
+        last_queued: seconds("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+            "The last time a sync of proxy rules was queued", FAMILY),
+        network_programming: histograms("kubeproxy_network_programming_duration_seconds",
+            "In Cluster Network Programming Latency in seconds", network_programming_buckets(), FAMILY),
+        no_local_endpoints: gauges("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Number of services with a Local traffic policy and no endpoints",
+            &["ip_family", "traffic_policy"]),
+    }
 }
 
-/// The metrics of full and partial syncs, in modes that have both.
-pub(super) struct ExtentMetrics {
-    pub(super) full: HistogramVec,
-    pub(super) partial: HistogramVec,
-}
-
-impl SyncMetrics {
-    pub(super) fn new(make: &Maker<'_>, mode: Mode) -> prometheus::Result<Self> {
-        let of_syncs = |name, help| make.histograms(name, help, sync_buckets()?, FAMILY);
-        let extent = || {
-            Ok::<_, prometheus::Error>(ExtentMetrics {
-                full: of_syncs(
-                    "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                    "SyncProxyRules latency in seconds for full resyncs",
-                )?,
-                partial: of_syncs(
-                    "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                    "SyncProxyRules latency in seconds for partial resyncs",
-                )?,
-            })
-        };
-        Ok(Self {
-            duration: of_syncs(
-                "kubeproxy_sync_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds",
-            )?,
-            extent: match mode {
-                Mode::NFTABLES | Mode::IPTABLES => Some(extent()?),
-                _ => None,
-            },
-            last: make.seconds(
-                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-                "The last time proxy rules were successfully synced",
-                FAMILY,
-            )?,
-            last_queued: make.seconds(
-                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-                "The last time a sync of proxy rules was queued",
-                FAMILY,
-            )?,
-            network_programming: make.histograms(
-                "kubeproxy_network_programming_duration_seconds",
-                "In Cluster Network Programming Latency in seconds",
-                network_programming_buckets(),
-                FAMILY,
-            )?,
-            no_local_endpoints: make.gauges(
-                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-                "Number of services with a Local traffic policy and no endpoints",
-                &["ip_family", "traffic_policy"],
-            )?,
-        })
+metrics! {
+    /// The metrics of full and partial syncs, in modes that have both.
+    ExtentMetrics {
+        full: histograms("kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "SyncProxyRules latency in seconds for full resyncs", sync_buckets()?, FAMILY),
+        partial: histograms("kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "SyncProxyRules latency in seconds for partial resyncs", sync_buckets()?, FAMILY),
     }
 }
 
@@ -147,91 +107,53 @@ impl Changes {
     }
 }
 
-/// The metrics of transactions of the nftables mode.
-pub(super) struct NftablesMetrics {
-    pub(super) failures: IntCounterVec,
-    pub(super) cleanup_failures: IntCounterVec,
-    pub(super) localhost_listeners: IntGaugeVec,
-    pub(super) localhost_failures: IntCounterVec,
+metrics! {
+    /// The metrics of transactions of the nftables mode, and of its node ports on localhost.
+    NftablesMetrics {
+        failures: counters("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+            "Cumulative proxy nftables sync failures", FAMILY),
+        cleanup_failures: counters("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+            "Cumulative proxy nftables cleanup failures", FAMILY),
+        localhost_listeners: gauges("kubeproxy_nftables_localhost_nodeport_listeners",
+            "Number of sockets that serve node ports on localhost", FAMILY),
+        localhost_failures: counters(
+            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+            "Number of failed attempts to open a socket that serves a node port on localhost", FAMILY),
+        localhost_rejected: counters("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+            "Number of packets to node ports on localhost rejected for their protocol",
+            &["ip_family", "protocol"]),
+    }
 }
 
 impl NftablesMetrics {
-    pub(super) fn new(make: &Maker<'_>, families: &[IpFamily]) -> prometheus::Result<Self> {
-        let localhost_listeners = make.gauges(
-            "kubeproxy_nftables_localhost_nodeport_listeners",
-            "Number of sockets that serve node ports on localhost",
-            FAMILY,
-        )?;
-        let localhost_failures = make.counters(
-            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
-            "Number of failed attempts to open a socket that serves a node port on localhost",
-            FAMILY,
-        )?;
-        // Rules reject no protocol on localhost.
-        let rejected = make.counters(
-            "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
-            "Number of packets to node ports on localhost rejected for their protocol",
-            &["ip_family", "protocol"],
-        )?;
+    /// Makes the series of localhost exist from the start. Rules reject no protocol there.
+    pub(super) fn with_series(self, families: &[IpFamily]) -> Self {
         for family in families.iter().map(|family| family.as_str()) {
-            localhost_listeners.with_label_values(&[family]);
-            localhost_failures.with_label_values(&[family]);
+            self.localhost_listeners.with_label_values(&[family]);
+            self.localhost_failures.with_label_values(&[family]);
             for protocol in Protocol::ALL {
-                rejected.with_label_values(&[family, protocol.as_str()]);
+                self.localhost_rejected.with_label_values(&[family, protocol.as_str()]);
             }
         }
-        Ok(Self {
-            localhost_listeners,
-            localhost_failures,
-            failures: make.counters(
-                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-                "Cumulative proxy nftables sync failures",
-                FAMILY,
-            )?,
-            cleanup_failures: make.counters(
-                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
-                "Cumulative proxy nftables cleanup failures",
-                FAMILY,
-            )?,
-        })
+        self
     }
 }
 
-/// The metrics of rules of the iptables mode.
-pub(super) struct IptablesMetrics {
-    owned: IntGaugeVec,
-    written: IntGaugeVec,
-    failures: IntCounterVec,
-    partial_failures: IntCounterVec,
+metrics! {
+    /// The metrics of rules of the iptables mode.
+    IptablesMetrics {
+        owned: gauges("kubeproxy_sync_proxy_rules_iptables_total",
+            "Total number of iptables rules owned by kube-proxy", &["table", "ip_family"]),
+        written: gauges("kubeproxy_sync_proxy_rules_iptables_last",
+            "Number of iptables rules written by kube-proxy in last sync", &["table", "ip_family"]),
+        failures: counters("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+            "Cumulative proxy iptables restore failures", FAMILY),
+        partial_failures: counters("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+            "Cumulative proxy iptables partial restore failures", FAMILY),
+    }
 }
 
 impl IptablesMetrics {
-    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        let by = &["table", "ip_family"];
-        Ok(Self {
-            owned: make.gauges(
-                "kubeproxy_sync_proxy_rules_iptables_total",
-                "Total number of iptables rules owned by kube-proxy",
-                by,
-            )?,
-            written: make.gauges(
-                "kubeproxy_sync_proxy_rules_iptables_last",
-                "Number of iptables rules written by kube-proxy in last sync",
-                by,
-            )?,
-            failures: make.counters(
-                "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-                "Cumulative proxy iptables restore failures",
-                FAMILY,
-            )?,
-            partial_failures: make.counters(
-                "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-                "Cumulative proxy iptables partial restore failures",
-                FAMILY,
-            )?,
-        })
-    }
-
     /// Sets the numbers of rules after a sync.
     pub(super) fn set_rules(&self, rules: &[RuleCount]) {
         for count in rules {
@@ -257,26 +179,12 @@ fn clamped(count: u64) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
-/// The metrics of sweeps for stale flows.
-pub(super) struct ConntrackMetrics {
-    pub(super) duration: HistogramVec,
-    pub(super) deleted: IntCounterVec,
-}
-
-impl ConntrackMetrics {
-    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Self {
-            duration: make.histograms(
-                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                "ReconcileConntrackFlowsLatency latency in seconds",
-                sync_buckets()?,
-                FAMILY,
-            )?,
-            deleted: make.counters(
-                "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                "Cumulative conntrack flows deleted by conntrack reconciler",
-                FAMILY,
-            )?,
-        })
+metrics! {
+    /// The metrics of sweeps for stale flows.
+    ConntrackMetrics {
+        duration: histograms("kubeproxy_conntrack_reconciler_sync_duration_seconds",
+            "ReconcileConntrackFlowsLatency latency in seconds", sync_buckets()?, FAMILY),
+        deleted: counters("kubeproxy_conntrack_reconciler_deleted_entries_total",
+            "Cumulative conntrack flows deleted by conntrack reconciler", FAMILY),
     }
 }
