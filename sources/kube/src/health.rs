@@ -1,43 +1,32 @@
 //! A record of when the server was last heard from, for each watch.
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use switchyard_core::objects::Kind;
 
 /// The times at which each watch last heard from the server, and last failed. Clones share them.
-#[derive(Clone, Debug)]
-pub struct WatchHealth(Arc<Pulses>);
-
-#[derive(Debug)]
-struct Pulses {
-    start: Instant,
-    pulses: [State; Kind::ALL.len()],
-}
+#[derive(Clone, Debug, Default)]
+pub struct WatchHealth(Arc<Mutex<HashMap<Kind, State>>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time at which the server was last heard from, in milliseconds since the start, plus one; 0 is never.
-    heard: AtomicU64,
-    /// The time of the last failure, in the same form.
-    failed: AtomicU64,
-    failure: Mutex<String>,
-    /// The time at which the server began to answer each request with status 401, in the same form; 0 if the last
-    /// answer or failure is another.
-    unauthorized: AtomicU64,
-    synced: AtomicBool,
+    heard: Option<Instant>,
+    /// The last failure.
+    failed: Option<(Instant, String)>,
+    /// The time at which the server began to answer each request with status 401.
+    unauthorized: Option<Instant>,
+    is_synced: bool,
 }
 
 impl WatchHealth {
     /// Returns a record in which no watch was heard from yet.
     pub fn new() -> Self {
-        Self(Arc::new(Pulses { start: Instant::now(), pulses: Default::default() }))
+        Self::default()
     }
 
     /// Returns how long ago the server last sent something on this watch: an event, a bookmark, or
@@ -45,31 +34,24 @@ impl WatchHealth {
     /// forbidden. A healthy watch is heard from every 75 s, and a watch that is silent is opened
     /// again after 90 s.
     pub fn heard(&self, kind: Kind) -> Option<Duration> {
-        self.since(&self.state(kind).heard)
+        self.with(kind, |state| Some(state.heard?.elapsed()))
     }
 
     /// Returns how long ago this watch failed last, and why; `None` if it never did. Failed watches
     /// are opened again for ever.
     pub fn failed(&self, kind: Kind) -> Option<(Duration, String)> {
-        let state = self.state(kind);
-        let why = state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Some((self.since(&state.failed)?, why))
+        self.with(kind, |state| state.failed.as_ref().map(|(at, why)| (at.elapsed(), why.clone())))
     }
 
     /// Returns for how long the server has answered each request of this watch with status 401. `None`
     /// if the last answer, or the last failure, is another.
     pub fn unauthorized(&self, kind: Kind) -> Option<Duration> {
-        self.since(&self.state(kind).unauthorized)
-    }
-
-    fn since(&self, moment: &AtomicU64) -> Option<Duration> {
-        let at = moment.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.0.start.elapsed().saturating_sub(Duration::from_millis(at)))
+        self.with(kind, |state| Some(state.unauthorized?.elapsed()))
     }
 
     /// Whether all objects of the kind were sent once.
     pub fn is_synced(&self, kind: Kind) -> bool {
-        self.state(kind).synced.load(Ordering::Relaxed)
+        self.with(kind, |state| state.is_synced)
     }
 
     /// Returns the handle with which the watch of a kind records its state.
@@ -77,20 +59,9 @@ impl WatchHealth {
         Pulse { health: self.clone(), kind }
     }
 
-    fn state(&self, kind: Kind) -> &State {
-        let index = match kind {
-            Kind::Service => 0,
-            Kind::EndpointSlice => 1,
-            Kind::Node => 2,
-            Kind::ServiceCidr => 3,
-        };
-        &self.0.pulses[index]
-    }
-}
-
-impl Default for WatchHealth {
-    fn default() -> Self {
-        Self::new()
+    fn with<T>(&self, kind: Kind, act: impl FnOnce(&mut State) -> T) -> T {
+        // Each change is complete when the lock is released.
+        act(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default())
     }
 }
 
@@ -102,42 +73,37 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
+    fn record(&self, change: impl FnOnce(&mut State)) {
+        self.health.with(self.kind, change);
+    }
+
     /// Records that the server sent something.
     pub(crate) fn heard(&self) {
-        let state = self.health.state(self.kind);
-        state.heard.store(self.now(), Ordering::Relaxed);
-        state.unauthorized.store(0, Ordering::Relaxed);
+        self.record(|state| {
+            state.heard = Some(Instant::now());
+            state.unauthorized = None;
+        });
     }
 
     /// Records that there is no watch, because the server does not have or does not allow the
     /// resource: silence is no sign of trouble then.
     pub(crate) fn absent(&self) {
-        let state = self.health.state(self.kind);
-        state.heard.store(0, Ordering::Relaxed);
-        state.unauthorized.store(0, Ordering::Relaxed);
+        self.record(|state| (state.heard, state.unauthorized) = (None, None));
     }
 
     /// Records a failure, after which the watch is opened again, and whether the failure is that the
     /// server answered with status 401.
     pub(crate) fn failed(&self, why: &impl fmt::Display, is_unauthorized: bool) {
-        let state = self.health.state(self.kind);
-        *state.failure.lock().unwrap_or_else(PoisonError::into_inner) = why.to_string();
-        state.failed.store(self.now(), Ordering::Relaxed);
-        if !is_unauthorized {
-            state.unauthorized.store(0, Ordering::Relaxed);
-        } else if state.unauthorized.load(Ordering::Relaxed) == 0 {
-            // Only the task of the watch writes, so nothing comes between.
-            state.unauthorized.store(self.now(), Ordering::Relaxed);
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.health.0.start.elapsed().as_millis() as u64 + 1
+        let now = Instant::now();
+        self.record(|state| {
+            state.failed = Some((now, why.to_string()));
+            state.unauthorized = is_unauthorized.then(|| state.unauthorized.unwrap_or(now));
+        });
     }
 
     /// Records that all objects were sent.
     pub(crate) fn synced(&self) {
-        self.health.state(self.kind).synced.store(true, Ordering::Relaxed);
+        self.record(|state| state.is_synced = true);
     }
 }
 
