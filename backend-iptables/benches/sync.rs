@@ -1,5 +1,5 @@
-//! The time that Services take to get into the kernel with each flavour, beside the floor: the program
-//! alone, on the smallest input that has the same effect, in the same run.
+//! The time that Services take to get into the kernel with each flavour, beside the floor: the
+//! program alone, on the smallest input that has the same effect, in the same run.
 //!
 //! `cargo bench -p switchyard-iptables --bench sync [-- SERVICES ENDPOINTS]`, as root: everything
 //! happens in network namespaces of its own threads. Times are medians.

@@ -1,8 +1,8 @@
 //! The time that syncs take while another program commits to a table of its own, again and again.
 //!
-//! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything happens
-//! in network namespaces of its own threads. The other program is a shell loop of the program `nft`, or
-//! a thread that commits by netlink without a pause.
+//! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
+//! happens in network namespaces of its own threads. The other program is a shell loop of the
+//! program `nft`, or a thread that commits by netlink without a pause.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 

@@ -1,8 +1,8 @@
-//! What source ranges cost as elements of a set, beside a rule for each range: to program, to change,
-//! and for each packet that is refused.
+//! The cost of source ranges as elements of a set, beside a rule for each range: to program, to
+//! change, and for each packet that is refused.
 //!
-//! `cargo bench -p switchyard-nft --bench ranges`, as root: everything happens in network namespaces of
-//! its own threads.
+//! `cargo bench -p switchyard-nft --bench ranges`, as root: everything happens in network
+//! namespaces of its own threads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
@@ -155,7 +155,8 @@ fn as_rules(transaction: &Transaction) -> Transaction {
     made
 }
 
-/// The time that it takes to send a packet that the source ranges refuse, on its way out of this namespace.
+/// The time that it takes to send a packet that the source ranges refuse, on its way out of this
+/// namespace.
 fn refused(packets: usize) -> Duration {
     for arguments in
         ["link set lo up", "address replace 192.0.2.9/24 dev lo", "route replace default dev lo"]

@@ -1,8 +1,8 @@
 //! The time that Services take to get into the kernel, beside the floor: the same elements sent
 //! straight to the kernel, in the same run. Also how long `nft -f` takes for the same ruleset.
 //!
-//! `cargo bench -p switchyard-nft --bench sync [-- SERVICES ENDPOINTS]`, as root: everything happens
-//! in network namespaces of its own threads. Times are medians.
+//! `cargo bench -p switchyard-nft --bench sync [-- SERVICES ENDPOINTS]`, as root: everything
+//! happens in network namespaces of its own threads. Times are medians.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
@@ -35,7 +35,7 @@ use test_netns::in_namespace;
 const FIRST_ROUNDS: usize = 5;
 /// Repetitions of a change.
 const CHANGE_ROUNDS: usize = 300;
-/// What the project promises for 10,000 Services with 5 endpoints each.
+/// The project's bounds for 10,000 Services with 5 endpoints each.
 const FIRST_TARGET: Duration = Duration::from_millis(500);
 const CHANGE_TARGET: Duration = Duration::from_millis(2);
 
@@ -75,8 +75,8 @@ const AFFINE_ENDPOINTS: u16 = 10_000;
 /// The number of clients that the Service remembers when an endpoint goes.
 const CLIENTS: u32 = 50_000;
 
-/// One Service with many endpoints, with ClientIP affinity beside the same without; and the removal of
-/// an endpoint, which looks through all clients.
+/// One Service with many endpoints, with ClientIP affinity beside the same without; and the removal
+/// of an endpoint, which looks through all clients.
 fn affinity() {
     println!("one Service with {AFFINE_ENDPOINTS} endpoints, and {CLIENTS} clients");
     let (with, without): (Vec<_>, Vec<_>) =

@@ -119,8 +119,8 @@ impl Backend for UserspaceBackend {
         }))
     }
 
-    /// Removes the tables, the chains and the addresses of every capture mode, and the chains of kube-proxy's own
-    /// userspace mode.
+    /// Removes the tables, the chains and the addresses of every capture mode, and the chains of
+    /// kube-proxy's own userspace mode.
     fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
         let rules = Redirects::new(&self.config).clean_up();
         rules.and(addresses::clean_up())

@@ -56,8 +56,8 @@ impl FromStr for CaptureMode {
 pub struct UserspaceConfig {
     /// The capture mode; `None` for the best that this node can run.
     pub capture: Option<CaptureMode>,
-    /// Whether [`CaptureMode::Loopback`] may be the best. Only clients on this machine are served by it,
-    /// which a node of a cluster must not end up with unnoticed.
+    /// Whether [`CaptureMode::Loopback`] may be the best. Only clients on this machine are served
+    /// by it, which a node of a cluster must not end up with unnoticed.
     pub may_use_loopback: bool,
     /// The families that are served.
     pub families: PerFamily<bool>,

@@ -1,8 +1,8 @@
-//! The stories of the kit about what the kernel refuses, with the rules of either backend. Needs root, and the
-//! programs `ip`, `nft` and those of iptables.
+//! The stories of the kit about what the kernel refuses, with the rules of either backend. Needs
+//! root, and the programs `ip`, `nft` and those of iptables.
 //!
-//! Each open backend has sockets of its own, at ports that the system chooses, so that a successor changes all rules:
-//! the stories of take-overs cannot hold.
+//! Each open backend has sockets of its own, at ports that the system chooses, so that a successor
+//! changes all rules: the stories of take-overs cannot hold.
 
 #![cfg(target_os = "linux")]
 
@@ -60,7 +60,8 @@ stories!(iptables, Redirected::iptables();
     a_clean_up_is_total_and_repeatable
 );
 
-/// Stands in front of `iptables-restore`. The files say what fails: all of a family, or the rules with a comment.
+/// Stands in front of `iptables-restore`. The files say what fails: all of a family, or the rules
+/// with a comment.
 const RESTORE: &str = r#"#!/bin/sh
 if [ -e DIRECTORY/family ] && [ "$(cat DIRECTORY/family)" = BASE ]; then
     cat > /dev/null

@@ -1,9 +1,9 @@
 //! Kubernetes Services served by a proxy in user space.
 //!
 //! Follow a sync: the backend (`proxier`) gives the Service ports to the forwarder
-//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; a capture mode (`capture`) then makes the traffic
-//! of their frontends reach the forwarder's sockets. There are four capture modes, the best of which is chosen
-//! when the backend is probed:
+//! (`switchyard-forwarder`), which chooses endpoints and moves bytes; a capture mode (`capture`)
+//! then makes the traffic of their frontends reach the forwarder's sockets. There are four capture
+//! modes, the best of which is chosen when the backend is probed:
 //!
 //! | Mode of capture | How | Needs |
 //! |---|---|---|

@@ -16,7 +16,8 @@ use switchyard_forwarder::{Forwarder, ForwarderConfig, ForwarderError, Listener}
 use crate::sockets::Sockets;
 
 /// The sockets at `[::1]` and the node ports of Service ports of IPv6. A kernel that translates the
-/// destination `::1` drops the answer, so that a forwarder takes the place of rules. SCTP has no sockets.
+/// destination `::1` drops the answer, so that a forwarder takes the place of rules. SCTP has no
+/// sockets.
 ///
 /// The value follows Service ports as they are synced, whether it is switched on or not.
 #[derive(Default)]
@@ -55,8 +56,8 @@ impl LoopbackNodePorts {
         self.sockets = Sockets::default();
     }
 
-    /// Takes in Service ports as they are now; `None`, or one that has no place here, is gone. Opens,
-    /// changes and closes their sockets.
+    /// Takes in Service ports as they are now; `None`, or one that has no place here, is gone.
+    /// Opens, changes and closes their sockets.
     pub fn change(&mut self, ports: Vec<(ServicePortId, Option<Arc<ResolvedServicePort>>)>) {
         let mut listeners = Vec::new();
         let mut gone = Vec::new();
@@ -105,7 +106,8 @@ impl LoopbackNodePorts {
     }
 }
 
-/// The listeners of a Service port. Where there is no endpoint, nothing listens, so that clients are refused.
+/// The listeners of a Service port. Where there is no endpoint, nothing listens, so that clients
+/// are refused.
 fn of_port(port: &ResolvedServicePort) -> Vec<Listener> {
     let served = port.frontends.iter().filter(|frontend| {
         frontend.at == FrontendAddress::NodePort

@@ -64,8 +64,8 @@ impl Proxier for UserspaceProxier {
     }
 }
 
-/// The pods of this node, as far as their addresses show them: a socket does not know the interface that
-/// a connection came in through.
+/// The pods of this node, as far as their addresses show them: a socket does not know the interface
+/// that a connection came in through.
 fn local_clients(node: &NodeState) -> LocalClients {
     let network = |family| match node.local_pods.get(family) {
         Some(LocalPods::Source(net)) => Some(*net),
@@ -130,7 +130,8 @@ mod tests {
         }
     }
 
-    /// Connects, and returns the byte that the server sends; `None` if no server takes the connection.
+    /// Connects, and returns the byte that the server sends; `None` if no server takes the
+    /// connection.
     fn ask(address: SocketAddr) -> Option<u8> {
         let mut stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

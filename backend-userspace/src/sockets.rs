@@ -33,8 +33,8 @@ pub(crate) struct Changed {
 }
 
 impl Sockets {
-    /// Opens, changes and closes the listeners of these Service ports. An address that goes from one
-    /// Service port to another keeps its socket.
+    /// Opens, changes and closes the listeners of these Service ports. An address that goes from
+    /// one Service port to another keeps its socket.
     pub(crate) fn change(
         &mut self,
         forwarder: &Forwarder,

@@ -1,7 +1,8 @@
 //! The limit of open file descriptors.
 //!
 //! Container runtimes start programs with a soft limit of 1024 and a much larger hard limit. Go's
-//! runtime, and so kube-proxy, raises the soft limit to the hard limit at the start; Rust's does not.
+//! runtime, and so kube-proxy, raises the soft limit to the hard limit at the start; Rust's does
+//! not.
 //!
 //! Go sets the original limit again for the programs that it starts, for the sake of programs that
 //! use select(2), which cannot have descriptors from 1024 on. Programs that switchyard starts have

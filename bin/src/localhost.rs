@@ -29,8 +29,8 @@ pub struct SyncedNodePorts(Option<mpsc::UnboundedSender<Changed>>);
 /// Receives what [`SyncedNodePorts`] sends.
 pub struct NodePorts(mpsc::UnboundedReceiver<Changed>);
 
-/// Returns the two ends of a channel of Service ports with node ports, in which nothing arrives if it is
-/// not `used`.
+/// Returns the two ends of a channel of Service ports with node ports, in which nothing arrives if
+/// it is not `used`.
 pub fn channel(used: bool) -> (SyncedNodePorts, NodePorts) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (SyncedNodePorts(used.then_some(sender)), NodePorts(receiver))

@@ -1,7 +1,9 @@
-//! The table of loopback addresses at which Services can be reached (userspace mode without privileges).
+//! The table of loopback addresses at which Services can be reached (userspace mode without
+//! privileges).
 //!
-//! On standard output, each change is a line with a JSON object: a Service port as it is now, or one that
-//! is gone, with `"gone": true`. In a file, the table is a JSON array, and the file is replaced as a whole.
+//! On standard output, each change is a line with a JSON object: a Service port as it is now, or
+//! one that is gone, with `"gone": true`. In a file, the table is a JSON array, and the file is
+//! replaced as a whole.
 
 use std::{
     collections::BTreeMap,

@@ -1,9 +1,9 @@
 //! The disposition of signals: the default one, so that a signal ends the program at once and the
 //! rules in the kernel stay.
 //!
-//! The first process of a container is an exception: the kernel delivers no signal to a first process
-//! that has no handler for it, so that the pod would end only after its grace period. There, handlers
-//! end the program with the status that a shell reports for the signal.
+//! The first process of a container is an exception: the kernel delivers no signal to a first
+//! process that has no handler for it, so that the pod would end only after its grace period.
+//! There, handlers end the program with the status that a shell reports for the signal.
 
 use std::{
     io, process,

@@ -1,8 +1,9 @@
 //! The kernel's settings that kube-proxy makes before it proxies: the limits and timeouts of
 //! connection tracking, and the OOM score of this process.
 //!
-//! A setting is written only if its value differs, and a limit only if it is lower. So a process without the privilege to write it
-//! can run on a node where an earlier one (`--init-only`) has written it.
+//! A setting is written only if its value differs, and a limit only if it is lower. So a process
+//! without the privilege to write it can run on a node where an earlier one (`--init-only`) has
+//! written it.
 
 use std::{
     fs, io,
@@ -111,8 +112,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns the number of the host's processors. A limit of this process's CPUs does not count: the
-    /// connections are the host's.
+    /// Returns the number of the host's processors. A limit of this process's CPUs does not count:
+    /// the connections are the host's.
     fn processors(&self) -> u64 {
         let listed = fs::read_to_string(self.sys.join("devices/system/cpu/online"));
         let count = listed.ok().and_then(|text| count_ranges(text.trim()));

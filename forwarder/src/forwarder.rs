@@ -44,8 +44,8 @@ pub struct Usage {
     pub refused: u64,
 }
 
-/// Forwards connections and datagrams, on threads of its own, in the network namespace of the thread that
-/// started it. When the value is dropped, all connections end.
+/// Forwards connections and datagrams, on threads of its own, in the network namespace of the
+/// thread that started it. When the value is dropped, all connections end.
 pub struct Forwarder {
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -88,8 +88,8 @@ impl Forwarder {
         *self.shared.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
     }
 
-    /// Adds a Service port, or changes the endpoints of one. New connections use the new endpoints; TCP
-    /// connections stay where they are, and flows end whose endpoint no longer serves.
+    /// Adds a Service port, or changes the endpoints of one. New connections use the new endpoints;
+    /// TCP connections stay where they are, and flows end whose endpoint no longer serves.
     pub fn serve(&self, resolved: &Arc<ResolvedServicePort>) {
         let mut state = self.lock();
         match state.ports.get(&resolved.id) {
@@ -100,7 +100,8 @@ impl Forwarder {
         }
     }
 
-    /// Forgets a Service port, and closes its listeners. TCP connections go on until they end; flows end.
+    /// Forgets a Service port, and closes its listeners. TCP connections go on until they end;
+    /// flows end.
     pub fn remove(&self, id: &ServicePortId) {
         let mut state = self.lock();
         state.ports.remove(id);
@@ -109,9 +110,9 @@ impl Forwarder {
         Task::end_all(tasks);
     }
 
-    /// Opens a listener for a Service port that is [served](Self::serve), in the network namespace of the
-    /// calling thread. A listener that is open at the address stays open, with the Service port, the route
-    /// and the sources of the new one. Returns the address that was bound.
+    /// Opens a listener for a Service port that is [served](Self::serve), in the network namespace
+    /// of the calling thread. A listener that is open at the address stays open, with the Service
+    /// port, the route and the sources of the new one. Returns the address that was bound.
     ///
     /// # Errors
     /// [`ListenError`], if the system refuses.
@@ -145,8 +146,8 @@ impl Forwarder {
         Ok(address)
     }
 
-    /// Closes a listener, by the address that was bound. TCP connections go on until they end; flows end.
-    /// Returns whether the listener was open.
+    /// Closes a listener, by the address that was bound. TCP connections go on until they end;
+    /// flows end. Returns whether the listener was open.
     pub fn close(&self, protocol: Protocol, address: SocketAddr) -> bool {
         let closed = self.lock().listeners.remove(&(protocol, address));
         closed.map(|(_, task, _)| Task::end_all([task])).is_some()

@@ -49,7 +49,8 @@ impl Pipes {
         }
     }
 
-    /// Whether an error means that the system cannot move bytes of sockets; then no more pipes are lent.
+    /// Whether an error means that the system cannot move bytes of sockets; then no more pipes are
+    /// lent.
     pub(crate) fn are_useless(&self, error: &io::Error) -> bool {
         use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
         let useless = matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported);

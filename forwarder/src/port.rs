@@ -28,8 +28,8 @@ pub(crate) struct Port {
 /// The pools and endpoints of a Service port at a time.
 struct Snapshot {
     resolved: Arc<ResolvedServicePort>,
-    /// The endpoints of both pools, and those that left with connections, whose number counts again if they
-    /// come back.
+    /// The endpoints of both pools, and those that left with connections, whose number counts again
+    /// if they come back.
     members: HashMap<SocketAddr, Arc<Member>>,
     cluster: Arc<Pool>,
     local: Arc<Pool>,
@@ -44,8 +44,8 @@ pub(crate) struct Ends {
     pub(crate) destination: SocketAddr,
 }
 
-/// An endpoint that was chosen for a connection. The connection counts as one of the endpoint's until
-/// the value is dropped.
+/// An endpoint that was chosen for a connection. The connection counts as one of the endpoint's
+/// until the value is dropped.
 pub(crate) struct Chosen {
     /// The endpoint's address and port.
     pub(crate) address: SocketAddr,
@@ -106,7 +106,8 @@ impl Port {
         &self.id
     }
 
-    /// Replaces the pools, for connections from now on. Endpoints that stay keep what is known of them.
+    /// Replaces the pools, for connections from now on. Endpoints that stay keep what is known of
+    /// them.
     pub(crate) fn update(&self, resolved: &Arc<ResolvedServicePort>) {
         let before = self.snapshot();
         let now = Arc::new(Snapshot::new(resolved, Some(&before)));
@@ -145,8 +146,8 @@ impl Port {
         self.snapshot().resolved.proxy_protocol
     }
 
-    /// Chooses an endpoint of a pool for a new connection or flow, other than those that were `tried` for
-    /// the connection already. Returns `None` if no endpoint is left.
+    /// Chooses an endpoint of a pool for a new connection or flow, other than those that were
+    /// `tried` for the connection already. Returns `None` if no endpoint is left.
     pub(crate) fn choose(
         &self,
         pool: PoolKind,
@@ -183,7 +184,8 @@ impl Port {
         chosen.map(|(address, connection)| Chosen { address, _connection: connection })
     }
 
-    /// Notes that an endpoint did not take the connection of a client, which is remembered no longer.
+    /// Notes that an endpoint did not take the connection of a client, which is remembered no
+    /// longer.
     pub(crate) fn failed(&self, endpoint: SocketAddr, client: IpAddr) {
         self.failed_at(Instant::now(), endpoint, client);
     }

@@ -1,4 +1,5 @@
-//! State shared by listeners, connections and flows: the settings, the limits, and what each listener serves.
+//! State shared by listeners, connections and flows: the settings, the limits, and what each
+//! listener serves.
 
 use std::{
     net::SocketAddr,
@@ -21,15 +22,16 @@ use crate::{
 pub struct ForwarderConfig {
     /// The number of threads; by default one for each processor.
     pub threads: Option<usize>,
-    /// The most connections and flows at a time; by default, and at most, as many as the limit of file
-    /// descriptors allows. A tenth of these, and at least 256, are left for everything else; a listener
-    /// needs one, and a connection two.
+    /// The most connections and flows at a time; by default, and at most, as many as the limit of
+    /// file descriptors allows. A tenth of these, and at least 256, are left for everything else; a
+    /// listener needs one, and a connection two.
     pub connections: Option<usize>,
-    /// The time that a UDP flow lasts without a datagram in either direction; a minute by default. A sixth of that,
-    /// if the flow is one datagram of the client that was answered.
+    /// The time that a UDP flow lasts without a datagram in either direction; a minute by default.
+    /// A sixth of that, if the flow is one datagram of the client that was answered.
     pub udp_idle: Duration,
-    /// The time to wait for an endpoint to take a connection, try after try; the last value counts for all
-    /// further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace mode.
+    /// The time to wait for an endpoint to take a connection, try after try; the last value counts
+    /// for all further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace
+    /// mode.
     pub connect_timeouts: Vec<Duration>,
 }
 

@@ -1,11 +1,12 @@
 //! Limits of connections and flows: in all, for a Service, and for a client.
 //!
 //! The bounds are dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for
-//! shared-memory packet switches", 1998): a Service port may take another slot only while the number of free slots exceeds those that it holds.
-//! A Service that takes all that it may leaves half of the places, two leave a third; a single client
-//! leaves two thirds. So there is always a place for those who hold few, and nothing is set aside for them
-//! in advance. The protocols of a Service are counted apart: flows of UDP, which have no end, must
-//! not keep a client from connecting.
+//! shared-memory packet switches", 1998): a Service port may take another slot only while the
+//! number of free slots exceeds those that it holds. A Service that takes all that it may leaves
+//! half of the places, two leave a third; a single client leaves two thirds. So there is always a
+//! place for those who hold few, and nothing is set aside for them in advance. The protocols of a
+//! Service are counted apart: flows of UDP, which have no end, must not keep a client from
+//! connecting.
 
 use std::{
     collections::HashMap,
@@ -18,7 +19,8 @@ use switchyard_core::model::{Protocol, ServiceName, ServicePortId};
 
 use crate::rate_limit::RateLimit;
 
-/// The file descriptors of a connection: one to the client and one to the endpoint. A pipe has two as well.
+/// The file descriptors of a connection: one to the client and one to the endpoint. A pipe has two
+/// as well.
 const DESCRIPTORS: usize = 2;
 
 /// The places for connections and flows of all Service ports.
@@ -97,8 +99,8 @@ impl Slots {
         Arc::new(Self { most, descriptors, taken: Mutex::default() })
     }
 
-    /// Takes a place for a connection of a client to a Service port. Returns `None` if the client, the
-    /// Service or all together have as many as they may, which is counted and logged.
+    /// Takes a place for a connection of a client to a Service port. Returns `None` if the client,
+    /// the Service or all together have as many as they may, which is counted and logged.
     pub(crate) fn take(self: &Arc<Self>, port: &ServicePortId, client: IpAddr) -> Option<Slot> {
         self.try_take(port, client).inspect_err(|full| self.refuse(port, client, *full)).ok()
     }
@@ -197,8 +199,8 @@ fn owner(port: &ServicePortId) -> Owner {
     (port.name.service.clone(), port.name.protocol)
 }
 
-/// The key of a client: an address, or all addresses that begin like an IPv6 address, since one host
-/// can have them all (RFC 4291, section 2.5.4).
+/// The key of a client: an address, or all addresses that begin like an IPv6 address, since one
+/// host can have them all (RFC 4291, section 2.5.4).
 pub(crate) fn source(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         v4 @ IpAddr::V4(_) => v4,

@@ -15,7 +15,8 @@ pub(crate) struct Task {
     ended: Receiver<()>,
 }
 
-/// The future of a [`Task`]. Fields are dropped in order: the sender after the sockets of the future.
+/// The future of a [`Task`]. Fields are dropped in order: the sender after the sockets of the
+/// future.
 struct Running {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
     _running: Sender<()>,
@@ -39,7 +40,8 @@ impl Task {
         Self { abort: runtime.spawn(running).abort_handle(), ended }
     }
 
-    /// Ends tasks, and waits until their sockets are closed, so that their addresses can be bound again.
+    /// Ends tasks, and waits until their sockets are closed, so that their addresses can be bound
+    /// again.
     pub(crate) fn end_all(tasks: impl IntoIterator<Item = Self>) {
         let tasks: Vec<Self> = tasks.into_iter().collect();
         for task in &tasks {

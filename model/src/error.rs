@@ -1,7 +1,7 @@
 //! Errors as text: an error with everything that caused it, for a line of a log.
 //!
-//! The text of an error leaves its cause out, which [`Error::source`] returns. [`ErrorChain`] joins the
-//! two again where an error is logged or shown.
+//! The text of an error leaves its cause out, which [`Error::source`] returns. [`ErrorChain`] joins
+//! the two again where an error is logged or shown.
 
 use std::{
     error::Error,

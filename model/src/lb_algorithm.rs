@@ -2,11 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-/// The way that new connections to a Service port are shared out among the endpoints of a pool, in proportion to
-/// the weights of the endpoints.
+/// The way that new connections to a Service port are shared out among the endpoints of a pool, in
+/// proportion to the weights of the endpoints.
 ///
-/// The kernel's documentation of its schedulers (`ip_vs`, `ipvsadm(8)`) is the source of those that only
-/// some backends have.
+/// The kernel's documentation of its schedulers (`ip_vs`, `ipvsadm(8)`) is the source of those that
+/// only some backends have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -18,13 +18,13 @@ pub enum LbAlgorithm {
     RoundRobin,
     /// `source-hash`: the client's address decides, on each node alike.
     SourceHash,
-    /// `maglev`: the client's address and port decide, on each node alike; when an endpoint comes or
-    /// goes, few clients change to another endpoint (Eisenbud and others, NSDI 2016).
+    /// `maglev`: the client's address and port decide, on each node alike; when an endpoint comes
+    /// or goes, few clients change to another endpoint (Eisenbud and others, NSDI 2016).
     Maglev,
     /// `least-connections`: the endpoint with the fewest connections.
     LeastConnections,
-    /// `shortest-expected-delay`: the endpoint with the fewest connections for its weight, with the new
-    /// one counted.
+    /// `shortest-expected-delay`: the endpoint with the fewest connections for its weight, with the
+    /// new one counted.
     ShortestExpectedDelay,
     /// `never-queue`: an endpoint without connections, else as `shortest-expected-delay`.
     NeverQueue,
@@ -37,8 +37,8 @@ pub enum LbAlgorithm {
     DestinationHash,
     /// `weighted-failover`: the endpoint with the greatest weight.
     WeightedFailover,
-    /// `weighted-overflow`: the endpoint with the greatest weight, until it has as many connections as
-    /// its weight; then the next.
+    /// `weighted-overflow`: the endpoint with the greatest weight, until it has as many connections
+    /// as its weight; then the next.
     WeightedOverflow,
 }
 

@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// A version of the PROXY protocol, by which a proxy that ends connections sends the client's address to
-/// the endpoint ahead of the client's bytes (HAProxy's `proxy-protocol.txt`).
+/// A version of the PROXY protocol, by which a proxy that ends connections sends the client's
+/// address to the endpoint ahead of the client's bytes (HAProxy's `proxy-protocol.txt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]

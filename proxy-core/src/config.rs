@@ -29,17 +29,18 @@ pub struct NodeConfig {
     pub localhost_node_ports: bool,
     /// `bindAddress`, if that is one address: overrides the node's own address in its family.
     pub bind_address: Option<IpAddr>,
-    /// Whether a node without a Node object may have traffic from load balancers: false in a cluster,
-    /// where such a node may be about to be removed; true without a cluster.
+    /// Whether a node without a Node object may have traffic from load balancers: false in a
+    /// cluster, where such a node may be about to be removed; true without a cluster.
     pub eligible_without_node: bool,
     /// Whether `externalIPs` of Services are programmed (the gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
-    /// The algorithm for the connections of Services that ask for nothing; `None` for the algorithm of the
-    /// backend ([`Capabilities::default_algorithm`](crate::proxier::Capabilities::default_algorithm)).
+    /// The algorithm for the connections of Services that ask for nothing; `None` for the algorithm
+    /// of the backend
+    /// ([`Capabilities::default_algorithm`](crate::proxier::Capabilities::default_algorithm)).
     pub lb_algorithm: Option<LbAlgorithm>,
-    /// Whether endpoints may have loopback addresses, which the API refuses since they would lead the
-    /// traffic of other hosts into the node. For a machine that serves itself alone, from manifests; fixed
-    /// for the lifetime of a tracker, like the name.
+    /// Whether endpoints may have loopback addresses, which the API refuses since they would lead
+    /// the traffic of other hosts into the node. For a machine that serves itself alone, from
+    /// manifests; fixed for the lifetime of a tracker, like the name.
     pub loopback_endpoints: bool,
 }
 
@@ -68,9 +69,9 @@ impl NodeConfig {
         self.localhost_node_ports && (self.names(LOOPBACK.into()) || !self.limits_ipv4())
     }
 
-    /// Whether the configuration serves node ports on the loopback address of IPv6, by an entry that
-    /// includes it. No kernel routes this address, and so no state asks a backend to serve it; a program may
-    /// have sockets there.
+    /// Whether the configuration serves node ports on the loopback address of IPv6, by an entry
+    /// that includes it. No kernel routes this address, and so no state asks a backend to serve it;
+    /// a program may have sockets there.
     pub fn serves_ipv6_localhost(&self) -> bool {
         self.localhost_node_ports && self.names(IpAddr::from(Ipv6Addr::LOCALHOST).into())
     }
@@ -103,8 +104,8 @@ impl NodeConfig {
 /// `detectLocalMode` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalPodsConfig {
-    /// `ClusterCIDR`: the source is in the first of these networks of the family. In a family without
-    /// a network, local traffic is not detected.
+    /// `ClusterCIDR`: the source is in the first of these networks of the family. In a family
+    /// without a network, local traffic is not detected.
     ClusterCidr(Vec<IpNet>),
     /// `NodeCIDR`: the source is in the first of the Node's `spec.podCIDRs` of the family.
     NodeCidr,

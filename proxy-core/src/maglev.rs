@@ -1,12 +1,12 @@
-//! Tables that give each endpoint of a pool its share of slots, so that a hash of a connection, reduced
-//! to a slot, chooses an endpoint.
+//! Tables that give each endpoint of a pool its share of slots, so that a hash of a connection,
+//! reduced to a slot, chooses an endpoint.
 //!
-//! The slots are filled as in "Maglev: A Fast and Reliable Software Network Load Balancer" (Eisenbud and
-//! others, NSDI 2016, section 3.4): each endpoint has an order of all slots, which follows from its address
-//! alone, and endpoints take turns to take their next free slot. A table depends on nothing but the pool and
-//! the number of slots, so that all nodes with the same pool have the same table; and most slots keep their
-//! endpoints when an endpoint comes or goes. An endpoint with half the weight of the heaviest has half as
-//! many turns.
+//! The slots are filled as in "Maglev: A Fast and Reliable Software Network Load Balancer"
+//! (Eisenbud and others, NSDI 2016, section 3.4): each endpoint has an order of all slots, which
+//! follows from its address alone, and endpoints take turns to take their next free slot. A table
+//! depends on nothing but the pool and the number of slots, so that all nodes with the same pool
+//! have the same table; and most slots keep their endpoints when an endpoint comes or goes. An
+//! endpoint with half the weight of the heaviest has half as many turns.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,9 +14,9 @@ use crate::state::Endpoint;
 
 /// Returns the endpoint of each slot, as an index into `pool`; no slots for an empty pool.
 ///
-/// `slots` is a prime number, at least as large as the pool, and small enough for an index of 32 bits. A
-/// hundred slots for each endpoint make shares even to one in a hundred, and with two hundred hardly
-/// more slots change than those of an endpoint that leaves.
+/// `slots` is a prime number, at least as large as the pool, and small enough for an index of 32
+/// bits. A hundred slots for each endpoint make shares even to one in a hundred, and with two
+/// hundred hardly more slots change than those of an endpoint that leaves.
 pub fn table(pool: &[Endpoint], slots: usize) -> Box<[u32]> {
     const FREE: u32 = u32::MAX;
     let Some(heaviest) = pool.iter().map(|endpoint| u64::from(endpoint.weight)).max() else {
@@ -65,7 +65,8 @@ impl SlotOrder {
 }
 
 /// Hashes an endpoint, alike on every machine and in every version of this program: FNV-1a over the
-/// address and the port, with the finalizer of SplitMix64, since FNV alone hardly mixes the last bytes.
+/// address and the port, with the finalizer of SplitMix64, since FNV alone hardly mixes the last
+/// bytes.
 fn hash(endpoint: SocketAddr, seed: u8) -> u64 {
     let (v4, v6);
     let ip: &[u8] = match endpoint.ip() {
@@ -127,8 +128,8 @@ mod tests {
         }
     }
 
-    /// The share of slots that change although their endpoints stay, on average over the endpoints that
-    /// may leave.
+    /// The share of slots that change although their endpoints stay, on average over the endpoints
+    /// that may leave.
     fn needless_changes(endpoints: usize, slots: usize) -> f64 {
         let all = pool(&vec![1; endpoints]);
         let before = table(&all, slots);

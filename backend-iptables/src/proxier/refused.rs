@@ -7,8 +7,8 @@ use crate::{
     layout::{Context, service_port::PortRules},
 };
 
-/// Returns the Service ports of a family that need the refused lines; none if no line is known, or no
-/// Service port needs them.
+/// Returns the Service ports of a family that need the refused lines; none if no line is known, or
+/// no Service port needs them.
 pub(super) fn ports(state: &State, context: &Context<'_>, error: &ToolError) -> Vec<DegradedPort> {
     let lines: Vec<(&str, &str)> = error.refused_lines().filter_map(with_chain).collect();
     if lines.is_empty() {
@@ -27,7 +27,8 @@ pub(super) fn ports(state: &State, context: &Context<'_>, error: &ToolError) -> 
         .collect()
 }
 
-/// Returns a line with its chain, which is `:CHAIN - [0:0]`, or `-A CHAIN RULE`, `-I CHAIN 1 RULE` and the like.
+/// Returns a line with its chain, which is `:CHAIN - [0:0]`, or `-A CHAIN RULE`, `-I CHAIN 1 RULE`
+/// and the like.
 fn with_chain(line: &str) -> Option<(&str, &str)> {
     let mut words = line.split_whitespace();
     let first = words.next()?;

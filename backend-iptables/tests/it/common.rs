@@ -80,8 +80,8 @@ impl Tables {
         assert!(child.wait().expect("it ends").success(), "refused: {input}");
     }
 
-    /// Returns tables, chains and rules, in order, without counters and comments. An engine may change
-    /// them meanwhile.
+    /// Returns tables, chains and rules, in order, without counters and comments. An engine may
+    /// change them meanwhile.
     pub fn save(&self) -> String {
         let text = until_ok(|| {
             let output = self.program("-save").output().expect("it is installed");

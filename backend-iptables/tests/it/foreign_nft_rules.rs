@@ -1,5 +1,5 @@
-//! Rules that iptables cannot print, in the tables that iptables-nft uses: `iptables-save` refuses to
-//! show such a table, and Services must be programmed all the same.
+//! Rules that iptables cannot print, in the tables that iptables-nft uses: `iptables-save` refuses
+//! to show such a table, and Services must be programmed all the same.
 
 use switchyard_core::testing::{service, web, web_slice};
 use switchyard_iptables::Flavour;

@@ -1,4 +1,5 @@
-//! The backend and its host: the flavour that it picks, the lock, programs that are missing or hang.
+//! The backend and its host: the flavour that it picks, the lock, programs that are missing or
+//! hang.
 
 use std::{
     error::Error,

@@ -1,5 +1,5 @@
-//! Single syncs with a real kernel: how much they send, what they repair, and what they leave alone.
-//! Each test runs once with each flavour.
+//! Single syncs with a real kernel: how much they send, what they repair, and what they leave
+//! alone. Each test runs once with each flavour.
 
 use crate::{
     common::{Tables, config, in_namespace, iptables_config, proxier, start, web_chain},

@@ -1,5 +1,5 @@
-//! Weights of endpoints, as probabilities of the rules that draw one. Each test with a kernel runs once
-//! with each flavour.
+//! Weights of endpoints, as probabilities of the rules that draw one. Each test with a kernel runs
+//! once with each flavour.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ fn the_backend_draws_at_random_and_by_weight() {
     assert_eq!(can, [LbAlgorithm::Random]);
 }
 
-/// After each change of weights, the tables are those of a sync from nothing, a restart finds nothing to
-/// do, and only the chains that draw were written.
+/// After each change of weights, the tables are those of a sync from nothing, a restart finds
+/// nothing to do, and only the chains that draw were written.
 #[test]
 fn changes_of_weights_alone_are_synced() {
     const WEIGHTS: [[u32; 3]; 7] = [

@@ -1,8 +1,9 @@
-//! Source ranges: for each Service port that has some, a chain that drops what comes from elsewhere.
+//! Source ranges: for each Service port that has some, a chain that drops what comes from
+//! elsewhere.
 //!
-//! A few ranges are a rule each: with a thousand such Service ports, sets would make commits several times as
-//! long, as the kernel looks sets up in a list. More ranges are a set, and the chain has two rules: the
-//! time for a packet is then the same for nine ranges and for 60,000.
+//! A few ranges are a rule each: with a thousand such Service ports, sets would make commits
+//! several times as long, as the kernel looks sets up in a list. More ranges are a set, and the
+//! chain has two rules: the time for a packet is then the same for nine ranges and for 60,000.
 
 use std::{
     collections::HashSet,
@@ -36,7 +37,8 @@ pub(crate) fn set(name: &ServicePortName, family: Family) -> Arc<SetDef> {
     Arc::new(SetDef::interval_set(set_name(name), family.address_field()))
 }
 
-/// The ranges of a Service port, sorted and without overlaps; `None` if traffic may come from anywhere.
+/// The ranges of a Service port, sorted and without overlaps; `None` if traffic may come from
+/// anywhere.
 fn all(port: &ResolvedServicePort) -> Option<&Arc<[IpNet]>> {
     port.frontends.iter().find_map(|frontend| frontend.allowed_sources.as_ref())
 }
@@ -64,8 +66,9 @@ pub(crate) fn chain(port: &ResolvedServicePort) -> Option<ChainRules> {
     Some(ChainRules::new(chain_name(name), rules))
 }
 
-/// Whether a set must be made anew to lose and get these elements: an address at which an interval that goes
-/// begins or ends is also one of an interval that comes. Kernels before 5.18 take these two for an overlap.
+/// Whether a set must be made anew to lose and get these elements: an address at which an interval
+/// that goes begins or ends is also one of an interval that comes. Kernels before 5.18 take these
+/// two for an overlap.
 pub(crate) fn share_boundary(gone: &[Key], come: &[Element]) -> bool {
     let gone: HashSet<IpAddr> = gone.iter().flat_map(boundaries).collect();
     come.iter().flat_map(|element| boundaries(&element.key)).any(|at| gone.contains(&at))

@@ -28,8 +28,8 @@ enum ObjectChange<'a> {
     DeleteOfPort(&'a SetDef, Key),
 }
 
-/// Reports the changes `found` by a full sync that no input explains: those not in `expected`, which
-/// assumes that the kernel still held what was synced last.
+/// Reports the changes `found` by a full sync that no input explains: those not in `expected`,
+/// which assumes that the kernel still held what was synced last.
 pub(super) fn find(
     found: &PerFamily<Changes>,
     expected: &PerFamily<Changes>,

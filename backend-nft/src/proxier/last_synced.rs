@@ -1,8 +1,8 @@
 //! What was synced last, as far as it does not follow from the state.
 //!
-//! Core remembers the state that was synced. Four things are known to this backend alone: the slots of
-//! endpoints where these do not follow from the pool, counts of elements that several Service ports need,
-//! chains that are not deleted yet, and maps of clients with an earlier timeout.
+//! Core remembers the state that was synced. Four things are known to this backend alone: the slots
+//! of endpoints where these do not follow from the pool, counts of elements that several Service
+//! ports need, chains that are not deleted yet, and maps of clients with an earlier timeout.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,33 +19,34 @@ use switchyard_nft_ruleset::{ChainName, Key};
 
 use crate::layout::{affinity::Earlier, lb_chains::LbChain, slots::Allocations, table::TableSet};
 
-/// What the kernel holds besides the state that was synced.
+/// The contents of the kernel besides the state that was synced.
 #[derive(Debug, Default)]
 pub(crate) struct LastSynced {
     /// The families that this is about.
     pub(crate) families: PerFamily<bool>,
     /// The allocations that depend on earlier pools; most follow from the pool.
     allocations: HashMap<ServicePortId, Allocations>,
-    /// The earlier maps of clients of Service ports whose timeout was changed, and when these maps are
-    /// of no more use.
+    /// The earlier maps of clients of Service ports whose timeout was changed, and when these maps
+    /// are of no more use.
     pub(crate) earlier: HashMap<ServicePortId, (Earlier, Instant)>,
     pub(crate) tables: PerFamily<SyncedTable>,
 }
 
-/// What the kernel holds in one table besides the state that was synced.
+/// The contents of the kernel in one table besides the state that was synced.
 #[derive(Debug, Default)]
 pub(crate) struct SyncedTable {
-    /// How many Service ports need each element that several may need.
+    /// The number of Service ports that need each element that several may need.
     pub(crate) counts: HashMap<(TableSet, Key), i64>,
     pub(crate) lb_chains: BTreeSet<LbChain>,
     /// Empty chains without a jump to them, and since when they are unused.
     pub(crate) stale_chains: HashMap<ChainName, Instant>,
 }
 
-/// What to remember of a sync that succeeds.
+/// The memory of a sync that succeeds.
 #[derive(Default)]
 pub(crate) struct Update {
-    /// Of the Service ports that were compared; `None` if they follow from the pool, or the port is gone.
+    /// Of the Service ports that were compared; `None` if they follow from the pool, or the port is
+    /// gone.
     pub(crate) allocations: Vec<(ServicePortId, Option<Allocations>)>,
     pub(crate) earlier: Vec<(ServicePortId, Option<(Earlier, Instant)>)>,
     pub(crate) tables: PerFamily<TableUpdate>,
@@ -125,7 +126,7 @@ impl LastSynced {
         Some((earlier, now + earlier.outlasts(after)))
     }
 
-    /// When the next earlier maps are of no more use.
+    /// The time when the next earlier maps are of no more use.
     pub(crate) fn earlier_until(&self) -> Option<Instant> {
         self.earlier.values().map(|(_, until)| *until).min()
     }

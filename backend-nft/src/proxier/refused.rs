@@ -34,10 +34,10 @@ enum Object {
     Element(SetName, Key),
 }
 
-/// Returns the parts without which the kernel may take a transaction: the Service ports that need an
-/// object that it refuses, or else the object's family. Nothing if that would be all families, since
-/// then something else is wrong; and nothing without memory (`ENOMEM`), which the node lacks, whatever the
-/// object: the kernel then reports the commit as a whole.
+/// Returns the parts without which the kernel may take a transaction: the Service ports that need
+/// an object that it refuses, or else the object's family. Nothing if that would be all families,
+/// since then something else is wrong; and nothing without memory (`ENOMEM`), which the node lacks,
+/// whatever the object: the kernel then reports the commit as a whole.
 ///
 /// Any number of objects may be refused at once: the time is that of planning all Service ports.
 pub(super) fn parts(

@@ -1,5 +1,5 @@
-//! The clients that Services with ClientIP affinity remember, while endpoints, timeouts and programs
-//! come and go. Clients are put into the maps by `nft`, as rules would put them there.
+//! The clients that Services with ClientIP affinity remember, while endpoints, timeouts and
+//! programs come and go. Clients are put into the maps by `nft`, as rules would put them there.
 
 use std::{
     fs::{self, Permissions},
@@ -88,8 +88,8 @@ fn open_netlink() -> Box<dyn Transport> {
     TransportKind::Netlink.open().expect("netlink is there")
 }
 
-/// The clients that are remembered, as nft lists them: with the number of seconds that remain, and the
-/// endpoint.
+/// The clients that are remembered, as nft lists them: with the number of seconds that remain, and
+/// the endpoint.
 fn remembered() -> Vec<(String, u64, String)> {
     remembered_by(&clients())
 }
@@ -173,7 +173,7 @@ fn clients_of_endpoints_that_left_are_forgotten() {
     });
 }
 
-/// What a flood of connections does: clients come all the time, and more than can be read at once.
+/// A flood of connections: clients come all the time, and more than can be read at once.
 #[test]
 fn no_sync_waits_for_clients() {
     in_namespace(|| {
@@ -214,8 +214,8 @@ fn no_sync_waits_for_clients() {
     });
 }
 
-/// What a sweep does not know: a client that comes after the map was read, before the endpoint leaves the
-/// set of the pool's endpoints; a crash between the commit and the sweep.
+/// A client unknown to a sweep: a client that comes after the map was read, before the endpoint
+/// leaves the set of the pool's endpoints; a crash between the commit and the sweep.
 #[test]
 fn a_start_forgets_clients_of_endpoints_that_left() {
     in_namespace(|| {
@@ -244,8 +244,8 @@ fn another_timeout_keeps_clients() {
             let maps = listed.lines().filter_map(map);
             maps.filter_map(|map| Some(map.split_once('-')?.0.to_owned())).collect()
         };
-        // Clients are looked up in the map of the new timeout, then in the earlier one. Going back is as
-        // good: the clients are still there.
+        // Clients are looked up in the map of the new timeout, then in the earlier one. Going back
+        // is as good: the clients are still there.
         for (timeout, maps) in
             [(60, ["60s", "10800s"]), (10_800, ["10800s", "60s"]), (7_200, ["7200s", "10800s"])]
         {
@@ -442,7 +442,7 @@ impl Transport for Unreadable {
     }
 }
 
-/// What kube-proxy has for an endpoint, with one client.
+/// The objects of kube-proxy for an endpoint, with one client.
 fn theirs(number: u16) -> String {
     let base = kube_proxys_base(number);
     format!(

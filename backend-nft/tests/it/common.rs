@@ -1,5 +1,5 @@
-//! What tests of whole syncs share: a node with a backend in a network namespace of its own, and
-//! `nft` to look at it and to damage it.
+//! Parts shared by tests of whole syncs: a node with a backend in a network namespace of its own,
+//! and `nft` to look at it and to damage it.
 
 use std::path::Path;
 

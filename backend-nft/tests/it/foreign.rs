@@ -1,5 +1,5 @@
-//! Other programs that commit while a sync reads, plans and commits: to their own tables, which does
-//! no harm however often, and to ours, which is never overlooked.
+//! Other programs that commit while a sync reads, plans and commits: to their own tables, which
+//! does no harm however often, and to ours, which is never overlooked.
 
 use std::{
     ops::ControlFlow,
@@ -99,8 +99,8 @@ fn syncs_succeed_while_others_commit_thousands_of_times_a_second() {
                     other.commit(&add).expect("committed");
                     other.commit(&delete).expect("committed");
                     commits.fetch_add(2, Ordering::Relaxed);
-                    // Far more would be more than the record can hold while a sync is planned, which is
-                    // read again then.
+                    // Far more would be more than the record can hold while a sync is planned,
+                    // which is read again then.
                     thread::sleep(Duration::from_micros(300));
                 }
             });
@@ -196,8 +196,8 @@ fn sorted(listing: &str) -> Vec<String> {
     parts
 }
 
-/// A sync of which a part was committed: what the backend remembered is not what the kernel holds, so
-/// that nothing may be compared with it.
+/// A sync of which a part was committed: what the backend remembered is not what the kernel holds,
+/// so that nothing may be compared with it.
 #[test]
 fn nothing_is_remembered_after_a_part_of_a_sync() {
     in_namespace(|| {
@@ -234,7 +234,8 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
     });
 }
 
-/// Another program that changes the table of one family all the time costs that family, and not the other.
+/// Another program that changes the table of one family all the time costs that family, and not the
+/// other.
 #[test]
 fn a_table_that_cannot_be_read_costs_its_family_alone() {
     for (theirs, served, address) in

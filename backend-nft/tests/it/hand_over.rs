@@ -1,9 +1,9 @@
 //! Whatever the Services: kube-proxy can take over what is rendered, and leave nothing in use.
 //!
-//! When it takes over it declares its base chains, sets and maps again; writes the rules of the
-//! chains that it knows; changes the elements of its maps; empties and deletes chains with a `/`
-//! in their names, and sets that are called `affinity-...`; and leaves everything else. If any of that
-//! is refused, so is all of it, and if a chain cannot be deleted it tries for ever.
+//! At a takeover it declares its base chains, sets and maps again; writes the rules of the chains
+//! that it knows; changes the elements of its maps; empties and deletes chains with a `/` in their
+//! names, and sets that are called `affinity-...`; and leaves everything else. If any of that is
+//! refused, so is all of it, and if a chain cannot be deleted it tries for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ fn upstreams(name: &str, family: Family) -> Option<(Vec<Field>, SetData)> {
     })
 }
 
-/// What is rendered for a family.
+/// The rules rendered for a family.
 #[derive(Default)]
 struct Table {
     base_chains: Vec<BaseChain>,
@@ -79,8 +79,8 @@ struct Table {
     elements: Vec<(String, Element)>,
 }
 
-/// Whether kube-proxy leaves a chain alone: it deletes those with a `/` alone. Nothing leads to such a
-/// chain once the base chains are kube-proxy's.
+/// Whether kube-proxy leaves a chain alone: it deletes those with a `/` alone. Nothing leads to
+/// such a chain once the base chains are kube-proxy's.
 fn stays(chain: &str) -> bool {
     chain.starts_with("remember-") && !chain.contains('/')
 }

@@ -1,6 +1,6 @@
-//! Spreads and weights as the kernel holds them: which slots a change rewrites, and that neither the past
-//! nor the number of Services matters where it should not. Where connections go is shown by the packet
-//! cases.
+//! Spreads and weights as the kernel holds them: which slots a change rewrites, and that neither
+//! the past nor the number of Services matters where it should not. Where connections go is shown
+//! by the packet cases.
 
 use std::collections::BTreeMap;
 

@@ -27,7 +27,8 @@ fn chains_that_cannot_be_removed_are_reported_and_no_failure() {
             service("a", "10.0.0.1").port("", "TCP", 80).set("spec.sessionAffinity", "ClientIP");
         let slice = slice("a", "1").port("", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
         assert!(!node.sync([slice.apply()]).cleanup_failed);
-        // Not at once, since older kernels would refuse. On a machine that took a second for this, again.
+        // Not at once, since older kernels would refuse. On a machine that took a second for this,
+        // again.
         loop {
             node.sync([service.apply()]);
             let since = Instant::now();

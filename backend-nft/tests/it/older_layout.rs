@@ -1,6 +1,6 @@
-//! The first layout of the tables had one map of endpoints for all protocols. A start takes such tables
-//! over; and rules can be added over today's maps long after these were committed, which nft refuses
-//! over the old ones.
+//! The first layout of the tables had one map of endpoints for all protocols. A start takes such
+//! tables over; and rules can be added over today's maps long after these were committed, which nft
+//! refuses over the old ones.
 
 use std::path::Path;
 

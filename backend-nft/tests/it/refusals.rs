@@ -1,4 +1,4 @@
-//! What the kernel refuses, and what it only seems to refuse.
+//! Real and apparent refusals of the kernel.
 
 use std::sync::{
     Arc,
@@ -131,7 +131,8 @@ fn no_service_is_left_out_for_what_another_program_changes() {
     });
 }
 
-/// What was not programmed is not known: an endpoint may have left before a client was remembered there.
+/// Unknown clients after a failed sync: an endpoint may have left before a client was remembered
+/// there.
 #[test]
 fn clients_of_a_family_that_was_left_out_are_forgotten() {
     in_namespace(|| {

@@ -1,5 +1,5 @@
-//! Source ranges are elements of a set: what is programmed, what a change sends, what is repaired, and
-//! what is taken over.
+//! Source ranges are elements of a set: what is programmed, what a change sends, what is repaired,
+//! and what is taken over.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ const ADDRESS: &str = "198.51.100.1";
 /// As many ranges as may be a rule each.
 const MORE: usize = 8;
 
-/// A load balancer with these source ranges in both families, and with so many more, if there are any,
-/// that they are a set.
+/// A load balancer with these source ranges in both families, and with so many more, if there are
+/// any, that they are a set.
 fn guarded(ranges: &[&str]) -> Vec<Event> {
     let more = if ranges.is_empty() { 0 } else { MORE };
     let v4 = (0..more).map(|n| format!("172.16.{}.0/24", 2 * n));
@@ -166,8 +166,8 @@ fn few_ranges_become_many_and_few_again() {
     });
 }
 
-/// Traffic is neither refused nor let through in between: the set has its elements when the chain is
-/// reached, and goes when the chain no longer is.
+/// Traffic is neither refused nor let through in between: the set has its elements when the chain
+/// is reached, and goes when the chain no longer is.
 #[test]
 fn a_set_is_filled_before_it_is_used_and_goes_after() {
     in_namespace(|| {

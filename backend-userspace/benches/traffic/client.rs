@@ -88,7 +88,8 @@ fn short(to: Ipv4Addr) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// The time that an answer takes, by one connection, in seconds: the median and the 99th percentile.
+/// The time that an answer takes, by one connection, in seconds: the median and the 99th
+/// percentile.
 fn latency(to: Ipv4Addr) -> [f64; 2] {
     let mut stream = exchanged(to);
     let begun = Instant::now();
@@ -114,8 +115,8 @@ fn exchange(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 64]).expect("an answer");
 }
 
-/// The number of datagrams a second that are answered. Each thread sends by all its sockets, and then waits for all
-/// answers.
+/// The number of datagrams a second that are answered. Each thread sends by all its sockets, and
+/// then waits for all answers.
 fn datagrams(to: Ipv4Addr) -> f64 {
     let begun = Instant::now();
     let exchange = || {

@@ -11,11 +11,13 @@ const ROUNDS: usize = 3;
 /// The number of idle connections that there are when memory is looked at.
 const IDLE: usize = 2_000;
 
-/// The endpoint that is connected to directly, which no Service has: it could take a connection that comes
-/// from the same port of the client by another way for an old one that is not quite over.
+/// The endpoint that is connected to directly, which no Service has: it could take a connection
+/// that comes from the same port of the client by another way for an old one that is not quite
+/// over.
 const DIRECT: u8 = 3;
 
-/// The ways, and what they are called in the table. Without a name, clients connect to the endpoint.
+/// The ways, and what they are called in the table. Without a name, clients connect to the
+/// endpoint.
 const WAYS: [(Option<&str>, &str); 5] = [
     (None, "direct"),
     (Some(NFTABLES), "nftables backend"),

@@ -1,5 +1,5 @@
-//! The hosts and their processes: the node is the namespace of the calling thread; client and endpoints
-//! have one each, and reach each other through the node.
+//! The hosts and their processes: the node is the namespace of the calling thread; client and
+//! endpoints have one each, and reach each other through the node.
 
 use std::{
     env, fmt, fs,
@@ -39,8 +39,8 @@ pub fn service(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 96, high, low)
 }
 
-/// The ports of the endpoints and of Services: bytes without end; a byte for a byte, and the end; what
-/// comes, back to where it came from.
+/// The ports of the endpoints and of Services: bytes without end; a byte for a byte, and the end;
+/// what comes, back to where it came from.
 pub const BULK: u16 = 5001;
 pub const SHORT: u16 = 5002;
 pub const ECHO: u16 = 5003;
@@ -92,7 +92,8 @@ fn sysctl(name: &str, value: &str) {
     fs::write(format!("/proc/sys/{name}"), value).expect("a parameter of the kernel");
 }
 
-/// A process with a role, which ends with its standard input, at the latest when this value is dropped.
+/// A process with a role, which ends with its standard input, at the latest when this value is
+/// dropped.
 pub struct Process {
     child: Child,
     requests: Option<ChildStdin>,
@@ -175,8 +176,8 @@ pub fn word<T: FromStr<Err: fmt::Debug>>(words: &mut dyn Iterator<Item = &str>) 
     words.next().expect("another word").parse().expect("a word of the right kind")
 }
 
-/// Answers the requests of the process that has started this one, each a line of words, until that process
-/// ends.
+/// Answers the requests of the process that has started this one, each a line of words, until that
+/// process ends.
 pub fn serve(mut answer: impl FnMut(&str, &mut dyn Iterator<Item = &str>) -> Vec<f64>) {
     println!();
     for line in io::stdin().lock().lines() {

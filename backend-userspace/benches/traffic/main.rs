@@ -1,9 +1,9 @@
-//! What traffic gets through userspace mode, beside the nftables backend, a plain proxy and no Service at
-//! all, in one run.
+//! The traffic that gets through userspace mode, beside the nftables backend, a plain proxy and no
+//! Service at all, in one run.
 //!
-//! `cargo bench -p switchyard-userspace --bench traffic`, as root. The hosts are
-//! network namespaces of this program's own: client, node, and endpoints, which vanish with the program.
-//! Client, endpoints and proxy are processes, so that each has all the file descriptors of a process, and
+//! `cargo bench -p switchyard-userspace --bench traffic`, as root. The hosts are network namespaces
+//! of this program's own: client, node, and endpoints, which vanish with the program. Client,
+//! endpoints and proxy are processes, so that each has all the file descriptors of a process, and
 //! memory and time of its own: the program runs itself, with a role.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]

@@ -19,8 +19,8 @@ use tokio::{
 
 use crate::hosts::{self, BULK, ECHO, SHORT, server};
 
-/// The ways to the endpoints that need a process: with [`PLAIN`], clients connect to the node's address,
-/// otherwise to the cluster IPs of Services.
+/// The ways to the endpoints that need a process: with [`PLAIN`], clients connect to the node's
+/// address, otherwise to the cluster IPs of Services.
 pub const PLAIN: &str = "plain";
 pub const NFTABLES: &str = "nftables";
 pub const REDIRECT: &str = "redirect";

@@ -15,7 +15,8 @@ use switchyard_core::{
 };
 use switchyard_forwarder::Forwarder;
 
-/// The device that has the addresses of this mode: those of Services, or those of the proxy's sockets.
+/// The device that has the addresses of this mode: those of Services, or those of the proxy's
+/// sockets.
 pub const DEVICE: &str = "switchyard0";
 
 /// The time after which a socket is tried again that could not be opened.

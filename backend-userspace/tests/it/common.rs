@@ -86,7 +86,8 @@ pub fn servers(last: &[u8]) {
     }
 }
 
-/// Connects, and returns the number that the server sends; `None` if the connection is refused or reset.
+/// Connects, and returns the number that the server sends; `None` if the connection is refused or
+/// reset.
 pub fn ask(address: SocketAddr) -> Option<u8> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");

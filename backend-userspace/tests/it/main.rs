@@ -1,5 +1,5 @@
-//! Tests of the capture modes, in network namespaces of single threads, with real sockets and rules. One program, so
-//! that it is linked once.
+//! Tests of the capture modes, in network namespaces of single threads, with real sockets and
+//! rules. One program, so that it is linked once.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]

@@ -1,4 +1,5 @@
-//! The feature gates of kube-proxy v1.37, and those of later releases whose features there are here.
+//! The feature gates of kube-proxy v1.37, and those of later releases whose features there are
+//! here.
 //!
 //! kube-proxy rejects an unknown gate. Here, an unknown gate only causes a warning, because a file
 //! often lists gates of other components or of an older release.
@@ -47,11 +48,11 @@ const KNOWN: &[(&str, Stage)] = &[
     (EXTERNAL_IPS, Stage::Stable),
     ("PreferSameTrafficDistribution", Stage::Locked),
     ("MultiCIDRServiceAllocator", Stage::Locked),
-    // Alpha in kube-proxy v1.37, and beta from v1.38 on. Here, `nodePortAddresses` alone decides, unless
-    // the gate is switched off.
+    // Alpha in kube-proxy v1.37, and beta from v1.38 on. Here, `nodePortAddresses` alone decides,
+    // unless the gate is switched off.
     (LOCALHOST_NODE_PORTS, Stage::Beta),
-    // From kube-proxy v1.37 on, where ipvs mode is deprecated: v1.40 switches the gate off, and v1.43
-    // removes the mode (KEP-5495). Here, the mode stays.
+    // From kube-proxy v1.37 on, where ipvs mode is deprecated: v1.40 switches the gate off, and
+    // v1.43 removes the mode (KEP-5495). Here, the mode stays.
     (IPVS, Stage::Stable),
     ("ComponentFlagz", Stage::Beta),
     ("ComponentStatusz", Stage::Beta),

@@ -1,8 +1,8 @@
 //! kube-proxy's configuration: the file, the flags, and the settings that follow from the two.
 //!
 //! [`cli`] parses the command line by the table of [`flags`]. [`load()`] joins the file
-//! ([`mod@file`], [`v1alpha1`]) and the flags, checks the result ([`validate`]) and parses the result
-//! into [`settings`]. [`watch`] waits until the content of the file changes.
+//! ([`mod@file`], [`v1alpha1`]) and the flags, checks the result ([`validate`]) and parses the
+//! result into [`settings`]. [`watch`] waits until the content of the file changes.
 
 pub mod cli;
 pub mod duration;

@@ -3,15 +3,15 @@
 //! kube-proxy watches the file itself, and so misses changes of a mounted ConfigMap (a symbolic
 //! link beside the file is exchanged), a file that is replaced, and a file that is deleted and
 //! created again. Here, the file is read twice a second, which no kind of link or file system can
-//! hide a change from, and the content is compared: a write without a change, and a missing or empty
-//! file, are ignored.
+//! hide a change from, and the content is compared: a write without a change, and a missing or
+//! empty file, are ignored.
 
 use std::{fs, io, path::Path, time::Duration};
 
 use tokio::time;
 
-/// The period between reads of the file. Content counts once it has been read twice, since writing may
-/// take a moment.
+/// The period between reads of the file. Content counts once it has been read twice, since writing
+/// may take a moment.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The content of a file.

@@ -86,7 +86,8 @@ impl Sanity {
         Verdict { doubts, fatal: None }
     }
 
-    /// Returns a doubt if node ports are served on more addresses than `nodePortAddresses` suggests.
+    /// Returns a doubt if node ports are served on more addresses than `nodePortAddresses`
+    /// suggests.
     fn node_ports(&self, primary: IpFamily, facts: &NodeFacts) -> Option<String> {
         let entries = self.expanded(facts);
         if entries.is_empty() {
@@ -136,8 +137,8 @@ impl Sanity {
         self.node_port_addresses.iter().flat_map(expand).collect()
     }
 
-    /// Returns a text for each field that has only the family that is not the node's own, and whether
-    /// one of these fields makes it impossible to detect local traffic.
+    /// Returns a text for each field that has only the family that is not the node's own, and
+    /// whether one of these fields makes it impossible to detect local traffic.
     fn families(&self, primary: IpFamily, facts: &NodeFacts) -> (Vec<String>, bool) {
         let bad = other(primary);
         let is_dual = IpFamily::ALL.iter().all(|family| *self.supported.get(*family));

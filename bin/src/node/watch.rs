@@ -1,5 +1,5 @@
-//! The program's reaction when the engine reports facts of the Node: judges the configuration, logs as
-//! kube-proxy does, and keeps the facts for changes of the configuration.
+//! The program's reaction when the engine reports facts of the Node: judges the configuration, logs
+//! as kube-proxy does, and keeps the facts for changes of the configuration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -106,7 +106,8 @@ impl Event {
         }
     }
 
-    /// Returns the Event of a Service, or of all Services of a family, that the kernel or a tool refuses.
+    /// Returns the Event of a Service, or of all Services of a family, that the kernel or a tool
+    /// refuses.
     pub fn service_refused(regarding: Regarding, note: String) -> Self {
         Self { regarding, is_warning: true, reason: "ServicePortRefused", action: "Sync", note }
     }

@@ -1,8 +1,8 @@
 //! The publisher of Events, which sends them to an API server.
 //!
 //! kube's recorder makes an Event that is published again within six minutes a series, whose count
-//! `kubectl` shows. It does not compare notes, so each Event has a recorder of its own here: another
-//! problem of the same object is another Event.
+//! `kubectl` shows. It does not compare notes, so each Event has a recorder of its own here:
+//! another problem of the same object is another Event.
 
 use std::{
     collections::HashMap,
@@ -152,9 +152,9 @@ impl Publisher {
         }
     }
 
-    /// Returns the UID of the Service, by which `kubectl describe` finds Events. The UID is requested
-    /// when it is needed, because no other part of the program uses it. The request is a list: the
-    /// role `system:node-proxier` may list Services, but not get them.
+    /// Returns the UID of the Service, by which `kubectl describe` finds Events. The UID is
+    /// requested when it is needed, because no other part of the program uses it. The request is a
+    /// list: the role `system:node-proxier` may list Services, but not get them.
     async fn uid(&self, service: &ServiceName) -> Option<String> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.namespace);
         let parameters =

@@ -1,5 +1,5 @@
-//! The observer that records Events about what the mode cannot do: about the Services that ask for it,
-//! and about the Node if its default asks for it.
+//! The observer that records Events about what the mode cannot do: about the Services that ask for
+//! it, and about the Node if its default asks for it.
 
 use std::{
     sync::{Mutex, PoisonError},

@@ -7,9 +7,9 @@
 //!                          -> HealthChecks -> healthCheckNodePort (http::service_health)
 //! ```
 //!
-//! The module knows no backend and no client of the API server: counts of rules are in the reports of
-//! syncs ([`SyncReport`](switchyard_core::proxier::SyncReport)), and the state of the watches comes
-//! through [`watches::Watches`].
+//! The module knows no backend and no client of the API server: counts of rules are in the reports
+//! of syncs ([`SyncReport`](switchyard_core::proxier::SyncReport)), and the state of the watches
+//! comes through [`watches::Watches`].
 
 pub mod engine_observer;
 pub mod http;

@@ -10,11 +10,12 @@ pub trait Watches: Send + Sync + 'static {
     /// was never established.
     fn silence(&self, kind: Kind) -> Option<Duration>;
 
-    /// The time since the watch of this kind last failed. `None` if the watch never failed. A failed
-    /// watch is opened again.
+    /// The time since the watch of this kind last failed. `None` if the watch never failed. A
+    /// failed watch is opened again.
     fn last_failure(&self, kind: Kind) -> Option<Duration>;
 
-    /// The time for which the server has answered each request of the watch of this kind with status
+    /// The time for which the server has answered each request of the watch of this kind with
+    /// status
     /// 401. `None` if the last answer, or the last failure, is another.
     fn unauthorized(&self, kind: Kind) -> Option<Duration>;
 }

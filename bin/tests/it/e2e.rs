@@ -1,5 +1,6 @@
-//! `e2e/run.sh` with a stub in place of kubectl: however a run ends, the original proxy can be put back. And
-//! the lists about it agree: checks and variables with the page, workflow with the Makefile.
+//! `e2e/run.sh` with a stub in place of kubectl: however a run ends, the original proxy can be put
+//! back. And the lists about it agree: checks and variables with the page, workflow with the
+//! Makefile.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,5 @@
-//! The scripts that make and check images. `make static` tries an image with the program in every mode.
+//! The scripts that make and check images. `make static` tries an image with the program in every
+//! mode.
 
 use std::{
     fs,

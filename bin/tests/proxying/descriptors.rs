@@ -100,8 +100,8 @@ fn held_connections_keep_nobody_out() {
                 }
                 held.push(stream);
             }
-            // Another pod, the kubelet, the client itself, and a program of the node. In nftables mode,
-            // no node port is served on loopback addresses.
+            // Another pod, the kubelet, the client itself, and a program of the node. In nftables
+            // mode, no node port is served on loopback addresses.
             let loopback = server.replace("192.0.2.1", "127.0.0.1");
             let last =
                 if server == SERVICE { ("192.0.2.3", SERVICE) } else { ("127.0.0.1", &*loopback) };

@@ -167,8 +167,8 @@ fn preparing_the_node_is_all_that_init_only_does() {
     }
 }
 
-/// The rules that guard loopback addresses cannot be written, since another program has a chain of that
-/// name: the setting is not made, and all else is.
+/// The rules that guard loopback addresses cannot be written, since another program has a chain of
+/// that name: the setting is not made, and all else is.
 #[test]
 fn init_only_does_without_localhost() {
     let namespace = Namespace::new();

@@ -9,8 +9,8 @@ use crate::{
     standin::{Cluster, NODE, run},
 };
 
-/// The file that `kubeadm init` writes into the ConfigMap, by the minor releases that write it. They differ in
-/// the fields that the type has, all of which are written, none with a default.
+/// The file that `kubeadm init` writes into the ConfigMap, by the minor releases that write it.
+/// They differ in the fields that the type has, all of which are written, none with a default.
 const CONFIGURATIONS: [(&[u32], &str); 3] = [
     (&[28], include_str!("../fixtures/kubeadm-1.28.yaml")),
     (&[29, 30], include_str!("../fixtures/kubeadm-1.29.yaml")),

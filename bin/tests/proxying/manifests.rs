@@ -22,7 +22,8 @@ pub(crate) fn service(name: &str, spec: &str) -> String {
     )
 }
 
-/// The EndpointSlice of IPv4 of a Service, by its only port, such as `8080, protocol: TCP`, and its endpoints.
+/// The EndpointSlice of IPv4 of a Service, by its only port, such as `8080, protocol: TCP`, and its
+/// endpoints.
 pub(crate) fn slice(name: &str, port: &str, endpoints: &str) -> String {
     format!(
         "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\

@@ -20,8 +20,8 @@ use packet_rig::{
 pub(crate) struct Namespace(pub(crate) NetNs);
 
 impl Namespace {
-    /// With a loopback interface that has 192.0.2.1 too, and without kernel modules to load: those are
-    /// of the host, whatever the namespace.
+    /// With a loopback interface that has 192.0.2.1 too, and without kernel modules to load: those
+    /// are of the host, whatever the namespace.
     pub(crate) fn new() -> Self {
         let mut namespace = NetNs::new().unwrap();
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without-modules");
@@ -38,8 +38,9 @@ impl Namespace {
         command
     }
 
-    /// Returns a command that runs a program in the namespace, for which the kernel has no IPVS, even if
-    /// the host has loaded it: what the program finds in `/proc/net` is empty but for a sign of IPv6.
+    /// Returns a command that runs a program in the namespace, for which the kernel has no IPVS,
+    /// even if the host has loaded it: what the program finds in `/proc/net` is empty but for a
+    /// sign of IPv6.
     pub(crate) fn without_ipvs(&self, program: &Path) -> Command {
         const HIDE: &str = "mount -t tmpfs none /proc/$$/net && >/proc/$$/net/if_inet6 && \
                             exec \"$0\" \"$@\"";

@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The most clients that are remembered for a Service port, some 30 MiB. Those that are over are forgotten, the
-/// longest unused first.
+/// The most clients that are remembered for a Service port, some 30 MiB. Those that are over are
+/// forgotten, the longest unused first.
 const MOST_CLIENTS: usize = 262_144;
 
-/// The number of clients whose time is over that are forgotten with each new connection. More than one, so that all are
-/// in the end.
+/// The number of clients whose time is over that are forgotten with each new connection. More than
+/// one, so that all are in the end.
 const FORGOTTEN_AT_ONCE: usize = 16;
 
 /// The clients of a Service port that are remembered.

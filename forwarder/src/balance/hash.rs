@@ -48,8 +48,8 @@ pub(super) fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// The sizes of tables, which are prime numbers, each with the largest number of endpoints: as in nftables
-/// mode, and ten slots for each endpoint of larger pools.
+/// The sizes of tables, which are prime numbers, each with the largest number of endpoints: as in
+/// nftables mode, and ten slots for each endpoint of larger pools.
 const TABLES: [(usize, usize); 5] =
     [(6, 1_021), (20, 4_093), (1_638, 16_381), (13_107, 131_071), (usize::MAX, 1_048_573)];
 

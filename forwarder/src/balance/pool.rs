@@ -1,9 +1,9 @@
 //! A pool of endpoints, and the algorithm that chooses among the endpoints.
 //!
-//! The algorithm's own choice takes constant time, or the logarithm of the number of endpoints for round robin
-//! with weights; those that count connections look at every endpoint, unless they meet one that is idle. When
-//! that choice was tried before or is left out, another endpoint is drawn among the rest in proportion to
-//! the weights; for hashes, by further hashes.
+//! The algorithm's own choice takes constant time, or the logarithm of the number of endpoints for
+//! round robin with weights; those that count connections look at every endpoint, unless they meet
+//! one that is idle. When that choice was tried before or is left out, another endpoint is drawn
+//! among the rest in proportion to the weights; for hashes, by further hashes.
 
 use std::{
     cmp::Ordering::Less,
@@ -119,8 +119,8 @@ impl Pool {
             && (Arc::ptr_eq(&self.endpoints, endpoints) || self.endpoints == *endpoints)
     }
 
-    /// Chooses an endpoint that was not tried. Endpoints that are left out count as tried, until no other
-    /// is left.
+    /// Chooses an endpoint that was not tried. Endpoints that are left out count as tried, until no
+    /// other is left.
     pub(crate) fn choose(
         &self,
         ends: Ends,
@@ -170,7 +170,8 @@ impl Pool {
         .and_then(|index| self.connect(index))
     }
 
-    /// Chooses the endpoint at an address, unless that is not in the pool, was tried, or is left out.
+    /// Chooses the endpoint at an address, unless that is not in the pool, was tried, or is left
+    /// out.
     pub(crate) fn choose_again(
         &self,
         address: SocketAddr,
@@ -224,8 +225,8 @@ impl Pool {
         !self.is_left_out(index) || self.entries[index].member.is_due(now)
     }
 
-    /// Whether a connection may use an endpoint. If so, and if the endpoint is left out, the connection
-    /// is the one that tries the endpoint.
+    /// Whether a connection may use an endpoint. If so, and if the endpoint is left out, the
+    /// connection is the one that tries the endpoint.
     fn admits(&self, index: usize, now: Instant) -> bool {
         if !self.is_left_out(index) {
             return true;

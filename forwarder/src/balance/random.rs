@@ -9,8 +9,8 @@ use switchyard_core::state::Endpoint;
 
 use super::hash::mix;
 
-/// Returns a random number, from a generator of the thread (SplitMix64). Good enough to spread load, and
-/// no secret.
+/// Returns a random number, from a generator of the thread (SplitMix64). Good enough to spread
+/// load, and no secret.
 pub(crate) fn number() -> u64 {
     thread_local! {
         static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
@@ -27,8 +27,8 @@ pub(crate) fn below(end: u64) -> u64 {
     ((u128::from(number()) * u128::from(end)) >> 64) as u64
 }
 
-/// Draws indices of a pool in proportion to the weights: the alias method (Vose, "A linear algorithm for
-/// generating random numbers with a given distribution", 1991).
+/// Draws indices of a pool in proportion to the weights: the alias method (Vose, "A linear
+/// algorithm for generating random numbers with a given distribution", 1991).
 pub(super) enum AliasTable {
     /// All weights are the same.
     Even(usize),

@@ -266,8 +266,8 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(proptest_config(256))]
 
-    /// Whatever fails, at most half of a pool is left out; an endpoint is chosen as long as one was not
-    /// tried, and none that was tried, or is in no pool.
+    /// Whatever fails, at most half of a pool is left out; an endpoint is chosen as long as one was
+    /// not tried, and none that was tried, or is in no pool.
     #[test]
     fn choices_hold_under_random_failures(
         lb_algorithm in prop::sample::select(&LB_ALGORITHMS[..9]),
@@ -313,7 +313,8 @@ proptest! {
         }
     }
 
-    /// With some endpoints left out, the others have the connections in proportion to their weights.
+    /// With some endpoints left out, the others have the connections in proportion to their
+    /// weights.
     #[test]
     fn the_rest_share_in_proportion(weights in prop::collection::vec(1..20u32, 4..8)) {
         for lb_algorithm in [LbAlgorithm::Random, LbAlgorithm::RoundRobin] {

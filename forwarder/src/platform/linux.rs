@@ -17,8 +17,9 @@ use switchyard_core::model::Protocol;
 
 use super::{Pipe, Platform};
 
-/// The number of bytes a socket takes ahead of what it can that send, so that a client that does not read has
-/// little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does not count.
+/// The number of bytes a socket takes ahead of what it can that send, so that a client that does
+/// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does
+/// not count.
 const UNSENT: u32 = 256 * 1024;
 
 /// `SCTP_NODELAY` of `linux/sctp.h`.
@@ -56,8 +57,8 @@ impl Platform for Linux {
         }
     }
 
-    /// With CAP_NET_ADMIN, the limit `net.core.rmem_max` does not count, which is 208 KiB by default: a few
-    /// hundred small datagrams.
+    /// With CAP_NET_ADMIN, the limit `net.core.rmem_max` does not count, which is 208 KiB by
+    /// default: a few hundred small datagrams.
     fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
         if sockopt::set_socket_recv_buffer_size_force(&**socket, size).is_err() {
             let _ = socket.set_recv_buffer_size(size);

@@ -15,8 +15,8 @@ pub(crate) trait Platform: Send + Sync {
         8192
     }
 
-    /// Makes a socket of a protocol, for the family of an address. The error is `Unsupported` where the
-    /// system has no such protocol.
+    /// Makes a socket of a protocol, for the family of an address. The error is `Unsupported` where
+    /// the system has no such protocol.
     fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
         let domain = Domain::for_address(address);
         match protocol {
@@ -26,8 +26,8 @@ pub(crate) trait Platform: Send + Sync {
         }
     }
 
-    /// Lets a listener be bound while connections of an earlier one at the address go on, but not beside
-    /// another listener.
+    /// Lets a listener be bound while connections of an earlier one at the address go on, but not
+    /// beside another listener.
     fn reuse_address(&self, socket: &Socket) -> io::Result<()> {
         // On Windows, the option would take the address away from another listener.
         if cfg!(unix) { socket.set_reuse_address(true) } else { Ok(()) }
@@ -38,19 +38,21 @@ pub(crate) trait Platform: Send + Sync {
         Ok(())
     }
 
-    /// Gives a listener for datagrams a receive buffer of this size, or as much of it as the system allows.
+    /// Gives a listener for datagrams a receive buffer of this size, or as much of it as the system
+    /// allows.
     fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
         // A smaller one works, too.
         let _ = socket.set_recv_buffer_size(size);
     }
 
-    /// Whether an error means that the system or the process has no more descriptors or memory for sockets,
-    /// or no more local ports, so that no endpoint is to blame.
+    /// Whether an error means that the system or the process has no more descriptors or memory for
+    /// sockets, or no more local ports, so that no endpoint is to blame.
     fn is_exhausted(&self, error: &io::Error) -> bool {
         matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable)
     }
 
-    /// The address that a client has connected to, if the packet filter has sent the connection elsewhere.
+    /// The address that a client has connected to, if the packet filter has sent the connection
+    /// elsewhere.
     fn original_destination(&self, _socket: SockRef<'_>) -> Option<SocketAddr> {
         None
     }

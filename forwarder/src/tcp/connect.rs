@@ -19,8 +19,9 @@ use crate::{
 /// The most endpoints that are tried for a connection, if there are not more timeouts.
 const TRIES: usize = 8;
 
-/// Connects to an endpoint of a pool. Endpoints that do not take the connection are passed over; when all
-/// have been tried and timeouts are left, the first is tried again. Returns `None` if none takes it.
+/// Connects to an endpoint of a pool. Endpoints that do not take the connection are passed over;
+/// when all have been tried and timeouts are left, the first is tried again. Returns `None` if none
+/// takes it.
 pub(super) async fn connect(
     shared: &Shared,
     port: &Port,
@@ -74,8 +75,8 @@ async fn attempt(
     socket.set_nonblocking(true)?;
     tune(platform, protocol, &SockRef::from(&socket));
     let stream = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
-    // Nobody listens at a port of this node from which the system lets sockets connect: then the socket
-    // may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
+    // Nobody listens at a port of this node from which the system lets sockets connect: then the
+    // socket may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
     if stream.local_addr()? == address {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }

@@ -56,8 +56,8 @@ struct Started {
     _chosen: Chosen,
 }
 
-/// Connects a client to an endpoint. Returns `None` if no endpoint takes the connection, or if the client
-/// does not wait.
+/// Connects a client to an endpoint. Returns `None` if no endpoint takes the connection, or if the
+/// client does not wait.
 async fn start(
     shared: &Shared,
     serving: &Serving,

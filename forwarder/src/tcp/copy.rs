@@ -1,11 +1,11 @@
 //! Copying what two ends of a connection send each other.
 //!
-//! Nothing is kept for a direction in which nothing moves: bytes are read into a buffer of the thread, and
-//! only what the other end does not take at once is kept, at most [`PIECE`]. Until the end has taken that,
-//! nothing more is read, so that a slow reader slows down the writer.
+//! Nothing is kept for a direction in which nothing moves: bytes are read into a buffer of the
+//! thread, and only what the other end does not take at once is kept, at most [`PIECE`]. Until the
+//! end has taken that, nothing more is read, so that a slow reader slows down the writer.
 //!
-//! After much has come in one direction, the system moves what follows through a pipe, if there is one, as
-//! long as there is something to move.
+//! After much has come in one direction, the system moves what follows through a pipe, if there is
+//! one, as long as there is something to move.
 
 use std::{
     cell::RefCell,
@@ -76,9 +76,9 @@ enum Failed {
     Write,
 }
 
-/// Copies between two sockets in both directions, until both have sent everything. `header` is sent to the
-/// endpoint first. SCTP cannot close one direction (RFC 9260, section 9.2): there, the end of one is the end
-/// of both. Returns whether both ended well; if not, they have to be reset.
+/// Copies between two sockets in both directions, until both have sent everything. `header` is sent
+/// to the endpoint first. SCTP cannot close one direction (RFC 9260, section 9.2): there, the end
+/// of one is the end of both. Returns whether both ended well; if not, they have to be reset.
 pub(super) async fn copy(
     shared: &Shared,
     protocol: Protocol,
@@ -91,8 +91,8 @@ pub(super) async fn copy(
     let mut up = Direction { kept: header, ..Direction::default() };
     let mut down = Direction::default();
     let mut up_first = false;
-    // An end that has sent everything can still be reset, which nothing but its error shows, as long as
-    // there is nothing to write.
+    // An end that has sent everything can still be reset, which nothing but its error shows, as
+    // long as there is nothing to write.
     let mut watch: Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = None;
     poll_fn(|cx| {
         // Each direction has its turn, even if the other takes all of the task's budget.
@@ -310,8 +310,8 @@ fn poll_write(cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8]) -> Poll<io::Re
     )
 }
 
-/// Reads or writes when a socket is ready. An operation on fewer bytes than `wanted` shows that the socket
-/// is not ready for more.
+/// Reads or writes when a socket is ready. An operation on fewer bytes than `wanted` shows that the
+/// socket is not ready for more.
 fn poll_io(
     socket: &TcpStream,
     interest: Interest,
@@ -325,8 +325,8 @@ fn poll_io(
         let result = socket.try_io(interest, || {
             let done = operation()?;
             if 0 < done && done < wanted {
-                // There is no more now. The error has the socket wait for the next event, which saves a
-                // call that would return just that.
+                // There is no more now. The error has the socket wait for the next event, which
+                // saves a call that would return just that.
                 part = done;
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -364,8 +364,8 @@ mod tests {
         (one, listener.accept().await.unwrap().0)
     }
 
-    /// Sends pieces from one end to the other, each as soon as the last has arrived, and returns how many
-    /// pipes were idle after each.
+    /// Sends pieces from one end to the other, each as soon as the last has arrived, and returns
+    /// how many pipes were idle after each.
     fn idle_pipes_after(pieces: &[usize], most: Option<usize>) -> Vec<usize> {
         let config = ForwarderConfig { connections: most, ..ForwarderConfig::default() };
         let shared = Arc::new(Shared::new(config));

@@ -21,8 +21,8 @@ use crate::{
     slots::Slot,
 };
 
-/// The largest datagram that is kept until there is an answer, to be sent to another endpoint if the first
-/// does not exist. More would let clients fill the memory.
+/// The largest datagram that is kept until there is an answer, to be sent to another endpoint if
+/// the first does not exist. More would let clients fill the memory.
 const LARGEST_KEPT: usize = 4096;
 
 /// The number of answers that are sent before other tasks of the thread have their turn.
@@ -86,7 +86,8 @@ pub(super) enum UpstreamError {
 }
 
 impl Flow {
-    /// Starts a flow to an endpoint that takes the client's first datagram, as far as can be seen at once.
+    /// Starts a flow to an endpoint that takes the client's first datagram, as far as can be seen
+    /// at once.
     pub(super) fn start(
         context: &Context,
         platform: &dyn Platform,
@@ -222,12 +223,13 @@ impl Upstream {
         Self { number, chosen, socket, activity, answers }
     }
 
-    /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has no room
-    /// for is dropped, which is no fault of the endpoint.
+    /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has
+    /// no room for is dropped, which is no fault of the endpoint.
     fn send(&self, datagram: &[u8]) -> bool {
         self.activity.is_used.store(true, Ordering::Relaxed);
         self.activity.is_awaited.store(true, Ordering::Release);
-        // Not by the socket of Tokio, which sends nothing until it has heard from the system that it may.
+        // Not by the socket of Tokio, which sends nothing until it has heard from the system that
+        // it may.
         match SockRef::from(&*self.socket).send(datagram) {
             Ok(_) => true,
             Err(error) => !is_refusal(&error),
@@ -246,8 +248,8 @@ fn connect(platform: &dyn Platform, endpoint: SocketAddr) -> io::Result<UdpSocke
     socket.set_nonblocking(true)?;
     socket.connect(&endpoint.into())?;
     let socket = UdpSocket::from_std(socket.into())?;
-    // If nobody has the endpoint's port on this node, the system may have given it to the socket, which then
-    // talks to itself.
+    // If nobody has the endpoint's port on this node, the system may have given it to the socket,
+    // which then talks to itself.
     if socket.local_addr()? == endpoint {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }

@@ -65,7 +65,8 @@ impl Flows {
         self.by_client.is_empty()
     }
 
-    /// Sends a client's datagram to the endpoint of the client's flow, which is started if there is none.
+    /// Sends a client's datagram to the endpoint of the client's flow, which is started if there is
+    /// none.
     pub(super) fn forward(&mut self, serving: &Serving, client: SocketAddr, datagram: &[u8]) {
         let flow = self.by_client.get(&client);
         if flow.is_some_and(|flow| !Arc::ptr_eq(&flow.port, &serving.port)) {
@@ -117,10 +118,11 @@ impl Flows {
         None
     }
 
-    /// Ends an idle flow of the client, or else of a client who has more flows, so that a client with many
-    /// flows cannot end those of others. Returns whether there was one.
+    /// Ends an idle flow of the client, or else of a client who has more flows, so that a client
+    /// with many flows cannot end those of others. Returns whether there was one.
     fn make_room(&mut self, client: IpAddr, full: LimitReached) -> bool {
-        // A list for each tick at most: finding idle flows for each refused datagram would take all the time.
+        // A list for each tick at most: finding idle flows for each refused datagram would take all
+        // the time.
         let mut idle = self.idle.take().unwrap_or_else(|| self.list_idle());
         let client = source(client);
         let is_idle = |flow: SocketAddr| self.by_client.get(&flow).is_some_and(Flow::is_quiet);
@@ -187,8 +189,8 @@ impl Flows {
         self.retain(|flow| Arc::ptr_eq(&flow.port, port) && port.serves(flow.endpoint()));
     }
 
-    /// Ends the flows that are idle. One question and its answer, such as those of DNS, are a whole flow as a
-    /// rule, and keep the place for a sixth of the time only.
+    /// Ends the flows that are idle. One question and its answer, such as those of DNS, are a whole
+    /// flow as a rule, and keep the place for a sixth of the time only.
     pub(super) fn tick(&mut self, now: Instant, idle: Duration) {
         self.idle = None;
         self.retain(|flow| {

@@ -1,8 +1,8 @@
 //! UDP flows: the datagrams of a client, and the answers.
 //!
-//! The listener's task receives what clients send, and sends it on by the flow's own socket, which is
-//! connected to the flow's endpoint. Each flow has a small task that sends answers back. Nothing waits for
-//! a socket that cannot take a datagram now: the datagram is dropped, as routers do.
+//! The listener's task receives what clients send, and sends it on by the flow's own socket, which
+//! is connected to the flow's endpoint. Each flow has a small task that sends answers back. Nothing
+//! waits for a socket that cannot take a datagram now: the datagram is dropped, as routers do.
 
 mod buffer;
 mod flow;
@@ -29,8 +29,8 @@ use crate::shared::OpenListener;
 /// The number of datagrams that are received before anything else is looked at.
 const AT_ONCE: usize = 64;
 
-/// The size of a listener's receive buffer, as far as the system allows: datagrams wait there while the
-/// threads do something else.
+/// The size of a listener's receive buffer, as far as the system allows: datagrams wait there while
+/// the threads do something else.
 const RECEIVE_BUFFER: usize = 2 << 20;
 
 /// The interval at which flows are looked at, at least, to see which are idle.
@@ -69,7 +69,8 @@ pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
     }
 }
 
-/// Forwards what clients have sent, but no more than [`AT_ONCE`]. Returns how many datagrams that were.
+/// Forwards what clients have sent, but no more than [`AT_ONCE`]. Returns how many datagrams that
+/// were.
 fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usize {
     let serving = open.serving();
     with_buffer(|buffer| {
@@ -88,15 +89,17 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
     })
 }
 
-/// Whether an error says that an earlier datagram could not be delivered: ICMP, or on Windows a reset.
+/// Whether an error says that an earlier datagram could not be delivered: ICMP, or on Windows a
+/// reset.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     let kind = error.kind();
     matches!(kind, ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable)
 }
 
-/// The socket of a listener. When the value is dropped, the socket is closed: answers that are being sent
-/// keep it open for microseconds, which are waited for, so that the address can be bound again.
+/// The socket of a listener. When the value is dropped, the socket is closed: answers that are
+/// being sent keep it open for microseconds, which are waited for, so that the address can be bound
+/// again.
 struct CloseOnDrop(Option<Arc<UdpSocket>>);
 
 impl Drop for CloseOnDrop {

@@ -26,8 +26,8 @@ pub(crate) fn list(socket: &mut Socket) -> Result<HashSet<IpAddr>, Error> {
     })
 }
 
-/// Returns the interface's own address. On a point-to-point link, `IFA_ADDRESS` is the address of the
-/// other end; on other links, IPv6 has no `IFA_LOCAL`.
+/// Returns the interface's own address. On a point-to-point link, `IFA_ADDRESS` is the address of
+/// the other end; on other links, IPv6 has no `IFA_LOCAL`.
 fn own_address(message: &Message<'_>) -> Option<IpAddr> {
     let attributes = message.attributes(HEADER);
     let own = attributes.find_kind(IFA_LOCAL).or_else(|| attributes.find_kind(IFA_ADDRESS))?;

@@ -56,7 +56,8 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Reads an entry. Returns `None` if the entry is not of the group, is in a zone, or has no ports.
+    /// Reads an entry. Returns `None` if the entry is not of the group, is in a zone, or has no
+    /// ports.
     pub(crate) fn read(message: &Message<'_>, group: Group) -> Option<Self> {
         let (mut original, mut reply, mut id) = (None, None, None);
         for attribute in message.attributes(nfnetlink::HEADER) {
@@ -150,13 +151,13 @@ impl Tuple {
     }
 }
 
-/// A request for the flows of a group, or some of them. The kernel may return more flows than requested;
-/// every answer has to be checked.
+/// A request for the flows of a group, or some of them. The kernel may return more flows than
+/// requested; every answer has to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowQuery {
     pub(crate) group: Group,
-    /// The original destination. Only IPv4: the comparison of IPv6 addresses is inverted in the kernel
-    /// (up to 6.18 at least) and would leave out exactly the requested flows.
+    /// The original destination. Only IPv4: the comparison of IPv6 addresses is inverted in the
+    /// kernel (up to 6.18 at least) and would leave out exactly the requested flows.
     pub(crate) destination: Option<Ipv4Addr>,
     /// The original destination's port. Has no effect for SCTP.
     pub(crate) port: Option<u16>,

@@ -6,8 +6,8 @@
 //! touched.
 //!
 //! [`Reconciler::synced`] compares a synced state with the one before and notes which frontends may
-//! have stale flows, without touching the kernel. A thread of the [`Reconciler`] asks the kernel for
-//! the flows to those frontends, deletes the stale ones, and repeats that until it succeeds:
+//! have stale flows, without touching the kernel. A thread of the [`Reconciler`] asks the kernel
+//! for the flows to those frontends, deletes the stale ones, and repeats that until it succeeds:
 //!
 //! | original destination                        | stale                                            |
 //! |---------------------------------------------|--------------------------------------------------|
@@ -16,26 +16,26 @@
 //!
 //! An endpoint that terminates or that topology leaves out keeps its flows while it serves. The
 //! first row includes flows that were not redirected, because they began before the frontend was
-//! there. A node port is the port on the node's own addresses, as listed when the kernel is asked; the
-//! same port number on other hosts belongs to no Service. The first sync queues all frontends, by the
-//! first row; flows of Services that were deleted before cannot be recognised. So does the first sync after
-//! the kernel did not hold what it should ([`Reconciler::doubt`]): rules were missing, and a flow that began
-//! meanwhile is not translated.
+//! there. A node port is the port on the node's own addresses, as listed when the kernel is asked;
+//! the same port number on other hosts belongs to no Service. The first sync queues all frontends,
+//! by the first row; flows of Services that were deleted before cannot be recognised. So does the
+//! first sync after the kernel did not hold what it should ([`Reconciler::doubt`]): rules were
+//! missing, and a flow that began meanwhile is not translated.
 //!
 //! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
-//! `raw` chains. The iptables, IPVS and nftables backends need this crate; under the userspace backend
-//! the proxy answers instead of endpoints, so that every flow would look stale.
+//! `raw` chains. The iptables, IPVS and nftables backends need this crate; under the userspace
+//! backend the proxy answers instead of endpoints, so that every flow would look stale.
 //!
-//! Changes that come while the worker is busy are not lost: before the worker deletes a flow, it checks
-//! for a newer job at the same frontend, and leaves such flows to the next round. Only a flow to a new endpoint that begins
-//! between the commit of a ruleset and [`Reconciler::synced`], while the worker is at that very
-//! frontend, may have to begin again.
+//! Changes that come while the worker is busy are not lost: before the worker deletes a flow, it
+//! checks for a newer job at the same frontend, and leaves such flows to the next round. Only a
+//! flow to a new endpoint that begins between the commit of a ruleset and [`Reconciler::synced`],
+//! while the worker is at that very frontend, may have to begin again.
 //!
 //! # Cost
 //!
-//! The kernel walks its whole table for every request, and copies only the requested flows: those of a
-//! port, or all of UDP when many Services changed. Answers are read through one buffer of
-//! 64 KiB, and deletions go out while they are read, so memory does not grow with the table.
+//! The kernel walks its whole table for every request, and copies only the requested flows: those
+//! of a port, or all of UDP when many Services changed. Answers are read through one buffer of 64
+//! KiB, and deletions go out while they are read, so memory does not grow with the table.
 
 #![forbid(unsafe_code)]
 
@@ -117,19 +117,21 @@ impl Reconciler {
         Ok(Self { queue, worker: Some(worker) })
     }
 
-    /// Queues the frontends that may have stale flows. To be called after each successful sync. Never
-    /// waits for the kernel; takes microseconds for each UDP or SCTP port in the change.
+    /// Queues the frontends that may have stale flows. To be called after each successful sync.
+    /// Never waits for the kernel; takes microseconds for each UDP or SCTP port in the change.
     pub fn synced(&self, change: &Transition<'_>) {
         stale_frontends::queue_frontends(change, &self.queue);
     }
 
-    /// Has the next [`synced`](Self::synced) queue all frontends of the families that it programs. To be called when the kernel may not have
-    /// held what was synced: after a failed sync, and before `synced` if a comparison has found a difference.
+    /// Has the next [`synced`](Self::synced) queue all frontends of the families that it programs.
+    /// To be called when the kernel may not have held what was synced: after a failed sync, and
+    /// before `synced` if a comparison has found a difference.
     pub fn doubt(&self) {
         self.queue.lock().doubt();
     }
 
-    /// Waits until all queued frontends are done, or the time is over. Returns whether they are done.
+    /// Waits until all queued frontends are done, or the time is over. Returns whether they are
+    /// done.
     pub fn wait_idle(&self, timeout: Duration) -> bool {
         self.queue.wait_idle(timeout)
     }
@@ -145,8 +147,9 @@ impl Observer for Reconciler {
                 }
                 self.synced(&outcome.change);
             }
-            // A part of the attempt may be in the kernel. What is left out is no such doubt: the sync goes on with
-            // all other changes, and a family that is left out is in doubt until it is back.
+            // A part of the attempt may be in the kernel. What is left out is no such doubt: the
+            // sync goes on with all other changes, and a family that is left out is in doubt until
+            // it is back.
             EngineEvent::SyncFailed { .. } => self.doubt(),
             _ => {}
         }

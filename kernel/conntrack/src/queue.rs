@@ -23,8 +23,9 @@ use crate::{
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
 
-/// The number of waiting jobs at which jobs for removed listeners are dropped: they would pile up while
-/// the kernel refuses. Jobs for present listeners are at most as many as the state has listeners.
+/// The number of waiting jobs at which jobs for removed listeners are dropped: they would pile up
+/// while the kernel refuses. Jobs for present listeners are at most as many as the state has
+/// listeners.
 const MOST_WAITING: usize = 100_000;
 
 /// See the [module's documentation](self).
@@ -42,7 +43,8 @@ pub(crate) struct Waiting {
     pub(crate) node_ports: PerFamily<NodePortAddresses>,
     /// Whether the kernel may not have held what was synced last.
     is_doubtful: PerFamily<bool>,
-    /// The Service ports of families that are left out, as the kernel has them, which have changed since.
+    /// The Service ports of families that are left out, as the kernel has them, which have changed
+    /// since.
     left_out: BTreeMap<ServicePortId, Arc<ResolvedServicePort>>,
     /// Whether changes of families that are left out were dropped, which is logged once.
     is_full: bool,
@@ -153,8 +155,8 @@ impl Waiting {
         self.is_doubtful = PerFamily { v4: true, v6: true };
     }
 
-    /// Returns the programmed families that are in doubt, and ends the doubt. The others are in doubt from now
-    /// on.
+    /// Returns the programmed families that are in doubt, and ends the doubt. The others are in
+    /// doubt from now on.
     pub(crate) fn take_doubt(
         &mut self,
         is_programmed: impl Fn(IpFamily) -> bool,
@@ -174,8 +176,8 @@ impl Waiting {
         }
     }
 
-    /// Returns the Service ports that have changed while their families, which are programmed again, were left
-    /// out.
+    /// Returns the Service ports that have changed while their families, which are programmed
+    /// again, were left out.
     pub(crate) fn take_back(
         &mut self,
         is_programmed: impl Fn(IpFamily) -> bool,
@@ -193,8 +195,8 @@ impl Waiting {
 }
 
 impl Lane {
-    /// Notes that a Service port has the listener. Queues a job only if one is `needed`, or if a job
-    /// with an older version of the Service port waits or runs.
+    /// Notes that a Service port has the listener. Queues a job only if one is `needed`, or if a
+    /// job with an older version of the Service port waits or runs.
     pub(crate) fn has(&mut self, at: Listener, port: &Arc<ResolvedServicePort>, needed: bool) {
         self.listeners.insert(at);
         if needed || self.is_running || self.jobs.contains_key(&at) {
@@ -220,8 +222,8 @@ impl Lane {
         self.jobs.insert(at, stale);
     }
 
-    /// Whether the verdict of a running job still holds: there is no newer job, and the flow of a node
-    /// port is not to an address that is itself a listener.
+    /// Whether the verdict of a running job still holds: there is no newer job, and the flow of a
+    /// node port is not to an address that is itself a listener.
     pub(crate) fn is_current(&self, job: Listener, destination: SocketAddr) -> bool {
         let is_shadowed = || self.listeners.contains(&Listener::at(destination));
         !self.jobs.contains_key(&job) && (job.ip.is_some() || !is_shadowed())

@@ -15,9 +15,10 @@ use crate::{
     queue::{Queue, Waiting},
 };
 
-/// Queues the frontends that may have stale flows after a sync. After a first sync, and if the kernel did
-/// not hold what was synced before, those are all frontends. What changes in a family that the sync leaves
-/// out is queued when a sync programs the family: until then, packets make the same flows again.
+/// Queues the frontends that may have stale flows after a sync. After a first sync, and if the
+/// kernel did not hold what was synced before, those are all frontends. What changes in a family
+/// that the sync leaves out is queued when a sync programs the family: until then, packets make the
+/// same flows again.
 pub(crate) fn queue_frontends(change: &Transition<'_>, queue: &Queue) {
     let is_first = change.before().is_none();
     let (changed, left_out): (Vec<_>, Vec<_>) = change

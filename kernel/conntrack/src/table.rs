@@ -18,8 +18,8 @@ use crate::{
     worker::Tally,
 };
 
-/// The most ports that are requested one by one; for more, the whole protocol is requested. The kernel
-/// walks its table for each request, which costs as much as copying some ten thousand flows.
+/// The most ports that are requested one by one; for more, the whole protocol is requested. The
+/// kernel walks its table for each request, which costs as much as copying some ten thousand flows.
 const MAX_QUERIES: usize = 4;
 /// The most passes over the table of one sweep, which ends with one that finds no stale flow.
 const MAX_PASSES: usize = 3;
@@ -46,9 +46,9 @@ impl Table {
         })
     }
 
-    /// Deletes the stale flows of all jobs of a group. After a look that found some, there is another:
-    /// a packet that was on its way when the rules changed may add its flow after the look. Flows count
-    /// as scanned once.
+    /// Deletes the stale flows of all jobs of a group. After a look that found some, there is
+    /// another: a packet that was on its way when the rules changed may add its flow after the
+    /// look. Flows count as scanned once.
     pub(crate) fn sweep(
         &mut self,
         group: Group,
@@ -291,8 +291,8 @@ mod tests {
         check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
     }
 
-    /// The table of a new namespace for this thread, a flow that is not in the table yet, and the job by
-    /// which the flow is stale.
+    /// The table of a new namespace for this thread, a flow that is not in the table yet, and the
+    /// job by which the flow is stale.
     fn stale_flow() -> (Table, Flow, Jobs) {
         test_netns::enter_new_namespace();
         let to = "10.0.0.10:53";

@@ -26,8 +26,8 @@ use crate::{
 /// The most unrelated entries. A host with little memory has room for fewer.
 const MOST_UNRELATED: u32 = 200_000;
 const SERVICES: u32 = 500;
-/// The amount that memory may grow, in bytes: by what is for the Services, and by less for each unrelated entry than
-/// an entry takes anywhere.
+/// The amount that memory may grow, in bytes: by what is for the Services, and by less for each
+/// unrelated entry than an entry takes anywhere.
 const GROWTH_FOR_SERVICES: usize = 1 << 20;
 const GROWTH_FOR_AN_ENTRY: usize = 8;
 
@@ -107,8 +107,8 @@ fn only(reports: &[Report], family: IpFamily) -> Report {
     report
 }
 
-/// The number of unrelated entries the kernel takes besides the others. The limit is the host's: it cannot be
-/// changed from another namespace, and a test leaves the host alone.
+/// The number of unrelated entries the kernel takes besides the others. The limit is the host's: it
+/// cannot be changed from another namespace, and a test leaves the host alone.
 fn room() -> u32 {
     let limit = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap();
     let limit = limit.trim().parse::<u32>().unwrap();

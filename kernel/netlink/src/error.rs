@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-/// What the kernel said to a request.
+/// The answer of the kernel to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelError {
     /// The error number, positive.
@@ -35,9 +35,9 @@ pub enum Error {
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the system said.
+        /// The answer of the system.
         source: io::Error,
     },
     /// The kernel refused a request.

@@ -30,11 +30,11 @@ pub struct Message<'a> {
     pub flags: u16,
     /// The sequence number: that of the request, in an answer.
     pub sequence: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub payload: &'a [u8],
 }
 
-/// What a message means to every protocol.
+/// The meaning of a message in every protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// Nothing.
@@ -111,8 +111,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// An iterator over the messages of a datagram, which ends early at a message whose length cannot be
-/// right.
+/// An iterator over the messages of a datagram, which ends early at a message whose length cannot
+/// be right.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages<'a> {
     bytes: &'a [u8],

@@ -35,14 +35,15 @@ impl Socket {
 
     /// Joins a group: from now on [`Socket::receive`] returns the notifications of the group.
     pub fn join(&self, group: c_int) -> Result<(), Error> {
-        // The kernel sends no notifications to a socket without a port: it takes that for the sender.
+        // The kernel sends no notifications to a socket without a port: it takes that for the
+        // sender.
         self.port()?;
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 
-    /// Has the kernel drop datagrams of messages about requests of the sockets with these ports (at most
-    /// 255), before they take any room here. The kernel puts messages about different requests into
-    /// different datagrams.
+    /// Has the kernel drop datagrams of messages about requests of the sockets with these ports (at
+    /// most 255), before they take any room here. The kernel puts messages about different requests
+    /// into different datagrams.
     pub fn ignore_requests_of(&self, ports: &[u32]) -> Result<(), Error> {
         // The program sees bytes in network order.
         let ports = ports.iter().map(|port| u32::from_be_bytes(port.to_ne_bytes()));
@@ -57,8 +58,8 @@ impl Socket {
         self.filter(libc::BPF_H, KIND_OFFSET, [kind.into()], [u32::MAX, 0])
     }
 
-    /// Accepts `same` bytes of a datagram if the `size`-wide field at `offset` equals one of `values`, else
-    /// `other` bytes.
+    /// Accepts `same` bytes of a datagram if the `size`-wide field at `offset` equals one of
+    /// `values`, else `other` bytes.
     fn filter(
         &self,
         size: u32,

@@ -1,4 +1,5 @@
-//! What netfilter's protocols share: a header after netlink's, and batches of one subsystem.
+//! The common part of netfilter's protocols: a header after netlink's, and batches of one
+//! subsystem.
 
 use crate::{Writer, flags};
 

@@ -6,8 +6,9 @@ use crate::{Error, KernelError, Socket, Writer, flags};
 const KIND: usize = 4;
 const SEQUENCE: usize = 8;
 
-/// The number of requests that are sent at once. Any number from 16 on is as fast as any other, and the errors
-/// of so many fit even into the usual receive buffer; those of tens of thousands fit into none.
+/// The number of requests that are sent at once. Any number from 16 on is as fast as any other, and
+/// the errors of so many fit even into the usual receive buffer; those of tens of thousands fit
+/// into none.
 const CHUNK: usize = 256;
 
 /// Requests without answers, of a protocol without transactions. They are sent many at a time, by
@@ -42,9 +43,9 @@ impl Pipeline {
         self.messages.len()
     }
 
-    /// Writes `count` requests from number `start` on into `chunk`, in place of what `chunk` has, with
-    /// sequence numbers from `sequence` on. The last one is to be acknowledged. Returns the sequence
-    /// number of the last one.
+    /// Writes `count` requests from number `start` on into `chunk`, in place of what `chunk` has,
+    /// with sequence numbers from `sequence` on. The last one is to be acknowledged. Returns the
+    /// sequence number of the last one.
     fn write(
         &self,
         start: usize,
@@ -136,7 +137,8 @@ mod tests {
         }
     }
 
-    /// More requests than are sent at once; errors on both sides of the borders, and of the last one.
+    /// More requests than are sent at once; errors on both sides of the borders, and of the last
+    /// one.
     #[test]
     fn refused_requests_are_known_by_their_numbers() {
         let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();

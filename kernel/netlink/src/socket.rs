@@ -15,7 +15,7 @@ const RECEIVE: usize = 64 * 1024;
 /// The room for answers: errors of thousands of messages in a batch, and events.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 
-/// What a message costs in the send buffer beside its bytes.
+/// The cost of a message in the send buffer beside its bytes.
 const SEND_OVERHEAD: usize = 64 * 1024;
 
 /// The time to wait for the next part of a dump; all other answers come before `send` returns.
@@ -102,8 +102,8 @@ impl Socket {
 
     /// Sends a batch and collects the answers, all of which are there when `send` returns.
     ///
-    /// Returns the messages that the kernel refused. The message with sequence number `acked` must ask
-    /// for an acknowledgement ([`flags::ACK`]), which ends the answers.
+    /// Returns the messages that the kernel refused. The message with sequence number `acked` must
+    /// ask for an acknowledgement ([`flags::ACK`]), which ends the answers.
     pub fn batch(&mut self, messages: &[u8], acked: u32) -> Result<Vec<KernelError>, Error> {
         self.discard()?;
         self.send(messages)?;
@@ -178,8 +178,8 @@ impl Socket {
     }
 
     /// Dumps objects like [`Self::dump`], but once. Also returns whether the kernel calls the dump
-    /// interrupted: it does so if anything of a larger whole changes, which may concern other objects
-    /// alone.
+    /// interrupted: it does so if anything of a larger whole changes, which may concern other
+    /// objects alone.
     pub fn dump_once<T: Default>(
         &mut self,
         write: impl FnOnce(u32) -> Vec<u8>,

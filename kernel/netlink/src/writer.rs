@@ -14,7 +14,7 @@ pub mod flags {
     pub const MULTI: u16 = 0x2;
     /// Answer with an acknowledgement even if all is well.
     pub const ACK: u16 = 0x4;
-    /// What was dumped changed meanwhile, so the dump may be inconsistent.
+    /// The dumped objects changed during the dump, so the dump may be inconsistent.
     pub const DUMP_INTERRUPTED: u16 = 0x10;
     /// Change the object if it exists.
     pub const REPLACE: u16 = 0x100;
@@ -50,7 +50,7 @@ impl Writer {
         Self { buffer: Vec::with_capacity(capacity), overflowed: false }
     }
 
-    /// What was written.
+    /// The bytes written.
     pub fn as_slice(&self) -> &[u8] {
         &self.buffer
     }

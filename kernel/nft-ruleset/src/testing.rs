@@ -22,8 +22,8 @@ use crate::{
 /// Decides whether a transaction is committed, or what is committed instead.
 type Intercept = Box<dyn FnMut(&mut Transaction) -> Result<(), TransportError> + Send>;
 
-/// A transport that shows each transaction to a hook first. If the hook returns an error, the commit
-/// fails with it.
+/// A transport that shows each transaction to a hook first. If the hook returns an error, the
+/// commit fails with it.
 pub struct InterceptingTransport {
     inner: Option<Box<dyn Transport>>,
     hook: Intercept,
@@ -38,8 +38,8 @@ impl InterceptingTransport {
         Self::altering(inner, move |transaction| hook(transaction))
     }
 
-    /// Commits to `inner` what the hook makes of a transaction. The hook must leave the operations in their
-    /// places.
+    /// Commits to `inner` what the hook makes of a transaction. The hook must leave the operations
+    /// in their places.
     pub fn altering(
         inner: Box<dyn Transport>,
         hook: impl FnMut(&mut Transaction) -> Result<(), TransportError> + Send + 'static,

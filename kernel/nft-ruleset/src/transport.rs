@@ -9,35 +9,37 @@ use crate::ruleset::{ElementDump, Key, SetDef, Table, TableDump, Transaction};
 /// All calls block until the kernel is done, so a runtime's threads should not make them: a commit
 /// of 60,000 elements takes 0.1 s by netlink.
 pub trait Transport: Send {
-    /// Commits a transaction. After an error, nothing of it was done. An empty transaction succeeds.
+    /// Commits a transaction. After an error, nothing of it was done. An empty transaction
+    /// succeeds.
     fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError>;
 
-    /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only where
-    /// [`SetDef`] can express the definition, and not where they time out: packets add them, as many and
-    /// as fast as they like. (A transport that runs a program may read them nevertheless.)
+    /// Reads a table; returns `None` if it does not exist. Of the sets, elements are read only
+    /// where [`SetDef`] can express the definition, and not where they time out: packets add them,
+    /// as many and as fast as they like. (A transport that runs a program may read them
+    /// nevertheless.)
     ///
-    /// A transport that knows generations keeps a record of the commits of other programs from now on,
-    /// for [`Transaction::expect_generation`], until [`Self::release`].
+    /// A transport that knows generations keeps a record of the commits of other programs from now
+    /// on, for [`Transaction::expect_generation`], until [`Self::release`].
     fn read(
         &mut self,
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError>;
 
-    /// Reads the elements of a set or map that packets do not change, sorted by key; returns `None` if
-    /// there is no such set.
+    /// Reads the elements of a set or map that packets do not change, sorted by key; returns `None`
+    /// if there is no such set.
     fn read_elements(
         &mut self,
         table: &Table,
         set: &SetDef,
     ) -> Result<Option<Vec<ElementDump>>, TransportError>;
 
-    /// Shows the elements of a set or map, in any order, to `visit` until `visit` breaks. Returns false if
-    /// there is no such set. For sets with a timeout, which packets change meanwhile: an element may be
-    /// shown twice, and an element that was there all the time may be left out.
+    /// Shows the elements of a set or map, in any order, to `visit` until `visit` breaks. Returns
+    /// false if there is no such set. For sets with a timeout, which packets change meanwhile: an
+    /// element may be shown twice, and an element that was there all the time may be left out.
     ///
-    /// The kernel takes time in proportion to the square of the number of elements that are shown: 0.4 s
-    /// for 100,000.
+    /// The kernel takes time in proportion to the square of the number of elements that are shown:
+    /// 0.4 s for 100,000.
     fn scan_elements(
         &mut self,
         table: &Table,
@@ -45,8 +47,8 @@ pub trait Transport: Send {
         visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
     ) -> Result<bool, TransportError>;
 
-    /// Takes the commits from another netlink port for this transport's own from now on: they do not
-    /// conflict with transactions that expect a generation.
+    /// Takes the commits from another netlink port for this transport's own from now on: they do
+    /// not conflict with transactions that expect a generation.
     fn disregard(&mut self, _port: u32) {}
 
     /// Ends what was begun by [`Self::read`], and frees its memory. A transaction that expects a
@@ -79,16 +81,17 @@ pub struct CommitStats {
     /// The time that the kernel, or the program `nft`, took.
     pub commit: Duration,
     /// Whether another program changed a table, before or after this commit, since the generation
-    /// that the transaction expects: the transaction is committed, but perhaps to something else. Only
-    /// after several attempts, while others commit to other tables without a pause; otherwise such a
-    /// transaction is refused as a conflict.
+    /// that the transaction expects: the transaction is committed, but perhaps to something else.
+    /// Only after several attempts, while others commit to other tables without a pause; otherwise
+    /// such a transaction is refused as a conflict.
     pub overtaken: bool,
 }
 
 /// An operation that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The index of the operation in the transaction; too large for a refusal of the commit as a whole.
+    /// The index of the operation in the transaction; too large for a refusal of the commit as a
+    /// whole.
     pub operation: usize,
     /// The element's key, if the refusal concerns one element.
     pub element: Option<Box<Key>>,
@@ -101,8 +104,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the kernel refuses all changes of the table: another program owns it (`NFT_TABLE_F_OWNER`), or
-    /// this one has not the privileges.
+    /// Whether the kernel refuses all changes of the table: another program owns it
+    /// (`NFT_TABLE_F_OWNER`), or this one has not the privileges.
     pub fn concerns_table(&self) -> bool {
         match self.errno {
             Some(errno) => errno == libc::EPERM,
@@ -115,8 +118,8 @@ impl Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// Another program changed a table after the generation that the transaction expects. The caller
-    /// should read the table again, and retry.
+    /// Another program changed a table after the generation that the transaction expects. The
+    /// caller should read the table again, and retry.
     #[error("another program changed the ruleset in the meantime")]
     Conflict,
     /// The kernel refused the transaction: the first refusal, and the others.
@@ -130,7 +133,7 @@ pub enum TransportError {
     Unusable {
         /// The program.
         program: String,
-        /// What the program lacks.
+        /// The feature that the program lacks.
         reason: String,
     },
     /// The program `nft` could not be run.
@@ -146,7 +149,7 @@ pub enum TransportError {
     Program {
         /// The program.
         program: String,
-        /// What the program wrote to its standard error.
+        /// The text that the program wrote to its standard error.
         message: String,
     },
     /// The transaction or the table has a form that cannot be written or read.
@@ -179,8 +182,8 @@ impl TransportError {
         }
     }
 
-    /// Whether the kernel holds something else than the transaction assumes: something is missing, is there
-    /// already, or is in use; or the program `nft` reports no number.
+    /// Whether the kernel holds something else than the transaction assumes: something is missing,
+    /// is there already, or is in use; or the program `nft` reports no number.
     pub fn contradicts_kernel(&self) -> bool {
         let causes = [Some(libc::ENOENT), Some(libc::EEXIST), Some(libc::EBUSY), None];
         self.is_missing() || self.refusals().any(|refusal| causes.contains(&refusal.errno))

@@ -1,5 +1,5 @@
-//! The rules for marked packets, which kube-proxy's iptables and ipvs modes have in common: packets are
-//! marked in the nat table, masqueraded when they leave, and accepted when they are forwarded.
+//! The rules for marked packets, which kube-proxy's iptables and ipvs modes have in common: packets
+//! are marked in the nat table, masqueraded when they leave, and accepted when they are forwarded.
 
 use crate::RuleText;
 
@@ -20,8 +20,8 @@ pub fn postrouting(mark: u32) -> Vec<String> {
     ]
 }
 
-/// Returns the rules of `KUBE-FORWARD`, which accepts traffic of Services where the default is to drop
-/// it.
+/// Returns the rules of `KUBE-FORWARD`, which accepts traffic of Services where the default is to
+/// drop it.
 pub fn forward(mark: u32) -> Vec<String> {
     vec![
         RuleText::new()

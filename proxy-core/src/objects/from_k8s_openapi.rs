@@ -1,9 +1,9 @@
-//! Conversions from the types of the crate `k8s-openapi` (feature `k8s-openapi`), for programs whose
-//! informers hold those already.
+//! Conversions from the types of the crate `k8s-openapi` (feature `k8s-openapi`), for programs
+//! whose informers hold those already.
 //!
-//! A conversion yields what decoding of the same object's JSON yields. The version of the Kubernetes
-//! API is the choice of the program that is built: this crate enables none of `k8s-openapi`'s
-//! features.
+//! A conversion yields what decoding of the same object's JSON yields. The version of the
+//! Kubernetes API is the choice of the program that is built: this crate enables none of
+//! `k8s-openapi`'s features.
 
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking},

@@ -196,8 +196,8 @@ macro_rules! into_object {
 }
 into_object!(Service, EndpointSlice, Node, ServiceCidr);
 
-/// A change of objects, as a source sends it. Events may come in any order and any number of times; the
-/// newest one of an object counts.
+/// A change of objects, as a source sends it. Events may come in any order and any number of times;
+/// the newest one of an object counts.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "moved a few times, never kept")]
 #[non_exhaustive]

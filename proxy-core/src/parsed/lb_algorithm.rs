@@ -35,8 +35,8 @@ static SYNONYMS: [Synonym; 3] = [
         annotation: "kube-router.io/service.scheduler",
         ignores_case: false,
         values: &[
-            // The kernel's names. A scheduler and its weighted form are one algorithm, since all algorithms
-            // have weights.
+            // The kernel's names. A scheduler and its weighted form are one algorithm, since all
+            // algorithms have weights.
             ("rr", LbAlgorithm::RoundRobin),
             ("wrr", LbAlgorithm::RoundRobin),
             ("lc", LbAlgorithm::LeastConnections),
@@ -72,8 +72,8 @@ impl Synonym {
     }
 }
 
-/// Returns what a Service asks for; `None` if the Service asks for nothing, or for something unknown,
-/// which is added to `problems`.
+/// Returns what a Service asks for; `None` if the Service asks for nothing, or for something
+/// unknown, which is added to `problems`.
 pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<AskedAlgorithm> {
     let annotations = &metadata.annotations;
     if annotations.is_empty() {

@@ -48,8 +48,8 @@ impl NodeFacts {
     }
 
     /// Adds the addresses and pod networks of `before` in families that have none here. An internal
-    /// address of `before` takes the place of an external one: a node keeps its address while the Node
-    /// lacks it.
+    /// address of `before` takes the place of an external one: a node keeps its address while the
+    /// Node lacks it.
     pub(crate) fn fill_from(&mut self, before: &Self) {
         let mut found = Vec::new();
         let (own, known) =
@@ -69,16 +69,16 @@ impl NodeFacts {
         self.pod_cidrs.extend(kept);
     }
 
-    /// The node's own address in `family`: `bind_address` if it is of that family and not all zeros,
-    /// else the Node's.
+    /// The node's own address in `family`: `bind_address` if it is of that family and not all
+    /// zeros, else the Node's.
     pub fn ip(&self, bind_address: Option<IpAddr>, family: IpFamily) -> Option<IpAddr> {
         let bound = bind_address.filter(|ip| !ip.is_unspecified());
         let candidates = bound.into_iter().chain(self.addresses.iter().copied());
         candidates.into_iter().find(|ip| IpFamily::of(ip) == family)
     }
 
-    /// The family of `bind_address`, unless that is all zeros, else of the Node's first address; IPv4
-    /// if neither is known.
+    /// The family of `bind_address`, unless that is all zeros, else of the Node's first address;
+    /// IPv4 if neither is known.
     pub fn primary_family(&self, bind_address: Option<IpAddr>) -> IpFamily {
         let bound = bind_address.filter(|ip| !ip.is_unspecified());
         let first = bound.or_else(|| self.addresses.first().copied());

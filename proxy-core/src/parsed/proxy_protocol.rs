@@ -7,8 +7,8 @@ use crate::{model::ProxyProtocol, objects::Metadata};
 /// The annotation.
 pub(crate) const PROXY_PROTOCOL: &str = "switchyard/proxy-protocol";
 
-/// Returns the version that a Service asks for; `None` if the Service asks for nothing, or for something
-/// unknown, which is added to `problems`.
+/// Returns the version that a Service asks for; `None` if the Service asks for nothing, or for
+/// something unknown, which is added to `problems`.
 pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<ProxyProtocol> {
     let text = metadata.annotations.get(PROXY_PROTOCOL)?;
     let version = text.trim().parse().ok();

@@ -38,7 +38,8 @@ pub(crate) struct Service {
     pub(crate) lb_algorithm: Option<AskedAlgorithm>,
     /// In which time a new endpoint reaches its full share; `None` for at once.
     pub(crate) slow_start: Option<Duration>,
-    /// The protocol by which endpoints are sent the client's address, by a backend that ends connections.
+    /// The protocol by which endpoints are sent the client's address, by a backend that ends
+    /// connections.
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
@@ -86,9 +87,9 @@ impl Service {
             || !addresses.external_ips(external_ips).is_empty()
     }
 
-    /// Parses `object`. Returns `None` if the Service is not for this proxy (headless, ExternalName,
-    /// another proxy's), or has nothing usable. Values that cannot be used are left out and added to
-    /// `problems`.
+    /// Parses `object`. Returns `None` if the Service is not for this proxy (headless,
+    /// ExternalName, another proxy's), or has nothing usable. Values that cannot be used are left
+    /// out and added to `problems`.
     pub(crate) fn parse(object: &objects::Service, problems: &mut Problems) -> Option<Self> {
         let spec = &object.spec;
         if spec.kind == "ExternalName"
@@ -244,8 +245,8 @@ fn parse_addresses(
     addresses
 }
 
-/// Parses the cluster IP of each family. Objects that the API server has seen list cluster IPs in the
-/// order of `ipFamilies`; hand-written objects may leave out `ipFamilies` or `clusterIPs`.
+/// Parses the cluster IP of each family. Objects that the API server has seen list cluster IPs in
+/// the order of `ipFamilies`; hand-written objects may leave out `ipFamilies` or `clusterIPs`.
 fn parse_cluster_ips(
     spec: &objects::ServiceSpec,
     problems: &mut Problems,

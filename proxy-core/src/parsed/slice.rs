@@ -36,8 +36,8 @@ pub(crate) struct SlicePort {
     pub(crate) port: u16,
 }
 
-/// Parses slices. Names and sets of zones are kept once: a cluster may have hundreds of thousands of
-/// endpoints.
+/// Parses slices. Names and sets of zones are kept once: a cluster may have hundreds of thousands
+/// of endpoints.
 #[derive(Debug, Default)]
 pub(crate) struct SliceParser {
     /// Names of ports, zones and namespaces.

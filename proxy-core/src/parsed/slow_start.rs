@@ -11,8 +11,8 @@ pub(crate) const SLOW_START: &str = "switchyard/slow-start";
 /// The windows that can be asked for.
 const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
-/// Returns the time in which a new endpoint reaches its full share; `None` if the Service does not ask
-/// for slow start, or asks for a time that cannot be used, which is added to `problems`.
+/// Returns the time in which a new endpoint reaches its full share; `None` if the Service does not
+/// ask for slow start, or asks for a time that cannot be used, which is added to `problems`.
 pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<Duration> {
     let text = metadata.annotations.get(SLOW_START)?;
     let window = duration(text.trim()).filter(|window| WINDOWS.contains(window));
@@ -29,8 +29,8 @@ pub(crate) fn parse(metadata: &Metadata, problems: &mut Problems) -> Option<Dura
     window
 }
 
-/// Parses a duration of Go in whole numbers: `90s`, `1m30s`, `1500ms`. Returns `None` for another text, and
-/// for durations that are far too long.
+/// Parses a duration of Go in whole numbers: `90s`, `1m30s`, `1500ms`. Returns `None` for another
+/// text, and for durations that are far too long.
 fn duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut sum = 0u64;

@@ -17,9 +17,9 @@ pub(crate) fn is_special(ip: &IpAddr) -> bool {
     is_never_shared(ip) || link_local
 }
 
-/// Whether the address means the host itself, or a group: no Service can be reached at one. The API takes
-/// 255.255.255.255 and the addresses of 0.0.0.0/8, which no host may send to (RFC 1122, section 3.2.1.3), and some
-/// kernels refuse.
+/// Whether the address means the host itself, or a group: no Service can be reached at one. The API
+/// takes 255.255.255.255 and the addresses of 0.0.0.0/8, which no host may send to (RFC 1122,
+/// section 3.2.1.3), and some kernels refuse.
 pub(crate) fn is_never_shared(ip: &IpAddr) -> bool {
     let is_of_no_host = match ip {
         IpAddr::V4(ip) => ip.is_broadcast() || ip.octets()[0] == 0,
@@ -28,8 +28,8 @@ pub(crate) fn is_never_shared(ip: &IpAddr) -> bool {
     is_of_no_host || ip.is_loopback() || ip.is_multicast()
 }
 
-/// Returns at most 64 characters of a value, for messages; characters that could upset a terminal are
-/// escaped.
+/// Returns at most 64 characters of a value, for messages; characters that could upset a terminal
+/// are escaped.
 pub(crate) fn clip(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }

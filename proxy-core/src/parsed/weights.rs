@@ -16,8 +16,8 @@ const SINGLE: &str = "switchyard/weights";
 /// The weight of an endpoint that no annotation names.
 const USUAL: u16 = 1;
 
-/// Gives the endpoints of a slice the weights that its annotations ask for. Parts that cannot be used
-/// are left out and added to `problems`.
+/// Gives the endpoints of a slice the weights that its annotations ask for. Parts that cannot be
+/// used are left out and added to `problems`.
 pub(crate) fn apply(metadata: &Metadata, endpoints: &mut [SliceEndpoint], problems: &mut Problems) {
     let annotations = &metadata.annotations;
     if annotations.is_empty() {

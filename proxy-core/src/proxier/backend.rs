@@ -10,8 +10,8 @@ use crate::model::PerFamily;
 ///
 /// All methods work in the network namespace of the calling thread, and may block it.
 pub trait Backend: Send + Sync {
-    /// The properties of the backend. Those of an open one ([`Proxier::profile`]) are what this node
-    /// leaves of them.
+    /// The properties of the backend. Those of an open one ([`Proxier::profile`]) are what this
+    /// node leaves of them.
     fn profile(&self) -> Profile;
 
     /// Finds out whether this node can run the backend. Programs nothing, but may load kernel
@@ -22,9 +22,9 @@ pub trait Backend: Send + Sync {
     fn probe(&self) -> Result<Probed, ProxierError>;
 
     /// Removes everything that this backend programs, whether this run, an earlier run, or
-    /// kube-proxy in the same mode programmed it; except what the mode `keep`, which serves this node,
-    /// programs under the same names. Works on nodes that cannot run the backend, and needs no cluster; a
-    /// second call finds nothing to remove.
+    /// kube-proxy in the same mode programmed it; except what the mode `keep`, which serves this
+    /// node, programs under the same names. Works on nodes that cannot run the backend, and needs
+    /// no cluster; a second call finds nothing to remove.
     ///
     /// # Errors
     /// If something is left.
@@ -65,7 +65,8 @@ impl fmt::Debug for Probed {
     }
 }
 
-/// Returns the backends whose rules disturb or double the rules of an open backend with this profile.
+/// Returns the backends whose rules disturb or double the rules of an open backend with this
+/// profile.
 pub fn conflicting(backends: &[Arc<dyn Backend>], open: &Profile) -> Vec<Arc<dyn Backend>> {
     let is_conflicting = |other: &&Arc<dyn Backend>| {
         let other = other.profile();
@@ -76,8 +77,8 @@ pub fn conflicting(backends: &[Arc<dyn Backend>], open: &Profile) -> Vec<Arc<dyn
     backends.iter().filter(is_conflicting).cloned().collect()
 }
 
-/// Removes what any of these backends programs, for callers that do not know which backend ran here.
-/// Tries all backends even if one fails.
+/// Removes what any of these backends programs, for callers that do not know which backend ran
+/// here. Tries all backends even if one fails.
 ///
 /// # Errors
 /// The first error.

@@ -1,14 +1,15 @@
-//! What a backend can program: the ways in which connections are shared out, and where node ports are
-//! served.
+//! Capabilities of a backend: the ways in which connections are shared out, and where node ports
+//! are served.
 
 use crate::model::LbAlgorithm;
 
-/// The algorithms that a backend can program, whether it can program weights, and whether it has to know
-/// every address of the node. A Service port that asks for more is resolved to the nearest thing that the
-/// backend can do.
+/// The algorithms that a backend can program, whether it can program weights, and whether it has to
+/// know every address of the node. A Service port that asks for more is resolved to the nearest
+/// thing that the backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The largest number of endpoints for each algorithm; 0 for algorithms that the backend cannot program.
+    /// The largest number of endpoints for each algorithm; 0 for algorithms that the backend cannot
+    /// program.
     most_endpoints: [usize; LbAlgorithm::ALL.len()],
     default_algorithm: LbAlgorithm,
     weights: bool,
@@ -24,8 +25,8 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// The capabilities of kube-proxy's iptables and nftables modes: connections are spread at random,
-    /// and evenly; node ports can be served on any local address.
+    /// The capabilities of kube-proxy's iptables and nftables modes: connections are spread at
+    /// random, and evenly; node ports can be served on any local address.
     pub const KUBE_PROXY: Self = Self {
         most_endpoints: [0; LbAlgorithm::ALL.len()],
         default_algorithm: LbAlgorithm::Random,
@@ -59,22 +60,23 @@ impl Capabilities {
         self
     }
 
-    /// Notes that the backend cannot match any local address of the node, but only addresses that it
-    /// knows. [`NodeState::node_ports`](crate::state::NodeState::node_ports) is then a list in any case.
+    /// Notes that the backend cannot match any local address of the node, but only addresses that
+    /// it knows. [`NodeState::node_ports`](crate::state::NodeState::node_ports) is then a list in
+    /// any case.
     pub const fn with_listed_node_ports(mut self) -> Self {
         self.listed_node_ports = true;
         self
     }
 
-    /// Adds the PROXY protocol: the backend ends the clients' TCP connections, and can send endpoints the
-    /// client's address.
+    /// Adds the PROXY protocol: the backend ends the clients' TCP connections, and can send
+    /// endpoints the client's address.
     pub const fn with_proxy_protocol(mut self) -> Self {
         self.proxy_protocol = true;
         self
     }
 
-    /// The largest number of endpoints that the backend can spread connections over in this way; 0 if
-    /// the backend cannot at all.
+    /// The largest number of endpoints that the backend can spread connections over in this way; 0
+    /// if the backend cannot at all.
     pub const fn most_endpoints(&self, lb_algorithm: LbAlgorithm) -> usize {
         self.most_endpoints[lb_algorithm as usize]
     }

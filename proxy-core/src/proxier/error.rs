@@ -41,11 +41,11 @@ pub enum ProxierError {
     Backend {
         /// The backend's mode.
         mode: Mode,
-        /// What was refused.
+        /// The refused parts.
         message: String,
         /// The attempts that were refused, where the backend counts them by family.
         refused: Vec<RefusedAttempt>,
-        /// What the kernel would not have refused the rest without.
+        /// The parts without which the kernel would have accepted the rest.
         parts: Box<RefusedParts>,
         /// The backend's own error.
         #[source]
@@ -57,10 +57,10 @@ pub enum ProxierError {
     Unusable {
         /// The backend's mode.
         mode: Mode,
-        /// Whether the kernel or the node lacks something that every proxy would need for the mode, so that
-        /// another mode may take its place; if not, only this backend cannot run.
+        /// Whether the kernel or the node lacks something that every proxy would need for the mode,
+        /// so that another mode may take its place; if not, only this backend cannot run.
         is_node: bool,
-        /// What is missing: a kernel version or option, a program, a privilege.
+        /// The missing part: a kernel version or option, a program, a privilege.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -101,10 +101,10 @@ impl ProxierError {
         self
     }
 
-    /// The same error, which concerns these parts alone. The caller leaves them out, and syncs again at once:
-    /// the next transition lacks these Service ports, and these families are not to be programmed
-    /// ([`Transition::programs`](crate::transition::Transition::programs)). The backend itself compares everything then if a part of the sync was
-    /// done.
+    /// The same error, which concerns these parts alone. The caller leaves them out, and syncs
+    /// again at once: the next transition lacks these Service ports, and these families are not to
+    /// be programmed ([`Transition::programs`](crate::transition::Transition::programs)). The
+    /// backend itself compares everything then if a part of the sync was done.
     pub fn of_parts(mut self, refused: RefusedParts) -> Self {
         if let Self::Backend { parts, .. } = &mut self {
             **parts = refused;

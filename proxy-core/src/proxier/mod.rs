@@ -1,5 +1,5 @@
-//! The interface of backends: a [`Backend`] can be probed, opened and cleaned up after; an open backend
-//! is a [`Proxier`], which syncs; its [`Monitor`] reports changes by other programs.
+//! The interface of backends: a [`Backend`] can be probed, opened and cleaned up after; an open
+//! backend is a [`Proxier`], which syncs; its [`Monitor`] reports changes by other programs.
 
 mod backend;
 mod capabilities;
@@ -27,12 +27,12 @@ use crate::{config::NodeConfig, transition::Transition};
 /// what its kernel adds to that, such as slots and handles.
 #[async_trait]
 pub trait Proxier: Send {
-    /// The properties of the backend, with the capabilities that it has on this node. An engine asks once,
-    /// before the first sync.
+    /// The properties of the backend, with the capabilities that it has on this node. An engine
+    /// asks once, before the first sync.
     fn profile(&self) -> Profile;
 
-    /// Sets the kernel parameters that need more privileges than syncs do (`--init-only`), and programs
-    /// before what must not be missing then.
+    /// Sets the kernel parameters that need more privileges than syncs do (`--init-only`), and
+    /// programs before what must not be missing then.
     ///
     /// # Errors
     /// If a parameter cannot be set, or the kernel refuses.
@@ -50,13 +50,14 @@ pub trait Proxier: Send {
     ///
     /// # Errors
     /// If the kernel or a tool refuses. The kernel may then hold a part of the change; the next
-    /// call has a transition that covers this one, with [`Transition::is_resync`] set. A backend that knows which
-    /// Service ports, or which family, are refused names them ([`ProxierError::of_parts`]), so that all else
-    /// is programmed.
+    /// call has a transition that covers this one, with [`Transition::is_resync`] set. A backend
+    /// that knows which Service ports, or which family, are refused names them
+    /// ([`ProxierError::of_parts`]), so that all else is programmed.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError>;
 
-    /// Removes everything that this backend programs, whichever program programmed it. Needs no cluster; a
-    /// second call finds nothing to remove. A later sync has [`Transition::is_resync`] set.
+    /// Removes everything that this backend programs, whichever program programmed it. Needs no
+    /// cluster; a second call finds nothing to remove. A later sync has [`Transition::is_resync`]
+    /// set.
     ///
     /// # Errors
     /// If something is left.

@@ -1,4 +1,4 @@
-//! What is known of a backend as data.
+//! The facts about a backend, as data.
 
 use super::{Capabilities, Mode};
 
@@ -14,16 +14,16 @@ use super::{Capabilities, Mode};
 pub struct Profile {
     /// The mode that selects the backend.
     pub mode: Mode,
-    /// The modes whose rules disturb or double the rules of this backend, and which must therefore be
-    /// cleaned up after on a node that runs this backend.
+    /// The modes whose rules disturb or double the rules of this backend, and which must therefore
+    /// be cleaned up after on a node that runs this backend.
     pub conflicts_with: &'static [Mode],
-    /// What the backend can program. The states that an engine shows it ask for nothing else.
+    /// The capabilities of the backend. The states that an engine shows it ask for nothing else.
     pub capabilities: Capabilities,
     /// Whether the kernel translates the addresses of flows, so that its conntrack entries name
     /// endpoints. A proxy in user space answers in place of endpoints.
     pub translates_flows: bool,
-    /// Whether the rules keep other hosts from loopback addresses of IPv4 where node ports are served on
-    /// these, so that the kernel may route them (`route_localnet`).
+    /// Whether the rules keep other hosts from loopback addresses of IPv4 where node ports are
+    /// served on these, so that the kernel may route them (`route_localnet`).
     pub guards_loopback: bool,
 }
 

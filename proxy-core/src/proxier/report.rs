@@ -49,7 +49,8 @@ pub struct SyncReport {
     pub commit: Duration,
     /// Time spent waiting until another program released a lock; part of `commit`.
     pub waited: Duration,
-    /// Service ports that this backend cannot program as configured. Everything else was programmed.
+    /// Service ports that this backend cannot program as configured. Everything else was
+    /// programmed.
     pub degraded: Vec<DegradedPort>,
     /// Whether leftovers of earlier syncs could not be removed. Leftovers do no harm, and the next
     /// sync tries again.
@@ -57,7 +58,7 @@ pub struct SyncReport {
     /// Whether the rules could not be written that keep other hosts from loopback addresses of IPv4
     /// ([`Profile::guards_loopback`](super::Profile::guards_loopback)).
     pub loopback_unguarded: bool,
-    /// What another program had changed. Only a comparison looks, and only if the backend knows
+    /// Changes made by another program. Only a comparison looks, and only if the backend knows
     /// what the kernel should have held: not after a failure, and not when the program has just
     /// started.
     pub drift: Drift,
@@ -65,9 +66,10 @@ pub struct SyncReport {
     pub rules: Vec<RuleCount>,
     /// Attempts that were refused before the sync succeeded.
     pub refused: Vec<RefusedAttempt>,
-    /// The time after which the backend has something to do although nothing may have changed by then,
-    /// such as to remove endpoints whose connections have ended. The next sync comes by then, with
-    /// whatever [`Transition`](crate::transition::Transition) there is, possibly an empty one. Each report replaces the one before.
+    /// The time after which the backend has something to do although nothing may have changed by
+    /// then, such as to remove endpoints whose connections have ended. The next sync comes by then,
+    /// with whatever [`Transition`](crate::transition::Transition) there is, possibly an empty one.
+    /// Each report replaces the one before.
     pub requeue_after: Option<Duration>,
 }
 
@@ -76,7 +78,7 @@ pub struct SyncReport {
 pub struct DegradedPort {
     /// The Service port's id.
     pub port: ServicePortId,
-    /// What differs from the configuration, and what the backend does instead.
+    /// The difference from the configuration, and what the backend does instead.
     pub reason: String,
 }
 

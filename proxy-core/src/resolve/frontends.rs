@@ -12,8 +12,8 @@ use crate::{
     state::{Action, Frontend, FrontendAddress, Masquerade, PoolKind},
 };
 
-/// Returns the addresses and ports at which a Service port listens in one family; external IPs only if
-/// they are programmed on this node.
+/// Returns the addresses and ports at which a Service port listens in one family; external IPs only
+/// if they are programmed on this node.
 pub(crate) fn listeners<'a>(
     port: &ServicePort,
     addresses: &'a Addresses,
@@ -85,8 +85,8 @@ fn external_route(service: &Service, pools: &Pools) -> Action {
     }
 }
 
-/// Returns the source ranges to enforce. If a load balancer's address is on an interface of the node,
-/// the node's own connections to that address come from it: they are allowed if the node is.
+/// Returns the source ranges to enforce. If a load balancer's address is on an interface of the
+/// node, the node's own connections to that address come from it: they are allowed if the node is.
 fn allowed_sources(addresses: &Addresses, node_ip: Option<IpAddr>) -> Option<Arc<[IpNet]>> {
     if addresses.source_ranges.is_empty() {
         return None;

@@ -13,13 +13,13 @@ use crate::{
 pub(crate) struct Replaced {
     pub(crate) asked: LbAlgorithm,
     pub(crate) used: LbAlgorithm,
-    /// The largest number of endpoints that the asked algorithm can be programmed for; 0 if it cannot be
-    /// programmed at all.
+    /// The largest number of endpoints that the asked algorithm can be programmed for; 0 if it
+    /// cannot be programmed at all.
     pub(crate) most: usize,
 }
 
-/// Returns the algorithm that is nearest to the asked one, among those that can be programmed for so many
-/// endpoints, and why that is another one.
+/// Returns the algorithm that is nearest to the asked one, among those that can be programmed for
+/// so many endpoints, and why that is another one.
 pub(crate) fn nearest(
     asked: LbAlgorithm,
     endpoints: usize,
@@ -37,8 +37,8 @@ pub(crate) fn nearest(
     (used, Some(Replaced { asked, used, most: capabilities.most_endpoints(asked) }))
 }
 
-/// The algorithms that come closest to one, the closest first. Where none of them can be programmed, the
-/// spread is random.
+/// The algorithms that come closest to one, the closest first. Where none of them can be
+/// programmed, the spread is random.
 const fn substitutes(lb_algorithm: LbAlgorithm) -> &'static [LbAlgorithm] {
     use LbAlgorithm::*;
     match lb_algorithm {
@@ -61,14 +61,15 @@ const fn substitutes(lb_algorithm: LbAlgorithm) -> &'static [LbAlgorithm] {
 /// A feature that a Service port asks for and does not get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsupportedFeatures {
-    /// The annotation that asks for an algorithm, or `None` for the node's default, and why another one is
-    /// used.
+    /// The annotation that asks for an algorithm, or `None` for the node's default, and why another
+    /// one is used.
     pub(crate) lb_algorithm: Option<(Option<&'static str>, Replaced)>,
     /// Whether endpoints have unequal weights, which cannot be programmed.
     pub(crate) weights: bool,
     /// Whether shares should grow, which needs weights.
     pub(crate) slow_start: bool,
-    /// Whether endpoints should be sent the client's address, by a backend that ends no connections.
+    /// Whether endpoints should be sent the client's address, by a backend that ends no
+    /// connections.
     pub(crate) proxy_protocol: bool,
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct Pools {
     pub(crate) local: Pool,
     /// Whether any endpoint, on any node, could serve the port.
     pub(crate) has_any: bool,
-    /// All endpoints that serve, whether or not they get new flows; empty for TCP, which needs none.
+    /// All endpoints that serve, whether or not they get new flows; empty for TCP, which needs
+    /// none.
     serving: Pool,
 }
 
@@ -82,9 +83,9 @@ pub(crate) fn local_ready<'s>(
 /// Every endpoint of the port, one per address.
 type Candidates<'s> = BTreeMap<SocketAddr, &'s SliceEndpoint>;
 
-/// Collects the endpoints of the port. An address may be in several slices, or belong to a pod that took
-/// the address over from a terminating pod. The entry that is better able to serve counts, so that the
-/// order of slices does not matter.
+/// Collects the endpoints of the port. An address may be in several slices, or belong to a pod that
+/// took the address over from a terminating pod. The entry that is better able to serve counts, so
+/// that the order of slices does not matter.
 fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -> Candidates<'s> {
     let rank = |e: &SliceEndpoint| {
         (!e.terminating, e.ready, e.serving, e.is_local(), e.node_hint == NodeHint::Ours)
@@ -116,8 +117,8 @@ fn candidates<'s>(id: &ServicePortId, slices: impl Iterator<Item = &'s Slice>) -
     found
 }
 
-/// Returns the ready endpoints that topology allows; if no endpoint is ready, all endpoints that still
-/// serve while they terminate, on any node.
+/// Returns the ready endpoints that topology allows; if no endpoint is ready, all endpoints that
+/// still serve while they terminate, on any node.
 fn cluster_pool(endpoints: &Candidates<'_>, zone: Option<&str>) -> Vec<Endpoint> {
     let scope = Scope::from_hints(endpoints, zone);
     let ready = pool(endpoints, |e| e.takes_new() && scope.allows(e));
@@ -151,20 +152,22 @@ fn pool(endpoints: &Candidates<'_>, is_in: impl Fn(&SliceEndpoint) -> bool) -> V
 pub(crate) enum Weights {
     /// Shares, of which only the proportion counts.
     Proportion,
-    /// Numbers of connections ([`LbAlgorithm::WeightedOverflow`](crate::model::LbAlgorithm::WeightedOverflow)).
+    /// Numbers of connections
+    /// ([`LbAlgorithm::WeightedOverflow`](crate::model::LbAlgorithm::WeightedOverflow)).
     Connections,
 }
 
-/// The parts that a full weight has while endpoints ramp: as many as keep the sum of all weights within
-/// [`MOST_PARTS`], or the fewest.
+/// The parts that a full weight has while endpoints ramp: as many as keep the sum of all weights
+/// within [`MOST_PARTS`], or the fewest.
 const PARTS: [u32; 3] = [STEPS, 5, 2];
 
 /// See [`PARTS`]. A backend may need a slot for each part, and makes them when a ramp begins.
 const MOST_PARTS: u64 = 5_000;
 
-/// Divides the weights, none of which is 0, by their greatest common divisor, and then reduces those of
-/// endpoints that ramp; weights that are numbers of connections stay as they are. While endpoints ramp, the
-/// weights of the others stay the same, so that each step is a change of the ramping endpoints alone.
+/// Divides the weights, none of which is 0, by their greatest common divisor, and then reduces
+/// those of endpoints that ramp; weights that are numbers of connections stay as they are. While
+/// endpoints ramp, the weights of the others stay the same, so that each step is a change of the
+/// ramping endpoints alone.
 fn weigh(mut endpoints: Vec<Endpoint>, growing: Option<&GrowingShares>, weights: Weights) -> Pool {
     if weights == Weights::Connections {
         return endpoints.into();
@@ -223,8 +226,8 @@ enum Scope<'z> {
 }
 
 impl<'z> Scope<'z> {
-    /// Returns the scope. Hints count only if every ready endpoint has hints and at least one is for
-    /// this node or zone: a controller in the middle of adding hints must not cut traffic off.
+    /// Returns the scope. Hints count only if every ready endpoint has hints and at least one is
+    /// for this node or zone: a controller in the middle of adding hints must not cut traffic off.
     fn from_hints(endpoints: &Candidates<'_>, zone: Option<&'z str>) -> Self {
         let ready = || endpoints.values().filter(|endpoint| endpoint.takes_new());
         if ready().all(|e| e.node_hint != NodeHint::None)

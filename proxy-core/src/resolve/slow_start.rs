@@ -1,8 +1,9 @@
 //! Slow start: endpoints that just became ready get a growing share of new connections.
 //!
-//! A Service that asks has its ready addresses remembered. An address that was not among them at the
-//! last resolution growing: in each tenth of the window it has a tenth more of its weight, so that it has
-//! all of it from the last tenth on. The tracker has no clock: [`SlowStarts::advance`] brings the time.
+//! A Service that asks has its ready addresses remembered. An address that was not among them at
+//! the last resolution growing: in each tenth of the window it has a tenth more of its weight, so
+//! that it has all of it from the last tenth on. The tracker has no clock: [`SlowStarts::advance`]
+//! brings the time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -35,7 +36,8 @@ struct SlowStart {
     due: Option<Instant>,
 }
 
-/// The addresses of a Service that do not have their full weight yet, with the tenths that they have.
+/// The addresses of a Service that do not have their full weight yet, with the tenths that they
+/// have.
 #[derive(Debug, Default)]
 pub(crate) struct GrowingShares {
     /// The time when the addresses became ready.
@@ -104,8 +106,8 @@ impl SlowStarts {
         }
     }
 
-    /// Brings a Service that asks up to date with its slices. Returns the addresses that ramp; `None`
-    /// without a clock.
+    /// Brings a Service that asks up to date with its slices. Returns the addresses that ramp;
+    /// `None` without a clock.
     pub(crate) fn update<'s>(
         &mut self,
         service: &ServiceName,

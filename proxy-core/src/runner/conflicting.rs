@@ -1,7 +1,7 @@
 //! The removal of what other modes left behind, once this mode serves.
 //!
-//! Until the first sync, the leftovers serve traffic; after that, a packet passes leftover rules before
-//! the rules of this mode, or passes the same rules twice.
+//! Until the first sync, the leftovers serve traffic; after that, a packet passes leftover rules
+//! before the rules of this mode, or passes the same rules twice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,9 +38,9 @@ impl Conflicting {
         self.due
     }
 
-    /// Notes that this mode serves: all families, or some. In the family that is left out, what other modes
-    /// left still serves, but it is not changed any more, and in the others it precedes this mode's rules:
-    /// after a while it is removed all the same.
+    /// Notes that this mode serves: all families, or some. In the family that is left out, what
+    /// other modes left still serves, but it is not changed any more, and in the others it precedes
+    /// this mode's rules: after a while it is removed all the same.
     pub(super) fn serve(&mut self, now: Instant, all: bool) {
         if self.backends.is_empty() || self.has_failed {
             return;
@@ -49,8 +49,8 @@ impl Conflicting {
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
-    /// Removes what every conflicting backend left, if that is due, except what the mode `active` shares with
-    /// a conflicting backend. Failed removals are planned again.
+    /// Removes what every conflicting backend left, if that is due, except what the mode `active`
+    /// shares with a conflicting backend. Failed removals are planned again.
     pub(super) fn remove(&mut self, now: Instant, active: Mode, observer: &dyn Observer) {
         if self.due.take_if(|due| *due <= now).is_none() {
             return;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::RunnerConfig;
 use crate::{config::NodeConfig, objects::Event, proxier::ExternalChange};
 
-/// An input of a running [`Engine`](crate::engine::Engine). Inputs are applied in the order in which
-/// they are sent.
+/// An input of a running [`Engine`](crate::engine::Engine). Inputs are applied in the order in
+/// which they are sent.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "moved a few times, never kept")]
 #[non_exhaustive]

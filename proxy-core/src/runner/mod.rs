@@ -1,14 +1,13 @@
 //! The sync runner: turns a stream of inputs into syncs of a backend.
 //!
-//! Nothing is synced before the tracker knows what a first sync needs
-//! ([`Tracker::waits_for`]). After that, a change that comes while the runner is idle is synced at
-//! once, together with all other changes that have arrived by then. After a sync, the next one waits
-//! as [`Pace`] says, and covers all changes that came in the meantime. A sync that failed is repeated
-//! with a growing delay, compares everything, and loses nothing: a
-//! [`Transition`](crate::transition::Transition) covers everything since the last success. A backend
-//! may ask to be synced again after a while
-//! ([`SyncReport::requeue_after`](crate::proxier::SyncReport::requeue_after)). A panic of
-//! a backend ends the runner, because what the backend had done by then is unknown.
+//! Nothing is synced before the tracker knows what a first sync needs ([`Tracker::waits_for`]).
+//! After that, a change that comes while the runner is idle is synced at once, together with all
+//! other changes that have arrived by then. After a sync, the next one waits as [`Pace`] says, and
+//! covers all changes that came in the meantime. A sync that failed is repeated with a growing
+//! delay, compares everything, and loses nothing: a [`Transition`](crate::transition::Transition)
+//! covers everything since the last success. A backend may ask to be synced again after a while
+//! ([`SyncReport::requeue_after`](crate::proxier::SyncReport::requeue_after)). A panic of a backend
+//! ends the runner, because what the backend had done by then is unknown.
 //!
 //! An [`Engine`](crate::engine::Engine) runs a runner on a thread of its own.
 
@@ -44,11 +43,12 @@ use crate::{
     track::{Missing, Problem, Tracker},
 };
 
-/// The time that the attempts of a sync may take of which something is refused. A further one counts as a retry.
+/// The time that the attempts of a sync may take of which something is refused. A further one
+/// counts as a retry.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(5);
 
-/// The time that a sync may take to find which of the Service ports that are tried again are refused. Those that
-/// are left wait for the next one.
+/// The time that a sync may take to find which of the Service ports that are tried again are
+/// refused. Those that are left wait for the next one.
 const TRIES_FOR: Duration = Duration::from_secs(1);
 
 /// The most inputs that are applied before a sync is considered, if the channel holds as many.
@@ -76,7 +76,8 @@ pub struct Runner {
     comparisons: Resyncs,
     conflicting: Conflicting,
     node_eligible: Option<bool>,
-    /// The node's default algorithm that cannot be programmed, and its substitute, as they were reported.
+    /// The node's default algorithm that cannot be programmed, and its substitute, as they were
+    /// reported.
     replaced_default: Option<(LbAlgorithm, LbAlgorithm)>,
 }
 

@@ -83,8 +83,8 @@ impl NodeWait {
         }
     }
 
-    /// Reports what the Node states, if that has changed. To be called after each event of a Node, so
-    /// that changes in a row are all reported.
+    /// Reports what the Node states, if that has changed. To be called after each event of a Node,
+    /// so that changes in a row are all reported.
     pub(super) fn report(&mut self, tracker: &Tracker, observer: &dyn Observer) {
         if tracker.node_lacks() == Some(Missing::Nodes) {
             return;

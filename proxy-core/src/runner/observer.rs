@@ -15,25 +15,26 @@ use crate::{
 pub struct SyncOutcome<'a> {
     /// The step that was synced: the kernel holds [`Transition::after`] now.
     pub change: Transition<'a>,
-    /// The backend's report. [`SyncReport::degraded`] ends with the Service ports of the sync that are
-    /// served otherwise than they ask because the backend has not the [capabilities]; each was reported as
-    /// a [`Problem`].
+    /// The backend's report. [`SyncReport::degraded`] ends with the Service ports of the sync that
+    /// are served otherwise than they ask because the backend has not the [capabilities]; each was
+    /// reported as a [`Problem`].
     ///
     /// [capabilities]: crate::proxier::Profile::capabilities
     pub report: &'a SyncReport,
-    /// The Service ports at the beginning of [`SyncReport::degraded`], which the backend reported itself.
+    /// The Service ports at the beginning of [`SyncReport::degraded`], which the backend reported
+    /// itself.
     pub degraded_by_backend: &'a [DegradedPort],
     /// The time that the sync took, rendering and commit together.
     pub duration: Duration,
-    /// The time from the arrival of the oldest change to its commit; `None` if the sync was due by a
-    /// period alone.
+    /// The time from the arrival of the oldest change to its commit; `None` if the sync was due by
+    /// a period alone.
     pub latency: Option<Duration>,
     /// The trigger times (RFC 3339) of the EndpointSlice changes in the sync.
     pub trigger_times: &'a [String],
     /// Service ports that lack local endpoints.
     pub no_local_endpoints: PerFamily<NoLocalEndpoints>,
-    /// Service ports that are served otherwise than they ask because the backend has not the capabilities,
-    /// whether or not the sync changed them.
+    /// Service ports that are served otherwise than they ask because the backend has not the
+    /// capabilities, whether or not the sync changed them.
     pub unsupported: PerFamily<usize>,
     /// Service ports that are left out because the kernel refuses them.
     pub refused: PerFamily<usize>,
@@ -51,13 +52,14 @@ pub enum EngineEvent<'a> {
     SyncRequested,
     /// A sync begins.
     SyncStarted(Transition<'a>),
-    /// Another program has changed, or may have changed, what was programmed. Sent for every report of the
-    /// backend's monitor; the comparison may follow later.
+    /// Another program has changed, or may have changed, what was programmed. Sent for every report
+    /// of the backend's monitor; the comparison may follow later.
     ExternallyChanged(&'a ExternalChange),
-    /// Everything will be compared with the kernel at the next sync, because another program has changed
-    /// what was programmed. A comparison on suspicion is requested like any sync.
+    /// Everything will be compared with the kernel at the next sync, because another program has
+    /// changed what was programmed. A comparison on suspicion is requested like any sync.
     ResyncRequested,
-    /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again at once.
+    /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again
+    /// at once.
     LeftOut(&'a ProxierError),
     /// A sync succeeded.
     Synced(SyncOutcome<'a>),
@@ -79,21 +81,21 @@ pub enum EngineEvent<'a> {
     },
     /// The first sync waits for this now.
     WaitingFor(Missing),
-    /// The [patience](super::NodePatience) with the Node is over: for the Node or its addresses, the engine
-    /// goes on without; for its pod networks, the engine still waits.
+    /// The [patience](super::NodePatience) with the Node is over: for the Node or its addresses,
+    /// the engine goes on without; for its pod networks, the engine still waits.
     GaveUp {
         /// The facts that the Node lacks.
         missing: Missing,
         /// The facts that the Node states; `None` if there is no Node.
         node: Option<&'a NodeFacts>,
     },
-    /// The facts that the Node states have changed, or the Nodes were listed for the first time. `None`: there is no
-    /// Node.
+    /// The facts that the Node states have changed, or the Nodes were listed for the first time.
+    /// `None`: there is no Node.
     NodeChanged(Option<&'a NodeFacts>),
     /// Whether the node may have traffic from load balancers has changed.
     NodeEligible(bool),
-    /// The backend cannot program the node's default algorithm for any Service. Sent at the start, and when
-    /// the configuration of the node changes.
+    /// The backend cannot program the node's default algorithm for any Service. Sent at the start,
+    /// and when the configuration of the node changes.
     DefaultAlgorithmReplaced {
         /// The backend's mode.
         mode: Mode,
@@ -104,8 +106,8 @@ pub enum EngineEvent<'a> {
     },
 }
 
-/// Receives what an engine reports. A function is an observer, and so is a pair of observers, which both
-/// receive each event, in order.
+/// Receives what an engine reports. A function is an observer, and so is a pair of observers, which
+/// both receive each event, in order.
 pub trait Observer: Send + Sync {
     /// Receives an event, on the engine's thread: the method must not block.
     fn on_event(&self, event: &EngineEvent<'_>);

@@ -3,8 +3,8 @@
 //! Objects are written as the API's JSON and decoded as a source would decode them, so that a test
 //! exercises decoding too. Here are:
 //!
-//! - builders: [`service`], [`slice()`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON of
-//!   an ordinary object; [`Builder::set`] changes any field of it;
+//! - builders: [`service`], [`slice()`], [`node`], [`service_cidr`] and [`endpoint`] make the JSON
+//!   of an ordinary object; [`Builder::set`] changes any field of it;
 //! - strategies: [`arbitrary_events`] makes sequences of events about a small, crowded cluster,
 //!   [`arbitrary_config`] a node to see it from;
 //! - a node that syncs when asked: [`Stepped`], and a single sync from nothing: [`sync_first`];

@@ -54,8 +54,8 @@ impl<P: Proxier> Stepped<P> {
         assert_eq!(self.tracker.resolve(), []);
     }
 
-    /// Syncs what has been taken in, without what is refused now. What was refused before is tried again.
-    /// After a failure the next sync is full.
+    /// Syncs what has been taken in, without what is refused now. What was refused before is tried
+    /// again. After a failure the next sync is full.
     pub fn try_sync(&mut self) -> Result<SyncReport, ProxierError> {
         self.tracker.try_withheld(Instant::now() + LATER);
         loop {

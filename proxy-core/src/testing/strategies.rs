@@ -304,8 +304,8 @@ pub fn arbitrary_config() -> impl Strategy<Value = NodeConfig> {
     )
 }
 
-/// Capabilities of a backend: connections at random, and other algorithms for pools of some sizes, of which
-/// any may be the default.
+/// Capabilities of a backend: connections at random, and other algorithms for pools of some sizes,
+/// of which any may be the default.
 pub fn arbitrary_capabilities() -> impl Strategy<Value = Capabilities> {
     let lb_algorithm = (select(&LbAlgorithm::ALL), select(&[1, 3, usize::MAX]));
     let flags = (any::<bool>(), prop::bool::weighted(0.3));

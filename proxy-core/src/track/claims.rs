@@ -2,9 +2,9 @@
 //!
 //! Two Services may name the same external IP and port, the same node port, or another Service's
 //! cluster IP as an external IP. One Service wins the address and port, and the winner does not
-//! depend on the order of arrival: cluster IPs come first (an external IP must not take over another
-//! Service's cluster IP, CVE-2020-8554), then load balancer addresses, then external IPs, and among
-//! equals the Service that was created first.
+//! depend on the order of arrival: cluster IPs come first (an external IP must not take over
+//! another Service's cluster IP, CVE-2020-8554), then load balancer addresses, then external IPs,
+//! and among equals the Service that was created first.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -96,8 +96,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Adds a claim. If the winner changes, adds every other claimant to `displaced`: the old winner
-    /// lost the listener, and the others now lose to a different Service.
+    /// Adds a claim. If the winner changes, adds every other claimant to `displaced`: the old
+    /// winner lost the listener, and the others now lose to a different Service.
     pub(crate) fn add(
         &mut self,
         key: ListenerKey,

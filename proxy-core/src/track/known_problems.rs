@@ -7,8 +7,8 @@ use crate::{
     parsed::problem::Problem,
 };
 
-/// The problems that objects have now. A problem is reported once, and again only after it went away
-/// and came back.
+/// The problems that objects have now. A problem is reported once, and again only after it went
+/// away and came back.
 #[derive(Debug, Default)]
 pub(crate) struct KnownProblems {
     known: HashMap<ObjectKey, HashSet<Problem>>,

@@ -44,8 +44,8 @@ pub(crate) struct RequiredFacts {
 }
 
 impl Tracker {
-    /// The facts required before the first sync, and is not: Services and EndpointSlices have to
-    /// be listed whole, and the Node if the configuration takes anything from the Node. Before that,
+    /// The facts required before the first sync, and is not: Services and EndpointSlices have to be
+    /// listed whole, and the Node if the configuration takes anything from the Node. Before that,
     /// nothing must be programmed: what the kernel still holds is better than a part of the truth.
     pub fn waits_for(&self) -> Option<Missing> {
         if !self.listed.contains(&Kind::Service) {
@@ -59,7 +59,8 @@ impl Tracker {
         }
     }
 
-    /// The facts that are missing of the Node, whether or not the configuration takes anything from the Node.
+    /// The facts that are missing of the Node, whether or not the configuration takes anything from
+    /// the Node.
     pub(crate) fn node_lacks(&self) -> Option<Missing> {
         if !self.listed.contains(&Kind::Node) {
             return Some(Missing::Nodes);

@@ -159,8 +159,8 @@ impl Tracker {
     }
 
     /// Sets another configuration of the same node: the changes are in the next transition. The
-    /// node's name stays, whatever `config` names: which endpoints are local was decided by the name. So
-    /// does [`NodeConfig::loopback_endpoints`].
+    /// node's name stays, whatever `config` names: which endpoints are local was decided by the
+    /// name. So does [`NodeConfig::loopback_endpoints`].
     pub fn set_config(&mut self, config: NodeConfig) {
         let NodeConfig { node_name, loopback_endpoints, .. } =
             mem::replace(&mut self.config, config);
@@ -169,9 +169,9 @@ impl Tracker {
         self.touched_node = true;
     }
 
-    /// Sets what the backend can program, which is [`Capabilities::KUBE_PROXY`] until then, and the backend's
-    /// mode, which is named in problems. Services that ask for more get the nearest thing that the
-    /// backend can program.
+    /// Sets what the backend can program, which is [`Capabilities::KUBE_PROXY`] until then, and the
+    /// backend's mode, which is named in problems. Services that ask for more get the nearest thing
+    /// that the backend can program.
     pub fn set_capabilities(&mut self, capabilities: Capabilities, mode: Mode) {
         if (self.capabilities, self.mode) != (capabilities, Some(mode)) {
             (self.capabilities, self.mode) = (capabilities, Some(mode));
@@ -181,25 +181,25 @@ impl Tracker {
         }
     }
 
-    /// The node's default algorithm ([`NodeConfig::lb_algorithm`]) and the one that takes its place, if the
-    /// configuration names one that the backend cannot program for any Service.
+    /// The node's default algorithm ([`NodeConfig::lb_algorithm`]) and the one that takes its
+    /// place, if the configuration names one that the backend cannot program for any Service.
     pub fn replaced_default_algorithm(&self) -> Option<(LbAlgorithm, LbAlgorithm)> {
         let (used, replaced) =
             lb_algorithm::nearest(self.config.lb_algorithm?, 1, &self.capabilities);
         replaced.map(|replaced| (replaced.asked, used))
     }
 
-    /// Sets the time. New endpoints of Services that ask for slow start get their shares step by step:
-    /// [`Tracker::resolve`] has the steps until the time that was set last. Without a time, endpoints get
-    /// their full shares at once. What the kernel has refused ([`Tracker::withhold`]) is tried again when it
-    /// is time.
+    /// Sets the time. New endpoints of Services that ask for slow start get their shares step by
+    /// step: [`Tracker::resolve`] has the steps until the time that was set last. Without a time,
+    /// endpoints get their full shares at once. What the kernel has refused ([`Tracker::withhold`])
+    /// is tried again when it is time.
     pub fn advance(&mut self, now: Instant) {
         self.try_withheld(now);
         self.touched.extend(self.slow_starts.advance(now));
     }
 
-    /// The time when an endpoint of a Service with slow start takes its next step, or what the kernel has refused is
-    /// tried again; `None` if neither will be.
+    /// The time when an endpoint of a Service with slow start takes its next step, or what the
+    /// kernel has refused is tried again; `None` if neither will be.
     pub fn next_step(&self) -> Option<Instant> {
         self.slow_starts.next_step().into_iter().chain(self.withheld.next_attempt()).min()
     }
@@ -232,9 +232,9 @@ impl Tracker {
         node.map_or(self.config.eligible_without_node, |node| node.is_eligible)
     }
 
-    /// Brings [`Tracker::state`] and [`Tracker::transition`] up to date. Returns new problems between
-    /// objects (addresses that two Services claim), and new problems with the backend (what a Service
-    /// asks for and the backend cannot program).
+    /// Brings [`Tracker::state`] and [`Tracker::transition`] up to date. Returns new problems
+    /// between objects (addresses that two Services claim), and new problems with the backend (what
+    /// a Service asks for and the backend cannot program).
     pub fn resolve(&mut self) -> Vec<Problem> {
         if mem::take(&mut self.touched_node) {
             let node = self.node_inputs.resolve(&self.config, &self.capabilities);
@@ -258,7 +258,8 @@ impl Tracker {
             self.resolve_service(name, &around, &mut problems);
         }
         self.around = Some(around);
-        // Slices that changed nothing on this node need no programming: there is no latency to report.
+        // Slices that changed nothing on this node need no programming: there is no latency to
+        // report.
         self.pending_triggers.clear();
         problems
     }
@@ -278,8 +279,8 @@ impl Tracker {
         self.unsynced.request_resync();
     }
 
-    /// Notes that a sync has failed: everything is compared at the next one, and nothing that was refused is
-    /// tried again before a sync succeeds.
+    /// Notes that a sync has failed: everything is compared at the next one, and nothing that was
+    /// refused is tried again before a sync succeeds.
     #[cfg(feature = "runner")]
     pub(crate) fn sync_failed(&mut self, now: Instant) {
         self.request_resync();
@@ -326,9 +327,9 @@ impl Tracker {
         self.unsupported.counts()
     }
 
-    /// The Service ports in [`Tracker::transition`] that are served otherwise than they ask, because the
-    /// backend cannot program it; all such Service ports, if the transition asks for a comparison. And all
-    /// Service ports that are left out because the kernel refuses them.
+    /// The Service ports in [`Tracker::transition`] that are served otherwise than they ask,
+    /// because the backend cannot program it; all such Service ports, if the transition asks for a
+    /// comparison. And all Service ports that are left out because the kernel refuses them.
     pub fn degraded(&self) -> Vec<DegradedPort> {
         let mut degraded = self.unsupported.covered_by(&self.transition());
         degraded.extend(self.withheld.degraded());

@@ -29,10 +29,10 @@ pub(crate) struct NodeInputs {
 }
 
 impl NodeInputs {
-    /// Sets what the Node states. A node does not stop having an address or pod networks because its
-    /// Node is created anew and lacks them for a while: a family that has none keeps the last known,
-    /// and the last known internal address while there is an external one only.
-    /// Otherwise `primary` would open node ports on all addresses, and traffic would no longer be
+    /// Sets what the Node states. A node does not stop having an address or pod networks because
+    /// its Node is created anew and lacks them for a while: a family that has none keeps the last
+    /// known, and the last known internal address while there is an external one only. Otherwise
+    /// `primary` would open node ports on all addresses, and traffic would no longer be
     /// masqueraded. Returns whether this changes anything.
     pub(crate) fn set_node(&mut self, mut facts: NodeFacts) -> bool {
         if let Some(before) = &self.node {
@@ -152,8 +152,8 @@ impl NodeInputs {
         })
     }
 
-    /// The addresses that serve node ports, for a backend that has to know each: upstream's choice in
-    /// ipvs mode. While the interfaces are not known, the node's own address stands for all.
+    /// The addresses that serve node ports, for a backend that has to know each: upstream's choice
+    /// in ipvs mode. While the interfaces are not known, the node's own address stands for all.
     fn listed(
         &self,
         addresses: &NodePortAddresses,

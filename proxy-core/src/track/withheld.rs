@@ -1,5 +1,5 @@
-//! The parts that the kernel refuses: Service ports, or all of a family, that are left out of what is programmed
-//! until they are tried again. So everything else is programmed meanwhile.
+//! The parts that the kernel refuses: Service ports, or all of a family, that are left out of what
+//! is programmed until they are tried again. So everything else is programmed meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,14 +19,14 @@ use crate::{
 
 /// The delay before the first further attempt; each delay is twice the one before.
 const FIRST: Duration = Duration::from_millis(200);
-/// The longest delay between two attempts, unless so many Service ports are left out that each would be tried
-/// again before all others were.
+/// The longest delay between two attempts, unless so many Service ports are left out that each
+/// would be tried again before all others were.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The most Service ports that are tried again in one sync: each may take another attempt of the sync. The
-/// number doubles with each sync that programs all of them.
+/// The most Service ports that are tried again in one sync: each may take another attempt of the
+/// sync. The number doubles with each sync that programs all of them.
 const MOST_TRIED: usize = 8;
-/// The pause after a sync that was refused Service ports, before others are tried again, for each Service port
-/// that is left out.
+/// The pause after a sync that was refused Service ports, before others are tried again, for each
+/// Service port that is left out.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -49,8 +49,8 @@ pub(super) struct Withheld {
     is_refused: bool,
     families: PerFamily<Option<RefusedFamily>>,
     problems: KnownProblems,
-    /// Whether the last sync failed. No Service port is tried before one succeeds. Families are: one that is
-    /// left out may be well again, and the failure be the other's.
+    /// Whether the last sync failed. No Service port is tried before one succeeds. Families are:
+    /// one that is left out may be well again, and the failure be the other's.
     has_failed: bool,
 }
 
@@ -60,7 +60,8 @@ struct RefusedPort {
     /// The reason as it was reported.
     reported: String,
     failures: u32,
-    /// The time at which the Service port is tried again, and the Service port as it should be; `None` while it is tried.
+    /// The time at which the Service port is tried again, and the Service port as it should be;
+    /// `None` while it is tried.
     waits: Option<(Instant, Arc<ResolvedServicePort>)>,
 }
 
@@ -73,8 +74,8 @@ struct RefusedFamily {
     due: Option<Instant>,
     /// The time at which the family is tried again unless that is hastened.
     unhastened: Instant,
-    /// The time from which the next attempt may be hastened: once in a delay, so that a program that changes
-    /// the tables all the time does not keep up a fast pace.
+    /// The time from which the next attempt may be hastened: once in a delay, so that a program
+    /// that changes the tables all the time does not keep up a fast pace.
     hastened_from: Instant,
 }
 
@@ -88,8 +89,8 @@ impl RefusedFamily {
     }
 }
 
-/// The text to report a reason with: the known one, if the two differ in numbers alone. Numbers of lines and
-/// handles differ at each attempt, and would make it another problem.
+/// The text to report a reason with: the known one, if the two differ in numbers alone. Numbers of
+/// lines and handles differ at each attempt, and would make it another problem.
 fn reported(known: Option<String>, reason: &str) -> String {
     let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     known.filter(|known| words(known) == words(reason)).unwrap_or_else(|| reason.to_owned())
@@ -159,15 +160,15 @@ impl Withheld {
     /// Has few Service ports tried at once, and none for a while, as one was refused.
     fn pause(&mut self, now: Instant) {
         self.most_tried = MOST_TRIED;
-        // A pause under way is not prolonged: Service ports that are new and refused, one after the other, would
-        // hold up all others.
+        // A pause under way is not prolonged: Service ports that are new and refused, one after the
+        // other, would hold up all others.
         if self.not_before.is_none_or(|at| at <= now) {
             self.not_before = Some(now + (PAUSE * self.count()).min(LONGEST_PAUSE));
         }
     }
 
-    /// Has more Service ports tried at once, since all were taken that were tried: what the kernel refused them
-    /// for may be over.
+    /// Has more Service ports tried at once, since all were taken that were tried: what the kernel
+    /// refused them for may be over.
     fn hasten_ports(&mut self) {
         self.most_tried = self.most_tried.saturating_mul(2);
         self.not_before = None;
@@ -206,7 +207,8 @@ impl Withheld {
             .map(|(id, refused)| DegradedPort { port: id.clone(), reason: refused.reason.clone() })
     }
 
-    /// Returns the family of the Service port that is tried next, and when; `None` if none may be tried.
+    /// Returns the family of the Service port that is tried next, and when; `None` if none may be
+    /// tried.
     fn next_port(&self) -> Option<(Instant, IpFamily)> {
         if self.has_failed || self.tried.len() >= self.most_tried {
             return None;
@@ -229,10 +231,10 @@ impl Withheld {
 }
 
 impl Tracker {
-    /// Leaves out of the state what a backend names as refused, until the part is tried again: after
-    /// 0.2 s, and with growing delays of at most a minute, or more if hundreds of Service ports are refused
-    /// ([`Tracker::advance`]). Returns new problems; `None` if the error names nothing that can be left out,
-    /// so that the sync has failed.
+    /// Leaves out of the state what a backend names as refused, until the part is tried again:
+    /// after 0.2 s, and with growing delays of at most a minute, or more if hundreds of Service
+    /// ports are refused ([`Tracker::advance`]). Returns new problems; `None` if the error names
+    /// nothing that can be left out, so that the sync has failed.
     pub fn withhold(&mut self, error: &ProxierError, now: Instant) -> Option<Vec<Problem>> {
         let parts = error.refused_parts()?;
         let mut is_less = false;
@@ -281,8 +283,8 @@ impl Tracker {
         is_less.then_some(problems)
     }
 
-    /// Leaves a Service port out of the state. Returns false if the state does not have the port. Without a
-    /// reason, the port that is tried is no more refused than before.
+    /// Leaves a Service port out of the state. Returns false if the state does not have the port.
+    /// Without a reason, the port that is tried is no more refused than before.
     fn leave_out(&mut self, id: &ServicePortId, reason: Option<&str>, now: Instant) -> bool {
         let Some(value) = self.state.service_ports.remove(id) else { return false };
         self.unsynced.note_port(id.clone(), Some(value.clone()));
@@ -332,8 +334,8 @@ impl Tracker {
         }
     }
 
-    /// Has families that are left out tried again now, if that was not hastened just before: another program
-    /// has changed their rules, and its change may have been the reason.
+    /// Has families that are left out tried again now, if that was not hastened just before:
+    /// another program has changed their rules, and its change may have been the reason.
     pub fn hasten_families(&mut self, now: Instant) {
         for refused in [&mut self.withheld.families.v4, &mut self.withheld.families.v6] {
             if let Some(refused) = refused
@@ -373,8 +375,8 @@ impl Tracker {
         }
     }
 
-    /// Notes that a sync has failed, for a reason that names no part. What was tried may be the reason, and is
-    /// left out again.
+    /// Notes that a sync has failed, for a reason that names no part. What was tried may be the
+    /// reason, and is left out again.
     #[cfg(feature = "runner")]
     pub(super) fn fail_tried(&mut self, now: Instant) {
         self.withheld.has_failed = true;

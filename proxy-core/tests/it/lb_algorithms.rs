@@ -1,4 +1,5 @@
-//! Load balancing of connections: what Services ask for, what the backend can do, and what is reported.
+//! Load balancing of connections: what Services ask for, what the backend can do, and what is
+//! reported.
 
 use switchyard_core::{
     config::NodeConfig,
@@ -320,8 +321,8 @@ fn a_default_that_cannot_be_programmed_is_no_problem_of_services() {
     assert_eq!(cluster.tracker.unsupported().v4, 1);
 }
 
-/// With the overflow, a weight is the number of connections that an endpoint takes, so that 10 and 20
-/// are not 1 and 2.
+/// With the overflow, a weight is the number of connections that an endpoint takes, so that 10 and
+/// 20 are not 1 and 2.
 #[test]
 fn weights_of_the_overflow_are_not_reduced() {
     let weights = |lb_algorithm: LbAlgorithm, capabilities| {

@@ -239,7 +239,8 @@ fn localhost_serves_node_ports_in_ipv4() {
     assert_eq!(off(&["localhost"]), [only(&[]), only(&[])]);
 }
 
-/// Where a backend that has to know each address serves node ports, on a node with these interfaces.
+/// Where a backend that has to know each address serves node ports, on a node with these
+/// interfaces.
 fn listed(
     configure: impl FnOnce(&mut NodeConfig),
     node_ips: &[&str],

@@ -1,4 +1,5 @@
-//! The objects that the first sync waits for, on a paused clock: lists, the Node, its addresses, its podCIDRs.
+//! The objects that the first sync waits for, on a paused clock: lists, the Node, its addresses,
+//! its podCIDRs.
 
 use std::{
     future::pending,

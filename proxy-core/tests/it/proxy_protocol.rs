@@ -11,8 +11,8 @@ use crate::support::{Cluster, fields, id_of};
 
 const ANNOTATION: &str = "switchyard/proxy-protocol";
 
-/// A Service with a TCP and a UDP port that has this annotation, on a node with these capabilities; and the
-/// problems.
+/// A Service with a TCP and a UDP port that has this annotation, on a node with these capabilities;
+/// and the problems.
 fn asked(value: &str, capabilities: Capabilities) -> (Cluster, Vec<Problem>) {
     let mut cluster = Cluster::new();
     cluster.tracker.set_capabilities(capabilities, Mode::NFTABLES);

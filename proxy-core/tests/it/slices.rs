@@ -256,8 +256,8 @@ fn slices_may_come_before_their_service_and_stay_after_it() {
     assert_eq!(pool(&cluster.port("web", "").cluster), "10.1.0.1:8080*");
 }
 
-/// Slices that people write often name no node: such an endpoint is not one of this node's for any policy,
-/// but a connection from it may have to be recognised as its own.
+/// Slices that people write often name no node: such an endpoint is not one of this node's for any
+/// policy, but a connection from it may have to be recognised as its own.
 #[test]
 fn an_endpoint_without_a_node_may_be_anywhere() {
     let nameless = |ip: &str, name: Option<&str>| {

@@ -46,10 +46,12 @@ pub struct Timing {
     pub response: Duration,
     /// The time that a list, or a page of a list, may take; 120 s by default.
     pub list: Duration,
-    /// The time that the server should keep a watch open; 300 s by default. The time asked for is chosen at
-    /// random between this and twice this, so that the nodes of a cluster do not come back together.
+    /// The time that the server should keep a watch open; 300 s by default. The time asked for is
+    /// chosen at random between this and twice this, so that the nodes of a cluster do not come
+    /// back together.
     pub watch: Duration,
-    /// The interval at which an optional resource that is absent or forbidden is asked for; 300 s by default.
+    /// The interval at which an optional resource that is absent or forbidden is asked for; 300 s
+    /// by default.
     pub absent: Duration,
 }
 

@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 
 /// Receives a report of each request to the API server, for metrics such as client-go's
-/// `rest_client_*`. `verb` is the HTTP method. The methods are called on the request's path and must
-/// not block.
+/// `rest_client_*`. `verb` is the HTTP method. The methods are called on the request's path and
+/// must not block.
 pub trait RequestObserver: Send + Sync + fmt::Debug {
     /// Requests go to `host`, a name or address with its port if that is given. Called before the
     /// first request.

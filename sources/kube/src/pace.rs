@@ -76,8 +76,8 @@ impl Pacer {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Waits until a request with the HTTP method `verb` may be made. Requests are let through in the
-    /// order of the calls.
+    /// Waits until a request with the HTTP method `verb` may be made. Requests are let through in
+    /// the order of the calls.
     pub async fn permit(&self, verb: &str) {
         let Some(bucket) = &self.bucket else { return };
         let wait = bucket.reserve(Instant::now());

@@ -49,8 +49,9 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".")
 }
 
-/// Lists the manifests below `root`. Calls `visit` with the path of each directory before the directory
-/// is listed, so that the watch that `visit` adds sees files that are made after the listing.
+/// Lists the manifests below `root`. Calls `visit` with the path of each directory before the
+/// directory is listed, so that the watch that `visit` adds sees files that are made after the
+/// listing.
 pub(super) fn scan(root: &Path, visit: &mut dyn FnMut(&Path)) -> Scan {
     let mut scan = Scan::default();
     list(root, Path::new(""), &mut Vec::new(), &mut scan, visit);

@@ -1,5 +1,5 @@
-//! A directory of YAML and JSON files as a source of objects, in place of an API server: the changes
-//! of the files are sent as [`Event`]s.
+//! A directory of YAML and JSON files as a source of objects, in place of an API server: the
+//! changes of the files are sent as [`Event`]s.
 //!
 //! ```no_run
 //! use switchyard_core::objects::Event;
@@ -25,19 +25,20 @@
 //!
 //! # Manifests
 //!
-//! Every `*.yaml`, `*.yml` and `*.json` file below the directory is read, except hidden files. A file
-//! may hold several documents and lists. Services, EndpointSlices, Nodes and ServiceCIDRs are read,
-//! and objects of other kinds are skipped. Like the watches of an API server, the source skips objects
-//! that belong to another proxy: Services labelled `service.kubernetes.io/service-proxy-name` and
-//! EndpointSlices labelled `service.kubernetes.io/headless`.
+//! Every `*.yaml`, `*.yml` and `*.json` file below the directory is read, except hidden files. A
+//! file may hold several documents and lists. Services, EndpointSlices, Nodes and ServiceCIDRs are
+//! read, and objects of other kinds are skipped. Like the watches of an API server, the source
+//! skips objects that belong to another proxy: Services labelled
+//! `service.kubernetes.io/service-proxy-name` and EndpointSlices labelled
+//! `service.kubernetes.io/headless`.
 //!
 //! - An object that cannot be decoded keeps its last good state, and so does every object of a
 //!   document that is not YAML at all.
 //! - If two files hold the same object, the file whose path sorts last counts. When that file is
 //!   removed, the object of the other file takes its place.
-//! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed. Changes
-//!   that inotify cannot see (network file systems, targets of symbolic links) are found by a
-//!   comparison of file times every ten seconds.
+//! - Changes are noticed by inotify and sent about 3 ms after the file was closed or renamed.
+//!   Changes that inotify cannot see (network file systems, targets of symbolic links) are found by
+//!   a comparison of file times every ten seconds.
 
 #![forbid(unsafe_code)]
 

@@ -49,8 +49,8 @@ impl Reader {
         })
     }
 
-    /// Lists the whole tree, and reads the files that are new or different. `visit` is called with the path
-    /// of each directory, relative to the root.
+    /// Lists the whole tree, and reads the files that are new or different. `visit` is called with
+    /// the path of each directory, relative to the root.
     pub(super) fn rescan(&mut self, visit: &mut dyn FnMut(&Path)) -> Batch {
         let scan = directory::scan(&self.root, visit);
         let is_unlisted = |file: &Path| scan.unlisted.iter().any(|dir| file.starts_with(dir));

@@ -128,8 +128,8 @@ fn steps(path: &serde_path_to_error::Path) -> Vec<Step> {
         .collect()
 }
 
-/// Returns the limits of the YAML parser. Manifests are the operator's own files: only nesting and the
-/// replay of aliases are limited.
+/// Returns the limits of the YAML parser. Manifests are the operator's own files: only nesting and
+/// the replay of aliases are limited.
 fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
@@ -165,9 +165,9 @@ pub(super) fn documents(syntax: Syntax, text: &str) -> (Vec<Document<'_>>, Optio
     }
 }
 
-/// Splits YAML at its document markers. A line that starts with `---` or `...` is always a marker: YAML
-/// forbids such lines inside of scalars. The text can therefore be split before it is parsed, and a
-/// document that cannot be parsed does not hide the documents after it.
+/// Splits YAML at its document markers. A line that starts with `---` or `...` is always a marker:
+/// YAML forbids such lines inside of scalars. The text can therefore be split before it is parsed,
+/// and a document that cannot be parsed does not hide the documents after it.
 fn yaml_documents(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut start, mut start_line) = (0, 0);

@@ -27,8 +27,8 @@ use super::{
 const QUIET: Duration = Duration::from_millis(2);
 /// A batch is read after this time even if changes keep coming.
 const BATCH_LIMIT: Duration = Duration::from_millis(20);
-/// The interval at which the tree is compared with the files that are known, for changes that inotify does not
-/// report.
+/// The interval at which the tree is compared with the files that are known, for changes that
+/// inotify does not report.
 const RESCAN_PERIOD: Duration = Duration::from_secs(10);
 /// The number of problems of one batch that are logged.
 const MAX_LOGGED: usize = 50;
@@ -218,8 +218,8 @@ impl Watcher {
             || (Syntax::from_path(path).is_none() && self.root.join(path).is_dir())
     }
 
-    /// Whether a file that was just made is complete: a link, symbolic or hard. Other files are read
-    /// when their writer closes them.
+    /// Whether a file that was just made is complete: a link, symbolic or hard. Other files are
+    /// read when their writer closes them.
     fn is_complete(&self, path: &Path) -> bool {
         fs::symlink_metadata(self.root.join(path))
             .is_ok_and(|metadata| metadata.is_symlink() || metadata.nlink() > 1)

@@ -1,4 +1,5 @@
-//! The manifest source on real directories: the files that it reads and the changes that it notices.
+//! The manifest source on real directories: the files that it reads and the changes that it
+//! notices.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 

@@ -1,5 +1,5 @@
-//! The health of a proxy, by which load balancers choose nodes: of the proxy itself, and of each Service with
-//! a `healthCheckNodePort`.
+//! The health of a proxy, by which load balancers choose nodes: of the proxy itself, and of each
+//! Service with a `healthCheckNodePort`.
 //!
 //! - [`ProxyHealth`]: whether the proxy programs what it is asked to. An observer of the engine.
 //! - [`ServiceHealthServers`]: the servers of the health check node ports, with the Services that

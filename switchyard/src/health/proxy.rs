@@ -1,9 +1,9 @@
 //! The health of this proxy, which load balancers and the kubelet check.
 //!
 //! A family is healthy unless a requested sync has been outstanding for too long, or another
-//! program changed the rules in the kernel and the repair failed. A sync that leaves a family out is
-//! outstanding for that family. Though the proxy works, the node as a whole may be ineligible for
-//! traffic because the node is about to be removed.
+//! program changed the rules in the kernel and the repair failed. A sync that leaves a family out
+//! is outstanding for that family. Though the proxy works, the node as a whole may be ineligible
+//! for traffic because the node is about to be removed.
 
 use std::{
     collections::BTreeMap,
@@ -119,16 +119,18 @@ impl ProxyHealth {
         }
     }
 
-    /// Records that another program has changed the rules in the kernel. Those of a family that is left out
-    /// are not what was programmed anyway, and the family is unhealthy when that lasts for too long.
+    /// Records that another program has changed the rules in the kernel. Those of a family that is
+    /// left out are not what was programmed anyway, and the family is unhealthy when that lasts for
+    /// too long.
     pub fn externally_changed(&self) {
         for family in self.lock().families.values_mut().filter(|family| !family.is_left_out) {
             family.is_disturbed = true;
         }
     }
 
-    /// Records that a sync succeeded at `now`, for the families that the sync programmed. The others are left
-    /// out because the kernel refuses them; each becomes unhealthy if that lasts for too long.
+    /// Records that a sync succeeded at `now`, for the families that the sync programmed. The
+    /// others are left out because the kernel refuses them; each becomes unhealthy if that lasts
+    /// for too long.
     pub fn synced(&self, now: Timestamp, at: Instant, is_programmed: impl Fn(IpFamily) -> bool) {
         let mut inner = self.lock();
         for (family, state) in &mut inner.families {

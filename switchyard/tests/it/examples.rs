@@ -11,7 +11,7 @@ use std::{
 
 use crate::{backend, embed};
 
-/// How long a machine that is busy may take for a line.
+/// The time that a machine that is busy may take for a line.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The lines that the example `backend` has printed, and no test has taken.

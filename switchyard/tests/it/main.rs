@@ -1,5 +1,5 @@
-//! The proxy with everything that belongs to it, on the real kernel, and the examples. Needs root, and the
-//! programs `ip` and `nft`.
+//! The proxy with everything that belongs to it, on the real kernel, and the examples. Needs root,
+//! and the programs `ip` and `nft`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 

@@ -1,14 +1,14 @@
-//! The fields that a genuine API server adds to objects of which they are missing, as far as a Service
-//! proxy reads them.
+//! The fields that a genuine API server adds to objects of which they are missing, as far as a
+//! Service proxy reads them.
 //!
-//! Clients such as kube-proxy rely on these fields: a client that reads the timeout of a Service with
-//! affinity, for example, does not expect that there is none. Source: the defaults in the API reference of
-//! Service and EndpointSlice.
+//! Clients such as kube-proxy rely on these fields: a client that reads the timeout of a Service
+//! with affinity, for example, does not expect that there is none. Source: the defaults in the API
+//! reference of Service and EndpointSlice.
 
 use serde_json::{Value, json};
 
-/// Adds the fields that are missing in a Service or an EndpointSlice; other objects stay as they are. Parts
-/// that have another type than the field's are left alone.
+/// Adds the fields that are missing in a Service or an EndpointSlice; other objects stay as they
+/// are. Parts that have another type than the field's are left alone.
 pub fn add_defaults(object: &mut Value) {
     match object["kind"].as_str() {
         Some("Service") => service(object),

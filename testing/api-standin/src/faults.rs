@@ -82,8 +82,8 @@ impl Faults {
         }
     }
 
-    /// Closes every open connection at once, in the middle of what it carries and without TLS's close
-    /// notification. New connections are accepted.
+    /// Closes every open connection at once, in the middle of what it carries and without TLS's
+    /// close notification. New connections are accepted.
     pub fn cut_connections(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
@@ -99,20 +99,21 @@ impl Faults {
         self.stalled.send_replace(stall);
     }
 
-    /// Sends all bodies in pieces of so many bytes with a pause between them; `None` sends bodies whole.
+    /// Sends all bodies in pieces of so many bytes with a pause between them; `None` sends bodies
+    /// whole.
     pub fn trickle(&self, pieces: Option<(usize, Duration)>) {
         self.lock().slow = pieces;
     }
 
     /// Answers the next `times` requests for `resource`, or for any, with an error such as 500. 410
-    /// says that the client's version is too old, and 504 that it is too large, as from a server that is
-    /// behind.
+    /// says that the client's version is too old, and 504 that it is too large, as from a server
+    /// that is behind.
     pub fn fail_next(&self, resource: Option<Resource>, code: u16, times: usize) {
         self.reply_next(resource, Reply::Error(code), times);
     }
 
-    /// Answers the next `times` requests for `resource`, or for any, with 429, a text and `seconds` in
-    /// `Retry-After`, as a server's priority and fairness does.
+    /// Answers the next `times` requests for `resource`, or for any, with 429, a text and `seconds`
+    /// in `Retry-After`, as a server's priority and fairness does.
     pub fn throttle_next(&self, resource: Option<Resource>, seconds: u32, times: usize) {
         self.reply_next(resource, Reply::Throttle(seconds), times);
     }
@@ -144,20 +145,20 @@ impl Faults {
         toggle(&mut self.lock().missing, resource, hide);
     }
 
-    /// Whether lists can be streamed (`sendInitialEvents`). If not, they are refused with 422, as by
-    /// a server with that feature off.
+    /// Whether lists can be streamed (`sendInitialEvents`). If not, they are refused with 422, as
+    /// by a server with that feature off.
     pub fn streaming_lists(&self, offered: bool) {
         self.lock().streaming_lists = offered;
     }
 
-    /// Whether the server leaves out the fields that a client asks to drop (KEP-5958). If not, it ignores
-    /// that parameter of the media type, as servers before 1.38 do.
+    /// Whether the server leaves out the fields that a client asks to drop (KEP-5958). If not, it
+    /// ignores that parameter of the media type, as servers before 1.38 do.
     pub fn drop_fields(&self, offered: bool) {
         self.lock().drops_fields = offered;
     }
 
-    /// Whether the server's etcd supports progress requests. If not, streamed lists are answered with
-    /// 200 and an error of code 500 in the stream.
+    /// Whether the server's etcd supports progress requests. If not, streamed lists are answered
+    /// with 200 and an error of code 500 in the stream.
     pub fn progress_requests(&self, supported: bool) {
         self.lock().progress_requests = supported;
     }

@@ -5,10 +5,11 @@
 //! bookmarks, streamed lists, an event log of bounded length and the errors of a server whose log
 //! does not reach back far enough. It accepts Events and keeps them.
 //!
-//! Its purpose is faults that a test switches on ([`Faults`]): connections that are cut or go silent,
-//! slow answers, errors, missing permissions, an expired log, lists that end in an error or not at
-//! all, a restored backup, revoked certificates, objects that no client can decode. It validates nothing,
-//! adds missing fields only to the objects of [`Manifests`], and keeps everything in memory.
+//! Its purpose is faults that a test switches on ([`Faults`]): connections that are cut or go
+//! silent, slow answers, errors, missing permissions, an expired log, lists that end in an error or
+//! not at all, a restored backup, revoked certificates, objects that no client can decode. It
+//! validates nothing, adds missing fields only to the objects of [`Manifests`], and keeps
+//! everything in memory.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), api_standin::StandinError> {

@@ -125,8 +125,8 @@ fn snapshot(
     Ok((snapshot, None))
 }
 
-/// Returns the selected objects after `after`, at most `limit` of them (0 for all). If there are more,
-/// also returns the key after which the next page starts, and how many are left.
+/// Returns the selected objects after `after`, at most `limit` of them (0 for all). If there are
+/// more, also returns the key after which the next page starts, and how many are left.
 fn page(
     snapshot: &Snapshot,
     namespace: Option<&str>,

@@ -16,8 +16,8 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Returns the object with another resource version: a watch reports the last state of a deleted
-    /// object with the version of the deletion.
+    /// Returns the object with another resource version: a watch reports the last state of a
+    /// deleted object with the version of the deletion.
     fn at(&self, version: u64) -> Self {
         let mut value = Value::clone(&self.value);
         value["metadata"]["resourceVersion"] = version.to_string().into();
@@ -107,8 +107,8 @@ impl Log {
         self.after(version)
     }
 
-    /// Returns the changes after `version`, oldest first, for a watch that is open. Such a watch has
-    /// expired only if it missed a change.
+    /// Returns the changes after `version`, oldest first, for a watch that is open. Such a watch
+    /// has expired only if it missed a change.
     pub(crate) fn after(&self, version: u64) -> Result<impl Iterator<Item = &Change>, Expired> {
         if version < self.dropped {
             return Err(Expired { oldest: self.forgotten });

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The kubeconfig is written when the objects are there and requests are answered. Objects can be
-//! changed with `PUT` and `DELETE` on their paths, and those of `--manifests` by changes of the directory.
+//! changed with `PUT` and `DELETE` on their paths, and those of `--manifests` by changes of the
+//! directory.
 
 use std::{env, fs, future, path::PathBuf, process::ExitCode};
 

@@ -51,11 +51,12 @@ pub enum ManifestError {
     },
 }
 
-/// The identity of an object: its resource, its namespace (empty for objects of the cluster) and its name.
+/// The identity of an object: its resource, its namespace (empty for objects of the cluster) and
+/// its name.
 type Identity = (Resource, String, String);
 
-/// A directory of `.yaml`, `.yml` and `.json` files whose objects are in a store, with the fields that a
-/// genuine server adds.
+/// A directory of `.yaml`, `.yml` and `.json` files whose objects are in a store, with the fields
+/// that a genuine server adds.
 #[derive(Debug)]
 pub struct Manifests {
     directory: PathBuf,
@@ -135,8 +136,8 @@ fn items(document: Value) -> Vec<Value> {
     }
 }
 
-/// Reads all files of manifests. A file that is replaced while the directory is read is read at the next
-/// look.
+/// Reads all files of manifests. A file that is replaced while the directory is read is read at the
+/// next look.
 fn read_all(directory: &Path) -> Result<BTreeMap<PathBuf, String>, ManifestError> {
     let failed = |path: &Path| {
         let path = path.to_owned();

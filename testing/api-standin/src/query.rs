@@ -20,7 +20,8 @@ impl Query {
         Self { parameters: pairs.collect(), drops_managed_fields: false }
     }
 
-    /// Takes over what an `Accept` header asks to leave out (KEP-5958). The first media type counts.
+    /// Takes over what an `Accept` header asks to leave out (KEP-5958). The first media type
+    /// counts.
     pub(crate) fn accepting(self, header: &str) -> Self {
         let first = header.split(',').next().unwrap_or_default();
         let mut dropped = first

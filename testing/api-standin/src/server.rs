@@ -30,10 +30,11 @@ const MAX_BODY: usize = 16 << 20;
 pub struct Options {
     /// The address to listen on; port 0 selects a free port.
     pub address: SocketAddr,
-    /// Further names and addresses for the certificate, which always has `localhost` and the loopback
-    /// addresses.
+    /// Further names and addresses for the certificate, which always has `localhost` and the
+    /// loopback addresses.
     pub names: Vec<String>,
-    /// The interval at which a bookmark is sent on watches; every minute by default, as by a real server.
+    /// The interval at which a bookmark is sent on watches; every minute by default, as by a real
+    /// server.
     pub bookmarks: Duration,
     /// The number of changes of each resource that are kept for watches that start in the past.
     pub log_capacity: usize,

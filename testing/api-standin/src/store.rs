@@ -173,8 +173,8 @@ impl Store {
         }
     }
 
-    /// Starts the version again at 1, as after etcd was restored from a backup: the objects stay, and
-    /// the log is empty. Open watches find no changes until their version is passed.
+    /// Starts the version again at 1, as after etcd was restored from a backup: the objects stay,
+    /// and the log is empty. Open watches find no changes until their version is passed.
     pub fn restore(&self) {
         let mut inner = self.lock();
         inner.version = 1;

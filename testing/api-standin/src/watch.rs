@@ -165,8 +165,8 @@ impl Watch {
         }
     }
 
-    /// Sends all objects as added, and the changes until the bookmark that ends the list may be sent.
-    /// Returns the version that was reached.
+    /// Sends all objects as added, and the changes until the bookmark that ends the list may be
+    /// sent. Returns the version that was reached.
     async fn send_objects(&self, marked: bool) -> Result<u64, Gone> {
         let Ok(snapshot) = self.store.snapshot(self.resource, None) else { return Err(Gone) };
         for object in snapshot.objects.values() {

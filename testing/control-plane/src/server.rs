@@ -70,8 +70,8 @@ pub struct Options {
     pub ports: Option<Ports>,
     /// More flags of the API server.
     pub flags: Vec<String>,
-    /// Makes the commands that start the servers, e.g. in a network namespace. Clients of this crate reach
-    /// the server in the namespace of the process only.
+    /// Makes the commands that start the servers, e.g. in a network namespace. Clients of this
+    /// crate reach the server in the namespace of the process only.
     pub launch: Launch,
 }
 
@@ -107,7 +107,8 @@ impl ControlPlane {
     ///
     /// # Errors
     ///
-    /// If a program cannot be run, or if the API server is not ready in time; the error has the logs.
+    /// If a program cannot be run, or if the API server is not ready in time; the error has the
+    /// logs.
     pub async fn start(programs: Programs, options: Options) -> Result<Self> {
         let ports = match options.ports {
             Some(ports) => ports,

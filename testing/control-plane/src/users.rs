@@ -5,7 +5,8 @@
 pub enum User {
     /// A member of `system:masters`, who may do everything.
     Administrator,
-    /// `system:kube-proxy`, to whom every API server binds the role `system:node-proxier` at its start.
+    /// `system:kube-proxy`, to whom every API server binds the role `system:node-proxier` at its
+    /// start.
     KubeProxy,
 }
 
@@ -21,7 +22,8 @@ impl User {
         }
     }
 
-    /// The token of the user. The server listens on loopback addresses alone, and lives as long as a test.
+    /// The token of the user. The server listens on loopback addresses alone, and lives as long as
+    /// a test.
     fn token(self) -> &'static str {
         match self {
             Self::Administrator => "administrators-token",

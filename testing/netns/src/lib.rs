@@ -4,8 +4,8 @@
 //!
 //! Tests that put several hosts together use `packet_rig::NetNs`.
 //!
-//! [`run`] runs a program. [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look at what another program does.
-//! [`skipped`] records a test that this machine cannot run.
+//! [`run`] runs a program. [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look
+//! at what another program does. [`skipped`] records a test that this machine cannot run.
 
 #![allow(
     clippy::unwrap_used,
@@ -57,8 +57,9 @@ pub fn enter_new_namespace() {
     );
 }
 
-/// Keeps this thread, and the programs that it starts from now on, from loading kernel modules, which would be
-/// loaded for the whole machine. The kernel itself still loads what it needs to answer.
+/// Keeps this thread, and the programs that it starts from now on, from loading kernel modules,
+/// which would be loaded for the whole machine. The kernel itself still loads what it needs to
+/// answer.
 ///
 /// # Panics
 ///

@@ -13,9 +13,9 @@ use crate::skipped;
 /// With the value 1, what needs a package mirror is skipped on machines that reach none.
 const OFFLINE: &str = "SWITCHYARD_OFFLINE";
 
-/// Returns Debian trixie's nft 1.1.3, which is fetched into `directory` and unpacked there, with its
-/// own libc, unless it is there already. `None` if nft cannot be fetched and `SWITCHYARD_OFFLINE` is 1:
-/// then the test is recorded as [`skipped`].
+/// Returns Debian trixie's nft 1.1.3, which is fetched into `directory` and unpacked there, with
+/// its own libc, unless it is there already. `None` if nft cannot be fetched and
+/// `SWITCHYARD_OFFLINE` is 1: then the test is recorded as [`skipped`].
 ///
 /// # Panics
 ///

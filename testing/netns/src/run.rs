@@ -1,4 +1,5 @@
-//! Programs that are run in the namespace of a thread, by lines of words that are separated by single spaces.
+//! Programs that are run in the namespace of a thread, by lines of words that are separated by
+//! single spaces.
 
 use std::{
     io::Write,

@@ -8,12 +8,12 @@ use std::{
     thread,
 };
 
-/// The variable that names the file with a line for each test that was skipped, which `make test` compares
-/// with `testing/skipped.txt`.
+/// The variable that names the file with a line for each test that was skipped, which `make test`
+/// compares with `testing/skipped.txt`.
 const FILE: &str = "SWITCHYARD_SKIPPED";
 
-/// Records that this test is skipped, and why. For tests of the standard harness, whose name is that of the
-/// thread.
+/// Records that this test is skipped, and why. For tests of the standard harness, whose name is
+/// that of the thread.
 ///
 /// # Panics
 ///

@@ -11,16 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long tests wait for what should happen, on a machine of usual speed: longer than anything takes.
+/// The time that tests wait for what should happen, on a machine of usual speed: longer than
+/// anything takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Set to a number: how many times slower this machine is than those that the tests' times are made for, such
-/// as a machine that is emulated.
+/// Set to a number: how many times slower this machine is than those that the tests' times are made
+/// for, such as a machine that is emulated.
 const SLOWNESS: &str = "SWITCHYARD_SLOWNESS";
 /// The interval at which tests look.
 pub const PERIOD: Duration = Duration::from_millis(20);
 
-/// The time that takes the place of `time` on this machine, which the environment's `SWITCHYARD_SLOWNESS`
-/// may call slower than usual.
+/// The time that takes the place of `time` on this machine, which the environment's
+/// `SWITCHYARD_SLOWNESS` may call slower than usual.
 ///
 /// # Panics
 ///

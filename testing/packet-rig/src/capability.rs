@@ -12,8 +12,9 @@ pub fn can_build_namespaces() -> Result<()> {
     NetNs::new().map(drop)
 }
 
-/// Whether the kernel has SCTP sockets. The kernel may load the module `sctp` to answer, as it does for any
-/// user's socket. The module stays, and changes no other test: the answer is the same before and after.
+/// Whether the kernel has SCTP sockets. The kernel may load the module `sctp` to answer, as it does
+/// for any user's socket. The module stays, and changes no other test: the answer is the same
+/// before and after.
 pub fn has_sctp() -> bool {
     // SAFETY: plain system calls on a descriptor that is closed at once.
     unsafe {

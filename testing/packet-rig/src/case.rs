@@ -52,11 +52,12 @@ pub struct Case {
     pub title: String,
     /// The backends that cannot satisfy the case, with the reasons.
     pub not: BTreeMap<String, String>,
-    /// The modes of genuine kube-proxy (`nftables`, `iptables`) that behave otherwise, with the difference.
+    /// The modes of genuine kube-proxy (`nftables`, `iptables`) that behave otherwise, with the
+    /// difference.
     pub kube_proxy: BTreeMap<String, String>,
     /// The capabilities that the machine needs to run the case.
     pub needs: Vec<Need>,
-    /// How the pods of `node-1` are connected to their node.
+    /// The way that the pods of `node-1` are connected to their node.
     pub layout: Layout,
     /// Whether the proxy gets the flag `--cluster-cidr`.
     #[serde(default = "yes")]
@@ -125,8 +126,8 @@ pub struct Step {
     pub forget_flows: bool,
     /// Actions on the proxy, in this order, after the files were changed.
     pub proxy: Vec<ProxyAction>,
-    /// The time to wait before the probes, in milliseconds, [`scaled`]. Only needed where something must *not*
-    /// happen: probes are repeated until they show what is expected.
+    /// The time to wait before the probes, in milliseconds, [`scaled`]. Only needed where something
+    /// must *not* happen: probes are repeated until they show what is expected.
     pub wait: u64,
     /// The time to wait for a timer of the kernel, in milliseconds, which is not scaled.
     pub timer: u64,
@@ -180,8 +181,8 @@ pub struct ProbePlan {
     /// The port to send from; 0 for any.
     #[serde(default)]
     pub source_port: u16,
-    /// The number of ports to that send from, beginning with `source_port`. Each is a client of its own; a client
-    /// of one port, if 0.
+    /// The number of ports to that send from, beginning with `source_port`. Each is a client of its
+    /// own; a client of one port, if 0.
     #[serde(default)]
     pub source_ports: u16,
     /// The expected outcome of each request.
@@ -310,7 +311,8 @@ pub struct Reaches {
     /// Every client must be answered by the endpoint that was remembered under this name.
     #[serde(default)]
     pub same_as: Option<String>,
-    /// At least one client must be answered by another endpoint than was remembered under this name.
+    /// At least one client must be answered by another endpoint than was remembered under this
+    /// name.
     #[serde(default)]
     pub changed_since: Option<String>,
 }
@@ -355,15 +357,15 @@ impl Case {
         })
     }
 
-    /// The reason for which a backend cannot satisfy the case, if any. What a mode cannot satisfy, it
-    /// cannot by another transport either.
+    /// The reason for which a backend cannot satisfy the case, if any. What a mode cannot satisfy,
+    /// it cannot by another transport either.
     pub fn not_for(&self, backend: &str) -> Option<&str> {
         let reason = self.not.get(backend).or_else(|| self.not.get(backend::mode(backend)));
         reason.map(String::as_str)
     }
 
-    /// The way in which genuine kube-proxy differs from the case, if the backend is kube-proxy's and is known
-    /// to differ.
+    /// The way in which genuine kube-proxy differs from the case, if the backend is kube-proxy's
+    /// and is known to differ.
     pub fn differs(&self, backend: &str) -> Option<&str> {
         let is_known = backend::is_kube_proxy(backend);
         is_known.then(|| self.kube_proxy.get(backend::mode(backend)))?.map(String::as_str)

@@ -1,13 +1,13 @@
 //! Pearson's chi-square test: whether numbers of answers are what their shares let one expect.
 //!
 //! Of n requests, an endpoint with share p is expected to answer n·p. The statistic is the sum of
-//! (observed − expected)² / expected over all endpoints; for k endpoints it is distributed as χ² with k − 1
-//! degrees of freedom, as long as no expected number is small. A sample is rejected if χ² is at least as
-//! great with a probability below [`FALSE_ALARM`] only.
+//! (observed − expected)² / expected over all endpoints; for k endpoints it is distributed as χ²
+//! with k − 1 degrees of freedom, as long as no expected number is small. A sample is rejected if
+//! χ² is at least as great with a probability below [`FALSE_ALARM`] only.
 //!
 //! The distribution is an approximation: small expected numbers make false alarms more likely than
-//! [`FALSE_ALARM`]. With [`LEAST_EXPECTED`] they are less than a hundred times as likely (a unit test
-//! computes how likely exactly), which is still one in ten million.
+//! [`FALSE_ALARM`]. With [`LEAST_EXPECTED`] they are less than a hundred times as likely (a unit
+//! test computes how likely exactly), which is still one in ten million.
 
 /// The probability with which a sample from the expected shares is rejected.
 pub const FALSE_ALARM: f64 = 1e-9;
@@ -48,9 +48,9 @@ fn statistic(observed: &[u64], shares: &[u32]) -> f64 {
     observed.iter().zip(shares).map(term).sum()
 }
 
-/// The probability that χ² with so many degrees of freedom is at least `x`: the regularized upper incomplete
-/// gamma function Q(freedom/2, x/2), in the closed form that it has for halves of whole numbers. One term
-/// follows from the one before: Q(a + 1, y) = Q(a, y) + y^a·e^-y / Γ(a + 1).
+/// The probability that χ² with so many degrees of freedom is at least `x`: the regularized upper
+/// incomplete gamma function Q(freedom/2, x/2), in the closed form that it has for halves of whole
+/// numbers. One term follows from the one before: Q(a + 1, y) = Q(a, y) + y^a·e^-y / Γ(a + 1).
 fn probability(x: f64, freedom: usize) -> f64 {
     if freedom == 0 {
         return 1.0;
@@ -74,8 +74,8 @@ fn probability(x: f64, freedom: usize) -> f64 {
 }
 
 /// The complementary error function of a number that is not negative: below 2 by the series of erf
-/// (Abramowitz and Stegun 7.1.6), above by the continued fraction of erfc (7.1.14). Both are exact to ten
-/// digits.
+/// (Abramowitz and Stegun 7.1.6), above by the continued fraction of erfc (7.1.14). Both are exact
+/// to ten digits.
 fn complementary_error(z: f64) -> f64 {
     let scale = (-z * z).exp() / std::f64::consts::PI.sqrt();
     if z < 2.0 {
@@ -131,8 +131,8 @@ mod tests {
         assert!(test(&[650, 450, 450, 450], &[1, 1, 1, 1]).is_err());
     }
 
-    /// The probability of a false alarm for an endpoint of which as few answers as allowed are expected, and
-    /// whose share is so small that their number has Poisson's distribution.
+    /// The probability of a false alarm for an endpoint of which as few answers as allowed are
+    /// expected, and whose share is so small that their number has Poisson's distribution.
     #[test]
     fn small_samples_are_judged_almost_as_well() {
         let expected = LEAST_EXPECTED;

@@ -56,8 +56,8 @@ impl Conversation {
         }
     }
 
-    /// Makes a request, and returns its outcome. With UDP, an answer that comes after the timeout is
-    /// taken for the answer to the next request.
+    /// Makes a request, and returns its outcome. With UDP, an answer that comes after the timeout
+    /// is taken for the answer to the next request.
     pub fn outcome(&mut self) -> Outcome {
         match self.ask() {
             Ok(line) => Answer::parse(&line).map_or(Outcome::Other(line), Outcome::from),

@@ -91,8 +91,8 @@ impl EchoServer {
         )
     }
 
-    /// Has the server accept no TCP connection any more, so that nothing answers a SYN, as with a host that
-    /// is off. Connections that exist go on; one that is being opened meanwhile may hang.
+    /// Has the server accept no TCP connection any more, so that nothing answers a SYN, as with a
+    /// host that is off. Connections that exist go on; one that is being opened meanwhile may hang.
     pub fn silence(&mut self) -> io::Result<()> {
         self.is_silent.store(true, Ordering::Relaxed);
         for listener in &self.listeners {
@@ -260,8 +260,8 @@ fn serve(name: &str, mut sockets: Sockets, stopped: &PipeReader, is_silent: &Ato
     }
 }
 
-/// Waits until one of the descriptors can be read, has failed or was closed, or for the longest time, and
-/// returns for each whether that is so.
+/// Waits until one of the descriptors can be read, has failed or was closed, or for the longest
+/// time, and returns for each whether that is so.
 fn wait_readable(descriptors: &[RawFd], longest: Option<Duration>) -> io::Result<Vec<bool>> {
     let longest = longest.map_or(-1, |time| i32::try_from(time.as_millis()).unwrap_or(i32::MAX));
     let mut polled: Vec<libc::pollfd> = descriptors

@@ -31,8 +31,8 @@ const REFUSALS: usize = 2;
 /// The ports that Services have on nodes.
 const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
-/// A client: the place, the source address if the case chose one, and the source port if each port is a
-/// client of its own.
+/// A client: the place, the source address if the case chose one, and the source port if each port
+/// is a client of its own.
 type Client = (String, Option<IpAddr>, u16);
 
 /// The endpoint that answered each client, by the name under which the answers are remembered.
@@ -42,8 +42,9 @@ pub struct Memory(BTreeMap<String, BTreeMap<Client, String>>);
 /// A description of an observation that is not as expected.
 pub type Mismatch = String;
 
-/// The one host that servers see instead of the clients of this target: the node, if the mode is that of a
-/// proxy in user space, whose connections to servers are its own. `None` if the target is a server itself.
+/// The one host that servers see instead of the clients of this target: the node, if the mode is
+/// that of a proxy in user space, whose connections to servers are its own. `None` if the target is
+/// a server itself.
 pub fn seen_instead(topology: &Topology, mode: &str, target: Target) -> Option<&'static str> {
     let is_proxied = match topology.places().iter().find(|place| place.has(target.address.ip())) {
         Some(place) => place.name == Topology::NODE && NODE_PORTS.contains(&target.address.port()),
@@ -52,7 +53,8 @@ pub fn seen_instead(topology: &Topology, mode: &str, target: Target) -> Option<&
     (mode == backend::USERSPACE && is_proxied).then_some(Topology::NODE)
 }
 
-/// Makes the requests of a plan once with a proxy of this mode, and compares. The outer error is the rig's.
+/// Makes the requests of a plan once with a proxy of this mode, and compares. The outer error is
+/// the rig's.
 pub fn check(
     topology: &Topology,
     mode: &str,

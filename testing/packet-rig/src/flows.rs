@@ -18,7 +18,8 @@ const DELETE: u16 = 1 << 8 | 2;
 /// The length of the message: `nlmsghdr` and `nfgenmsg`.
 const LENGTH: usize = 20;
 
-/// Has the kernel forget all flows of a namespace, so that the next packet of each is the first of a new one.
+/// Has the kernel forget all flows of a namespace, so that the next packet of each is the first of
+/// a new one.
 pub fn forget_flows(namespace: &NetNs) -> Result<()> {
     namespace.run(forget).and_then(|result| {
         result

@@ -1,8 +1,8 @@
 //! Genuine kube-proxy in the place of the proxy under test.
 //!
-//! Where the variable `KUBE_PROXY` names its program, the packet cases run with it as well, and the swap
-//! tests take over from it and are taken over by it. It knows no manifests: a stand-in for the API server,
-//! in the node's namespace, serves those of the rig.
+//! Where the variable `KUBE_PROXY` names its program, the packet cases run with it as well, and the
+//! swap tests take over from it and are taken over by it. It knows no manifests: a stand-in for the
+//! API server, in the node's namespace, serves those of the rig.
 
 use std::{
     env,
@@ -24,9 +24,9 @@ pub const VARIABLE: &str = "KUBE_PROXY";
 /// The port that the stand-in for the API server has on the node's loopback addresses.
 const SERVER: &str = "127.0.0.1:6443";
 
-/// The arguments that kube-proxy needs in a namespace, where a case has no file for it: the number of
-/// connections that the kernel may track can be changed in the first namespace alone, and the stand-in reads
-/// Events as JSON.
+/// The arguments that kube-proxy needs in a namespace, where a case has no file for it: the number
+/// of connections that the kernel may track can be changed in the first namespace alone, and the
+/// stand-in reads Events as JSON.
 pub(crate) const ARGUMENTS: &[&str] =
     &["--conntrack-max-per-core=0", "--kube-api-content-type=application/json"];
 
@@ -51,12 +51,13 @@ pub struct ManifestServer {
 }
 
 impl ManifestServer {
-    /// Starts the server in a namespace. Its kubeconfig and its log are written beside the directory.
+    /// Starts the server in a namespace. Its kubeconfig and its log are written beside the
+    /// directory.
     ///
     /// # Errors
     ///
-    /// If the program is not built, or if the server does not start, e.g. since a manifest cannot be
-    /// served.
+    /// If the program is not built, or if the server does not start, e.g. since a manifest cannot
+    /// be served.
     pub fn start(namespace: &NetNs, manifests: &Path) -> Result<Self> {
         let program = binary::built("api-standin")?;
         let kubeconfig = manifests.with_file_name("kubeconfig");

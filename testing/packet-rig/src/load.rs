@@ -29,7 +29,8 @@ use crate::{
 pub struct LoadPlan {
     /// The namespace of the clients.
     pub namespace: NetNs,
-    /// The target of all requests. A persistent connection to a UDP target is a flow from one source port.
+    /// The target of all requests. A persistent connection to a UDP target is a flow from one
+    /// source port.
     pub target: Target,
     /// The address of the clients; `None` for the usual one.
     pub source: Option<IpAddr>,

@@ -64,8 +64,8 @@ impl NetNs {
 
     /// Runs `work` on a thread inside the namespace. A panic of `work` is passed on.
     ///
-    /// A socket stays in the namespace that it was made in, so `work` may return a socket, which can
-    /// be used anywhere.
+    /// A socket stays in the namespace that it was made in, so `work` may return a socket, which
+    /// can be used anywhere.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         on_new_thread(|| {
             enter(self.fd.as_raw_fd())?;
@@ -75,7 +75,8 @@ impl NetNs {
     }
 
     /// A command that will run inside the namespace. The process is killed when the thread that
-    /// started it ends, so that nothing outlives a test; use [`crate::spawn::spawn`] for longer lives.
+    /// started it ends, so that nothing outlives a test; use [`crate::spawn::spawn`] for longer
+    /// lives.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let fd = Arc::clone(&self.fd);
         let mut command = Command::new(program);
@@ -95,7 +96,8 @@ impl NetNs {
         command
     }
 
-    /// Runs `program` inside with `input` on its standard input; an exit code other than 0 is an error.
+    /// Runs `program` inside with `input` on its standard input; an exit code other than 0 is an
+    /// error.
     pub fn output(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let start = |source| RigError::Start { program: program.to_owned(), source };
         let mut command = self.command(program);

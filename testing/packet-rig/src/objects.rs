@@ -8,8 +8,8 @@ pub fn service(name: &str, annotations: &str, spec: &str) -> String {
     )
 }
 
-/// An EndpointSlice of a Service, with these ports, for the pods of one family at these addresses: the
-/// third number of an address is that of the pod's node.
+/// An EndpointSlice of a Service, with these ports, for the pods of one family at these addresses:
+/// the third number of an address is that of the pod's node.
 pub fn slice(service: &str, ports: &str, addresses: &[&str]) -> String {
     let family = if addresses.iter().any(|address| address.contains(':')) { 6 } else { 4 };
     let endpoint = |address: &&str| {

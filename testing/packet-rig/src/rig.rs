@@ -29,8 +29,9 @@ use crate::{
 /// The time that the proxy has to program its first state.
 const READY: Duration = Duration::from_secs(20);
 
-/// The time after a change for which probes are repeated until their outcomes are as expected. Enough for
-/// two answers that are lost during the change, each of which costs the patience of a probe.
+/// The time after a change for which probes are repeated until their outcomes are as expected.
+/// Enough for two answers that are lost during the change, each of which costs the patience of a
+/// probe.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// The directory of manifests in the working directory.
@@ -157,8 +158,8 @@ impl Rig {
         })
     }
 
-    /// Makes the connections of each plan until the endpoints have their shares, or the time to settle is
-    /// over: a change may not be programmed yet.
+    /// Makes the connections of each plan until the endpoints have their shares, or the time to
+    /// settle is over: a change may not be programmed yet.
     pub fn check_shares(&mut self, plans: &[SharePlan]) -> Result<(), String> {
         let deadline = Instant::now() + scaled(SETTLE);
         for plan in plans {

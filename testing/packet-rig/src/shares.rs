@@ -13,14 +13,15 @@ use crate::{
     topology::Place,
 };
 
-/// Many connections (with UDP, flows from a new port each) from a place, one after the other, to the targets
-/// by turns; and the shares that endpoints must get of the connections to each target.
+/// Many connections (with UDP, flows from a new port each) from a place, one after the other, to
+/// the targets by turns; and the shares that endpoints must get of the connections to each target.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SharePlan {
     /// The place.
     pub from: String,
-    /// The number of the place's addresses to send from, by turns; 0 leaves the choice to the kernel.
+    /// The number of the place's addresses to send from, by turns; 0 leaves the choice to the
+    /// kernel.
     #[serde(default)]
     pub sources: usize,
     /// The targets.
@@ -30,8 +31,9 @@ pub struct SharePlan {
     pub count: usize,
     /// The endpoints, with their shares relative to each other. No other server may answer.
     pub shares: BTreeMap<String, u32>,
-    /// Whether the endpoints take turns: of any connections in a row, as many as the sum of all shares, each
-    /// endpoint gets exactly its share. Else the numbers are compared by a [test](chi_square).
+    /// Whether the endpoints take turns: of any connections in a row, as many as the sum of all
+    /// shares, each endpoint gets exactly its share. Else the numbers are compared by a
+    /// [test](chi_square).
     #[serde(default)]
     pub turns: bool,
 }
@@ -113,8 +115,8 @@ impl SharePlan {
     }
 }
 
-/// Makes requests from a place, one after the other. Returns the endpoints that answered, or a description of
-/// the first request that was not answered; the outer error is the rig's.
+/// Makes requests from a place, one after the other. Returns the endpoints that answered, or a
+/// description of the first request that was not answered; the outer error is the rig's.
 pub fn answers(place: &Place, probes: &[Probe]) -> Result<Result<Vec<String>, String>> {
     place.namespace.run(|| {
         let ask = |probe: &Probe| match probe.attempt() {

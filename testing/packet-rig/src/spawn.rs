@@ -14,8 +14,8 @@ use std::{
 
 type Request = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// A command for `program` in the namespace of the process, whose child the kernel kills when the thread
-/// that started the child ends.
+/// A command for `program` in the namespace of the process, whose child the kernel kills when the
+/// thread that started the child ends.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     // SAFETY: between fork and exec the closure makes one system call and allocates nothing.

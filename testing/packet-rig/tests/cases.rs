@@ -1,11 +1,12 @@
 //! Every case of `cases/*.yaml` as a test of its own, against the real proxy and the real kernel.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
-//! backends as a comma-separated list (else: all that are built and that this kernel can run). Four cases run at
-//! a time unless `--test-threads` asks for another number. `SWITCHYARD_CASES` has parts of names, separated by
-//! spaces, and a case runs if its name contains one of these (else: all, of which a selection by JSON). Where
-//! `KUBE_PROXY` names genuine kube-proxy, the cases run with it as well; those that name a difference must fail
-//! with it. A case that this machine cannot run is reported as ignored, with the reason.
+//! backends as a comma-separated list (else: all that are built and that this kernel can run). Four
+//! cases run at a time unless `--test-threads` asks for another number. `SWITCHYARD_CASES` has
+//! parts of names, separated by spaces, and a case runs if its name contains one of these (else:
+//! all, of which a selection by JSON). Where `KUBE_PROXY` names genuine kube-proxy, the cases run
+//! with it as well; those that name a difference must fail with it. A case that this machine cannot
+//! run is reported as ignored, with the reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
@@ -25,9 +26,9 @@ const CASES: &str = "SWITCHYARD_CASES";
 /// The backend that programs the rules of another one by another transport.
 const BY_JSON: &str = "nftables-json";
 
-/// The cases that run by JSON unless backends or cases are chosen. The rules are those of the nftables backend, with
-/// which all cases run; these write each statement and each kind of set, map and element by JSON, delete them, and
-/// read them at a restart.
+/// The cases that run by JSON unless backends or cases are chosen. The rules are those of the
+/// nftables backend, with which all cases run; these write each statement and each kind of set, map
+/// and element by JSON, delete them, and read them at a restart.
 const CASES_BY_JSON: [&str; 27] = [
     "addresses::mixed-families",
     "addresses::same-address-on-two-ports",

@@ -1,5 +1,5 @@
-//! A flowtable of another program, which takes translated flows past the rules. Where the kernel has no
-//! flowtables, the tests are reported as ignored.
+//! A flowtable of another program, which takes translated flows past the rules. Where the kernel
+//! has no flowtables, the tests are reported as ignored.
 //!
 //! `SWITCHYARD_BIN` and `SWITCHYARD_BACKENDS` are those of the packet cases.
 

@@ -1,5 +1,5 @@
-//! The endpoints at which a sweep leaves clients, shared by the engine's thread, which changes them, and the
-//! thread that removes the clients of all others.
+//! The endpoints at which a sweep leaves clients, shared by the engine's thread, which changes
+//! them, and the thread that removes the clients of all others.
 
 use std::{
     collections::HashSet,
@@ -27,7 +27,8 @@ impl Endpoints {
         Self { known: Mutex::new(Some(known)), is_awaited: AtomicBool::new(false) }
     }
 
-    /// Locks the endpoints for the engine's thread, which waits for one portion of removals at most.
+    /// Locks the endpoints for the engine's thread, which waits for one portion of removals at
+    /// most.
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<HashSet<Value>>> {
         self.is_awaited.store(true, Ordering::SeqCst);
         let guard = locked(&self.known);
@@ -35,8 +36,8 @@ impl Endpoints {
         guard
     }
 
-    /// Locks the endpoints while a portion of clients is removed, after the engine's thread. A mutex alone
-    /// would go to this thread again and again, which has it most of the time.
+    /// Locks the endpoints while a portion of clients is removed, after the engine's thread. A
+    /// mutex alone would go to this thread again and again, which has it most of the time.
     pub(super) fn lock_for_removal(&self) -> MutexGuard<'_, Option<HashSet<Value>>> {
         while self.is_awaited.load(Ordering::SeqCst) {
             thread::yield_now();

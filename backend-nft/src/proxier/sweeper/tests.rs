@@ -1,4 +1,5 @@
-//! Sweeps of maps that change at a chosen moment: while a thread has read a map, and has removed nothing yet.
+//! Sweeps of maps that change at a chosen moment: while a thread has read a map, and has removed
+//! nothing yet.
 
 use std::{
     collections::BTreeMap,

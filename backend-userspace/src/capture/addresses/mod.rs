@@ -1,7 +1,7 @@
 //! Owned addresses: the addresses of Services are addresses of this node, and listened on directly.
 //!
-//! This needs no packet filter. The node answers for every port of such an address, so a port that no
-//! Service has is refused, and so is what other modes drop in silence.
+//! This needs no packet filter. The node answers for every port of such an address, so a port that
+//! no Service has is refused, and so is what other modes drop in silence.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -41,8 +41,8 @@ pub(crate) trait OwnedAddresses: Send {
     /// Returns the node's other addresses.
     fn others(&mut self) -> Result<BTreeSet<IpAddr>, SystemError>;
 
-    /// Adds addresses, then removes addresses, and returns those that the system refuses, with its reasons.
-    /// One that is there already, or gone, is done.
+    /// Adds addresses, then removes addresses, and returns those that the system refuses, with its
+    /// reasons. One that is there already, or gone, is done.
     fn change(
         &mut self,
         add: &[IpAddr],
@@ -98,7 +98,8 @@ impl Addresses {
                 continue;
             }
             let ips: Vec<IpAddr> = match frontend.at.ip() {
-                // A socket there can be opened if net.ipv4.ip_nonlocal_bind is set, and would look served.
+                // A socket there can be opened if net.ipv4.ip_nonlocal_bind is set, and would look
+                // served.
                 Some(ip) if self.refused.contains_key(&ip) => continue,
                 Some(ip) => vec![ip],
                 None => match node.node_ports.get(port.id.family) {

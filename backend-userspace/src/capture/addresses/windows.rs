@@ -1,9 +1,9 @@
 //! Owned addresses on Windows: those of the loopback interface, by the IP Helper API.
 //!
-//! The functions are those of `netioapi.h`: `CreateUnicastIpAddressEntry`, `DeleteUnicastIpAddressEntry`
-//! and `GetUnicastIpAddressTable`. They need the rights of an administrator. Addresses of this mode have a
-//! prefix that spans the whole address, and are never chosen as a source (`SkipAsSource`), by which they are
-//! recognised.
+//! The functions are those of `netioapi.h`: `CreateUnicastIpAddressEntry`,
+//! `DeleteUnicastIpAddressEntry` and `GetUnicastIpAddressTable`. They need the rights of an
+//! administrator. Addresses of this mode have a prefix that spans the whole address, and are never
+//! chosen as a source (`SkipAsSource`), by which they are recognised.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,8 +36,8 @@ pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
     Ok(Box::new(LoopbackInterface))
 }
 
-/// Finds out whether this process may add addresses: adds one for documentation (RFC 5737), and removes
-/// the address.
+/// Finds out whether this process may add addresses: adds one for documentation (RFC 5737), and
+/// removes the address.
 pub(crate) fn probe() -> Result<(), SystemError> {
     let ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 83));
     add(ip)

@@ -49,8 +49,9 @@ impl Redirects {
         }
     }
 
-    /// Finds out whether a backend can redirect traffic on this node, and whether the proxy's sockets can
-    /// have addresses that traffic can be redirected to. Returns how the capture mode is opened.
+    /// Finds out whether a backend can redirect traffic on this node, and whether the proxy's
+    /// sockets can have addresses that traffic can be redirected to. Returns how the capture mode
+    /// is opened.
     pub(crate) fn probe(&self, rules: Rules) -> Result<OpenCapture, SystemError> {
         addresses::probe()?;
         let backend = self.backend(rules).probe().map_err(|error| match error {

@@ -1,5 +1,5 @@
-//! Traffic that rules redirect: those of the nftables or the iptables backend, in a table or chains of
-//! their own. Linux has them; on other systems no node can run these capture modes.
+//! Traffic that rules redirect: those of the nftables or the iptables backend, in a table or chains
+//! of their own. Linux has them; on other systems no node can run these capture modes.
 
 #[cfg(target_os = "linux")]
 mod linux;

@@ -38,8 +38,8 @@ impl HealthzHandler {
     /// API server cannot be reached are only reported, since no node may lose its traffic for that
     /// reason, let alone all nodes at once. A silent watch that is not retried makes the proxy
     /// unhealthy. If the server has refused all watches as unauthorized for ten minutes, `/livez`
-    /// fails, and `/healthz` does not. `/readyz`, which kube-proxy does not have, is as `/livez`, and
-    /// fails before the first sync, too: a rollout must not go on before.
+    /// fails, and `/healthz` does not. `/readyz`, which kube-proxy does not have, is as `/livez`,
+    /// and fails before the first sync, too: a rollout must not go on before.
     pub fn new(health: Arc<ProxyHealth>, metrics: Arc<Metrics>, watches: Arc<dyn Watches>) -> Self {
         Self { health, metrics, watches }
     }

@@ -40,10 +40,10 @@ struct Server {
     serving: Pin<Box<dyn Future<Output = Infallible> + Send>>,
 }
 
-/// Serves `handler` at the wanted address, for ever. After a change, the new address is bound before the old
-/// server is closed, unless the two addresses conflict (`0.0.0.0:1` and `127.0.0.1:1`). Connections
-/// to the old server end. The connections count for the limits of `connections`. Returns the error of
-/// a fatal failure to bind.
+/// Serves `handler` at the wanted address, for ever. After a change, the new address is bound
+/// before the old server is closed, unless the two addresses conflict (`0.0.0.0:1` and
+/// `127.0.0.1:1`). Connections to the old server end. The connections count for the limits of
+/// `connections`. Returns the error of a fatal failure to bind.
 pub async fn serve(
     name: &'static str,
     mut wanted: watch::Receiver<ServerAddress>,
@@ -154,8 +154,8 @@ mod tests {
         time::timeout(Duration::from_secs(20), fulfilled).await.expect("it stays as it is");
     }
 
-    /// Returns addresses whose ports were free just now at every address of the host. Each call has a loopback
-    /// address of its own, so that no other test takes a port that was closed.
+    /// Returns addresses whose ports were free just now at every address of the host. Each call has
+    /// a loopback address of its own, so that no other test takes a port that was closed.
     fn free() -> [SocketAddr; 2] {
         static NEXT: AtomicU8 = AtomicU8::new(2);
         let [.., high, low] = std::process::id().to_be_bytes();

@@ -184,7 +184,8 @@ pub fn changes(
     changed.collect()
 }
 
-/// Returns the effect of the change of a field. A field that is not in the table requires a restart.
+/// Returns the effect of the change of a field. A field that is not in the table requires a
+/// restart.
 fn effect(
     path: &str,
     before: &KubeProxyConfiguration,

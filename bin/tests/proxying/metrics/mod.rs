@@ -23,8 +23,8 @@ use crate::{
     standin::{Cluster, run},
 };
 
-/// Metrics that these tests do not change, by the starts of names: failures that need a kernel which
-/// refuses a second transaction only (a unit test has them).
+/// Metrics that these tests do not change, by the starts of names: failures that need a kernel
+/// which refuses a second transaction only (a unit test has them).
 const NEVER: &[&str] = &["kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total"];
 /// Metrics of an API server only.
 const OF_SERVER: &[&str] = &["rest_client_", "switchyard_watch_silence_seconds"];

@@ -12,8 +12,8 @@ use test_netns::{in_namespace, run};
 
 use crate::support::*;
 
-/// Serves a TCP Service whose only endpoint is sent headers of a version, and sends back all that it
-/// receives.
+/// Serves a TCP Service whose only endpoint is sent headers of a version, and sends back all that
+/// it receives.
 fn serve_with(forwarder: &Forwarder, version: ProxyProtocol) -> SocketAddr {
     let id = id("web", Protocol::Tcp);
     let mut port = service(&id, &[echo("")]);

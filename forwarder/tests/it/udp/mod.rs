@@ -80,8 +80,8 @@ fn echo(name: &str) -> SocketAddr {
     address
 }
 
-/// Returns an address that refuses datagrams, and the socket that keeps others from binding it: the socket is
-/// connected elsewhere.
+/// Returns an address that refuses datagrams, and the socket that keeps others from binding it: the
+/// socket is connected elsewhere.
 fn refusing() -> (UdpSocket, SocketAddr) {
     let (socket, address) = bind();
     socket.connect(address).unwrap();

@@ -1,5 +1,5 @@
-//! The numbers of the kernel's protocol (`linux/netfilter/ipset/ip_set.h`). Numbers in attributes have
-//! the most significant byte first.
+//! The numbers of the kernel's protocol (`linux/netfilter/ipset/ip_set.h`). Numbers in attributes
+//! have the most significant byte first.
 
 /// The version of the protocol. Kernels with version 7 (since 4.20) accept 6, and older ones accept
 /// nothing else.
@@ -10,8 +10,8 @@ pub(crate) const LIST_NAMES_ONLY: u32 = 2;
 /// A flag of [`command::LIST`]: no entries (`IPSET_FLAG_LIST_HEADER`).
 pub(crate) const LIST_HEADER_ONLY: u32 = 4;
 
-/// The flag of attributes of 16 bits and more below [`attribute::DATA`]: the most significant byte is
-/// the first (`NLA_F_NET_BYTEORDER`). The kernel refuses those without the flag.
+/// The flag of attributes of 16 bits and more below [`attribute::DATA`]: the most significant byte
+/// is the first (`NLA_F_NET_BYTEORDER`). The kernel refuses those without the flag.
 pub(crate) const NETWORK_ORDER: u16 = 0x4000;
 
 /// The flag of an entry that is an exception (`IPSET_FLAG_NOMATCH`).

@@ -40,9 +40,9 @@ pub enum Entry {
     },
     /// A port of an address, and a network.
     ///
-    /// The kernel refuses networks of all addresses, whose prefix is 0 bits long: two halves say the
-    /// same, `0.0.0.0/1` and `128.0.0.0/1`. Bits behind the prefix are dropped, so the entry is listed
-    /// without them.
+    /// The kernel refuses networks of all addresses, whose prefix is 0 bits long: two halves say
+    /// the same, `0.0.0.0/1` and `128.0.0.0/1`. Bits behind the prefix are dropped, so the entry is
+    /// listed without them.
     IpPortNet {
         /// The address.
         ip: IpAddr,

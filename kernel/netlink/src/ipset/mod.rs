@@ -1,8 +1,8 @@
 //! IP sets: lists of addresses, ports and networks that rules of iptables match.
 //!
 //! [`IpSets`] speaks the kernel's protocol (`linux/netfilter/ipset/ip_set.h`) by netlink, so the
-//! program `ipset` is not needed, and the sets are those that the program would make. Sets belong to a
-//! network namespace.
+//! program `ipset` is not needed, and the sets are those that the program would make. Sets belong
+//! to a network namespace.
 //!
 //! - [`IpSets::create`], [`IpSets::swap`], [`IpSets::flush`] and [`IpSets::destroy`] change sets.
 //! - [`IpSets::commit`] sends a [`SetBatch`] of changes of entries, many in one datagram.
@@ -78,12 +78,13 @@ impl IpSets {
         }
     }
 
-    /// Creates a set without entries, if there is no such set. A set of the same name, type, family,
-    /// size and options stays with its entries, whoever created it (like `ipset create -exist`).
+    /// Creates a set without entries, if there is no such set. A set of the same name, type,
+    /// family, size and options stays with its entries, whoever created it (like
+    /// `ipset create -exist`).
     ///
     /// # Errors
-    /// If the kernel refuses or does not answer. `EEXIST`: another set has the name, of another type,
-    /// family or size, or with options such as a timeout.
+    /// If the kernel refuses or does not answer. `EEXIST`: another set has the name, of another
+    /// type, family or size, or with options such as a timeout.
     pub fn create(&mut self, spec: &SetSpec) -> Result<(), Error> {
         let create = |sets: &mut Self, flags| {
             sets.request(command::CREATE, flags, |w| spec.write(w)).map_err(refusal::explained)
@@ -148,12 +149,12 @@ impl IpSets {
         }
     }
 
-    /// Sends changes of entries, and returns those that the kernel refused, in the order of the batch.
-    /// The kernel carries out all others, also those that follow a refused one.
+    /// Sends changes of entries, and returns those that the kernel refused, in the order of the
+    /// batch. The kernel carries out all others, also those that follow a refused one.
     ///
     /// # Errors
-    /// If the kernel cannot be reached or does not answer. Any part of the batch may have been carried
-    /// out then.
+    /// If the kernel cannot be reached or does not answer. Any part of the batch may have been
+    /// carried out then.
     pub fn commit(&mut self, batch: &SetBatch) -> Result<Vec<SetRefusal>, Error> {
         let refused = self.socket.pipeline(batch.requests(), None)?;
         let refusal =
@@ -166,8 +167,8 @@ impl IpSets {
     ///
     /// # Errors
     /// If the kernel refuses or does not answer. `ENOENT`: there is no set `a`. 4101
-    /// (`IPSET_ERR_EXIST_SETNAME2`): there is no set `b`. 4102 (`IPSET_ERR_TYPE_MISMATCH`): the types
-    /// or the families differ.
+    /// (`IPSET_ERR_EXIST_SETNAME2`): there is no set `b`. 4102 (`IPSET_ERR_TYPE_MISMATCH`): the
+    /// types or the families differ.
     pub fn swap(&mut self, a: &str, b: &str) -> Result<(), Error> {
         let swapped = self.request(command::SWAP, 0, |w| {
             w.string(attribute::SET_NAME, a);

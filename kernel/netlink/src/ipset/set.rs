@@ -40,8 +40,8 @@ pub struct SetSpec {
     pub kind: SetType,
     /// Whether addresses are those of IPv6. Sets of ports have no addresses: `false`.
     pub is_v6: bool,
-    /// The number of entries the set can that have. Of sets of ports, the number of ports, 65,536; it is not
-    /// written.
+    /// The number of entries the set can that have. Of sets of ports, the number of ports, 65,536;
+    /// it is not written.
     pub max_elements: u32,
 }
 

@@ -12,8 +12,8 @@ impl IpSets {
     /// Whether the kernel has IP sets. The kernel may load the module `ip_set` to answer.
     ///
     /// # Errors
-    /// If the kernel refuses for another reason, or does not answer. Without CAP_NET_ADMIN, the kernel
-    /// refuses.
+    /// If the kernel refuses for another reason, or does not answer. Without CAP_NET_ADMIN, the
+    /// kernel refuses.
     pub fn is_available(&mut self) -> Result<bool, Error> {
         match self.request(command::PROTOCOL, 0, |_| {}) {
             Ok(()) => Ok(true),
@@ -22,8 +22,8 @@ impl IpSets {
         }
     }
 
-    /// Whether the kernel has sets of this type as [`IpSets::create`] makes them, with addresses of IPv6
-    /// or of IPv4. The kernel may load the type's [module](SetType::module) to answer.
+    /// Whether the kernel has sets of this type as [`IpSets::create`] makes them, with addresses of
+    /// IPv6 or of IPv4. The kernel may load the type's [module](SetType::module) to answer.
     ///
     /// # Errors
     /// If the kernel refuses for another reason, or does not answer.
@@ -48,8 +48,8 @@ impl IpSets {
     }
 }
 
-/// Whether the revisions that the kernel has of a type include that of this crate. `None` if the answer lacks
-/// them.
+/// Whether the revisions that the kernel has of a type include that of this crate. `None` if the
+/// answer lacks them.
 fn has_revision(kind: SetType, answer: Attributes<'_>) -> Option<bool> {
     let [least, most] = [attribute::LEAST_REVISION, attribute::REVISION]
         .map(|kind| answer.find_kind(kind).and_then(|revision| revision.u8()));

@@ -43,8 +43,8 @@ impl Batch {
         self.server(command::NEW_SERVICE, |w| server.write(w));
     }
 
-    /// Changes everything but the selector of a virtual server. Its real servers and its connections
-    /// stay.
+    /// Changes everything but the selector of a virtual server. Its real servers and its
+    /// connections stay.
     pub fn edit_server(&mut self, server: &VirtualServer) {
         self.server(command::SET_SERVICE, |w| server.write(w));
     }
@@ -65,7 +65,8 @@ impl Batch {
     }
 
     /// Deletes a real server of a virtual server. The kernel drops the packets of connections that
-    /// the real server still has, unless the sysctl `net.ipv4.vs.expire_nodest_conn` has it end them.
+    /// the real server still has, unless the sysctl `net.ipv4.vs.expire_nodest_conn` has it end
+    /// them.
     pub fn delete_real(&mut self, of: &Selector, address: SocketAddr) {
         self.real(command::DELETE_DESTINATION, of, |w| real_server::write_address(address, w));
     }

@@ -112,12 +112,12 @@ impl Ipvs {
         Ok(found)
     }
 
-    /// Sends the commands of a batch, and returns those that the kernel refused, in the order of the
-    /// batch. The kernel carries out all others, also those that follow a refused one.
+    /// Sends the commands of a batch, and returns those that the kernel refused, in the order of
+    /// the batch. The kernel carries out all others, also those that follow a refused one.
     ///
     /// # Errors
-    /// If the kernel cannot be reached or does not answer. Any part of the batch may have been carried
-    /// out then.
+    /// If the kernel cannot be reached or does not answer. Any part of the batch may have been
+    /// carried out then.
     pub fn commit(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Error> {
         let refused = self.socket.pipeline(batch.requests(), Some(self.family))?;
         let refusal = |(index, error): (usize, KernelError)| Refusal { index, errno: error.errno };
@@ -145,8 +145,8 @@ impl Ipvs {
     /// Sets how long the kernel remembers connections. What is 0 stays as it is.
     ///
     /// # Errors
-    /// If the kernel refuses or does not answer. `EINVAL`: a number is so large that the kernel cannot
-    /// count its ticks.
+    /// If the kernel refuses or does not answer. `EINVAL`: a number is so large that the kernel
+    /// cannot count its ticks.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
         let sequence = self.socket.sequences(1);
         let mut writer = Writer::new();
@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(completed(&readings), (numbered(0..100), READINGS));
     }
 
-    /// Where the kernel has IPVS, a new namespace has no virtual servers. Not where it would have to
-    /// load the module, which would stay.
+    /// Where the kernel has IPVS, a new namespace has no virtual servers. Not where it would have
+    /// to load the module, which would stay.
     #[test]
     fn the_kernel_answers() {
         if !std::path::Path::new("/proc/net/ip_vs").exists() {

@@ -4,8 +4,8 @@ use crate::{Attributes, Writer};
 
 use crate::ipvs::abi::attribute;
 
-/// The time that IPVS remembers connections without packets, in seconds. The numbers belong to a network
-/// namespace.
+/// The time that IPVS remembers connections without packets, in seconds. The numbers belong to a
+/// network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {
     /// Established TCP connections.

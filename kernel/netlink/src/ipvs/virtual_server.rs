@@ -9,14 +9,14 @@ use crate::ipvs::{Selector, abi::service};
 pub struct VirtualServer {
     /// The packets that are served.
     pub selector: Selector,
-    /// The name of the scheduler, as `rr`; empty for none. A virtual server without a scheduler drops
-    /// new connections.
+    /// The name of the scheduler, as `rr`; empty for none. A virtual server without a scheduler
+    /// drops new connections.
     pub scheduler: String,
     /// Flags: [`Self::PERSISTENT`] and those that follow. The kernel's own flag
     /// `IP_VS_SVC_F_HASHED` is neither written nor read.
     pub flags: u32,
-    /// The time that a client keeps its real server after its last connection has ended, in seconds. The
-    /// kernel keeps the number without [`Self::PERSISTENT`], too, but does not use it.
+    /// The time that a client keeps its real server after its last connection has ended, in
+    /// seconds. The kernel keeps the number without [`Self::PERSISTENT`], too, but does not use it.
     pub timeout: u32,
     /// The clients that share a real server if the virtual server is persistent.
     ///
@@ -34,11 +34,11 @@ impl VirtualServer {
     /// The flag of a virtual server that chooses a real server for each UDP packet
     /// (`IP_VS_SVC_F_ONEPACKET`).
     pub const ONE_PACKET: u32 = 4;
-    /// The first flag of the scheduler (`IP_VS_SVC_F_SCHED1`). `sh` and `mh` have a fallback then: a
-    /// real server that cannot take connections is replaced by another one.
+    /// The first flag of the scheduler (`IP_VS_SVC_F_SCHED1`). `sh` and `mh` have a fallback then:
+    /// a real server that cannot take connections is replaced by another one.
     pub const SCHED1: u32 = 8;
-    /// The second flag of the scheduler (`IP_VS_SVC_F_SCHED2`). `sh` and `mh` hash the client's port,
-    /// too, then.
+    /// The second flag of the scheduler (`IP_VS_SVC_F_SCHED2`). `sh` and `mh` hash the client's
+    /// port, too, then.
     pub const SCHED2: u32 = 0x10;
     /// The third flag of the scheduler (`IP_VS_SVC_F_SCHED3`).
     pub const SCHED3: u32 = 0x20;

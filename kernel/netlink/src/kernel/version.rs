@@ -15,8 +15,8 @@ impl KernelVersion {
         Self::of_release(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
     }
 
-    /// Returns the version in the name of a release, such as `6.1.0-18-amd64`; `None` if the name does
-    /// not begin with two numbers.
+    /// Returns the version in the name of a release, such as `6.1.0-18-amd64`; `None` if the name
+    /// does not begin with two numbers.
     pub fn of_release(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         Some(Self(numbers.next()?.ok()?, numbers.next()?.ok()?))

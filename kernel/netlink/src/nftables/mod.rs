@@ -1,4 +1,4 @@
-//! What several crates ask of nf_tables, and the numbers of its interface ([`abi`]).
+//! Requests to nf_tables of several crates, and the numbers of its interface ([`abi`]).
 
 pub mod abi;
 

@@ -28,12 +28,13 @@ pub struct Bridge {
     /// The name of the device.
     pub name: String,
     /// Whether this bridge has IPv4 packets between its ports pass the hooks of netfilter, whatever
-    /// `net.bridge.bridge-nf-call-iptables` is. It does so only if the module br_netfilter is loaded.
+    /// `net.bridge.bridge-nf-call-iptables` is. It does so only if the module br_netfilter is
+    /// loaded.
     pub calls_iptables: bool,
 }
 
-/// Returns the bridges of the calling thread's network namespace that have a veth device among their
-/// ports.
+/// Returns the bridges of the calling thread's network namespace that have a veth device among
+/// their ports.
 ///
 /// # Errors
 /// If the kernel refuses or does not answer.

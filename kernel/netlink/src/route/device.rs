@@ -9,12 +9,13 @@ use crate::route::list::{
     abi::{address, link},
 };
 
-/// A device of the type dummy, by its name, in the network namespace in which the value was opened. With
-/// [`DummyDevice::or_bridge`], the device may be a bridge without ports, which is the same to its addresses.
+/// A device of the type dummy, by its name, in the network namespace in which the value was opened.
+/// With [`DummyDevice::or_bridge`], the device may be a bridge without ports, which is the same to
+/// its addresses.
 ///
-/// Such a device sends and receives nothing. Its addresses are addresses of the node, also while the
-/// device is down, which is how it is made here: a device that is up would have an address of its own
-/// in IPv6.
+/// Such a device sends and receives nothing. Its addresses are addresses of the node, also while
+/// the device is down, which is how it is made here: a device that is up would have an address of
+/// its own in IPv6.
 ///
 /// All calls block, for as long as the kernel takes to answer.
 #[derive(Debug)]
@@ -89,8 +90,8 @@ pub enum DeviceError {
         #[source]
         source: Error,
     },
-    /// The kernel refused an address. All other addresses were changed nevertheless, but for those that
-    /// were refused, too.
+    /// The kernel refused an address. All other addresses were changed nevertheless, but for those
+    /// that were refused, too.
     #[error("cannot {action} the device {device}: {address}")]
     Address {
         /// The name of the device.
@@ -165,7 +166,8 @@ impl DummyDevice {
         Ok(self.find()?.is_some())
     }
 
-    /// Deletes the device with its addresses, whatever its type. Returns whether the device existed.
+    /// Deletes the device with its addresses, whatever its type. Returns whether the device
+    /// existed.
     ///
     /// # Errors
     /// If the kernel refuses or does not answer.
@@ -208,16 +210,17 @@ impl DummyDevice {
         list::addresses(&mut self.socket, 0, |of, _| of != index).map_err(DeviceError::List)
     }
 
-    /// Adds addresses to the device, and then removes addresses: as single addresses, without duplicate
-    /// address detection. The kernel never chooses an added address as the source of packets to other
-    /// hosts: in IPv4 by the scope `host`, which an address that is there already does not get; in IPv6 as
-    /// a deprecated address. An address that is there already, or is gone already, is no error. Removing
-    /// finds addresses of IPv4 that another program added with a network, and none such of IPv6.
+    /// Adds addresses to the device, and then removes addresses: as single addresses, without
+    /// duplicate address detection. The kernel never chooses an added address as the source of
+    /// packets to other hosts: in IPv4 by the scope `host`, which an address that is there already
+    /// does not get; in IPv6 as a deprecated address. An address that is there already, or is gone
+    /// already, is no error. Removing finds addresses of IPv4 that another program added with a
+    /// network, and none such of IPv6.
     ///
     /// The kernel makes the route to an added address of IPv6 after this has returned, milliseconds
-    /// later as a rule; sockets can have the address at once. For each address of IPv6 that is removed,
-    /// the kernel looks at all routes of IPv6, so deleting the device is the fast way to remove
-    /// thousands.
+    /// later as a rule; sockets can have the address at once. For each address of IPv6 that is
+    /// removed, the kernel looks at all routes of IPv6, so deleting the device is the fast way to
+    /// remove thousands.
     ///
     /// # Errors
     /// [`DeviceError::Missing`] if there is no such device; [`DeviceError::Address`] if the kernel
@@ -227,11 +230,12 @@ impl DummyDevice {
         self.change_each(add, remove)?.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Does the same as [`DummyDevice::change`], and returns all addresses that the kernel refuses, each as a
-    /// [`DeviceError::Address`].
+    /// Does the same as [`DummyDevice::change`], and returns all addresses that the kernel refuses,
+    /// each as a [`DeviceError::Address`].
     ///
     /// # Errors
-    /// [`DeviceError::Missing`] if there is no such device; otherwise if the kernel does not answer.
+    /// [`DeviceError::Missing`] if there is no such device; otherwise if the kernel does not
+    /// answer.
     pub fn change_each(
         &mut self,
         add: &[IpAddr],

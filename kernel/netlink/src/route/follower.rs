@@ -65,9 +65,9 @@ impl AddressFollower {
         Self::default()
     }
 
-    /// Leaves out the addresses of the device that has this name whenever the addresses are listed, and of
-    /// other devices that were named before. A device may be missing at first, or be deleted and made
-    /// again. Changes of its addresses alone are not even a reason to list the addresses.
+    /// Leaves out the addresses of the device that has this name whenever the addresses are listed,
+    /// and of other devices that were named before. A device may be missing at first, or be deleted
+    /// and made again. Changes of its addresses alone are not even a reason to list the addresses.
     pub fn without(mut self, device: &'static str) -> Self {
         self.without.push(device);
         self
@@ -129,7 +129,8 @@ impl Connection {
         for group in abi::address::GROUPS {
             announcements.join(group).map_err(AddressError::Socket)?;
         }
-        // SAFETY: the socket owns its descriptor, which stays the same open one until the socket is dropped.
+        // SAFETY: the socket owns its descriptor, which stays the same open one until the socket is
+        // dropped.
         let registered =
             unsafe { AsyncFd::register_with_interest(announcements, Interest::READABLE) };
         let announcements = registered.map_err(|error| AddressError::Wait(error.into()))?;
@@ -156,8 +157,8 @@ impl Connection {
         }
     }
 
-    /// Receives all announcements that are there. Returns whether one is not about a device that is left out;
-    /// announcements that were lost may have been about any device.
+    /// Receives all announcements that are there. Returns whether one is not about a device that is
+    /// left out; announcements that were lost may have been about any device.
     fn receive(&mut self) -> Result<bool, AddressError> {
         let mut concerns = false;
         loop {

@@ -16,8 +16,8 @@ const INFO_KIND: u16 = 1;
 /// A name that the kernel refuses for every interface.
 const IMPOSSIBLE_NAME: &str = "/";
 
-/// Whether the kernel can make interfaces of a type, such as `dummy`, in the calling thread's network
-/// namespace. Makes none, but the kernel may load the type's module.
+/// Whether the kernel can make interfaces of a type, such as `dummy`, in the calling thread's
+/// network namespace. Makes none, but the kernel may load the type's module.
 ///
 /// The kernel is asked for an interface with an impossible name: it looks for the type first, and
 /// refuses the name only if there is such a type.

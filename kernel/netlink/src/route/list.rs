@@ -61,7 +61,8 @@ pub(crate) fn addresses(
     Ok(addresses)
 }
 
-/// Returns the index of the device whose address changed; `None` if the message reports no such change.
+/// Returns the index of the device whose address changed; `None` if the message reports no such
+/// change.
 pub(crate) fn changed_device(message: &Message<'_>) -> Option<u32> {
     let is_change = matches!(message.kind, address::NEW | address::DELETE);
     read_address(message).filter(|_| is_change).map(|(index, _)| index)

@@ -15,8 +15,8 @@ pub fn routes_localnet() -> bool {
     fs::read_to_string(ROUTE_LOCALNET).is_ok_and(|text| text.trim() != "0")
 }
 
-/// Finds out whether [`route_localnet`] can succeed: the setting is made already, or can be written.
-/// Changes nothing: what is written is the present value.
+/// Finds out whether [`route_localnet`] can succeed: the setting is made already, or can be
+/// written. Changes nothing: what is written is the present value.
 ///
 /// # Errors
 /// The same as those of [`route_localnet`].
@@ -30,8 +30,8 @@ pub fn can_route_localnet() -> Result<(), SysctlError> {
 }
 
 /// Has the kernel route packets with loopback addresses through any interface: translated packets
-/// that leave the node from 127.0.0.1, and the answers to them. Writes nothing if the kernel does so
-/// already, and logs a change. Whoever calls this must keep packets of other hosts from loopback
+/// that leave the node from 127.0.0.1, and the answers to them. Writes nothing if the kernel does
+/// so already, and logs a change. Whoever calls this must keep packets of other hosts from loopback
 /// addresses, as the kernel does otherwise.
 ///
 /// # Errors

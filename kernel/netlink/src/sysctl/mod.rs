@@ -22,8 +22,9 @@ pub struct SysctlError {
     pub source: io::Error,
 }
 
-/// Writes `value` to the setting with this file, unless the setting has the value already: a process
-/// without the privilege to write it can run on a node where an earlier one has written it. Logs a change.
+/// Writes `value` to the setting with this file, unless the setting has the value already: a
+/// process without the privilege to write it can run on a node where an earlier one has written it.
+/// Logs a change.
 ///
 /// # Errors
 /// If the setting has another value, or does not exist, and cannot be written.

@@ -1,5 +1,5 @@
-//! A device that holds addresses, in a network namespace. Needs root, and the program `ip`. Where the
-//! kernel has no dummy devices, a bridge stands for one where the type does not matter.
+//! A device that holds addresses, in a network namespace. Needs root, and the program `ip`. Where
+//! the kernel has no dummy devices, a bridge stands for one where the type does not matter.
 
 use std::{
     collections::BTreeSet,

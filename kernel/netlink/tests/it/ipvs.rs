@@ -1,5 +1,6 @@
 //! Virtual servers of the kernel, in a network namespace. Needs root. Where the kernel has no IPVS,
-//! the tests are recorded as skipped; also where it would have to load the module, which would stay.
+//! the tests are recorded as skipped; also where it would have to load the module, which would
+//! stay.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

@@ -28,8 +28,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 ///
 /// The transport needs an nft that takes maps with `typeof` and concatenated data in JSON, such as
 /// 1.1.3. Such an nft drops the comments of sets. A transaction that it would not load from JSON
-/// ([`Document::nft_loads`]) is sent as text, to the same effect. There are no generations: if another program
-/// changes the ruleset between a read and a commit, the commit does not fail.
+/// ([`Document::nft_loads`]) is sent as text, to the same effect. There are no generations: if
+/// another program changes the ruleset between a read and a commit, the commit does not fail.
 #[derive(Clone, Debug)]
 pub struct JsonTransport {
     program: Program,
@@ -40,8 +40,8 @@ impl JsonTransport {
     ///
     /// # Errors
     ///
-    /// [`TransportError::Run`] if there is no such program, [`TransportError::Unusable`] if it is too
-    /// old.
+    /// [`TransportError::Run`] if there is no such program, [`TransportError::Unusable`] if it is
+    /// too old.
     pub fn open() -> Result<Self, TransportError> {
         Self::with_program("nft")
     }
@@ -101,8 +101,8 @@ impl Transport for JsonTransport {
         table: &Table,
         elements: Elements,
     ) -> Result<Option<TableDump>, TransportError> {
-        // Elements are listed with the table or not at all: a set that is listed alone shows the state
-        // of another moment.
+        // Elements are listed with the table or not at all: a set that is listed alone shows the
+        // state of another moment.
         let (family, name) = (table.family.as_str(), table.name.as_str());
         let listing = match elements {
             Elements::Include => self.list(&["-j", "list", "table", family, name])?,

@@ -1,5 +1,5 @@
-//! The operation that the kernel refuses of a transaction, which the messages of `nft` name by its line
-//! if the transaction was text.
+//! The operation that the kernel refuses of a transaction, which the messages of `nft` name by its
+//! line if the transaction was text.
 
 use std::fmt::Write;
 
@@ -12,8 +12,8 @@ use crate::{
 /// A line of a transaction: the index of its operation, and the key if the line is one element.
 type Source = (usize, Option<Key>);
 
-/// Has the program check the transaction line by line, without a commit. Returns the refusals; `None` if the
-/// program names none.
+/// Has the program check the transaction line by line, without a commit. Returns the refusals;
+/// `None` if the program names none.
 pub(super) fn find(program: &Program, transaction: &Transaction) -> Option<TransportError> {
     let (mut text, mut sources) = (String::new(), Vec::new());
     for (index, operation) in transaction.operations().iter().enumerate() {
@@ -22,8 +22,8 @@ pub(super) fn find(program: &Program, transaction: &Transaction) -> Option<Trans
             let _ = writeln!(text, "{line}");
             sources.push((index, key));
             if key.is_some() {
-                // The table is there. nft makes one message of lines that add elements to the same set, of
-                // which the kernel reports one element alone.
+                // The table is there. nft makes one message of lines that add elements to the same
+                // set, of which the kernel reports one element alone.
                 let kind = OperationKind::AddTable { comment: None };
                 let _ = writeln!(text, "{}", Operation { table: operation.table.clone(), kind });
                 sources.push((index, None));

@@ -20,18 +20,18 @@ use crate::{
     text,
 };
 
-/// The most elements in one message. The list is one attribute of at most 64 KiB, and an element with
-/// the longest key, chain name and comment has some 500 bytes.
+/// The most elements in one message. The list is one attribute of at most 64 KiB, and an element
+/// with the longest key, chain name and comment has some 500 bytes.
 pub(super) const ELEMENTS_PER_MESSAGE: usize = 1000;
-/// The length in bytes at which a list of elements ends, so that one more element cannot make it too
-/// long.
+/// The length in bytes at which a list of elements ends, so that one more element cannot make it
+/// too long.
 const ELEMENTS_BYTES: usize = 60_000;
 
 /// The typical length of an element without a comment, in bytes.
 const ELEMENT_BYTES: usize = 64;
 
-/// The number of bits per field in the type of a key: the type is nft's numbers of the fields' types,
-/// packed.
+/// The number of bits per field in the type of a key: the type is nft's numbers of the fields'
+/// types, packed.
 const TYPE_BITS: u32 = 6;
 
 /// The generation of a batch that may be committed to any.
@@ -49,8 +49,8 @@ pub(super) struct Batch {
     pub sources: Vec<(usize, Range<usize>)>,
 }
 
-/// Writes a transaction as a batch for [`ANY_GENERATION`], with as many elements in a message. The sequence
-/// numbers of its messages start at `sequence`.
+/// Writes a transaction as a batch for [`ANY_GENERATION`], with as many elements in a message. The
+/// sequence numbers of its messages start at `sequence`.
 pub(super) fn encode(
     transaction: &Transaction,
     sequence: u32,

@@ -22,8 +22,8 @@ use crate::{
     transport::Elements,
 };
 
-/// The number of times that chains are dumped, at most, until no commit interrupts the dump. Some hundred chains are one part,
-/// which nothing interrupts.
+/// The number of times that chains are dumped, at most, until no commit interrupts the dump. Some
+/// hundred chains are one part, which nothing interrupts.
 const CHAIN_DUMPS: usize = 20;
 /// The number of attempts to read a set that the kernel is resizing.
 const RESIZE_ATTEMPTS: usize = 100;
@@ -98,10 +98,10 @@ fn exists(socket: &mut Socket, table: &Table) -> Result<bool, Error> {
 
 /// Repeats a dump of chains until it is not interrupted, and returns all chains that were seen.
 ///
-/// The kernel narrows these dumps to a family alone, and counts the chains of all tables to find where it
-/// stopped: with another table's chains, a dump leaves out some. Where commits interrupt every dump, all dumps
-/// together are taken for complete, as no two leave out the same: another program that commits without a pause
-/// must not keep the table from being read.
+/// The kernel narrows these dumps to a family alone, and counts the chains of all tables to find
+/// where it stopped: with another table's chains, a dump leaves out some. Where commits interrupt
+/// every dump, all dumps together are taken for complete, as no two leave out the same: another
+/// program that commits without a pause must not keep the table from being read.
 fn complete<K: Ord, V>(
     mut dump: impl FnMut() -> Result<(BTreeMap<K, V>, bool), Error>,
 ) -> Result<BTreeMap<K, V>, Error> {
@@ -116,8 +116,9 @@ fn complete<K: Ord, V>(
     Ok(all)
 }
 
-/// Dumps objects of a table or a set, to which `narrow` narrows the dump. The kernel calls the dump interrupted
-/// after any commit, but continues where it stopped there; the caller knows whether a commit was to the table.
+/// Dumps objects of a table or a set, to which `narrow` narrows the dump. The kernel calls the dump
+/// interrupted after any commit, but continues where it stopped there; the caller knows whether a
+/// commit was to the table.
 fn dump<T: Default>(
     socket: &mut Socket,
     family: Family,
@@ -129,7 +130,8 @@ fn dump<T: Default>(
 }
 
 /// Dumps objects. `read` gets the attributes of each object, and must leave out objects of other
-/// tables: the kernel narrows some dumps to a family alone. Also returns whether a commit interrupted the dump.
+/// tables: the kernel narrows some dumps to a family alone. Also returns whether a commit
+/// interrupted the dump.
 fn dump_once<T: Default>(
     socket: &mut Socket,
     family: Family,
@@ -292,8 +294,8 @@ pub(super) fn read_elements(
     Err(Error::Interrupted)
 }
 
-/// Shows elements to `visit` until it breaks, by a socket of its own: the rest of a dump cannot be called
-/// off.
+/// Shows elements to `visit` until it breaks, by a socket of its own: the rest of a dump cannot be
+/// called off.
 pub(super) fn scan_elements(
     table: &Table,
     definition: &SetDef,
@@ -351,7 +353,7 @@ fn dump_intervals(
     Ok(interval::between(boundaries).into_iter().map(dumped).collect())
 }
 
-/// What `read_one` reads of the elements of a set.
+/// The items that `read_one` reads of the elements of a set.
 fn dump_elements<T>(
     socket: &mut Socket,
     table: &Table,
@@ -383,8 +385,8 @@ fn dump_elements<T>(
     Ok(elements)
 }
 
-/// An element with two keys, which may differ in the interval alone. Older kernels leave the second key out
-/// where it is equal.
+/// An element with two keys, which may differ in the interval alone. Older kernels leave the second
+/// key out where it is equal.
 fn read_concat_interval(definition: &SetDef, read: Attributes<'_>) -> Option<ElementDump> {
     let key = |kind| Some(read.find_kind(kind)?.nested().find_kind(data::VALUE)?.payload);
     let first = key(element::KEY)?;
@@ -432,8 +434,8 @@ fn read_verdict(read: Attribute<'_>) -> Option<Verdict> {
 mod tests {
     use super::*;
 
-    /// What [`complete`] makes of dumps of 100 chains, the `n`-th of which lacks chain `n` and is interrupted
-    /// unless it is number `last`; and how many dumps it takes.
+    /// The result of [`complete`] for dumps of 100 chains, the `n`-th of which lacks chain `n` and
+    /// is interrupted unless it is number `last`; and how many dumps it takes.
     fn completed(last: usize) -> (usize, usize) {
         let mut count = 0;
         let all = complete(|| {

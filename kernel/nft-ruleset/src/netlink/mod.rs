@@ -39,8 +39,8 @@ const READ_FOR: Duration = Duration::from_secs(2);
 /// tables.
 const COMMIT_ATTEMPTS: usize = 8;
 
-/// The numbers of elements in a message with which a transaction that was refused is sent again, until one
-/// fits. The receive buffer takes the errors of some 20,000 messages.
+/// The numbers of elements in a message with which a transaction that was refused is sent again,
+/// until one fits. The receive buffer takes the errors of some 20,000 messages.
 const DIVISIONS: [usize; 2] = [1, 16];
 
 /// Commits and reads by netlink, in the network namespace of the thread that opened it.
@@ -48,7 +48,7 @@ const DIVISIONS: [usize; 2] = [1, 16];
 pub struct NetlinkTransport {
     socket: Socket,
     buffer: Writer,
-    /// What other programs commit, from a read until [`Transport::release`].
+    /// The commits of other programs, from a read until [`Transport::release`].
     record: Option<Record>,
     /// The ports of other sockets whose commits are no other program's.
     disregarded: Vec<u32>,
@@ -177,8 +177,8 @@ impl Transport for NetlinkTransport {
         // The kernel names one element of a message at most, and kernels before 5.19 none.
         for elements_per_message in DIVISIONS {
             match self.commit_batch(transaction, elements_per_message) {
-                // The longer batch may be too long, or its answers too many, which is not why the first
-                // one was refused.
+                // The longer batch may be too long, or its answers too many, which is not why the
+                // first one was refused.
                 Err(error) if !error.is_conflict() && !names(transaction, &error) => {}
                 divided => return divided,
             }

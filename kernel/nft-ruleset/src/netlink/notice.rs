@@ -56,9 +56,9 @@ impl Listener {
         Ok(Self { socket, tables, touched: false })
     }
 
-    /// Reads all pending notifications, without blocking. Returns the author of the last change of a
-    /// watched table; `None` if there was no such change. If notifications were lost, the author is
-    /// unknown.
+    /// Reads all pending notifications, without blocking. Returns the author of the last change of
+    /// a watched table; `None` if there was no such change. If notifications were lost, the author
+    /// is unknown.
     pub fn read_changes(&mut self) -> Result<Option<Author>, Error> {
         let mut author = None;
         loop {

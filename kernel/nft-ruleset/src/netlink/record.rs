@@ -32,8 +32,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Opens a record in the network namespace of the calling thread. The commits of the sockets with
-    /// the ports `own` are left out.
+    /// Opens a record in the network namespace of the calling thread. The commits of the sockets
+    /// with the ports `own` are left out.
     pub(super) fn open(own: &[u32]) -> Result<Self, Error> {
         let listener = Socket::open(libc::NETLINK_NETFILTER)?;
         listener.ignore_requests_of(own)?;
@@ -69,8 +69,8 @@ impl Record {
         Err(Error::Interrupted)
     }
 
-    /// Whether no other program has changed a table of the record since `generation`, up to the last
-    /// update.
+    /// Whether no other program has changed a table of the record since `generation`, up to the
+    /// last update.
     pub(super) fn is_unchanged_since(&self, generation: u32) -> bool {
         let is_known = self.since.is_some_and(|since| !is_after(since, generation));
         let mut changes = self.tables.iter().filter_map(|(_, changed)| *changed);

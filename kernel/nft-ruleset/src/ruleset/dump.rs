@@ -23,13 +23,13 @@ pub struct TableDump {
 pub struct ChainDump {
     /// The kernel's handle.
     pub handle: u64,
-    /// How packets enter the chain.
+    /// The way that packets enter the chain.
     pub base: ChainBase,
     /// The rules, in order.
     pub rules: Vec<RuleDump>,
 }
 
-/// How packets enter a chain.
+/// The way that packets enter a chain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ChainBase {
     /// From other chains only.

@@ -1,5 +1,5 @@
-//! Intervals of addresses: the elements of sets with `flags interval`. The key of such an element ends
-//! with the first and the last address.
+//! Intervals of addresses: the elements of sets with `flags interval`. The key of such an element
+//! ends with the first and the last address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,8 +27,9 @@ impl Key {
 }
 
 impl Element {
-    /// Returns the elements of an interval set that contains these networks, which are of one family:
-    /// sorted, and as few as possible. Networks that overlap or are neighbours become one interval.
+    /// Returns the elements of an interval set that contains these networks, which are of one
+    /// family: sorted, and as few as possible. Networks that overlap or are neighbours become one
+    /// interval.
     pub fn intervals<'a>(nets: impl IntoIterator<Item = &'a IpNet>) -> Vec<Self> {
         let mut nets: Vec<(IpAddr, IpAddr)> =
             nets.into_iter().map(|net| (net.network(), net.broadcast())).collect();
@@ -47,8 +48,8 @@ impl Element {
     }
 }
 
-/// Splits the key of an element of an interval set into the fields before the interval, and the first and
-/// the last address.
+/// Splits the key of an element of an interval set into the fields before the interval, and the
+/// first and the last address.
 pub(crate) fn split<'a>(set: &SetDef, key: &'a [u8]) -> Option<(&'a [u8], IpAddr, IpAddr)> {
     let width = set.key.last().filter(|_| set.interval)?.width();
     let (rest, last) = key.split_at_checked(key.len().checked_sub(width)?)?;
@@ -103,8 +104,8 @@ pub(crate) struct Boundary {
     pub is_end: bool,
 }
 
-/// Returns the keys of the intervals between these boundaries, which may be in any order. An end that
-/// ends nothing is left out: nft writes one at the first address.
+/// Returns the keys of the intervals between these boundaries, which may be in any order. An end
+/// that ends nothing is left out: nft writes one at the first address.
 pub(crate) fn between(mut boundaries: Vec<Boundary>) -> Vec<Key> {
     // Where one interval ends and another begins, the end comes first.
     boundaries.sort_unstable_by_key(|boundary| (boundary.address, !boundary.is_end));

@@ -108,7 +108,8 @@ impl Operation {
         }
     }
 
-    /// Returns action and object in words: `add chain ip kube-proxy services`. Elements are left out.
+    /// Returns action and object in words: `add chain ip kube-proxy services`. Elements are left
+    /// out.
     pub fn subject(&self) -> String {
         let set = |set: &SetDef| if set.is_map() { "map" } else { "set" };
         let (verb, object, name) = match &self.kind {
@@ -153,10 +154,10 @@ impl Transaction {
         Self::default()
     }
 
-    /// Makes the commit fail with a conflict if another program has changed a table since the table was
-    /// read at this generation, which a [`super::TableDump`] has. This covers all tables that the
-    /// transport has read since [`crate::Transport::release`]; commits to other tables, and those of the
-    /// transport itself, do not matter. Transports without generations ignore this.
+    /// Makes the commit fail with a conflict if another program has changed a table since the table
+    /// was read at this generation, which a [`super::TableDump`] has. This covers all tables that
+    /// the transport has read since [`crate::Transport::release`]; commits to other tables, and
+    /// those of the transport itself, do not matter. Transports without generations ignore this.
     pub fn expect_generation(&mut self, generation: u32) {
         self.generation = Some(generation);
     }

@@ -9,7 +9,8 @@ use switchyard_nft_ruleset::{
 
 use crate::support::{self, Nft, in_namespace, table};
 
-/// The definition that was read is that of `set`. The kernel does not know of which protocol a port is.
+/// The definition that was read is that of `set`. The kernel does not know of which protocol a port
+/// is.
 fn assert_same_set(read: &Result<SetDef, String>, set: &SetDef) {
     let read = read.as_ref().expect("readable");
     assert!(read.same_shape(set), "{read:?} {set:?}");

@@ -19,9 +19,9 @@ pub(super) enum CheckError {
     Netlink(#[from] Error),
 }
 
-/// Checks a family: the legacy flavour by its programs, the nft flavour by netlink, which takes less
-/// than a millisecond. A jump of the nft flavour counts if it leads from the same chain to the same
-/// chain, whatever else the rule matches.
+/// Checks a family: the legacy flavour by its programs, the nft flavour by netlink, which takes
+/// less than a millisecond. A jump of the nft flavour counts if it leads from the same chain to the
+/// same chain, whatever else the rule matches.
 pub(super) fn check(programs: &Programs, watched: &Watched) -> Result<Answer, CheckError> {
     match programs.flavour() {
         Flavour::Legacy => Ok(ask_programs(programs, watched)?),

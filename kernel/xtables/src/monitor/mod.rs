@@ -1,8 +1,8 @@
 //! Watches the tables for changes that other programs make: a firewall that is reloaded,
 //! `iptables -F`, or an altered rule.
 //!
-//! The nft flavour has notifications: the kernel sends one with each commit. Of legacy tables, which
-//! have none, the [`Fingerprint`] is read three times a second. If the tables differ and the
+//! The nft flavour has notifications: the kernel sends one with each commit. Of legacy tables,
+//! which have none, the [`Fingerprint`] is read three times a second. If the tables differ and the
 //! [`TableRecord`] has no own change that explains it, the monitor checks whether the chains and
 //! jumps are still there. Their absence is reported at once. If they are there, a rule in one of
 //! them may still have changed; but most changes are of other programs' own rules, so that this is
@@ -78,8 +78,8 @@ pub struct TableMonitor {
 }
 
 impl TableMonitor {
-    /// Makes a monitor of the tables in the network namespace of this thread. Nothing is missed from
-    /// this call on.
+    /// Makes a monitor of the tables in the network namespace of this thread. Nothing is missed
+    /// from this call on.
     pub fn new(tools: Tools, watched: Watched, record: Arc<TableRecord>) -> Self {
         let listener = match tools.flavour() {
             Flavour::Legacy => None,

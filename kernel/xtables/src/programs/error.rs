@@ -48,7 +48,8 @@ pub enum ToolError {
         line: usize,
         /// The first line.
         text: String,
-        /// The other lines: iptables-nft names several of those that the kernel refuses, though not all.
+        /// The other lines: iptables-nft names several of those that the kernel refuses, though not
+        /// all.
         others: Vec<String>,
         /// The program's message.
         message: String,

@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The time that a killed child may take to end before a thread is left behind to wait for it: a system
-/// call that hangs cannot be killed.
+/// The time that a killed child may take to end before a thread is left behind to wait for it: a
+/// system call that hangs cannot be killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The result of a child that ended by itself.
@@ -45,8 +45,8 @@ impl From<io::Error> for Failure {
 
 /// Runs a program with `input` on its standard input.
 ///
-/// The program gets a process group of its own. At the limit, the whole group is killed, also if the
-/// program has ended and a process that it started holds its output.
+/// The program gets a process group of its own. At the limit, the whole group is killed, also if
+/// the program has ended and a process that it started holds its output.
 pub(super) fn run(command: &mut Command, input: &[u8], limit: Duration) -> Result<Output, Failure> {
     let deadline = Instant::now() + limit;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -59,7 +59,8 @@ pub(super) fn run(command: &mut Command, input: &[u8], limit: Duration) -> Resul
         }
     };
     let (stdout, mut errors) = (receive(&stdout, deadline), receive(&stderr, deadline));
-    // The status is left to `kill` unless all was read: until then, the process group keeps its number.
+    // The status is left to `kill` unless all was read: until then, the process group keeps its
+    // number.
     let is_read = stdout.is_some() && errors.is_some();
     let status = if is_read { wait(&mut child, deadline) } else { Ok(None) };
     if let (Some(stdout), Some(stderr), Ok(Some(status))) = (stdout, &mut errors, &status) {
@@ -71,8 +72,8 @@ pub(super) fn run(command: &mut Command, input: &[u8], limit: Duration) -> Resul
     Err(Failure::TimedOut { stderr: stderr.unwrap_or_default() })
 }
 
-/// Serves all pipes at once, as the child may write before it has read everything. Returns where its
-/// output and its errors arrive.
+/// Serves all pipes at once, as the child may write before it has read everything. Returns where
+/// its output and its errors arrive.
 fn serve_pipes(child: &mut Child, input: Vec<u8>) -> io::Result<[Receiver<Vec<u8>>; 2]> {
     if let Some(mut stdin) = child.stdin.take() {
         // A program that fails need not have read everything.

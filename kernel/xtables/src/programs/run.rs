@@ -20,8 +20,8 @@ use crate::{
 
 /// For how many seconds a program waits for the lock.
 const WAIT_SECONDS: &str = "5";
-/// The number of times that a program is run that did not get the lock, or that a change by another program
-/// disturbed.
+/// The number of times that a program is run that did not get the lock, or that a change by another
+/// program disturbed.
 const ATTEMPTS: u32 = 3;
 /// The exit status of programs that cannot understand a rule.
 const PARAMETER_PROBLEM: i32 = 2;
@@ -185,8 +185,8 @@ impl Programs {
         }
     }
 
-    /// Runs the main program to ask for a rule. A rule that leads to a chain that does not exist is not there:
-    /// the program calls the rule wrong then.
+    /// Runs the main program to ask for a rule. A rule that leads to a chain that does not exist is
+    /// not there: the program calls the rule wrong then.
     pub(crate) fn check_rule(
         &self,
         table: Table,
@@ -302,8 +302,8 @@ fn sentence(text: &str) -> String {
     kept.join("; ")
 }
 
-/// Returns the numbers in `line 5 failed`, `line 5: RULE_APPEND failed` or `Error occurred at line: 5`, in
-/// their order.
+/// Returns the numbers in `line 5 failed`, `line 5: RULE_APPEND failed` or
+/// `Error occurred at line: 5`, in their order.
 fn refused_lines(message: &str) -> Vec<usize> {
     let rest = message.split("line").skip(1);
     let numbers = rest.filter_map(|rest| {

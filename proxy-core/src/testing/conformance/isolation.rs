@@ -1,5 +1,5 @@
-//! Behaviour of syncs while the kernel refuses what one Service port needs, or a whole family: everything else
-//! is programmed.
+//! Behaviour of syncs while the kernel refuses what one Service port needs, or a whole family:
+//! everything else is programmed.
 
 use super::{Subject, assert_as_from_nothing, cluster, node_config, start};
 use crate::{
@@ -31,8 +31,8 @@ fn dual(port: i64) -> Event {
     service("dual", "10.96.0.4,fd00::4").port("dns", "UDP", port).apply()
 }
 
-/// A Service port is refused in one family, in the middle of a sync: it is left out in that family and
-/// named, all else is programmed, and it is programmed once the kernel takes it.
+/// A Service port is refused in one family, in the middle of a sync: it is left out in that family
+/// and named, all else is programmed, and it is programmed once the kernel takes it.
 pub fn a_refused_port_costs_nothing_else<S: Subject>(subject: &S) {
     for occasion in [Occasion::FirstSync, Occasion::Change, Occasion::Repair] {
         subject.in_namespace(|| {

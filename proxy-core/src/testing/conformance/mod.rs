@@ -84,9 +84,9 @@ pub trait Subject: Sync {
     /// before.
     fn change_others(&self);
 
-    /// The damage that other programs may do after [`cluster`] was synced, to what does not depend on
-    /// the endpoints of `dual`. At least one fits
-    /// [any state](Damage::fits_any_state), and at least one is [reported](Damage::is_reported).
+    /// The damage that other programs may do after [`cluster`] was synced, to what does not depend
+    /// on the endpoints of `dual`. At least one fits [any state](Damage::fits_any_state), and at
+    /// least one is [reported](Damage::is_reported).
     fn damages(&self) -> Vec<Damage>;
 
     /// Refuses transactions: of all that follow this call, counted from 0, those in the range. An
@@ -96,9 +96,9 @@ pub trait Subject: Sync {
     /// The number of transactions that were refused since [`Subject::refuse`].
     fn refused(&self) -> usize;
 
-    /// Has the kernel, or a tool, refuse a part of what the backend sends from now on, and then of each
-    /// transaction that has it; with `None`, nothing. The Service port's number is changed in each sync that
-    /// is to be refused.
+    /// Has the kernel, or a tool, refuse a part of what the backend sends from now on, and then of
+    /// each transaction that has it; with `None`, nothing. The Service port's number is changed in
+    /// each sync that is to be refused.
     fn refuse_part(&self, part: Option<&RefusedPart>);
 
     /// The prefix of the authors that the monitor names; `None` if the kernel does not name them.
@@ -256,8 +256,9 @@ fn assert_taken_over<S: Subject>(subject: &S, state: &State) {
     assert_same(subject, &before, &subject.dump(), "after a take-over");
 }
 
-/// Makes a module with a test of each story, for a [`Subject`](crate::testing::conformance::Subject)
-/// that the expression makes. Stories of the monitor are left out `without a monitor`.
+/// Makes a module with a test of each story, for a
+/// [`Subject`](crate::testing::conformance::Subject) that the expression makes. Stories of the
+/// monitor are left out `without a monitor`.
 #[macro_export]
 macro_rules! conformance {
     ($module:ident, $subject:expr) => {

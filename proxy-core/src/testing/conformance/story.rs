@@ -50,9 +50,9 @@ impl Story {
             })
     }
 
-    /// Replays the story. Another program's damage is followed by a comparison: at the same time as an event,
-    /// which may explain what is found, or alone, and then the damage is reported. Otherwise nothing is
-    /// reported. The last sync succeeds.
+    /// Replays the story. Another program's damage is followed by a comparison: at the same time as
+    /// an event, which may explain what is found, or alone, and then the damage is reported.
+    /// Otherwise nothing is reported. The last sync succeeds.
     pub fn replay<S: Subject>(&self, subject: &S, node: &mut Stepped<S::Backend>) {
         let damages = subject.damages();
         let damages: Vec<_> = damages.iter().filter(|damage| damage.fits_any_state).collect();

@@ -52,8 +52,8 @@ impl Proxier for Able {
 #[derive(Debug, Default)]
 struct Heard {
     problems: Vec<String>,
-    /// The degraded ports of each sync, how many of them by the backend, and the ports of IPv4 that do
-    /// not get what they ask for.
+    /// The degraded ports of each sync, how many of them by the backend, and the ports of IPv4 that
+    /// do not get what they ask for.
     syncs: Vec<(Vec<DegradedPort>, usize, usize)>,
     replaced: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Parts that a backend names as refused are withheld, so that all else is synced at once, and is tried again with
-//! growing delays.
+//! Parts that a backend names as refused are withheld, so that all else is synced at once, and is
+//! tried again with growing delays.
 
 use std::{collections::HashSet, convert::identity};
 

@@ -17,8 +17,8 @@ use kube::{
 
 use super::{ClientError, KubeConfig, proxy};
 
-/// The credentials and the server, as they were read once at the start. Files that a kubeconfig names
-/// are read again for each [`Access::client_config`].
+/// The credentials and the server, as they were read once at the start. Files that a kubeconfig
+/// names are read again for each [`Access::client_config`].
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     config: Config,
@@ -43,8 +43,8 @@ impl Access {
         if let Some(master) = &config.master {
             kube.cluster_url = server_address(master, &kube)?;
         }
-        // Certificates that nothing verifies need no authorities. Without this the system's would be
-        // read, and an image that holds nothing but the program has none.
+        // Certificates that nothing verifies need no authorities. Without this the system's would
+        // be read, and an image that holds nothing but the program has none.
         let is_plain = kube.cluster_url.scheme_str() == Some("http");
         if kube.root_cert.is_none() && (is_plain || kube.accept_invalid_certs) {
             kube.root_cert = Some(Vec::new());
@@ -87,8 +87,8 @@ impl Access {
     }
 
     /// Returns the configuration for a client, with the token that is in the token file now. As in
-    /// client-go, the token of a file goes before a token in the kubeconfig, which counts as long as
-    /// the file cannot be read, and a line break may follow the token.
+    /// client-go, the token of a file goes before a token in the kubeconfig, which counts as long
+    /// as the file cannot be read, and a line break may follow the token.
     pub(super) fn client_config(&self) -> Result<Config, ClientError> {
         let mut config = self.config.clone();
         if let Some(path) = &self.token_file {

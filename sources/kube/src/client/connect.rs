@@ -1,8 +1,8 @@
 //! Connections to the API server, directly or by a proxy, and the client that opens them.
 //!
 //! The client is put together from the parts of `kube`'s, whose own constructor sets no options on
-//! its sockets: a host that disappears without a word would be noticed by the silence of its watches
-//! alone.
+//! its sockets: a host that disappears without a word would be noticed by the silence of its
+//! watches alone.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// The number of probes that may stay without an answer.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// The time that data may stay unacknowledged. It is the time after which an idle connection counts as
-/// broken, because the kernel takes it in place of the number of probes.
+/// The time that data may stay unacknowledged. It is the time after which an idle connection counts
+/// as broken, because the kernel takes it in place of the number of probes.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Makes a client with this configuration.

@@ -40,7 +40,8 @@ pub(super) fn from_environment(
     proxy
 }
 
-/// Parses the address of a proxy; without a scheme it is an HTTP proxy, and without a port, SOCKS has 1080.
+/// Parses the address of a proxy; without a scheme it is an HTTP proxy, and without a port, SOCKS
+/// has 1080.
 fn parse_proxy(text: &str) -> Option<Uri> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
     let scheme = scheme.to_lowercase();
@@ -64,8 +65,8 @@ fn is_proxied(host: &str, port: u16, exceptions: &str) -> bool {
     !exceptions.any(|exception| matches(&exception.to_lowercase(), &host, ip, port))
 }
 
-/// Whether one entry of `NO_PROXY` covers a host: `*`, a range, an address or a domain, the last two
-/// with or without a port.
+/// Whether one entry of `NO_PROXY` covers a host: `*`, a range, an address or a domain, the last
+/// two with or without a port.
 fn matches(exception: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if exception == "*" {
         return true;

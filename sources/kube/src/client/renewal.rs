@@ -1,9 +1,9 @@
 //! The service that makes a new connection pool when credentials change.
 //!
-//! The `kube` client copies client certificates when it is made. The service therefore makes another
-//! client when the files of certificates or tokens change, and when the server rejects the credentials of
-//! an exec plugin. Requests that are under way, such as open watches, end with the client that they began
-//! with; client-go closes them, which only servers notice.
+//! The `kube` client copies client certificates when it is made. The service therefore makes
+//! another client when the files of certificates or tokens change, and when the server rejects the
+//! credentials of an exec plugin. Requests that are under way, such as open watches, end with the
+//! client that they began with; client-go closes them, which only servers notice.
 
 use std::{
     fs,

@@ -1,8 +1,9 @@
 //! The layer that keeps the `Retry-After` header of an error.
 //!
 //! The `kube` client reads the body of an error and drops its header. The API server's priority and
-//! fairness rejects requests with a body of plain text, so that the header is all there is. The layer
-//! moves the header's seconds to the `Status` in the body, where servers put them for other errors.
+//! fairness rejects requests with a body of plain text, so that the header is all there is. The
+//! layer moves the header's seconds to the `Status` in the body, where servers put them for other
+//! errors.
 
 use std::task::{Context, Poll};
 

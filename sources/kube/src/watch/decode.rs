@@ -1,8 +1,8 @@
 //! Decoding of the server's JSON into the core's objects, one by one.
 //!
-//! An item is taken as raw text first and then decoded by itself. An object that cannot be decoded is
-//! therefore reported with its name and field, and the rest of its list or watch is unaffected. The raw
-//! text is borrowed from the answer and not copied.
+//! An item is taken as raw text first and then decoded by itself. An object that cannot be decoded
+//! is therefore reported with its name and field, and the rest of its list or watch is unaffected.
+//! The raw text is borrowed from the answer and not copied.
 
 use std::marker::PhantomData;
 

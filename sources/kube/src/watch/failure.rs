@@ -19,8 +19,8 @@ pub(super) enum Failure {
     /// The stream of an open watch held an error.
     #[error("{} ({})", .0.message, .0.code)]
     Event(Box<Status>),
-    /// The server could not be reached, or the connection broke. The error is no `source`: the texts
-    /// of the client's errors repeat each other, and only the last cause says what happened.
+    /// The server could not be reached, or the connection broke. The error is no `source`: the
+    /// texts of the client's errors repeat each other, and only the last cause says what happened.
     #[error("{}", last_cause(.0))]
     Connection(kube::Error),
     /// The list is not JSON of a list.

@@ -34,8 +34,8 @@ impl Collected {
         self.malformed.retain(|(malformed, _)| malformed != key);
     }
 
-    /// Returns the events of the complete list: one [`Event::Replace`], and one [`Event::Malformed`] for
-    /// each malformed object.
+    /// Returns the events of the complete list: one [`Event::Replace`], and one
+    /// [`Event::Malformed`] for each malformed object.
     pub(super) fn into_events(self) -> impl Iterator<Item = Event> {
         let malformed = self.malformed.iter().map(|(key, _)| key.clone()).collect();
         let replace = Event::Replace { kind: self.kind, objects: self.objects, malformed };

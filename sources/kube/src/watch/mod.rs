@@ -34,8 +34,9 @@ use self::{
 };
 use crate::{config::Timing, health::Pulse, pace::Pacer};
 
-/// The form of the answers: without the largest part of most objects where the server can leave fields
-/// out (KEP-5958). Others ignore the parameter, and the second form is for one that does not.
+/// The form of the answers: without the largest part of most objects where the server can leave
+/// fields out (KEP-5958). Others ignore the parameter, and the second form is for one that does
+/// not.
 const ACCEPTED: HeaderValue =
     HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
 /// Objects in a page of a list.
@@ -44,8 +45,8 @@ const PAGE_SIZE: u32 = 500;
 const EARLY: Duration = Duration::from_secs(1);
 /// After so many failures in a row of lists that are not streamed, the list is streamed again.
 const MAX_LIST_FAILURES: u32 = 3;
-/// After so many failures of streamed lists, the next list is not streamed. Answers that the server is
-/// overloaded do not count.
+/// After so many failures of streamed lists, the next list is not streamed. Answers that the server
+/// is overloaded do not count.
 const MAX_STREAM_ERRORS: u32 = 5;
 /// After so many watches in a row that were silent from the start, the version is given up.
 const MAX_SILENT: u32 = 2;
@@ -76,11 +77,12 @@ pub(crate) struct Watch<T, I> {
     is_synced: bool,
     /// Whether the next list is streamed.
     streams: bool,
-    /// The version that a list which is not streamed may not be older than: the server takes such a list
-    /// from its cache, in one piece. `None` asks for the newest, which older servers read from etcd.
+    /// The version that a list which is not streamed may not be older than: the server takes such a
+    /// list from its cache, in one piece. `None` asks for the newest, which older servers read from
+    /// etcd.
     least: Option<String>,
-    /// Whether the newest list is read in pages. Not after a list that the server forgot between two
-    /// pages.
+    /// Whether the newest list is read in pages. Not after a list that the server forgot between
+    /// two pages.
     pages: bool,
     /// Failures of lists that count against the present way to list, in a row.
     failures: u32,
@@ -145,8 +147,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         }
     }
 
-    /// Prepares for the next request after a failure. Returns how long to wait at least, or `None` if
-    /// the next request can follow at once.
+    /// Prepares for the next request after a failure. Returns how long to wait at least, or `None`
+    /// if the next request can follow at once.
     async fn recover(&mut self, failure: Failure) -> Result<Option<Duration>, ReceiverDropped> {
         if matches!(failure, Failure::ReceiverDropped) {
             return Err(ReceiverDropped);
@@ -161,14 +163,14 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         })
     }
 
-    /// Has the list asked for without a stream if the failure is about streaming, or if streams have failed
-    /// too often in whatever way: behind a proxy that passes no streams on, connections break, or answers
-    /// do not come. A server that is overloaded (429) is asked for a stream again, as by client-go: other
-    /// lists are a greater load.
+    /// Has the list asked for without a stream if the failure is about streaming, or if streams
+    /// have failed too often in whatever way: behind a proxy that passes no streams on, connections
+    /// break, or answers do not come. A server that is overloaded (429) is asked for a stream
+    /// again, as by client-go: other lists are a greater load.
     ///
     /// An outage counts, too, but pins nothing: without a server, the two ways take turns
-    /// ([`Watch::recover_list`]), and after the outage some nodes read one list from the server's cache.
-    /// From the first watch on, lists are streamed again.
+    /// ([`Watch::recover_list`]), and after the outage some nodes read one list from the server's
+    /// cache. From the first watch on, lists are streamed again.
     fn recover_stream(&mut self, failure: &Failure) -> Option<Duration> {
         let kind = T::KIND;
         if failure.code() == 410 {
@@ -189,8 +191,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         self.log_and_wait(failure)
     }
 
-    /// Has the newest list read if the server cannot use the version, the list read in one piece if it
-    /// expired between two pages, and streamed again if it failed too often.
+    /// Has the newest list read if the server cannot use the version, the list read in one piece if
+    /// it expired between two pages, and streamed again if it failed too often.
     fn recover_list(&mut self, failure: &Failure) -> Option<Duration> {
         let is_refused = failure.is_about_version() || matches!(failure.code(), 400 | 422);
         if !(is_refused && self.least.take().is_some()) {

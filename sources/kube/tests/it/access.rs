@@ -159,8 +159,8 @@ async fn a_plugin_is_run_again_when_the_server_rejects_its_certificate() {
     changes_follow(&mut rig).await;
 }
 
-/// A proxy that connects to the stand-in, whatever the name that it is asked for: by HTTP, or by SOCKS
-/// 5, which clients begin with a byte of value 5.
+/// A proxy that connects to the stand-in, whatever the name that it is asked for: by HTTP, or by
+/// SOCKS 5, which clients begin with a byte of value 5.
 struct Proxy {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
@@ -234,13 +234,13 @@ async fn greet_by_socks(stream: &mut BufReader<TcpStream>) -> io::Result<String>
     Ok(format!("{user} {password} {name}:{port}"))
 }
 
-/// The options of this process's sockets that are connected to an address: the seconds before a probe,
-/// between probes and until data counts as lost, and the number of probes.
+/// The options of this process's sockets that are connected to an address: the seconds before a
+/// probe, between probes and until data counts as lost, and the number of probes.
 fn socket_options(peer: SocketAddr) -> Vec<[u64; 4]> {
     let sockets = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
         let number = entry.ok()?.file_name().into_string().ok()?.parse().ok()?;
-        // SAFETY: the descriptor was open a moment ago and is only asked for options, which fails if it
-        // is closed, or no socket.
+        // SAFETY: the descriptor was open a moment ago and is only asked for options, which fails
+        // if it is closed, or no socket.
         Some(unsafe { BorrowedFd::borrow_raw(number) })
     });
     let options = |fd: &BorrowedFd<'_>| {
@@ -256,8 +256,8 @@ fn socket_options(peer: SocketAddr) -> Vec<[u64; 4]> {
     sockets.filter_map(|fd| options(&fd)).collect()
 }
 
-/// A host that disappears without a word is noticed in half a minute: by probes of idle connections, and
-/// by data that stays unacknowledged.
+/// A host that disappears without a word is noticed in half a minute: by probes of idle
+/// connections, and by data that stays unacknowledged.
 #[tokio::test]
 async fn dead_connections_are_noticed_by_the_kernel() {
     let mut rig = Rig::plain(|server| fill(server, 1)).await;

@@ -201,7 +201,8 @@ async fn a_list_that_fails_is_not_asked_for_in_one_way_for_ever() {
 async fn lists_are_streamed_again_after_an_outage() {
     use Reply::{Error, List, Refused, Silent};
     use Way::{Cached, Stream, Watch};
-    // The server is back when it is asked for a list without a stream, and later forgets the version.
+    // The server is back when it is asked for a list without a stream, and later forgets the
+    // version.
     let outage = [[Refused; 5].as_slice(), &[List, Error(410, 0), Refused, Silent]].concat();
     let requests = requests_after(&outage).await;
     assert_eq!(ways(&requests)[..5], [Stream; 5], "{requests:?}");

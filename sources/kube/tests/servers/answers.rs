@@ -32,8 +32,8 @@ enum Asker {
 const SERVICES: &str = "/api/v1/namespaces/load/services";
 const NODES: &str = "/api/v1/nodes";
 
-/// The requests. `NEWEST` is the version of a list, `TOKEN` its token for the next page, and `FIRST` the
-/// version of its first object.
+/// The requests. `NEWEST` is the version of a list, `TOKEN` its token for the next page, and
+/// `FIRST` the version of its first object.
 const REQUESTS: [(Asker, &str); 37] = [
     (Asker::Reader, "SERVICES"),
     (Asker::Reader, "SERVICES?limit=2"),

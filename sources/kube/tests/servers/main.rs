@@ -1,8 +1,8 @@
-//! The Kubernetes source against any server: each scenario runs with the stand-in, and with a genuine API
-//! server where `KUBE_APISERVER` and `ETCD` name the programs.
+//! The Kubernetes source against any server: each scenario runs with the stand-in, and with a
+//! genuine API server where `KUBE_APISERVER` and `ETCD` name the programs.
 //!
-//! [`answers`] compares what the two answer to the same requests. Without these variables, the tests of the
-//! genuine server are reported as ignored.
+//! [`answers`] compares what the two answer to the same requests. Without these variables, the
+//! tests of the genuine server are reported as ignored.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 

@@ -38,7 +38,8 @@ async fn fill(server: &Server, services: usize) {
     }
 }
 
-/// The names of the scenario's objects of a kind, without those that a genuine server makes by itself.
+/// The names of the scenario's objects of a kind, without those that a genuine server makes by
+/// itself.
 fn names(rig: &Rig, kind: Kind) -> BTreeSet<String> {
     let keys =
         rig.objects.keys().filter(|key| key.kind == kind && key.namespace == load::NAMESPACE);

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 /// The server's answer to a request for a streamed list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists {
-    /// It streams lists if it can. With an etcd that lacks progress requests, a genuine server cannot.
+    /// It streams lists if it can. With an etcd that lacks progress requests, a genuine server
+    /// cannot.
     Streamed,
     /// The feature is off.
     Paged,

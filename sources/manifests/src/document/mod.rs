@@ -1,8 +1,8 @@
 //! Decoding of a file's text into objects.
 //!
 //! Each document is read twice: first only its kind and name and those of its list items, then the
-//! objects with the types of their kinds. An object that cannot be decoded is therefore known by name,
-//! and an object of another kind cannot fail.
+//! objects with the types of their kinds. An object that cannot be decoded is therefore known by
+//! name, and an object of another kind cannot fail.
 
 mod header;
 mod typed;
@@ -21,8 +21,8 @@ use super::{
     syntax::{DecodeError, Document, Step, Syntax, documents, print_path},
 };
 
-/// The number of malformed objects of a list that are reported one by one: each costs another pass over the
-/// document.
+/// The number of malformed objects of a list that are reported one by one: each costs another pass
+/// over the document.
 const MAX_PASSES: usize = 100;
 
 /// The content of one file.
@@ -30,8 +30,8 @@ const MAX_PASSES: usize = 100;
 pub(super) struct Content {
     /// The objects that could be decoded, in the file's order.
     pub(super) objects: Vec<Object>,
-    /// The problems. An error that names an object means that the file holds the object but the object
-    /// could not be decoded.
+    /// The problems. An error that names an object means that the file holds the object but the
+    /// object could not be decoded.
     pub(super) problems: Vec<Problem>,
     /// Whether the file has a part in which not even the objects' names could be read. Objects that
     /// seem to have been removed may still be there then.

@@ -56,8 +56,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Replaces the content of changed files (`None`: the file was removed) and returns the changes of
-    /// objects, the problems of the files and the problems between files.
+    /// Replaces the content of changed files (`None`: the file was removed) and returns the changes
+    /// of objects, the problems of the files and the problems between files.
     pub(super) fn update(
         &mut self,
         changes: Vec<(PathBuf, Option<Content>)>,
@@ -91,8 +91,8 @@ impl Store {
         (self.difference(touched), problems)
     }
 
-    /// Returns one [`Event::Replace`] for every kind, and one [`Event::Malformed`] for each malformed
-    /// object.
+    /// Returns one [`Event::Replace`] for every kind, and one [`Event::Malformed`] for each
+    /// malformed object.
     pub(super) fn everything(&self) -> Vec<Event> {
         let of_kind = |kind: Kind| Event::Replace {
             kind,
@@ -160,8 +160,8 @@ impl Store {
         deletes.into_iter().chain(applies).chain(faults).collect()
     }
 
-    /// Returns the state of an object. The last file that holds the object decides; if that file never
-    /// held a good state, the file before it counts.
+    /// Returns the state of an object. The last file that holds the object decides; if that file
+    /// never held a good state, the file before it counts.
     fn effective(&self, key: &ObjectKey) -> Effective {
         let mut effective = Effective::default();
         let holders = self.holders.get(key).into_iter().flatten();

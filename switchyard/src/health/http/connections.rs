@@ -24,9 +24,9 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// The file descriptors that [`Limits::new`] leaves to the rest of the program: the standard streams,
-/// the health and the metrics listener, watches of the API server, netlink sockets, files, and pipes
-/// to programs.
+/// The file descriptors that [`Limits::new`] leaves to the rest of the program: the standard
+/// streams, the health and the metrics listener, watches of the API server, netlink sockets, files,
+/// and pipes to programs.
 pub const RESERVED_DESCRIPTORS: u64 = 128;
 /// The largest number of connections, which bounds the memory of idle connections to some 100 MB.
 const MOST_CONNECTIONS: usize = 4096;
@@ -86,8 +86,8 @@ impl Connections {
         self.own.count() + self.foreign.count()
     }
 
-    /// Returns the slot of a new connection from `peer` to `local`, once there is one. Closes another
-    /// connection if need be.
+    /// Returns the slot of a new connection from `peer` to `local`, once there is one. Closes
+    /// another connection if need be.
     pub(super) async fn admit(&self, peer: SocketAddr, local: SocketAddr) -> (Slot, Evicted) {
         let (source, destination) = (peer.ip().to_canonical(), local.ip().to_canonical());
         // The kubelet's probes come from the address that they go to.
@@ -109,8 +109,8 @@ fn network(source: IpAddr) -> IpAddr {
 /// The end of the connection of a slot: the receiver fails when the connection is to be closed.
 pub(super) type Evicted = oneshot::Receiver<Infallible>;
 
-/// The place of an open connection. Dropping this value frees the place, so the connection has to be
-/// closed before.
+/// The place of an open connection. Dropping this value frees the place, so the connection has to
+/// be closed before.
 #[derive(Debug)]
 pub(super) struct Slot {
     pool: Arc<Pool>,
@@ -120,8 +120,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Records a request. Returns whether the connection can stay open after the answer; there should
-    /// be some free slots, so that no connection is closed in the middle of a request.
+    /// Records a request. Returns whether the connection can stay open after the answer; there
+    /// should be some free slots, so that no connection is closed in the middle of a request.
     pub(super) fn touch(&self) -> bool {
         if let Some(open) = self.pool.lock().get_mut(&self.client)
             && let Some(index) = open.iter().position(|(number, _)| *number == self.number)
@@ -141,8 +141,8 @@ impl Drop for Slot {
 
 /// The address of a client, and the port that it is connected to.
 type Client = (IpAddr, u16);
-/// The connections of a client by the time of their last request. Dropping the sender of a connection
-/// makes it end.
+/// The connections of a client by the time of their last request. Dropping the sender of a
+/// connection makes it end.
 type Open = VecDeque<(u64, oneshot::Sender<Infallible>)>;
 
 /// A number of slots.
@@ -194,7 +194,8 @@ impl Pool {
                 if let Some(largest) = largest {
                     self.close(largest, |open| drop(open.pop_front()));
                 }
-                // The slot is free as soon as the connection is closed. The semaphore is never closed.
+                // The slot is free as soon as the connection is closed. The semaphore is never
+                // closed.
                 Arc::clone(&self.slots).acquire_owned().await.ok()
             }
         };

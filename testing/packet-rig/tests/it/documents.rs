@@ -223,3 +223,42 @@ fn every_package_in_a_command_exists() {
     }
     assert!(count > 3, "only {count} commands");
 }
+
+/// Adds the Rust sources below a folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(&path, found);
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn comments_keep_the_rules_of_style() {
+    const QUESTIONS: [&str; 5] = ["What", "How", "Which", "When", "Who"];
+    let mut paths = Vec::new();
+    sources(&root(), &mut paths);
+    let mut wrong = Vec::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut before = "";
+        for (line, number) in text.lines().zip(1..) {
+            let comment = line.trim_start();
+            let doc = |line: &str| line.starts_with("///") || line.starts_with("//!");
+            let begins = doc(comment) && !doc(before);
+            let first = comment.get(3..).unwrap_or_default().split_whitespace().next();
+            let is_long = line.chars().count() > 100 && !comment.contains("| ");
+            if comment.starts_with("//") && is_long
+                || begins && first.is_some_and(|word| QUESTIONS.contains(&word))
+            {
+                wrong.push(format!("{}:{number}: {comment}", path.display()));
+            }
+            before = comment;
+        }
+    }
+    assert!(wrong.is_empty(), "see CONTRIBUTING.md, Style:\n{}", wrong.join("\n"));
+}

@@ -173,7 +173,8 @@ fn localhost_is_served_and_guarded_beside_rules_that_iptables_cannot_print() {
     }
 }
 
-/// A host in the same network that reaches 127.0.0.1 by way of the node, and has a loopback address.
+/// A host in the same network that reaches 127.0.0.1 by way of the node, and has a loopback
+/// address.
 fn attacker(rig: &Rig) -> NetNs {
     let client = rig.place("client").unwrap().namespace.clone();
     client.sysctl(&[(SETTING, "1")]).unwrap();
@@ -186,8 +187,8 @@ fn attacker(rig: &Rig) -> NetNs {
     client
 }
 
-/// A host in the same network sends packets from or to loopback addresses, which the kernel takes with
-/// `route_localnet`.
+/// A host in the same network sends packets from or to loopback addresses, which the kernel takes
+/// with `route_localnet`.
 #[test]
 fn other_hosts_reach_no_loopback_address() {
     for backend in backends() {
@@ -227,8 +228,8 @@ fn other_hosts_reach_no_loopback_address() {
     }
 }
 
-/// A host in the same network sends packets to 127.0.0.1 all the time, while the node is prepared, or
-/// not, the program starts, is killed and starts again, and everything is cleaned up.
+/// A host in the same network sends packets to 127.0.0.1 all the time, while the node is prepared,
+/// or not, the program starts, is killed and starts again, and everything is cleaned up.
 #[test]
 fn loopback_addresses_are_guarded_before_the_first_sync_and_after_the_clean_up() {
     for (backend, is_prepared) in backends().flat_map(|name| [(name, true), (name, false)]) {
@@ -294,8 +295,8 @@ fn loopback_addresses_are_guarded_before_the_first_sync_and_after_the_clean_up()
     }
 }
 
-/// The socket of a node port on `[::1]` comes and goes with the configuration, also by a restart, and takes
-/// turns with another program's.
+/// The socket of a node port on `[::1]` comes and goes with the configuration, also by a restart,
+/// and takes turns with another program's.
 #[test]
 fn a_socket_serves_ipv6s_localhost_when_it_may() {
     const METRIC: &str = "kubeproxy_nftables_localhost_nodeport_listener";

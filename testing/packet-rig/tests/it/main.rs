@@ -1,6 +1,6 @@
-//! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random changes, of
-//! repairs, of algorithms and weights, of the table in `docs/semantics.md`, and of what the documentation names. One
-//! program, so that it is linked once.
+//! Tests of the rig itself and its backends, of a proxy that is killed and started again, of random
+//! changes, of repairs, of algorithms and weights, of the table in `docs/semantics.md`, and of what
+//! the documentation names. One program, so that it is linked once.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` its
 //! backends as a comma-separated list (else: all that are built).
@@ -32,7 +32,8 @@ fn all_backends() -> Vec<&'static str> {
     backends
 }
 
-/// Those whose traffic goes on without the proxy. Most tests of userspace mode are in a module of their own.
+/// Those whose traffic goes on without the proxy. Most tests of userspace mode are in a module of
+/// their own.
 fn backends() -> Vec<&'static str> {
     let mut backends = all_backends();
     backends.retain(|backend| backend::mode(backend) != backend::USERSPACE);

@@ -9,7 +9,8 @@ use switchyard_iptables::Flavour;
 use crate::kube_proxy::{Bystanders, Cluster, IpvsMode, Listing, programs};
 use crate::support::{Load, clean_up, compare, has_ipvs, node, prepare, probes_in};
 
-/// The objects of any mode: the tables of nftables mode, chains and jumps, and what ipvs mode has besides.
+/// The objects of any mode: the tables of nftables mode, chains and jumps, and what ipvs mode has
+/// besides.
 fn everything(node: &NetNs, flavour: Flavour) -> Vec<String> {
     let mut all = IpvsMode::contents(node).unwrap();
     for family in IpFamily::ALL {
@@ -24,7 +25,8 @@ fn everything(node: &NetNs, flavour: Flavour) -> Vec<String> {
     all
 }
 
-/// Changes from mode to mode, and compares what is there with what each mode has on a node of its own.
+/// Changes from mode to mode, and compares what is there with what each mode has on a node of its
+/// own.
 fn changes_modes(flavour: Flavour) {
     if !has_ipvs() {
         return;

@@ -1,5 +1,5 @@
-//! `--cleanup` removes what kube-proxy's own clean-up would, in every mode, without a cluster, and can
-//! be repeated.
+//! `--cleanup` removes what kube-proxy's own clean-up would, in every mode, without a cluster, and
+//! can be repeated.
 
 use packet_rig::{NetNs, Rig};
 use switchyard_core::model::IpFamily;

@@ -1,5 +1,6 @@
 //! The two-way swap: Switchyard takes over from kube-proxy, and kube-proxy from Switchyard, under
-//! load. kube-proxy is the stand-in in [`kube_proxy`], or the genuine program that `KUBE_PROXY` names.
+//! load. kube-proxy is the stand-in in [`kube_proxy`], or the genuine program that `KUBE_PROXY`
+//! names.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built).
 

@@ -1,8 +1,8 @@
-//! The stand-in writes the rules that genuine kube-proxy writes, where `KUBE_PROXY` names the program; else
-//! there is nothing to compare with, and these tests do nothing.
+//! The stand-in writes the rules that genuine kube-proxy writes, where `KUBE_PROXY` names the
+//! program; else there is nothing to compare with, and these tests do nothing.
 //!
-//! Compared is what decides about packets: not comments, nor the order of sets, chains and matches, nor the
-//! counters of packets by nfacct, for which kube-proxy has rules of their own.
+//! Compared is what decides about packets: not comments, nor the order of sets, chains and matches,
+//! nor the counters of packets by nfacct, for which kube-proxy has rules of their own.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ const COUNTERS: [&str; 2] = [
     " -m nfacct --nfacct-name  localhost_nps_accepted_pkts",
 ];
 
-/// A node for genuine kube-proxy, which finds its addresses there, and a namespace for the stand-in.
+/// A node for genuine kube-proxy, which finds its addresses there, and a namespace for the
+/// stand-in.
 fn nodes() -> Option<(Topology, NetNs)> {
     kube_proxy::find().unwrap()?;
     Some((Topology::new().unwrap(), NetNs::new().unwrap()))

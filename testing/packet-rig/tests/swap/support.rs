@@ -32,7 +32,8 @@ fn fail(from: &[&str], to: &[&str], failure: Failure) -> ProbePlan {
 /// The frontends of the Service with affinity: clients keep their endpoint at all of them.
 const STICKY: [&str; 2] = ["tcp://10.96.0.50:80", "tcp://192.168.10.1:30084"];
 
-/// The expected outcomes for every frontend of [`Cluster::After`], with any proxy but one in ipvs mode.
+/// The expected outcomes for every frontend of [`Cluster::After`], with any proxy but one in ipvs
+/// mode.
 pub fn probes() -> Vec<ProbePlan> {
     [common_probes(), policy_probes(), vec![keeps_endpoint(&STICKY)]].concat()
 }
@@ -43,8 +44,8 @@ pub fn probes_in_ipvs() -> Vec<ProbePlan> {
     [common_probes(), policy_probes(), sticky.into()].concat()
 }
 
-/// The same with kube-proxy in ipvs mode: for the policy `Local`, clients on the node are as others, and
-/// endpoints of other nodes are used where there are none on the node.
+/// The same with kube-proxy in ipvs mode: for the policy `Local`, clients on the node are as
+/// others, and endpoints of other nodes are used where there are none on the node.
 pub fn probes_in_kube_proxys_ipvs() -> Vec<ProbePlan> {
     let sticky = STICKY.map(|to| keeps_endpoint(&[to]));
     let local = vec![
@@ -56,8 +57,8 @@ pub fn probes_in_kube_proxys_ipvs() -> Vec<ProbePlan> {
     common.chain(local).chain(sticky).collect()
 }
 
-/// The same plan, but what servers see of masqueraded packets of IPv6 may be any address of a Service: all
-/// are on a device of the node.
+/// The same plan, but what servers see of masqueraded packets of IPv6 may be any address of a
+/// Service: all are on a device of the node.
 fn from_any_address(plan: ProbePlan) -> impl Iterator<Item = ProbePlan> {
     let (v4, v6) = plan.to.iter().copied().partition(|target: &Target| target.address.is_ipv4());
     let mut any = ProbePlan { to: v6, ..plan.clone() };
@@ -151,8 +152,8 @@ fn sticky_clients_at(to: &[&str], change: impl FnOnce(&mut Reaches)) -> [ProbePl
     [ProbePlan { sources: 8, ..plan }]
 }
 
-/// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of `make test-ipvs`. What
-/// needs it is recorded as skipped otherwise.
+/// Whether the kernel has IPVS, for tests that need it: as in the virtual machine of
+/// `make test-ipvs`. What needs it is recorded as skipped otherwise.
 pub fn has_ipvs() -> bool {
     let has = backend::selected().unwrap().contains(&"ipvs");
     if !has {
@@ -177,11 +178,11 @@ pub fn node(rig: &Rig) -> NetNs {
     rig.topology.node().namespace.clone()
 }
 
-/// The traffic while a proxy takes over: the place of the clients, which of its addresses they have, and
-/// their target.
+/// The traffic while a proxy takes over: the place of the clients, which of its addresses they
+/// have, and their target.
 ///
-/// IPVS takes the answers of an endpoint to one port of a client for those of one connection, so clients of
-/// several Services must not share an address by chance.
+/// IPVS takes the answers of an endpoint to one port of a client for those of one connection, so
+/// clients of several Services must not share an address by chance.
 const LOAD: [(&str, usize, &str); 9] = [
     ("client", 1, "tcp://10.96.0.10:80"),
     ("client", 0, "udp://192.168.10.1:30080"),
@@ -236,8 +237,8 @@ impl Load {
         println!("{connections} connections, {requests} requests over kept ones, none lost");
     }
 
-    /// Goes on for a moment, and then only connections that were open at one moment may have failed: the
-    /// kept ones, and the one that each worker had just opened.
+    /// Goes on for a moment, and then only connections that were open at one moment may have
+    /// failed: the kept ones, and the one that each worker had just opened.
     pub fn assert_only_open_ones_lost(self) {
         let (mut connections, mut ended) = (0, 0);
         for (what, report) in self.finish() {

@@ -19,8 +19,8 @@ use crate::support::{
     until_no_chains, until_no_tables, until_nothing_of_ipvs,
 };
 
-/// The maps that kube-proxy does not know, and leaves, for each protocol: nothing that a packet enters
-/// looks at them any more.
+/// The maps that kube-proxy does not know, and leaves, for each protocol: nothing that a packet
+/// enters looks at them any more.
 const LEFT: [&str; 6] = [
     "-endpoints",
     "nodeport--endpoints",
@@ -39,7 +39,8 @@ fn removal() -> &'static str {
     &loops[..end + "      done\n".len()]
 }
 
-/// Whether kube-proxy leaves an object of this name, as a part of a Service port's ClientIP affinity.
+/// Whether kube-proxy leaves an object of this name, as a part of a Service port's ClientIP
+/// affinity.
 fn is_left_by_affinity(name: &str) -> bool {
     ["remember-", "clients-", "local-clients-", "endpoints-", "local-endpoints-"]
         .into_iter()
@@ -95,7 +96,8 @@ fn by_nftables_from_nftables() {
     rig.check(&sticky_clients(|_| {})).unwrap();
     check(&mut rig, &bystanders, &node);
 
-    // Apart from what docs/swap.md lists, the table is the same as on a node where Switchyard never was.
+    // Apart from what docs/swap.md lists, the table is the same as on a node where Switchyard never
+    // was.
     let mut taken_over = listings(&node);
     for (before, after) in before.iter().zip(&taken_over) {
         assert!(before.sets.is_subset(&after.sets), "the same names: {before:#?} {after:#?}");
@@ -118,7 +120,8 @@ fn by_nftables_from_nftables() {
         }
     }
     assert!(left > 6, "each Service port with affinity leaves a chain, a set and a map: {left}");
-    // Nothing that a packet enters uses all this, so that it can be removed as docs/swap.md describes.
+    // Nothing that a packet enters uses all this, so that it can be removed as docs/swap.md
+    // describes.
     node.output("sh", &["-e", "-c", removal()], "").unwrap();
     assert_eq!(taken_over, listings(&node));
     NftablesMode::cleanup(&node).unwrap();
@@ -174,8 +177,8 @@ fn by_iptables(flavour: Flavour) {
     rig.check(&probes()).unwrap();
 }
 
-/// In another mode, kube-proxy removes the old rules before it programs anything, so that connections
-/// are lost with any proxy before it. Nothing may be left.
+/// In another mode, kube-proxy removes the old rules before it programs anything, so that
+/// connections are lost with any proxy before it. Nothing may be left.
 #[test]
 fn by_iptables_from_nftables() {
     let (mut rig, node, bystanders) = has_run("nftables", Flavour::Nft);
@@ -193,8 +196,8 @@ fn by_nftables(flavour: Flavour) {
     check(&mut rig, &bystanders, &node);
 }
 
-/// kube-proxy in ipvs mode repeats the making of everything that it finds, compares entries and virtual
-/// servers, and writes its chains.
+/// kube-proxy in ipvs mode repeats the making of everything that it finds, compares entries and
+/// virtual servers, and writes its chains.
 fn by_ipvs(flavour: Flavour) {
     if !has_ipvs() {
         return;

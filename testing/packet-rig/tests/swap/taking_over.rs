@@ -61,8 +61,8 @@ fn take_over_changed(
     assert_taken_over(rig, &bystanders, flavour, mode);
 }
 
-/// Asserts that all Services are served, that other rules stay, and that the rules are those of a node
-/// where kube-proxy never was.
+/// Asserts that all Services are served, that other rules stay, and that the rules are those of a
+/// node where kube-proxy never was.
 fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mode: &str) {
     let node = node(&rig);
     rig.check(&probes_in(mode)).unwrap();
@@ -104,8 +104,8 @@ fn from_older_nftables_with_nftables() {
     take_over_changed(&mut kube_proxy, Flavour::Nft, "nftables", |node| node.nft(OLDER).unwrap());
 }
 
-/// After ipvs mode, which ends the connections that IPVS forwards. Where the kernel has no IPVS, the
-/// stand-in serves nothing, so there is no traffic before.
+/// After ipvs mode, which ends the connections that IPVS forwards. Where the kernel has no IPVS,
+/// the stand-in serves nothing, so there is no traffic before.
 fn from_ipvs(flavour: Flavour, mode: &str) {
     let ipvs = IpvsMode { flavour };
     let mut rig = prepare(mode, Cluster::After);

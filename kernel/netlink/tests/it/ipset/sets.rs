@@ -108,8 +108,8 @@ fn a_set_that_a_rule_uses_stays() {
 
 #[test]
 fn sets_are_those_that_the_program_makes() {
-    // What the program lists of a set, but for revision and memory, which differ between kernels and
-    // programs.
+    // What the program lists of a set, but for revision and memory, which differ between kernels
+    // and programs.
     let described = || {
         let listed = run("ipset list");
         let varies =

@@ -115,8 +115,8 @@ async fn converse(
             Ok::<_, Infallible>(answer)
         }
     });
-    // The kernel ends a connection whose client acknowledges nothing, or takes nothing. Without the option,
-    // the connection ends with its age.
+    // The kernel ends a connection whose client acknowledges nothing, or takes nothing. Without the
+    // option, the connection ends with its age.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(patience.write));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

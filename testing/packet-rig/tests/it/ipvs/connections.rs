@@ -16,8 +16,8 @@ fn endpoint(rig: &Rig, probe: &Probe) -> String {
     outcome.endpoint().unwrap_or_else(|| panic!("{outcome:?}")).to_owned()
 }
 
-/// A connection goes on when its endpoint leaves, while new connections go elsewhere. The real server
-/// goes with the last connection.
+/// A connection goes on when its endpoint leaves, while new connections go elsewhere. The real
+/// server goes with the last connection.
 #[test]
 fn a_connection_outlives_its_endpoint() {
     if !is_selected() {
@@ -25,7 +25,8 @@ fn a_connection_outlives_its_endpoint() {
     }
     let rig = start("drain", &web("", "", &[C]), "ipvs: {tcpFinTimeout: 1s}");
     let client = &rig.topology.client().namespace;
-    // Connections from a chosen port end by a reset, which the kernel remembers for ten seconds only.
+    // Connections from a chosen port end by a reset, which the kernel remembers for ten seconds
+    // only.
     let mut ports = 41_000..;
     let mut next = move || probe(ports.next().unwrap());
     let first = next();
@@ -56,8 +57,8 @@ fn a_connection_outlives_its_endpoint() {
     wait_for(patience, &rig, "the last connection has ended", || weights(&rig, WEB) == [1]);
 }
 
-/// A port that the client uses again leads to an endpoint that takes new connections, not to that of the
-/// connection before (kubernetes issue 81775).
+/// A port that the client uses again leads to an endpoint that takes new connections, not to that
+/// of the connection before (kubernetes issue 81775).
 #[test]
 fn a_reused_port_does_not_lead_to_an_endpoint_that_left() {
     if !is_selected() {

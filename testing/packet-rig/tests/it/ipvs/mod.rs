@@ -1,7 +1,9 @@
-//! ipvs mode: what IPVS, the device and the parameters of the kernel hold. Packets are the subject of the
-//! cases; here are defects that kube-proxy's ipvs mode has or had, and what other programs change.
+//! ipvs mode: what IPVS, the device and the parameters of the kernel hold. Packets are the subject
+//! of the cases; here are defects that kube-proxy's ipvs mode has or had, and what other programs
+//! change.
 //!
-//! The tests run where `SWITCHYARD_BACKENDS` names `ipvs`: in the virtual machine of `make test-ipvs`.
+//! The tests run where `SWITCHYARD_BACKENDS` names `ipvs`: in the virtual machine of
+//! `make test-ipvs`.
 
 mod connections;
 mod others;
@@ -132,7 +134,8 @@ fn wait_for(patience: Duration, rig: &Rig, what: &str, mut is_so: impl FnMut() -
     }
 }
 
-/// A Service `web` with a fixed cluster IP, more fields of its `spec`, and these addresses as endpoints.
+/// A Service `web` with a fixed cluster IP, more fields of its `spec`, and these addresses as
+/// endpoints.
 fn web(annotations: &str, spec: &str, endpoints: &[&str]) -> String {
     service("web", annotations, &format!("clusterIP: 10.96.0.10, {spec}ports: [{{port: 80}}]"))
         + &slice("web", "{name: '', port: 8080}", endpoints)

@@ -4,8 +4,8 @@ use packet_rig::case::MANIFESTS;
 
 use super::{C, D, WEB, apply, is_selected, start, wait, web, weights};
 
-/// An endpoint that was draining when the program ended takes connections again if it is there at the
-/// next start.
+/// An endpoint that was draining when the program ended takes connections again if it is there at
+/// the next start.
 #[test]
 fn weights_are_reconciled_at_the_start() {
     if !is_selected() {

@@ -10,8 +10,8 @@ use crate::traffic::{Route, Traffic};
 /// The time between two changes.
 const PAUSE: Duration = Duration::from_millis(120);
 
-/// The traffic meanwhile: the place of the clients, and their target. Endpoints of the Service `lasting`
-/// change their weights, and stay.
+/// The traffic meanwhile: the place of the clients, and their target. Endpoints of the Service
+/// `lasting` change their weights, and stay.
 const LOAD: [Route; 5] = [
     ("client", "tcp://10.96.0.10:80"),
     ("b", "tcp://[fd00:10:96::10]:80"),
@@ -20,7 +20,8 @@ const LOAD: [Route; 5] = [
     ("b", "udp://10.96.0.20:80"),
 ];
 
-/// The algorithm of both Services, the endpoints of `web`, and the weights of the endpoints of `lasting`.
+/// The algorithm of both Services, the endpoints of `web`, and the weights of the endpoints of
+/// `lasting`.
 type Phase = (Option<&'static str>, Vec<Weighted>, [u16; 3]);
 
 fn phases() -> Vec<Phase> {

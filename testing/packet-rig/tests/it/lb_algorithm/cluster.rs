@@ -8,7 +8,8 @@ use packet_rig::{Case, Rig, binary, case::ServerPlan};
 const PODS: [(&str, &str, &str); 4] =
     [("a", "1", "10"), ("b", "1", "11"), ("c", "2", "10"), ("d", "2", "11")];
 
-/// The ports of each pod. The server on the first is named after its pod, the others after pod and port.
+/// The ports of each pod. The server on the first is named after its pod, the others after pod and
+/// port.
 const PORTS: [u16; 3] = [8080, 8081, 8082];
 
 /// The file that a marker is written to.
@@ -115,8 +116,8 @@ pub fn start(backend: &str, name: &str, manifests: String, args: &[&str]) -> Rig
     rig
 }
 
-/// Waits until everything that was written before is programmed: then a Service that is written now is
-/// served, too. Each call has a number of its own, from 1 to 255.
+/// Waits until everything that was written before is programmed: then a Service that is written now
+/// is served, too. Each call has a number of its own, from 1 to 255.
 pub fn settle(rig: &mut Rig, call: u8) {
     use packet_rig::case::{Expectation, ProbePlan, Reaches};
     let marker = format!(

@@ -1,5 +1,5 @@
-//! Spreads and weights where one case with one proxy cannot show them: two nodes, many clients before and
-//! after a change, traffic meanwhile, and the tables as nft lists them.
+//! Spreads and weights where one case with one proxy cannot show them: two nodes, many clients
+//! before and after a change, traffic meanwhile, and the tables as nft lists them.
 
 mod changes;
 mod cluster;
@@ -26,8 +26,8 @@ fn target(text: &str) -> Target {
     text.parse().unwrap()
 }
 
-/// The endpoint of each of `ports` source ports of each of the client's 17 addresses. The kernel has
-/// forgotten all flows before.
+/// The endpoint of each of `ports` source ports of each of the client's 17 addresses. The kernel
+/// has forgotten all flows before.
 fn choices(rig: &Rig, to: &str, ports: u16) -> Vec<String> {
     forget_flows(&rig.topology.node().namespace).unwrap();
     let client: &Place = rig.topology.client();

@@ -1,4 +1,5 @@
-//! Nodes that know the same endpoints choose alike, and a change of the endpoints moves few clients.
+//! Nodes that know the same endpoints choose alike, and a change of the endpoints moves few
+//! clients.
 
 use std::collections::BTreeSet;
 
@@ -32,8 +33,8 @@ fn plain(backend: &str) -> Rig {
     start(backend, "plain", services("maglev") + &endpoints(&ENDPOINTS), &[])
 }
 
-/// A node that has seen the endpoints, their weights and the algorithm in other ways before, and was
-/// restarted in between.
+/// A node that has seen the endpoints, their weights and the algorithm in other ways before, and
+/// was restarted in between.
 fn eventful(backend: &str) -> Rig {
     let reversed: Vec<Weighted> = ENDPOINTS.into_iter().rev().collect();
     let mut rig = start(backend, "eventful", endpoints(&even([11, 10])), &[]);

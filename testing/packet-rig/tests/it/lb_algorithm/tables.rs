@@ -1,5 +1,5 @@
-//! The tables of nftables mode, as `nft` lists them: how many chains they have, and that a listing can be
-//! loaded again.
+//! The tables of nftables mode, as `nft` lists them: how many chains they have, and that a listing
+//! can be loaded again.
 
 use std::{
     fmt::Write,
@@ -87,8 +87,8 @@ spec: {fields}, clusterIP: 10.96.0.{number}, ports: [{{name: t, port: 80}}, {{na
     )
 }
 
-/// The endpoints that clients meet: the endpoints of many by Maglev and by source hash; and turns, shares and affinity,
-/// which are checked.
+/// The endpoints that clients meet: the endpoints of many by Maglev and by source hash; and turns,
+/// shares and affinity, which are checked.
 fn behaviour(rig: &mut Rig) -> Vec<Vec<String>> {
     let shares = |to: [&str; 2], count, shares: [u32; 3], turns| SharePlan {
         from: "client".to_owned(),
@@ -148,7 +148,8 @@ fn listings_of_either_nft_are_loaded_by_either() {
         .collect();
     let node = rig.topology.node().namespace.clone();
     let list = |program: &String| {
-        // nft 1.0.6 does not know all names of priorities that nft 1.1.3 prints, hence --numeric-priority.
+        // nft 1.0.6 does not know all names of priorities that nft 1.1.3 prints, hence
+        // --numeric-priority.
         let list = |family| nft(&node, program, &["-y", "list", "table", family, "kube-proxy"]);
         ["ip", "ip6"].map(list).concat()
     };

@@ -1,8 +1,8 @@
 //! UDP flows that begin before the changes and go on after them.
 //!
 //! Rules decide where a new flow goes. An existing flow must fulfil less: the endpoint that answers
-//! must still serve the address that the flow goes to; where new flows are answered, the old flow is
-//! answered, too; and where no server listens any more, no server answers.
+//! must still serve the address that the flow goes to; where new flows are answered, the old flow
+//! is answered, too; and where no server listens any more, no server answers.
 
 use std::{
     collections::BTreeSet,

@@ -9,8 +9,8 @@
 //! must lose no connection meanwhile.
 //!
 //! A sequence follows from its seed. An ordinary run has the same seeds every time, for each
-//! backend; `SWITCHYARD_SEED=N` replays one seed, and `SWITCHYARD_SOAK=SECONDS` takes seeds from the
-//! clock for so long.
+//! backend; `SWITCHYARD_SEED=N` replays one seed, and `SWITCHYARD_SOAK=SECONDS` takes seeds from
+//! the clock for so long.
 
 mod flows;
 mod oracle;
@@ -33,7 +33,8 @@ use self::{oracle::Oracle, random::Random, world::World};
 
 /// The seeds of an ordinary run.
 const SEEDS: RangeInclusive<u64> = 1..=20;
-/// The seeds of an ordinary run by backends that use rules of nftables mode, too, which has run with all.
+/// The seeds of an ordinary run by backends that use rules of nftables mode, too, which has run
+/// with all.
 const FEWER_SEEDS: RangeInclusive<u64> = 1..=5;
 /// The number of sequences that run at the same time.
 const AT_A_TIME: usize = 4;

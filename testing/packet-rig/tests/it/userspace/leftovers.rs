@@ -1,4 +1,4 @@
-//! What is left of userspace mode by another mode that follows.
+//! Leftovers of userspace mode by another mode that follows.
 
 use packet_rig::{
     Rig,

@@ -11,7 +11,8 @@ use packet_rig::{
     objects::{service, slice},
 };
 
-/// Starts a rig in userspace mode, with these objects, and waits until the proxy has programmed them.
+/// Starts a rig in userspace mode, with these objects, and waits until the proxy has programmed
+/// them.
 fn start(name: &str, manifests: String) -> Rig {
     let case = Case { name: name.to_owned(), cluster_cidr: true, manifests, ..Case::default() };
     let mut rig = Rig::start(&case, USERSPACE, &binary::find().unwrap()).unwrap();

@@ -97,8 +97,8 @@ impl Bystanders {
                 let is_shared = ["KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"]
                     .iter()
                     .any(|chain| line.contains(chain));
-                // Listing a table can create it, so empty tables do not count; nor does the order of
-                // rules in a built-in chain, which depends on the last program that inserts.
+                // Listing a table can create it, so empty tables do not count; nor does the order
+                // of rules in a built-in chain, which depends on the last program that inserts.
                 let is_rule = line.starts_with("-A ") || line.starts_with(":KUBE-");
                 let is_proxys = ["-j KUBE-", "SWITCHYARD-"].iter().any(|part| line.contains(part))
                     || line.starts_with(":KUBE-");

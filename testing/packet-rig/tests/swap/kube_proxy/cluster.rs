@@ -1,13 +1,13 @@
-//! The objects of the cluster, and what kube-proxy makes of these: recorded, as [`same_rules`](crate::same_rules)
-//! compares it with the genuine program.
+//! The objects of the cluster, and what kube-proxy makes of these: recorded, as
+//! [`same_rules`](crate::same_rules) compares it with the genuine program.
 
 use switchyard_core::model::IpFamily;
 
 /// The cluster at a time: Services of every kind, whose pods are those of [`packet_rig::Topology`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cluster {
-    /// Before the change: with a Service and endpoints that are gone later. There is no UDP traffic to these
-    /// endpoints meanwhile: such flows are ended, with the packets on their way.
+    /// Before the change: with a Service and endpoints that are gone later. There is no UDP traffic
+    /// to these endpoints meanwhile: such flows are ended, with the packets on their way.
     Before,
     /// After the change.
     After,
@@ -65,8 +65,8 @@ impl Cluster {
         recorded!(self, family, "ipvs-sets").lines().filter_map(|line| line.split_once(' '))
     }
 
-    /// The virtual servers: lines of the protocol, the address (`node` for those of the node), the port, the
-    /// seconds of affinity, and the endpoints.
+    /// The virtual servers: lines of the protocol, the address (`node` for those of the node), the
+    /// port, the seconds of affinity, and the endpoints.
     pub fn ipvs_servers(self, family: IpFamily) -> impl Iterator<Item = Vec<&'static str>> {
         recorded!(self, family, "ipvs-servers").lines().map(|line| line.split(' ').collect())
     }

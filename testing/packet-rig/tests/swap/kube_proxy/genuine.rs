@@ -27,7 +27,8 @@ use super::{
 /// The time for the first sync.
 const READY: Duration = Duration::from_secs(60);
 
-/// The time after a change in which kube-proxy has synced, and after which stale chains may be deleted.
+/// The time after a change in which kube-proxy has synced, and after which stale chains may be
+/// deleted.
 const SETTLED: Duration = Duration::from_millis(1500);
 
 /// The cluster's networks of cluster IPs, which the stand-in knows as well.
@@ -38,7 +39,8 @@ metadata: {name: kubernetes}
 spec: {cidrs: [10.96.0.0/16, \"fd00:10:96::/112\"]}
 ";
 
-/// Slices that no Service has: a change that makes kube-proxy sync both families, and changes no rule.
+/// Slices that no Service has: a change that makes kube-proxy sync both families, and changes no
+/// rule.
 const CHANGE: &str = "\
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -55,8 +57,8 @@ ports: [{port: 1}]
 endpoints: [{addresses: [\"fd00:10:244:2::99\"]}]
 ";
 
-/// The part of a line of the log that names the source of the syncs. Others advise about Services and the
-/// configuration.
+/// The part of a line of the log that names the source of the syncs. Others advise about Services
+/// and the configuration.
 const SYNCS: &str = " proxier.go:";
 
 /// kube-proxy's program, on a node whose image has one flavour of iptables.
@@ -72,8 +74,8 @@ impl Genuine {
         Ok(kube_proxy::find()?.map(|binary| Self { binary, flavour }))
     }
 
-    /// Runs kube-proxy in a mode until it has nothing more to do, and ends it. Returns the errors of its
-    /// syncs.
+    /// Runs kube-proxy in a mode until it has nothing more to do, and ends it. Returns the errors
+    /// of its syncs.
     pub fn sync(
         &self,
         node: &NetNs,

@@ -168,8 +168,8 @@ impl NftablesMode {
     }
 }
 
-/// The lines that make the known elements of a set or map those that are wanted. Each line of these begins with
-/// `start`, and goes on with a key, perhaps a comment, and in a map a value.
+/// The lines that make the known elements of a set or map those that are wanted. Each line of these
+/// begins with `start`, and goes on with a key, perhaps a comment, and in a map a value.
 fn changes<'a>(
     start: &str,
     wanted: impl Iterator<Item = &'a str>,

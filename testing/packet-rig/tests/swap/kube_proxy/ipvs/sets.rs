@@ -86,7 +86,8 @@ fn restore(node: &NetNs, commands: &str) -> Result<()> {
     Ok(())
 }
 
-/// All sets but those of [`Bystanders`](super::super::Bystanders): the type of each, and its entries.
+/// All sets but those of [`Bystanders`](super::super::Bystanders): the type of each, and its
+/// entries.
 pub fn list(node: &NetNs) -> Result<Vec<String>> {
     let saved = node.output("ipset", &["save"], "")?;
     let is_foreign = |line: &&str| line.contains("KUBE-SRC-") || line.contains("cali40");
