@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin demo
+UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
@@ -19,7 +19,7 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard-agent demo api-standin control-plane packet-rig test-netns
+UNPUBLISHED = switchyard-agent api-standin control-plane packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
 	bench fmt clippy deny features doc package semver shell forget-skipped skipped \
@@ -53,7 +53,7 @@ demo:
 		$(MAKE) --no-print-directory demo-user; \
 	else \
 		scripts/install-tools.sh cc ip nft && \
-		$(CARGO) build --quiet --release --package switchyard-agent --package demo && \
+		$(CARGO) build --quiet --release --bin switchyard --bin demo $(if $(KUBE_APISERVER),--bin control-plane) && \
 		target/release/demo cluster; \
 	fi
 
@@ -61,7 +61,7 @@ demo:
 # who is not root cannot install a compiler; cargo says what is missing then.
 demo-user:
 	@scripts/install-tools.sh cc || true
-	@$(CARGO) build --quiet --release --package switchyard-agent --package demo
+	@$(CARGO) build --quiet --release --bin switchyard --bin demo
 	@target/release/demo user
 
 unit:

@@ -29,6 +29,9 @@ pub struct Probe {
     pub source: Option<IpAddr>,
     /// The port to send from, 0 for any.
     pub source_port: u16,
+    /// Whether a TCP connection ends by a reset, so that its port can be used again at once; it does so with
+    /// `source_port`, too.
+    pub resets: bool,
 }
 
 impl Probe {
@@ -37,7 +40,8 @@ impl Probe {
     /// That is well over a second: an ICMP error that comes back while `connect` still holds the
     /// socket is ignored by the kernel, and the refusal of the next SYN, a second later, counts.
     pub fn new(target: Target) -> Self {
-        Self { target, timeout: scaled(Duration::from_secs(4)), source: None, source_port: 0 }
+        let timeout = scaled(Duration::from_secs(4));
+        Self { target, timeout, source: None, source_port: 0, resets: false }
     }
 
     /// A probe that expects no answer, and waits just long enough to rule out a refusal (see
@@ -61,7 +65,7 @@ impl Probe {
     }
 
     /// Makes the request once, from the namespace the thread is in.
-    pub(crate) fn attempt(&self) -> Outcome {
+    pub fn attempt(&self) -> Outcome {
         let answer = self.socket().and_then(|socket| match self.target.protocol {
             Protocol::Tcp | Protocol::Sctp => self.ask_stream(socket),
             Protocol::Udp => self.ask_udp(&socket.into()),
@@ -100,16 +104,15 @@ impl Probe {
     fn socket(&self) -> io::Result<Socket> {
         let address = self.target.address;
         let socket = self.target.protocol.socket(Domain::for_address(address))?;
+        if (self.resets || self.source_port != 0) && self.target.protocol == Protocol::Tcp {
+            socket.set_linger(Some(Duration::ZERO))?;
+        }
         if self.source.is_some() || self.source_port != 0 {
             let any = match address {
                 SocketAddr::V4(_) => IpAddr::from([0; 4]),
                 SocketAddr::V6(_) => IpAddr::from([0; 16]),
             };
             socket.set_reuse_address(true)?;
-            if self.source_port != 0 && self.target.protocol == Protocol::Tcp {
-                // The connection ends by a reset, so that the port can be used again at once.
-                socket.set_linger(Some(Duration::ZERO))?;
-            }
             socket.bind(&SocketAddr::new(self.source.unwrap_or(any), self.source_port).into())?;
         }
         Ok(socket)

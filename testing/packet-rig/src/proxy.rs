@@ -223,7 +223,7 @@ impl Proxy {
                 };
                 return Err(RigError::ProxyNotReady { waited, last });
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(5));
         }
     }
 

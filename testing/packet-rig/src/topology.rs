@@ -126,6 +126,11 @@ impl Topology {
 
     /// Builds the same network with the pods of `node-1` connected in this way.
     pub fn with_layout(layout: Layout) -> Result<Self> {
+        Self::with_pods(layout, &PODS)
+    }
+
+    /// Builds the network with other pods: name, node, index on it.
+    pub fn with_pods(layout: Layout, pods: &[(&str, u8, u8)]) -> Result<Self> {
         let underlay = make_namespace(&FORWARDING_SYSCTLS)?;
         // Where the kernel shows bridged packets to the rules of routed ones, the gateway would
         // refuse them too. The settings exist only where it does that.
@@ -137,10 +142,10 @@ impl Topology {
         ];
         underlay.ip(&underlay_commands(&places))?;
         underlay.nft(GATEWAY_RULES)?;
-        for (name, node, index) in PODS {
-            let addresses = vec![address::pod(node, index)];
+        for (name, node, index) in pods {
+            let addresses = vec![address::pod(*node, *index)];
             places.push(Place {
-                name: name.to_owned(),
+                name: (*name).to_owned(),
                 namespace: make_namespace(&[])?,
                 addresses,
             });
@@ -168,7 +173,7 @@ impl Topology {
 
     /// The pods.
     pub fn pods(&self) -> impl Iterator<Item = &Place> {
-        PODS.iter().filter_map(|(name, ..)| self.place(name))
+        self.places[3..].iter()
     }
 
     /// The node that the proxy under test runs on.
@@ -234,11 +239,8 @@ impl Topology {
         for (number, node, layout) in
             [(1, self.node(), layout), (2, self.other_node(), Layout::Routed)]
         {
-            let pods: Vec<&Place> = PODS
-                .iter()
-                .filter(|(_, on, _)| *on == number)
-                .filter_map(|(name, ..)| self.place(name))
-                .collect();
+            let is_here = |pod: &&Place| pod.addresses[0].v4.octets()[2] == number;
+            let pods: Vec<&Place> = self.pods().filter(is_here).collect();
             let mut commands = String::new();
             if layout == Layout::Bridged {
                 // Bridged packets must not pass the proxy's rules. The settings exist only where the
