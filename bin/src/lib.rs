@@ -38,7 +38,6 @@ mod bridges;
 mod config;
 mod descriptors;
 mod klog;
-mod localhost;
 mod logging;
 mod node;
 mod node_events;

@@ -1,17 +1,17 @@
-//! The running proxy: an engine, and around it the source of objects, the servers, and the reader
+//! The running program: a proxy, and around it the source of objects, the servers, and the reader
 //! of configuration changes.
 //!
 //! ```text
-//! source of objects ─────┐                                      ┌─► logs
-//! interface addresses ───┼─► engine (a thread of its own) ──────┼─► metrics ─► HTTP servers
-//! configuration changes ─┘      │                               └─► health ──► HTTP servers
+//! source of objects ─────┐                              ┌─► logs
+//!                        ├─► proxy (its own threads) ───┼─► metrics ─► HTTP servers
+//! configuration changes ─┘      │                       └─► health ──► HTTP servers
 //!                               ▼
 //!                            kernel
 //! ```
 //!
 //! [`reload`](crate::reload) decides what a change of the configuration does.
 //!
-//! The engine has a thread of its own because a commit blocks it. Nothing here ends by itself, and
+//! Nothing here ends by itself, and
 //! signals keep their default dispositions: a signal ends the program at once, and the rules in the
 //! kernel stay.
 
@@ -24,11 +24,7 @@ use switchyard::{
         http::{Handler, connections::Connections},
     },
 };
-use switchyard_core::{
-    error::ErrorChain,
-    model::IpFamily,
-    proxier::{Backend, Mode},
-};
+use switchyard_core::{error::ErrorChain, model::IpFamily, proxier::Backend};
 use switchyard_source_kube::WatchHealth;
 use tokio::{runtime, sync::watch, task::JoinError};
 
@@ -44,7 +40,7 @@ use crate::observability::{
 };
 use crate::{
     adapters::{ObservedRequests, SourceWatches},
-    backends, bridges, localhost, logging,
+    backends, bridges, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     reload::{LiveParts, Reloader},
@@ -112,8 +108,6 @@ pub fn run(
     let (known_node, node_failure) = (node.known(), node.failure());
     let (recorder, event_queue) = node_events::recorder();
     let unsupported = UnsupportedEvents::new(recorder.clone(), settings.node.node_name.clone());
-    let (synced_ports, node_ports) = localhost::channel(mode == Mode::NFTABLES);
-    let (ipv6_localhost, is_on) = watch::channel(settings.serves_ipv6_localhost && supported.v6);
     let observer = EngineObserver::new(Arc::clone(&metrics));
     let mut proxy = Proxy::builder(settings.node.clone())
         .shared_backend(backend)
@@ -126,10 +120,14 @@ pub fn run(
             let node = Arc::clone(&node);
             move |facts| node.check(facts)
         })
-        .observer((observer, (node, (unsupported, synced_ports))))
+        .observer((observer, (node, unsupported)))
         .on_reconciled({
             let metrics = Arc::clone(&metrics);
             move |report| metrics.flows_reconciled(report)
+        })
+        .on_ipv6_localhost({
+            let metrics = Arc::clone(&metrics);
+            move |open, failures| metrics.localhost_listeners(open, failures)
         })
         .on_not_served(not_served(recorder.clone(), settings.node.node_name.clone()))
         .start()?;
@@ -165,9 +163,7 @@ pub fn run(
         recorder: recorder.clone(),
         node: known_node,
         supported,
-        ipv6_localhost,
     };
-    let localhost = localhost::serve(node_ports, is_on, Arc::clone(&parts.metrics));
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();
@@ -193,7 +189,6 @@ pub fn run(
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
-            never = localhost => match never {},
         }
     });
     // The remaining tasks need not end before the program does.

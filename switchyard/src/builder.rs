@@ -1,5 +1,7 @@
 //! The description of a proxy, and its start.
 
+#[cfg(not(feature = "userspace"))]
+use std::{convert::Infallible, future::pending};
 use std::{io, sync::Arc};
 
 use jiff::Timestamp;
@@ -17,6 +19,8 @@ use switchyard_core::{
 use switchyard_netlink::route::AddressFollower;
 use tokio::sync::{broadcast, watch};
 
+#[cfg(feature = "userspace")]
+use crate::ipv6_localhost;
 use crate::{
     flows,
     health::{
@@ -68,6 +72,8 @@ pub struct Builder {
     localhost: Option<bool>,
     on_reconciled: Box<dyn FnMut(Report) + Send>,
     on_not_served: Box<dyn Fn(NotServed<'_>) + Send>,
+    #[cfg(feature = "userspace")]
+    on_ipv6_localhost: Box<dyn FnMut(usize, u64) + Send>,
 }
 
 impl Builder {
@@ -87,6 +93,8 @@ impl Builder {
             localhost: None,
             on_reconciled: Box::new(|_| ()),
             on_not_served: Box::new(|_| ()),
+            #[cfg(feature = "userspace")]
+            on_ipv6_localhost: Box::new(|_, _| ()),
         }
     }
 
@@ -167,6 +175,14 @@ impl Builder {
         Self { localhost: Some(localhost), ..self }
     }
 
+    /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the last report.
+    /// In nftables mode, sockets serve node ports there if an entry of
+    /// [`NodeConfig::node_port_addresses`] includes the address, unless [`localhost`](Self::localhost) is off.
+    #[cfg(feature = "userspace")]
+    pub fn on_ipv6_localhost(self, report: impl FnMut(usize, u64) + Send + 'static) -> Self {
+        Self { on_ipv6_localhost: Box::new(report), ..self }
+    }
+
     /// Starts the proxy, in the network namespace of the calling thread. Blocks while the backend probes the
     /// node.
     ///
@@ -181,6 +197,7 @@ impl Builder {
         let profile = proxier.profile();
         let mut node = self.node;
         node.localhost_node_ports = self.localhost.unwrap_or(profile.guards_loopback);
+        let asked = watch::Sender::new(node.clone());
         localhost::check(&profile, &mut node);
 
         let health = Arc::new(ProxyHealth::new(Handle::health_timeout(&self.timing)));
@@ -189,8 +206,17 @@ impl Builder {
         let updates = HealthCheckUpdates::default();
         let checks = updates.receiver();
         let (reports, received) = broadcast::channel(REPORTS);
+        #[cfg(feature = "userspace")]
+        let (ports, ipv6_localhost) = {
+            let is_used =
+                profile.mode == proxier::Mode::NFTABLES && families.contains(&IpFamily::V6);
+            let (ports, synced) = ipv6_localhost::channel(is_used);
+            (ports, ipv6_localhost::serve(synced, asked.subscribe(), self.on_ipv6_localhost))
+        };
+        #[cfg(not(feature = "userspace"))]
+        let (ports, ipv6_localhost) = ((), pending::<Infallible>());
         let observer = Arc::new((
-            (Arc::clone(&health), updates),
+            ((Arc::clone(&health), updates), ports),
             ((flows, RouteLocalnet::new(&profile)), (self.observer, SendReports(reports.clone()))),
         ));
         let mut engine = Engine::builder(node.clone())
@@ -220,11 +246,12 @@ impl Builder {
         let servers = Servers::start(async move {
             tokio::select! {
                 never = servers.run(checks), if has_servers => never,
+                never = ipv6_localhost => never,
                 never = localhost::watch(&profile, current_node, inputs) => never,
             }
         })
         .map_err(StartError::Thread)?;
-        let handle = Handle::new(engine.inputs(), profile, Arc::clone(&health), node);
+        let handle = Handle::new(engine.inputs(), profile, Arc::clone(&health), asked, node);
         Ok(Proxy::new(engine, backend, handle, health, connections, (reports, received), servers))
     }
 }

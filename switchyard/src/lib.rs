@@ -10,6 +10,8 @@ mod backends;
 mod builder;
 mod flows;
 pub mod health;
+#[cfg(feature = "userspace")]
+mod ipv6_localhost;
 mod localhost;
 mod proxy;
 
@@ -28,8 +30,14 @@ pub use switchyard_source_kube as kube;
 #[cfg(feature = "manifests")]
 pub use switchyard_source_manifests as manifests;
 
+#[cfg(any(
+    feature = "nftables",
+    feature = "iptables",
+    feature = "ipvs",
+    feature = "userspace"
+))]
+pub use self::backends::*;
 pub use self::{
-    backends::*,
     builder::{Builder, StartError},
     localhost::prepare,
     proxy::{Handle, Proxy, Reports, StopError},

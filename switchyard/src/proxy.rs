@@ -272,6 +272,9 @@ pub struct Handle {
     inputs: Sender<Input>,
     profile: Profile,
     health: Arc<ProxyHealth>,
+    /// The configuration of the node as it was asked for.
+    asked: watch::Sender<NodeConfig>,
+    /// The configuration of the node that is in effect.
     node: watch::Sender<NodeConfig>,
 }
 
@@ -280,9 +283,10 @@ impl Handle {
         inputs: Sender<Input>,
         profile: Profile,
         health: Arc<ProxyHealth>,
+        asked: watch::Sender<NodeConfig>,
         node: watch::Sender<NodeConfig>,
     ) -> Self {
-        Self { inputs, profile, health, node }
+        Self { inputs, profile, health, asked, node }
     }
 
     /// The sender of the proxy's inputs, which are applied in the order in which they are sent.
@@ -304,6 +308,7 @@ impl Handle {
     /// # Errors
     /// [`EngineError::Ended`]
     pub async fn set_node(&self, mut node: NodeConfig) -> Result<(), EngineError> {
+        self.asked.send_replace(node.clone());
         localhost::check(&self.profile, &mut node);
         if *self.node.borrow() == node {
             return Ok(());

@@ -175,8 +175,6 @@ pub struct Settings {
     pub source: SourceSettings,
     /// The node that Services are resolved for.
     pub node: NodeConfig,
-    /// Whether node ports are served on `[::1]`, by sockets: in nftables mode, as far as in kube-proxy.
-    pub serves_ipv6_localhost: bool,
     /// The backend that programs the Services.
     pub backend: BackendSettings,
     /// The periods between syncs.
@@ -307,7 +305,6 @@ impl Settings {
         node.loopback_endpoints = mode == Mode::USERSPACE && flag_only.manifests.is_some();
         Ok(Self {
             source: source(config, flag_only),
-            serves_ipv6_localhost: mode == Mode::NFTABLES && node.serves_ipv6_localhost(),
             node,
             backend: BackendSettings {
                 mode,

@@ -77,8 +77,6 @@ pub struct LiveParts {
     pub node: watch::Receiver<KnownNode>,
     /// The families that the backend programs.
     pub supported: PerFamily<bool>,
-    /// Whether node ports are served on `[::1]`.
-    pub ipv6_localhost: watch::Sender<bool>,
 }
 
 /// The task that reacts to changes. See the [module's documentation](self).
@@ -241,9 +239,6 @@ impl Reloader {
             let _ = self.parts.proxy.set_timing(settings.periods.runner_config()).await;
         }
         let _ = self.parts.proxy.set_node(settings.node.clone()).await;
-        self.parts
-            .ipv6_localhost
-            .send_replace(settings.serves_ipv6_localhost && self.parts.supported.v6);
         let addresses = rebind::addresses(&settings.servers);
         for (sender, address) in self.parts.addresses.iter().zip(addresses) {
             sender.send_if_modified(|current| std::mem::replace(current, address) != address);

@@ -88,7 +88,6 @@ fn fixed(mut settings: Settings, usual: &Settings) -> Settings {
     let node_name = settings.node.node_name;
     settings.node = usual.node.clone();
     settings.node.node_name = node_name;
-    settings.serves_ipv6_localhost = usual.serves_ipv6_localhost;
     settings.periods = usual.periods;
     settings.servers = usual.servers.clone();
     settings.log.verbosity = usual.log.verbosity;

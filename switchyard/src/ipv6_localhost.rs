@@ -1,8 +1,10 @@
-//! The sockets at `[::1]`, which follow what the engine syncs without holding it up.
+//! Node ports on `[::1]`, which no kernel routes: sockets, which follow what the engine syncs without holding
+//! it up.
 
 use std::{collections::HashSet, convert::Infallible, future::pending, sync::Arc, time::Duration};
 
 use switchyard_core::{
+    config::NodeConfig,
     error::ErrorChain,
     model::ServicePortId,
     proxier::DegradedPort,
@@ -15,8 +17,6 @@ use tokio::{
     time,
 };
 
-use crate::observability::metrics::Metrics;
-
 /// The time after which a socket is tried again that could not be opened.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -24,14 +24,14 @@ const RETRY: Duration = Duration::from_secs(5);
 type Changed = Vec<(ServicePortId, Option<Arc<ResolvedServicePort>>)>;
 
 /// Sends the Service ports with node ports that each sync changes; nothing without a receiver.
-pub struct SyncedNodePorts(Option<mpsc::UnboundedSender<Changed>>);
+pub(crate) struct SyncedNodePorts(Option<mpsc::UnboundedSender<Changed>>);
 
 /// Receives what [`SyncedNodePorts`] sends.
-pub struct NodePorts(mpsc::UnboundedReceiver<Changed>);
+pub(crate) struct NodePorts(mpsc::UnboundedReceiver<Changed>);
 
 /// Returns the two ends of a channel of Service ports with node ports, in which nothing arrives if
 /// it is not `used`.
-pub fn channel(used: bool) -> (SyncedNodePorts, NodePorts) {
+pub(crate) fn channel(used: bool) -> (SyncedNodePorts, NodePorts) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (SyncedNodePorts(used.then_some(sender)), NodePorts(receiver))
 }
@@ -53,18 +53,20 @@ impl Observer for SyncedNodePorts {
     }
 }
 
-/// Serves node ports on `[::1]` whenever `is_on` is true.
-pub async fn serve(
+/// Serves node ports on `[::1]` whenever the configuration of the node asks for it. `report` receives the number
+/// of open sockets, and the number of failures to open one since the last report.
+pub(crate) async fn serve(
     NodePorts(mut changes): NodePorts,
-    mut is_on: watch::Receiver<bool>,
-    metrics: Arc<Metrics>,
+    mut node: watch::Receiver<NodeConfig>,
+    mut report: impl FnMut(usize, u64) + Send,
 ) -> Infallible {
     let mut sockets = LoopbackNodePorts::default();
     let mut switch = Switch::Off;
     let mut reported = Reported::default();
     let mut retry = time::interval(RETRY);
     loop {
-        let now = match *is_on.borrow_and_update() {
+        let is_on = node.borrow_and_update().serves_ipv6_localhost();
+        let now = match is_on {
             false => {
                 sockets.switch_off();
                 Switch::Off
@@ -75,13 +77,13 @@ pub async fn serve(
             },
         };
         switch.change(now);
-        reported.report(&sockets, &metrics);
+        reported.report(&sockets, &mut report);
         tokio::select! {
             changed = changes.recv() => match changed {
                 Some(ports) => sockets.change(ports),
                 None => pending().await,
             },
-            changed = is_on.changed() => if changed.is_err() {
+            changed = node.changed() => if changed.is_err() {
                 pending().await
             },
             _ = retry.tick() => sockets.retry(),
@@ -125,9 +127,9 @@ struct Reported {
 }
 
 impl Reported {
-    fn report(&mut self, sockets: &LoopbackNodePorts, metrics: &Metrics) {
+    fn report(&mut self, sockets: &LoopbackNodePorts, report: &mut impl FnMut(usize, u64)) {
         let failures = sockets.failures();
-        metrics.localhost_listeners(sockets.open(), failures.saturating_sub(self.failures));
+        report(sockets.open(), failures.saturating_sub(self.failures));
         self.failures = failures;
         let mut failed = HashSet::new();
         for DegradedPort { port, reason } in sockets.failed() {
