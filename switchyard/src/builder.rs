@@ -1,8 +1,8 @@
 //! The description of a proxy, and its start.
 
 #[cfg(not(feature = "userspace"))]
-use std::{convert::Infallible, future::pending};
-use std::{io, sync::Arc};
+use std::convert::Infallible;
+use std::{future::pending, io, sync::Arc};
 
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit};
@@ -211,7 +211,8 @@ impl Builder {
             let is_used =
                 profile.mode == proxier::Mode::NFTABLES && families.contains(&IpFamily::V6);
             let (ports, synced) = ipv6_localhost::channel(is_used);
-            (ports, ipv6_localhost::serve(synced, asked.subscribe(), self.on_ipv6_localhost))
+            let sockets = ipv6_localhost::serve(synced, asked.subscribe(), self.on_ipv6_localhost);
+            (ports, async move { if is_used { sockets.await } else { pending().await } })
         };
         #[cfg(not(feature = "userspace"))]
         let (ports, ipv6_localhost) = ((), pending::<Infallible>());
