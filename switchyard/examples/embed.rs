@@ -1,4 +1,4 @@
-//! Bring your own watch: Services proxied by nftables, in a network namespace of its own.
+//! Bring your own watch: Services proxied by nftables, in a new network namespace.
 //!
 //! ```text
 //! sudo ip netns add try
