@@ -1,4 +1,4 @@
-//! What algorithms cost beside random draws: to program Services, and when an endpoint leaves or gets another
+//! What algorithms cost beside random selection: to program Services, and when an endpoint leaves or gets another
 //! weight.
 //!
 //! `cargo bench -p switchyard-nft --bench lb_algorithms`, as root: everything happens in network namespaces of

@@ -7,8 +7,8 @@
 use switchyard_core::model::{PerFamily, Protocol};
 use switchyard_netlink::kernel::KernelVersion;
 use switchyard_nft_ruleset::{
-    BaseChain, ChainKind, ChainName, Draw, Family, Field, Hook, Refusal, Rule, Selector, SetDef,
-    Side, Statement, Table, Transaction, Transport, TransportError, TransportKind,
+    BaseChain, ChainKind, ChainName, Family, Field, Hook, Refusal, Rule, Selector, SetDef, Side,
+    SlotChoice, Statement, Table, Transaction, Transport, TransportError, TransportKind,
 };
 
 use crate::layout::{
@@ -80,7 +80,7 @@ pub fn probe(
     dry_run(netlink.as_mut(), &wanted(&chosen(families)))
 }
 
-/// Probes, in the same way, whether the kernel can draw slots by a hash, which some algorithms need.
+/// Probes, in the same way, whether the kernel can select slots by a hash, which some algorithms need.
 pub(crate) fn probe_hashes(families: &PerFamily<bool>) -> Result<(), ProbeError> {
     let mut netlink = TransportKind::Netlink.open()?;
     dry_run(netlink.as_mut(), &wanted_for_hashes(&chosen(families)))
@@ -136,8 +136,8 @@ fn wanted(families: &[Family]) -> Wanted {
         }
         let key = vec![Selector::DestinationPort];
         let by_port = Statement::DnatMap { key: key.clone(), map: BY_PORT.into() };
-        let (draw, map) = (Draw::Random, BY_SLOT.into());
-        let by_slot = Statement::DnatSlot { protocol, key, draw, slots: 1, map };
+        let (choice, map) = (SlotChoice::Random, BY_SLOT.into());
+        let by_slot = Statement::DnatSlot { protocol, key, choice, slots: 1, map };
         for (chain, statements, module) in [
             (NAT_IN, vec![Statement::FibLocal(Side::Destination)], fib),
             (NAT_IN, vec![Statement::Protocol(protocol), by_port], "nft_nat"),
@@ -168,8 +168,8 @@ fn wanted_for_hashes(families: &[Family]) -> Wanted {
         transaction.add_base_chain(table, base);
         transaction.add_set(table, SetDef::map(BY_SLOT, [port, Field::Slot], endpoint).into());
         let (key, map) = (vec![Selector::DestinationPort], BY_SLOT.into());
-        let draw = Method::Maglev.draw();
-        let by_hash = Statement::DnatSlot { protocol, key, draw, slots: table_size(1), map };
+        let choice = Method::Maglev.slot_choice();
+        let by_hash = Statement::DnatSlot { protocol, key, choice, slots: table_size(1), map };
         transaction.add_rule(table, chain, Rule::new([by_hash]));
         modules.extend(["nf_tables", "nft_chain_nat", "nf_tables", "nft_hash"]);
     }

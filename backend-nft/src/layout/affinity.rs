@@ -5,7 +5,7 @@
 //!
 //! 1. Before translation, the chain of the pool translates to the endpoint that the map has for the
 //!    client. If there is none, the connection goes on to the chain that all Service ports with as many
-//!    endpoints share, which draws an endpoint.
+//!    endpoints share, which selects an endpoint.
 //! 2. After translation, maps of frontends lead the first packet of the connection to the chain of its
 //!    Service port, which adds the client with its endpoint to the map, or renews the element's
 //!    timeout. An endpoint that is not in the set of the pool's endpoints is not remembered: another

@@ -104,15 +104,15 @@ impl EndpointMap {
             .with_comment(format!("{which} by {place} and slot"))
     }
 
-    /// The rule that translates packets to the endpoint in the slot that is drawn.
+    /// The rule that translates packets to the endpoint in the selected slot.
     pub(crate) fn balance(self, selection: Selection) -> Rule {
         let key = match self.scope {
             Scope::Ip => vec![Selector::DestinationAddress, Selector::DestinationPort],
             Scope::NodePort => vec![Selector::DestinationPort],
         };
         let (protocol, map) = (self.protocol, self.name().into());
-        let (draw, slots) = (selection.method.draw(), selection.slots);
-        Rule::new([Statement::DnatSlot { protocol, key, draw, slots, map }])
+        let (choice, slots) = (selection.method.slot_choice(), selection.slots);
+        Rule::new([Statement::DnatSlot { protocol, key, choice, slots, map }])
     }
 }
 
@@ -148,8 +148,8 @@ pub(crate) struct LbChain {
 }
 
 impl LbChain {
-    /// The chain that draws an endpoint of a pool for a Service port with chains of its own.
-    pub(crate) fn draw(scope: Scope, kind: PoolKind, port: &ResolvedServicePort) -> Self {
+    /// The chain that selects an endpoint of a pool for a Service port with chains of its own.
+    pub(crate) fn of_pool(scope: Scope, kind: PoolKind, port: &ResolvedServicePort) -> Self {
         let role = match kind {
             PoolKind::Cluster => Role::Balance,
             PoolKind::Local => Role::BalanceLocal,

@@ -323,7 +323,7 @@ pub(crate) fn lb_chain(
     scope: Scope,
     kind: PoolKind,
 ) -> Option<LbChain> {
-    (has_chains(port) && !takes_turns(port)).then(|| LbChain::draw(scope, kind, port))
+    (has_chains(port) && !takes_turns(port)).then(|| LbChain::of_pool(scope, kind, port))
 }
 
 fn add_chains(
@@ -355,7 +355,7 @@ fn add_chains(
     }
     for (scope, kind) in pools {
         let remembered = affinity::lookup_rules(port, kind, earlier);
-        let drawn = match lb_chain(port, scope, kind) {
+        let last = match lb_chain(port, scope, kind) {
             Some(shared) => Rule::new([Statement::Verdict(Verdict::Goto(shared.name()))]),
             None => {
                 let (pool, protocol) = (kind, port.id.name.protocol);
@@ -363,7 +363,7 @@ fn add_chains(
                 EndpointMap { scope, pool, protocol }.balance(selection)
             }
         };
-        let rules = remembered.chain([drawn]).collect();
+        let rules = remembered.chain([last]).collect();
         chains.push(ChainRules::new(pool_chain(&base, scope, kind), rules));
     }
 }

@@ -13,7 +13,7 @@ use switchyard_core::{
     model::LbAlgorithm,
     state::{Pool, PoolKind, ResolvedServicePort},
 };
-use switchyard_nft_ruleset::{Draw, Selector};
+use switchyard_nft_ruleset::{Selector, SlotChoice};
 
 /// The seed of hashes. Without one, the kernel would choose one at random, and nodes would disagree.
 const SEED: u32 = 0x5357_5944;
@@ -32,7 +32,7 @@ const MOST_SLOTS: u64 = 1_024;
 /// The number of slots for each endpoint up to which weights are exact.
 const SLOTS_EACH: u64 = 10;
 
-/// A way to draw a slot.
+/// A way to select a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Method {
     /// At random.
@@ -57,7 +57,7 @@ impl Method {
         }
     }
 
-    /// Whether slots are drawn by a hash.
+    /// Whether slots are selected by a hash.
     pub(crate) fn is_hash(self) -> bool {
         matches!(self, Self::SourceHash | Self::Maglev)
     }
@@ -72,20 +72,21 @@ impl Method {
         }
     }
 
-    /// The draw of a rule.
-    pub(crate) fn draw(self) -> Draw {
+    /// How a rule selects the slot.
+    pub(crate) fn slot_choice(self) -> SlotChoice {
         match self {
-            Self::Random => Draw::Random,
-            Self::InTurn => Draw::InTurn,
-            Self::SourceHash => Draw::Hash { of: vec![Selector::SourceAddress], seed: SEED },
-            Self::Maglev => {
-                Draw::Hash { of: vec![Selector::SourceAddress, Selector::SourcePort], seed: SEED }
-            }
+            Self::Random => SlotChoice::Random,
+            Self::InTurn => SlotChoice::InTurn,
+            Self::SourceHash => SlotChoice::Hash { of: vec![Selector::SourceAddress], seed: SEED },
+            Self::Maglev => SlotChoice::Hash {
+                of: vec![Selector::SourceAddress, Selector::SourcePort],
+                seed: SEED,
+            },
         }
     }
 }
 
-/// How a slot of a pool is drawn.
+/// How a slot of a pool is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Selection {
     pub(crate) method: Method,
@@ -112,7 +113,7 @@ pub(crate) fn table_size(endpoints: usize) -> u32 {
     fits.or(TABLES.last()).map_or(0, |(_, slots)| *slots)
 }
 
-/// Returns the number of slots of each endpoint, drawn without a hash; `None` if that is one for each.
+/// Returns the number of slots of each endpoint, without a hash; `None` if that is one for each.
 pub(crate) fn shares(pool: &Pool) -> Option<Vec<u32>> {
     if pool.iter().all(|endpoint| endpoint.weight == 1) {
         return None;

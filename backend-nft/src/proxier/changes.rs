@@ -92,7 +92,7 @@ impl Changes {
     /// A packet that is on its way through the chains while a commit takes effect follows the rules
     /// from before the commit, but finds the elements from after it. So chains are added before
     /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of a
-    /// pool go last: a packet that was sent to `lb/4` just before the commit may draw slot 3 just
+    /// pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3 just
     /// after it.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());

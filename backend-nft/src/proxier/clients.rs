@@ -16,7 +16,7 @@ use crate::layout::affinity::{RememberedPool, UPSTREAM_PREFIX};
 const MOST_TAKEN_OVER: usize = 32_768;
 
 /// Reads the clients in kube-proxy's sets into the dump of a table. Clients that cannot be read are not
-/// worth a sync: they draw another endpoint.
+/// worth a sync: they get another endpoint.
 pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: &mut TableDump) {
     let mut left = MOST_TAKEN_OVER;
     let sets = dump.sets.iter_mut().filter(|(name, _)| name.as_str().starts_with(UPSTREAM_PREFIX));

@@ -72,7 +72,7 @@ pub struct NftProxier {
     own_ports: Vec<u32>,
     /// What the kernel holds besides the state that was synced; `None` if unknown.
     last: Option<LastSynced>,
-    /// Whether the kernel can draw slots by a hash.
+    /// Whether the kernel can select slots by a hash.
     hashes: bool,
 }
 

@@ -35,7 +35,7 @@ const MOST_OF_SMALL: usize = 65_536;
 const MOST_COLLECTED: usize = 65_536;
 /// The clients that one transaction removes.
 const PORTION: usize = 512;
-/// The wait before a map is read again. A packet on its way may have drawn an endpoint just before the
+/// The wait before a map is read again. A packet on its way may have selected an endpoint just before the
 /// endpoint left, and add its client just after; a reading may leave clients out.
 const AGAIN: Duration = Duration::from_millis(10);
 /// The wait after a failure.

@@ -239,7 +239,7 @@ fn read(family: Family) -> Option<TableDump> {
 }
 
 /// A table in a form that two kernels can be compared by: without handles, chains that wait for
-/// their deletion, what clients left in sets, and the order of endpoints in slots, unless a hash draws
+/// their deletion, what clients left in sets, and the order of endpoints in slots, unless a hash selects
 /// the slots.
 fn dump(family: Family, table: TableDump) -> String {
     let mut lines = Vec::new();
@@ -265,7 +265,7 @@ fn dump(family: Family, table: TableDump) -> String {
     lines.iter().map(|line| format!("{family:?} {line}\n")).collect()
 }
 
-/// The numbers of slots of which a hash draws one. In all other pools, where one is drawn at random or in turn,
+/// The numbers of slots of which a hash selects one. In all other pools, where one is selected at random or in turn,
 /// the order of slots depends on earlier states, and means nothing.
 const TABLES: [usize; 3] = [1021, 4093, 16_381];
 

@@ -145,7 +145,7 @@ fn settings_of_the_node_apply_at_once() {
 }
 
 /// A packet that finds its way to `lb/2` while a commit takes effect may find it as it was before;
-/// and one that was sent to `lb/3` just before a commit may draw slot 2 just after it.
+/// and one that was sent to `lb/3` just before a commit may select slot 2 just after it.
 #[test]
 fn chains_come_before_what_leads_to_them_and_slots_go_after() {
     in_namespace(|| {

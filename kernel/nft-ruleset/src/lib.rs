@@ -109,10 +109,10 @@ mod transport;
 pub use self::{
     open::TransportKind,
     ruleset::{
-        BaseChain, Bytes, ChainBase, ChainDump, ChainKind, ChainName, Draw, Element, ElementData,
+        BaseChain, Bytes, ChainBase, ChainDump, ChainKind, ChainName, Element, ElementData,
         ElementDump, Family, Field, Hook, InterfaceMatch, Key, Operation, OperationKind, Rule,
-        RuleDump, Selector, SetData, SetDef, SetDump, SetName, Side, Statement, Table, TableDump,
-        TableName, Transaction, Value, Verdict,
+        RuleDump, Selector, SetData, SetDef, SetDump, SetName, Side, SlotChoice, Statement, Table,
+        TableDump, TableName, Transaction, Value, Verdict,
     },
     transport::{CommitStats, Elements, Refusal, Transport, TransportError},
 };

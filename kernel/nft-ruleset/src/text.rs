@@ -11,8 +11,8 @@ use std::{
 use switchyard_model::Protocol;
 
 use crate::ruleset::{
-    ChainKind, Draw, Element, ElementData, Family, Field, Hook, InterfaceMatch, Operation,
-    OperationKind, Rule, Selector, SetData, SetDef, Side, Statement, Table, Transaction, Verdict,
+    ChainKind, Element, ElementData, Family, Field, Hook, InterfaceMatch, Operation, OperationKind,
+    Rule, Selector, SetData, SetDef, Side, SlotChoice, Statement, Table, Transaction, Verdict,
     interval,
 };
 
@@ -281,13 +281,13 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
             selectors(f, family, key)?;
             write!(f, " vmap @{map}")
         }
-        Statement::DnatSlot { protocol, key, draw, slots, map } => {
+        Statement::DnatSlot { protocol, key, choice, slots, map } => {
             write!(f, "dnat {family} to ")?;
             selectors_of(f, family, key, protocol.as_lower())?;
-            match draw {
-                Draw::Random => write!(f, " . numgen random mod {slots}")?,
-                Draw::InTurn => write!(f, " . numgen inc mod {slots}")?,
-                Draw::Hash { of, seed } => {
+            match choice {
+                SlotChoice::Random => write!(f, " . numgen random mod {slots}")?,
+                SlotChoice::InTurn => write!(f, " . numgen inc mod {slots}")?,
+                SlotChoice::Hash { of, seed } => {
                     f.write_str(" . jhash ")?;
                     selectors_of(f, family, of, protocol.as_lower())?;
                     write!(f, " mod {slots} seed {seed:#x}")?;

@@ -11,7 +11,7 @@ use std::{
 
 use switchyard_core::model::{IpFamily, Protocol};
 use switchyard_nft_ruleset::{
-    ChainName, Draw, Element, Field, Key, Rule, Selector, SetDef, SetName, Statement, Value,
+    ChainName, Element, Field, Key, Rule, Selector, SetDef, SetName, SlotChoice, Statement, Value,
     Verdict,
 };
 
@@ -48,7 +48,7 @@ impl DrawChain {
         vec![Rule::new([Statement::DnatSlot {
             protocol: self.protocol,
             key: vec![Selector::DestinationAddress, Selector::DestinationPort],
-            draw: Draw::Random,
+            choice: SlotChoice::Random,
             slots: self.slots,
             map: targets(self.protocol).into(),
         }])]

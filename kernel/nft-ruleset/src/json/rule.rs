@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::{
     ruleset::{
-        Draw, Family, Field, InterfaceMatch, Rule, Selector, SetName, Side, Statement, Table,
+        Family, Field, InterfaceMatch, Rule, Selector, SetName, Side, SlotChoice, Statement, Table,
         Verdict,
     },
     text,
@@ -77,7 +77,9 @@ pub(super) struct MapUpdate<'a> {
 /// Whether nft loads the statement from JSON: a hash of several parts is a concatenation in the
 /// concatenation that is the key, which nft rejects.
 pub(super) fn nft_loads(statement: &Statement) -> bool {
-    let Statement::DnatSlot { draw: Draw::Hash { of, .. }, .. } = statement else { return true };
+    let Statement::DnatSlot { choice: SlotChoice::Hash { of, .. }, .. } = statement else {
+        return true;
+    };
     of.len() == 1
 }
 
@@ -126,13 +128,13 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
             key: selectors(family, key),
             data: reference(map.as_str()),
         }),
-        Statement::DnatSlot { protocol, key, draw, slots, map } => {
+        Statement::DnatSlot { protocol, key, choice, slots, map } => {
             let parts_of = |key| selectors_of(family, key, protocol.as_lower());
             let mut parts = parts_of(key);
-            parts.push(match draw {
-                Draw::Random => numgen(NgMode::Random, *slots),
-                Draw::InTurn => numgen(NgMode::Inc, *slots),
-                Draw::Hash { of, seed } => jhash(concat(parts_of(of)), *slots, *seed),
+            parts.push(match choice {
+                SlotChoice::Random => numgen(NgMode::Random, *slots),
+                SlotChoice::InTurn => numgen(NgMode::Inc, *slots),
+                SlotChoice::Hash { of, seed } => jhash(concat(parts_of(of)), *slots, *seed),
             });
             dnat(family, concat(parts), map)
         }

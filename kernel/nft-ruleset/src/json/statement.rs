@@ -8,7 +8,9 @@ use serde_json::Value;
 use switchyard_model::Protocol;
 
 use super::rule;
-use crate::ruleset::{Draw, Family, InterfaceMatch, Selector, SetName, Side, Statement, Verdict};
+use crate::ruleset::{
+    Family, InterfaceMatch, Selector, SetName, Side, SlotChoice, Statement, Verdict,
+};
 
 /// Reads a statement; returns `None` if [`Statement`] cannot express it exactly.
 pub(super) fn parse(family: Family, read: &Value) -> Option<Statement> {
@@ -96,22 +98,22 @@ fn guess_dnat(read: &Value) -> Option<Statement> {
     let key = read.get("key")?;
     let map = reference(read.get("data")?)?;
     let (slot, before) = parts(key).split_last()?;
-    let (name, drawn) = single(slot)?;
-    let (draw, hashed) = match (name, drawn.get("mode").and_then(Value::as_str)) {
-        ("numgen", Some("random")) => (Draw::Random, &[][..]),
-        ("numgen", Some("inc")) => (Draw::InTurn, &[][..]),
+    let (name, chosen) = single(slot)?;
+    let (choice, hashed) = match (name, chosen.get("mode").and_then(Value::as_str)) {
+        ("numgen", Some("random")) => (SlotChoice::Random, &[][..]),
+        ("numgen", Some("inc")) => (SlotChoice::InTurn, &[][..]),
         ("jhash", _) => {
-            let of = drawn.get("expr")?;
-            let seed = number(drawn.get("seed")?)?;
-            (Draw::Hash { of: selectors(of)?, seed }, parts(of))
+            let of = chosen.get("expr")?;
+            let seed = number(chosen.get("seed")?)?;
+            (SlotChoice::Hash { of: selectors(of)?, seed }, parts(of))
         }
         _ => return Some(Statement::DnatMap { key: selectors(key)?, map }),
     };
     Some(Statement::DnatSlot {
         protocol: before.iter().chain(hashed).find_map(port_protocol)?,
         key: before.iter().map(selector).collect::<Option<_>>()?,
-        draw,
-        slots: number(drawn.get("mod")?)?,
+        choice,
+        slots: number(chosen.get("mod")?)?,
         map,
     })
 }

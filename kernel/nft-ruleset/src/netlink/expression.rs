@@ -8,7 +8,7 @@ use switchyard_netlink::{
 };
 
 use crate::ruleset::{
-    Draw, Family, Field, InterfaceMatch, Selector, Side, Statement, Verdict, concat_len,
+    Family, Field, InterfaceMatch, Selector, Side, SlotChoice, Statement, Verdict, concat_len,
 };
 
 /// The register of the verdict.
@@ -75,11 +75,11 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
             load(w, family, key);
             lookup(w, map.as_str(), Some(VERDICT_REGISTER));
         }
-        Statement::DnatSlot { protocol, key, draw, slots, map } => {
+        Statement::DnatSlot { protocol, key, choice, slots, map } => {
             meta_load(w, e::META_L4PROTO, FIRST_REGISTER);
             compare(w, false, &[protocol.number()]);
             let slot = load(w, family, key);
-            draw_slot(w, family, draw, *slots, slot);
+            choose_slot(w, family, choice, *slots, slot);
             dnat_by_map(w, family, map.as_str());
         }
         Statement::DnatMap { key, map } => {
@@ -312,11 +312,11 @@ fn bitwise(w: &mut Writer, mask: &[u8], xor: &[u8]) {
 }
 
 /// Draws one of so many slots, into the register at `slot`, in bytes.
-fn draw_slot(w: &mut Writer, family: Family, draw: &Draw, slots: u32, slot: usize) {
-    match draw {
-        Draw::Random => numgen(w, e::NUMGEN_RANDOM, slots, register(slot)),
-        Draw::InTurn => numgen(w, e::NUMGEN_IN_TURN, slots, register(slot)),
-        Draw::Hash { of, seed } => {
+fn choose_slot(w: &mut Writer, family: Family, choice: &SlotChoice, slots: u32, slot: usize) {
+    match choice {
+        SlotChoice::Random => numgen(w, e::NUMGEN_RANDOM, slots, register(slot)),
+        SlotChoice::InTurn => numgen(w, e::NUMGEN_IN_TURN, slots, register(slot)),
+        SlotChoice::Hash { of, seed } => {
             // nft keeps the registers of the whole key free, and besides those of one address.
             let start = slot + Field::Slot.padded_width() + LONG_REGISTER;
             load_from(w, family, of, start);
@@ -326,7 +326,7 @@ fn draw_slot(w: &mut Writer, family: Family, draw: &Draw, slots: u32, slot: usiz
                 w.be32(e::HASH_DREG, register(slot));
                 w.be32(e::HASH_LEN, concat_len(&fields) as u32);
                 w.be32(e::HASH_MODULUS, slots);
-                // Without a seed, the kernel draws one at random.
+                // Without a seed, the kernel chooses one at random.
                 w.be32(e::HASH_SEED, *seed);
                 w.be32(e::HASH_OFFSET, 0);
                 w.be32(e::HASH_TYPE, e::HASH_JENKINS);

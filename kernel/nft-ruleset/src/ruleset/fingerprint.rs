@@ -45,7 +45,7 @@ mod tests {
     use switchyard_model::Protocol;
 
     use super::*;
-    use crate::{Draw, Selector, Statement, Verdict};
+    use crate::{Selector, SlotChoice, Statement, Verdict};
 
     #[test]
     fn the_hash_is_fnv_1a() {
@@ -70,7 +70,7 @@ mod tests {
             Rule::new([Statement::DnatSlot {
                 protocol: Protocol::Tcp,
                 key: key.to_vec(),
-                draw: Draw::Random,
+                choice: SlotChoice::Random,
                 slots: 5,
                 map: "tcp-endpoints".into(),
             }])

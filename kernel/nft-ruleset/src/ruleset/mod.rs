@@ -17,7 +17,7 @@ pub use self::{
     dump::{ChainBase, ChainDump, ElementDump, RuleDump, SetDump, TableDump},
     element::{Bytes, Element, ElementData, Key, Value},
     names::{ChainName, Family, SetName, Table, TableName},
-    rule::{Draw, InterfaceMatch, Rule, Selector, Side, Statement, Verdict},
+    rule::{InterfaceMatch, Rule, Selector, Side, SlotChoice, Statement, Verdict},
     set::{Field, SetData, SetDef},
     transaction::{BaseChain, ChainKind, Hook, Operation, OperationKind, Transaction},
 };

@@ -54,9 +54,9 @@ pub enum Selector {
     OriginalDestinationPort,
 }
 
-/// The way in which a rule draws one of several slots.
+/// The way in which a rule selects one of several slots.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Draw {
+pub enum SlotChoice {
     /// `numgen random mod 5`: any slot, each as likely as the others.
     Random,
     /// `numgen inc mod 5`: one slot after the other. The rule has one counter, for all packets that
@@ -68,7 +68,7 @@ pub enum Draw {
     Hash {
         /// The parts of the packet, at least one. A port is that of the statement's protocol.
         of: Vec<Selector>,
-        /// The seed, which is always given to the kernel, as it draws one at random otherwise.
+        /// The seed, which is always given to the kernel, which chooses one at random otherwise.
         seed: u32,
     },
 }
@@ -132,7 +132,7 @@ pub enum Statement {
         map: SetName,
     },
     /// `dnat ip to ip daddr . tcp dport . numgen random mod 5 map @tcp-endpoints`: translates the
-    /// destination to the endpoint in a slot that the rule draws. Matches packets of the protocol
+    /// destination to the endpoint in a slot that the rule selects. Matches packets of the protocol
     /// only, as nft does for a port that names its protocol.
     ///
     /// The key or the hash must have a port. With a hash, the key with the slot and the parts that are
@@ -143,8 +143,8 @@ pub enum Statement {
         /// The parts of the packet before the slot, at least one. [`Selector::DestinationPort`] is the
         /// port of the protocol, which nft writes as `tcp dport`.
         key: Vec<Selector>,
-        /// The way in which the slot is drawn.
-        draw: Draw,
+        /// The way in which the slot is selected.
+        choice: SlotChoice,
         /// The number of slots, at least 1.
         slots: u32,
         /// A map from key and slot to address and port.

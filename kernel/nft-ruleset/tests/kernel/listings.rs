@@ -4,7 +4,7 @@
 use switchyard_nft_ruleset::{Family, Rule, Transaction, Transport};
 
 use crate::{
-    draws,
+    slots,
     support::{self, Nft, in_namespace, table},
 };
 
@@ -115,7 +115,7 @@ fn rules_can_be_added_over_maps_that_are_committed() {
                 }
                 let listed = nft.list();
                 // By either way, and listed as it was written.
-                for rule in draws::rules() {
+                for rule in slots::rules() {
                     let shown = format!("\t{}\n", rule.display(family));
                     assert_eq!(listed.matches(&shown).count(), 2, "{nft:?} {shown} {listed}");
                 }

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
-mod draws;
 mod dumps;
 mod errors;
 mod foreign;
@@ -10,5 +9,6 @@ mod json;
 mod listener;
 mod listings;
 mod sizes;
+mod slots;
 mod support;
 mod tables;

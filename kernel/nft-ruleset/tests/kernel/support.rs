@@ -19,7 +19,7 @@ use switchyard_nft_ruleset::{
 };
 pub use test_netns::in_namespace;
 
-use crate::draws;
+use crate::slots;
 
 /// A program `nft`, which runs in the network namespace of the thread that starts it.
 #[derive(Clone, Debug)]
@@ -363,8 +363,8 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
         let by_original = Statement::VerdictMap { key, map: map.into() };
         rule("services", vec![Statement::Protocol(Protocol::Udp), by_original]);
     }
-    for drawn in draws::rules() {
-        rule("lb-1", drawn.statements);
+    for chosen in slots::rules() {
+        rule("lb-1", chosen.statements);
     }
     let dnat = Statement::DnatMap { key: vec![SourceAddress], map: "affinity".into() };
     rule("lb-2", vec![Statement::Protocol(Protocol::Tcp), dnat]);

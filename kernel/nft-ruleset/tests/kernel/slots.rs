@@ -1,4 +1,4 @@
-//! Rules that draw a slot: in turn, or by a hash of parts of the packet.
+//! Rules that select a slot: in turn, or by a hash of parts of the packet.
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -8,24 +8,24 @@ use std::{
 
 use switchyard_model::Protocol;
 use switchyard_nft_ruleset::{
-    BaseChain, ChainKind, Draw, Element, Family, Hook, Key, Rule, Selector, Statement, Transaction,
-    Transport, Value, json::JsonTransport,
+    BaseChain, ChainKind, Element, Family, Hook, Key, Rule, Selector, SlotChoice, Statement,
+    Transaction, Transport, Value, json::JsonTransport,
 };
 
 use crate::support::{self, Nft, address, in_namespace, table};
 
-/// Rules with every way to draw a slot, for the maps of [`support::Sets`].
+/// Rules with every way to select a slot, for the maps of [`support::Sets`].
 pub fn rules() -> Vec<Rule> {
     use Selector::{
         DestinationAddress, DestinationPort, OriginalDestinationPort, OriginalSource,
         Protocol as L4, SourceAddress, SourcePort,
     };
-    let hash = |of: &[Selector], seed| Draw::Hash { of: of.to_vec(), seed };
-    let draws = [
-        (Draw::Random, 1),
-        (Draw::Random, 65_536),
-        (Draw::InTurn, 1),
-        (Draw::InTurn, 5),
+    let hash = |of: &[Selector], seed| SlotChoice::Hash { of: of.to_vec(), seed };
+    let choices = [
+        (SlotChoice::Random, 1),
+        (SlotChoice::Random, 65_536),
+        (SlotChoice::InTurn, 1),
+        (SlotChoice::InTurn, 5),
         (hash(&[SourceAddress], 0x5357_0001), 1),
         (hash(&[SourceAddress, SourcePort], 0x5357_0001), 1021),
         (hash(&[SourcePort], 0), 16_381),
@@ -37,14 +37,14 @@ pub fn rules() -> Vec<Rule> {
         (Protocol::Udp, vec![L4, DestinationPort], "nodeport-endpoints"),
         (Protocol::Sctp, vec![DestinationAddress, DestinationPort], "sctp-endpoints"),
     ];
-    let rule = |protocol, key: &[Selector], draw, slots, map: &str| {
+    let rule = |protocol, key: &[Selector], choice, slots, map: &str| {
         let (key, map) = (key.to_vec(), map.into());
-        Rule::new([Statement::DnatSlot { protocol, key, draw, slots, map }])
+        Rule::new([Statement::DnatSlot { protocol, key, choice, slots, map }])
     };
     let mut rules = Vec::new();
     for (protocol, key, map) in &maps {
-        let drawn = draws.iter().cloned();
-        rules.extend(drawn.map(|(draw, slots)| rule(*protocol, key, draw, slots, map)));
+        let chosen = choices.iter().cloned();
+        rules.extend(chosen.map(|(choice, slots)| rule(*protocol, key, choice, slots, map)));
     }
     // With IPv6, this takes all registers that there are.
     let three = hash(&[SourceAddress, SourcePort, DestinationPort], 2);
@@ -88,8 +88,8 @@ const FIRST_ENDPOINT: u16 = 9000;
 const CLIENTS: std::ops::Range<u16> = 40_000..40_060;
 
 /// A node, which is a namespace with one address: there, a rule leads from a port to one of the slots
-/// that it draws. Returns the slot of each client, in order.
-fn slots_of_clients(by: &By, family: Family, draw: Draw) -> Vec<u16> {
+/// that it selects. Returns the slot of each client, in order.
+fn slots_of_clients(by: &By, family: Family, choice: SlotChoice) -> Vec<u16> {
     in_namespace(|| {
         let node = address(family, 1);
         let at_once = if node.is_ipv6() { "nodad" } else { "" };
@@ -97,7 +97,7 @@ fn slots_of_clients(by: &By, family: Family, draw: Draw) -> Vec<u16> {
         assert!(Command::new("sh").args(["-c", &add]).status().unwrap().success());
         let bind = |port| UdpSocket::bind(SocketAddr::new(node, port)).unwrap();
         wait_for_packets(&bind(FIRST_ENDPOINT), &bind(CLIENTS.end));
-        by.commit(&service(family, node, draw));
+        by.commit(&service(family, node, choice));
         let endpoints: Vec<_> = (0..SLOTS).map(|slot| bind(FIRST_ENDPOINT + slot)).collect();
         for endpoint in &endpoints {
             endpoint.set_nonblocking(true).unwrap();
@@ -129,7 +129,7 @@ fn wait_for_packets(receiver: &UdpSocket, sender: &UdpSocket) {
     assert!((0..200).any(|_| passes()), "no packet passes to {to}");
 }
 
-fn service(family: Family, node: IpAddr, draw: Draw) -> Transaction {
+fn service(family: Family, node: IpAddr, choice: SlotChoice) -> Transaction {
     let (table, map) = (table(family), support::Sets::new(family).nodeport_endpoints);
     let mut transaction = Transaction::new();
     transaction.add_table(&table);
@@ -140,7 +140,7 @@ fn service(family: Family, node: IpAddr, draw: Draw) -> Transaction {
     let balance = Statement::DnatSlot {
         protocol: Protocol::Udp,
         key: vec![Selector::Protocol, Selector::DestinationPort],
-        draw,
+        choice,
         slots: SLOTS.into(),
         map: map.name.clone(),
     };
@@ -157,7 +157,7 @@ fn service(family: Family, node: IpAddr, draw: Draw) -> Transaction {
 fn nodes_with_the_same_seed_draw_the_same_slots() {
     use Selector::{SourceAddress, SourcePort};
     for family in Family::ALL {
-        let hash = |of: &[Selector], seed| Draw::Hash { of: of.to_vec(), seed };
+        let hash = |of: &[Selector], seed| SlotChoice::Hash { of: of.to_vec(), seed };
         let both = [SourceAddress, SourcePort];
         let slots = slots_of_clients(&By::Netlink, family, hash(&both, 0x5357_0001));
         assert!((0..SLOTS).all(|slot| slots.contains(&slot)), "{slots:?}");
@@ -177,7 +177,7 @@ fn nodes_with_the_same_seed_draw_the_same_slots() {
 fn slots_in_turn_come_one_after_the_other() {
     for family in Family::ALL {
         for by in By::all() {
-            let slots = slots_of_clients(&by, family, Draw::InTurn);
+            let slots = slots_of_clients(&by, family, SlotChoice::InTurn);
             let turns: Vec<u16> = (0..SLOTS).cycle().take(CLIENTS.len()).collect();
             assert_eq!(slots, turns, "{by:?}");
         }
