@@ -147,9 +147,16 @@ fn spans(text: &str) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
+/// Whether a word is the name of an annotation, such as `switchyard/weights`: there is a folder of that name.
+fn is_annotation(word: &str) -> bool {
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    word.strip_prefix("switchyard/").is_some_and(is_name) && !root().join(word).exists()
+}
+
 /// Whether a word looks like the path of a file or folder in this repository, without what is built.
 fn is_repository_path(word: &str) -> bool {
     let is_path = word.contains('/')
+        && !is_annotation(word)
         && !word.starts_with(['/', '-', '.'])
         && !word.starts_with("target/")
         && word.chars().all(|c| c.is_ascii_alphanumeric() || "/_-.*:".contains(c));
