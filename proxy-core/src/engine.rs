@@ -203,8 +203,8 @@ async fn live(
 async fn watch(mut monitor: Box<dyn Monitor>, inputs: Sender<Input>) {
     loop {
         match monitor.externally_changed().await {
-            Ok(disturbance) => {
-                if inputs.send(Input::ExternallyChanged(disturbance)).await.is_err() {
+            Ok(change) => {
+                if inputs.send(Input::ExternallyChanged(change)).await.is_err() {
                     return;
                 }
             }

@@ -80,7 +80,7 @@ impl Unsynced {
         self.changes
     }
 
-    /// Asks for a comparison of everything at the next sync.
+    /// Asks for a full resync at the next sync.
     pub(crate) fn request_resync(&mut self) {
         self.resync = true;
     }
@@ -178,7 +178,7 @@ impl<'a> Transition<'a> {
         self.unsynced.health_checks.is_some()
     }
 
-    /// Whether there is nothing to sync: nothing has changed, and no comparison is asked for.
+    /// Whether there is nothing to sync: nothing has changed, and no resync is asked for.
     pub fn is_empty(&self) -> bool {
         let Unsynced { ports, node, health_checks, resync, is_first: _, left_out: _, changes: _ } =
             self.unsynced;
@@ -304,7 +304,7 @@ impl DerivedState {
         self.unsynced.mark_synced();
     }
 
-    /// Asks for a comparison of everything at the next sync, as after one that failed.
+    /// Asks for a full resync at the next sync, as after one that failed.
     pub fn request_resync(&mut self) {
         self.unsynced.request_resync();
     }

@@ -171,7 +171,7 @@ impl IptablesProxier {
             let print = Fingerprint::read(programs);
             if let Err(error) = self.commit(programs, &changes, false, &mut report, refused) {
                 // Another program has changed rules that the changes rely on; or the host has a
-                // problem, which the comparison will show.
+                // problem, which the resync will show.
                 tracing::warn!(
                     err = %ErrorChain(&error),
                     "Change rejected; resyncing"
@@ -317,7 +317,7 @@ impl IptablesProxier {
         }
         let owned = self.owned.get_mut(family);
         for (table, owned) in [(Table::Filter, &mut owned.filter), (Table::Nat, &mut owned.nat)] {
-            // A comparison counts all rules that exist.
+            // A resync counts all rules that exist.
             let before = if compared { 0 } else { *owned };
             *owned = before.saturating_add_signed(changes.owned(table));
             report.rules.push(RuleCount {

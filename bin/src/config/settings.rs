@@ -153,7 +153,7 @@ pub struct PeriodSettings {
     pub sync: Duration,
     /// The longest wait between two syncs under load.
     pub min_sync: Duration,
-    /// The longest wait between two comparisons with the kernel; `None` for the runner's default.
+    /// The longest wait between two resyncs with the kernel; `None` for the runner's default.
     pub comparison: Option<Duration>,
 }
 

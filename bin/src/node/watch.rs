@@ -11,7 +11,7 @@ use switchyard_core::{
 };
 use tokio::sync::watch;
 
-use super::sanity::{Misfit, Sanity};
+use super::config_check::{NodeConfigCheck, NodeConfigError};
 use crate::config::{
     settings::{Settings, SourceSettings},
     v1alpha1::KubeProxyConfiguration,
@@ -31,7 +31,7 @@ pub enum NodeError {
     NoPodCidrs(String),
     /// The configuration does not fit the node.
     #[error(transparent)]
-    Misfit(#[from] Misfit),
+    NodeConfigError(#[from] NodeConfigError),
 }
 
 /// The facts of the Node, `Some(None)` if there is no Node; `None` until the engine has them.
@@ -49,7 +49,7 @@ pub fn patience(source: &SourceSettings) -> Option<NodePatience> {
 #[derive(Debug)]
 pub struct NodeChecks {
     node: NodeConfig,
-    sanity: Sanity,
+    check: NodeConfigCheck,
     /// Whether the objects come from a cluster, where every node has a Node.
     has_cluster: bool,
 }
@@ -64,7 +64,7 @@ impl NodeChecks {
     ) -> Self {
         Self {
             node: settings.node.clone(),
-            sanity: Sanity::new(config, settings, supported),
+            check: NodeConfigCheck::new(config, settings, supported),
             has_cluster: patience(&settings.source).is_some(),
         }
     }
@@ -89,7 +89,7 @@ impl NodeChecks {
     }
 
     fn judge(&self, facts: &NodeFacts) -> Result<(), NodeError> {
-        let verdict = self.sanity.judge(facts);
+        let verdict = self.check.judge(facts);
         for doubt in &verdict.doubts {
             let err = doubt.as_str();
             if self.has_cluster {
@@ -99,7 +99,7 @@ impl NodeChecks {
                 tracing::warn!(err, "{DOUBTFUL}");
             }
         }
-        verdict.fatal.map_or(Ok(()), |misfit| Err(misfit.into()))
+        verdict.fatal.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Judges the configuration, and logs the node's addresses.

@@ -27,7 +27,7 @@ const QUEUE: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
     /// The object that the Event is about.
-    pub regarding: Regarding,
+    pub regarding: EventTarget,
     /// Whether the Event's type is `Warning`, and not `Normal`.
     pub is_warning: bool,
     /// The reason, as one word.
@@ -40,7 +40,7 @@ pub struct Event {
 
 /// The object that an [`Event`] is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Regarding {
+pub enum EventTarget {
     /// The Node of this proxy.
     Node,
     /// A Service.
@@ -51,7 +51,7 @@ impl Event {
     /// Returns the Event of a proxy that starts.
     pub fn starting() -> Self {
         Self {
-            regarding: Regarding::Node,
+            regarding: EventTarget::Node,
             is_warning: false,
             reason: "Starting",
             action: "StartKubeProxy",
@@ -87,7 +87,7 @@ impl Event {
     /// Returns the Event of a Service whose health cannot be served.
     pub fn service_health_failed(service: &ServiceName, note: String) -> Self {
         Self {
-            regarding: Regarding::Service(service.clone()),
+            regarding: EventTarget::Service(service.clone()),
             is_warning: true,
             reason: "FailedToStartServiceHealthcheck",
             action: "Listen",
@@ -98,7 +98,7 @@ impl Event {
     /// Returns the Event of a Service that asks for what the mode cannot do.
     pub fn algorithm_unsupported(service: &ServiceName, note: String) -> Self {
         Self {
-            regarding: Regarding::Service(service.clone()),
+            regarding: EventTarget::Service(service.clone()),
             is_warning: true,
             reason: "LbAlgorithmUnsupported",
             action: "LbAlgorithm",
@@ -108,7 +108,7 @@ impl Event {
 
     /// Returns the Event of a Service, or of all Services of a family, that the kernel or a tool
     /// refuses.
-    pub fn service_refused(regarding: Regarding, note: String) -> Self {
+    pub fn service_refused(regarding: EventTarget, note: String) -> Self {
         Self { regarding, is_warning: true, reason: "ServicePortRefused", action: "Sync", note }
     }
 

@@ -20,7 +20,7 @@ use switchyard_core::{error::ErrorChain, model::ServiceName};
 use switchyard_source_kube::Pacer;
 use tokio::time;
 
-use super::{Event, EventQueue, Message, Regarding};
+use super::{Event, EventQueue, EventTarget, Message};
 
 /// The time limit of an attempt.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -134,10 +134,10 @@ impl Publisher {
         Err(None)
     }
 
-    async fn reference(&self, regarding: &Regarding) -> ObjectReference {
+    async fn reference(&self, regarding: &EventTarget) -> ObjectReference {
         let (kind, namespace, name, uid) = match regarding {
-            Regarding::Node => ("Node", None, &*self.node_name, None),
-            Regarding::Service(service) => {
+            EventTarget::Node => ("Node", None, &*self.node_name, None),
+            EventTarget::Service(service) => {
                 let ServiceName { namespace, name } = service;
                 ("Service", Some(namespace.to_string()), &**name, self.uid(service).await)
             }

@@ -13,7 +13,7 @@ use switchyard_core::{
     track::{Problem, Reason},
 };
 
-use super::{Event, Recorder, Regarding};
+use super::{Event, EventTarget, Recorder};
 
 /// The most Events about Services within [`PERIOD`]: after a change of the mode, all Services of a
 /// cluster may ask for what it cannot do. The log and the metrics have all of them.
@@ -72,9 +72,9 @@ impl UnsupportedEvents {
                     Some(Event::algorithm_unsupported(&service, note))
                 }
                 (Reason::Refused, Kind::Service) => {
-                    Some(Event::service_refused(Regarding::Service(service), note))
+                    Some(Event::service_refused(EventTarget::Service(service), note))
                 }
-                (Reason::Refused, _) => Some(Event::service_refused(Regarding::Node, note)),
+                (Reason::Refused, _) => Some(Event::service_refused(EventTarget::Node, note)),
                 _ => None,
             }
         };
@@ -124,7 +124,7 @@ mod tests {
         events.rejected(&problem);
         let found = recorded(&mut queue);
         let [event] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(event.regarding, Regarding::Service(ServiceName::new("shop", "web")));
+        assert_eq!(event.regarding, EventTarget::Service(ServiceName::new("shop", "web")));
         assert_eq!((event.reason, event.is_warning), ("LbAlgorithmUnsupported", true));
         assert_eq!(
             event.note,
@@ -154,7 +154,10 @@ mod tests {
         });
         let found = recorded(&mut queue);
         let [event] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "LbAlgorithmUnsupported"));
+        assert_eq!(
+            (&event.regarding, event.reason),
+            (&EventTarget::Node, "LbAlgorithmUnsupported")
+        );
         assert!(
             event.note.starts_with("--lb-algorithm=maglev cannot be programmed in iptables mode")
         );

@@ -26,7 +26,7 @@ impl RefusedParts {
 pub struct RefusedAttempt {
     /// The family.
     pub family: IpFamily,
-    /// Whether the attempt had compared everything; if not, a comparison followed.
+    /// Whether the attempt had compared everything; if not, a resync followed.
     pub compared: bool,
 }
 

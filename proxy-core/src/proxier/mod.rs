@@ -64,7 +64,7 @@ pub trait Proxier: Send {
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
     /// Opens a monitor of what the backend programs; `None` if changes by other programs cannot be
-    /// watched, so that only the periodic comparison finds them. An engine asks once, before the
+    /// watched, so that only the periodic resync finds them. An engine asks once, before the
     /// first sync.
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         None

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::RefusedAttempt;
 use crate::model::{IpFamily, ServicePortId};
 
-/// The differences between the kernel and what had been programmed, which a comparison found and
+/// The differences between the kernel and what had been programmed, which a resync found and
 /// repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
@@ -58,7 +58,7 @@ pub struct SyncReport {
     /// Whether the rules could not be written that keep other hosts from loopback addresses of IPv4
     /// ([`Profile::guards_loopback`](super::Profile::guards_loopback)).
     pub loopback_unguarded: bool,
-    /// Changes made by another program. Only a comparison looks, and only if the backend knows
+    /// Changes made by another program. Only a resync looks, and only if the backend knows
     /// what the kernel should have held: not after a failure, and not when the program has just
     /// started.
     pub drift: Drift,

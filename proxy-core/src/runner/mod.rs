@@ -73,7 +73,7 @@ pub struct Runner {
     /// The time when the backend asked to be synced again.
     revisit: Option<Instant>,
     /// Resyncs that disturbances ask for.
-    comparisons: Resyncs,
+    resyncs: Resyncs,
     conflicting: Conflicting,
     node_eligible: Option<bool>,
     /// The node's default algorithm that cannot be programmed, and its substitute, as they were
@@ -105,7 +105,7 @@ impl Runner {
             retries: Retries::default(),
             last_resync: None,
             revisit: None,
-            comparisons: Resyncs::default(),
+            resyncs: Resyncs::default(),
             conflicting: Conflicting::default(),
             node_eligible: None,
             replaced_default: None,
@@ -174,7 +174,7 @@ impl Runner {
         if due.is_some_and(|due| due <= Instant::now()) {
             self.look_for_changes(Instant::now());
         }
-        if let Some(reason) = self.comparisons.take_due(Instant::now()) {
+        if let Some(reason) = self.resyncs.take_due(Instant::now()) {
             self.tracker.request_resync();
             if reason == Reason::Changed {
                 self.tracker.hasten_families(Instant::now().into_std());
@@ -209,9 +209,9 @@ impl Runner {
                 }
                 Input::Node(config) => self.tracker.set_config(config),
                 Input::Timing(config) => self.set_timing(config, arrived),
-                Input::ExternallyChanged(disturbance) => {
-                    self.report(EngineEvent::ExternallyChanged(&disturbance));
-                    self.comparisons.plan(&disturbance, &self.config, arrived);
+                Input::ExternallyChanged(change) => {
+                    self.report(EngineEvent::ExternallyChanged(&change));
+                    self.resyncs.plan(&change, &self.config, arrived);
                 }
                 Input::Compare => self.tracker.request_resync(),
             }
@@ -273,7 +273,7 @@ impl Runner {
     /// The time when the runner has to act next without an input.
     fn due(&self) -> Option<Instant> {
         let others =
-            [self.node_wait.due(), self.step_due(), self.comparisons.due(), self.conflicting.due()];
+            [self.node_wait.due(), self.step_due(), self.resyncs.due(), self.conflicting.due()];
         self.sync_due().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -334,7 +334,7 @@ impl Runner {
         let now = Instant::now();
         self.not_before = after(now, self.config.pace.wait_after(duration));
         if compares {
-            self.comparisons.compared(now, duration);
+            self.resyncs.finished(now, duration);
         }
         match result {
             Ok(mut report) => {

@@ -53,10 +53,10 @@ pub enum EngineEvent<'a> {
     /// A sync begins.
     SyncStarted(Transition<'a>),
     /// Another program has changed, or may have changed, what was programmed. Sent for every report
-    /// of the backend's monitor; the comparison may follow later.
+    /// of the backend's monitor; the resync may follow later.
     ExternallyChanged(&'a ExternalChange),
     /// Everything will be compared with the kernel at the next sync, because another program has
-    /// changed what was programmed. A comparison on suspicion is requested like any sync.
+    /// changed what was programmed. A resync on suspicion is requested like any sync.
     ResyncRequested,
     /// The kernel refused parts of a sync, which are left out from now on; the sync is tried again
     /// at once.

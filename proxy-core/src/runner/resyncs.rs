@@ -10,10 +10,10 @@ use crate::proxier::ExternalChange;
 /// Resyncs on suspicion take at most this part of the time.
 const SHARE: u32 = 50;
 
-/// Resyncs: the last one, and the next that a disturbance has asked for.
+/// Resyncs: the last one, and the next that a change has asked for.
 #[derive(Debug, Default)]
 pub(super) struct Resyncs {
-    /// The time at which the last comparison ended, and how long it took.
+    /// The time at which the last resync ended, and how long it took.
     last: Option<(Instant, Duration)>,
     due: Option<Instant>,
     /// Whether a change is to be compared, and not only a suspicion.
@@ -30,14 +30,9 @@ pub(super) enum Reason {
 }
 
 impl Resyncs {
-    /// Plans a comparison, which after a quiet time is due at once.
-    pub(super) fn plan(
-        &mut self,
-        disturbance: &ExternalChange,
-        config: &RunnerConfig,
-        now: Instant,
-    ) {
-        let due = match (self.last, disturbance) {
+    /// Plans a resync, which after a quiet time is due at once.
+    pub(super) fn plan(&mut self, change: &ExternalChange, config: &RunnerConfig, now: Instant) {
+        let due = match (self.last, change) {
             (None, _) => now,
             (Some((ended, took)), ExternalChange::Changed { .. }) => {
                 after(ended, config.resync_at_most_every.max(took))
@@ -48,22 +43,22 @@ impl Resyncs {
         };
         let due = due.max(now);
         self.due = Some(self.due.map_or(due, |planned| planned.min(due)));
-        self.is_changed |= matches!(disturbance, ExternalChange::Changed { .. });
+        self.is_changed |= matches!(change, ExternalChange::Changed { .. });
     }
 
-    /// The time at which the next comparison is due, if one is planned.
+    /// The time at which the next resync is due, if one is planned.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Returns why a comparison is due, and removes the plan; `None` if none is due.
+    /// Returns why a resync is due, and removes the plan; `None` if none is due.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Reason> {
         self.due.take_if(|due| *due <= now)?;
         Some(if mem::take(&mut self.is_changed) { Reason::Changed } else { Reason::Suspected })
     }
 
     /// Notes that everything was compared, for whatever reason.
-    pub(super) fn compared(&mut self, now: Instant, took: Duration) {
+    pub(super) fn finished(&mut self, now: Instant, took: Duration) {
         self.last = Some((now, took));
         self.due = None;
         self.is_changed = false;

@@ -1,4 +1,4 @@
-//! Timing: the pace of syncs, and the periods of retries and comparisons.
+//! Timing: the pace of syncs, and the periods of retries and resyncs.
 
 use std::time::Duration;
 
@@ -39,13 +39,13 @@ pub struct RunnerConfig {
     pub pace: Pace,
     /// The longest delay before a failed sync is repeated (`syncPeriod`).
     pub longest_retry: Duration,
-    /// The time without a comparison after which everything is compared with the kernel.
+    /// The time without a resync after which everything is compared with the kernel.
     pub full_period: Duration,
-    /// The shortest time between two comparisons because another program has changed what was
+    /// The shortest time between two resyncs because another program has changed what was
     /// programmed: such a program may do so all the time. Resyncs that take longer than this
     /// are as far apart as they take.
     pub resync_at_most_every: Duration,
-    /// The shortest time between two comparisons because another program may have changed what was
+    /// The shortest time between two resyncs because another program may have changed what was
     /// programmed. Resyncs take at most a fiftieth of the time.
     pub suspect_at_most_every: Duration,
 }

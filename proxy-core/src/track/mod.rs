@@ -274,7 +274,7 @@ impl Tracker {
         Transition::new(&self.state, &self.unsynced)
     }
 
-    /// Asks for a comparison of everything at the next sync.
+    /// Asks for a full resync at the next sync.
     pub fn request_resync(&mut self) {
         self.unsynced.request_resync();
     }

@@ -7,7 +7,7 @@ use switchyard_core::{
 use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 use switchyard_nft::{NftBackend, NftConfig};
 
-use super::{Rules, predecessor, sockets::Redirect};
+use super::{Rules, leftovers, sockets::Redirect};
 use crate::{
     UserspaceConfig,
     backend::OpenCapture,
@@ -68,7 +68,7 @@ impl Redirects {
         // Everything is tried before the first error is returned.
         let results =
             [Rules::Nftables, Rules::Iptables].map(|rules| self.backend(rules).clean_up(None));
-        let all = results.into_iter().chain([predecessor::clean_up()]);
+        let all = results.into_iter().chain([leftovers::clean_up()]);
         all.collect::<Vec<_>>().into_iter().collect()
     }
 }

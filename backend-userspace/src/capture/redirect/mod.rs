@@ -2,11 +2,11 @@
 //! of their own. Linux has them; on other systems no node can run these capture modes.
 
 #[cfg(target_os = "linux")]
+mod leftovers;
+#[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(target_os = "linux"))]
 mod none;
-#[cfg(target_os = "linux")]
-mod predecessor;
 #[cfg(target_os = "linux")]
 mod sockets;
 

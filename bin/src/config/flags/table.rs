@@ -129,7 +129,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("iptables-min-sync-period", Duration, "1s", SectionUnlessIpvs("minSyncPeriod"),
         "Longest wait between two syncs under load, in any mode but ipvs"),
     Flag::new("ipvs-sync-period", Duration, "30s", IpvsOnly("syncPeriod"),
-        "Longest wait before a failed sync is retried, and between comparisons with the kernel, in ipvs mode"),
+        "Longest wait before a failed sync is retried, and between full syncs, in ipvs mode"),
     Flag::new("ipvs-min-sync-period", Duration, "1s", IpvsOnly("minSyncPeriod"),
         "Longest wait between two syncs under load, in ipvs mode"),
     Flag::new("ipvs-scheduler", Text, "", Field("ipvs.scheduler"),

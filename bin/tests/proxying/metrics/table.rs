@@ -221,7 +221,7 @@ pub(super) const KUBE_PROXY: &[Row] = &[
         Counter,
         FAMILY,
         Iptables,
-        "Of these, the runs in syncs of changes alone; each is followed by a comparison of everything",
+        "Of these, the runs in syncs of changes alone; each is followed by a full sync",
     ),
     row(
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -380,7 +380,7 @@ pub(super) const OURS: &[Row] = &[
         Counter,
         &[],
         All,
-        "Chains, sets, elements and other objects that were missing, changed or superfluous in these comparisons",
+        "Chains, sets, elements and other objects that were missing, changed or superfluous in these resyncs",
     ),
     row(
         "switchyard_objects_rejected_total",

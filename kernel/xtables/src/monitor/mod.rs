@@ -108,7 +108,7 @@ impl TableMonitor {
     }
 
     /// Waits until another program may have changed the owned chains or the jumps to them. Chains
-    /// that stay missing, and changes that no comparison follows ([`TableRecord::set_resynced`]),
+    /// that stay missing, and changes that no resync follows ([`TableRecord::set_resynced`]),
     /// are reported again every ten seconds.
     ///
     /// The method is cancel-safe: the next call goes on where a dropped call was. It needs a tokio

@@ -9,7 +9,7 @@ use switchyard_model::{IpFamily, PerFamily};
 
 use super::Fingerprint;
 
-/// A comparison of everything is due at most this often.
+/// A full sync is due at most this often.
 const COMPARE_PERIOD: Duration = Duration::from_secs(10);
 /// Resyncs take at most this part of the time.
 const COMPARE_SHARE: u32 = 50;

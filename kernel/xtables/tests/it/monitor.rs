@@ -97,10 +97,10 @@ async fn watch(flavour: Flavour) {
         watch.assert_silent().await;
     }
 
-    // A rule in a chain: the chains and jumps are there. The last comparison was just now.
+    // A rule in a chain: the chains and jumps are there. The last resync was just now.
     run(flavour, "iptables", "-t nat -F TEST-MAIN");
     assert_eq!(watch.changed().await, Alteration::Altered);
-    // Without a comparison, the report comes again.
+    // Without a resync, the report comes again.
     assert_eq!(watch.changed().await, Alteration::Altered);
     watch.compare();
     watch.assert_silent().await;

@@ -113,7 +113,7 @@ pub fn an_engine_repairs_what_others_damage<S: Subject>(subject: &S) {
             damage.inflict();
             until(&damage.name, || subject.listing() == whole);
             println!("{} is repaired after {:?}", damage.name, start.elapsed());
-            // The engine waits between comparisons.
+            // The engine waits between resyncs.
             thread::sleep(Duration::from_secs(1));
         }
         engine.stop().expect("nothing panics");

@@ -9,7 +9,7 @@ use crate::{
     testing::{endpoint, service, slice, web_slice},
 };
 
-/// A comparison finds what another program has damaged, names it, and repairs it; the backend's own
+/// A resync finds what another program has damaged, names it, and repairs it; the backend's own
 /// changes are not drift.
 pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
     subject.in_namespace(|| {
@@ -43,7 +43,7 @@ pub fn damage_is_repaired_and_named<S: Subject>(subject: &S) {
     });
 }
 
-/// A sync that trusts what is damaged may fail or not: the next comparison makes it good.
+/// A sync that trusts what is damaged may fail or not: the next resync makes it good.
 pub fn a_change_on_top_of_damage_is_made_good<S: Subject>(subject: &S) {
     for damage in subject.damages() {
         subject.in_namespace(|| {

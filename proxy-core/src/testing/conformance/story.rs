@@ -50,7 +50,7 @@ impl Story {
             })
     }
 
-    /// Replays the story. Another program's damage is followed by a comparison: at the same time as
+    /// Replays the story. Another program's damage is followed by a resync: at the same time as
     /// an event, which may explain what is found, or alone, and then the damage is reported.
     /// Otherwise nothing is reported. The last sync succeeds.
     pub fn replay<S: Subject>(&self, subject: &S, node: &mut Stepped<S::Backend>) {

@@ -2,7 +2,7 @@
 
 mod capabilities;
 mod conflicting;
-mod disturbances;
+mod external_changes;
 mod refusals;
 mod retries;
 mod revisits;

@@ -14,7 +14,7 @@ use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
 
 /// The fields of the configuration that are checked, and the families that the node supports.
 #[derive(Clone, Debug)]
-pub struct Sanity {
+pub struct NodeConfigCheck {
     bind_address: Option<IpAddr>,
     node_port_addresses: Vec<NodePortAddressConfig>,
     cluster_cidrs: Vec<IpNet>,
@@ -32,12 +32,12 @@ pub struct Verdict {
     /// Texts about a configuration that works, but hardly as meant.
     pub doubts: Vec<String>,
     /// Why the configuration cannot work; `None` if it can.
-    pub fatal: Option<Misfit>,
+    pub fatal: Option<NodeConfigError>,
 }
 
 /// Why a configuration cannot work on this node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum NodeConfigError {
     /// The node's own family cannot be programmed.
     #[error("no support for primary IP family {:?}", .0.as_str())]
     Unsupported(IpFamily),
@@ -46,7 +46,7 @@ pub enum Misfit {
     Incorrect(String),
 }
 
-impl Sanity {
+impl NodeConfigCheck {
     /// Creates the checks of this configuration, on a node that can program the families in
     /// `supported`.
     pub fn new(
@@ -76,11 +76,11 @@ impl Sanity {
         let primary = facts.primary_family(self.bind_address);
         let mut doubts: Vec<String> = self.node_ports(primary, facts).into_iter().collect();
         if !self.supported.get(primary) {
-            return Verdict { doubts, fatal: Some(Misfit::Unsupported(primary)) };
+            return Verdict { doubts, fatal: Some(NodeConfigError::Unsupported(primary)) };
         }
         let (wrong, fatal) = self.families(primary, facts);
         if fatal {
-            return Verdict { doubts, fatal: Some(Misfit::Incorrect(wrong.join("; "))) };
+            return Verdict { doubts, fatal: Some(NodeConfigError::Incorrect(wrong.join("; "))) };
         }
         doubts.extend(wrong);
         Verdict { doubts, fatal: None }
@@ -214,7 +214,7 @@ mod tests {
         let mut facts = NodeFacts::default();
         facts.addresses = ips.iter().map(|ip| ip.parse().unwrap()).collect();
         facts.pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();
-        Sanity::new(&loaded.config, &loaded.settings, can).judge(&facts)
+        NodeConfigCheck::new(&loaded.config, &loaded.settings, can).judge(&facts)
     }
 
     /// The only doubt.
