@@ -39,6 +39,9 @@ pub struct IptablesConfig {
     pub programs: ProgramOptions,
     /// The names of the chains.
     pub chains: ChainNaming,
+    /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules have more
+    /// to refuse, and less to translate.
+    pub beneath_ipvs: bool,
 }
 
 impl Default for IptablesConfig {
@@ -50,6 +53,7 @@ impl Default for IptablesConfig {
             flavour: None,
             programs: ProgramOptions::default(),
             chains: ChainNaming::default(),
+            beneath_ipvs: false,
         }
     }
 }

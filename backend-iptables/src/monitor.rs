@@ -6,15 +6,15 @@ use async_trait::async_trait;
 use switchyard_core::proxier::{self, ExternalChange, Mode, ProxierError};
 use switchyard_xtables::{Alteration, TableMonitor, TableRecord, Tools, Watched};
 
-use crate::layout::{fixed, names::ChainNames};
+use crate::layout::{Settings, fixed};
 
 /// The backend's monitor.
 #[derive(Debug)]
 pub(crate) struct Monitor(TableMonitor);
 
 impl Monitor {
-    pub(crate) fn new(tools: Tools, names: &'static ChainNames, record: Arc<TableRecord>) -> Self {
-        let watched = Watched { canary: names.canary, jumps: fixed::jumps(names) };
+    pub(crate) fn new(tools: Tools, settings: &Settings, record: Arc<TableRecord>) -> Self {
+        let watched = Watched { canary: settings.names.canary, jumps: fixed::jumps(settings) };
         Self(TableMonitor::new(tools, watched, record))
     }
 }

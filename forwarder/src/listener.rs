@@ -46,7 +46,9 @@ impl Listener {
                 let is_local = local.contains(client.to_canonical());
                 Some(if is_local { PoolKind::Cluster } else { PoolKind::Local })
             }
-            Action::Reject | Action::Drop => None,
+            Action::Reject | Action::Drop | Action::Delivered { .. } | Action::DeliveredLocal => {
+                None
+            }
         }
     }
 }

@@ -289,6 +289,15 @@ impl DerivedState {
         }
     }
 
+    /// Takes the health checks from a transition.
+    pub fn follow_health_checks(&mut self, change: &Transition<'_>) {
+        let after = &change.after().health_checks;
+        if self.state.health_checks != *after {
+            self.unsynced.note_health_checks(&self.state.health_checks);
+            self.state.health_checks.clone_from(after);
+        }
+    }
+
     /// The state as it should be.
     pub fn state(&self) -> &State {
         &self.state

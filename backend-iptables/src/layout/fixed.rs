@@ -9,7 +9,7 @@ use switchyard_core::{
 use switchyard_xtables::{Chain, Jump, OwnedChains, RuleText, Table, service_rules};
 
 use super::{
-    Context, SharedChain,
+    Context, Settings, SharedChain,
     names::{ChainNames, FIREWALL},
 };
 
@@ -23,21 +23,28 @@ pub(crate) fn owned(names: &ChainNames) -> OwnedChains {
         names.node_ports,
         names.forward,
         names.proxy_firewall,
+        names.ipvs_filter,
+        names.ipvs_others,
     ];
-    let nat = [names.services, names.node_ports, names.mark_masq, names.postrouting];
+    let nat =
+        [names.services, names.node_ports, names.mark_masq, names.postrouting, names.ipvs_hairpins];
     let canaries = Table::ALL.map(|table| (table, names.canary));
     let filter = filter.map(|name| (Table::Filter, name));
     let nat = nat.map(|name| (Table::Nat, name));
     OwnedChains {
         names: canaries.into_iter().chain(filter).chain(nat).collect(),
         prefixes: names.prefixes().map(|prefix| (Table::Nat, prefix)).into(),
-        jumps: jumps(names),
+        jumps: all_jumps(names, true),
     }
 }
 
 /// Returns the jumps, in the order in which they are inserted at the head of their chains: later
 /// jumps end up above earlier ones.
-pub(crate) fn jumps(names: &ChainNames) -> Vec<Jump> {
+pub(crate) fn jumps(settings: &Settings) -> Vec<Jump> {
+    all_jumps(settings.names, settings.beneath_ipvs)
+}
+
+fn all_jumps(names: &ChainNames, beneath_ipvs: bool) -> Vec<Jump> {
     let mut jumps = Vec::new();
     let mut add = |table, from: &[&'static str], to, is_new, comment: &str| {
         for from in from {
@@ -49,11 +56,17 @@ pub(crate) fn jumps(names: &ChainNames) -> Vec<Jump> {
         }
     };
     let (filter, nat) = (Table::Filter, Table::Nat);
+    let portals = "kubernetes service portals";
+    if beneath_ipvs {
+        add(filter, &["INPUT"], names.ipvs_filter, true, "kubernetes ipvs access filter");
+        // The addresses of Services are the node's.
+        add(filter, &["INPUT"], names.services, true, portals);
+        add(nat, &["POSTROUTING"], names.ipvs_hairpins, false, "kubernetes ipvs hairpins");
+    }
     let external = "kubernetes externally-visible service portals";
     add(filter, &["INPUT", "FORWARD"], names.external_services, true, external);
     let health = "kubernetes health check service ports";
     add(filter, &["INPUT"], names.node_ports, false, health);
-    let portals = "kubernetes service portals";
     add(filter, &["FORWARD", "OUTPUT"], names.services, true, portals);
     add(filter, &["FORWARD"], names.forward, false, "kubernetes forwarding rules");
     let firewall = "kubernetes load balancer firewall";
@@ -111,8 +124,12 @@ fn forward(context: &Context<'_>) -> Vec<String> {
 
 /// Returns the rules at the end of a shared chain, behind the rules of all Service ports.
 pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
-    if shared != SharedChain::NatServices {
-        return Vec::new();
+    match shared {
+        SharedChain::NatServices => {}
+        SharedChain::FilterDelivered => {
+            return vec![RuleText::new().jump(context.settings.names.ipvs_others)];
+        }
+        _ => return Vec::new(),
     }
     const COMMENT: &str =
         "kubernetes service nodeports; NOTE: this must be the last rule in this chain";

@@ -30,21 +30,39 @@ pub(crate) enum SharedChain {
     FilterFirewall,
     /// Accepts health checks of Services.
     FilterNodePorts,
+    /// Masquerades connections of endpoints to themselves that IPVS has translated.
+    NatHairpins,
+    /// Finds packets to the node for what IPVS delivers at addresses of Services.
+    FilterDelivered,
+    /// Refuses all other packets to these addresses.
+    FilterOtherPorts,
 }
 
 impl SharedChain {
-    pub(crate) const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::NatServices,
         Self::NatNodePorts,
         Self::FilterServices,
         Self::FilterExternal,
         Self::FilterFirewall,
         Self::FilterNodePorts,
+        Self::NatHairpins,
+        Self::FilterDelivered,
+        Self::FilterOtherPorts,
     ];
+
+    /// The chains that rules need with these settings.
+    pub(crate) fn all(settings: &Settings) -> impl Iterator<Item = Self> + use<> {
+        let is_of_ipvs = |which: &Self| {
+            matches!(which, Self::NatHairpins | Self::FilterDelivered | Self::FilterOtherPorts)
+        };
+        let beneath_ipvs = settings.beneath_ipvs;
+        Self::ALL.into_iter().filter(move |which| beneath_ipvs || !is_of_ipvs(which))
+    }
 
     pub(crate) fn table(self) -> Table {
         match self {
-            Self::NatServices | Self::NatNodePorts => Table::Nat,
+            Self::NatServices | Self::NatNodePorts | Self::NatHairpins => Table::Nat,
             _ => Table::Filter,
         }
     }
@@ -55,6 +73,9 @@ impl SharedChain {
             Self::NatNodePorts | Self::FilterNodePorts => names.node_ports,
             Self::FilterExternal => names.external_services,
             Self::FilterFirewall => names.proxy_firewall,
+            Self::NatHairpins => names.ipvs_hairpins,
+            Self::FilterDelivered => names.ipvs_filter,
+            Self::FilterOtherPorts => names.ipvs_others,
         }
     }
 }
@@ -71,6 +92,8 @@ pub(crate) struct Settings {
     pub(crate) names: &'static ChainNames,
     /// Whether packets that conntrack calls invalid are dropped instead of forwarded.
     pub(crate) drops_invalid: bool,
+    /// [`IptablesConfig::beneath_ipvs`](crate::IptablesConfig::beneath_ipvs)
+    pub(crate) beneath_ipvs: bool,
 }
 
 /// The input of rules besides Services: the same for all rules of a family.

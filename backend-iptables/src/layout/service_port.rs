@@ -9,7 +9,7 @@
 //! a chain: their own connections may come back to them, and must then be masqueraded, by a rule
 //! next to the translation. Other endpoints are translated to where they are drawn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use switchyard_core::{
     model::IpFamily,
@@ -76,7 +76,10 @@ impl Rendering<'_> {
                 let to = self.pool_name(pool);
                 self.dispatch(frontend, &to);
             }
-            (action @ (Action::Pool { .. } | Action::ExternalLocal), _) => {
+            (
+                action @ (Action::Pool { .. } | Action::ExternalLocal | Action::DeliveredLocal),
+                _,
+            ) => {
                 self.add_external(action);
                 let to = match &frontend.allowed_sources {
                     Some(sources) => self.add_firewall(sources),
@@ -86,13 +89,70 @@ impl Rendering<'_> {
                 if action == Action::ExternalLocal && self.port.local.is_empty() {
                     self.refuse(frontend, Refusal::Drop);
                 }
+                if action == Action::DeliveredLocal {
+                    self.leave_to_ipvs(frontend);
+                }
             }
+            (Action::Delivered { masquerade }, _) => self.deliver(frontend, masquerade),
             (Action::Reject, _) => self.refuse(frontend, Refusal::Reject),
             (Action::Drop, _) => self.refuse(frontend, Refusal::Drop),
         }
         if let Some(sources) = &frontend.allowed_sources {
             self.deny(frontend, sources);
         }
+        if self.context.settings.beneath_ipvs
+            && matches!(frontend.at, FrontendAddress::ClusterIp(_))
+        {
+            self.refuse_other_ports(frontend);
+        }
+    }
+
+    /// Has a frontend's clients masqueraded, and leaves the translation to IPVS.
+    fn deliver(&mut self, frontend: &Frontend, masquerade: Masquerade) {
+        let (shared, rule) = match (frontend.at.ip(), masquerade) {
+            // The node's own connection to an address of the node comes from that address, which every
+            // node has, so that no answer would come back.
+            (Some(ip), Masquerade::Never) => {
+                (SharedChain::NatServices, Some(RuleText::new().source(ip).destination(ip)))
+            }
+            (Some(ip), Masquerade::Always) => {
+                (SharedChain::NatServices, Some(RuleText::new().destination(ip)))
+            }
+            (Some(ip), Masquerade::ExceptLocalPods) => {
+                let pods = self.context.node.local_pods.get(self.context.family).as_ref();
+                let rule = pods.map(|pods| RuleText::new().not_sent_by_local_pod_to(pods, ip));
+                (SharedChain::NatServices, rule)
+            }
+            (None, Masquerade::Never) => (SharedChain::NatNodePorts, None),
+            (None, _) => (SharedChain::NatNodePorts, Some(RuleText::new())),
+        };
+        let protocol = self.port.id.name.protocol;
+        let rule = rule.map(|rule| rule.protocol(protocol).comment(&self.comment("")));
+        let rule = rule.map(|rule| rule.port(protocol, frontend.port).jump(self.mark_masq));
+        self.rules.shared.extend(rule.map(|rule| (shared, rule)));
+        self.leave_to_ipvs(frontend);
+    }
+
+    /// Keeps other programs' rules for addresses of the node, such as those of host ports, from translating
+    /// what IPVS delivers, and lets it pass among what is for the node.
+    fn leave_to_ipvs(&mut self, frontend: &Frontend) {
+        if frontend.at == FrontendAddress::NodePort {
+            return;
+        }
+        let accept = self.at(RuleText::new(), frontend, " by IPVS").jump("ACCEPT");
+        self.rules.shared.push((SharedChain::NatServices, accept));
+        if matches!(frontend.at, FrontendAddress::ClusterIp(_)) {
+            let pass = self.at(RuleText::new(), frontend, " by IPVS").jump("RETURN");
+            self.rules.shared.push((SharedChain::FilterDelivered, pass));
+        }
+    }
+
+    /// Refuses what is for no Service port at an address that is the node's for Services alone.
+    fn refuse_other_ports(&mut self, frontend: &Frontend) {
+        let Some(ip) = frontend.at.ip() else { return };
+        let rule = RuleText::new().destination(ip).comment(&self.comment(" and no other port"));
+        let rule = rule.jump(reject(self.context.family));
+        self.rules.shared.push((SharedChain::FilterOtherPorts, rule));
     }
 
     /// Returns the rules before the draw of a pool's chain, and marks the chain as needed.
@@ -169,7 +229,7 @@ impl Rendering<'_> {
                 }
                 rules.push(RuleText::new().jump(&self.pool_name(pool)));
             }
-            Action::ExternalLocal => {
+            Action::ExternalLocal | Action::DeliveredLocal => {
                 self.pool(PoolKind::Cluster);
                 if let Some(pods) = self.context.node.local_pods.get(self.context.family) {
                     let comment = format!("pod traffic for {name} external destinations");
@@ -184,12 +244,12 @@ impl Rendering<'_> {
                 };
                 rules.push(from_node("masquerade", self.mark_masq));
                 rules.push(from_node("route", &cluster));
-                if !self.port.local.is_empty() {
+                if action == Action::ExternalLocal && !self.port.local.is_empty() {
                     self.pool(PoolKind::Local);
                     rules.push(RuleText::new().jump(&self.names.local()));
                 }
             }
-            Action::Reject | Action::Drop => {}
+            Action::Delivered { .. } | Action::Reject | Action::Drop => {}
         }
         self.external = Some(Chain { name: self.names.external(), rules });
     }
@@ -206,29 +266,37 @@ impl Rendering<'_> {
     /// Drops packets that are still addressed to the frontend in the filter table.
     fn deny(&mut self, frontend: &Frontend, sources: &[ipnet::IpNet]) {
         let shared = SharedChain::FilterFirewall;
-        if frontend.action == Action::Reject {
-            // Allowed sources are rejected by a later rule; all others get no answer.
+        let by_ipvs = matches!(frontend.action, Action::Delivered { .. } | Action::DeliveredLocal);
+        if by_ipvs || frontend.action == Action::Reject {
+            // Allowed sources are delivered, or rejected by a later rule; all others get no answer.
+            let what = if by_ipvs { " by IPVS" } else { " has no endpoints" };
             for net in sources {
-                let rule = RuleText::new().source(*net);
-                let rule = self.at(rule, frontend, " has no endpoints").jump("RETURN");
-                self.rules.shared.push((shared, rule));
+                let rule = self.limited(RuleText::new().source(*net), frontend, by_ipvs, what);
+                self.rules.shared.push((shared, rule.jump("RETURN")));
             }
         }
         let what = format!(" traffic not accepted by {}", self.names.firewall());
-        let rule = self.at(RuleText::new(), frontend, &what).jump("DROP");
+        let rule = self.limited(RuleText::new(), frontend, by_ipvs, &what).jump("DROP");
         self.rules.shared.push((shared, rule));
+    }
+
+    /// Matches packets to a frontend. IPVS has translated the node's own when they are filtered.
+    fn limited(&self, rule: RuleText, frontend: &Frontend, by_ipvs: bool, what: &str) -> RuleText {
+        let (port, protocol) = (frontend.port, self.port.id.name.protocol);
+        match frontend.at.ip().filter(|_| by_ipvs) {
+            None => self.at(rule, frontend, what),
+            Some(ip) => rule
+                .protocol(protocol)
+                .comment(&self.comment(what))
+                .matching(&format!("-m conntrack --ctorigdst {ip} --ctorigdstport {port}")),
+        }
     }
 
     /// Refuses packets to a frontend that are not translated.
     fn refuse(&mut self, frontend: &Frontend, refusal: Refusal) {
-        let (what, target) = match (refusal, self.context.family) {
-            (Refusal::Drop, _) => (" has no local endpoints", "DROP"),
-            (Refusal::Reject, IpFamily::V4) => {
-                (" has no endpoints", "REJECT --reject-with icmp-port-unreachable")
-            }
-            (Refusal::Reject, IpFamily::V6) => {
-                (" has no endpoints", "REJECT --reject-with icmp6-port-unreachable")
-            }
+        let (what, target) = match refusal {
+            Refusal::Drop => (" has no local endpoints", "DROP"),
+            Refusal::Reject => (" has no endpoints", reject(self.context.family)),
         };
         let rules: Vec<RuleText> = match frontend.at {
             FrontendAddress::NodePort => self.at_node_port(frontend, what),
@@ -286,10 +354,26 @@ impl Rendering<'_> {
                 endpoints.entry(endpoint.address).or_insert_with(|| self.endpoint_chain(endpoint));
             }
         }
+        if self.context.settings.beneath_ipvs {
+            self.add_hairpins();
+        }
         self.rules.chains.extend(self.external.take());
         self.rules.chains.extend(self.firewall.take());
         self.rules.chains.extend(endpoints.into_values());
         self.rules
+    }
+
+    /// Has connections of endpoints to themselves masqueraded that IPVS has translated.
+    fn add_hairpins(&mut self) {
+        let protocol = self.port.id.name.protocol;
+        let all = self.port.cluster.iter().chain(self.port.local.iter());
+        let here = all.filter(|endpoint| endpoint.may_be_local).map(|endpoint| endpoint.address);
+        for address in here.collect::<BTreeSet<_>>() {
+            let itself = RuleText::new().source(address.ip()).destination(address.ip());
+            let rule = itself.protocol(protocol).comment(&self.comment(" to itself"));
+            let rule = rule.port(protocol, address.port()).jump("MASQUERADE");
+            self.rules.shared.push((SharedChain::NatHairpins, rule));
+        }
     }
 
     /// Returns the rules that lead clients back to the endpoint that remembers them.
@@ -348,6 +432,14 @@ impl Rendering<'_> {
             None => rule,
         };
         Chain { rules: vec![hairpin, rule.translate(endpoint.address)], name }
+    }
+}
+
+/// The target that refuses packets with an answer.
+fn reject(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "REJECT --reject-with icmp-port-unreachable",
+        IpFamily::V6 => "REJECT --reject-with icmp6-port-unreachable",
     }
 }
 

@@ -53,12 +53,12 @@ pub(crate) fn plan(
     }
     let health = fixed::health_checks(&state.health_checks, context.family);
     shared.entry(SharedChain::FilterNodePorts).or_default().extend(health);
-    for which in SharedChain::ALL {
+    for which in SharedChain::all(context.settings) {
         let rules = shared.remove(&which).unwrap_or_default();
         let chain = (which.table(), which.name(context.settings.names));
         compare_shared(&mut changes, dump, chain, rules, fixed::tail(which, context));
     }
-    compare_jumps(&mut changes, dump, fixed::jumps(context.settings.names));
+    compare_jumps(&mut changes, dump, fixed::jumps(context.settings));
     if snapshot == Snapshot::Everything {
         if context.serves_localhost() {
             add_firewall(&mut changes, dump, context.loopback());

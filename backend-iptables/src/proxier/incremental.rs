@@ -42,7 +42,7 @@ pub(crate) fn plan(
         let ports: BTreeMap<_, _> =
             change.ports().chain(unchanged).map(|port| (port.id, port)).collect();
         ports.values().for_each(|port| update.compare_port(port, &contexts));
-        for which in SharedChain::ALL {
+        for which in SharedChain::all(settings) {
             update.compare_tail(which, &contexts.0, &contexts.1);
         }
     } else {

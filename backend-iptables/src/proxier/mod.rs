@@ -99,7 +99,8 @@ fn settings(config: &IptablesConfig) -> Settings {
     Settings {
         mark: 1 << config.masquerade_bit,
         names: config.chains.names(),
-        drops_invalid: !be_liberal,
+        drops_invalid: !be_liberal && !config.beneath_ipvs,
+        beneath_ipvs: config.beneath_ipvs,
     }
 }
 
@@ -259,7 +260,7 @@ impl IptablesProxier {
                     err = %ErrorChain(&error),
                     "Failed to read the rules; rewriting all of them"
                 );
-                (programs.held_jumps(&fixed::jumps(self.settings.names))?, Snapshot::Jumps)
+                (programs.held_jumps(&fixed::jumps(&self.settings))?, Snapshot::Jumps)
             }
             Err(error) => return Err(error),
         };
@@ -373,7 +374,7 @@ impl Proxier for IptablesProxier {
     }
 
     fn monitor(&self) -> Option<Box<dyn proxier::Monitor>> {
-        Some(Box::new(Monitor::new(self.tools.clone(), self.settings.names, self.record.clone())))
+        Some(Box::new(Monitor::new(self.tools.clone(), &self.settings, self.record.clone())))
     }
 }
 

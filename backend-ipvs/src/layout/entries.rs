@@ -79,7 +79,7 @@ fn is_silent(frontend: &Frontend, port: &ResolvedServicePort) -> bool {
     match frontend.action {
         Action::Drop => true,
         Action::ExternalLocal => port.local.is_empty(),
-        Action::Pool { .. } | Action::Reject => false,
+        _ => false,
     }
 }
 
@@ -92,12 +92,12 @@ fn sets(frontend: &Frontend, protocol: Protocol, knows_pods: bool) -> [Option<Se
     use FrontendAddress::{ClusterIp, ExternalIp, LoadBalancerIp, NodePort};
 
     let keeps_address = match frontend.action {
-        Action::Reject | Action::Drop => return [None, None],
         Action::ExternalLocal => true,
         Action::Pool { masquerade: Masquerade::ExceptLocalPods, .. } if frontend.at != NodePort => {
             return [Some(Set::ClusterIp), None];
         }
         Action::Pool { masquerade, .. } => masquerade == Masquerade::Never,
+        _ => return [None, None],
     };
     match (frontend.at, keeps_address) {
         (ClusterIp(_), true) if !knows_pods => [Some(Set::ClusterIp), None],

@@ -84,7 +84,7 @@ pub(crate) fn of_port(
             // from outside the source ranges; without a virtual server, a rule refuses the others.
             Action::Reject if frontend.allowed_sources.is_some() => None,
             Action::Reject => Some(Members::Nobody),
-            Action::Drop => None,
+            _ => None,
         };
         for ip in addresses(frontend, port, context) {
             let selector = Selector::Address {

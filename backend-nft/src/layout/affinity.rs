@@ -164,7 +164,8 @@ fn uses(port: &ResolvedServicePort, kind: PoolKind) -> bool {
         && port.frontends.iter().any(|frontend| match frontend.action {
             Action::Pool { pool, .. } => pool == kind,
             Action::ExternalLocal => true,
-            Action::Reject | Action::Drop => false,
+            Action::DeliveredLocal => kind == PoolKind::Cluster,
+            Action::Delivered { .. } | Action::Reject | Action::Drop => false,
         })
 }
 

@@ -21,6 +21,9 @@ pub struct NftConfig {
     /// The name of the table of each family: kube-proxy's, unless rules of several proxies are to stand
     /// beside each other.
     pub table: &'static str,
+    /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules have more
+    /// to refuse, and less to translate.
+    pub beneath_ipvs: bool,
 }
 
 impl Default for NftConfig {
@@ -32,6 +35,7 @@ impl Default for NftConfig {
             transport: TransportKind::default(),
             any_kernel: false,
             table: KUBE_PROXY,
+            beneath_ipvs: false,
         }
     }
 }

@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 
 use switchyard_core::{
     model::Protocol,
-    state::{Frontend, PoolKind, ResolvedServicePort},
+    state::{Frontend, Masquerade, PoolKind, ResolvedServicePort},
 };
 use switchyard_nft_ruleset::{
     ChainName, Family, Field, Rule, Selector, SetDef, Side, Statement, Value, Verdict,
 };
 
-use super::{ChainRules, Context, slots::Selection};
+use super::{ChainRules, Context, names::set, slots::Selection};
 
 /// The kind of address at which traffic arrives, which decides how a Service port is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,6 +137,12 @@ pub(crate) enum Role {
     },
     /// Translates to the endpoint in one of the slots of the local endpoints.
     BalanceLocal,
+    /// Marks connections of these clients to be masqueraded, and leaves the translation to another
+    /// backend.
+    Delivered(Masquerade),
+    /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all endpoints, and
+    /// leaves that of all others to another backend.
+    DeliveredLocal,
 }
 
 /// A shared chain. Its name has a `/`, see [`super::names`].
@@ -168,6 +174,12 @@ impl LbChain {
                 format!("{prefix}external-local-{stem}/{slots}/{local}")
             }
             Role::BalanceLocal => format!("{prefix}local-{stem}/{slots}"),
+            Role::Delivered(Masquerade::Never) => format!("{prefix}delivered/own-address"),
+            Role::Delivered(Masquerade::ExceptLocalPods) => {
+                format!("{prefix}delivered/masquerade-nonlocal")
+            }
+            Role::Delivered(Masquerade::Always) => format!("{prefix}delivered/masquerade"),
+            Role::DeliveredLocal => format!("{prefix}delivered-local-{stem}/{slots}"),
         }
         .into()
     }
@@ -175,10 +187,11 @@ impl LbChain {
     /// The shared chains that this chain leads to.
     pub(crate) fn leads_to(&self) -> impl Iterator<Item = Self> + use<> {
         let all = match self.role {
-            Role::Balance | Role::BalanceLocal => None,
-            Role::MasqueradeAll | Role::MasqueradeNonLocal | Role::ExternalLocal { .. } => {
-                Some(Self { role: Role::Balance, ..*self })
-            }
+            Role::Balance | Role::BalanceLocal | Role::Delivered(_) => None,
+            Role::MasqueradeAll
+            | Role::MasqueradeNonLocal
+            | Role::ExternalLocal { .. }
+            | Role::DeliveredLocal => Some(Self { role: Role::Balance, ..*self }),
         };
         all.into_iter().chain(self.local())
     }
@@ -210,16 +223,37 @@ impl LbChain {
                 .into_iter()
                 .chain([Rule::new([balance()])])
                 .collect(),
-            Role::ExternalLocal { .. } => context
-                .local_pod_match(true)
-                .map(|local| Rule::new([local, balance()]))
-                .into_iter()
-                .chain([Rule::new([Statement::FibLocal(Side::Source), mark, balance()])])
-                .chain(
-                    self.local()
-                        .map(|local| Rule::new([Statement::Verdict(Verdict::Goto(local.name()))])),
-                )
-                .collect(),
+            Role::ExternalLocal { .. } | Role::DeliveredLocal => {
+                let to_local =
+                    |local: Self| Rule::new([Statement::Verdict(Verdict::Goto(local.name()))]);
+                let outside = match self.role {
+                    Role::DeliveredLocal => delivered(self.scope),
+                    _ => self.local().map(to_local),
+                };
+                context
+                    .local_pod_match(true)
+                    .map(|local| Rule::new([local, balance()]))
+                    .into_iter()
+                    .chain([Rule::new([Statement::FibLocal(Side::Source), mark, balance()])])
+                    .chain(outside)
+                    .collect()
+            }
+            Role::Delivered(masquerade) => {
+                let marking = match masquerade {
+                    Masquerade::Always => Some(Rule::new([mark])),
+                    Masquerade::ExceptLocalPods => {
+                        context.local_pod_match(false).map(|others| Rule::new([others, mark]))
+                    }
+                    // The node's own connection to an address of the node comes from that address, which
+                    // every node has, so that no answer would come back.
+                    Masquerade::Never => {
+                        let key = vec![Selector::SourceAddress];
+                        let from_service = Statement::Lookup { key, set: set::CLUSTER_IPS.into() };
+                        Some(Rule::new([from_service, mark]))
+                    }
+                };
+                marking.into_iter().chain(delivered(self.scope)).collect()
+            }
         };
         ChainRules::new(self.name(), rules)
     }
@@ -228,6 +262,12 @@ impl LbChain {
         let map = |protocol| EndpointMap { scope: self.scope, pool, protocol };
         Protocol::ALL.into_iter().map(|protocol| map(protocol).balance(self.selection)).collect()
     }
+}
+
+/// The rule that keeps other programs' rules for addresses of the node, such as those of host ports, from
+/// translating what another backend delivers.
+pub(crate) fn delivered(scope: Scope) -> Option<Rule> {
+    (scope == Scope::Ip).then(|| Rule::new([Statement::DnatToItself]))
 }
 
 #[cfg(test)]

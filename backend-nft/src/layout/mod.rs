@@ -31,6 +31,8 @@ pub use self::config::NftConfig;
 pub(crate) struct Context<'a> {
     pub(crate) family: Family,
     pub(crate) mark: u32,
+    /// [`NftConfig::beneath_ipvs`]
+    pub(crate) beneath_ipvs: bool,
     pub(crate) node: &'a NodeState,
 }
 
@@ -55,7 +57,7 @@ impl ChainRules {
 impl<'a> Context<'a> {
     /// The context of a family, on a node.
     pub(crate) fn new(config: &NftConfig, family: Family, node: &'a NodeState) -> Self {
-        Self { family, mark: config.mark(), node }
+        Self { family, mark: config.mark(), beneath_ipvs: config.beneath_ipvs, node }
     }
 
     /// Matches packets from pods of this node if `is_local`, otherwise all other packets. Returns

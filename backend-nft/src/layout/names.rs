@@ -28,6 +28,7 @@ pub(crate) mod chain {
     pub(crate) const NODEPORT_ENDPOINTS_CHECK: &str = "nodeport-endpoints-check";
     pub(crate) const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
     pub(crate) const REMEMBER_CLIENTS: &str = "remember-clients";
+    pub(crate) const OTHER_PORTS: &str = "other-ports";
     pub(crate) const REJECT: &str = "reject-chain";
     pub(crate) const LOOPBACK_GUARD: &str = "loopback-guard";
 }

@@ -16,7 +16,7 @@ use switchyard_nft_ruleset::{ChainName, Element, Key, Rule, SetDef, Side, Statem
 use super::{
     ChainRules, Context,
     affinity::{self, AffinityMap, Earlier, RememberedPool},
-    lb_chains::{EndpointMap, LbChain, Role, Scope, endpoint_value},
+    lb_chains::{self, EndpointMap, LbChain, Role, Scope, endpoint_value},
     names::{self, chain},
     slots::{Method, Selection},
     source_ranges,
@@ -160,6 +160,16 @@ impl PortObjects {
                     self.lb_chains.extend(lb_chain(port, keys.scope, PoolKind::Local));
                 }
             }
+            Action::Delivered { masquerade } => {
+                let role = Role::Delivered(masquerade);
+                let selection = Selection { method: Method::Random, slots: 0 };
+                let chain = self.need_lb_chain(LbChain { scope: keys.scope, role, selection });
+                self.add(keys.services(), &keys, Verdict::Goto(chain), comment);
+            }
+            Action::DeliveredLocal => {
+                let role = Role::DeliveredLocal;
+                self.serve(port, frontend, &keys, role, PoolKind::Cluster, comment);
+            }
             Action::Drop => self.add(keys.no_endpoints(), &keys, Verdict::Drop, comment),
             Action::Reject => {
                 let reject = Verdict::Goto(chain::REJECT.into());
@@ -300,7 +310,8 @@ pub(crate) fn entry_chain(
         Action::Pool { masquerade: Masquerade::Always, .. } => "external-",
         Action::Pool { .. } => "internal-",
         Action::ExternalLocal => "external-local-",
-        Action::Reject | Action::Drop => return None,
+        Action::DeliveredLocal => "delivered-local-",
+        Action::Delivered { .. } | Action::Reject | Action::Drop => return None,
     };
     Some(scoped(scope, prefix, &base))
 }
@@ -345,7 +356,8 @@ fn add_chains(
                     pools.insert((scope, PoolKind::Local));
                 }
             }
-            Action::Reject | Action::Drop => {}
+            Action::DeliveredLocal => _ = pools.insert((scope, PoolKind::Cluster)),
+            Action::Delivered { .. } | Action::Reject | Action::Drop => {}
         }
         if let Some(entry) = entry_chain(port, scope, action)
             && let Some(rules) = entry_rules(port, scope, action, &base, context)
@@ -379,7 +391,10 @@ fn entry_rules(
     let go = |pool| Statement::Verdict(Verdict::Goto(pool_chain(base, scope, pool)));
     let mark = Statement::MarkOr(context.mark);
     match action {
-        Action::Pool { masquerade: Masquerade::Never, .. } | Action::Reject | Action::Drop => None,
+        Action::Pool { masquerade: Masquerade::Never, .. }
+        | Action::Delivered { .. }
+        | Action::Reject
+        | Action::Drop => None,
         Action::Pool { pool, masquerade: Masquerade::Always } => {
             Some(vec![Rule::new([mark, go(pool)])])
         }
@@ -388,11 +403,14 @@ fn entry_rules(
             let marking = non_local.map(|non_local| Rule::new([non_local, mark]));
             Some(marking.into_iter().chain([Rule::new([go(pool)])]).collect())
         }
-        Action::ExternalLocal => {
+        Action::ExternalLocal | Action::DeliveredLocal => {
             let local_pods = context.local_pod_match(true);
             let local = local_pods.map(|local| Rule::new([local, go(PoolKind::Cluster)]));
             let node = Rule::new([Statement::FibLocal(Side::Source), mark, go(PoolKind::Cluster)]);
-            let outside = (!port.local.is_empty()).then(|| Rule::new([go(PoolKind::Local)]));
+            let outside = match action {
+                Action::DeliveredLocal => lb_chains::delivered(scope),
+                _ => (!port.local.is_empty()).then(|| Rule::new([go(PoolKind::Local)])),
+            };
             Some(local.into_iter().chain([node]).chain(outside).collect())
         }
     }

@@ -34,10 +34,19 @@ const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
     ("nat-postrouting", ChainKind::Nat, Hook::Postrouting, 100),
 ];
 
+/// The chain that sees what IPVS has left to the node: IPVS takes packets at the priorities 98 and 99
+/// (`ip_vs_ops4` in `net/netfilter/ipvs/ip_vs_core.c`).
+const BEHIND_IPVS: (&str, ChainKind, Hook, i32) =
+    ("filter-input-behind-ipvs", ChainKind::Filter, Hook::Input, 101);
+
 /// The base chain of this name.
-pub(crate) fn base_chain(name: &ChainName) -> Option<BaseChain> {
-    let found = BASE_CHAINS.into_iter().find(|(base, ..)| *base == name.as_str());
-    found.map(|(_, kind, hook, priority)| BaseChain { name: name.clone(), kind, hook, priority })
+pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseChain> {
+    let all = BASE_CHAINS.into_iter().chain([BEHIND_IPVS]);
+    let (_, kind, hook, priority) = all.into_iter().find(|(base, ..)| *base == name.as_str())?;
+    // The addresses of Services are the node's: before rules that translate such, as for host ports.
+    let is_first = config.beneath_ipvs && kind == ChainKind::Nat && priority < 0;
+    let priority = priority - i32::from(is_first);
+    Some(BaseChain { name: name.clone(), kind, hook, priority })
 }
 
 /// A set or map that always exists.
@@ -178,6 +187,10 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
         vec![node_port_rule(context, set::NO_ENDPOINT_NODEPORTS)],
     ));
     chains.push(cluster_ips_check(context));
+    if context.beneath_ipvs {
+        chains.push(base(BEHIND_IPVS.0, &[chain::OTHER_PORTS]));
+        chains.push(ChainRules::new(chain::OTHER_PORTS, vec![other_ports()]));
+    }
     chains.push(affinity::lookup_chain());
     chains.push(ChainRules::new(chain::REJECT, vec![Rule::new([Statement::Reject])]));
     chains.push(masquerading(context));
@@ -287,10 +300,7 @@ fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
 /// The rules for packets that match no Service port: those to other ports of cluster IPs, and those
 /// to unallocated addresses of the Service ranges.
 fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
-    let mut rules = vec![Rule::new([
-        Statement::Lookup { key: vec![Selector::DestinationAddress], set: set::CLUSTER_IPS.into() },
-        Statement::Reject,
-    ])];
+    let mut rules = vec![other_ports()];
     for &net in context.node.service_cidrs.get(context.family.into()) {
         rules.push(Rule::new([
             Statement::Address { side: Side::Destination, negated: false, net },
@@ -300,26 +310,38 @@ fn cluster_ips_check(context: &Context<'_>) -> ChainRules {
     ChainRules::new(chain::CLUSTER_IPS_CHECK, rules)
 }
 
+/// The rule that refuses what goes to an address of Services.
+fn other_ports() -> Rule {
+    Rule::new([
+        Statement::Lookup { key: vec![Selector::DestinationAddress], set: set::CLUSTER_IPS.into() },
+        Statement::Reject,
+    ])
+}
+
 fn masquerading(context: &Context<'_>) -> ChainRules {
+    // Where IPVS translates, conntrack does not show it.
+    let is_translated = (!context.beneath_ipvs).then_some(Statement::CtStatusDnat);
+    let is_hairpin = Statement::Lookup {
+        key: vec![
+            Selector::SourceAddress,
+            Selector::DestinationAddress,
+            Selector::Protocol,
+            Selector::DestinationPort,
+        ],
+        set: set::HAIRPIN_CONNECTIONS.into(),
+    };
     let rules = vec![
         Rule::new([
             Statement::MarkSet(context.mark),
             Statement::MarkXor(context.mark),
             Statement::Masquerade,
         ]),
-        Rule::new([
-            Statement::CtStatusDnat,
-            Statement::Lookup {
-                key: vec![
-                    Selector::SourceAddress,
-                    Selector::DestinationAddress,
-                    Selector::Protocol,
-                    Selector::DestinationPort,
-                ],
-                set: set::HAIRPIN_CONNECTIONS.into(),
-            },
-            Statement::Masquerade,
-        ]),
+        Rule::new(
+            is_translated
+                .into_iter()
+                .chain([is_hairpin, Statement::Masquerade])
+                .collect::<Vec<_>>(),
+        ),
     ];
     ChainRules::new(chain::MASQUERADING, rules)
 }

@@ -214,7 +214,7 @@ impl<'a> Plan<'a> {
         }
         let (known, table, restore) = match dump {
             None => (known, TableChange::Add, Vec::new()),
-            Some(dump) if is_repairable(&self.want, dump) => {
+            Some(dump) if is_repairable(self.config, &self.want, dump) => {
                 (known, TableChange::Keep, clients::of_upstream(&self.want.pools, dump))
             }
             Some(_) => (Known::default(), TableChange::Replace, Vec::new()),
@@ -285,7 +285,7 @@ impl<'a> Plan<'a> {
         }
         update.used_chains.extend(want.chains.keys().cloned());
         let stale =
-            compare_chains(&mut changes, context.family, known.chains, want.chains, &replaced);
+            compare_chains(config, &mut changes, context.family, known.chains, want.chains, &replaced);
         update.stale_chains.extend(stale);
         compare_elements(&mut changes, known.elements, want.elements);
         compare_slots(&mut changes, known.slots, &want.slots);
@@ -454,10 +454,10 @@ impl KnownSlots {
 /// Whether every object with a known name has the expected kind and shape: if not, making the table
 /// anew is quicker, and as atomic. Base chains and sets that remember clients are replaced one by one:
 /// older kube-proxies had some base chains at other hooks, and clients are worth keeping.
-fn is_repairable(want: &Objects, dump: &TableDump) -> bool {
+fn is_repairable(config: &NftConfig, want: &Objects, dump: &TableDump) -> bool {
     let chains_fit = dump.chains.iter().all(|(name, chain)| {
         let is_regular = chain.base == ChainBase::Regular;
-        !want.chains.contains_key(name) || is_regular == table::base_chain(name).is_none()
+        !want.chains.contains_key(name) || is_regular == table::base_chain(config, name).is_none()
     });
     let sets_fit = TableSet::all().all(|set| {
         let definition = set.definition(dump.table.family);
@@ -497,6 +497,7 @@ fn compare_sets(
 
 /// Returns the chains that nothing leads to any more.
 fn compare_chains(
+    config: &NftConfig,
     changes: &mut Changes,
     family: Family,
     mut known: BTreeMap<ChainName, KnownChain<'_>>,
@@ -504,7 +505,7 @@ fn compare_chains(
     replaced: &HashSet<SetName>,
 ) -> Vec<ChainName> {
     for (name, chain) in wanted {
-        let base = table::base_chain(&name);
+        let base = table::base_chain(config, &name);
         match known.remove(&name) {
             Some(known) if known.is_at(base.as_ref()) => {
                 if !known.has_rules_of(&chain, family) || chain.uses(replaced) {

@@ -158,7 +158,7 @@ impl Loopback {
         });
         let endpoints = match main.action {
             Action::Pool { pool, .. } => port.pool(pool).len(),
-            Action::ExternalLocal | Action::Reject | Action::Drop => 0,
+            _ => 0,
         };
         let name = &port.id.name;
         let row = Reachable {

@@ -101,7 +101,7 @@ pub(crate) fn resolve<'s>(
         frontends.iter().any(|frontend| match frontend.action {
             Action::Pool { pool, .. } => pool == kind,
             Action::ExternalLocal => true,
-            Action::Reject | Action::Drop => false,
+            _ => false,
         })
     };
     let kept = |kind: PoolKind, pool: &Pool| {

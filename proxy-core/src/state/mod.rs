@@ -229,7 +229,8 @@ pub struct Frontend {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum FrontendAddress {
-    /// `spec.clusterIPs`
+    /// `spec.clusterIPs`; in a [derived state](crate::transition::DerivedState), any address whose other ports
+    /// are to be refused.
     ClusterIp(IpAddr),
     /// `status.loadBalancer.ingress[].ip`
     LoadBalancerIp(IpAddr),
@@ -266,6 +267,16 @@ pub enum Action {
     /// empty: pods ([`NodeState::local_pods`]) unmasqueraded, the node itself masqueraded. All
     /// others have the `Local` pool, unmasqueraded; if that is empty, their packets are dropped.
     ExternalLocal,
+    /// Another backend delivers the traffic to a pool: rules masquerade and limit sources, and
+    /// translate nothing. Only [derived states](crate::transition::DerivedState) have this.
+    Delivered {
+        /// Which clients' source addresses are replaced with the node's. Hairpin connections, and those
+        /// whose source is an address of a Service, are masqueraded in any case.
+        masquerade: Masquerade,
+    },
+    /// The same as [`Action::ExternalLocal`], but another backend delivers to the `Local` pool, which is
+    /// not empty. Only [derived states](crate::transition::DerivedState) have this.
+    DeliveredLocal,
     /// No endpoint serves the port: refused (ICMP port unreachable).
     Reject,
     /// No endpoint may serve the port for this node, but others exist: dropped silently, so that a

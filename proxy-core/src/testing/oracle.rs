@@ -146,6 +146,7 @@ fn assert_action(port: &ResolvedServicePort, action: Action, state: &State) {
             assert!(!port.cluster.is_empty(), "{id} is ExternalLocal with an empty cluster pool");
         }
         Action::Reject | Action::Drop => {}
+        Action::Delivered { .. } | Action::DeliveredLocal => panic!("{id} is delivered elsewhere"),
     }
 }
 
@@ -164,7 +165,7 @@ fn assert_pool(port: &ResolvedServicePort, kind: PoolKind) {
     let is_used = port.frontends.iter().any(|frontend| match frontend.action {
         Action::Pool { pool, .. } => pool == kind,
         Action::ExternalLocal => true,
-        Action::Reject | Action::Drop => false,
+        _ => false,
     });
     assert!(is_used || pool.is_empty(), "nothing uses {kind:?} of {}: {pool:?}", port.id);
 }

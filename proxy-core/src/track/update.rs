@@ -267,7 +267,7 @@ fn lacks_local(port: &ResolvedServicePort) -> NoLocalEndpoints {
                 && match frontend.action {
                     Action::Drop => true,
                     Action::ExternalLocal => port.local.is_empty(),
-                    Action::Pool { .. } | Action::Reject => false,
+                    _ => false,
                 }
         });
         usize::from(lacks)

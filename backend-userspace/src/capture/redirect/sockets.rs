@@ -261,7 +261,7 @@ fn derive(
         Action::Pool { pool, masquerade: _ } => {
             Action::Pool { pool, masquerade: Masquerade::Never }
         }
-        Action::ExternalLocal | Action::Reject | Action::Drop => action,
+        _ => action,
     };
     let frontend =
         |frontend: &Frontend| Frontend { action: action(frontend.action), ..frontend.clone() };

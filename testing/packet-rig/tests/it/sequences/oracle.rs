@@ -110,6 +110,7 @@ impl Oracle<'_> {
                 return Expectation::Fails(Failure::TimedOut);
             }
             Action::ExternalLocal => (&port.local, false),
+            Action::Delivered { .. } | Action::DeliveredLocal => panic!("{} is derived", port.id),
         };
         let mut reaches = Reaches::all_of(pool.iter().map(|endpoint| self.server(endpoint)));
         reaches.all = port.affinity.is_none();
