@@ -221,9 +221,7 @@ IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoin
 	loadbalancer::source-ranges-change mark::another-bit nodeport::addresses-come-and-go \
 	nodeport::chosen-networks policies::external-local-none-here policies::policies-change \
 	refused::no-endpoints refused::undefined-port restart::changes-while-away lb-algorithm::round-robin \
-	weights::zero-drains) \
-	$(addprefix ipvs-nft::,clusterip::hairpin loadbalancer::source-ranges-change nodeport::chosen-networks \
-	policies::policies-change refused::no-endpoints)
+	weights::zero-drains)
 # Take-overs under load: one after the other, as the machine gets to nothing else. make test-vm runs the
 # others.
 IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
@@ -231,7 +229,7 @@ IPVS_TESTS = $(CURDIR)/target/vm-tests
 COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
 # The test programs are not run when cargo runs them, but noted in a list.
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
-test-ipvs: export SWITCHYARD_BACKENDS = ipvs,ipvs-nft
+test-ipvs: export SWITCHYARD_BACKENDS = ipvs
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
 test-ipvs: export VM_SECONDS ?= 2400
 test-ipvs:

@@ -3,8 +3,8 @@
 use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
 
 use crate::{
-    IptablesConfig, IptablesProxier, find_tools,
-    proxier::{PROFILE, clean_up_beside_ipvs, clean_up_chains},
+    ChainNaming, IptablesConfig, IptablesProxier, find_tools,
+    proxier::{PROFILE, clean_up_chains},
 };
 
 /// iptables mode with its configuration.
@@ -32,12 +32,11 @@ impl Backend for IptablesBackend {
         Ok(Probed::new(families, || Ok(Box::new(IptablesProxier::with_tools(config, tools)))))
     }
 
-    /// Leaves the chains that ipvs mode has under the same names as long as that mode serves.
+    /// Leaves the chains that ipvs mode may use as long as that mode serves, which removes them otherwise.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
-        let names = self.config.chains.names();
-        match keep {
-            Some(Mode::IPVS) => clean_up_beside_ipvs(names),
-            _ => clean_up_chains(names),
+        match (keep, self.config.chains) {
+            (Some(Mode::IPVS), ChainNaming::KubeProxy) => Ok(()),
+            _ => clean_up_chains(self.config.chains.names()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The time that Services take to get into IPVS, beside the floor: the same commands, entries and addresses,
+//! The time that Services take to get into IPVS, beside the floor: the same commands and addresses,
 //! sent to the kernel by the crates that speak to it, in the same run.
 //!
 //! `cargo bench -p switchyard-ipvs [-- SERVICES ENDPOINTS]`, as root, on a kernel with IPVS: everything
@@ -21,7 +21,6 @@ use switchyard_core::{
     },
 };
 use switchyard_ipvs::{IpvsBackend, IpvsConfig};
-use switchyard_netlink::ipset::{Entry, IpSets, SetBatch, SetSpec, SetType};
 use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 use switchyard_netlink::route::DummyDevice;
 
@@ -91,7 +90,6 @@ fn first_programming(many: &ManyServices) -> Duration {
 /// What is sent to the kernel for Services, and nothing else.
 struct Floor {
     ipvs: Ipvs,
-    sets: IpSets,
     device: DummyDevice,
 }
 
@@ -99,30 +97,23 @@ impl Floor {
     fn open() -> Self {
         let mut floor = Self {
             ipvs: Ipvs::open().unwrap().unwrap(),
-            sets: IpSets::open().unwrap(),
             device: DummyDevice::open("floor").unwrap(),
         };
         floor.device.ensure().unwrap();
-        for (name, kind) in [("FLOOR-A", SetType::HashIpPort), ("FLOOR-B", SetType::HashIp)] {
-            let name = name.to_owned();
-            floor.sets.create(&SetSpec { name, kind, is_v6: false, max_elements: 65_536 }).unwrap();
-        }
         floor
     }
 
-    fn send(&mut self, servers: &Batch, entries: &SetBatch, addresses: &[IpAddr]) -> Duration {
+    fn send(&mut self, servers: &Batch, addresses: &[IpAddr]) -> Duration {
         time(|| {
             assert_eq!(self.ipvs.commit(servers).unwrap(), []);
-            assert!(self.sets.commit(entries).unwrap().is_empty());
             self.device.change(addresses, &[]).unwrap();
         })
     }
 }
 
 /// The commands for the Services of a state whose addresses `is_wanted`.
-fn commands(state: &State, is_wanted: impl Fn(IpAddr) -> bool) -> (Batch, SetBatch, Vec<IpAddr>) {
-    let (mut servers, mut entries, mut addresses) =
-        (Batch::default(), SetBatch::default(), Vec::new());
+fn commands(state: &State, is_wanted: impl Fn(IpAddr) -> bool) -> (Batch, Vec<IpAddr>) {
+    let (mut servers, mut addresses) = (Batch::default(), Vec::new());
     for port in state.service_ports.values() {
         for frontend in &port.frontends {
             let Some(ip) = frontend.at.ip().filter(|ip| is_wanted(*ip)) else { continue };
@@ -132,12 +123,10 @@ fn commands(state: &State, is_wanted: impl Fn(IpAddr) -> bool) -> (Batch, SetBat
             for endpoint in port.cluster.iter() {
                 servers.add_real(&selector, &RealServer::new(endpoint.address, 1));
             }
-            entries.add("FLOOR-A", Entry::IpPort { ip, protocol, port: frontend.port });
-            entries.add("FLOOR-B", Entry::Ip(ip));
             addresses.push(ip);
         }
     }
-    (servers, entries, addresses)
+    (servers, addresses)
 }
 
 fn virtual_server(selector: Selector) -> VirtualServer {
@@ -145,8 +134,8 @@ fn virtual_server(selector: Selector) -> VirtualServer {
 }
 
 fn first_floor(many: &ManyServices) -> Duration {
-    let (servers, entries, addresses) = commands(&resolved(many), |_| true);
-    in_namespace(|| Floor::open().send(&servers, &entries, &addresses))
+    let (servers, addresses) = commands(&resolved(many), |_| true);
+    in_namespace(|| Floor::open().send(&servers, &addresses))
 }
 
 /// Measures changes of a cluster that is programmed, and the same changes by hand.
@@ -165,7 +154,7 @@ fn changes(many: &ManyServices) -> Times {
         let mut made = Batch::default();
         made.add_server(&virtual_server(selector));
         made.add_real(&selector, &RealServer::new(([10, 9, 0, 0], 80).into(), 1));
-        floor.send(&made, &SetBatch::default(), &[]);
+        floor.send(&made, &[]);
         for round in 0..CHANGE_ROUNDS {
             // The last endpoint is replaced by another one.
             times.changes.push(apply(vec![many.slice(round * 31 % many.services, round + 1)]));
@@ -173,21 +162,19 @@ fn changes(many: &ManyServices) -> Times {
             let mut change = Batch::default();
             change.add_real(&selector, &real(round + 1));
             change.edit_real(&selector, &RealServer { weight: 0, ..real(round) });
-            times.change_floor.push(floor.send(&change, &SetBatch::default(), &[]));
+            times.change_floor.push(floor.send(&change, &[]));
         }
         for round in 0..CHANGE_ROUNDS {
             let i = many.services + round;
             times.additions.push(apply(vec![many.service(i), many.slice(i, 0)]));
-            let (mut servers, mut entries) = (Batch::default(), SetBatch::default());
+            let mut servers = Batch::default();
             let ip = IpAddr::from([10, 251, 0, round as u8]);
             let selector = Selector::Address { protocol: 6, ip, port: 80 };
             servers.add_server(&virtual_server(selector));
             for n in 0..many.endpoints {
                 servers.add_real(&selector, &RealServer::new(([10, 8, 0, n as u8], 80).into(), 1));
             }
-            entries.add("FLOOR-A", Entry::IpPort { ip, protocol: 6, port: 80 });
-            entries.add("FLOOR-B", Entry::Ip(ip));
-            times.addition_floor.push(floor.send(&servers, &entries, &[ip]));
+            times.addition_floor.push(floor.send(&servers, &[ip]));
         }
         times.comparisons = (0..3).map(|_| time(|| node.full())).collect();
         times

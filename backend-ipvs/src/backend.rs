@@ -1,17 +1,24 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
-use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
+use std::{thread, time::Duration};
+
+use switchyard_core::{
+    error::ErrorChain,
+    model::PerFamily,
+    proxier::{Backend, Mode, Probed, Profile, Proxier, ProxierError},
+};
+use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_netlink::ipvs::Ipvs;
-use switchyard_xtables::ProgramOptions;
+use switchyard_nft::{NftBackend, NftConfig};
 
 use crate::{
-    IpvsConfig, Scheduler, UnknownScheduler,
-    filter::{Filter, nft::NftFilter, xtables::Xtables},
-    leftovers,
-    packet_filter::{self, PacketFilter},
-    probe,
+    IpvsConfig, Scheduler, UnknownScheduler, leftovers, probe,
     proxier::{IpvsProxier, PROFILE},
+    rules::Rules,
 };
+
+/// The times after which a probe of nftables is tried again, which may have failed by chance.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 
 /// ipvs mode with its configuration.
 #[derive(Clone, Debug, Default)]
@@ -24,25 +31,68 @@ impl IpvsBackend {
     pub fn new(config: IpvsConfig) -> Self {
         Self { config }
     }
+
+    fn nftables(&self) -> NftBackend {
+        let mut config = NftConfig::default();
+        config.families = self.config.families;
+        config.masquerade_bit = self.config.masquerade_bit;
+        config.beneath_ipvs = true;
+        NftBackend::new(config)
+    }
+
+    fn iptables(&self) -> IptablesBackend {
+        let mut config = IptablesConfig::default();
+        config.families = self.config.families;
+        config.masquerade_bit = self.config.masquerade_bit;
+        config.beneath_ipvs = true;
+        IptablesBackend::new(config)
+    }
+
+    /// Chooses the backend beneath: nftables, or else iptables.
+    fn choose(&self) -> Result<Probed, ProxierError> {
+        let why = match self.config.rules {
+            Some(Mode::IPTABLES) => return self.iptables().probe(),
+            Some(_) => return self.nftables().probe(),
+            None => match self.probe_nftables() {
+                Ok(probed) => return Ok(probed),
+                Err(why) => why,
+            },
+        };
+        let probed = self.iptables().probe().map_err(|also| {
+            let (why, also) = (ErrorChain(&why), ErrorChain(&also));
+            ProxierError::lacking(Mode::IPVS, format!("rules need one of both: {why}; {also}"))
+        })?;
+        tracing::warn!(
+            err = %ErrorChain(&why),
+            "The rules of ipvs mode are those of iptables, some for each Service, as there is no nftables"
+        );
+        Ok(probed)
+    }
+
+    /// Probes nftables, more than once before the rules that may serve are given up.
+    fn probe_nftables(&self) -> Result<Probed, ProxierError> {
+        for pause in PAUSES {
+            match self.nftables().probe() {
+                Ok(probed) => return Ok(probed),
+                Err(_) => thread::sleep(pause),
+            }
+        }
+        self.nftables().probe()
+    }
 }
 
-fn open(config: IpvsConfig, filter: PacketFilter) -> Result<IpvsProxier, ProxierError> {
+fn open(
+    config: IpvsConfig,
+    families: PerFamily<bool>,
+    rules: Box<dyn Proxier>,
+) -> Result<IpvsProxier, ProxierError> {
     let scheduler = config.scheduler.parse().unwrap_or_else(|error: UnknownScheduler| {
         tracing::error!(err = %error, "ipvs.scheduler cannot be used; rr is used instead");
         Scheduler::default()
     });
     let ipvs = Ipvs::open().map_err(failed("cannot reach IPVS"))?;
-    let ipvs = ipvs.ok_or_else(|| probe::missing(["ip_vs"]))?;
-    let families = filter.families(config.families);
-    let filter = match filter {
-        PacketFilter::Iptables(tools) => {
-            Filter::Xtables(Xtables::open(tools).map_err(failed("cannot reach IP sets"))?)
-        }
-        PacketFilter::Nftables { .. } => {
-            Filter::Nft(NftFilter::open().map_err(failed("cannot reach nftables"))?)
-        }
-    };
-    IpvsProxier::new(config, families, scheduler, ipvs, filter)
+    let ipvs = ipvs.ok_or_else(|| probe::missing("ip_vs"))?;
+    IpvsProxier::new(config, families, scheduler, ipvs, Rules::new(rules))
         .map_err(failed("cannot reach rtnetlink"))
 }
 
@@ -52,23 +102,27 @@ impl Backend for IpvsBackend {
     }
 
     fn probe(&self) -> Result<Probed, ProxierError> {
-        let config = self.config.clone();
-        let choose = || packet_filter::packet_filter(&ProgramOptions::default(), config.families);
-        let (families, filter) = probe::probe(config.families, choose)?;
-        Ok(Probed::new(families, || Ok(Box::new(open(config, filter)?))))
+        probe::probe()?;
+        let rules = self.choose()?;
+        let (config, families) = (self.config.clone(), rules.families);
+        Ok(Probed::new(families, move || Ok(Box::new(open(config, families, rules.open()?)?))))
     }
 
-    /// Removes chains and jumps, virtual servers, ipsets and `kube-ipvs0`, by netlink and without
-    /// any program. Blocks for a few seconds at most while other programs change rules. Leaves the chains
-    /// that iptables mode has under the same names as long as that mode serves.
+    /// Removes rules, virtual servers, the IP sets of kube-proxy's ipvs mode and `kube-ipvs0`, by netlink and
+    /// without any program. Blocks for a few seconds at most while other programs change rules. Leaves the
+    /// rules that another mode has under the same names as long as that mode serves.
     ///
     /// kube-proxy deletes every virtual server of the node. This backend deletes those with an
-    /// address, and only on a node that has `kube-ipvs0` or an ipset of ipvs mode: elsewhere, the
+    /// address, and only on a node that has `kube-ipvs0` or an IP set of ipvs mode: elsewhere, the
     /// virtual servers are another program's.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
         match keep {
             Some(Mode::IPTABLES) => leftovers::remove_beside_iptables(),
-            _ => leftovers::remove_all(),
+            Some(_) => leftovers::remove_all(),
+            None => {
+                let rules = self.nftables().clean_up(None).and(self.iptables().clean_up(None));
+                leftovers::remove_all().and(rules)
+            }
         }
     }
 }

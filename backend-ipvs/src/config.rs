@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use switchyard_core::model::PerFamily;
+use switchyard_core::{model::PerFamily, proxier::Mode};
 
 /// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no addresses of
 /// the node that could serve node ports.
@@ -29,6 +29,9 @@ pub struct IpvsConfig {
     pub excluded: Vec<IpNet>,
     /// The time that the kernel remembers connections.
     pub timeouts: IpvsTimeouts,
+    /// The mode whose rules masquerade, refuse and drop; `None` for the better one that the node can run,
+    /// which is nftables.
+    pub rules: Option<Mode>,
     /// The time that an endpoint that is gone may keep its connections. After that, the endpoint is removed
     /// from the kernel, whether or not connections are left.
     pub drain_limit: Duration,
@@ -45,6 +48,7 @@ impl Default for IpvsConfig {
             strict_arp: false,
             excluded: Vec::new(),
             timeouts: IpvsTimeouts::default(),
+            rules: None,
             drain_limit: Duration::from_secs(24 * 3600),
         }
     }

@@ -4,22 +4,81 @@
 //! sets go after the virtual servers, because they show that ipvs mode ran here: a removal that
 //! fails and is tried again must still see that.
 
-use switchyard_core::proxier::{Mode, ProxierError};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use switchyard_core::{
+    model::PerFamily,
+    proxier::{Backend, Mode, ProxierError},
+};
+use switchyard_iptables::IptablesBackend;
 use switchyard_netlink::Error;
-use switchyard_netlink::ipset::DestroyError;
+use switchyard_netlink::ipset::{DestroyError, IpSets};
 use switchyard_netlink::ipvs::{Ipvs, Selector};
 use switchyard_netlink::route::{DeviceError, DummyDevice};
-use switchyard_xtables::OwnedChains;
+use switchyard_nft::{NftBackend, NftConfig};
+use switchyard_xtables::{Jump, OwnedChains, RuleText, Table};
 
-use crate::{
-    config::DEVICE,
-    existing_sets::ExistingSets,
-    filter::{
-        nft::{self, NftError},
-        rules,
-    },
-    probe,
-};
+use crate::{config::DEVICE, probe, sets};
+
+/// The chains that iptables mode has, too, under the same names.
+const SHARED_WITH_IPTABLES: [(Table, &str); 6] = [
+    (Table::Nat, "KUBE-SERVICES"),
+    (Table::Nat, "KUBE-POSTROUTING"),
+    (Table::Nat, "KUBE-MARK-MASQ"),
+    (Table::Filter, "KUBE-FORWARD"),
+    (Table::Filter, "KUBE-PROXY-FIREWALL"),
+    // Of the rules beneath, where these are those of iptables mode.
+    (Table::Filter, "KUBE-IPVS-FILTER"),
+];
+
+/// The chains that only kube-proxy's ipvs mode has, and that of Switchyard up to 0.1.
+const OWN: [(Table, &str); 7] = [
+    (Table::Nat, "KUBE-LOAD-BALANCER"),
+    (Table::Nat, "KUBE-NODE-PORT"),
+    (Table::Nat, "SWITCHYARD-ON-NODE"),
+    (Table::Nat, "SWITCHYARD-DETOURS"),
+    (Table::Filter, "KUBE-NODE-PORT"),
+    (Table::Filter, "KUBE-SOURCE-RANGES-FIREWALL"),
+    (Table::Filter, "KUBE-IPVS-OUT-FILTER"),
+];
+
+/// The chains that the rules beneath have besides those of iptables mode, and that kube-proxy has not.
+const BENEATH: [(Table, &str); 2] =
+    [(Table::Nat, "KUBE-IPVS-HAIRPINS"), (Table::Filter, "KUBE-IPVS-OTHERS")];
+
+/// The table of Switchyard up to 0.1.
+const EARLIER_TABLE: &str = "switchyard-ipvs";
+
+/// How long rules that were deleted may take to let go of their sets.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often a set that is in use is tried again.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Returns all chains of ipvs mode, and the jumps to them.
+fn owned() -> OwnedChains {
+    let jumps = [
+        (Table::Nat, "OUTPUT", "KUBE-SERVICES"),
+        (Table::Nat, "PREROUTING", "KUBE-SERVICES"),
+        (Table::Nat, "POSTROUTING", "KUBE-POSTROUTING"),
+        (Table::Nat, "POSTROUTING", "KUBE-IPVS-HAIRPINS"),
+        (Table::Filter, "FORWARD", "KUBE-FORWARD"),
+        (Table::Filter, "INPUT", "KUBE-NODE-PORT"),
+        (Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL"),
+        (Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL"),
+        (Table::Filter, "INPUT", "KUBE-IPVS-FILTER"),
+        (Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER"),
+    ];
+    let jump = |(table, from, to)| Jump { table, from, to, rule: RuleText::new().jump(to) };
+    OwnedChains {
+        names: [&SHARED_WITH_IPTABLES[..], &OWN, &BENEATH].concat(),
+        prefixes: Vec::new(),
+        jumps: jumps.map(jump).into(),
+    }
+}
 
 /// Why something of ipvs mode could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +86,6 @@ pub(crate) enum LeftoverError {
     /// The rules.
     #[error("cannot remove all rules")]
     Rules(#[source] switchyard_xtables::LeftoverError),
-    /// The rules in tables of nftables.
-    #[error(transparent)]
-    Tables(NftError),
     /// The virtual servers.
     #[error("cannot delete the virtual servers")]
     VirtualServers(#[source] Error),
@@ -50,14 +106,39 @@ pub(crate) enum LeftoverError {
     Device(DeviceError),
 }
 
-/// Removes everything of ipvs mode, as [`remove`] does.
+/// Removes everything of ipvs mode, but for the rules beneath of the names of another mode.
 pub(crate) fn remove_all() -> Result<(), ProxierError> {
-    removed(remove(&rules::owned()))
+    remove_with(&owned())
 }
 
 /// Removes everything of ipvs mode, but for the chains that iptables mode has under the same names.
 pub(crate) fn remove_beside_iptables() -> Result<(), ProxierError> {
-    removed(remove(&rules::owned().without(&rules::SHARED_WITH_IPTABLES)))
+    let shared = SHARED_WITH_IPTABLES.into_iter().filter(|(_, name)| *name != "KUBE-IPVS-FILTER");
+    remove_with(&owned().without(&shared.collect::<Vec<_>>()))
+}
+
+fn remove_with(chains: &OwnedChains) -> Result<(), ProxierError> {
+    removed(remove(chains)).and(earlier_table().clean_up(None))
+}
+
+/// Removes the rules of other kinds than those of the mode `beneath`, which serve: those of kube-proxy's ipvs
+/// mode, those of earlier releases, and those that were beneath before.
+pub(crate) fn remove_other_rules(beneath: Mode) -> Result<(), ProxierError> {
+    let (chains, others) = match beneath {
+        Mode::IPTABLES => {
+            let kept = [&SHARED_WITH_IPTABLES[..], &BENEATH].concat();
+            (owned().without(&kept), NftBackend::new(NftConfig::default()).clean_up(None))
+        }
+        _ => (owned(), IptablesBackend::default().clean_up(None)),
+    };
+    removed(remove_chains_and_sets(&chains)).and(others).and(earlier_table().clean_up(None))
+}
+
+fn earlier_table() -> NftBackend {
+    let mut config = NftConfig::default();
+    config.table = EARLIER_TABLE;
+    config.families = PerFamily { v4: true, v6: true };
+    NftBackend::new(config)
 }
 
 fn removed(result: Result<(), LeftoverError>) -> Result<(), ProxierError> {
@@ -74,7 +155,6 @@ fn removed(result: Result<(), LeftoverError>) -> Result<(), ProxierError> {
 /// there are virtual servers that cannot be deleted.
 fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     let rules = switchyard_xtables::remove(chains).map_err(LeftoverError::Rules);
-    let rules = rules.and(remove_tables());
     let sets = ExistingSets::find().map_err(LeftoverError::Sets);
     let device = find_device().map_err(LeftoverError::Device);
     if matches!((&sets, &device), (Ok(sets), Ok(None)) if sets.is_empty()) {
@@ -103,18 +183,9 @@ fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     Ok(())
 }
 
-/// Deletes the tables of nftables.
-pub(crate) fn remove_tables() -> Result<(), LeftoverError> {
-    let count = nft::remove().map_err(LeftoverError::Tables)?;
-    if count > 0 {
-        tracing::info!(tables = count, "Deleted the nft tables of ipvs mode");
-    }
-    Ok(())
-}
-
 /// Removes chains, jumps and sets.
-pub(crate) fn remove_chains_and_sets() -> Result<(), LeftoverError> {
-    switchyard_xtables::remove(&rules::owned()).map_err(LeftoverError::Rules)?;
+fn remove_chains_and_sets(chains: &OwnedChains) -> Result<(), LeftoverError> {
+    switchyard_xtables::remove(chains).map_err(LeftoverError::Rules)?;
     let sets = ExistingSets::find().map_err(LeftoverError::Sets)?;
     let count = sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })?;
     if count > 0 {
@@ -147,4 +218,61 @@ fn delete_virtual_servers() -> Result<usize, Error> {
         }
     }
     Ok(count)
+}
+
+/// The sets of ipvs mode that exist.
+struct ExistingSets {
+    connection: IpSets,
+    names: Vec<String>,
+}
+
+impl ExistingSets {
+    /// Lists the sets. kube-router's, which are called `KUBE-` as well, are not among them.
+    fn find() -> Result<Self, Error> {
+        let mut connection = IpSets::open()?;
+        let existing = connection.names()?;
+        let names = sets::names().filter(|name| existing.contains(name)).collect();
+        Ok(Self { connection, names })
+    }
+
+    /// Whether none exists.
+    fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Destroys the sets, and returns their number. Waits for those that are in use.
+    ///
+    /// # Errors
+    /// The first set that could not be destroyed, after all others were.
+    fn destroy(mut self) -> Result<usize, (String, DestroyError)> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut count = 0;
+        let mut result = Ok(());
+        for name in self.names {
+            let destroyed = loop {
+                match self.connection.destroy(&name) {
+                    Err(DestroyError::InUse) if Instant::now() < deadline => {
+                        thread::sleep(INTERVAL)
+                    }
+                    result => break result,
+                }
+            };
+            match destroyed {
+                Ok(existed) => count += usize::from(existed),
+                Err(error) => result = result.and(Err((name, error))),
+            }
+        }
+        result.map(|()| count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_jump_leads_to_an_owned_chain() {
+        let all = owned();
+        assert!(all.jumps.iter().all(|jump| all.contains(jump.table, jump.to)));
+    }
 }

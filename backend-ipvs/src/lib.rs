@@ -2,9 +2,9 @@
 //! for its schedulers.
 //!
 //! A Service address is an address of the node (on the device `kube-ipvs0`), where a virtual server takes
-//! its traffic. A few rules of iptables, which match sets, decide beforehand whom to masquerade and what
-//! to drop. Sets, chains and the device have the names of kube-proxy's ipvs mode, so that either proxy can
-//! take over from the other.
+//! its traffic. The rules of another backend, of nftables or else of iptables, decide beforehand whom to
+//! masquerade and what to drop. Rules and the device have kube-proxy's names, so that either proxy can take
+//! over from the other.
 //!
 //! ```no_run
 //! use switchyard_core::{config::NodeConfig, engine::Engine, proxier::Backend};
@@ -28,16 +28,14 @@
 
 mod backend;
 mod config;
-mod existing_sets;
-mod filter;
 mod kernel_settings;
 #[cfg(test)]
 mod kernel_tests;
 mod layout;
 mod leftovers;
-mod packet_filter;
 mod probe;
 mod proxier;
+mod rules;
 mod scheduler;
 mod sets;
 

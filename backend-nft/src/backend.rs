@@ -8,7 +8,7 @@ use switchyard_nft_ruleset::{
 
 use crate::{
     NftConfig, NftProxier,
-    layout::table,
+    layout::{names::KUBE_PROXY, table},
     probe::{ProbeError, probe},
     proxier::PROFILE,
 };
@@ -43,7 +43,11 @@ impl Backend for NftBackend {
 
     /// Deletes both tables, by netlink whichever transport is configured: no program is needed. As long as
     /// the kernel routes loopback addresses, the rules that keep other hosts from them stay.
-    fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
+    /// Leaves the table that ipvs mode may use as long as that mode serves, which removes it otherwise.
+    fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
+        if keep == Some(Mode::IPVS) && self.config.table == KUBE_PROXY {
+            return Ok(());
+        }
         let mut netlink = TransportKind::Netlink.open().map_err(|error| {
             ProxierError::backend(Mode::NFTABLES, "cannot open the netlink transport", error)
         })?;

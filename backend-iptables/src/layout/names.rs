@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 
 use sha2::{Digest, Sha256};
 use switchyard_core::model::ServicePortName;
-use switchyard_xtables::Table;
 
 /// The kubelet's chain as well, so that it is neither flushed nor deleted.
 pub(crate) const FIREWALL: &str = "KUBE-FIREWALL";
@@ -63,20 +62,6 @@ pub(crate) static KUBE_PROXY: ChainNames = chain_names!("KUBE-");
 pub(crate) static SWITCHYARD: ChainNames = chain_names!("SWYD-");
 
 impl ChainNames {
-    /// The chains that ipvs mode has, too, under the same names.
-    pub(crate) fn shared_with_ipvs(&self) -> Vec<(Table, &'static str)> {
-        if *self != KUBE_PROXY {
-            return Vec::new();
-        }
-        vec![
-            (Table::Nat, self.services),
-            (Table::Nat, self.postrouting),
-            (Table::Nat, self.mark_masq),
-            (Table::Filter, self.forward),
-            (Table::Filter, self.proxy_firewall),
-        ]
-    }
-
     /// The prefixes of names of chains that belong to single Service ports or endpoints.
     pub(crate) fn prefixes(&self) -> [&'static str; 5] {
         [self.cluster, self.local, self.external, self.firewall, self.endpoint]

@@ -400,11 +400,6 @@ pub(crate) fn clean_up_chains(names: &ChainNames) -> Result<(), ProxierError> {
     remove(&fixed::owned(names))
 }
 
-/// Does the same as [`clean_up_chains`], except for chains that ipvs mode has under the same names.
-pub(crate) fn clean_up_beside_ipvs(names: &ChainNames) -> Result<(), ProxierError> {
-    remove(&fixed::owned(names).without(&names.shared_with_ipvs()))
-}
-
 fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
     switchyard_xtables::remove(chains)
         .map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))

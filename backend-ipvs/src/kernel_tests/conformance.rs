@@ -1,4 +1,5 @@
-//! The stories that every backend passes. IPVS does not announce changes, so there is no monitor.
+//! The stories that every backend passes. IPVS does not announce changes, so that there is a monitor of the
+//! rules alone, which is the backend's beneath.
 
 use switchyard_core::testing::conformance;
 
@@ -6,7 +7,7 @@ use super::{on_ipvs, subject::IpvsSubject};
 
 switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()), without a monitor);
 
-/// The stories about what iptables and IP sets do otherwise than a table.
+/// The stories about what iptables does otherwise than a table.
 mod iptables {
     use super::*;
 

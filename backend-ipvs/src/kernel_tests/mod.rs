@@ -1,4 +1,4 @@
-//! The backend on a kernel with IPVS, in network namespaces. Needs root, and the programs `ip`, `ipset`, `nft` and
+//! The backend on a kernel with IPVS, in network namespaces. Needs root, and the programs `ip`, `nft` and
 //! those of iptables.
 
 mod conformance;

@@ -1,4 +1,4 @@
-//! The backend as the kit sees it, with either packet filter.
+//! The backend as the kit sees it, with either kind of rules.
 
 use std::{
     collections::BTreeSet,
@@ -14,17 +14,16 @@ use switchyard_core::{
     model::{IpFamily, PerFamily},
     testing::conformance::{Damage, Refusals, RefusedPart, Subject},
 };
+use switchyard_iptables::{IptablesConfig, IptablesProxier};
 use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
-use switchyard_nft_ruleset::{TransportError, TransportKind, testing::InterceptingTransport};
-use switchyard_xtables::{InstalledPrograms, ProgramOptions};
+use switchyard_nft::{NftConfig, NftProxier};
+use switchyard_nft_ruleset::{
+    OperationKind, Rule, Statement, TransportError, TransportKind, Verdict,
+    testing::InterceptingTransport,
+};
 use tempfile::TempDir;
 
-use crate::{
-    DEVICE, IpvsConfig, Scheduler,
-    filter::{Filter, nft::NftFilter, xtables::Xtables},
-    probe,
-    proxier::IpvsProxier,
-};
+use crate::{DEVICE, IpvsConfig, Scheduler, probe, proxier::IpvsProxier, rules::Rules};
 
 /// Another device of the node.
 const OTHER_DEVICE: &str = "theirs";
@@ -77,30 +76,39 @@ impl IpvsSubject {
         probe::is_loaded().then_some(made)
     }
 
-    fn filter(&self) -> Filter {
+    fn rules_beneath(&self) -> Rules {
         match &self.packets {
             Packets::Iptables(programs) => {
-                let directory = Some(programs.path().to_owned());
-                let options = ProgramOptions { directory, ..ProgramOptions::default() };
-                let tools = InstalledPrograms::find(&options);
-                let tools = tools.choose(None, PerFamily { v4: true, v6: true }).unwrap();
-                Filter::Xtables(Xtables::open(tools).unwrap())
+                let mut config = IptablesConfig::default();
+                config.programs.directory = Some(programs.path().to_owned());
+                config.beneath_ipvs = true;
+                Rules::new(Box::new(IptablesProxier::new(config).unwrap()))
             }
             Packets::Nft(refusals) => {
                 let (refusals, family) = (refusals.clone(), self.family.clone());
                 let refused = || TransportError::Malformed("refused by a test".to_owned());
                 let transport = TransportKind::Netlink.open().unwrap();
-                let transport = InterceptingTransport::new(transport, move |transaction| {
-                    let family = *family.lock().unwrap();
-                    let mut operations = transaction.operations().iter();
-                    if operations.any(|o| Some(IpFamily::from(o.table.family)) == family)
-                        || refusals.is_next_refused()
-                    {
+                let transport = InterceptingTransport::altering(transport, move |transaction| {
+                    // What leads to a chain that is not there is refused.
+                    let mut of_family = *family.lock().unwrap();
+                    for operation in transaction.operations_mut() {
+                        if let OperationKind::AddRule(_, rule) = &mut operation.kind
+                            && of_family
+                                .take_if(|f| IpFamily::from(operation.table.family) == *f)
+                                .is_some()
+                        {
+                            *rule =
+                                Rule::new([Statement::Verdict(Verdict::Goto("nowhere".into()))]);
+                        }
+                    }
+                    if refusals.is_next_refused() {
                         return Err(refused());
                     }
                     Ok(())
                 });
-                Filter::Nft(NftFilter::new(Box::new(transport)))
+                let mut config = NftConfig::default();
+                config.beneath_ipvs = true;
+                Rules::new(Box::new(NftProxier::new(config, Box::new(transport))))
             }
         }
     }
@@ -147,9 +155,6 @@ impl IpvsSubject {
                         }
                     }
                 }
-                // Without what the kernel chooses.
-                let set = |line: &str| line.split(" hashsize").next().unwrap().to_owned();
-                lines.extend(run("ipset save").lines().map(set));
                 lines
             }
         }
@@ -187,6 +192,11 @@ fn tables() -> Vec<String> {
         }
     }
     lines
+}
+
+/// The name of the chain that a line of a table is about.
+fn chain(line: &str) -> &str {
+    line.split_once(" chain ").map_or("", |(_, rest)| rest.split(':').next().unwrap_or(rest))
 }
 
 fn name(selector: &Selector) -> String {
@@ -251,21 +261,23 @@ impl Subject for IpvsSubject {
         let both = PerFamily { v4: true, v6: true };
         let ipvs = Ipvs::open().unwrap().unwrap();
         let config = IpvsConfig::default();
-        IpvsProxier::new(config, both, Scheduler::RoundRobin, ipvs, self.filter()).unwrap()
+        IpvsProxier::new(config, both, Scheduler::RoundRobin, ipvs, self.rules_beneath()).unwrap()
     }
 
     fn dump(&self) -> String {
         let mut lines = self.services();
         lines.extend(self.rules());
+        // Chains that translated until IPVS did, and stay.
+        lines.retain(|line| !line.starts_with("table ") || !chain(line).contains("lb/"));
         lines.sort_unstable();
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// What drains, and chains that draw one of so many endpoints.
+    /// What drains, and chains that several Services share.
     fn may_remain(&self, line: &str) -> bool {
         line.starts_with("drained ")
             || self.drained.lock().unwrap().contains(line)
-            || line.contains(" switchyard-ipvs chain draw-")
+            || (line.starts_with("table ") && chain(line).contains('/'))
     }
 
     fn listing(&self) -> String {
@@ -281,7 +293,6 @@ impl Subject for IpvsSubject {
                 run("nft add chain ip theirs services");
             }
             Packets::Iptables(_) => {
-                run("ipset create THEIRS hash:ip");
                 for program in ["iptables-nft", "ip6tables-nft"] {
                     run(&format!("{program} -w -t nat -N THEIRS"));
                     run(&format!("{program} -w -t nat -A OUTPUT -j THEIRS"));
@@ -290,7 +301,7 @@ impl Subject for IpvsSubject {
         }
     }
 
-    /// For monitors, which this backend has none of.
+    /// For monitors, which are those of the rules.
     fn change_others(&self) {}
 
     fn damages(&self) -> Vec<Damage> {
@@ -330,8 +341,8 @@ impl Subject for IpvsSubject {
         match self.packets {
             Packets::Nft(_) => {
                 let of_table = [
-                    command("nft flush chain ip switchyard-ipvs services", "chain services in"),
-                    command("nft delete table ip6 switchyard-ipvs", "the IPv6 ").of_any_state(),
+                    command("nft flush chain ip kube-proxy services", "the chain ip services had"),
+                    command("nft delete table ip6 kube-proxy", "the table ip6 was").of_any_state(),
                 ];
                 of_ipvs.into_iter().chain(of_table).collect()
             }
@@ -340,12 +351,6 @@ impl Subject for IpvsSubject {
                 command("iptables-nft -w -t nat -F KUBE-SERVICES", "chain KUBE-SERVICES in nat"),
                 command("ip6tables-nft -w -t filter -F INPUT", "chain INPUT in filter")
                     .of_any_state(),
-                command("ipset flush KUBE-CLUSTER-IP", "entry of the ipset KUBE-CLUSTER-IP"),
-                command(
-                    "ipset add KUBE-6-CLUSTER-IP fd00::9,tcp:80",
-                    "the ipset KUBE-6-CLUSTER-IP",
-                )
-                .of_any_state(),
             ],
         }
     }

@@ -1,22 +1,19 @@
-//! How Services become virtual servers, addresses, entries of sets, and rules.
+//! How Services become virtual servers and addresses.
 //!
 //! - [`servers`]: the virtual servers of a Service port, with their real servers.
-//! - [`entries`]: the entries of sets and the addresses that a Service port needs.
-//! - [`exceptions`]: the frontends that need rules of their own.
+//! - [`addresses`]: the addresses that the node must take for its own.
 //!
 //! A packet to a Service arrives at an address of the node: the addresses of Services are on
-//! `kube-ipvs0`. The nat rules mark the packet if the client is to be masqueraded, the filter rules drop
-//! or refuse the packet, and then IPVS takes it, translates it to an endpoint and sends it on.
+//! `kube-ipvs0`. The rules beneath mark the packet if the client is to be masqueraded, and drop or refuse
+//! it; and then IPVS takes it, translates it to an endpoint and sends it on.
 //!
 //! IPVS chooses a virtual server by the destination alone, so one frontend has one pool. Where
 //! `externalTrafficPolicy: Local` gives clients on this node another pool, the virtual server has the
-//! `Local` pool, and a rule translates the destination of clients on this node to the cluster IP, whose
-//! virtual server has the `Cluster` pool.
+//! `Local` pool, and the rules beneath translate for clients on this node.
 //!
 //! All functions are pure.
 
-pub(crate) mod entries;
-pub(crate) mod exceptions;
+pub(crate) mod addresses;
 pub(crate) mod servers;
 
 use std::{collections::BTreeSet, net::IpAddr};
@@ -25,6 +22,7 @@ use switchyard_core::{
     model::IpFamily,
     state::{NodePortAddresses, NodeState, ResolvedServicePort},
 };
+use switchyard_netlink::ipvs::Selector;
 
 use crate::scheduler::Scheduler;
 
@@ -37,6 +35,8 @@ pub(crate) struct Context<'a> {
     pub(crate) scheduler: Scheduler,
     /// The schedulers that the kernel does not have.
     pub(crate) missing: &'a [Scheduler],
+    /// Virtual servers that Service ports have by addresses of their own, among those of node ports.
+    pub(crate) claimed: &'a BTreeSet<Selector>,
 }
 
 impl Context<'_> {

@@ -8,7 +8,7 @@ use std::{
 
 use switchyard_core::{
     model::IpFamily,
-    state::{Action, Frontend, PoolKind, ResolvedServicePort},
+    state::{Action, Frontend, NodePortAddresses, NodeState, PoolKind, ResolvedServicePort},
 };
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
@@ -27,16 +27,7 @@ pub(crate) struct Server {
     pub(crate) scheduler: Scheduler,
     /// The pool that new connections go to. If `None`, rules drop or refuse new connections, and the
     /// virtual server is there only as long as real servers have connections from before.
-    pub(crate) pool: Option<Members>,
-}
-
-/// The members of a virtual server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Members {
-    /// None: the kernel refuses connections (ICMP port unreachable).
-    Nobody,
-    /// A pool of the Service port.
-    Pool(PoolKind),
+    pub(crate) pool: Option<PoolKind>,
 }
 
 impl Server {
@@ -61,8 +52,8 @@ impl Server {
     /// Returns the weights of the real servers that take new connections, by address.
     pub(crate) fn weights(&self) -> BTreeMap<SocketAddr, u32> {
         let pool = match self.pool {
-            None | Some(Members::Nobody) => &[],
-            Some(Members::Pool(kind)) => &**self.port.pool(kind),
+            None => &[],
+            Some(kind) => &**self.port.pool(kind),
         };
         pool.iter().map(|e| (e.address, e.weight.min(GREATEST_WEIGHT))).collect()
     }
@@ -77,28 +68,41 @@ pub(crate) fn of_port(
     let (scheduler, _) = context.scheduler(port);
     for frontend in &port.frontends {
         let pool = match frontend.action {
-            Action::Pool { pool, .. } => Some(Members::Pool(pool)),
-            Action::ExternalLocal if port.local.is_empty() => None,
-            Action::ExternalLocal => Some(Members::Pool(PoolKind::Local)),
-            // The kernel would refuse the node's own connections before any rule sees them, also those
-            // from outside the source ranges; without a virtual server, a rule refuses the others.
-            Action::Reject if frontend.allowed_sources.is_some() => None,
-            Action::Reject => Some(Members::Nobody),
+            Action::Pool { pool, .. } => Some(pool),
+            Action::ExternalLocal if !port.local.is_empty() => Some(PoolKind::Local),
             _ => None,
         };
         for ip in addresses(frontend, port, context) {
-            let selector = Selector::Address {
-                protocol: port.id.name.protocol.number().into(),
-                ip,
-                port: frontend.port,
-            };
-            each(selector, Server { port: Arc::clone(port), scheduler, pool });
+            let selector = selector(frontend, port, ip);
+            // An address beats the node ports there.
+            if frontend.at.ip().is_some() || !context.claimed.contains(&selector) {
+                each(selector, Server { port: Arc::clone(port), scheduler, pool });
+            }
+        }
+    }
+}
+
+fn selector(frontend: &Frontend, port: &ResolvedServicePort, ip: IpAddr) -> Selector {
+    Selector::Address { protocol: port.id.name.protocol.number().into(), ip, port: frontend.port }
+}
+
+/// Calls `each` with the virtual servers that a Service port has by addresses of its own which serve node
+/// ports, too.
+pub(crate) fn claimed(
+    port: &ResolvedServicePort,
+    node: &NodeState,
+    mut each: impl FnMut(Selector),
+) {
+    let NodePortAddresses::Only(ips) = node.node_ports.get(port.id.family) else { return };
+    for frontend in &port.frontends {
+        if let Some(ip) = frontend.at.ip().filter(|ip| ips.contains(ip)) {
+            each(selector(frontend, port, ip));
         }
     }
 }
 
 /// Returns the addresses of a frontend: one, or those of the node.
-pub(super) fn addresses<'a>(
+fn addresses<'a>(
     frontend: &'a Frontend,
     port: &'a ResolvedServicePort,
     context: &'a Context<'_>,

@@ -12,12 +12,6 @@ use super::{
     commands::{Action, Commands, Named, Step},
     incremental::Difference,
 };
-use crate::{
-    filter::{Compared, FamilyEntry},
-    layout::entries::Need,
-    sets::Set,
-};
-
 /// The changes that a comparison finds to do although no other program has changed anything.
 #[derive(Debug)]
 pub(crate) struct Expected {
@@ -34,7 +28,6 @@ impl Expected {
     pub(crate) fn add_drift(
         &self,
         drift: &mut Drift,
-        compared: &Compared,
         commands: [&Commands; 2],
         addresses: [&[IpAddr]; 2],
     ) {
@@ -44,19 +37,6 @@ impl Expected {
                 let server = Named(&step.selector);
                 drift
                     .found(|| format!("the virtual server {server} was missing, altered or added"));
-            }
-        }
-        for (family, set, entry) in compared.missing.iter().chain(&compared.stale) {
-            if !self.explains_entry(&(*family, *set, *entry)) {
-                let name = set.name(*family);
-                drift.found(|| {
-                    format!("an entry of the ipset {name} was missing or added: {entry}")
-                });
-            }
-        }
-        for (family, object) in &compared.chains {
-            if !self.difference.exceptions.get(*family) {
-                drift.found(|| format!("the {family} {object} was missing or altered"));
             }
         }
         for ip in addresses.into_iter().flatten() {
@@ -79,21 +59,7 @@ impl Expected {
             }
     }
 
-    fn explains_entry(&self, (family, set, entry): &FamilyEntry) -> bool {
-        if *set == Set::Bound
-            && let switchyard_netlink::ipset::Entry::Ip(ip) = entry
-        {
-            return self.explains_address(*ip);
-        }
-        self.difference.needs.contains_key(&Need::Entry(*family, *set, *entry))
-    }
-
     fn explains_address(&self, ip: IpAddr) -> bool {
-        let may_be = [true, false];
-        self.moved.contains(&ip)
-            || may_be.into_iter().any(|may_be_elsewhere| {
-                let need = Need::Address { ip, may_be_elsewhere };
-                self.difference.needs.contains_key(&need)
-            })
+        self.moved.contains(&ip) || self.difference.addresses.contains(&ip)
     }
 }

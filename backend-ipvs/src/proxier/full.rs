@@ -2,7 +2,7 @@
 //! differs. Each family is synced by itself, and each step of it is done, whatever the kernel refused before.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     time::Instant,
 };
@@ -10,33 +10,24 @@ use std::{
 use switchyard_core::{
     model::{IpFamily, PerFamily},
     proxier::SyncReport,
-    state::{ResolvedServicePort, State},
+    state::State,
     transition::Transition,
 };
 use switchyard_netlink::Error;
-use switchyard_netlink::ipset::Entry;
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
-use switchyard_netlink::route::DeviceError;
 
 use super::{
-    Held, IpvsProxier, SyncError, add_done,
+    Held, IpvsProxier, SyncError,
     commands::{Action, Commands},
-    counted::Counted,
     drift::Expected,
     failed_to,
     incremental::Difference,
-    refused::{Refused, RefusedNeeds, need},
+    refused::Refused,
     servers::ServerChanges,
 };
-use crate::{
-    filter::{Compared, Done, FamilyEntry},
-    layout::{
-        Context,
-        entries::{self, Need},
-        exceptions::Exceptions,
-        servers::{self, Server},
-    },
-    sets::Set,
+use crate::layout::{
+    Context, addresses,
+    servers::{self, Server},
 };
 
 /// What the kernel holds when a sync begins, in both families.
@@ -79,11 +70,19 @@ impl IpvsProxier {
             self.ipvs.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
         let seen = Seen { bound: self.device.addresses()?, elsewhere, servers };
         let missing = self.missing.clone();
-        let context = Context { node: &state.node, scheduler: self.scheduler, missing: &missing };
+        let mut claimed = BTreeSet::new();
+        for port in state.service_ports.values() {
+            servers::claimed(port, &state.node, |selector| {
+                claimed.insert(selector);
+            });
+        }
+        let scheduler = self.scheduler;
+        let context =
+            Context { node: &state.node, scheduler, missing: &missing, claimed: &claimed };
         // A change of the node's settings may change anything.
         let known = change.before().filter(|_| was_sure && !change.node_changed());
         let expected = known.map(|before| Expected {
-            difference: Difference::new(before, change, &context, families, &seen.elsewhere),
+            difference: Difference::new(before, change, &context, families),
             moved: seen.elsewhere.symmetric_difference(&self.held.elsewhere).copied().collect(),
             draining: self.draining.all(),
         });
@@ -94,20 +93,11 @@ impl IpvsProxier {
             let expected = expected.as_ref().filter(|_| *self.programmed.get(family));
             let pass = Pass { family, state, context, seen: &seen, expected };
             if let Err(error) = self.sync_family(&pass, &wanted, report, &mut refused) {
-                match error {
-                    SyncError::Filter(error) => {
-                        let inputs = self.rule_inputs(state, family, &wanted.exceptions);
-                        refused.filter(error, state, &context, &inputs, &seen.elsewhere);
-                    }
-                    error => refused.family(family, error),
-                }
+                refused.family(family, error);
             }
-            held.needs.extend(wanted.needs);
             held.bound.extend(wanted.bound);
         }
-        if refused.is_empty() && *families == self.families {
-            self.filter.remove_other();
-        }
+        held.claimed = claimed;
         self.held = held;
         Ok(refused)
     }
@@ -124,8 +114,6 @@ impl IpvsProxier {
         refused: &mut Refused,
     ) -> Result<(), SyncError> {
         let &Pass { family, state, ref context, seen, expected } = pass;
-        let inputs = self.rule_inputs(state, family, &wanted.exceptions);
-        let compared = self.filter.compare(&wanted.entries, &[inputs])?;
         let held = held_servers(&seen.servers, family);
         let (serve, retire) = self.compare_servers(&held, wanted, refused)?;
         let is_bound = |ip: &&IpAddr| IpFamily::of(ip) == family;
@@ -133,14 +121,8 @@ impl IpvsProxier {
         let unbind: Vec<IpAddr> =
             seen.bound.difference(&wanted.bound).filter(is_bound).copied().collect();
         if let Some(expected) = expected {
-            let drift = &mut report.drift;
-            expected.add_drift(drift, &compared, [&serve, &retire], [&bind, &unbind]);
+            expected.add_drift(&mut report.drift, [&serve, &retire], [&bind, &unbind]);
         }
-        let Compared { late, stale, done, refused: entries, .. } = compared;
-        add_done(report, done);
-        let mut needs: RefusedNeeds =
-            entries.into_iter().map(|(entry, error)| (need(entry), error.into())).collect();
-
         let unserved = self.commit_servers(&serve, context, wanted, report, refused)?;
         // Nothing must answer at an address that has no virtual server.
         bind.retain(|ip| !unserved.contains(ip));
@@ -151,25 +133,10 @@ impl IpvsProxier {
                 refused.leftover(&error.into());
             }
         }
-        for error in self.change_addresses(report, &bind, &unbind)? {
-            match &error {
-                DeviceError::Address { address, source, .. } if wanted.bound.contains(address) => {
-                    let (ip, cause) = (*address, source.clone());
-                    refused.address(&mut needs, ip, &cause, error.into());
-                }
-                _ => refused.leftover(&error.into()),
-            }
-        }
-        refused.needs(needs, state, context, family);
-
-        let mut done = Done::default();
-        let finished = self.filter.finish(&late, &mut done);
+        let errors = self.change_addresses(report, &bind, &unbind)?;
+        refused.addresses(errors, &wanted.bound, state, &seen.elsewhere);
         self.commit_servers(&retire, context, wanted, report, refused)?;
-        for (_, error) in self.filter.commit(&mut done, &[], &stale)? {
-            refused.leftover(&error.into());
-        }
-        add_done(report, done);
-        Ok(finished?)
+        Ok(())
     }
 
     /// Returns the commands that make the virtual servers of a family what they should be: what comes, and
@@ -227,11 +194,8 @@ impl IpvsProxier {
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) servers: BTreeMap<Selector, Server>,
-    pub(crate) needs: Counted<Need>,
     /// The addresses of `kube-ipvs0`.
     pub(crate) bound: BTreeSet<IpAddr>,
-    pub(crate) entries: HashSet<FamilyEntry>,
-    pub(crate) exceptions: Exceptions,
 }
 
 impl Wanted {
@@ -243,48 +207,15 @@ impl Wanted {
         family: IpFamily,
         elsewhere: &BTreeSet<IpAddr>,
     ) -> Self {
-        let mut servers = BTreeMap::new();
-        let mut needs = Counted::default();
+        let mut wanted = Self { servers: BTreeMap::new(), bound: BTreeSet::new() };
         for port in state.service_ports.values().filter(|port| port.id.family == family) {
             servers::of_port(port, context, |selector, server| {
-                servers.insert(selector, server);
+                wanted.servers.insert(selector, server);
             });
-            entries::of_port(port, context, |need| needs.add(need));
+            wanted.bound.extend(addresses::of_port(port, elsewhere));
         }
-        let checks = state.health_checks.values();
-        let of_checks = checks.filter_map(|check| entries::of_health_check(check, family));
-        of_checks.for_each(|need| needs.add(need));
-        let mut bound = BTreeSet::new();
-        let mut wanted_entries = HashSet::new();
-        for need in needs.iter() {
-            match need {
-                Need::Entry(family, set, entry) => {
-                    wanted_entries.insert((family, set, entry));
-                }
-                Need::Address { ip, may_be_elsewhere } => {
-                    if !(may_be_elsewhere && elsewhere.contains(&ip)) {
-                        bound.insert(ip);
-                    }
-                }
-            }
-        }
-        wanted_entries.extend(bound.iter().map(|ip| bound_entry(*ip)));
-        let exceptions = Exceptions::of_ports(ports_of(state, family), elsewhere);
-        Self { servers, needs, bound, entries: wanted_entries, exceptions }
+        wanted
     }
-}
-
-/// Returns the Service ports of a family.
-pub(crate) fn ports_of(
-    state: &State,
-    family: IpFamily,
-) -> impl Iterator<Item = &ResolvedServicePort> {
-    state.service_ports.values().map(|port| &**port).filter(move |port| port.id.family == family)
-}
-
-/// Returns the entry of an address that is on `kube-ipvs0`.
-pub(crate) fn bound_entry(ip: IpAddr) -> FamilyEntry {
-    (IpFamily::of(&ip), Set::Bound, Entry::Ip(ip))
 }
 
 /// The virtual servers of a family that the kernel has and that this backend may change: those of an address.

@@ -1,4 +1,4 @@
-//! A sync of changes alone, which trusts that the kernel holds what was synced.
+//! What a transition changes, which a sync of changes alone trusts to be all that differs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{IpFamily, PerFamily},
+    model::PerFamily,
     state::ResolvedServicePort,
     transition::{Before, Transition},
 };
@@ -15,8 +15,6 @@ use switchyard_netlink::ipvs::Selector;
 
 use crate::layout::{
     Context,
-    entries::{self, Need},
-    exceptions::{self, Exceptions},
     servers::{self, Server},
 };
 
@@ -25,10 +23,8 @@ use crate::layout::{
 pub(crate) struct Difference {
     /// Virtual servers as they were and as they should be.
     pub(crate) servers: BTreeMap<Selector, (Option<Server>, Option<Server>)>,
-    /// The change of the number of times that each thing is needed.
-    pub(crate) needs: BTreeMap<Need, i64>,
-    /// The families whose rules for single frontends change.
-    pub(crate) exceptions: PerFamily<bool>,
+    /// The addresses of frontends.
+    pub(crate) addresses: BTreeSet<IpAddr>,
 }
 
 impl Difference {
@@ -38,62 +34,29 @@ impl Difference {
         change: &Transition<'_>,
         context: &Context<'_>,
         families: &PerFamily<bool>,
-        local: &BTreeSet<IpAddr>,
     ) -> Self {
+        let was = Context { node: before.node(), ..*context };
         let mut difference = Self::default();
         for port in change.ports().filter(|port| *families.get(port.id.family)) {
             if let Some(port) = port.before {
-                difference.add(port, context, Side::Before);
+                difference.add(port, &was, |sides| &mut sides.0);
             }
             if let Some(port) = port.after {
-                difference.add(port, context, Side::After);
-            }
-            let has_any = |port: Option<&Arc<ResolvedServicePort>>| {
-                port.is_some_and(|port| exceptions::has_any(port))
-            };
-            if has_any(port.before) || has_any(port.after) {
-                let of = |port: Option<&Arc<ResolvedServicePort>>| {
-                    Exceptions::of_ports(port.map(|port| &**port).into_iter(), local)
-                };
-                *difference.exceptions.get_mut(port.id.family) |= of(port.before) != of(port.after);
-            }
-        }
-        if change.health_checks_changed() {
-            let sides = [
-                (before.health_checks(), Side::Before),
-                (&change.after().health_checks, Side::After),
-            ];
-            for (checks, side) in sides {
-                for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
-                    let needs = checks.values().filter_map(|c| entries::of_health_check(c, family));
-                    needs.for_each(|need| difference.count(need, side));
-                }
+                difference.add(port, context, |sides| &mut sides.1);
             }
         }
         difference
     }
 
-    fn add(&mut self, port: &Arc<ResolvedServicePort>, context: &Context<'_>, side: Side) {
+    fn add(
+        &mut self,
+        port: &Arc<ResolvedServicePort>,
+        context: &Context<'_>,
+        side: fn(&mut (Option<Server>, Option<Server>)) -> &mut Option<Server>,
+    ) {
         servers::of_port(port, context, |selector, server| {
-            let (before, after) = self.servers.entry(selector).or_default();
-            match side {
-                Side::Before => *before = Some(server),
-                Side::After => *after = Some(server),
-            }
+            *side(self.servers.entry(selector).or_default()) = Some(server);
         });
-        entries::of_port(port, context, |need| self.count(need, side));
+        self.addresses.extend(port.frontends.iter().filter_map(|frontend| frontend.at.ip()));
     }
-
-    fn count(&mut self, need: Need, side: Side) {
-        *self.needs.entry(need).or_default() += match side {
-            Side::Before => -1,
-            Side::After => 1,
-        };
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Side {
-    Before,
-    After,
 }

@@ -1,20 +1,19 @@
 //! The open backend: makes the kernel hold a resolved state.
 //!
-//! The order of a sync keeps every moment safe: entries of sets and rules for what comes, then virtual
-//! servers with their real servers, then addresses; and for what goes, the other way round. A packet to
-//! an address that the node takes for its own always finds its virtual server. Rules that replace those of
-//! iptables mode come after the addresses: until then, the old ones translate.
+//! The order of a sync keeps every moment safe: rules, then virtual servers with their real servers, then
+//! addresses; and for what goes, addresses before virtual servers. A packet to an address that the node takes
+//! for its own always finds its virtual server. Where nothing is delivered yet, the rules translate by
+//! themselves until all is there, so that those of another mode are replaced without a gap, and are synced
+//! once more then.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
-//! - [`incremental`]: a sync of changes alone.
+//! - [`incremental`]: what a transition changes.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
 //! - [`drift`]: what other programs have changed.
-//! - [`counted`]: what several Service ports need at once.
 
 pub(crate) mod commands;
-pub(crate) mod counted;
 pub(crate) mod draining;
 pub(crate) mod drift;
 pub(crate) mod full;
@@ -35,37 +34,34 @@ use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
     model::{IpFamily, PerFamily},
-    proxier::{DegradedPort, Mode, Profile, Proxier, ProxierError, SyncReport},
+    proxier::{DegradedPort, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
 use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Ipvs, Refusal, Timeouts};
-use switchyard_netlink::{
-    kernel::KernelVersion,
-    route::{DeviceError, DummyDevice},
-};
+use switchyard_netlink::ipvs::{Ipvs, Refusal, Selector, Timeouts};
+use switchyard_netlink::kernel::KernelVersion;
+use switchyard_netlink::route::{DeviceError, DummyDevice};
 
 use self::{
     commands::{Commands, Named, Step},
-    counted::Counted,
     draining::Draining,
-    full::{bound_entry, ports_of},
     incremental::Difference,
     refused::Refused,
     servers::ServerChanges,
 };
 use crate::{
     config::{DEVICE, IpvsConfig},
-    filter::{Done, FamilyEntry, Filter, FilterError, RuleInputs},
     kernel_settings::{self, KernelSettingError},
-    layout::{Context, entries::Need, exceptions::Exceptions},
+    layout::{Context, addresses, servers as layout},
     leftovers,
+    rules::{Delivery, Rules},
     scheduler::{self, Scheduler},
 };
 
 /// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
+const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -76,9 +72,6 @@ pub(crate) enum SyncError {
     /// The device with the addresses.
     #[error("the addresses of Services")]
     Device(#[from] DeviceError),
-    /// Sets and rules.
-    #[error(transparent)]
-    Filter(#[from] FilterError),
     /// IPVS cannot be reached, or refused to list.
     #[error("cannot {0}")]
     Ipvs(&'static str, #[source] Error),
@@ -98,7 +91,6 @@ fn others(count: usize) -> String {
 }
 
 /// The backend, in the network namespace of the thread that opened it.
-#[derive(Debug)]
 pub(crate) struct IpvsProxier {
     config: IpvsConfig,
     families: PerFamily<bool>,
@@ -107,7 +99,9 @@ pub(crate) struct IpvsProxier {
     missing: Vec<Scheduler>,
     ipvs: Ipvs,
     device: DummyDevice,
-    filter: Filter,
+    rules: Rules,
+    /// Whether nothing is left of the rules that ipvs mode had before, or that it does not use.
+    is_alone: bool,
     /// What the kernel holds, beyond what core remembers; empty until a sync has compared everything.
     held: Held,
     draining: Draining,
@@ -128,11 +122,12 @@ pub(crate) struct IpvsProxier {
 /// What the kernel holds, beyond what core remembers.
 #[derive(Debug, Default)]
 struct Held {
-    needs: Counted<Need>,
     /// The addresses of `kube-ipvs0`.
     bound: BTreeSet<IpAddr>,
     /// The addresses of all other devices, when they were last read.
     elsewhere: BTreeSet<IpAddr>,
+    /// [`Context::claimed`]
+    claimed: BTreeSet<Selector>,
 }
 
 /// The backend with the default scheduler.
@@ -145,7 +140,7 @@ impl IpvsProxier {
         families: PerFamily<bool>,
         scheduler: Scheduler,
         ipvs: Ipvs,
-        filter: Filter,
+        rules: Rules,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             families,
@@ -153,7 +148,8 @@ impl IpvsProxier {
             missing: Vec::new(),
             ipvs,
             device: DummyDevice::open(DEVICE)?,
-            filter,
+            rules,
+            is_alone: false,
             held: Held::default(),
             draining: Draining::new(config.drain_limit),
             is_sure: false,
@@ -166,40 +162,96 @@ impl IpvsProxier {
         })
     }
 
-    fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+    async fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
         let mut report = mem::take(&mut self.unreported);
-        let mut refused = self.program(change, &families, &mut report).map_err(failed)?;
-        self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
-        self.is_sure = refused.is_empty();
-        self.programmed = families;
-        report.requeue_after = self.draining.wait(&families, Instant::now());
-        report.cleanup_failed = !refused.leftovers.is_empty();
-        if report.cleanup_failed {
-            report.requeue_after = Some(report.requeue_after.map_or(RETRY, |wait| wait.min(RETRY)));
+        // A failure leaves something half done, which only a comparison finds.
+        let was_sure = mem::take(&mut self.is_sure);
+        let is_known = was_sure
+            && self.programmed == families
+            && !change.is_resync()
+            && !change.node_changed()
+            && !is_contested(change);
+        let (delivered, elsewhere) = self.delivered(change, is_known).map_err(failed)?;
+        let delivery = Delivery { families: delivered, elsewhere: &elsewhere };
+        let rules = self.rules.sync(change, !is_known, delivery, &mut report).await;
+        if let Err(error) = rules {
+            self.unreported = report;
+            return Err(error);
         }
+        let mut refused =
+            self.program(change, &families, is_known, was_sure, &mut report).map_err(failed)?;
+        self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
         let left = mem::take(&mut refused.leftovers);
+        report.cleanup_failed |= !left.is_empty();
+        let is_complete = left.is_empty() && refused.is_empty();
         warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
         if let Some((error, parts)) = refused.into_error(&families) {
             self.unreported = report;
             return Err(failed(error).of_parts(parts));
         }
-        report.degraded = self.skipped(change.after());
+        if delivered != BOTH {
+            let delivery = Delivery { families: BOTH, elsewhere: &elsewhere };
+            self.rules.deliver(change, delivery, &mut report).await?;
+        }
+        if is_complete && families == self.families {
+            self.remove_other_rules();
+        }
+        self.is_sure = is_complete;
+        self.programmed = families;
+        let retry = report.cleanup_failed.then_some(RETRY);
+        let draining = self.draining.wait(&families, Instant::now());
+        report.requeue_after = report.requeue_after.into_iter().chain(draining).chain(retry).min();
+        report.degraded.extend(self.skipped(change.after()));
         Ok(report)
     }
 
-    /// Programs what differs, and returns what was refused. Where the kernel lacks a scheduler, takes another.
+    /// Returns the families of which something is delivered already, and the addresses of all devices but that
+    /// of Services.
+    fn delivered(
+        &mut self,
+        change: &Transition<'_>,
+        is_known: bool,
+    ) -> Result<(PerFamily<bool>, BTreeSet<IpAddr>), SyncError> {
+        if !is_known {
+            self.device.ensure()?;
+            let bound = self.device.addresses()?;
+            let is_delivered = |family| bound.iter().any(|ip| IpFamily::of(ip) == family);
+            return Ok((PerFamily::from_fn(is_delivered), self.device.others()?));
+        }
+        let mut after = change.ports().filter_map(|port| port.after);
+        if after.any(|port| addresses::may_be_elsewhere(port)) {
+            self.held.elsewhere = self.device.others()?;
+        }
+        Ok((BOTH, self.held.elsewhere.clone()))
+    }
+
+    /// Removes the rules of other kinds, once all traffic is masqueraded by those in use.
+    fn remove_other_rules(&mut self) {
+        if self.is_alone {
+            return;
+        }
+        match leftovers::remove_other_rules(self.rules.mode()) {
+            Ok(()) => self.is_alone = true,
+            Err(error) => tracing::warn!(
+                err = %ErrorChain(&error),
+                "Cannot remove the rules that ipvs mode does not use, and will try again"
+            ),
+        }
+    }
+
+    /// Programs virtual servers and addresses, and returns what was refused. Where the kernel lacks a
+    /// scheduler, takes another.
     fn program(
         &mut self,
         change: &Transition<'_>,
         families: &PerFamily<bool>,
+        is_known: bool,
+        mut was_sure: bool,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
-        // A failure leaves something half done, which only a comparison finds.
-        let mut was_sure = mem::take(&mut self.is_sure);
-        let is_known = was_sure && self.programmed == *families;
-        if is_known && !change.is_resync() && !change.node_changed() {
+        if is_known {
             match self.sync_difference(change, families, report) {
                 Ok(()) => return Ok(Refused::default()),
                 // Another program has changed what the changes rely on; or the kernel has a problem,
@@ -236,20 +288,12 @@ impl IpvsProxier {
     ) -> Result<(), SyncError> {
         let Some(before) = change.before() else { return Ok(()) };
         let state = change.after();
-        let missing = self.missing.clone();
-        let context = Context { node: &state.node, scheduler: self.scheduler, missing: &missing };
-        let difference = Difference::new(before, change, &context, families, &self.held.elsewhere);
-
-        let (come, gone) = self.held.needs.apply(&difference.needs);
-        let (bind, unbind) = self.plan_addresses(&come, &gone)?;
-        let entry = |need: &Need| match *need {
-            Need::Entry(family, set, entry) => Some((family, set, entry)),
-            Need::Address { .. } => None,
-        };
-        let add: Vec<FamilyEntry> = come.iter().filter_map(entry).collect();
-        let delete: Vec<FamilyEntry> = gone.iter().filter_map(entry).collect();
-        let add = [add, bind.iter().map(|ip| bound_entry(*ip)).collect()].concat();
-        let delete = [delete, unbind.iter().map(|ip| bound_entry(*ip)).collect()].concat();
+        let (missing, claimed) = (self.missing.clone(), self.held.claimed.clone());
+        let scheduler = self.scheduler;
+        let context =
+            Context { node: &state.node, scheduler, missing: &missing, claimed: &claimed };
+        let difference = Difference::new(before, change, &context, families);
+        let (bind, unbind) = self.plan_addresses(change, &difference.addresses);
 
         let mut changes = ServerChanges::new(&mut self.draining, Instant::now());
         for (selector, sides) in &difference.servers {
@@ -265,57 +309,35 @@ impl IpvsProxier {
             }
         }
         let ServerChanges { serve, retire, .. } = changes;
-
-        let mut done = Done::default();
-        all_taken(self.filter.commit(&mut done, &add, &[])?)?;
         self.commit_all(report, &serve)?;
-        for family in IpFamily::ALL.into_iter().filter(|f| *difference.exceptions.get(*f)) {
-            let exceptions = Exceptions::of_ports(ports_of(state, family), &self.held.elsewhere);
-            let inputs = self.rule_inputs(state, family, &exceptions);
-            self.filter.write_exceptions(&inputs, &mut done)?;
-        }
         if let Some(error) = self.change_addresses(report, &bind, &unbind)?.into_iter().next() {
             return Err(error.into());
         }
-        self.commit_all(report, &retire)?;
-        all_taken(self.filter.commit(&mut done, &[], &delete)?)?;
-        add_done(report, done);
-        Ok(())
+        self.commit_all(report, &retire)
     }
 
-    /// Returns the addresses to bind and those to unbind, when these needs have come and gone.
+    /// Returns which of these addresses to bind and which to unbind.
     fn plan_addresses(
         &mut self,
-        come: &[Need],
-        gone: &[Need],
-    ) -> Result<(Vec<IpAddr>, Vec<IpAddr>), DeviceError> {
-        let mut touched = BTreeSet::new();
-        let mut asks_for_others = false;
-        for need in come {
-            if let Need::Address { ip, may_be_elsewhere } = need {
-                touched.insert(*ip);
-                asks_for_others |= may_be_elsewhere;
-            }
-        }
-        touched.extend(gone.iter().filter_map(|need| match need {
-            Need::Address { ip, .. } => Some(*ip),
-            Need::Entry(..) => None,
-        }));
-        if asks_for_others {
-            self.held.elsewhere = self.device.others()?;
-        }
-        let Held { needs, bound, elsewhere } = &mut self.held;
+        change: &Transition<'_>,
+        touched: &BTreeSet<IpAddr>,
+    ) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let Held { bound, elsewhere, .. } = &mut self.held;
+        let all = &change.after().service_ports;
+        let has = |port: &ResolvedServicePort, ip| {
+            addresses::of_port(port, elsewhere).any(|other| other == ip)
+        };
         let (mut bind, mut unbind) = (Vec::new(), Vec::new());
-        for ip in touched {
-            let needs = |may_be_elsewhere| needs.contains(&Need::Address { ip, may_be_elsewhere });
-            let is_wanted = needs(false) || (needs(true) && !elsewhere.contains(&ip));
+        for &ip in touched {
+            let is_wanted = change.ports().filter_map(|port| port.after).any(|port| has(port, ip))
+                || all.values().any(|port| has(port, ip));
             if is_wanted && bound.insert(ip) {
                 bind.push(ip);
             } else if !is_wanted && bound.remove(&ip) {
                 unbind.push(ip);
             }
         }
-        Ok((bind, unbind))
+        (bind, unbind)
     }
 
     /// Changes the addresses of the device, and returns those that the kernel refused.
@@ -446,23 +468,15 @@ impl IpvsProxier {
         Ok(())
     }
 
-    fn rule_inputs<'a>(
-        &self,
-        state: &'a State,
-        family: IpFamily,
-        exceptions: &'a Exceptions,
-    ) -> RuleInputs<'a> {
-        RuleInputs { family, mark: 1 << self.config.masquerade_bit, node: &state.node, exceptions }
-    }
-
     /// Returns the Service ports that ask for a scheduler that the kernel does not have. Those that ask
     /// for nothing are the node's problem, and reported once.
     fn skipped(&self, state: &State) -> Vec<DegradedPort> {
         if self.missing.is_empty() {
             return Vec::new();
         }
-        let context =
-            Context { node: &state.node, scheduler: self.scheduler, missing: &self.missing };
+        let Self { scheduler, missing, held, .. } = self;
+        let (scheduler, claimed) = (*scheduler, &held.claimed);
+        let context = Context { node: &state.node, scheduler, missing, claimed };
         let skipped = |port: &ResolvedServicePort| {
             let (used, asked) = context.scheduler(port);
             let asked =
@@ -493,9 +507,14 @@ fn failed(error: SyncError) -> ProxierError {
     ProxierError::backend(Mode::IPVS, "cannot program Services", error)
 }
 
-/// Returns the first entry that was refused as an error.
-fn all_taken(refused: Vec<(FamilyEntry, FilterError)>) -> Result<(), FilterError> {
-    refused.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+/// Whether a transition concerns an address of a Service port at which node ports are served, too.
+fn is_contested(change: &Transition<'_>) -> bool {
+    let node = &change.after().node;
+    let mut is_claimed = false;
+    for port in change.ports().flat_map(|port| port.before.into_iter().chain(port.after)) {
+        layout::claimed(port, node, |_| is_claimed = true);
+    }
+    is_claimed
 }
 
 fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {
@@ -504,15 +523,6 @@ fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {
 
 fn seconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
-}
-
-fn add_done(report: &mut SyncReport, done: Done) {
-    report.added += done.added;
-    report.removed += done.removed;
-    report.messages += done.messages;
-    report.bytes += done.bytes;
-    report.commit += done.commit;
-    report.waited += done.waited;
 }
 
 #[async_trait]
@@ -528,15 +538,21 @@ impl Proxier for IpvsProxier {
         })
     }
 
-    /// Blocks for as long as the kernel and the programs of iptables take. IPVS has no transactions: with an
-    /// error of [parts](ProxierError::of_parts), everything else has been done.
+    /// Blocks for as long as the kernel and the rules beneath take. IPVS has no transactions: with an error of
+    /// [parts](ProxierError::of_parts) about virtual servers and addresses, everything else has been done.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        self.sync_changes(change)
+        self.sync_changes(change).await
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.is_sure = false;
         self.draining = Draining::new(self.config.drain_limit);
-        leftovers::remove_all()
+        let rules = self.rules.clean_up().await;
+        rules.and(leftovers::remove_all())
+    }
+
+    /// The monitor of the rules: IPVS does not announce changes.
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        self.rules.monitor()
     }
 }

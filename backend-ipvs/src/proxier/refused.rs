@@ -2,8 +2,7 @@
 //! of a family. What belongs to no Service port, such as what is to be deleted, is tried again later.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    iter,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
@@ -13,25 +12,14 @@ use switchyard_core::{
     proxier::{DegradedPort, RefusedParts},
     state::State,
 };
-use switchyard_netlink::KernelError;
-use switchyard_netlink::ipset::Entry;
 use switchyard_netlink::ipvs::{Refusal, Selector};
+use switchyard_netlink::route::DeviceError;
 
 use super::{
     SyncError,
     commands::{Action, Step},
-    full::ports_of,
 };
-use crate::{
-    filter::{FamilyEntry, FilterError, RuleInputs, rules},
-    layout::{
-        Context,
-        entries::{self, Need},
-        exceptions::{self, Exceptions},
-    },
-    scheduler::Scheduler,
-    sets::Set,
-};
+use crate::{layout::addresses, scheduler::Scheduler};
 
 /// What was refused in a sync of which everything else was done.
 #[derive(Debug, Default)]
@@ -45,9 +33,6 @@ pub(crate) struct Refused {
     /// The first error that concerns a Service port or a family.
     first: Option<SyncError>,
 }
-
-/// Entries and addresses that were refused, with the reasons.
-pub(crate) type RefusedNeeds = HashMap<Need, SyncError>;
 
 impl Refused {
     /// Whether everything was done.
@@ -105,75 +90,32 @@ impl Refused {
         }
     }
 
-    /// Notes that an address could not be added to the device.
-    pub(crate) fn address(
+    /// Notes that addresses could not be added to the device, which concerns the Service ports that have them.
+    pub(crate) fn addresses(
         &mut self,
-        needs: &mut RefusedNeeds,
-        ip: IpAddr,
-        cause: &KernelError,
-        error: SyncError,
-    ) {
-        if lacks_ipv6(ip, cause.errno) {
-            return self.family(IpFamily::V6, error);
-        }
-        needs.insert(address(ip), error);
-    }
-
-    /// Notes whom entries and addresses concern.
-    pub(crate) fn needs(
-        &mut self,
-        needs: RefusedNeeds,
+        refused: Vec<DeviceError>,
+        wanted: &BTreeSet<IpAddr>,
         state: &State,
-        context: &Context<'_>,
-        family: IpFamily,
+        elsewhere: &BTreeSet<IpAddr>,
     ) {
-        let owners = owners(&needs, state, context, family);
-        for (need, id) in &owners {
-            let Some(error) = needs.get(need) else { continue };
+        let mut errors = BTreeMap::new();
+        for error in refused {
+            match &error {
+                DeviceError::Address { address, source, .. } if wanted.contains(address) => {
+                    match lacks_ipv6(*address, source.errno) {
+                        true => self.family(IpFamily::V6, error.into()),
+                        false => drop(errors.insert(*address, SyncError::from(error))),
+                    }
+                }
+                _ => self.leftover(&error.into()),
+            }
+        }
+        let ips: BTreeSet<IpAddr> = errors.keys().copied().collect();
+        for (ip, id) in addresses::owners(&state.service_ports, &ips, elsewhere) {
+            let Some(error) = errors.get(&ip) else { continue };
             self.ports.entry(id.clone()).or_insert_with(|| ErrorChain(error).to_string());
         }
-        for (need, error) in needs {
-            match owners.iter().any(|(of, _)| *of == need) {
-                true => _ = self.first.get_or_insert(error),
-                false => self.leftover(&error),
-            }
-        }
-    }
-
-    /// Notes that a family's sets and rules could not be changed: whom that concerns.
-    pub(crate) fn filter(
-        &mut self,
-        error: FilterError,
-        state: &State,
-        context: &Context<'_>,
-        inputs: &RuleInputs<'_>,
-        local: &BTreeSet<IpAddr>,
-    ) {
-        let family = inputs.family;
-        let mut ids: Vec<ServicePortId> = Vec::new();
-        let lines = error.refused_lines();
-        if !lines.is_empty() {
-            let needs = |exceptions: &Exceptions| {
-                let inputs = RuleInputs { exceptions, ..*inputs };
-                let rules = rules::of_services(&inputs);
-                rules.iter().any(|rule| lines.iter().any(|line| line.contains(rule)))
-            };
-            let ports = ports_of(state, family).filter(|port| exceptions::has_any(port));
-            let concerned =
-                ports.filter(|port| needs(&Exceptions::of_ports(iter::once(*port), local)));
-            ids.extend(concerned.map(|port| port.id.clone()));
-        }
-        let entries = error.refused_entries();
-        let needs: HashMap<Need, ()> = entries.iter().map(|entry| (need(*entry), ())).collect();
-        ids.extend(owners(&needs, state, context, family).into_iter().map(|(_, id)| id));
-        let reason = ErrorChain(&error).to_string();
-        match ids.is_empty() {
-            true => drop(self.families.get_mut(family).get_or_insert(reason)),
-            false => {
-                ids.into_iter().for_each(|id| _ = self.ports.entry(id).or_insert(reason.clone()))
-            }
-        }
-        self.first.get_or_insert(error.into());
+        self.first = self.first.take().or_else(|| errors.into_values().next());
     }
 
     /// Returns the first error, and the parts that all of them concern, if there are any. If it is all of these
@@ -200,60 +142,22 @@ fn lacks_ipv6(ip: IpAddr, errno: i32) -> bool {
     ip.is_ipv6() && [libc::EAFNOSUPPORT, libc::EOPNOTSUPP, libc::EACCES].contains(&errno)
 }
 
-/// Returns the need that an entry is for. An entry of [`Set::Bound`] is there with its address.
-pub(crate) fn need((family, set, entry): FamilyEntry) -> Need {
-    match (set, entry) {
-        (Set::Bound, Entry::Ip(ip)) => address(ip),
-        _ => Need::Entry(family, set, entry),
-    }
-}
-
-/// Returns the need of an address, whichever kind of frontend it is for.
-fn address(ip: IpAddr) -> Need {
-    Need::Address { ip, may_be_elsewhere: false }
-}
-
-/// Returns the Service ports of a family with each of these needs that they have.
-fn owners<T>(
-    needs: &HashMap<Need, T>,
-    state: &State,
-    context: &Context<'_>,
-    family: IpFamily,
-) -> BTreeSet<(Need, ServicePortId)> {
-    let mut owners = BTreeSet::new();
-    if needs.is_empty() {
-        return owners;
-    }
-    for port in ports_of(state, family) {
-        entries::of_port(port, context, |need| {
-            let need = match need {
-                Need::Address { ip, .. } => address(ip),
-                entry @ Need::Entry(..) => entry,
-            };
-            if needs.contains_key(&need) {
-                owners.insert((need, port.id.clone()));
-            }
-        });
-    }
-    owners
-}
-
 #[cfg(test)]
 mod tests {
     use switchyard_core::{
         config::NodeConfig,
-        model::Protocol,
         testing::{NODE, conformance::cluster, endpoint, service, slice},
         track::Tracker,
     };
-    use switchyard_xtables::ToolError;
+    use switchyard_netlink::KernelError;
 
     use super::*;
-    use crate::{
-        filter::xtables::XtablesError,
-        layout::servers::{self, Server},
+    use crate::layout::{
+        Context,
+        servers::{self, Server},
     };
 
+    static NONE: BTreeSet<Selector> = BTreeSet::new();
     const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
 
     fn tracker() -> Tracker {
@@ -274,15 +178,16 @@ mod tests {
     }
 
     fn context(state: &State) -> Context<'_> {
-        Context { node: &state.node, scheduler: Scheduler::RoundRobin, missing: &[] }
+        Context {
+            node: &state.node,
+            scheduler: Scheduler::RoundRobin,
+            missing: &[],
+            claimed: &NONE,
+        }
     }
 
     fn ports(parts: &RefusedParts) -> Vec<String> {
         parts.ports.iter().map(|skipped| skipped.port.to_string()).collect()
-    }
-
-    fn error() -> SyncError {
-        SyncError::NoScheduler(Scheduler::Maglev)
     }
 
     /// The answer of the kernel to the addition of a virtual server of `dual`.
@@ -353,52 +258,20 @@ mod tests {
     }
 
     #[test]
-    fn entries_and_addresses_are_those_of_service_ports() {
+    fn addresses_are_those_of_service_ports() {
         let tracker = tracker();
-        let state = tracker.state();
-        let ip = IpAddr::from([10, 96, 0, 1]);
-        let protocol = Protocol::Tcp.number();
-        let entry = |port| Entry::IpPort { ip, protocol, port };
-        let v4 = IpFamily::V4;
-        let needs = [
-            (need((v4, Set::ClusterIp, entry(80))), error()),
-            (need((v4, Set::ClusterIp, entry(81))), error()),
-            (need((v4, Set::Bound, Entry::Ip([10, 96, 0, 5].into()))), error()),
-        ];
+        let ip = |last| IpAddr::from([10, 96, 0, last]);
+        let error = |address| {
+            let source =
+                KernelError { errno: libc::EINVAL, sequence: 0, message: None, offset: None };
+            DeviceError::Address { device: "kube-ipvs0", action: "add", address, source }
+        };
         let mut refused = Refused::default();
-        refused.needs(needs.into_iter().collect(), state, &context(state), v4);
-        assert_eq!(refused.leftovers.len(), 1, "nobody has the port 81");
+        let wanted = [ip(1), ip(5)].into();
+        let errors = vec![error(ip(1)), error(ip(5)), error(ip(99))];
+        refused.addresses(errors, &wanted, tracker.state(), &BTreeSet::new());
+        assert_eq!(refused.leftovers.len(), 1, "nobody has the last one");
         let (_, parts) = refused.into_error(&BOTH).unwrap();
         assert_eq!(ports(&parts), ["ns/idle:http (TCP, IPv4)", "ns/web:http (TCP, IPv4)"]);
-    }
-
-    #[test]
-    fn a_rule_is_that_of_a_service_port_or_the_familys() {
-        let tracker = tracker();
-        let state = tracker.state();
-        let none = Exceptions::default();
-        let family = IpFamily::V4;
-        let inputs = RuleInputs { family, mark: 1, node: &state.node, exceptions: &none };
-        let refused = |text: &str| {
-            let (program, message) = ("iptables-restore".to_owned(), "no".to_owned());
-            let error = ToolError::Refused {
-                program,
-                line: 1,
-                text: text.to_owned(),
-                others: vec![],
-                message,
-            };
-            let mut refused = Refused::default();
-            let error = FilterError::from(XtablesError::from(error));
-            refused.filter(error, state, &context(state), &inputs, &BTreeSet::new());
-            refused.into_error(&BOTH).unwrap().1
-        };
-        let all = Exceptions::of_ports(ports_of(state, family), &BTreeSet::new());
-        let rules = rules::of_services(&RuleInputs { exceptions: &all, ..inputs });
-        let parts = refused(&format!("-A SWITCHYARD-DETOURS {}", rules[0]));
-        assert_eq!(ports(&parts), ["ns/local:http (TCP, IPv4)"]);
-        assert_eq!(parts.families, PerFamily::default());
-        let parts = refused("-A KUBE-SERVICES -j KUBE-NODE-PORT");
-        assert!(ports(&parts).is_empty() && parts.families.v4.is_some());
     }
 }

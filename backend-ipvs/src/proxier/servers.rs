@@ -179,7 +179,7 @@ mod tests {
     };
 
     use super::{super::commands::Action, *};
-    use crate::{layout::servers::Members, scheduler::Scheduler};
+    use crate::scheduler::Scheduler;
 
     const SELECTOR: Selector =
         Selector::Address { protocol: 6, ip: IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), port: 80 };
@@ -192,7 +192,7 @@ mod tests {
         }
         tracker.resolve();
         let port = tracker.state().service_ports.values().next().unwrap();
-        Server { port: port.clone(), scheduler, pool: Some(Members::Pool(PoolKind::Cluster)) }
+        Server { port: port.clone(), scheduler, pool: Some(PoolKind::Cluster) }
     }
 
     /// What is done about a virtual server that is held as `held` says, with the real servers of

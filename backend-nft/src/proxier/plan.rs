@@ -260,7 +260,7 @@ impl<'a> Plan<'a> {
         synced: Option<&SyncedTable>,
         is_unknown: bool,
     ) -> Changes {
-        let Self { context, mut want, update, .. } = self;
+        let Self { config, context, mut want, update, .. } = self;
         let update = update.tables.get_mut(context.family.into());
         // Elements that several Service ports need are added with the first and deleted with the last.
         for (&(set, key), &change) in &update.counts {
@@ -284,8 +284,14 @@ impl<'a> Plan<'a> {
             changes.sweeps.extend(clients::sweeps(pool, is_there && has_lost));
         }
         update.used_chains.extend(want.chains.keys().cloned());
-        let stale =
-            compare_chains(config, &mut changes, context.family, known.chains, want.chains, &replaced);
+        let stale = compare_chains(
+            config,
+            &mut changes,
+            context.family,
+            known.chains,
+            want.chains,
+            &replaced,
+        );
         update.stale_chains.extend(stale);
         compare_elements(&mut changes, known.elements, want.elements);
         compare_slots(&mut changes, known.slots, &want.slots);

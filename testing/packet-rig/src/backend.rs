@@ -3,8 +3,6 @@
 use std::{
     env,
     ffi::OsString,
-    fs, io,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -22,9 +20,6 @@ const BACKENDS_VARIABLE: &str = "SWITCHYARD_BACKENDS";
 /// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
 const BY_JSON: &str = "nftables-json";
 
-/// The ipvs backend on a node without iptables.
-const BY_NFT: &str = "ipvs-nft";
-
 /// The mode that forwards traffic itself, with the best capture mode of the node: rules of nftables.
 pub const USERSPACE: &str = "userspace";
 
@@ -35,16 +30,8 @@ const USERSPACE_IPTABLES: &str = "userspace-iptables";
 const USERSPACE_ADDRESSES: &str = "userspace-addresses";
 
 /// The backends, by their `--proxy-mode`; and those that do it by other means, with names of their own.
-pub const BACKENDS: [&str; 8] = [
-    "nftables",
-    BY_JSON,
-    "iptables",
-    "ipvs",
-    BY_NFT,
-    USERSPACE,
-    USERSPACE_IPTABLES,
-    USERSPACE_ADDRESSES,
-];
+pub const BACKENDS: [&str; 7] =
+    ["nftables", BY_JSON, "iptables", IPVS, USERSPACE, USERSPACE_IPTABLES, USERSPACE_ADDRESSES];
 
 /// Genuine kube-proxy in nftables mode.
 pub const KUBE_PROXY_NFTABLES: &str = "kube-proxy-nftables";
@@ -135,7 +122,6 @@ pub fn mode(backend: &str) -> &str {
     match backend {
         BY_JSON | KUBE_PROXY_NFTABLES => "nftables",
         KUBE_PROXY_IPTABLES => "iptables",
-        BY_NFT => IPVS,
         USERSPACE_IPTABLES | USERSPACE_ADDRESSES => USERSPACE,
         mode => mode,
     }
@@ -161,7 +147,6 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
 pub(crate) fn programs(backend: &str) -> Result<Option<PathBuf>> {
     match backend {
         BY_JSON => newer_nft().map(Some).ok_or(RigError::NoNft),
-        BY_NFT => no_iptables(files().unwrap_or_else(env::temp_dir).join("no-iptables")).map(Some),
         _ => Ok(None),
     }
 }
@@ -183,30 +168,8 @@ fn files() -> Option<PathBuf> {
     Some(own.ancestors().nth(3)?.join("tmp"))
 }
 
-/// Fills a directory with programs of iptables that do nothing but fail.
-fn no_iptables(directory: PathBuf) -> Result<PathBuf> {
-    let make = || -> io::Result<()> {
-        fs::create_dir_all(&directory)?;
-        for name in ["iptables", "iptables-nft", "iptables-legacy"] {
-            for name in [name.to_owned(), name.replace("ip", "ip6")] {
-                match symlink("/bin/false", directory.join(name)) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(error);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
-    };
-    make().map_err(|source| RigError::File { action: "write", path: directory.clone(), source })?;
-    Ok(directory)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     #[test]
@@ -226,18 +189,5 @@ mod tests {
         assert_eq!(runnable(vec!["iptables"], || panic!("loads a module")).unwrap(), ["iptables"]);
         let error = runnable(vec!["nftables", "ipvs"], || false).unwrap_err();
         assert!(error.to_string().contains("make test-ipvs"), "{error}");
-        assert!(runnable(vec![BY_NFT], || false).is_err());
-    }
-
-    #[test]
-    fn a_node_without_iptables_has_programs_that_fail() {
-        let directory = env::temp_dir().join(format!("no-iptables-{}", std::process::id()));
-        no_iptables(directory.clone()).unwrap();
-        for name in ["iptables", "ip6tables", "iptables-nft", "ip6tables-legacy"] {
-            let status = Command::new(directory.join(name)).arg("--version").status().unwrap();
-            assert!(!status.success(), "{name}");
-        }
-        fs::remove_dir_all(directory).unwrap();
-        assert_eq!(programs("ipvs").unwrap(), None);
     }
 }

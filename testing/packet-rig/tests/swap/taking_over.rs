@@ -68,7 +68,8 @@ fn assert_taken_over(mut rig: Rig, bystanders: &Bystanders, flavour: Flavour, mo
     rig.check(&probes_in(mode)).unwrap();
     rig.check(&[nothing_of_gone()]).unwrap();
     match mode {
-        "nftables" => until_no_chains(&node, flavour),
+        // The rules of ipvs mode are those of nftables mode.
+        "nftables" | "ipvs" => until_no_chains(&node, flavour),
         _ => until_no_tables(&node),
     }
     assert_eq!(bystanders.changes(&node).unwrap(), [""; 0]);

@@ -1,0 +1,139 @@
+//! The rules beneath: another backend does all but deliver.
+//!
+//! The nftables or the iptables backend is shown a state in which IPVS delivers what goes to a pool. So it
+//! decides, as for itself, whom to masquerade, what to drop or refuse, and where clients of the node are led
+//! elsewhere.
+
+mod derive;
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use switchyard_core::{
+    model::{PerFamily, ServicePortId},
+    proxier::{Mode, Monitor, Proxier, ProxierError, SyncReport},
+    state::ResolvedServicePort,
+    transition::{DerivedState, Transition},
+};
+
+use self::derive::derive;
+
+/// The backend beneath, and what it should hold.
+pub(crate) struct Rules {
+    proxier: Box<dyn Proxier>,
+    derived: DerivedState,
+}
+
+/// What decides about the rules besides a transition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivery<'a> {
+    /// The families that IPVS delivers. The rules translate what goes to Services of the others.
+    pub(crate) families: PerFamily<bool>,
+    /// The addresses of all devices but `kube-ipvs0`.
+    pub(crate) elsewhere: &'a BTreeSet<IpAddr>,
+}
+
+impl Rules {
+    pub(crate) fn new(proxier: Box<dyn Proxier>) -> Self {
+        Self { proxier, derived: DerivedState::default() }
+    }
+
+    /// The mode whose rules these are.
+    pub(crate) fn mode(&self) -> Mode {
+        self.proxier.profile().mode
+    }
+
+    /// Makes the rules of the Service ports that have changed what they should be; of all if `is_full`.
+    pub(crate) async fn sync(
+        &mut self,
+        change: &Transition<'_>,
+        is_full: bool,
+        delivery: Delivery<'_>,
+        report: &mut SyncReport,
+    ) -> Result<(), ProxierError> {
+        self.derived.follow_node(change);
+        self.derived.follow_health_checks(change);
+        if is_full {
+            self.set_all(change, delivery);
+        } else {
+            for port in change.ports() {
+                self.set(port.id, port.after, delivery);
+            }
+        }
+        self.commit(report).await
+    }
+
+    /// Makes the rules of all Service ports what they should be when something else is delivered.
+    pub(crate) async fn deliver(
+        &mut self,
+        change: &Transition<'_>,
+        delivery: Delivery<'_>,
+        report: &mut SyncReport,
+    ) -> Result<(), ProxierError> {
+        self.set_all(change, delivery);
+        self.commit(report).await
+    }
+
+    fn set_all(&mut self, change: &Transition<'_>, delivery: Delivery<'_>) {
+        let after = &change.after().service_ports;
+        let known = self.derived.state().service_ports.keys();
+        let gone: Vec<ServicePortId> =
+            known.filter(|id| !after.contains_key(*id)).cloned().collect();
+        gone.iter().for_each(|id| self.set(id, None, delivery));
+        after.values().for_each(|port| self.set(&port.id, Some(port), delivery));
+    }
+
+    fn set(
+        &mut self,
+        id: &ServicePortId,
+        port: Option<&Arc<ResolvedServicePort>>,
+        delivery: Delivery<'_>,
+    ) {
+        let is_delivered = *delivery.families.get(id.family);
+        let derived = port.map(|port| Arc::new(derive(port, is_delivered, delivery.elsewhere)));
+        self.derived.set_port(id, derived);
+    }
+
+    async fn commit(&mut self, report: &mut SyncReport) -> Result<(), ProxierError> {
+        if self.derived.transition().is_empty() {
+            return Ok(());
+        }
+        match self.proxier.sync(&self.derived.transition()).await {
+            Ok(done) => {
+                self.derived.mark_synced();
+                add(report, done);
+                Ok(())
+            }
+            Err(error) => {
+                self.derived.request_resync();
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes all rules.
+    pub(crate) async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        self.derived.request_resync();
+        self.proxier.clean_up().await
+    }
+
+    pub(crate) fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        self.proxier.monitor()
+    }
+}
+
+/// Adds what was done about rules to the report of a sync.
+fn add(report: &mut SyncReport, done: SyncReport) {
+    report.added += done.added;
+    report.removed += done.removed;
+    report.bytes += done.bytes;
+    report.messages += done.messages;
+    report.commit += done.commit;
+    report.waited += done.waited;
+    report.degraded.extend(done.degraded);
+    report.cleanup_failed |= done.cleanup_failed;
+    report.drift.objects += done.drift.objects;
+    report.drift.examples.extend(done.drift.examples);
+    report.rules.extend(done.rules);
+    report.refused.extend(done.refused);
+    report.requeue_after = report.requeue_after.into_iter().chain(done.requeue_after).min();
+}
