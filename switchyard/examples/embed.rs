@@ -31,7 +31,8 @@ pub fn run(mut print: impl FnMut(String)) -> Result<()> {
     };
 
     // What an informer holds after its first lists. The first sync starts when Services and
-    // EndpointSlices have been listed, not earlier: half a cluster would be programmed as a whole one.
+    // EndpointSlices have been listed, not earlier: half a cluster would be programmed as a whole
+    // one.
     let (service, listed) = (service()?, slice(&["10.244.1.10"])?);
     let proxy = start()?;
     let mut reports = proxy.reports();
@@ -44,8 +45,8 @@ pub fn run(mut print: impl FnMut(String)) -> Result<()> {
     proxy.apply(changed.clone())?;
     print("another pod", reports.blocking_recv());
 
-    // The kernel is left as it is: connections go on, and new ones are served. A later proxy, of this
-    // process or of another one, takes over what it finds.
+    // The kernel is left as it is: connections go on, and new ones are served. A later proxy, of
+    // this process or of another one, takes over what it finds.
     proxy.stop()?;
     let proxy = start()?;
     proxy.replace(Kind::Service, [service.into()])?;

@@ -31,8 +31,8 @@ use crate::{
     proxy::{Handle, Proxy, SendReports, Servers},
 };
 
-/// The devices that hold addresses of Services or of sockets, which are not the node's: those of ipvs mode and
-/// of userspace mode.
+/// The devices that hold addresses of Services or of sockets, which are not the node's: those of
+/// ipvs mode and of userspace mode.
 const DEVICES: [&str; 2] = ["kube-ipvs0", "switchyard0"];
 
 /// The reports of syncs that are kept for a reader who is late.
@@ -113,8 +113,8 @@ impl Builder {
         Self { probed: Some(probed), ..self }
     }
 
-    /// Backends that may have run on this node. What those whose rules would disturb this one's left behind
-    /// is removed once this one serves; a failed removal is repeated every minute.
+    /// Backends that may have run on this node. What those whose rules would disturb this one's
+    /// left behind is removed once this one serves; a failed removal is repeated every minute.
     pub fn replacing(self, others: Vec<Arc<dyn Backend>>) -> Self {
         Self { others, ..self }
     }
@@ -124,31 +124,33 @@ impl Builder {
         Self { timing, ..self }
     }
 
-    /// How long the first sync waits for facts of the Node, if the configuration takes anything from
-    /// the Node. By default nothing is waited for once the Nodes are listed.
+    /// How long the first sync waits for facts of the Node, if the configuration takes anything
+    /// from the Node. By default nothing is waited for once the Nodes are listed.
     pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {
         Self { node_patience, ..self }
     }
 
-    /// Decides before the first sync whether the configuration can work on this node; by default it can.
-    /// After `false`, the proxy makes no sync.
+    /// Decides before the first sync whether the configuration can work on this node; by default it
+    /// can. After `false`, the proxy makes no sync.
     pub fn node_check(self, check: impl Fn(Option<&NodeFacts>) -> bool + Send + 'static) -> Self {
         Self { node_check: Some(Box::new(check)), ..self }
     }
 
-    /// The receiver of everything that the engine reports, on the engine's thread; by default there is none.
+    /// The receiver of everything that the engine reports, on the engine's thread; by default there
+    /// is none.
     pub fn observer(self, observer: impl Observer + 'static) -> Self {
         Self { observer: Arc::new(observer), ..self }
     }
 
-    /// Whether the proxy follows the addresses of the node's interfaces, on which node ports are served; true
-    /// by default. Otherwise, send [`Input::InterfaceAddresses`](crate::Input::InterfaceAddresses).
+    /// Whether the proxy follows the addresses of the node's interfaces, on which node ports are
+    /// served; true by default. Otherwise, send
+    /// [`Input::InterfaceAddresses`](crate::Input::InterfaceAddresses).
     pub fn addresses(self, follows_addresses: bool) -> Self {
         Self { follows_addresses, ..self }
     }
 
-    /// Whether conntrack entries of UDP and SCTP flows that contradict the state are removed after syncs; true
-    /// by default. Without that, such a flow stays with an endpoint that is gone.
+    /// Whether conntrack entries of UDP and SCTP flows that contradict the state are removed after
+    /// syncs; true by default. Without that, such a flow stays with an endpoint that is gone.
     pub fn conntrack(self, conntrack: bool) -> Self {
         Self { conntrack, ..self }
     }
@@ -168,23 +170,24 @@ impl Builder {
         Self { on_not_served: Box::new(report), ..self }
     }
 
-    /// Whether node ports are served on loopback addresses of IPv4, if the node's addresses for node ports
-    /// include them; takes the place of [`NodeConfig::localhost_node_ports`]. By default, they are if the
-    /// backend's rules guard these addresses. The kernel's parameter `route_localnet` is set for that.
+    /// Whether node ports are served on loopback addresses of IPv4, if the node's addresses for
+    /// node ports include them; takes the place of [`NodeConfig::localhost_node_ports`]. By
+    /// default, they are if the backend's rules guard these addresses. The kernel's parameter
+    /// `route_localnet` is set for that.
     pub fn localhost(self, localhost: bool) -> Self {
         Self { localhost: Some(localhost), ..self }
     }
 
-    /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the last report.
-    /// In nftables mode, sockets serve node ports there if an entry of
+    /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the
+    /// last report. In nftables mode, sockets serve node ports there if an entry of
     /// [`NodeConfig::node_port_addresses`] includes the address, unless [`localhost`](Self::localhost) is off.
     #[cfg(feature = "userspace")]
     pub fn on_ipv6_localhost(self, report: impl FnMut(usize, u64) + Send + 'static) -> Self {
         Self { on_ipv6_localhost: Box::new(report), ..self }
     }
 
-    /// Starts the proxy, in the network namespace of the calling thread. Blocks while the backend probes the
-    /// node.
+    /// Starts the proxy, in the network namespace of the calling thread. Blocks while the backend
+    /// probes the node.
     ///
     /// # Errors
     /// If the node cannot run the backend, or a thread cannot be started.

@@ -8,9 +8,9 @@ use switchyard_core::{error::ErrorChain, proxier::Profile};
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// Starts the thread that removes stale entries after syncs, and sends a report of each attempt. Returns
-/// `None`, after a warning, if the privilege or the kernel's support is missing: the proxy runs without it,
-/// since new flows need no removal.
+/// Starts the thread that removes stale entries after syncs, and sends a report of each attempt.
+/// Returns `None`, after a warning, if the privilege or the kernel's support is missing: the proxy
+/// runs without it, since new flows need no removal.
 pub(crate) fn start(
     profile: &Profile,
     report: impl FnMut(Report) + Send + 'static,

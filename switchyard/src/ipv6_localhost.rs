@@ -1,5 +1,5 @@
-//! Node ports on `[::1]`, which no kernel routes: sockets, which follow what the engine syncs without holding
-//! it up.
+//! Node ports on `[::1]`, which no kernel routes: sockets, which follow what the engine syncs
+//! without holding it up.
 
 use std::{collections::HashSet, convert::Infallible, future::pending, sync::Arc, time::Duration};
 
@@ -53,8 +53,9 @@ impl Observer for SyncedNodePorts {
     }
 }
 
-/// Serves node ports on `[::1]` whenever the configuration of the node asks for it. `report` receives the number
-/// of open sockets, and the number of failures to open one since the last report.
+/// Serves node ports on `[::1]` whenever the configuration of the node asks for it. `report`
+/// receives the number of open sockets, and the number of failures to open one since the last
+/// report.
 pub(crate) async fn serve(
     NodePorts(mut changes): NodePorts,
     mut node: watch::Receiver<NodeConfig>,

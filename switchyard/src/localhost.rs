@@ -1,9 +1,9 @@
 //! Node ports on loopback addresses of IPv4, which need a setting of the kernel (`route_localnet`).
 //!
-//! The setting is made after a sync ([`RouteLocalnet`]), behind the backend's rules that keep other hosts
-//! from loopback addresses. A process without privileges can serve these node ports if an earlier one
-//! (`--init-only`) has prepared the node. Without the setting, a connection to 127.0.0.1 would hang instead
-//! of being refused, so the addresses are left out.
+//! The setting is made after a sync ([`RouteLocalnet`]), behind the backend's rules that keep other
+//! hosts from loopback addresses. A process without privileges can serve these node ports if an
+//! earlier one (`--init-only`) has prepared the node. Without the setting, a connection to
+//! 127.0.0.1 would hang instead of being refused, so the addresses are left out.
 
 use std::{
     convert::Infallible,
@@ -43,9 +43,9 @@ pub(crate) fn check(profile: &Profile, node: &mut NodeConfig) {
     }
 }
 
-/// Prepares the node for a program without the privileges of this one: sets the kernel's parameters that syncs
-/// cannot set then. Where the rules cannot be written that keep other hosts from loopback addresses,
-/// `route_localnet` is left as it is, with a warning.
+/// Prepares the node for a program without the privileges of this one: sets the kernel's parameters
+/// that syncs cannot set then. Where the rules cannot be written that keep other hosts from
+/// loopback addresses, `route_localnet` is left as it is, with a warning.
 ///
 /// # Errors
 /// If the kernel's parameters cannot be set.
@@ -107,8 +107,8 @@ impl Observer for RouteLocalnet {
     }
 }
 
-/// Has the engine compare everything, and so make the setting, whenever another program has switched it off.
-/// Logs whether node ports are served on IPv4's localhost, whenever that changes.
+/// Has the engine compare everything, and so make the setting, whenever another program has
+/// switched it off. Logs whether node ports are served on IPv4's localhost, whenever that changes.
 pub(crate) async fn watch(
     profile: &Profile,
     node: watch::Receiver<NodeConfig>,
@@ -128,8 +128,8 @@ pub(crate) async fn watch(
             now.log();
         }
         off = if now == Localhost::NotRouted { off + 1 } else { 0 };
-        // More and more rarely: the setting is not made where it cannot be written, nor without rules that
-        // keep other hosts out.
+        // More and more rarely: the setting is not made where it cannot be written, nor without
+        // rules that keep other hosts out.
         if off.is_power_of_two() {
             // The program ends by itself when the engine has ended.
             let _ = engine.send(Input::Compare).await;

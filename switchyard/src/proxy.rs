@@ -30,8 +30,8 @@ use crate::{
     localhost,
 };
 
-/// A proxy of the Services on a node, which runs until it is stopped or dropped. The kernel is left as it is
-/// then, so that traffic goes on; a later proxy takes over what it finds.
+/// A proxy of the Services on a node, which runs until it is stopped or dropped. The kernel is left
+/// as it is then, so that traffic goes on; a later proxy takes over what it finds.
 pub struct Proxy {
     engine: Engine,
     backend: Arc<dyn Backend>,
@@ -113,8 +113,9 @@ impl Proxy {
         Self { engine, backend, handle, health, connections, reports, first_reports, servers }
     }
 
-    /// Replaces all objects of a kind: those that are not in `objects` are gone. Nothing is programmed
-    /// before Services and EndpointSlices have been listed so. Blocks while many inputs are queued; see
+    /// Replaces all objects of a kind: those that are not in `objects` are gone. Nothing is
+    /// programmed before Services and EndpointSlices have been listed so. Blocks while many inputs
+    /// are queued; see
     /// [`Handle::send`] for async programs.
     ///
     /// # Errors
@@ -163,14 +164,14 @@ impl Proxy {
         }
     }
 
-    /// Returns a handle for async programs and changes of the configuration. Handles do not keep the proxy
-    /// running.
+    /// Returns a handle for async programs and changes of the configuration. Handles do not keep
+    /// the proxy running.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Returns a receiver of the reports of successful syncs: the first call one with those since the start,
-    /// a later call one with those from now on.
+    /// Returns a receiver of the reports of successful syncs: the first call one with those since
+    /// the start, a later call one with those from now on.
     pub fn reports(&self) -> Reports {
         let first = self.first_reports.lock().unwrap_or_else(PoisonError::into_inner).take();
         Reports(first.unwrap_or_else(|| self.reports.subscribe()))
@@ -186,7 +187,8 @@ impl Proxy {
         Arc::clone(&self.health)
     }
 
-    /// The connections to the servers of health check node ports, with a limit that other servers can share.
+    /// The connections to the servers of health check node ports, with a limit that other servers
+    /// can share.
     pub fn connections(&self) -> Arc<Connections> {
         Arc::clone(&self.connections)
     }
@@ -200,8 +202,8 @@ impl Proxy {
         }
     }
 
-    /// Stops the proxy. Inputs that are not synced yet are dropped; the kernel is left as it is. Blocks until
-    /// a sync that is under way has ended.
+    /// Stops the proxy. Inputs that are not synced yet are dropped; the kernel is left as it is.
+    /// Blocks until a sync that is under way has ended.
     ///
     /// # Errors
     /// [`StopError::Engine`] if the engine had panicked.
@@ -209,8 +211,8 @@ impl Proxy {
         self.end().map(drop)
     }
 
-    /// Stops the proxy, and removes everything that the backend programs. Rules that keep other hosts from
-    /// loopback addresses stay as long as the kernel routes these.
+    /// Stops the proxy, and removes everything that the backend programs. Rules that keep other
+    /// hosts from loopback addresses stay as long as the kernel routes these.
     ///
     /// # Errors
     /// [`StopError::Backend`] if something is left.
@@ -302,8 +304,8 @@ impl Handle {
         self.inputs.send(input.into()).await.map_err(|_| EngineError::Ended)
     }
 
-    /// Changes the configuration of the node, with [`NodeConfig::localhost_node_ports`] as it is. The name
-    /// stays.
+    /// Changes the configuration of the node, with [`NodeConfig::localhost_node_ports`] as it is.
+    /// The name stays.
     ///
     /// # Errors
     /// [`EngineError::Ended`]
