@@ -2,7 +2,7 @@
 //! out.
 //!
 //! Chains, marks and jumps have kube-proxy's names, so that either proxy can take over from the
-//! other; but only endpoints on this node have chains of their own, and a sync sends
+//! other; but only endpoints on this node have their own chains, and a sync sends
 //! `iptables-restore --noflush` what changed and nothing else.
 //!
 //! ```no_run

@@ -1,4 +1,4 @@
-//! The time that syncs take while another program commits to a table of its own, again and again.
+//! The time that syncs take while another program commits to its own table, again and again.
 //!
 //! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
 //! happens in network namespaces of its own threads. The other program is a shell loop of the

@@ -10,7 +10,7 @@ use crate::capture::loopback::ShowTable;
 /// The way that the traffic of Services reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
-    /// `nftables`: rules in a table of its own redirect traffic.
+    /// `nftables`: rules in its own table redirect traffic.
     Nftables,
     /// `iptables`: rules in chains of its own redirect traffic.
     Iptables,

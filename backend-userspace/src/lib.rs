@@ -7,7 +7,7 @@
 //!
 //! | Mode of capture | How | Needs |
 //! |---|---|---|
-//! | `nftables` | a table of its own redirects traffic to the proxy's sockets | `CAP_NET_ADMIN`, nftables |
+//! | `nftables` | its own table redirects traffic to the proxy's sockets | `CAP_NET_ADMIN`, nftables |
 //! | `iptables` | chains of its own do the same | `CAP_NET_ADMIN`, iptables |
 //! | `addresses` | the Services' addresses are addresses of this node, and listened on | the privilege to add addresses |
 //! | `loopback` | loopback addresses are listened on, and listed in a table | nothing |

@@ -170,7 +170,7 @@ impl Port {
             None => pool.choose(ends, tried, at),
             Some(timeout) => {
                 let client = ends.client.ip();
-                // Held meanwhile, so that connections of a client at the same time agree.
+                // Held in the meantime, so that connections of a client at the same time agree.
                 let mut affinity = self.affinity();
                 let remembered = affinity.endpoint(client, timeout, at);
                 let again = remembered.and_then(|address| pool.choose_again(address, tried, at));

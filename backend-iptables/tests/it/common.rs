@@ -81,7 +81,7 @@ impl Tables {
     }
 
     /// Returns tables, chains and rules, in order, without counters and comments. An engine may
-    /// change them meanwhile.
+    /// change them in the meantime.
     pub fn save(&self) -> String {
         let text = until_ok(|| {
             let output = self.program("-save").output().expect("it is installed");

@@ -252,7 +252,7 @@ impl Subject for Iptables {
 
 const POSTROUTING: &str = "*nat\n-A POSTROUTING -o docker0 -j MASQUERADE\nCOMMIT\n";
 
-/// Rules of other programs in a table: in built-in chains, in a chain of their own, and in a chain
+/// Rules of other programs in a table: in built-in chains, in their own chain, and in a chain
 /// whose name begins like the backend's.
 fn others(tables: Tables, table: &str) -> String {
     let rules = match table {

@@ -157,7 +157,7 @@ fn clients_of_endpoints_that_left_are_forgotten() {
         {
             remember(client, number, 3_000);
         }
-        // An endpoint that comes is nobody's loss.
+        // An endpoint that comes is no one's loss.
         node.sync([endpoints([1, 2, 3, 4])]);
         assert_eq!(remembered().len(), 4);
         node.sync([endpoints([1, 3, 4])]);
@@ -470,7 +470,7 @@ fn the_number_of_chains_and_sets_does_not_depend_on_the_number_of_endpoints() {
         ["\tchain ", "\tset ", "\tmap ", "\t\tct state"].map(|kind| listed.matches(kind).count())
     };
     let listings = [5u16, 10_000].map(|count| {
-        // The thread of each has a namespace of its own.
+        // The thread of each has its own namespace.
         thread::scope(|scope| {
             let run = || {
                 let mut listed = String::new();

@@ -1,4 +1,4 @@
-//! Parts shared by tests of whole syncs: a node with a backend in a network namespace of its own,
+//! Parts shared by tests of whole syncs: a node with a backend in its own network namespace,
 //! and `nft` to look at it and to damage it.
 
 use std::path::Path;
@@ -21,7 +21,7 @@ pub fn start(config: NodeConfig) -> Node {
     Node::new(config, open())
 }
 
-/// The backend, on a transport of its own.
+/// The backend, on its own transport.
 pub fn open() -> NftProxier {
     let transport = TransportKind::Netlink.open().expect("netlink is there");
     NftProxier::new(NftConfig::default(), transport)

@@ -225,7 +225,7 @@ fn nothing_is_remembered_after_a_part_of_a_sync() {
         let listed = ruleset();
         assert!(listed.contains("chain lb/2 {"), "the first was committed: {listed}");
         assert!(!listed.contains("goto masquerade-lb/2"), "the second was not: {listed}");
-        // Back to three endpoints: the rules of `lb/2` have to go, and nobody else made them.
+        // Back to three endpoints: the rules of `lb/2` have to go, and no one else made them.
         node.apply([web_slice(&[1, 2, 3])]);
         let report = node.try_sync().expect("a full sync");
         assert!(report.drift.is_none(), "{:?}", report.drift);

@@ -1,5 +1,5 @@
-//! What single syncs do to a real kernel: how much they send, what they repair, what they leave
-//! alone. Each test works in a network namespace of its own thread.
+//! Effects of single syncs on a real kernel: how much they send, what they repair, what they leave
+//! alone. Each test works in the network namespace of its own thread.
 
 use std::net::IpAddr;
 
@@ -159,7 +159,7 @@ fn chains_come_before_what_leads_to_them_and_slots_go_after() {
             proxy.sync([web_slice(left)]);
             let committed = recorded.take();
             let (preparing, [main, trimming]) = committed.split_last_chunk().expect("two or more");
-            // `lb/2` is new, and nobody needs a chain for no endpoints.
+            // `lb/2` is new, and no one needs a chain for no endpoints.
             assert_eq!(preparing.len(), usize::from(!left.is_empty()), "{name}: {preparing:?}");
             assert!(preparing.iter().all(|text| text.starts_with("add chain ip kube-proxy lb/2")));
             assert!(!preparing.iter().any(|text| text.contains("service-ips")), "{preparing:?}");

@@ -60,7 +60,7 @@ impl Hosts {
     }
 }
 
-/// Starts a process in a network of its own.
+/// Starts a process in its own network.
 fn attach(role: &str, network: u8) -> Process {
     let mut process = Process::start(&[role]);
     let pid = process.child.id();

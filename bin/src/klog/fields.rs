@@ -30,7 +30,7 @@ impl Fields {
 
     fn push(&mut self, field: &Field, value: impl Into<Value>) {
         match field.name() {
-            // klog writes errors at a place of their own.
+            // klog writes errors at their own place.
             "err" | "error" => self.err = Some(value.into()),
             name => self.rest.push((name, value.into())),
         }

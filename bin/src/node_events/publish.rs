@@ -1,7 +1,7 @@
 //! The publisher of Events, which sends them to an API server.
 //!
 //! kube's recorder makes an Event that is published again within six minutes a series, whose count
-//! `kubectl` shows. It does not compare notes, so each Event has a recorder of its own here:
+//! `kubectl` shows. It does not compare notes, so each Event has its own recorder here:
 //! another problem of the same object is another Event.
 
 use std::{
@@ -97,7 +97,7 @@ impl Publisher {
                     self.sent.insert(key, (recorder, Instant::now()));
                     return;
                 }
-                // The Event was deleted meanwhile: a new one is created.
+                // The Event was deleted in the meantime: a new one is created.
                 Err(Some(kube::Error::Api(status))) if status.code == 404 => {}
                 Err(error) => return log_failure(&published, error),
             }

@@ -49,7 +49,7 @@ fn one<T: Serialize + DeserializeOwned>(objects: &[Value], kind: &str) -> Option
 pub fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> T {
     let typed: T = serde_json::from_value(object.clone()).unwrap();
     let mut again = serde_json::to_value(&typed).unwrap();
-    // Of a volume claim that nobody made.
+    // Of a volume claim that no one made.
     strip_empty(&mut again);
     let mut given = object.clone();
     strip_empty(&mut given);

@@ -86,7 +86,7 @@ fn authorities_are_needed_only_for_certificates_that_are_checked() {
         fs::write(&kubeconfig, text).unwrap();
         let namespace = Namespace::new();
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-        // As in an image that has nobody's certificates.
+        // As in an image that has no one's certificates.
         let mut command = namespace.switchyard(&[&kubeconfig, "--conntrack-max-per-core=0"]);
         command.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/nonexistent");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

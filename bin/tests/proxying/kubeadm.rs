@@ -24,7 +24,7 @@ const COMMAND: [&str; 3] = [
 ];
 
 /// Runs the rest of its arguments where `$1` is `/usr/local/bin` and `$2` is `/var/lib/kube-proxy`,
-/// for nobody else.
+/// for no one else.
 const CONTAINER: &str = "set -e
 mount --bind \"$1\" /usr/local/bin
 mount -t tmpfs tmpfs /var/lib

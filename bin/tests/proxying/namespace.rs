@@ -56,7 +56,7 @@ impl Namespace {
         self.listing("nft", &arguments)
     }
 
-    /// The output of a program that lists rules, which may change meanwhile.
+    /// The output of a program that lists rules, which may change in the meantime.
     #[track_caller]
     pub(crate) fn listing(&self, program: &str, arguments: &[&str]) -> String {
         listing(&self.0, program, arguments)

@@ -28,7 +28,7 @@ fn end_by(
     program.ended()
 }
 
-/// That nobody is there any more, and that its rules are.
+/// That no one is there any more, and that its rules are.
 fn assert_rules_stay(namespace: &Namespace) {
     let rules = namespace.list("table ip kube-proxy");
     assert!(rules.contains("10.96.0.10"), "{rules}");

@@ -91,7 +91,7 @@ async fn follow_pod_networks(
 #[test]
 fn pod_networks_are_waited_for_and_followed() {
     run(|namespace| async move {
-        // What an earlier run has left must serve meanwhile.
+        // What an earlier run has left must serve in the meantime.
         namespace.0.output("nft", &["add", "table", "ip", "kube-proxy"], "").unwrap();
         let rules = || namespace.list("table ip kube-proxy");
         let log = follow_pod_networks(&namespace, "nftables", &rules).await;

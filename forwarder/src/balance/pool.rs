@@ -262,7 +262,7 @@ impl Pool {
             let weight = |i: usize| u64::from(self.endpoints[i].weight);
             let sum = allowed().map(weight).sum();
             let mut left = random::below(sum);
-            // If others change what is allowed meanwhile, the last one has to do.
+            // If others change what is allowed in the meantime, the last one has to do.
             let mut last = None;
             for i in allowed() {
                 if left < weight(i) {

@@ -94,7 +94,7 @@ impl Platform for Linux {
     }
 }
 
-/// The amount that may be in a pipe; the kernel has a lower limit of its own.
+/// The amount that may be in a pipe; the kernel has its own lower limit.
 const IN_PIPE: usize = 1024 * 1024;
 
 /// A pipe that has both its ends.

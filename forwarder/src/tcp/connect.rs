@@ -75,7 +75,7 @@ async fn attempt(
     socket.set_nonblocking(true)?;
     tune(platform, protocol, &SockRef::from(&socket));
     let stream = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
-    // Nobody listens at a port of this node from which the system lets sockets connect: then the
+    // No one listens at a port of this node from which the system lets sockets connect: then the
     // socket may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
     if stream.local_addr()? == address {
         return Err(io::ErrorKind::ConnectionRefused.into());

@@ -248,7 +248,7 @@ fn connect(platform: &dyn Platform, endpoint: SocketAddr) -> io::Result<UdpSocke
     socket.set_nonblocking(true)?;
     socket.connect(&endpoint.into())?;
     let socket = UdpSocket::from_std(socket.into())?;
-    // If nobody has the endpoint's port on this node, the system may have given it to the socket,
+    // If no one has the endpoint's port on this node, the system may have given it to the socket,
     // which then talks to itself.
     if socket.local_addr()? == endpoint {
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -298,7 +298,7 @@ impl Answers {
                 break;
             }
         }
-        // If the listener is closed, nobody is interested.
+        // If the listener is closed, no one is interested.
         let _ = self.failures.send(self.failure);
     }
 

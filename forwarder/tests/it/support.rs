@@ -75,7 +75,7 @@ pub fn serve(forwarder: &Forwarder, name: &str, endpoints: &[SocketAddr]) -> Soc
     forwarder.listen(&listener(&id)).unwrap()
 }
 
-/// Starts an endpoint, which handles each connection on a thread of its own.
+/// Starts an endpoint, which handles each connection on its own thread.
 pub fn endpoint(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -104,7 +104,7 @@ pub fn echo(name: &'static str) -> SocketAddr {
 
 /// Returns an address that refuses connections.
 pub fn refusing() -> SocketAddr {
-    // The socket stays bound, so that nobody else gets the port.
+    // The socket stays bound, so that no one else gets the port.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();

@@ -1,9 +1,9 @@
 //! Removal of conntrack entries that contradict the resolved state.
 //!
 //! A UDP or SCTP flow follows its conntrack entry for as long as packets come, whatever the ruleset
-//! holds meanwhile. So when an endpoint is removed, or a frontend is removed or added, entries that
-//! contradict the ruleset have to be deleted, too. TCP connections end themselves and are never
-//! touched.
+//! holds in the meantime. So when an endpoint is removed, or a frontend is removed or added,
+//! entries that contradict the ruleset have to be deleted, too. TCP connections end themselves and
+//! are never touched.
 //!
 //! [`Reconciler::synced`] compares a synced state with the one before and notes which frontends may
 //! have stale flows, without touching the kernel. A thread of the [`Reconciler`] asks the kernel
@@ -20,7 +20,7 @@
 //! the same port number on other hosts belongs to no Service. The first sync queues all frontends,
 //! by the first row; flows of Services that were deleted before cannot be recognised. So does the
 //! first sync after the kernel did not hold what it should ([`Reconciler::doubt`]): rules were
-//! missing, and a flow that began meanwhile is not translated.
+//! missing, and a flow that began in the meantime is not translated.
 //!
 //! Only zone 0 is searched, which has the flows of Services unless another program assigns zones in
 //! `raw` chains. The iptables, IPVS and nftables backends need this crate; under the userspace

@@ -121,7 +121,7 @@ impl Queue {
             Some(older) => {
                 lane.retry_at = Some(Instant::now() + RETRY.delay(lane.failures));
                 lane.failures = lane.failures.saturating_add(1);
-                // Jobs that came meanwhile are newer, and allow for the failed ones.
+                // Jobs that came in the meantime are newer, and allow for the failed ones.
                 let newer = mem::replace(&mut lane.jobs, older);
                 lane.jobs.extend(newer);
             }

@@ -1,4 +1,4 @@
-//! A table full of what is nobody's business: that memory does not grow with it. Alone in its
+//! A table full of what is no one's business: that memory does not grow with it. Alone in its
 //! process, whose memory it measures. This test needs root.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
@@ -55,7 +55,7 @@ fn unrelated(count: u32) -> impl Iterator<Item = Flow> {
     })
 }
 
-/// Services of both families, each with a port of its own.
+/// Services of both families, each with its own port.
 fn services() -> Vec<Builder> {
     let of = |i: u32| {
         let (name, port) = (format!("s{i}"), i64::from(1000 + i));

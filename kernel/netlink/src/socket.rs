@@ -162,7 +162,7 @@ impl Socket {
     }
 
     /// Dumps objects: `write` makes the request for a sequence number, `read` collects the objects
-    /// from nothing. If the objects change meanwhile, it starts again.
+    /// from nothing. If the objects change in the meantime, it starts again.
     pub fn dump<T: Default>(
         &mut self,
         mut write: impl FnMut(u32) -> Vec<u8>,

@@ -35,8 +35,9 @@ pub trait Transport: Send {
     ) -> Result<Option<Vec<ElementDump>>, TransportError>;
 
     /// Shows the elements of a set or map, in any order, to `visit` until `visit` breaks. Returns
-    /// false if there is no such set. For sets with a timeout, which packets change meanwhile: an
-    /// element may be shown twice, and an element that was there all the time may be left out.
+    /// false if there is no such set. For sets with a timeout, which packets change in the
+    /// meantime: an element may be shown twice, and an element that was there all the time may be
+    /// left out.
     ///
     /// The kernel takes time in proportion to the square of the number of elements that are shown:
     /// 0.4 s for 100,000.

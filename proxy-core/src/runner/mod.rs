@@ -9,7 +9,7 @@
 //! ([`SyncReport::requeue_after`](crate::proxier::SyncReport::requeue_after)). A panic of a backend
 //! ends the runner, because what the backend had done by then is unknown.
 //!
-//! An [`Engine`](crate::engine::Engine) runs a runner on a thread of its own.
+//! An [`Engine`](crate::engine::Engine) runs a runner on its own thread.
 
 mod conflicting;
 mod input;

@@ -73,7 +73,7 @@ fn rank(at: FrontendAddress) -> u8 {
 }
 
 /// The claims to one listener, in order; the first wins. Hardly any listener has two, so one is
-/// kept without an allocation of its own.
+/// kept without its own allocation.
 #[derive(Debug)]
 enum Claimants {
     One(Claim),

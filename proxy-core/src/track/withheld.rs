@@ -1,5 +1,5 @@
 //! The parts that the kernel refuses: Service ports, or all of a family, that are left out of what
-//! is programmed until they are tried again. So everything else is programmed meanwhile.
+//! is programmed until they are tried again. So everything else is programmed in the meantime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

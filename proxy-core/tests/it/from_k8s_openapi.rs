@@ -22,7 +22,7 @@ where
     ours
 }
 
-/// Every field that a proxy reads, each with a value of its own.
+/// Every field that a proxy reads, each with its own value.
 fn metadata() -> Value {
     json!({
         "name": "web",

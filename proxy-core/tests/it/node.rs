@@ -325,7 +325,7 @@ fn internal_addresses_come_before_external_ones() {
         ]),
     );
     assert_eq!(fields(&cluster.apply(&[node])), ["Node node-1: status.addresses[3].address"]);
-    // Nobody says what is on the interfaces: single addresses are taken at their word.
+    // No one says what is on the interfaces: single addresses are taken at their word.
     assert_eq!(addresses(&cluster), [only(&["192.0.2.1"]), only(&["2001:db8::1"])]);
     // bindAddress replaces the address of its family.
     for (bind, v4) in [("10.9.0.1", &["10.9.0.1"][..]), ("0.0.0.0", &["192.0.2.1"])] {

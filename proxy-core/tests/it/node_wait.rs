@@ -245,7 +245,7 @@ async fn pod_cidrs_are_waited_for_longer_and_never_done_without() {
     running.send(this(&["10.0.0.1"], &["10.1.0.0/24"]).apply()).await;
     assert_eq!(running.lines().await.last().map(String::as_str), Some("sync"));
 
-    // A Node that is deleted meanwhile states nothing.
+    // A Node that is deleted in the meantime states nothing.
     let running = Running::start(Takes::PodCidrs, PATIENCE, false);
     running.list_services().await;
     running.list_nodes(Some(this(&["10.0.0.1"], &[]))).await;

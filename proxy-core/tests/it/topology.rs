@@ -115,7 +115,7 @@ fn zone_hints_that_are_complete_are_followed() {
     let west = || hinted(2, "node-2", &["west"], &[]);
     let both = || hinted(3, "node-2", &["west", "east"], &[]);
     assert_eq!(used(vec![east(), west(), both()]), [1, 3]);
-    // The node's zone is unknown, empty, or nobody's.
+    // The node's zone is unknown, empty, or no one's.
     assert_eq!(used_in(None, vec![east(), west()]), [1, 2]);
     assert_eq!(used_in(Some(""), vec![east(), west(), hinted(3, "node-2", &[""], &[])]), [1, 2, 3]);
     assert_eq!(used_in(Some("north"), vec![east(), west()]), [1, 2]);

@@ -127,7 +127,7 @@ fn a_transition_has_what_changed_and_nothing_else() {
     // One port of one family.
     cluster.apply(&[slice("two", "2").port("b", "UDP", 53).endpoint(endpoint("10.1.0.2", "x"))]);
     assert_eq!(cluster.take_changes(), ["ns/two:b (UDP, IPv4)"]);
-    // An endpoint that is not used, of a Service nobody knows.
+    // An endpoint that is not used, of a Service no one knows.
     cluster.apply(&[local_slice("unknown")]);
     assert!(cluster.tracker.transition().is_empty());
 }

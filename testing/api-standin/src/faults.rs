@@ -163,7 +163,8 @@ impl Faults {
         self.lock().progress_requests = supported;
     }
 
-    /// Whether streamed lists stay without the bookmark that ends them. Changes are sent meanwhile.
+    /// Whether streamed lists stay without the bookmark that ends them. Changes are sent in the
+    /// meantime.
     pub fn withhold_list_ends(&self, withhold: bool) {
         self.ends_withheld.send_replace(withhold);
     }

@@ -330,7 +330,7 @@ mod tests {
         };
         assert_eq!(events(versions[1]), Ok(3));
         assert_eq!(events(versions[0]), Err(Expired { oldest: versions[1] }));
-        // Other resources have a log of their own.
+        // Other resources have their own log.
         assert!(store.check(Resource::Nodes, versions[0]).is_ok());
         // An open watch that is up to date outlives compaction, but cannot start over.
         store.expire_log();

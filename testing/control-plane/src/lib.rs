@@ -3,7 +3,7 @@
 //! Nothing of them is in this repository: the variables `KUBE_APISERVER` and `ETCD` name the
 //! programs. Tests that can use them run against the stand-in (`api-standin`) always, and against
 //! the genuine pair where both variables are set. The servers listen on loopback addresses, have
-//! their files in a directory of their own, and end with the value, or with the process.
+//! their files in their own directory, and end with the value, or with the process.
 //!
 //! ```no_run
 //! use control_plane::{ControlPlane, Options, Programs, User};

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{ControlPlaneError, Result};
 
 /// The kinds that tests use: `apiVersion`, `kind`, name in paths, whether objects have a namespace,
-/// and whether the status is a resource of its own.
+/// and whether the status is its own resource.
 const KINDS: [(&str, &str, &str, bool, bool); 5] = [
     ("v1", "Namespace", "namespaces", false, false),
     ("v1", "Node", "nodes", false, true),

@@ -48,7 +48,7 @@ impl Programs {
 
 fn file(variable: &'static str, path: &Path) -> Result<PathBuf> {
     match path.is_file() {
-        // Servers run in a directory of their own.
+        // Servers run in their own directory.
         true => Ok(path.canonicalize().unwrap_or_else(|_| path.to_owned())),
         false => Err(ControlPlaneError::NoFile { variable, path: path.to_owned() }),
     }

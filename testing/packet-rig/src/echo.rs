@@ -92,7 +92,8 @@ impl EchoServer {
     }
 
     /// Has the server accept no TCP connection any more, so that nothing answers a SYN, as with a
-    /// host that is off. Connections that exist go on; one that is being opened meanwhile may hang.
+    /// host that is off. Connections that exist go on; one that is being opened in the meantime may
+    /// hang.
     pub fn silence(&mut self) -> io::Result<()> {
         self.is_silent.store(true, Ordering::Relaxed);
         for listener in &self.listeners {

@@ -32,7 +32,7 @@ const REFUSALS: usize = 2;
 const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// A client: the place, the source address if the case chose one, and the source port if each port
-/// is a client of its own.
+/// is its own client.
 type Client = (String, Option<IpAddr>, u16);
 
 /// The endpoint that answered each client, by the name under which the answers are remembered.
@@ -173,7 +173,7 @@ impl Answers<'_> {
                 .map(|addresses| Some(addresses.of_family(target.address.ip())))
                 .collect(),
         };
-        // With several ports, each is a client of its own.
+        // With several ports, each is its own client.
         let ports =
             self.plan.source_port..=self.plan.source_port + self.plan.source_ports.max(1) - 1;
         let is_one = self.plan.sources == 0 && self.plan.source_ports == 0;

@@ -171,7 +171,7 @@ fn enter(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Runs `work` on a thread of its own, because a thread that changed its namespace must not be
+/// Runs `work` on its own thread, because a thread that changed its namespace must not be
 /// used for anything else.
 fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     match thread::scope(|scope| scope.spawn(work).join()) {

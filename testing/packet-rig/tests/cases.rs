@@ -1,4 +1,4 @@
-//! Every case of `cases/*.yaml` as a test of its own, against the real proxy and the real kernel.
+//! Every case of `cases/*.yaml` as its own test, against the real proxy and the real kernel.
 //!
 //! `SWITCHYARD_BIN` names the proxy (else: the program that cargo built), `SWITCHYARD_BACKENDS` the
 //! backends as a comma-separated list (else: all that are built and that this kernel can run). Four

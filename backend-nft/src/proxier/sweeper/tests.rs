@@ -106,7 +106,7 @@ impl Transport for Fake {
             .flatten()
             .map(|(key, at)| ElementDump { element: Element::value(key, at), expires: None });
         let _ = shown.into_iter().try_for_each(visit);
-        // After the test, nobody minds.
+        // After the test, no one minds.
         let _ = self.has_read.send(());
         let _ = locked(&self.gate).recv_timeout(PATIENCE);
         Ok(is_there)

@@ -17,7 +17,7 @@ use crate::{
 /// The table of the nftables backend, in each family.
 const TABLE: &str = "switchyard-userspace";
 
-/// The backends, configured for a table and for chains of their own.
+/// The backends, configured for a table and for their own chains.
 #[derive(Debug)]
 pub(crate) struct Redirects {
     nftables: NftBackend,

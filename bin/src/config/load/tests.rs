@@ -299,7 +299,7 @@ fn localhost_serves_node_ports_where_asked_for() {
     }
     let all = with_flags(&["--nodeport-addresses=all"]).node.node_port_addresses;
     assert_eq!(format!("{all:?}"), "[Cidr(0.0.0.0/0), Cidr(::/0)]");
-    // Nobody's kernel is changed unasked.
+    // No one's kernel is changed unasked.
     let arguments = ["--manifests=/x", "--hostname-override=a"];
     assert!(!with_flags(&arguments).node.serves_localhost());
     let ipvs = with_flags(&["--proxy-mode=ipvs", "--nodeport-addresses=localhost"]);

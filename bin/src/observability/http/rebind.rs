@@ -155,7 +155,7 @@ mod tests {
     }
 
     /// Returns addresses whose ports were free just now at every address of the host. Each call has
-    /// a loopback address of its own, so that no other test takes a port that was closed.
+    /// its own loopback address, so that no other test takes a port that was closed.
     fn free() -> [SocketAddr; 2] {
         static NEXT: AtomicU8 = AtomicU8::new(2);
         let [.., high, low] = std::process::id().to_be_bytes();

@@ -8,7 +8,7 @@ use super::maker::Maker;
 const PING: &str = "ping";
 const HEALTHZ: &str = "healthz";
 
-/// The metrics, in a registry of their own, since they have a path of their own.
+/// The metrics, in their own registry, since they have their own path.
 pub(super) struct SliMetrics {
     registry: Registry,
     last: IntGaugeVec,

@@ -64,7 +64,7 @@ impl Scope {
     }
 }
 
-/// A row of the table: a field, or a section without the fields that have rows of their own.
+/// A row of the table: a field, or a section without the fields that have their own rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// The path of the field or section.
@@ -87,7 +87,7 @@ const fn restart(path: &'static str, scope: Scope) -> Field {
     Field { path, effect: Effect::Restart, scope }
 }
 
-/// All rows. A field belongs to the row with the longest path that is a prefix of its own.
+/// All rows. A field belongs to the row with the longest path that is a prefix of the field.
 pub const FIELDS: &[Field] = &[
     always("apiVersion", Effect::Nothing),
     always("kind", Effect::Nothing),

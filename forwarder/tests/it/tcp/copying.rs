@@ -202,7 +202,7 @@ fn a_reader_that_waits_slows_down_the_writer() {
     let client = connect(address);
     let mut other = client.try_clone().unwrap();
     client.set_nonblocking(true).unwrap();
-    // Nobody reads: what sockets and the forwarder keep is bounded.
+    // No one reads: what sockets and the forwarder keep is bounded.
     let numbers = Numbers(3);
     let mut sent = 0;
     let mut refused = 0;

@@ -75,7 +75,7 @@ mod descriptors {
 
     const CHILD: &str = "SWITCHYARD_FORWARDER_CHILD";
 
-    /// Runs a test of this module in a process of its own. Returns whether this is that process,
+    /// Runs a test of this module in its own process. Returns whether this is that process,
     /// which may have only so many descriptors.
     #[must_use]
     fn limited(test: &str, descriptors: u64) -> bool {

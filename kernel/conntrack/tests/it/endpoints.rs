@@ -31,7 +31,7 @@ const FRONTEND: &str = "10.0.0.10:53";
 const ONE: &str = "10.1.0.1:5353";
 const TWO: &str = "10.1.0.2:5353";
 
-/// Entries that are nobody's business here: to other addresses, ports and protocols, to the
+/// Entries that are no one's business here: to other addresses, ports and protocols, to the
 /// endpoints themselves.
 fn unrelated() -> Vec<Flow> {
     vec![

@@ -40,7 +40,7 @@ fn a_service_takes_the_flows_of_all_its_frontends_along() {
             udp(CLIENT, "192.0.2.1:30053", POD),
             udp(CLIENT, "127.0.0.1:30053", POD),
         ]);
-        // Somebody else's redirection, and a flow that nobody redirects.
+        // Somebody else's redirection, and a flow that no one redirects.
         let others = [
             udp("198.51.100.9:40001", "203.0.113.50:53", "10.9.9.9:53"),
             udp("198.51.100.9:40001", "192.0.2.1:30053", "192.0.2.1:30053"),
@@ -125,7 +125,7 @@ fn a_node_port_moves() {
         let mut cluster = Cluster::with([&node_port(30053), &pod()]);
         let kept = [
             udp(CLIENT, "10.0.0.10:53", POD),
-            // Remote hosts, with either port number, redirected by somebody else or not at all.
+            // Remote hosts, with either port number, redirected by someone else or not at all.
             udp(CLIENT, "198.51.100.1:30053", "198.51.100.1:30053"),
             udp(CLIENT, "198.51.100.2:30053", POD),
             udp(CLIENT, "198.51.100.1:30054", "198.51.100.1:30054"),

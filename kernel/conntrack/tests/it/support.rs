@@ -16,7 +16,7 @@ use switchyard_core::{
 use test_netns::run;
 pub use test_netns::wait::PATIENCE;
 
-/// Runs `test` in a thread with a network namespace of its own, which ends with the thread. Its
+/// Runs `test` in a thread with its own network namespace, which ends with the thread. Its
 /// loopback interface also has the addresses 192.0.2.1 and 2001:db8::1.
 pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     let body = || {
@@ -40,7 +40,7 @@ impl Cluster {
     pub fn new() -> Self {
         let (sender, reports) = mpsc::channel();
         let report = move |report| {
-            // Nobody listens any more when a test is over.
+            // No one listens any more when a test is over.
             let _ = sender.send(report);
         };
         let reconciler = Reconciler::start(report).unwrap();

@@ -75,7 +75,7 @@ fn write(writer: &mut Writer, flow: &Flow, flags: u16, sequence: u32) {
 }
 
 /// The client as whoever answers sees it. Two flows of a client to one endpoint must differ there:
-/// as the kernel would, this gives them source ports of their own.
+/// as the kernel would, this gives them their own source ports.
 fn seen_by_endpoint(flow: &Flow) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     match flow.by == flow.to {

@@ -69,7 +69,7 @@ impl Ipvs {
     /// repeats some or lacks some, and the kernel does not say so. A long list is therefore read
     /// until two readings agree. If other programs change theirs so often that none do, all virtual
     /// servers that were seen are returned: one that is there all the time is not missed by every
-    /// reading, and one that another program has deleted meanwhile may be among them.
+    /// reading, and one that another program has deleted in the meantime may be among them.
     ///
     /// # Errors
     /// If the kernel refuses, or describes a virtual server in an unknown way. Without

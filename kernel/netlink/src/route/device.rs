@@ -194,7 +194,7 @@ impl DummyDevice {
         let is_its = |index: u32, ip: IpAddr| index == link.index && !is_link_local(ip);
         match list::addresses(&mut self.socket, link.index, is_its) {
             Ok(addresses) => Ok(addresses),
-            // Deleted meanwhile.
+            // Deleted in the meantime.
             Err(error) if error.errno() == Some(libc::ENODEV) => Ok(BTreeSet::new()),
             Err(error) => Err(DeviceError::List(error)),
         }

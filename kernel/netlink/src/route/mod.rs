@@ -1,7 +1,7 @@
 //! Interfaces and their addresses, by rtnetlink.
 //!
-//! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are served on
-//!   them.
+//! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are
+//!   served on them.
 //! - [`DummyDevice`]: a device whose addresses are the node's.
 //! - [`bridges_of_veths`]: the bridges that connect containers.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.

@@ -31,7 +31,7 @@ const RESIZE_ATTEMPTS: usize = 100;
 const RESIZE_WAIT: Duration = Duration::from_millis(20);
 
 /// Reads a table; returns `None` if it does not exist. The result holds only if no other program
-/// changed the table meanwhile.
+/// changed the table in the meantime.
 pub(super) fn read_table(
     socket: &mut Socket,
     table: &Table,
@@ -294,7 +294,7 @@ pub(super) fn read_elements(
     Err(Error::Interrupted)
 }
 
-/// Shows elements to `visit` until it breaks, by a socket of its own: the rest of a dump cannot be
+/// Shows elements to `visit` until it breaks, by its own socket: the rest of a dump cannot be
 /// called off.
 pub(super) fn scan_elements(
     table: &Table,

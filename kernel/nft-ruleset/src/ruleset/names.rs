@@ -135,7 +135,7 @@ name! {
     SetName
 }
 
-/// A table: the place that an operation changes or a dump shows. Families have names of their own,
+/// A table: the place that an operation changes or a dump shows. Families have their own names,
 /// so `ip nat` and `ip6 nat` are two tables.
 ///
 /// A table is cheap to clone, and nothing is cloned per element.

@@ -1,4 +1,4 @@
-//! Rulesets in real kernels: every test makes a network namespace of its own, which needs root.
+//! Rulesets in real kernels: every test makes its own network namespace, which needs root.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 

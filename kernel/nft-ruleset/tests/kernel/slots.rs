@@ -87,8 +87,8 @@ const FIRST_ENDPOINT: u16 = 9000;
 /// The source ports of the clients.
 const CLIENTS: std::ops::Range<u16> = 40_000..40_060;
 
-/// A node, which is a namespace with one address: there, a rule leads from a port to one of the slots
-/// that it selects. Returns the slot of each client, in order.
+/// A node, which is a namespace with one address: there, a rule leads from a port to one of the
+/// slots that it selects. Returns the slot of each client, in order.
 fn slots_of_clients(by: &By, family: Family, choice: SlotChoice) -> Vec<u16> {
     in_namespace(|| {
         let node = address(family, 1);

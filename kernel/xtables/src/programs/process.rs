@@ -45,7 +45,7 @@ impl From<io::Error> for Failure {
 
 /// Runs a program with `input` on its standard input.
 ///
-/// The program gets a process group of its own. At the limit, the whole group is killed, also if
+/// The program gets its own process group. At the limit, the whole group is killed, also if
 /// the program has ended and a process that it started holds its output.
 pub(super) fn run(command: &mut Command, input: &[u8], limit: Duration) -> Result<Output, Failure> {
     let deadline = Instant::now() + limit;
@@ -89,7 +89,7 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> io::Result<Receiver<Vec
     thread::Builder::new().spawn(move || {
         let mut read = Vec::new();
         if pipe.is_none_or(|mut pipe| pipe.read_to_end(&mut read).is_ok()) {
-            // Nobody waits for it after the deadline.
+            // No one waits for it after the deadline.
             let _ = sender.send(read);
         }
     })?;
@@ -155,7 +155,7 @@ mod tests {
         assert!(output.status.success());
     }
 
-    /// The shell waits for a child of its own, which holds the output as well.
+    /// The shell waits for its own child, which holds the output as well.
     #[test]
     fn a_program_that_hangs_is_killed_with_its_children() {
         let directory = tempfile::tempdir().unwrap();

@@ -121,7 +121,7 @@ pub fn an_engine_repairs_what_others_damage<S: Subject>(subject: &S) {
 }
 
 /// A backend that an engine returns serves the next engine, in the same process: what changes
-/// meanwhile is programmed, and nothing is lost in between.
+/// in the meantime is programmed, and nothing is lost in between.
 pub fn a_backend_serves_one_engine_after_another<S: Subject>(subject: &S) {
     subject.in_namespace(|| {
         subject.refuse(0..0);

@@ -45,7 +45,7 @@ pub fn a_refused_port_costs_nothing_else<S: Subject>(subject: &S) {
             assert!(!proxy.tracker.state().service_ports.contains_key(&id), "{what}");
             assert_as_from_nothing(subject, proxy.tracker.state(), &what);
 
-            // Others come and go meanwhile, and the Service itself changes.
+            // Others come and go in the meantime, and the Service itself changes.
             let more = service("more", "10.96.0.6").port("http", "TCP", 80);
             let report = proxy.sync([web_slice(&[2, 3]), more.apply(), dual(55)]);
             assert_left_out(&report, &id, &what);

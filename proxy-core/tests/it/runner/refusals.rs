@@ -106,7 +106,7 @@ impl Seen {
     }
 }
 
-/// Returns a Service of each name, at an address of its own.
+/// Returns a Service of each name, at its own address.
 fn services(names: &[String]) -> Vec<Builder> {
     let addresses = (0..).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1));
     let services = names.iter().zip(addresses).map(|(name, ip)| service(name, &ip));

@@ -116,7 +116,7 @@ impl Shared {
             return (current.client, current.generation);
         }
         let _renewal = self.renewal.lock().await;
-        // Another request may have made a client meanwhile.
+        // Another request may have made a client in the meantime.
         let current = self.lock().clone();
         if !is_fresh(&current) {
             self.renew(&current).await;

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // A genuine server takes a processor of its own for a few seconds; others mostly wait.
+    // A genuine server takes its own processor for a few seconds; others mostly wait.
     let threads = if programs.is_some() { 2 } else { 12 };
     arguments.test_threads = arguments.test_threads.or(Some(threads));
     let mut trials = Vec::new();

@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(evicted.iter().position(|evicted| *evicted), Some(1), "the first has been used");
         assert_eq!(evicted.iter().filter(|evicted| **evicted).count(), 1);
         assert!(!other.is_evicted());
-        // Another port, and another network, have connections of their own.
+        // Another port, and another network, have their own connections.
         all.push(open(&connections, "10.1.0.1:3000", "192.0.2.1:31000").await);
         all.push(open(&connections, "[fd00::1]:3000", "[fd00:1::1]:10256").await);
         let evicted = all.iter_mut().filter_map(|open| open.is_evicted().then_some(()));

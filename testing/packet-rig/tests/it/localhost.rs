@@ -213,7 +213,7 @@ fn other_hosts_reach_no_loopback_address() {
         send("192.168.10.100", "127.0.0.1:7000");
         assert!(!arrives(), "{backend}: to a loopback address");
         if backend == "nftables" {
-            // In iptables mode, as upstream, nobody looks at the source.
+            // In iptables mode, as upstream, no one looks at the source.
             send("127.7.7.7", "192.168.10.1:7000");
             assert!(!arrives(), "{backend}: from a loopback address");
             // Nor does a node port open the way.

@@ -38,7 +38,7 @@ fn web() -> String {
     .concat()
 }
 
-/// The traffic meanwhile: the place of the clients, and their target.
+/// The traffic in the meantime: the place of the clients, and their target.
 const LOAD: [Route; 6] = [
     ("client", "tcp://10.96.0.10:80"),
     ("client", "udp://192.168.10.1:30080"),

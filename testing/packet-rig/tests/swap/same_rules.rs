@@ -2,7 +2,7 @@
 //! program; else there is nothing to compare with, and these tests do nothing.
 //!
 //! Compared is what decides about packets: not comments, nor the order of sets, chains and matches,
-//! nor the counters of packets by nfacct, for which kube-proxy has rules of their own.
+//! nor the counters of packets by nfacct, for which kube-proxy has its own rules.
 
 use std::collections::BTreeSet;
 

@@ -74,7 +74,7 @@ impl Server {
         socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).await.unwrap()
     }
 
-    /// Returns the answer to a request on a connection of its own.
+    /// Returns the answer to a request on its own connection.
     async fn ask(&self, from: [u8; 4], request: &str) -> String {
         exchange(self.connect(from).await, request).await
     }

@@ -25,7 +25,7 @@ fn weights_are_reconciled_at_the_start() {
     wait(&rig, "both take connections", || weights(&rig, WEB) == [1, 1]);
     kept.iter_mut().for_each(|kept| drop(kept.ask().unwrap()));
 
-    // One that left meanwhile keeps its connections, and gets no others.
+    // One that left in the meantime keeps its connections, and gets no others.
     rig.proxy.kill();
     rig.write(MANIFESTS, &web("", "", &[D])).unwrap();
     rig.start_again().unwrap();

@@ -10,8 +10,8 @@ use crate::traffic::{Route, Traffic};
 /// The time between two changes.
 const PAUSE: Duration = Duration::from_millis(120);
 
-/// The traffic meanwhile: the place of the clients, and their target. Endpoints of the Service
-/// `lasting` change their weights, and stay.
+/// The traffic in the meantime: the place of the clients, and their target. Endpoints of the
+/// Service `lasting` change their weights, and stay.
 const LOAD: [Route; 5] = [
     ("client", "tcp://10.96.0.10:80"),
     ("b", "tcp://[fd00:10:96::10]:80"),

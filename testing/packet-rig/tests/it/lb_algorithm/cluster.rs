@@ -117,7 +117,7 @@ pub fn start(backend: &str, name: &str, manifests: String, args: &[&str]) -> Rig
 }
 
 /// Waits until everything that was written before is programmed: then a Service that is written now
-/// is served, too. Each call has a number of its own, from 1 to 255.
+/// is served, too. Each call has its own number, from 1 to 255.
 pub fn settle(rig: &mut Rig, call: u8) {
     use packet_rig::case::{Expectation, ProbePlan, Reaches};
     let marker = format!(

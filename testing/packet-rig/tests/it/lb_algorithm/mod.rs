@@ -1,5 +1,5 @@
 //! Spreads and weights where one case with one proxy cannot show them: two nodes, many clients
-//! before and after a change, traffic meanwhile, and the tables as nft lists them.
+//! before and after a change, traffic in the meantime, and the tables as nft lists them.
 
 mod changes;
 mod cluster;

@@ -18,7 +18,7 @@ use super::{
     target,
 };
 
-/// So many Services that ask for Maglev, each with an endpoint of its own choice.
+/// So many Services that ask for Maglev, each with its own endpoint choice.
 fn many(services: usize) -> String {
     let mut text = service(Some("maglev")) + &slices(&even(0..3));
     for number in 0..services {

@@ -1,12 +1,12 @@
 //! Random changes under traffic end with packets going exactly where a resolution from scratch
 //! sends them.
 //!
-//! Each sequence makes a network of its own, starts the proxy and writes changed Services,
+//! Each sequence makes its own network, starts the proxy and writes changed Services,
 //! EndpointSlices, Nodes and ServiceCIDRs to its directory while connections come in. Then every
 //! address is probed from every place, and compared with what a new
 //! [`Tracker`](switchyard_core::track::Tracker) makes of the objects that are left. UDP flows that
 //! began before must go where an endpoint still serves them, and the Service that never changes
-//! must lose no connection meanwhile.
+//! must lose no connection in the meantime.
 //!
 //! A sequence follows from its seed. An ordinary run has the same seeds every time, for each
 //! backend; `SWITCHYARD_SEED=N` replays one seed, and `SWITCHYARD_SOAK=SECONDS` takes seeds from

@@ -7,7 +7,7 @@ use switchyard_core::model::IpFamily;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cluster {
     /// Before the change: with a Service and endpoints that are gone later. There is no UDP traffic
-    /// to these endpoints meanwhile: such flows are ended, with the packets on their way.
+    /// to these endpoints in the meantime: such flows are ended, with the packets on their way.
     Before,
     /// After the change.
     After,
