@@ -32,7 +32,8 @@ impl Backend for IptablesBackend {
         Ok(Probed::new(families, || Ok(Box::new(IptablesProxier::with_tools(config, tools)))))
     }
 
-    /// Leaves the chains that ipvs mode may use as long as that mode serves, which removes them otherwise.
+    /// Leaves the chains that ipvs mode may use as long as that mode serves, which removes them
+    /// otherwise.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
         match (keep, self.config.chains) {
             (Some(Mode::IPVS), ChainNaming::KubeProxy) => Ok(()),

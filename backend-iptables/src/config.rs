@@ -39,8 +39,8 @@ pub struct IptablesConfig {
     pub programs: ProgramOptions,
     /// The names of the chains.
     pub chains: ChainNaming,
-    /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules have more
-    /// to refuse, and less to translate.
+    /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules
+    /// have more to refuse, and less to translate.
     pub beneath_ipvs: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The time that Services take to get into IPVS, beside the floor: the same commands and addresses,
 //! sent to the kernel by the crates that speak to it, in the same run.
 //!
-//! `cargo bench -p switchyard-ipvs [-- SERVICES ENDPOINTS]`, as root, on a kernel with IPVS: everything
-//! happens in network namespaces of its own threads. Where the kernel has none,
+//! `cargo bench -p switchyard-ipvs [-- SERVICES ENDPOINTS]`, as root, on a kernel with IPVS:
+//! everything happens in network namespaces of its own threads. Where the kernel has none,
 //! `cargo --config "target.'cfg(all())'.runner=['$PWD/testing/vm/run.sh']" bench -p switchyard-ipvs`
 //! measures in an emulated machine, where only the proportions mean something. Times are medians.
 
@@ -24,8 +24,8 @@ use switchyard_ipvs::{IpvsBackend, IpvsConfig};
 use switchyard_netlink::ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer};
 use switchyard_netlink::route::DummyDevice;
 
-/// Runs work in a network namespace that has an address, without which the kernel takes no address of IPv4
-/// for one of a real server.
+/// Runs work in a network namespace that has an address, without which the kernel takes no address
+/// of IPv4 for one of a real server.
 fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     test_netns::in_namespace(|| {
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
@@ -87,7 +87,7 @@ fn first_programming(many: &ManyServices) -> Duration {
     })
 }
 
-/// What is sent to the kernel for Services, and nothing else.
+/// The messages sent to the kernel for Services, and nothing else.
 struct Floor {
     ipvs: Ipvs,
     device: DummyDevice,

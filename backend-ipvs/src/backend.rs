@@ -108,9 +108,10 @@ impl Backend for IpvsBackend {
         Ok(Probed::new(families, move || Ok(Box::new(open(config, families, rules.open()?)?))))
     }
 
-    /// Removes rules, virtual servers, the IP sets of kube-proxy's ipvs mode and `kube-ipvs0`, by netlink and
-    /// without any program. Blocks for a few seconds at most while other programs change rules. Leaves the
-    /// rules that another mode has under the same names as long as that mode serves.
+    /// Removes rules, virtual servers, the IP sets of kube-proxy's ipvs mode and `kube-ipvs0`, by
+    /// netlink and without any program. Blocks for a few seconds at most while other programs
+    /// change rules. Leaves the rules that another mode has under the same names as long as that
+    /// mode serves.
     ///
     /// kube-proxy deletes every virtual server of the node. This backend deletes those with an
     /// address, and only on a node that has `kube-ipvs0` or an IP set of ipvs mode: elsewhere, the

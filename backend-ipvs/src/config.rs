@@ -5,8 +5,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use switchyard_core::{model::PerFamily, proxier::Mode};
 
-/// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no addresses of
-/// the node that could serve node ports.
+/// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no
+/// addresses of the node that could serve node ports.
 pub const DEVICE: &str = "kube-ipvs0";
 
 /// Settings that are fixed for the lifetime of a backend.
@@ -18,22 +18,22 @@ pub struct IpvsConfig {
     pub masquerade_bit: u8,
     /// The families that are programmed.
     pub families: PerFamily<bool>,
-    /// The kernel's name of the scheduler for Services that ask for no other, such as `wlc`. Empty is
-    /// `rr`.
+    /// The kernel's name of the scheduler for Services that ask for no other, such as `wlc`. Empty
+    /// is `rr`.
     pub scheduler: String,
-    /// Whether the node answers ARP only for addresses of the interface that received the request, so
-    /// that it does not answer for the addresses of Services. Needed where other machines in the node's
-    /// network answer for these, such as MetalLB in layer-2 mode.
+    /// Whether the node answers ARP only for addresses of the interface that received the request,
+    /// so that it does not answer for the addresses of Services. Needed where other machines in the
+    /// node's network answer for these, such as MetalLB in layer-2 mode.
     pub strict_arp: bool,
     /// The networks whose virtual servers are left alone: those of other programs.
     pub excluded: Vec<IpNet>,
     /// The time that the kernel remembers connections.
     pub timeouts: IpvsTimeouts,
-    /// The mode whose rules masquerade, refuse and drop; `None` for the better one that the node can run,
-    /// which is nftables.
+    /// The mode whose rules masquerade, refuse and drop; `None` for the better one that the node
+    /// can run, which is nftables.
     pub rules: Option<Mode>,
-    /// The time that an endpoint that is gone may keep its connections. After that, the endpoint is removed
-    /// from the kernel, whether or not connections are left.
+    /// The time that an endpoint that is gone may keep its connections. After that, the endpoint is
+    /// removed from the kernel, whether or not connections are left.
     pub drain_limit: Duration,
 }
 
@@ -54,8 +54,8 @@ impl Default for IpvsConfig {
     }
 }
 
-/// The time that the kernel remembers connections to virtual servers, in whole seconds. Zero leaves the
-/// kernel's value alone.
+/// The time that the kernel remembers connections to virtual servers, in whole seconds. Zero leaves
+/// the kernel's value alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpvsTimeouts {
     /// Idle TCP connections.

@@ -1,5 +1,5 @@
-//! The parameters of the kernel (sysctls) that IPVS needs as a proxy for Services: those of kube-proxy's
-//! ipvs mode, but for `conn_reuse_mode`.
+//! The parameters of the kernel (sysctls) that IPVS needs as a proxy for Services: those of
+//! kube-proxy's ipvs mode, but for `conn_reuse_mode`.
 
 use std::path::Path;
 
@@ -40,10 +40,10 @@ impl Unset {
     }
 }
 
-/// Sets the parameters that differ, below the directory `root` ([`PROC_SYS`]), and returns those that cannot be
-/// written. A parameter that is right
-/// already is not written, so that a process without the privilege can run on a node that
-/// `--init-only` has prepared. Needs the module `ip_vs`, with which its parameters appear.
+/// Sets the parameters that differ, below the directory `root` ([`PROC_SYS`]), and returns those
+/// that cannot be written. A parameter that is right already is not written, so that a process
+/// without the privilege can run on a node that `--init-only` has prepared. Needs the module
+/// `ip_vs`, with which its parameters appear.
 pub(crate) fn apply(root: &Path, strict_arp: bool, kernel: Option<KernelVersion>) -> Unset {
     let always = [
         // Masquerading, and the rules that match the original address, need conntrack entries.
@@ -65,11 +65,12 @@ pub(crate) fn apply(root: &Path, strict_arp: bool, kernel: Option<KernelVersion>
 
 /// Returns the value of `conn_reuse_mode` on this kernel, a new one if its version is unknown.
 ///
-/// With 0, a new connection from a port that the client used a moment ago goes to the real server of the
-/// old connection, even if that one has weight 0 because it is draining: a busy client keeps a pod that is
-/// gone alive, and gets no answers (kubernetes issue 81775). With 1, the scheduler chooses anew.
-/// kube-proxy sets 0 on kernels before 5.9, where 1 drops the first packet of such a connection, which
-/// costs it a second, and leaves later kernels alone. Here, these get 1, in case that 0 was left there.
+/// With 0, a new connection from a port that the client used a moment ago goes to the real server
+/// of the old connection, even if that one has weight 0 because it is draining: a busy client keeps
+/// a pod that is gone alive, and gets no answers (kubernetes issue 81775). With 1, the scheduler
+/// chooses anew. kube-proxy sets 0 on kernels before 5.9, where 1 drops the first packet of such a
+/// connection, which costs it a second, and leaves later kernels alone. Here, these get 1, in case
+/// that 0 was left there.
 fn reuse_mode(kernel: Option<KernelVersion>) -> Option<&'static str> {
     match kernel {
         Some(kernel) if kernel < FIRST_WITH_REUSE_MODE => None,
@@ -176,7 +177,8 @@ mod tests {
         }
     }
 
-    /// A node that serves goes on with any of them as they are; a node that starts, with `conn_reuse_mode`.
+    /// A node that serves goes on with any of them as they are; a node that starts, with
+    /// `conn_reuse_mode`.
     #[test]
     fn what_cannot_be_set_may_be_tolerable() {
         let others = ALL.into_iter().filter(|(name, ..)| *name != REUSE_MODE);

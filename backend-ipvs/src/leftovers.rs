@@ -45,17 +45,18 @@ const OWN: [(Table, &str); 7] = [
     (Table::Filter, "KUBE-IPVS-OUT-FILTER"),
 ];
 
-/// The chains that the rules beneath have besides those of iptables mode, and that kube-proxy has not.
+/// The chains that the rules beneath have besides those of iptables mode, and that kube-proxy has
+/// not.
 const BENEATH: [(Table, &str); 2] =
     [(Table::Nat, "KUBE-IPVS-HAIRPINS"), (Table::Filter, "KUBE-IPVS-OTHERS")];
 
 /// The table of Switchyard up to 0.1.
 const EARLIER_TABLE: &str = "switchyard-ipvs";
 
-/// How long rules that were deleted may take to let go of their sets.
+/// The time that rules that were deleted may take to let go of their sets.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a set that is in use is tried again.
+/// The interval at which a set that is in use is tried again.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Returns all chains of ipvs mode, and the jumps to them.
@@ -121,8 +122,8 @@ fn remove_with(chains: &OwnedChains) -> Result<(), ProxierError> {
     removed(remove(chains)).and(earlier_table().clean_up(None))
 }
 
-/// Removes the rules of other kinds than those of the mode `beneath`, which serve: those of kube-proxy's ipvs
-/// mode, those of earlier releases, and those that were beneath before.
+/// Removes the rules of other kinds than those of the mode `beneath`, which serve: those of
+/// kube-proxy's ipvs mode, those of earlier releases, and those that were beneath before.
 pub(crate) fn remove_other_rules(beneath: Mode) -> Result<(), ProxierError> {
     let (chains, others) = match beneath {
         Mode::IPTABLES => {
@@ -203,8 +204,8 @@ fn find_device() -> Result<Option<DummyDevice>, DeviceError> {
 /// Deletes the virtual servers that ipvs mode can have made, and returns their number; 0 if the
 /// kernel has no IPVS.
 ///
-/// kube-proxy's ipvs mode selects packets by address and port, and deletes all other virtual servers
-/// that do so at each sync. Those that serve marks are never kube-proxy's.
+/// kube-proxy's ipvs mode selects packets by address and port, and deletes all other virtual
+/// servers that do so at each sync. Those that serve marks are never kube-proxy's.
 fn delete_virtual_servers() -> Result<usize, Error> {
     // A module that is not loaded has no virtual servers, and the question would load it.
     if !probe::is_loaded() {

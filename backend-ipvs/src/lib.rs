@@ -1,10 +1,10 @@
-//! Kubernetes Services programmed with IPVS, the kernel's own load balancer, for clusters that chose it
-//! for its schedulers.
+//! Kubernetes Services programmed with IPVS, the kernel's own load balancer, for clusters that
+//! chose it for its schedulers.
 //!
-//! A Service address is an address of the node (on the device `kube-ipvs0`), where a virtual server takes
-//! its traffic. The rules of another backend, of nftables or else of iptables, decide beforehand whom to
-//! masquerade and what to drop. Rules and the device have kube-proxy's names, so that either proxy can take
-//! over from the other.
+//! A Service address is an address of the node (on the device `kube-ipvs0`), where a virtual server
+//! takes its traffic. The rules of another backend, of nftables or else of iptables, decide
+//! beforehand whom to masquerade and what to drop. Rules and the device have kube-proxy's names, so
+//! that either proxy can take over from the other.
 //!
 //! ```no_run
 //! use switchyard_core::{config::NodeConfig, engine::Engine, proxier::Backend};

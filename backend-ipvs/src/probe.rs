@@ -6,11 +6,12 @@ use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_netlink::Error;
 use switchyard_netlink::route::has_link_type;
 
-/// Finds out whether the kernel has what IPVS needs. Creates nothing, but the kernel may load modules.
+/// Finds out whether the kernel has what IPVS needs. Creates nothing, but the kernel may load
+/// modules.
 ///
 /// # Errors
-/// [`ProxierError::Unusable`] names the kernel module that is missing, without which kube-proxy's ipvs
-/// mode does not start either.
+/// [`ProxierError::Unusable`] names the kernel module that is missing, without which kube-proxy's
+/// ipvs mode does not start either.
 pub(crate) fn probe() -> Result<(), ProxierError> {
     // First, so that nothing is loaded on a node that has no IPVS.
     if !has_ipvs() {

@@ -117,8 +117,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns the scheduler for a Service port, on a node whose default is `default`. `rr` and `lc`
-    /// give way to `wrr` and `wlc` where endpoints have unequal weights, of which they know nothing.
+    /// Returns the scheduler for a Service port, on a node whose default is `default`. `rr` and
+    /// `lc` give way to `wrr` and `wlc` where endpoints have unequal weights, of which they know
+    /// nothing.
     pub fn choose(default: Self, port: &ResolvedServicePort) -> Self {
         let scheduler = match port.lb_algorithm {
             lb_algorithm if lb_algorithm == default.lb_algorithm() => default,

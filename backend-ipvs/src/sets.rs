@@ -1,4 +1,5 @@
-//! The names of IP sets that kube-proxy's ipvs mode leaves, and that releases of Switchyard up to 0.1 left.
+//! The names of IP sets that kube-proxy's ipvs mode leaves, and that releases of Switchyard up to
+//! 0.1 left.
 
 use switchyard_core::model::IpFamily;
 

@@ -1,8 +1,8 @@
-//! What algorithms cost beside random selection: to program Services, and when an endpoint leaves or gets another
-//! weight.
+//! The cost of algorithms beside random selection: to program Services, and when an endpoint leaves
+//! or gets another weight.
 //!
-//! `cargo bench -p switchyard-nft --bench lb_algorithms`, as root: everything happens in network namespaces of
-//! its own threads. Times are medians.
+//! `cargo bench -p switchyard-nft --bench lb_algorithms`, as root: everything happens in network
+//! namespaces of its own threads. Times are medians.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 

@@ -41,9 +41,10 @@ impl Backend for NftBackend {
         Ok(Probed::new(families, || Ok(Box::new(NftProxier::open(config)?))))
     }
 
-    /// Deletes both tables, by netlink whichever transport is configured: no program is needed. As long as
-    /// the kernel routes loopback addresses, the rules that keep other hosts from them stay.
-    /// Leaves the table that ipvs mode may use as long as that mode serves, which removes it otherwise.
+    /// Deletes both tables, by netlink whichever transport is configured: no program is needed. As
+    /// long as the kernel routes loopback addresses, the rules that keep other hosts from them
+    /// stay. Leaves the table that ipvs mode may use as long as that mode serves, which removes it
+    /// otherwise.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
         if keep == Some(Mode::IPVS) && self.config.table == KUBE_PROXY {
             return Ok(());
@@ -55,8 +56,8 @@ impl Backend for NftBackend {
     }
 }
 
-/// Deletes the tables of both families, except for what [`table::guard_loopback`] adds, which stays while
-/// the kernel routes loopback addresses.
+/// Deletes the tables of both families, except for what [`table::guard_loopback`] adds, which stays
+/// while the kernel routes loopback addresses.
 pub(crate) fn delete_tables(
     config: &NftConfig,
     transport: &mut dyn Transport,

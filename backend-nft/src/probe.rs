@@ -1,8 +1,9 @@
 //! A probe of the kernel: can it do what the backend needs, and what some Services need?
 //!
-//! One transaction asks for a chain and a rule for each kernel module that the backend uses, and ends
-//! with an operation that the kernel must refuse, so that nothing is committed. If that is the only
-//! refusal, the rest would have worked. The tables may exist, with what an earlier run has programmed.
+//! One transaction asks for a chain and a rule for each kernel module that the backend uses, and
+//! ends with an operation that the kernel must refuse, so that nothing is committed. If that is the
+//! only refusal, the rest would have worked. The tables may exist, with what an earlier run has
+//! programmed.
 
 use switchyard_core::model::{PerFamily, Protocol};
 use switchyard_netlink::kernel::KernelVersion;
@@ -80,7 +81,8 @@ pub fn probe(
     dry_run(netlink.as_mut(), &wanted(&chosen(families)))
 }
 
-/// Probes, in the same way, whether the kernel can select slots by a hash, which some algorithms need.
+/// Probes, in the same way, whether the kernel can select slots by a hash, which some algorithms
+/// need.
 pub(crate) fn probe_hashes(families: &PerFamily<bool>) -> Result<(), ProbeError> {
     let mut netlink = TransportKind::Netlink.open()?;
     dry_run(netlink.as_mut(), &wanted_for_hashes(&chosen(families)))
@@ -98,8 +100,8 @@ fn check_version(version: Option<KernelVersion>) -> Result<(), ProbeError> {
     }
 }
 
-/// A transaction for a probe, and the kernel module that each operation needs. The last operation must be
-/// refused, and has no module.
+/// A transaction for a probe, and the kernel module that each operation needs. The last operation
+/// must be refused, and has no module.
 type Wanted = (Transaction, Vec<&'static str>);
 
 /// The table of the probe, which is not changed.
@@ -107,7 +109,7 @@ fn table(family: Family) -> Table {
     Table::new(family, KUBE_PROXY)
 }
 
-/// What the backend needs.
+/// The features that the backend needs.
 fn wanted(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();
@@ -154,7 +156,7 @@ fn wanted(families: &[Family]) -> Wanted {
     (transaction, modules)
 }
 
-/// What hashes need.
+/// The features that hashes need.
 fn wanted_for_hashes(families: &[Family]) -> Wanted {
     let mut transaction = Transaction::new();
     let mut modules = Vec::new();

@@ -1,8 +1,8 @@
 //! A warning about bridges whose packets do not pass the rules of Services.
 //!
-//! Where pods of the node are ports of one bridge, the answer of an endpoint to a pod of the same bridge
-//! goes straight to the pod, with the endpoint's address, unless the module br_netfilter shows bridged
-//! packets to netfilter (kubernetes/kubernetes#21613).
+//! Where pods of the node are ports of one bridge, the answer of an endpoint to a pod of the same
+//! bridge goes straight to the pod, with the endpoint's address, unless the module br_netfilter
+//! shows bridged packets to netfilter (kubernetes/kubernetes#21613).
 
 use std::{fs, io, path::Path};
 
@@ -50,8 +50,8 @@ impl Missing {
     }
 }
 
-/// Returns why bridged packets pass no rules, if that is the case unless a bridge has a setting of its
-/// own.
+/// Returns why bridged packets pass no rules, if that is the case unless a bridge has a setting of
+/// its own.
 fn missing(proc_sys: &Path) -> Option<Missing> {
     match fs::read_to_string(proc_sys.join("net/bridge/bridge-nf-call-iptables")) {
         Ok(text) => (text.trim() == "0").then_some(Missing::Setting),

@@ -53,8 +53,8 @@ mod source_task;
 mod start;
 mod sysctl;
 
-/// Decodes and checks the text of a configuration file, and returns what would be written for it. For
-/// fuzzing.
+/// Decodes and checks the text of a configuration file, and returns what would be written for it.
+/// For fuzzing.
 pub fn check_configuration(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
     Ok(config::text::check(text)?)
 }

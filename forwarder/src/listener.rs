@@ -22,8 +22,8 @@ pub struct Listener {
     pub port: ServicePortId,
     /// The address; with port 0, the system chooses a port.
     pub address: SocketAddr,
-    /// The handling of connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other route, they
-    /// are closed at once, and datagrams are dropped.
+    /// The handling of connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other
+    /// route, they are closed at once, and datagrams are dropped.
     pub action: Action,
     /// If present, connections from any other source are closed at once.
     pub allowed_sources: Option<Arc<[IpNet]>>,
@@ -61,8 +61,9 @@ pub struct ListenError {
     pub port: ServicePortId,
     /// The address.
     pub address: SocketAddr,
-    /// The answer of the system. `AddrInUse`: another program listens there. `Unsupported`: the system
-    /// has no such protocol. `Other`: listeners have half of the file descriptors that may be open.
+    /// The answer of the system. `AddrInUse`: another program listens there. `Unsupported`: the
+    /// system has no such protocol. `Other`: listeners have half of the file descriptors that may
+    /// be open.
     #[source]
     pub source: io::Error,
 }
@@ -72,7 +73,8 @@ pub struct ListenError {
 #[error("listeners have half of the file descriptors already: raise the limit (RLIMIT_NOFILE)")]
 pub(crate) struct TooManyListeners;
 
-/// The number of connections the system completes ahead of the forwarder. The system has a limit of its own.
+/// The number of connections the system completes ahead of the forwarder. The system has a limit of
+/// its own.
 const BACKLOG: i32 = 4096;
 
 /// A socket that is bound.

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 #[async_trait]
 pub trait InterfaceAddresses: Send {
     /// Waits until the addresses differ from those returned last, and returns all addresses. The
-    /// first call returns as soon as the addresses are known. The engine polls the future on its own
-    /// thread.
+    /// first call returns as soon as the addresses are known. The engine polls the future on its
+    /// own thread.
     ///
     /// # Errors
     /// If the addresses cannot be listed. The engine asks again after a while.

@@ -1,4 +1,4 @@
-//! How packets from the pods of this node are told from others.
+//! Detection of packets from the pods of this node.
 
 use ipnet::IpNet;
 

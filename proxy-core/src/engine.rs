@@ -9,9 +9,9 @@
 //!
 //! An engine begins and ends as a whole: [`EngineBuilder::start`] starts the thread, and
 //! [`Engine::stop`] ends the thread and returns the backend. The kernel is left as it is, so that
-//! traffic goes on, and another engine (of this process or of a later one) takes the rules over. Many
-//! engines can run in one process, one to a network namespace: everything that an engine starts
-//! works in the namespace of the thread that called [`EngineBuilder::start`].
+//! traffic goes on, and another engine (of this process or of a later one) takes the rules over.
+//! Many engines can run in one process, one to a network namespace: everything that an engine
+//! starts works in the namespace of the thread that called [`EngineBuilder::start`].
 
 use std::{
     io,
@@ -41,8 +41,8 @@ use crate::{
     track::{NodeFacts, Tracker},
 };
 
-/// The most inputs that wait for the engine while it commits. More would be memory: a slice may take
-/// hundreds of kilobytes, and what is not received yet waits at the server.
+/// The most inputs that wait for the engine while it commits. More would be memory: a slice may
+/// take hundreds of kilobytes, and what is not received yet waits at the server.
 const QUEUE: usize = 64;
 /// The time that the first sync waits for the interface addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
@@ -87,16 +87,17 @@ impl EngineBuilder {
         Self { timing, ..self }
     }
 
-    /// The time that the first sync waits for facts of the Node, if the configuration takes anything from
-    /// the Node. `None`, the default, is for sources that may have no Node: once the Nodes are listed,
-    /// nothing more is waited for.
+    /// The time that the first sync waits for facts of the Node, if the configuration takes
+    /// anything from the Node. `None`, the default, is for sources that may have no Node: once the
+    /// Nodes are listed, nothing more is waited for.
     pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {
         Self { node_patience, ..self }
     }
 
-    /// Decides whether the configuration can work on this node; by default it can. Called once, before the
-    /// first sync, when the Node states everything that the engine waits for, or the engine has given up to
-    /// wait; `None` if there is no Node. After `false`, the engine makes no sync.
+    /// Decides whether the configuration can work on this node; by default it can. Called once,
+    /// before the first sync, when the Node states everything that the engine waits for, or the
+    /// engine has given up to wait; `None` if there is no Node. After `false`, the engine makes no
+    /// sync.
     pub fn node_check(self, check: impl Fn(Option<&NodeFacts>) -> bool + Send + 'static) -> Self {
         Self { node_check: Some(Box::new(check)), ..self }
     }
@@ -262,8 +263,8 @@ impl Engine {
         }
     }
 
-    /// Returns a handle for inputs, which are applied in the order in which they are sent. Handles do not
-    /// keep the engine running.
+    /// Returns a handle for inputs, which are applied in the order in which they are sent. Handles
+    /// do not keep the engine running.
     pub fn inputs(&self) -> Sender<Input> {
         self.inputs.clone()
     }

@@ -66,8 +66,9 @@
 //! # }
 //! ```
 //!
-//! Programs embed the crate `switchyard`, which has this engine and what belongs around it: `docs/embedding.md`
-//! in the repository is the guide. `switchyard/examples/backend.rs` is a backend in fifty lines.
+//! Programs embed the crate `switchyard`, which has this engine and what belongs around it:
+//! `docs/embedding.md` in the repository is the guide. `switchyard/examples/backend.rs` is a
+//! backend in fifty lines.
 //!
 //! # How it works
 //!
@@ -86,9 +87,9 @@
 //!
 //! An [`engine::Engine`] runs all of that on a thread of its own.
 //!
-//! [`maglev`] has the tables by which nodes choose endpoints alike, for backends that look endpoints up.
-//! [`model`] has the words that all of them share. The crate knows no kernel, no Kubernetes client
-//! and no process-wide state.
+//! [`maglev`] has the tables by which nodes choose endpoints alike, for backends that look
+//! endpoints up. [`model`] has the words that all of them share. The crate knows no kernel, no
+//! Kubernetes client and no process-wide state.
 //!
 //! # Features
 //!

@@ -96,8 +96,8 @@ impl Unsynced {
         !self.left_out.get(family)
     }
 
-    /// Sets whether a family is to be programmed; returns whether that is a change. A family that was left out
-    /// is compared.
+    /// Sets whether a family is to be programmed; returns whether that is a change. A family that
+    /// was left out is compared.
     pub(crate) fn set_programmed(&mut self, family: IpFamily, is_programmed: bool) -> bool {
         let left_out = self.left_out.get_mut(family);
         if *left_out != is_programmed {
@@ -133,15 +133,15 @@ impl<'a> Transition<'a> {
     /// The state that was synced last; `None` if no sync has succeeded yet.
     ///
     /// The kernel holds that state, unless [`Transition::is_resync`] is set: then a sync has failed
-    /// since and may have done a part, another program may have changed something, or the kernel has
-    /// not been read for a while.
+    /// since and may have done a part, another program may have changed something, or the kernel
+    /// has not been read for a while.
     pub fn before(&self) -> Option<Before<'a>> {
         (!self.unsynced.is_first).then_some(Before { transition: *self })
     }
 
-    /// Whether the backend should read what the kernel holds, whichever program put it there, and change
-    /// what differs from [`Transition::after`], instead of trusting [`Transition::before`]. Set at the
-    /// first sync, after a failure, and on a period.
+    /// Whether the backend should read what the kernel holds, whichever program put it there, and
+    /// change what differs from [`Transition::after`], instead of trusting [`Transition::before`].
+    /// Set at the first sync, after a failure, and on a period.
     pub fn is_resync(&self) -> bool {
         self.unsynced.resync
     }
@@ -161,9 +161,9 @@ impl<'a> Transition<'a> {
         self.unsynced.ports.contains_key(id)
     }
 
-    /// Whether a family is to be programmed, which it is unless the kernel has refused everything of it
-    /// ([`ProxierError::of_parts`](crate::proxier::ProxierError::of_parts)). What the kernel holds of
-    /// another family stays, and is not what [`Transition::before`] has of the family.
+    /// Whether a family is to be programmed, which it is unless the kernel has refused everything
+    /// of it ([`ProxierError::of_parts`](crate::proxier::ProxierError::of_parts)). What the kernel
+    /// holds of another family stays, and is not what [`Transition::before`] has of the family.
     pub fn programs(&self, family: IpFamily) -> bool {
         self.unsynced.is_programmed(family)
     }
@@ -234,8 +234,8 @@ impl<'a> Before<'a> {
     }
 }
 
-/// A state that a backend derives from the one that it is shown, for a backend beneath it; with what has
-/// changed since it was synced last.
+/// A state that a backend derives from the one that it is shown, for a backend beneath it; with
+/// what has changed since it was synced last.
 ///
 /// ```
 /// use switchyard_core::{proxier::{Proxier, ProxierError}, transition::{DerivedState, Transition}};

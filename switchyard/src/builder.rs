@@ -124,8 +124,8 @@ impl Builder {
         Self { timing, ..self }
     }
 
-    /// How long the first sync waits for facts of the Node, if the configuration takes anything
-    /// from the Node. By default nothing is waited for once the Nodes are listed.
+    /// The time that the first sync waits for facts of the Node, if the configuration takes
+    /// anything from the Node. By default nothing is waited for once the Nodes are listed.
     pub fn node_patience(self, node_patience: Option<NodePatience>) -> Self {
         Self { node_patience, ..self }
     }
@@ -180,7 +180,8 @@ impl Builder {
 
     /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the
     /// last report. In nftables mode, sockets serve node ports there if an entry of
-    /// [`NodeConfig::node_port_addresses`] includes the address, unless [`localhost`](Self::localhost) is off.
+    /// [`NodeConfig::node_port_addresses`] includes the address, unless
+    /// [`localhost`](Self::localhost) is off.
     #[cfg(feature = "userspace")]
     pub fn on_ipv6_localhost(self, report: impl FnMut(usize, u64) + Send + 'static) -> Self {
         Self { on_ipv6_localhost: Box::new(report), ..self }

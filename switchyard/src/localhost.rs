@@ -25,7 +25,7 @@ use tokio::{
     time,
 };
 
-/// How often the setting is checked: sysctl files and other programs change it.
+/// The interval at which the setting is checked: sysctl files and other programs change it.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Takes localhost out of `node` if the kernel cannot be had to serve it.

@@ -328,7 +328,7 @@ impl Handle {
         self.send(Input::Timing(timing)).await
     }
 
-    /// How long a requested sync may be outstanding before the proxy is unhealthy.
+    /// The time that a requested sync may be outstanding before the proxy is unhealthy.
     pub(crate) fn health_timeout(timing: &RunnerConfig) -> Duration {
         2 * timing.longest_retry
     }

@@ -13,9 +13,10 @@ use super::{
     names::{ChainNames, FIREWALL},
 };
 
-/// Returns all chains that the backend or kube-proxy makes, and the jumps to them, but for the chain
-/// KUBE-FIREWALL. It is the kubelet's as well, and protects what listens on loopback addresses as
-/// long as `route_localnet` is on, which nothing switches off. kube-proxy leaves it, too.
+/// Returns all chains that the backend or kube-proxy makes, and the jumps to them, but for the
+/// chain KUBE-FIREWALL. It is the kubelet's as well, and protects what listens on loopback
+/// addresses as long as `route_localnet` is on, which nothing switches off. kube-proxy leaves it,
+/// too.
 pub(crate) fn owned(names: &ChainNames) -> OwnedChains {
     let filter = [
         names.services,

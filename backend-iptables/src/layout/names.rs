@@ -1,7 +1,7 @@
 //! Names of chains.
 //!
-//! In iptables mode, all names are kube-proxy's, so that either proxy, started after the other, finds the
-//! other's chains, rewrites the chains that it needs, and deletes the rest.
+//! In iptables mode, all names are kube-proxy's, so that either proxy, started after the other,
+//! finds the other's chains, rewrites the chains that it needs, and deletes the rest.
 
 use std::net::SocketAddr;
 

@@ -110,8 +110,8 @@ impl Rendering<'_> {
     /// Has a frontend's clients masqueraded, and leaves the translation to IPVS.
     fn deliver(&mut self, frontend: &Frontend, masquerade: Masquerade) {
         let (shared, rule) = match (frontend.at.ip(), masquerade) {
-            // The node's own connection to an address of the node comes from that address, which every
-            // node has, so that no answer would come back.
+            // The node's own connection to an address of the node comes from that address, which
+            // every node has, so that no answer would come back.
             (Some(ip), Masquerade::Never) => {
                 (SharedChain::NatServices, Some(RuleText::new().source(ip).destination(ip)))
             }
@@ -133,8 +133,8 @@ impl Rendering<'_> {
         self.leave_to_ipvs(frontend);
     }
 
-    /// Keeps other programs' rules for addresses of the node, such as those of host ports, from translating
-    /// what IPVS delivers, and lets it pass among what is for the node.
+    /// Keeps other programs' rules for addresses of the node, such as those of host ports, from
+    /// translating what IPVS delivers, and lets it pass among what is for the node.
     fn leave_to_ipvs(&mut self, frontend: &Frontend) {
         if frontend.at == FrontendAddress::NodePort {
             return;
@@ -393,10 +393,10 @@ impl Rendering<'_> {
         pool.iter().map(back_to).collect()
     }
 
-    /// Returns the rules that draw one of the endpoints. Each rule takes the share of the packets that
-    /// the weight of its endpoint is of the weights of its endpoint and all that follow; the last takes
-    /// the rest. So of N equal endpoints the first rule takes one packet in N, the second one in N - 1 of
-    /// the rest, and so on.
+    /// Returns the rules that draw one of the endpoints. Each rule takes the share of the packets
+    /// that the weight of its endpoint is of the weights of its endpoint and all that follow; the
+    /// last takes the rest. So of N equal endpoints the first rule takes one packet in N, the
+    /// second one in N - 1 of the rest, and so on.
     fn draw(&self, pool: &[Endpoint]) -> Vec<String> {
         let (family, protocol) = (self.context.family, self.port.id.name.protocol);
         let mut left: u64 = pool.iter().map(|endpoint| u64::from(endpoint.weight)).sum();

@@ -17,9 +17,9 @@ use crate::layout::{
 pub(crate) enum Snapshot {
     /// All chains and rules.
     Everything,
-    /// The jumps to our chains alone: iptables cannot print the rest. Chains of Service ports that are
-    /// gone stay then, where nothing leads to them; and a chain that the kubelet shares is left as it
-    /// is.
+    /// The jumps to our chains alone: iptables cannot print the rest. Chains of Service ports that
+    /// are gone stay then, where nothing leads to them; and a chain that the kubelet shares is left
+    /// as it is.
     Jumps,
 }
 
@@ -75,8 +75,8 @@ fn compare_chain(changes: &mut Changes, dump: &Dump, table: Table, chain: Chain)
     }
 }
 
-/// Whether two chains hold the same rules. The rules of Service ports may be in any order: no two match
-/// the same packet, except for rules of one Service port, which are always written together.
+/// Whether two chains hold the same rules. The rules of Service ports may be in any order: no two
+/// match the same packet, except for rules of one Service port, which are always written together.
 fn compare_shared(
     changes: &mut Changes,
     dump: &Dump,
@@ -104,8 +104,8 @@ fn compare_shared(
     }
 }
 
-/// Compares the jumps to our chains. Other versions of the program may print jumps in other words; such
-/// jumps are replaced, so that there is always exactly one.
+/// Compares the jumps to our chains. Other versions of the program may print jumps in other words;
+/// such jumps are replaced, so that there is always exactly one.
 fn compare_jumps(changes: &mut Changes, dump: &Dump, jumps: Vec<Jump>) {
     for jump in jumps {
         let rules = dump.chain(jump.table, jump.from).unwrap_or_default();
@@ -143,8 +143,8 @@ fn add_firewall(changes: &mut Changes, dump: &Dump, loopback: &str) {
     }
 }
 
-/// Deletes chains of Service ports and endpoints that are gone. A chain that another program's chain
-/// leads to cannot be deleted, and must not keep everything else from being programmed.
+/// Deletes chains of Service ports and endpoints that are gone. A chain that another program's
+/// chain leads to cannot be deleted, and must not keep everything else from being programmed.
 fn remove_stale(changes: &mut Changes, dump: &Dump, wanted: &HashSet<String>, names: &ChainNames) {
     let is_ours = |name: &str| {
         names.is_of_service_port(name) || name == names.services || name == names.node_ports

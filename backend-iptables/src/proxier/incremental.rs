@@ -14,11 +14,12 @@ use switchyard_xtables::{Chain, Changes, Table};
 
 use crate::layout::{Context, Settings, SharedChain, fixed, service_port::PortRules};
 
-/// The most rules to delete from a shared chain one by one, each of which the kernel has to look for;
-/// with more, the chain is written anew.
+/// The most rules to delete from a shared chain one by one, each of which the kernel has to look
+/// for; with more, the chain is written anew.
 const MANY: usize = 64;
 
-/// Plans the changes from a family's tables that hold `before` to tables that hold `change.after()`.
+/// Plans the changes from a family's tables that hold `before` to tables that hold
+/// `change.after()`.
 pub(crate) fn plan(
     settings: &Settings,
     family: IpFamily,
@@ -58,8 +59,8 @@ pub(crate) fn plan(
     update.finish(state, &contexts.1)
 }
 
-/// Returns the items that are in `old` alone and those that are in `new` alone, in their order. A Service
-/// port may have a hundred thousand rules: one for each of its source ranges.
+/// Returns the items that are in `old` alone and those that are in `new` alone, in their order. A
+/// Service port may have a hundred thousand rules: one for each of its source ranges.
 fn differences<T: Clone + Eq + Hash>(old: &[T], new: &[T]) -> (Vec<T>, Vec<T>) {
     let without = |all: &[T], others: &[T]| {
         let others: HashSet<&T> = others.iter().collect();

@@ -1,9 +1,9 @@
 //! The backend: a [`Proxier`] on the programs.
 //!
 //! A sync is [`incremental`] as long as the kernel is known to hold what was synced, and [`full`]
-//! otherwise: at the start, after a failure, and on request. Either makes changes for each family, and
-//! each family's changes go to one run of `iptables-restore`. The kernel commits each table's changes
-//! as a whole.
+//! otherwise: at the start, after a failure, and on request. Either makes changes for each family,
+//! and each family's changes go to one run of `iptables-restore`. The kernel commits each table's
+//! changes as a whole.
 
 mod full;
 mod incremental;
@@ -66,8 +66,8 @@ struct OwnedRules {
     nat: u64,
 }
 
-/// The backend. Endpoints are drawn at random, with the probabilities that their weights ask for: a rule has
-/// no other way to choose that all nodes, or two connections in a row, would agree on.
+/// The backend. Endpoints are drawn at random, with the probabilities that their weights ask for: a
+/// rule has no other way to choose that all nodes, or two connections in a row, would agree on.
 pub(crate) const PROFILE: Profile = Profile {
     conflicts_with: &[Mode::NFTABLES, Mode::IPVS],
     capabilities: Capabilities::KUBE_PROXY.with_weights(),
@@ -237,8 +237,8 @@ impl IptablesProxier {
         Ok(report)
     }
 
-    /// Compares the tables of a family with what they should hold, and changes what differs. What they
-    /// should have held may be `known`.
+    /// Compares the tables of a family with what they should hold, and changes what differs. What
+    /// they should have held may be `known`.
     fn compare_family(
         &mut self,
         programs: &Programs,
@@ -353,8 +353,8 @@ impl Proxier for IptablesProxier {
         })
     }
 
-    /// Blocks for as long as the programs take. After an error, the tables before the refused one have
-    /// been changed: iptables cannot change several tables at once.
+    /// Blocks for as long as the programs take. After an error, the tables before the refused one
+    /// have been changed: iptables cannot change several tables at once.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let mut refused = Vec::new();
         match self.sync_changes(change, &mut refused) {
@@ -378,8 +378,9 @@ impl Proxier for IptablesProxier {
     }
 }
 
-/// Adds what keeps other hosts from the loopback addresses, as far as it is missing, one command after the
-/// other: unlike a restore, that needs no full dump of the chain, which is shared with the kubelet.
+/// Adds what keeps other hosts from the loopback addresses, as far as it is missing, one command
+/// after the other: unlike a restore, that needs no full dump of the chain, which is shared with
+/// the kubelet.
 fn guard_loopback(programs: &Programs, loopback: &str) -> Result<(), ToolError> {
     let chain = (Table::Filter, names::FIREWALL);
     programs.add_missing(chain, &fixed::firewall_rule(loopback), &fixed::firewall_jumps())
@@ -389,8 +390,8 @@ fn serves_localhost(node: &NodeState) -> bool {
     node.node_ports.v4.has_loopback()
 }
 
-/// Removes the rules of iptables mode, of both flavours and both families, whichever kube-proxy programmed
-/// them. Needs no programs.
+/// Removes the rules of iptables mode, of both flavours and both families, whichever kube-proxy
+/// programmed them. Needs no programs.
 pub fn clean_up() -> Result<(), ProxierError> {
     clean_up_chains(&KUBE_PROXY)
 }

@@ -1,5 +1,5 @@
-//! The stories that every backend passes. IPVS does not announce changes, so that there is a monitor of the
-//! rules alone, which is the backend's beneath.
+//! The stories that every backend passes. IPVS does not announce changes, so that there is a
+//! monitor of the rules alone, which is the backend's beneath.
 
 use switchyard_core::testing::conformance;
 

@@ -1,5 +1,5 @@
-//! The backend on a kernel with IPVS, in network namespaces. Needs root, and the programs `ip`, `nft` and
-//! those of iptables.
+//! The backend on a kernel with IPVS, in network namespaces. Needs root, and the programs `ip`,
+//! `nft` and those of iptables.
 
 mod conformance;
 mod families;

@@ -43,7 +43,7 @@ pub(super) fn run(line: &str) -> String {
     try_run(line).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// What is beside the virtual servers.
+/// The objects beside the virtual servers.
 enum Packets {
     /// A table, whose transactions can be refused.
     Nft(Refusals),
@@ -208,8 +208,8 @@ fn name(selector: &Selector) -> String {
     }
 }
 
-/// Programs of iptables that fail while there is a file `ip6tables` or `iptables`, or by the file `range`, which has
-/// the runs of `iptables-restore` that fail.
+/// Programs of iptables that fail while there is a file `ip6tables` or `iptables`, or by the file
+/// `range`, which has the runs of `iptables-restore` that fail.
 fn programs() -> TempDir {
     const SCRIPT: &str = r#"#!/bin/sh
 if [ -e DIRECTORY/BASE-fails ]; then
@@ -273,7 +273,7 @@ impl Subject for IpvsSubject {
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// What drains, and chains that several Services share.
+    /// Draining real servers, and chains that several Services share.
     fn may_remain(&self, line: &str) -> bool {
         line.starts_with("drained ")
             || self.drained.lock().unwrap().contains(line)
@@ -382,7 +382,8 @@ impl Subject for IpvsSubject {
         }
     }
 
-    /// The kernel refuses a real server at a broadcast address. The table, or the programs, of a family fail.
+    /// The kernel refuses a real server at a broadcast address. The table, or the programs, of a
+    /// family fail.
     fn refuse_part(&self, part: Option<&RefusedPart>) {
         let _ = try_run(&format!("ip address flush dev {OTHER_DEVICE}"));
         let family = match part {

@@ -11,7 +11,8 @@ use switchyard_core::{
     state::{FrontendAddress, ResolvedServicePort},
 };
 
-/// The addresses of a Service port; of its cluster IPs, and of others that no other device of the node has.
+/// The addresses of a Service port; of its cluster IPs, and of others that no other device of the
+/// node has.
 pub(crate) fn of_port<'a>(
     port: &'a ResolvedServicePort,
     elsewhere: &'a BTreeSet<IpAddr>,

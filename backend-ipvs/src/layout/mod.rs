@@ -1,15 +1,15 @@
-//! How Services become virtual servers and addresses.
+//! Rendering of Services as virtual servers and addresses.
 //!
 //! - [`servers`]: the virtual servers of a Service port, with their real servers.
 //! - [`addresses`]: the addresses that the node must take for its own.
 //!
 //! A packet to a Service arrives at an address of the node: the addresses of Services are on
-//! `kube-ipvs0`. The rules beneath mark the packet if the client is to be masqueraded, and drop or refuse
-//! it; and then IPVS takes it, translates it to an endpoint and sends it on.
+//! `kube-ipvs0`. The rules beneath mark the packet if the client is to be masqueraded, and drop or
+//! refuse it; and then IPVS takes it, translates it to an endpoint and sends it on.
 //!
 //! IPVS chooses a virtual server by the destination alone, so one frontend has one pool. Where
-//! `externalTrafficPolicy: Local` gives clients on this node another pool, the virtual server has the
-//! `Local` pool, and the rules beneath translate for clients on this node.
+//! `externalTrafficPolicy: Local` gives clients on this node another pool, the virtual server has
+//! the `Local` pool, and the rules beneath translate for clients on this node.
 //!
 //! All functions are pure.
 
@@ -35,13 +35,14 @@ pub(crate) struct Context<'a> {
     pub(crate) scheduler: Scheduler,
     /// The schedulers that the kernel does not have.
     pub(crate) missing: &'a [Scheduler],
-    /// Virtual servers that Service ports have by addresses of their own, among those of node ports.
+    /// Virtual servers that Service ports have by addresses of their own, among those of node
+    /// ports.
     pub(crate) claimed: &'a BTreeSet<Selector>,
 }
 
 impl Context<'_> {
-    /// Returns the scheduler of a Service port, and the one that the port asks for if the kernel does not
-    /// have that.
+    /// Returns the scheduler of a Service port, and the one that the port asks for if the kernel
+    /// does not have that.
     pub(crate) fn scheduler(&self, port: &ResolvedServicePort) -> (Scheduler, Option<Scheduler>) {
         let wanted = Scheduler::choose(self.scheduler, port);
         match self.missing.contains(&wanted) {

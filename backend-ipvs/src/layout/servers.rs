@@ -18,15 +18,15 @@ use crate::scheduler::Scheduler;
 /// The greatest weight that the kernel takes (a signed number of 32 bits).
 const GREATEST_WEIGHT: u32 = i32::MAX as u32;
 
-/// What should be at a frontend.
+/// The virtual server wanted at a frontend.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Server {
     /// The Service port, which knows the endpoints that still serve the flows that they have.
     pub(crate) port: Arc<ResolvedServicePort>,
     /// The scheduler.
     pub(crate) scheduler: Scheduler,
-    /// The pool that new connections go to. If `None`, rules drop or refuse new connections, and the
-    /// virtual server is there only as long as real servers have connections from before.
+    /// The pool that new connections go to. If `None`, rules drop or refuse new connections, and
+    /// the virtual server is there only as long as real servers have connections from before.
     pub(crate) pool: Option<PoolKind>,
 }
 
@@ -86,8 +86,8 @@ fn selector(frontend: &Frontend, port: &ResolvedServicePort, ip: IpAddr) -> Sele
     Selector::Address { protocol: port.id.name.protocol.number().into(), ip, port: frontend.port }
 }
 
-/// Calls `each` with the virtual servers that a Service port has by addresses of its own which serve node
-/// ports, too.
+/// Calls `each` with the virtual servers that a Service port has by addresses of its own which
+/// serve node ports, too.
 pub(crate) fn claimed(
     port: &ResolvedServicePort,
     node: &NodeState,

@@ -13,7 +13,7 @@ pub(crate) struct Commands {
     steps: Vec<Step>,
 }
 
-/// What a command is about.
+/// The subject of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) selector: Selector,
@@ -76,7 +76,7 @@ impl Commands {
         self.steps.is_empty()
     }
 
-    /// What the commands are about.
+    /// The subject of the commands.
     pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -90,8 +90,8 @@ impl Commands {
         (self.steps.iter().filter(is_added).count(), self.steps.iter().filter(is_deleted).count())
     }
 
-    /// Returns the refusals that matter, with what each is about. What is to be taken away and is gone
-    /// already is gone.
+    /// Returns the refusals that matter, with what each is about. What is to be taken away and is
+    /// gone already is gone.
     pub(crate) fn refused(&self, refusals: Vec<Refusal>) -> Vec<(Step, Refusal)> {
         let step = |refusal: Refusal| Some((*self.steps.get(refusal.index)?, refusal));
         let matters = |(step, refusal): &(Step, Refusal)| {

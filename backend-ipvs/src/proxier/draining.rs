@@ -1,7 +1,8 @@
 //! Real servers that take no new connections, and are there for the connections that they have.
 //!
-//! A real server that leaves a pool gets weight 0, and is deleted when its last connection has ended,
-//! or when time is up: the kernel would end the connections of a real server that is deleted.
+//! A real server that leaves a pool gets weight 0, and is deleted when its last connection has
+//! ended, or when time is up: the kernel would end the connections of a real server that is
+//! deleted.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -33,13 +34,13 @@ struct Drained {
     since: BTreeMap<SocketAddr, Instant>,
     /// Whether the virtual server goes with the last of them.
     is_last: bool,
-    /// When to look at the virtual server next.
+    /// The time when to look at the virtual server next.
     next: Instant,
     /// The time from then to the look after.
     pause: Duration,
 }
 
-/// What a look at a virtual server shows.
+/// The state of a virtual server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
     /// The real servers to be deleted.
@@ -71,8 +72,8 @@ impl Draining {
         true
     }
 
-    /// Notes that a real server is gone, or takes new connections again. Returns whether the real server
-    /// was draining.
+    /// Notes that a real server is gone, or takes new connections again. Returns whether the real
+    /// server was draining.
     pub(crate) fn end(&mut self, of: &Selector, address: &SocketAddr) -> bool {
         let Some(drained) = self.servers.get_mut(of) else { return false };
         let existed = drained.since.remove(address).is_some();
@@ -133,8 +134,8 @@ impl Draining {
         }
     }
 
-    /// Returns what is to be done with a virtual server that has these real servers, forgets what is over,
-    /// and plans the next look.
+    /// Returns what is to be done with a virtual server that has these real servers, forgets what
+    /// is over, and plans the next look.
     pub(crate) fn look(&mut self, at: &Selector, found: &[RealServer], now: Instant) -> Look {
         let Some(drained) = self.servers.get_mut(at) else { return Look::default() };
         let limit = self.limit;

@@ -1,4 +1,4 @@
-//! What other programs have changed: the changes of a comparison that nothing else explains.
+//! Changes made by other programs: the changes of a comparison that nothing else explains.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -15,7 +15,7 @@ use super::{
 /// The changes that a comparison finds to do although no other program has changed anything.
 #[derive(Debug)]
 pub(crate) struct Expected {
-    /// What is to be synced.
+    /// The transition to sync.
     pub(crate) difference: Difference,
     /// Addresses that came to other devices or went from them.
     pub(crate) moved: BTreeSet<IpAddr>,

@@ -1,5 +1,6 @@
-//! A sync of everything: reads what the kernel holds, whichever program put it there, and changes what
-//! differs. Each family is synced by itself, and each step of it is done, whatever the kernel refused before.
+//! A sync of everything: reads what the kernel holds, whichever program put it there, and changes
+//! what differs. Each family is synced by itself, and each step of it is done, whatever the kernel
+//! refused before.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,7 +31,7 @@ use crate::layout::{
     servers::{self, Server},
 };
 
-/// What the kernel holds when a sync begins, in both families.
+/// The contents of the kernel when a sync begins, in both families.
 struct Seen {
     /// The addresses of `kube-ipvs0`.
     bound: BTreeSet<IpAddr>,
@@ -39,19 +40,19 @@ struct Seen {
     servers: Vec<VirtualServer>,
 }
 
-/// What a family is synced with.
+/// The inputs of a family's sync.
 struct Pass<'a> {
     family: IpFamily,
     state: &'a State,
     context: Context<'a>,
     seen: &'a Seen,
-    /// What was synced before and what has changed; `None` if that is not known.
+    /// The changes since the last sync; `None` if that is not known.
     expected: Option<&'a Expected>,
 }
 
 impl IpvsProxier {
-    /// Makes the kernel hold a state in these families, and returns what it refused. `was_sure` is whether the
-    /// kernel is known to hold what was synced before.
+    /// Makes the kernel hold a state in these families, and returns what it refused. `was_sure` is
+    /// whether the kernel is known to hold what was synced before.
     ///
     /// # Errors
     /// If the kernel cannot be read.
@@ -139,8 +140,8 @@ impl IpvsProxier {
         Ok(())
     }
 
-    /// Returns the commands that make the virtual servers of a family what they should be: what comes, and
-    /// what goes.
+    /// Returns the commands that make the virtual servers of a family what they should be: what
+    /// comes, and what goes.
     fn compare_servers(
         &mut self,
         held: &HashMap<Selector, &VirtualServer>,
@@ -167,7 +168,8 @@ impl IpvsProxier {
         Ok((changes.serve, changes.retire))
     }
 
-    /// Sends commands to IPVS, and returns the addresses of the virtual servers that could not be added.
+    /// Sends commands to IPVS, and returns the addresses of the virtual servers that could not be
+    /// added.
     fn commit_servers(
         &mut self,
         commands: &Commands,
@@ -218,7 +220,8 @@ impl Wanted {
     }
 }
 
-/// The virtual servers of a family that the kernel has and that this backend may change: those of an address.
+/// The virtual servers of a family that the kernel has and that this backend may change: those of
+/// an address.
 fn held_servers(all: &[VirtualServer], family: IpFamily) -> HashMap<Selector, &VirtualServer> {
     let families = PerFamily::from_fn(|other| other == family);
     let ours = all.iter().filter(|server| is_of(&server.selector, &families));

@@ -1,4 +1,4 @@
-//! What a transition changes, which a sync of changes alone trusts to be all that differs.
+//! The changes of a transition, which a sync of changes alone trusts to be all that differs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use crate::layout::{
     servers::{self, Server},
 };
 
-/// What the changed Service ports needed and need.
+/// Old and new objects of the changed Service ports.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
     /// Virtual servers as they were and as they should be.

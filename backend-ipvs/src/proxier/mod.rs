@@ -1,10 +1,10 @@
 //! The open backend: makes the kernel hold a resolved state.
 //!
-//! The order of a sync keeps every moment safe: rules, then virtual servers with their real servers, then
-//! addresses; and for what goes, addresses before virtual servers. A packet to an address that the node takes
-//! for its own always finds its virtual server. Where nothing is delivered yet, the rules translate by
-//! themselves until all is there, so that those of another mode are replaced without a gap, and are synced
-//! once more then.
+//! The order of a sync keeps every moment safe: rules, then virtual servers with their real
+//! servers, then addresses; and for what goes, addresses before virtual servers. A packet to an
+//! address that the node takes for its own always finds its virtual server. Where nothing is
+//! delivered yet, the rules translate by themselves until all is there, so that those of another
+//! mode are replaced without a gap, and are synced once more then.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
@@ -102,7 +102,8 @@ pub(crate) struct IpvsProxier {
     rules: Rules,
     /// Whether nothing is left of the rules that ipvs mode had before, or that it does not use.
     is_alone: bool,
-    /// What the kernel holds, beyond what core remembers; empty until a sync has compared everything.
+    /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
+    /// everything.
     held: Held,
     draining: Draining,
     /// Whether the kernel is known to hold what was synced last.
@@ -113,13 +114,13 @@ pub(crate) struct IpvsProxier {
     is_prepared: bool,
     /// The parameters that cannot be set, as they were warned about.
     unset: BTreeSet<String>,
-    /// What could not be removed, as it was warned about.
+    /// Objects that could not be removed, as it was warned about.
     left: BTreeSet<String>,
-    /// What was done in a sync that was refused a part.
+    /// The work done in a sync of which a part was refused.
     unreported: SyncReport,
 }
 
-/// What the kernel holds, beyond what core remembers.
+/// The contents of the kernel, beyond what core remembers.
 #[derive(Debug, Default)]
 struct Held {
     /// The addresses of `kube-ipvs0`.
@@ -207,8 +208,8 @@ impl IpvsProxier {
         Ok(report)
     }
 
-    /// Returns the families of which something is delivered already, and the addresses of all devices but that
-    /// of Services.
+    /// Returns the families of which something is delivered already, and the addresses of all
+    /// devices but that of Services.
     fn delivered(
         &mut self,
         change: &Transition<'_>,
@@ -241,8 +242,8 @@ impl IpvsProxier {
         }
     }
 
-    /// Programs virtual servers and addresses, and returns what was refused. Where the kernel lacks a
-    /// scheduler, takes another.
+    /// Programs virtual servers and addresses, and returns what was refused. Where the kernel lacks
+    /// a scheduler, takes another.
     fn program(
         &mut self,
         change: &Transition<'_>,
@@ -254,8 +255,8 @@ impl IpvsProxier {
         if is_known {
             match self.sync_difference(change, families, report) {
                 Ok(()) => return Ok(Refused::default()),
-                // Another program has changed what the changes rely on; or the kernel has a problem,
-                // which the comparison will show.
+                // Another program has changed what the changes rely on; or the kernel has a
+                // problem, which the comparison will show.
                 Err(error) => tracing::warn!(
                     err = %ErrorChain(&error),
                     "Change rejected; resyncing"
@@ -468,8 +469,8 @@ impl IpvsProxier {
         Ok(())
     }
 
-    /// Returns the Service ports that ask for a scheduler that the kernel does not have. Those that ask
-    /// for nothing are the node's problem, and reported once.
+    /// Returns the Service ports that ask for a scheduler that the kernel does not have. Those that
+    /// ask for nothing are the node's problem, and reported once.
     fn skipped(&self, state: &State) -> Vec<DegradedPort> {
         if self.missing.is_empty() {
             return Vec::new();
@@ -538,8 +539,9 @@ impl Proxier for IpvsProxier {
         })
     }
 
-    /// Blocks for as long as the kernel and the rules beneath take. IPVS has no transactions: with an error of
-    /// [parts](ProxierError::of_parts) about virtual servers and addresses, everything else has been done.
+    /// Blocks for as long as the kernel and the rules beneath take. IPVS has no transactions: with
+    /// an error of [parts](ProxierError::of_parts) about virtual servers and addresses, everything
+    /// else has been done.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         self.sync_changes(change).await
     }

@@ -1,5 +1,6 @@
-//! What the kernel refuses in a sync, and whom that concerns: the Service port that needs what is refused, or all
-//! of a family. What belongs to no Service port, such as what is to be deleted, is tried again later.
+//! Refusals of the kernel in a sync, and the parts concerned: the Service port that needs what is
+//! refused, or all of a family. What belongs to no Service port, such as what is to be deleted, is
+//! tried again later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,12 +22,12 @@ use super::{
 };
 use crate::{layout::addresses, scheduler::Scheduler};
 
-/// What was refused in a sync of which everything else was done.
+/// The refused parts in a sync of which everything else was done.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     ports: BTreeMap<ServicePortId, String>,
     families: PerFamily<Option<String>>,
-    /// What could not be deleted, and what belongs to no Service port.
+    /// Objects that could not be deleted, and what belongs to no Service port.
     pub(crate) leftovers: BTreeSet<String>,
     /// Schedulers that the kernel turned out not to have.
     pub(crate) missing: Vec<Scheduler>,
@@ -57,8 +58,8 @@ impl Refused {
         self.leftovers.insert(ErrorChain(error).to_string());
     }
 
-    /// Notes that IPVS refused a command about a virtual server of a Service port. `known` has the schedulers that
-    /// are known to be missing.
+    /// Notes that IPVS refused a command about a virtual server of a Service port. `known` has the
+    /// schedulers that are known to be missing.
     pub(crate) fn command(
         &mut self,
         owner: Option<&ServicePortId>,
@@ -90,7 +91,8 @@ impl Refused {
         }
     }
 
-    /// Notes that addresses could not be added to the device, which concerns the Service ports that have them.
+    /// Notes that addresses could not be added to the device, which concerns the Service ports that
+    /// have them.
     pub(crate) fn addresses(
         &mut self,
         refused: Vec<DeviceError>,
@@ -118,8 +120,8 @@ impl Refused {
         self.first = self.first.take().or_else(|| errors.into_values().next());
     }
 
-    /// Returns the first error, and the parts that all of them concern, if there are any. If it is all of these
-    /// families, something else is wrong, and no part is named.
+    /// Returns the first error, and the parts that all of them concern, if there are any. If it is
+    /// all of these families, something else is wrong, and no part is named.
     pub(crate) fn into_error(
         self,
         families: &PerFamily<bool>,
@@ -136,8 +138,8 @@ impl Refused {
     }
 }
 
-/// Whether the kernel refuses the address, or a virtual server there, as it would any other of IPv6: IPv6 is
-/// missing or switched off, in IPVS or on the device.
+/// Whether the kernel refuses the address, or a virtual server there, as it would any other of
+/// IPv6: IPv6 is missing or switched off, in IPVS or on the device.
 fn lacks_ipv6(ip: IpAddr, errno: i32) -> bool {
     ip.is_ipv6() && [libc::EAFNOSUPPORT, libc::EOPNOTSUPP, libc::EACCES].contains(&errno)
 }

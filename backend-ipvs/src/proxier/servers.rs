@@ -155,8 +155,8 @@ impl<'d> ServerChanges<'d> {
     }
 }
 
-/// Whether connections of an endpoint that left the pool go on. The flows of UDP and SCTP end with an
-/// endpoint that serves no longer; TCP connections end themselves.
+/// Whether connections of an endpoint that left the pool go on. The flows of UDP and SCTP end with
+/// an endpoint that serves no longer; TCP connections end themselves.
 fn keeps_connections(port: &ResolvedServicePort, address: SocketAddr) -> bool {
     match port.id.name.protocol {
         Protocol::Tcp => true,
@@ -195,7 +195,7 @@ mod tests {
         Server { port: port.clone(), scheduler, pool: Some(PoolKind::Cluster) }
     }
 
-    /// What is done about a virtual server that is held as `held` says, with the real servers of
+    /// The action for a virtual server that is held as `held` says, with the real servers of
     /// [`server`] after `alter`: what comes, what goes, and what drains.
     fn compared(
         held: &Server,

@@ -7,9 +7,10 @@ use switchyard_core::{
     state::{Action, Endpoint, Frontend, FrontendAddress, Pool, ResolvedServicePort},
 };
 
-/// Returns a Service port for the rules. If IPVS delivers it, these need its endpoints only for clients on
-/// the node that have another pool, which no virtual server has, and to know connections of endpoints to
-/// themselves. If not, the rules translate, and forget no client that they have not remembered.
+/// Returns a Service port for the rules. If IPVS delivers it, these need its endpoints only for
+/// clients on the node that have another pool, which no virtual server has, and to know connections
+/// of endpoints to themselves. If not, the rules translate, and forget no client that they have not
+/// remembered.
 pub(super) fn derive(
     port: &ResolvedServicePort,
     is_delivered: bool,
@@ -74,7 +75,8 @@ mod tests {
 
     use super::*;
 
-    /// A Service of each kind with an endpoint on this node and one elsewhere, as the rules should know them.
+    /// A Service of each kind with an endpoint on this node and one elsewhere, as the rules should
+    /// know them.
     fn state(is_delivered: bool) -> State {
         let mut config = NodeConfig::new(NODE);
         config.local_pods = LocalPodsConfig::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
@@ -151,8 +153,8 @@ mod tests {
         );
         // An address of the node serves others, too.
         assert!(!rules.contains("-A KUBE-IPVS-OTHERS -d 192.0.2.2/32"), "{rules}");
-        // Only clients on the node have another pool than IPVS: one rule for each endpoint, and one for a
-        // client that returns.
+        // Only clients on the node have another pool than IPVS: one rule for each endpoint, and one
+        // for a client that returns.
         let translations = |rules: &str| rules.matches("-j DNAT").count();
         assert_eq!(translations(&rules), 3, "{rules}");
         let rules = switchyard_iptables::render(&config, &state(false), IpFamily::V4);

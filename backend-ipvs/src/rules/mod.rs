@@ -1,8 +1,8 @@
 //! The rules beneath: another backend does all but deliver.
 //!
-//! The nftables or the iptables backend is shown a state in which IPVS delivers what goes to a pool. So it
-//! decides, as for itself, whom to masquerade, what to drop or refuse, and where clients of the node are led
-//! elsewhere.
+//! The nftables or the iptables backend is shown a state in which IPVS delivers what goes to a
+//! pool. So it decides, as for itself, whom to masquerade, what to drop or refuse, and where
+//! clients of the node are led elsewhere.
 
 mod derive;
 
@@ -23,7 +23,7 @@ pub(crate) struct Rules {
     derived: DerivedState,
 }
 
-/// What decides about the rules besides a transition.
+/// The inputs of the rules besides a transition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery<'a> {
     /// The families that IPVS delivers. The rules translate what goes to Services of the others.
@@ -42,7 +42,8 @@ impl Rules {
         self.proxier.profile().mode
     }
 
-    /// Makes the rules of the Service ports that have changed what they should be; of all if `is_full`.
+    /// Makes the rules of the Service ports that have changed what they should be; of all if
+    /// `is_full`.
     pub(crate) async fn sync(
         &mut self,
         change: &Transition<'_>,

@@ -1,25 +1,26 @@
-//! ClientIP affinity as data: a Service port remembers its clients in a map, from the client's address
-//! to the endpoint, whose elements time out.
+//! ClientIP affinity as data: a Service port remembers its clients in a map, from the client's
+//! address to the endpoint, whose elements time out.
 //!
 //! A connection takes two steps:
 //!
 //! 1. Before translation, the chain of the pool translates to the endpoint that the map has for the
-//!    client. If there is none, the connection goes on to the chain that all Service ports with as many
-//!    endpoints share, which selects an endpoint.
-//! 2. After translation, maps of frontends lead the first packet of the connection to the chain of its
-//!    Service port, which adds the client with its endpoint to the map, or renews the element's
-//!    timeout. An endpoint that is not in the set of the pool's endpoints is not remembered: another
-//!    program may have translated the packet, or the endpoint may have left the pool meanwhile.
+//!    client. If there is none, the connection goes on to the chain that all Service ports with as
+//!    many endpoints share, which selects an endpoint.
+//! 2. After translation, maps of frontends lead the first packet of the connection to the chain of
+//!    its Service port, which adds the client with its endpoint to the map, or renews the element's
+//!    timeout. An endpoint that is not in the set of the pool's endpoints is not remembered:
+//!    another program may have translated the packet, or the endpoint may have left the pool
+//!    meanwhile.
 //!
-//! The two pools of a Service port remember their clients apart, since the pool of this node must not
-//! lead to endpoints of others.
+//! The two pools of a Service port remember their clients apart, since the pool of this node must
+//! not lead to endpoints of others.
 //!
-//! A map has the timeout in its name. When the timeout changes, the Service port gets another map, and
-//! looks clients up in the earlier map, too, for as long as a client may be remembered: so no client is
-//! moved from map to map but by its own next connection.
+//! A map has the timeout in its name. When the timeout changes, the Service port gets another map,
+//! and looks clients up in the earlier map, too, for as long as a client may be remembered: so no
+//! client is moved from map to map but by its own next connection.
 //!
-//! kube-proxy has a set of clients, and a chain, for each endpoint. A take-over adds these clients to the
-//! map.
+//! kube-proxy has a set of clients, and a chain, for each endpoint. A take-over adds these clients
+//! to the map.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -37,8 +38,8 @@ use super::{
     names::{self, chain},
 };
 
-/// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and source
-/// addresses can be spoofed.
+/// The most clients that are remembered for a pool. Each takes some 100 bytes of kernel memory, and
+/// source addresses can be spoofed.
 const MOST_CLIENTS: u32 = 524_288;
 
 /// Both pools of a Service port.
@@ -78,7 +79,8 @@ impl RememberedPool {
         self.endpoints.iter().copied().map(endpoint_value)
     }
 
-    /// The sets in which kube-proxy, and this backend up to 0.1, remember the clients of each endpoint.
+    /// The sets in which kube-proxy, and this backend up to 0.1, remember the clients of each
+    /// endpoint.
     pub(crate) fn upstream_sets(&self) -> impl Iterator<Item = (SetName, Value)> + '_ {
         self.endpoints.iter().map(|endpoint| {
             let name = format!("{UPSTREAM_PREFIX}{}", names::endpoint_base(&self.name, endpoint));
@@ -103,7 +105,8 @@ impl Earlier {
         Self { named: Some(timeout), timeout }
     }
 
-    /// The time that clients of these maps are to be remembered, since a Service port got another timeout.
+    /// The time that clients of these maps are to be remembered, since a Service port got another
+    /// timeout.
     pub(crate) fn outlasts(self, next: Duration) -> Duration {
         self.timeout.min(next)
     }
@@ -144,8 +147,8 @@ fn pool(
     }
 }
 
-/// Splits the name of a map of clients into what it names: the timeout, and the part that identifies
-/// the Service port.
+/// Splits the name of a map of clients into what it names: the timeout, and the part that
+/// identifies the Service port.
 pub(crate) fn split_clients_map(name: &str) -> Option<(Option<Duration>, &str)> {
     let rest = CLIENTS.iter().find_map(|prefix| name.strip_prefix(prefix))?;
     let timed = rest
@@ -186,9 +189,10 @@ pub(crate) fn lookup_rules(
     })
 }
 
-/// The chain that remembers the clients of a Service port. Its name has no `/`, unlike those of other
-/// chains of single Service ports: kube-proxy, when it takes over, deletes chains with a `/` in their
-/// names, but does not delete the elements that lead to this one, so that the deletion would fail.
+/// The chain that remembers the clients of a Service port. Its name has no `/`, unlike those of
+/// other chains of single Service ports: kube-proxy, when it takes over, deletes chains with a `/`
+/// in their names, but does not delete the elements that lead to this one, so that the deletion
+/// would fail.
 pub(crate) fn remember_chain(name: &ServicePortName) -> ChainName {
     format!("remember-{}", names::service_port_base(name).replace('/', ".")).into()
 }
@@ -239,8 +243,8 @@ fn of_pool([cluster, local]: [&'static str; 2], kind: PoolKind) -> &'static str 
     }
 }
 
-/// A verdict map from frontends of Service ports with affinity, as a connection's first packet has them,
-/// to the chains that remember clients.
+/// A verdict map from frontends of Service ports with affinity, as a connection's first packet has
+/// them, to the chains that remember clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct AffinityMap {
     pub(crate) scope: Scope,

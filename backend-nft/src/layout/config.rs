@@ -14,15 +14,15 @@ pub struct NftConfig {
     pub masquerade_bit: u8,
     /// The families to program.
     pub families: PerFamily<bool>,
-    /// How to reach the kernel.
+    /// The way to reach the kernel.
     pub transport: TransportKind,
     /// Whether any version of the kernel will do: distributions backport nftables.
     pub any_kernel: bool,
-    /// The name of the table of each family: kube-proxy's, unless rules of several proxies are to stand
-    /// beside each other.
+    /// The name of the table of each family: kube-proxy's, unless rules of several proxies are to
+    /// stand beside each other.
     pub table: &'static str,
-    /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules have more
-    /// to refuse, and less to translate.
+    /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules
+    /// have more to refuse, and less to translate.
     pub beneath_ipvs: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The chains that load-balance over N slots, and the maps that lead from slots to endpoints.
 //!
-//! All Service ports that select one of N slots in the same way share a chain, which is added when it is
-//! first needed, and stays. The maps are one per protocol: `nft` has no protocol-neutral port type that it
-//! can print and parse back.
+//! All Service ports that select one of N slots in the same way share a chain, which is added when
+//! it is first needed, and stays. The maps are one per protocol: `nft` has no protocol-neutral port
+//! type that it can print and parse back.
 
 use std::net::SocketAddr;
 
@@ -54,8 +54,8 @@ pub(crate) fn endpoint_value(endpoint: SocketAddr) -> Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EndpointMap {
     pub(crate) scope: Scope,
-    /// `Local` are the endpoints on this node for a frontend that leads to both pools, or whose Service port
-    /// has chains; all other endpoints are in the maps of `Cluster`.
+    /// `Local` are the endpoints on this node for a frontend that leads to both pools, or whose
+    /// Service port has chains; all other endpoints are in the maps of `Cluster`.
     pub(crate) pool: PoolKind,
     pub(crate) protocol: Protocol,
 }
@@ -75,8 +75,8 @@ impl EndpointMap {
         (self.scope as usize * 2 + self.pool as usize) * 3 + self.protocol as usize
     }
 
-    /// The name of the map. Upstream has no such maps. They must not hold verdicts: upstream does not
-    /// empty them when it takes over, and could not delete the chains that verdicts lead to.
+    /// The name of the map. Upstream has no such maps. They must not hold verdicts: upstream does
+    /// not empty them when it takes over, and could not delete the chains that verdicts lead to.
     pub(crate) fn name(self) -> String {
         let local = match self.pool {
             PoolKind::Cluster => "",
@@ -123,14 +123,15 @@ pub(crate) enum Role {
     Balance,
     /// Marks the connection to be masqueraded, then balances.
     MasqueradeAll,
-    /// Marks the connection to be masqueraded unless it comes from a pod of this node, then balances.
+    /// Marks the connection to be masqueraded unless it comes from a pod of this node, then
+    /// balances.
     MasqueradeNonLocal,
     /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all
     /// endpoints; all other traffic goes to the local endpoints, if there are any.
     ///
     /// The number of local slots is part of the chain instead of a lookup in a map: kube-proxy,
-    /// when it takes over, empties no maps but those that it knows, and a verdict left in another map
-    /// would keep kube-proxy for ever from deleting the chain that the verdict leads to.
+    /// when it takes over, empties no maps but those that it knows, and a verdict left in another
+    /// map would keep kube-proxy for ever from deleting the chain that the verdict leads to.
     ExternalLocal {
         /// The number of slots of the endpoints on this node, may be 0.
         local: u32,
@@ -140,8 +141,8 @@ pub(crate) enum Role {
     /// Marks connections of these clients to be masqueraded, and leaves the translation to another
     /// backend.
     Delivered(Masquerade),
-    /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all endpoints, and
-    /// leaves that of all others to another backend.
+    /// `externalTrafficPolicy: Local`: balances the traffic of clients on this node over all
+    /// endpoints, and leaves that of all others to another backend.
     DeliveredLocal,
 }
 
@@ -244,8 +245,8 @@ impl LbChain {
                     Masquerade::ExceptLocalPods => {
                         context.local_pod_match(false).map(|others| Rule::new([others, mark]))
                     }
-                    // The node's own connection to an address of the node comes from that address, which
-                    // every node has, so that no answer would come back.
+                    // The node's own connection to an address of the node comes from that address,
+                    // which every node has, so that no answer would come back.
                     Masquerade::Never => {
                         let key = vec![Selector::SourceAddress];
                         let from_service = Statement::Lookup { key, set: set::CLUSTER_IPS.into() };
@@ -264,8 +265,8 @@ impl LbChain {
     }
 }
 
-/// The rule that keeps other programs' rules for addresses of the node, such as those of host ports, from
-/// translating what another backend delivers.
+/// The rule that keeps other programs' rules for addresses of the node, such as those of host
+/// ports, from translating what another backend delivers.
 pub(crate) fn delivered(scope: Scope) -> Option<Rule> {
     (scope == Scope::Ip).then(|| Rule::new([Statement::DnatToItself]))
 }

@@ -1,12 +1,13 @@
-//! How Services become chains, rules and elements.
+//! Rendering of Services as chains, rules and elements.
 //!
 //! There are two kinds of objects:
 //!
-//! - those of the table, which are there once for all Services ([`table`]), with the chains that load-balance
-//!   over N slots ([`lb_chains`], [`slots`]), which are added when they are first needed;
-//! - those of a Service port ([`service_port`]): elements of the table's maps, and chains and sets for Service
-//!   ports with ClientIP affinity ([`affinity`]) or source ranges ([`source_ranges`]), and for those whose
-//!   endpoints take turns.
+//! - those of the table, which are there once for all Services ([`table`]), with the chains that
+//!   load-balance over N slots ([`lb_chains`], [`slots`]), which are added when they are first
+//!   needed;
+//! - those of a Service port ([`service_port`]): elements of the table's maps, and chains and sets
+//!   for Service ports with ClientIP affinity ([`affinity`]) or source ranges ([`source_ranges`]),
+//!   and for those whose endpoints take turns.
 //!
 //! The functions here are pure: they neither talk to a kernel nor remember anything.
 
@@ -26,7 +27,7 @@ use switchyard_nft_ruleset::{ChainName, Family, InterfaceMatch, Rule, SetName, S
 
 pub use self::config::NftConfig;
 
-/// What the rules of a family depend on besides Services.
+/// The inputs of a family's rules besides Services.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) family: Family,

@@ -1,9 +1,9 @@
 //! Names of tables, chains and sets.
 //!
-//! Tables and base chains have the names of upstream's kube-proxy, and so have the sets and maps that
-//! upstream has too, so that either proxy can take over from the other. Other regular chains have a
-//! `/` in their names: upstream takes such chains for chains of deleted Services, and deletes them
-//! when it takes over.
+//! Tables and base chains have the names of upstream's kube-proxy, and so have the sets and maps
+//! that upstream has too, so that either proxy can take over from the other. Other regular chains
+//! have a `/` in their names: upstream takes such chains for chains of deleted Services, and
+//! deletes them when it takes over.
 
 use std::{fmt, net::SocketAddr};
 
@@ -85,8 +85,8 @@ pub(crate) fn with_prefix(prefix: &str, base: &str) -> String {
     name
 }
 
-/// Puts eight characters of a hash before `text`, as upstream does, so that long names stay different
-/// when they are cut.
+/// Puts eight characters of a hash before `text`, as upstream does, so that long names stay
+/// different when they are cut.
 fn hashed(text: String) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let mut name = String::with_capacity(LONGEST_BASE);

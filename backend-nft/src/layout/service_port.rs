@@ -1,6 +1,6 @@
-//! The objects of a Service port: elements in the sets of the table, slots, and the chains and sets of those
-//! with ClientIP affinity or source ranges, and of those whose endpoints take turns. Chains have upstream's names
-//! where upstream has them too.
+//! The objects of a Service port: elements in the sets of the table, slots, and the chains and sets
+//! of those with ClientIP affinity or source ranges, and of those whose endpoints take turns.
+//! Chains have upstream's names where upstream has them too.
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
@@ -280,8 +280,8 @@ impl FrontendKeys {
     }
 }
 
-/// Whether a Service port needs chains of its own to reach its endpoints: to look its clients up, or to
-/// count turns.
+/// Whether a Service port needs chains of its own to reach its endpoints: to look its clients up,
+/// or to count turns.
 pub(crate) fn has_chains(port: &ResolvedServicePort) -> bool {
     port.affinity.is_some() || takes_turns(port)
 }
@@ -290,8 +290,8 @@ fn takes_turns(port: &ResolvedServicePort) -> bool {
     Method::of(port.lb_algorithm) == Method::InTurn
 }
 
-/// The name of the own chain that a frontend of a Service port leads to; `None` for a frontend without
-/// endpoints, and for a Service port without such chains.
+/// The name of the own chain that a frontend of a Service port leads to; `None` for a frontend
+/// without endpoints, and for a Service port without such chains.
 pub(crate) fn entry_chain(
     port: &ResolvedServicePort,
     scope: Scope,
@@ -327,8 +327,8 @@ fn scoped(scope: Scope, prefix: &str, base: &str) -> ChainName {
     names::with_prefix(&format!("{}{prefix}", scope.prefix()), base).into()
 }
 
-/// The chain of the table in which the chain of a pool ends; `None` if the Service port has no such chain, or
-/// selects by itself.
+/// The chain of the table in which the chain of a pool ends; `None` if the Service port has no such
+/// chain, or selects by itself.
 pub(crate) fn lb_chain(
     port: &ResolvedServicePort,
     scope: Scope,

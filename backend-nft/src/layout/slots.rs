@@ -1,10 +1,11 @@
 //! The slots of a pool: how many there are, how a rule selects one, and which endpoint is in each.
 //!
-//! A pool of N endpoints fills the slots 0 to N-1; with weights, an endpoint has several slots. When
-//! endpoints are added and removed, the others keep their slots where possible, so that a commit holds the
-//! changed endpoints and not all that come after them. A restart takes the slots over as the kernel has
-//! them. A hash needs many more slots than endpoints, so that most slots keep their endpoints when one comes
-//! or goes; these slots follow from the pool alone ([`maglev::table`]), so that all nodes agree.
+//! A pool of N endpoints fills the slots 0 to N-1; with weights, an endpoint has several slots.
+//! When endpoints are added and removed, the others keep their slots where possible, so that a
+//! commit holds the changed endpoints and not all that come after them. A restart takes the slots
+//! over as the kernel has them. A hash needs many more slots than endpoints, so that most slots
+//! keep their endpoints when one comes or goes; these slots follow from the pool alone
+//! ([`maglev::table`]), so that all nodes agree.
 
 use std::{cmp::Ordering, net::SocketAddr, sync::Arc};
 
@@ -15,12 +16,13 @@ use switchyard_core::{
 };
 use switchyard_nft_ruleset::{Selector, SlotChoice};
 
-/// The seed of hashes. Without one, the kernel would choose one at random, and nodes would disagree.
+/// The seed of hashes. Without one, the kernel would choose one at random, and nodes would
+/// disagree.
 const SEED: u32 = 0x5357_5944;
 
-/// The sizes of tables, which are prime numbers, each with the largest number of endpoints. In these, an
-/// endpoint that leaves moves less than 2 % of the slots of others. A table takes as many elements for
-/// each frontend; most clients move when a pool gets a table of another size.
+/// The sizes of tables, which are prime numbers, each with the largest number of endpoints. In
+/// these, an endpoint that leaves moves less than 2 % of the slots of others. A table takes as many
+/// elements for each frontend; most clients move when a pool gets a table of another size.
 const TABLES: [(usize, u32); 3] = [(6, 1_021), (20, 4_093), (MOST_HASHED, 16_381)];
 
 /// The most endpoints that connections are spread over by a hash: each has ten slots at least.
@@ -72,7 +74,7 @@ impl Method {
         }
     }
 
-    /// How a rule selects the slot.
+    /// The way that a rule selects the slot.
     pub(crate) fn slot_choice(self) -> SlotChoice {
         match self {
             Self::Random => SlotChoice::Random,
@@ -86,7 +88,7 @@ impl Method {
     }
 }
 
-/// How a slot of a pool is selected.
+/// The selection of a slot of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Selection {
     pub(crate) method: Method,
@@ -131,9 +133,11 @@ pub(crate) fn shares(pool: &Pool) -> Option<Vec<u32>> {
 #[derive(Clone, Debug)]
 pub(crate) struct Allocation {
     pool: Pool,
-    /// The endpoints as indexes into the pool; `None` if each has one slot, in the order of the pool.
+    /// The endpoints as indexes into the pool; `None` if each has one slot, in the order of the
+    /// pool.
     order: Option<Arc<[u32]>>,
-    /// Whether the order depends on earlier pools. If not, it follows from the pool and its algorithm.
+    /// Whether the order depends on earlier pools. If not, it follows from the pool and its
+    /// algorithm.
     is_historic: bool,
 }
 
@@ -150,8 +154,8 @@ impl Allocation {
         Self { pool: pool.clone(), order, is_historic: false }
     }
 
-    /// Puts the endpoints of `pool` into slots. `before` is the previous order: an endpoint that is in
-    /// it keeps its slots where possible.
+    /// Puts the endpoints of `pool` into slots. `before` is the previous order: an endpoint that is
+    /// in it keeps its slots where possible.
     pub(crate) fn follow(
         before: impl IntoIterator<Item = SocketAddr>,
         pool: &Pool,
@@ -229,7 +233,8 @@ impl Allocations {
         Self { cluster: natural(PoolKind::Cluster), local: natural(PoolKind::Local) }
     }
 
-    /// Puts the endpoints of `port` into slots: each endpoint into its slot of `before` if possible.
+    /// Puts the endpoints of `port` into slots: each endpoint into its slot of `before` if
+    /// possible.
     pub(crate) fn follow(
         port: &ResolvedServicePort,
         mut before: impl FnMut(PoolKind) -> Vec<SocketAddr>,
@@ -252,8 +257,8 @@ impl Allocations {
     }
 }
 
-/// Returns an order in which the slots of each endpoint are as far apart as they can be: endpoints that
-/// take turns should not take several at a time.
+/// Returns an order in which the slots of each endpoint are as far apart as they can be: endpoints
+/// that take turns should not take several at a time.
 fn interleaved(shares: &[u32]) -> Box<[u32]> {
     // The slot k of n is at (2k + 1) / 2n of the way.
     let places = shares.iter().enumerate().flat_map(|(index, &share)| {

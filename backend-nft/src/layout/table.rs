@@ -1,4 +1,5 @@
-//! Objects that do not depend on Services: base chains, the chains that these lead to, sets and maps.
+//! Objects that do not depend on Services: base chains, the chains that these lead to, sets and
+//! maps.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -34,8 +35,8 @@ const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
     ("nat-postrouting", ChainKind::Nat, Hook::Postrouting, 100),
 ];
 
-/// The chain that sees what IPVS has left to the node: IPVS takes packets at the priorities 98 and 99
-/// (`ip_vs_ops4` in `net/netfilter/ipvs/ip_vs_core.c`).
+/// The chain that sees what IPVS has left to the node: IPVS takes packets at the priorities 98 and
+/// 99 (`ip_vs_ops4` in `net/netfilter/ipvs/ip_vs_core.c`).
 const BEHIND_IPVS: (&str, ChainKind, Hook, i32) =
     ("filter-input-behind-ipvs", ChainKind::Filter, Hook::Input, 101);
 
@@ -43,7 +44,8 @@ const BEHIND_IPVS: (&str, ChainKind, Hook, i32) =
 pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseChain> {
     let all = BASE_CHAINS.into_iter().chain([BEHIND_IPVS]);
     let (_, kind, hook, priority) = all.into_iter().find(|(base, ..)| *base == name.as_str())?;
-    // The addresses of Services are the node's: before rules that translate such, as for host ports.
+    // The addresses of Services are the node's: before rules that translate such, as for host
+    // ports.
     let is_first = config.beneath_ipvs && kind == ChainKind::Nat && priority < 0;
     let priority = priority - i32::from(is_first);
     Some(BaseChain { name: name.clone(), kind, hook, priority })
@@ -149,8 +151,8 @@ impl TableSet {
     }
 }
 
-/// The rules of base chains and of the chains that these lead to, in the order in which packets pass
-/// through them.
+/// The rules of base chains and of the chains that these lead to, in the order in which packets
+/// pass through them.
 pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     let mut first = base("filter-prerouting-pre-dnat", &[chain::FIREWALL_CHECK]);
     if context.family == Family::Ip {
@@ -163,8 +165,8 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
         base("filter-forward", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
         base("filter-output", &[chain::SERVICE_ENDPOINTS_CHECK, chain::CLUSTER_IPS_CHECK]),
     ];
-    // Where packets are translated already: those to endpoints in the node's own network, those that
-    // are forwarded, and those of the node.
+    // Where packets are translated already: those to endpoints in the node's own network, those
+    // that are forwarded, and those of the node.
     for chain in chains.iter_mut().filter(|chain| AFTER_TRANSLATION.contains(&chain.name.as_str()))
     {
         chain.rules.push(remember_clients());
@@ -217,8 +219,9 @@ fn remember_clients() -> Rule {
     ])
 }
 
-/// Appends a chain of its own with the rules that keep other hosts from loopback addresses, for times when
-/// nothing else is programmed. A sync replaces the chain by the same rules in one of [`chains`].
+/// Appends a chain of its own with the rules that keep other hosts from loopback addresses, for
+/// times when nothing else is programmed. A sync replaces the chain by the same rules in one of
+/// [`chains`].
 pub(crate) fn guard_loopback(config: &NftConfig, transaction: &mut Transaction) {
     let table = config.table(Family::Ip);
     transaction.add_table_with_comment(&table, table_comment(&table));
@@ -231,18 +234,19 @@ pub(crate) fn guard_loopback(config: &NftConfig, transaction: &mut Transaction) 
     }
 }
 
-/// Whether the table of IPv4 keeps other hosts from loopback addresses, which each of this backend does, and
-/// that of kube-proxy does not. Its rules do not show: those that the program `nft` has written are not known again.
+/// Whether the table of IPv4 keeps other hosts from loopback addresses, which each of this backend
+/// does, and that of kube-proxy does not. Its rules do not show: those that the program `nft` has
+/// written are not known again.
 pub(crate) fn guards_loopback(dump: &TableDump) -> bool {
     let is_ours = |chain: &&str| dump.chains.contains_key(*chain);
     [chain::LOOPBACK_GUARD, chain::REMEMBER_CLIENTS].iter().any(is_ours)
 }
 
-/// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel does
-/// the same unless `route_localnet` is on. The proxy switches the setting on to serve node ports on
-/// localhost, and so do other proxies and programs; no program switches the setting off. At this hook, answers to the
-/// node's own packets do not have loopback addresses yet, and neither has a packet that another
-/// program's rules will translate.
+/// The rules that drop packets of other hosts from or to loopback addresses of IPv4. The kernel
+/// does the same unless `route_localnet` is on. The proxy switches the setting on to serve node
+/// ports on localhost, and so do other proxies and programs; no program switches the setting off.
+/// At this hook, answers to the node's own packets do not have loopback addresses yet, and neither
+/// has a packet that another program's rules will translate.
 fn martians() -> [Rule; 2] {
     let drop = |side| {
         Rule::new([
@@ -265,8 +269,8 @@ fn services(context: &Context<'_>) -> ChainRules {
     ChainRules::new(chain::SERVICES, rules)
 }
 
-/// The rule that looks up node ports, for packets to addresses of the node: all, all except loopback,
-/// or the configured addresses.
+/// The rule that looks up node ports, for packets to addresses of the node: all, all except
+/// loopback, or the configured addresses.
 fn node_port_rule(context: &Context<'_>, map: &str) -> Rule {
     let lookup = Statement::VerdictMap {
         key: vec![Selector::Protocol, Selector::DestinationPort],

@@ -44,7 +44,8 @@ pub(crate) struct Changes {
     pub(crate) add_port_elements: Vec<(Arc<SetDef>, Vec<Element>)>,
     /// Clients that kube-proxy remembered.
     pub(crate) restore: Vec<(Arc<SetDef>, Vec<ElementDump>)>,
-    /// Maps of clients of pools that change. Clients are removed after the commit, and by another thread.
+    /// Maps of clients of pools that change. Clients are removed after the commit, and by another
+    /// thread.
     pub(crate) sweeps: Vec<Sweep>,
 }
 
@@ -86,14 +87,14 @@ impl Changes {
         self.rules.push(chain);
     }
 
-    /// Divides the changes into preparation, main part and tidying up, to be committed one after the
-    /// other.
+    /// Divides the changes into preparation, main part and tidying up, to be committed one after
+    /// the other.
     ///
     /// A packet that is on its way through the chains while a commit takes effect follows the rules
     /// from before the commit, but finds the elements from after it. So chains are added before
-    /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of a
-    /// pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3 just
-    /// after it.
+    /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of
+    /// a pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3
+    /// just after it.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus_slots();
@@ -152,9 +153,9 @@ impl Changes {
         (added, removed)
     }
 
-    /// Appends all changes to a transaction. Objects are added before other objects refer to them, and
-    /// deleted after: chains are added before elements and rules lead to them, rules are deleted before
-    /// the sets that they use.
+    /// Appends all changes to a transaction. Objects are added before other objects refer to them,
+    /// and deleted after: chains are added before elements and rules lead to them, rules are
+    /// deleted before the sets that they use.
     pub(crate) fn append_to(self, table: &Table, transaction: &mut Transaction) {
         match self.table {
             TableChange::Keep => {}
@@ -188,8 +189,8 @@ impl Changes {
         }
         for set in self.add_sets {
             if set.size.is_some() {
-                // The kernel makes a new set large enough for all of its elements at once. The size is
-                // changed afterwards, where the kernel does so.
+                // The kernel makes a new set large enough for all of its elements at once. The size
+                // is changed afterwards, where the kernel does so.
                 let unlimited = SetDef { size: None, ..SetDef::clone(&set) };
                 transaction.add_set(table, unlimited.into());
             }

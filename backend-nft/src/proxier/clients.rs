@@ -10,13 +10,13 @@ use switchyard_nft_ruleset::{
 use super::sweeper::Sweep;
 use crate::layout::affinity::{RememberedPool, UPSTREAM_PREFIX};
 
-/// The most clients that are taken over in one table. They are read while nothing else is programmed,
-/// which takes the square of their number: 0.1 s for these. It is less than the 65,535 that kernels
-/// take into a map in the transaction that makes the map.
+/// The most clients that are taken over in one table. They are read while nothing else is
+/// programmed, which takes the square of their number: 0.1 s for these. It is less than the 65,535
+/// that kernels take into a map in the transaction that makes the map.
 const MOST_TAKEN_OVER: usize = 32_768;
 
-/// Reads the clients in kube-proxy's sets into the dump of a table. Clients that cannot be read are not
-/// worth a sync: they get another endpoint.
+/// Reads the clients in kube-proxy's sets into the dump of a table. Clients that cannot be read are
+/// not worth a sync: they get another endpoint.
 pub(super) fn read_upstream(transport: &mut dyn Transport, table: &Table, dump: &mut TableDump) {
     let mut left = MOST_TAKEN_OVER;
     let sets = dump.sets.iter_mut().filter(|(name, _)| name.as_str().starts_with(UPSTREAM_PREFIX));

@@ -1,4 +1,4 @@
-//! What was synced last, as far as it does not follow from the state.
+//! The last synced objects, as far as it does not follow from the state.
 //!
 //! Core remembers the state that was synced. Four things are known to this backend alone: the slots
 //! of endpoints where these do not follow from the pool, counts of elements that several Service

@@ -1,9 +1,9 @@
 //! The backend: a [`Proxier`] on a [`Transport`].
 //!
-//! A sync has one [`plan`]. It trusts that the kernel holds what was synced last ([`last_synced`]) where
-//! that is known, and otherwise compares what it reads: at the start, after a failure, and on request. The plan
-//! makes [`changes`], which become transactions for both families. [`drift`] reports what other programs had
-//! changed.
+//! A sync has one [`plan`]. It trusts that the kernel holds what was synced last ([`last_synced`])
+//! where that is known, and otherwise compares what it reads: at the start, after a failure, and on
+//! request. The plan makes [`changes`], which become transactions for both families. [`drift`]
+//! reports what other programs had changed.
 
 mod changes;
 mod clients;
@@ -41,14 +41,14 @@ use crate::{
     probe::probe_hashes,
 };
 
-/// The number of times that a full sync is tried if other programs change our tables at the same time. The last attempt
-/// changes them whatever the others do, and is not trusted by the next sync.
+/// The number of times that a full sync is tried if other programs change our tables at the same
+/// time. The last attempt changes them whatever the others do, and is not trusted by the next sync.
 const ATTEMPTS: usize = 5;
 /// The time after which an attempt that is not trusted is followed by another sync.
 const DOUBTED_FOR: Duration = Duration::from_secs(1);
 /// The age at which an unused chain is deleted. Kernels before 6.2 keep references from elements of
-/// maps for a moment after a commit, and refuse to delete the chains that the elements led to; upstream
-/// waits as long.
+/// maps for a moment after a commit, and refuse to delete the chains that the elements led to;
+/// upstream waits as long.
 const STALE_FOR: Duration = Duration::from_secs(1);
 
 /// The backend on a kernel that has hashes.
@@ -70,7 +70,7 @@ pub struct NftProxier {
     sweeper: Sweeper,
     /// The netlink ports from which this backend commits; none if its commits have no fixed ports.
     own_ports: Vec<u32>,
-    /// What the kernel holds besides the state that was synced; `None` if unknown.
+    /// The contents of the kernel besides the state that was synced; `None` if unknown.
     last: Option<LastSynced>,
     /// Whether the kernel can select slots by a hash.
     hashes: bool,
@@ -94,15 +94,15 @@ impl NftProxier {
         Ok(Self { hashes: hashes.is_ok(), ..Self::new(config, transport) })
     }
 
-    /// Creates a backend that programs through `transport`, for a kernel with hashes. Programs nothing
-    /// yet.
+    /// Creates a backend that programs through `transport`, for a kernel with hashes. Programs
+    /// nothing yet.
     pub fn new(config: NftConfig, transport: Box<dyn Transport>) -> Self {
         let mut sweeper = Sweeper::new(config.transport);
         let mut transport = transport;
         let mut own_ports = Vec::new();
         if let Some(port) = transport.port() {
-            // The transports that cannot be opened now are opened when they are needed; what they commit is
-            // then taken for another program's.
+            // The transports that cannot be opened now are opened when they are needed; what they
+            // commit is then taken for another program's.
             let ports = sweeper.open().unwrap_or_default();
             ports.iter().for_each(|&port| transport.disregard(port));
             own_ports = ports;
@@ -123,7 +123,8 @@ impl NftProxier {
         let (transactions, mut report) = into_transactions(&config, changes);
         self.sweeper.keep(&sweeps);
         match self.commit(&transactions, &mut report) {
-            // Perhaps another program has changed what the changes rely on, which a comparison shows.
+            // Perhaps another program has changed what the changes rely on, which a comparison
+            // shows.
             Err(refused) if refused.error.contradicts_kernel() => {
                 tracing::debug!(
                     err = %ErrorChain(&refused.error),
@@ -150,7 +151,8 @@ impl NftProxier {
         let result = loop {
             let expected = attempt < ATTEMPTS;
             match self.try_sync_full(config, change, expected) {
-                // What is missing was removed since it was read, if the transport knows no generations.
+                // What is missing was removed since it was read, if the transport knows no
+                // generations.
                 Err(refused)
                     if expected
                         && (refused.error.is_conflict()
@@ -173,8 +175,8 @@ impl NftProxier {
         result
     }
 
-    /// Reads what the kernel holds, and changes what differs. If nothing is `expected`, another program may
-    /// change our tables between the reading and the commit: the next sync reads again.
+    /// Reads what the kernel holds, and changes what differs. If nothing is `expected`, another
+    /// program may change our tables between the reading and the commit: the next sync reads again.
     fn try_sync_full(
         &mut self,
         config: &NftConfig,
@@ -232,7 +234,8 @@ impl NftProxier {
         Ok(dumps)
     }
 
-    /// Whether the kernel refuses a commit if another program has changed a table since it was read.
+    /// Whether the kernel refuses a commit if another program has changed a table since it was
+    /// read.
     fn has_generations(&self) -> bool {
         self.transport.port().is_some()
     }
@@ -299,8 +302,8 @@ impl NftProxier {
         }
     }
 
-    /// Deletes chains that have been unused for a while. Returns false if that fails. Unused chains do
-    /// no harm, so that a failure is no reason to repeat the sync.
+    /// Deletes chains that have been unused for a while. Returns false if that fails. Unused chains
+    /// do no harm, so that a failure is no reason to repeat the sync.
     fn delete_stale_chains(&mut self) -> bool {
         let Some(last) = &mut self.last else { return true };
         let mut transaction = Transaction::new();
@@ -345,8 +348,8 @@ impl Proxier for NftProxier {
         Profile { capabilities, guards_loopback: self.config.families.v4, ..PROFILE }
     }
 
-    /// Keeps other hosts from loopback addresses if node ports are to be served on them. The rules are
-    /// replaced by those of the first sync.
+    /// Keeps other hosts from loopback addresses if node ports are to be served on them. The rules
+    /// are replaced by those of the first sync.
     fn prepare(&mut self, node: &NodeConfig) -> Result<(), ProxierError> {
         if !self.config.families.v4 || !node.serves_localhost() {
             return Ok(());

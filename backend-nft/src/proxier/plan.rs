@@ -1,7 +1,8 @@
 //! The plan of a sync: the changes that lead from what the tables hold to what they should hold.
 //!
-//! What they hold is either trusted or read ([`Have`]). Of trusted tables only what depends on a change is
-//! compared, so that the cost of a sync is that of its changes; tables that were read are compared whole.
+//! Their contents are either trusted or read ([`Have`]). Of trusted tables only what depends on a
+//! change is compared, so that the cost of a sync is that of its changes; tables that were read are
+//! compared whole.
 
 use std::{
     borrow::Cow,
@@ -36,17 +37,18 @@ use crate::layout::{
     table::{self, TableSet},
 };
 
-/// What the tables hold before a sync.
+/// The contents of the tables before a sync.
 #[derive(Clone, Copy)]
 pub(crate) enum Have<'a> {
-    /// What was synced last, which the kernel is trusted to hold still.
+    /// The last synced objects, which the kernel is trusted to hold still.
     Synced { last: &'a LastSynced, before: Before<'a>, change: Transition<'a> },
-    /// What was read, whichever program put it there. `last` is what the kernel should hold, if that is
-    /// known.
+    /// The objects read, whichever program put it there. `last` is what the kernel should hold, if
+    /// that is known.
     Read { dumps: &'a PerFamily<Option<TableDump>>, last: Option<&'a LastSynced> },
 }
 
-/// Plans the changes that make the tables hold `after`. Also returns what to remember if they succeed.
+/// Plans the changes that make the tables hold `after`. Also returns what to remember if they
+/// succeed.
 pub(crate) fn plan<'a>(
     config: &'a NftConfig,
     after: &'a State,
@@ -167,8 +169,8 @@ impl<'a> Plan<'a> {
         self.finish(Known::synced(synced), Some(table), false)
     }
 
-    /// The Service ports to compare: those that have changed, and those whose chains or maps of clients
-    /// change without that.
+    /// The Service ports to compare: those that have changed, and those whose chains or maps of
+    /// clients change without that.
     fn ports(
         &self,
         last: &'a LastSynced,
@@ -185,8 +187,8 @@ impl<'a> Plan<'a> {
             before: Some(port),
             after: after.service_ports.get(&port.id),
         });
-        // Maps of clients that are of no more use go. With the node's settings, all Service ports that have
-        // some are compared.
+        // Maps of clients that are of no more use go. With the node's settings, all Service ports
+        // that have some are compared.
         let over =
             last.earlier.iter().filter(move |(_, (_, until))| !node_changed && *until <= now);
         let over = over.map(move |(id, _)| {
@@ -226,8 +228,8 @@ impl<'a> Plan<'a> {
         &mut self.update.tables.get_mut(self.context.family.into()).counts
     }
 
-    /// Adds a Service port to what is wanted. `before` returns the endpoints as they were in the slots of a
-    /// pool.
+    /// Adds a Service port to what is wanted. `before` returns the endpoints as they were in the
+    /// slots of a pool.
     fn want_port(
         &mut self,
         port: &ResolvedServicePort,
@@ -252,8 +254,9 @@ impl<'a> Plan<'a> {
         self.update.allocations.push((port.id.clone(), kept));
     }
 
-    /// Compares what is known with what is wanted. `synced` is what was synced last, if that is trusted. If it
-    /// is unknown what the kernel held, endpoints may have left pools whose clients are still there.
+    /// Compares what is known with what is wanted. `synced` is what was synced last, if that is
+    /// trusted. If it is unknown what the kernel held, endpoints may have left pools whose clients
+    /// are still there.
     fn finish(
         self,
         mut known: Known<'_>,
@@ -262,7 +265,8 @@ impl<'a> Plan<'a> {
     ) -> Changes {
         let Self { config, context, mut want, update, .. } = self;
         let update = update.tables.get_mut(context.family.into());
-        // Elements that several Service ports need are added with the first and deleted with the last.
+        // Elements that several Service ports need are added with the first and deleted with the
+        // last.
         for (&(set, key), &change) in &update.counts {
             let counts = synced.and_then(|table| table.counts.get(&(set, key)));
             let before = counts.copied().unwrap_or_default();
@@ -299,7 +303,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What a table holds, as far as it is compared.
+/// The contents of a table, as far as it is compared.
 #[derive(Default)]
 struct Known<'a> {
     chains: BTreeMap<ChainName, KnownChain<'a>>,
@@ -458,8 +462,8 @@ impl KnownSlots {
 }
 
 /// Whether every object with a known name has the expected kind and shape: if not, making the table
-/// anew is quicker, and as atomic. Base chains and sets that remember clients are replaced one by one:
-/// older kube-proxies had some base chains at other hooks, and clients are worth keeping.
+/// anew is quicker, and as atomic. Base chains and sets that remember clients are replaced one by
+/// one: older kube-proxies had some base chains at other hooks, and clients are worth keeping.
 fn is_repairable(config: &NftConfig, want: &Objects, dump: &TableDump) -> bool {
     let chains_fit = dump.chains.iter().all(|(name, chain)| {
         let is_regular = chain.base == ChainBase::Regular;
@@ -473,7 +477,8 @@ fn is_repairable(config: &NftConfig, want: &Objects, dump: &TableDump) -> bool {
     chains_fit && sets_fit
 }
 
-/// Returns the sets that are made anew, whose rules must be made anew, too, and those that lose elements.
+/// Returns the sets that are made anew, whose rules must be made anew, too, and those that lose
+/// elements.
 fn compare_sets(
     changes: &mut Changes,
     mut known: BTreeMap<SetName, KnownSet<'_>>,
@@ -599,8 +604,8 @@ fn compare_slots(
     }
 }
 
-/// The handles and the timeouts of the kernel's maps of clients, by the part of their names that identifies
-/// the Service port.
+/// The handles and the timeouts of the kernel's maps of clients, by the part of their names that
+/// identifies the Service port.
 #[derive(Default)]
 struct KnownClients<'a>(HashMap<&'a str, Vec<(u64, Earlier)>>);
 
@@ -618,8 +623,8 @@ impl<'a> KnownClients<'a> {
         clients
     }
 
-    /// The earlier maps of a Service port, and until when they are needed. Of several, those are meant
-    /// that remembered clients last: the newest, whose handle is the highest.
+    /// The earlier maps of a Service port, and until when they are needed. Of several, those are
+    /// meant that remembered clients last: the newest, whose handle is the highest.
     fn earlier(
         &self,
         port: &ResolvedServicePort,
@@ -642,8 +647,8 @@ impl<'a> KnownClients<'a> {
     }
 }
 
-/// The key without the slot, the slot, and the endpoint of an element of a map of slots; `None` for an
-/// element that this backend does not write.
+/// The key without the slot, the slot, and the endpoint of an element of a map of slots; `None` for
+/// an element that this backend does not write.
 fn slot(element: &Element, family: Family) -> Option<(Key, u32, SocketAddr)> {
     let ElementData::Value(value) = &element.data else { return None };
     let (key, slot) = element.key.as_slice().split_last_chunk::<4>()?;

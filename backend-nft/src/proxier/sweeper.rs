@@ -1,10 +1,11 @@
 //! The removal of clients that are remembered at endpoints which left their pool.
 //!
-//! Packets add clients to maps, as many and as fast as the traffic brings them, and the kernel takes time
-//! in proportion to the square of their number to show them. So maps are read by threads of their own,
-//! after the commit that removed the endpoints: a sync never waits for clients. Large maps have a thread
-//! apart, so that they do not hold up the others. No rule adds a client at an endpoint that is not in
-//! the set of the pool's endpoints, so that a sweep comes to an end whatever traffic there is.
+//! Packets add clients to maps, as many and as fast as the traffic brings them, and the kernel
+//! takes time in proportion to the square of their number to show them. So maps are read by threads
+//! of their own, after the commit that removed the endpoints: a sync never waits for clients. Large
+//! maps have a thread apart, so that they do not hold up the others. No rule adds a client at an
+//! endpoint that is not in the set of the pool's endpoints, so that a sweep comes to an end
+//! whatever traffic there is.
 
 mod endpoints;
 
@@ -35,8 +36,8 @@ const MOST_OF_SMALL: usize = 65_536;
 const MOST_COLLECTED: usize = 65_536;
 /// The clients that one transaction removes.
 const PORTION: usize = 512;
-/// The wait before a map is read again. A packet on its way may have selected an endpoint just before the
-/// endpoint left, and add its client just after; a reading may leave clients out.
+/// The wait before a map is read again. A packet on its way may have selected an endpoint just
+/// before the endpoint left, and add its client just after; a reading may leave clients out.
 const AGAIN: Duration = Duration::from_millis(10);
 /// The wait after a failure.
 const RETRY: Duration = Duration::from_millis(200);
@@ -52,8 +53,8 @@ pub(crate) struct Sweep {
     pub(crate) is_due: bool,
 }
 
-/// The threads that sweep. They start with the first sweep, in the network namespace of the thread that
-/// asks for it, and end when the sweeper is dropped.
+/// The threads that sweep. They start with the first sweep, in the network namespace of the thread
+/// that asks for it, and end when the sweeper is dropped.
 pub(crate) struct Sweeper {
     kind: TransportKind,
     /// The transports of the threads, until these start.
@@ -105,7 +106,8 @@ struct Job {
 enum Place {
     /// In a lane, until it is due.
     Waiting(usize, Instant),
-    /// With a thread, which took the job of this number. A newer one waits until the attempt is over.
+    /// With a thread, which took the job of this number. A newer one waits until the attempt is
+    /// over.
     Running(u64),
 }
 
@@ -124,8 +126,8 @@ impl Sweeper {
         Self { kind, transports, threads, kept: HashMap::new(), shared: Arc::default() }
     }
 
-    /// Opens the transports of the threads, and returns the netlink ports from which the threads commit,
-    /// in the network namespace of this thread.
+    /// Opens the transports of the threads, and returns the netlink ports from which the threads
+    /// commit, in the network namespace of this thread.
     ///
     /// # Errors
     /// If a transport cannot be opened.
@@ -136,8 +138,8 @@ impl Sweeper {
         Ok(self.transports.iter().filter_map(|transport| transport.port()).collect())
     }
 
-    /// Keeps clients at these endpoints as well, whatever sweep is under way: to be called before the
-    /// endpoints come.
+    /// Keeps clients at these endpoints as well, whatever sweep is under way: to be called before
+    /// the endpoints come.
     pub(crate) fn keep(&mut self, sweeps: &[(Table, Sweep)]) {
         for (table, Sweep { map, endpoints, .. }) in sweeps {
             let key = (table.family, map.name.clone());
@@ -150,7 +152,8 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps the maps that are due from now on. What is under way keeps clients at these endpoints alone.
+    /// Sweeps the maps that are due from now on. What is under way keeps clients at these endpoints
+    /// alone.
     pub(crate) fn sweep(&mut self, sweeps: Vec<(Table, Sweep)>) {
         let mut jobs = Vec::new();
         for (table, Sweep { map, endpoints, mut is_due }) in sweeps {

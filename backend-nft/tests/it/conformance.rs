@@ -239,8 +239,8 @@ fn read(family: Family) -> Option<TableDump> {
 }
 
 /// A table in a form that two kernels can be compared by: without handles, chains that wait for
-/// their deletion, what clients left in sets, and the order of endpoints in slots, unless a hash selects
-/// the slots.
+/// their deletion, what clients left in sets, and the order of endpoints in slots, unless a hash
+/// selects the slots.
 fn dump(family: Family, table: TableDump) -> String {
     let mut lines = Vec::new();
     for (name, chain) in &table.chains {
@@ -265,8 +265,8 @@ fn dump(family: Family, table: TableDump) -> String {
     lines.iter().map(|line| format!("{family:?} {line}\n")).collect()
 }
 
-/// The numbers of slots of which a hash selects one. In all other pools, where one is selected at random or in turn,
-/// the order of slots depends on earlier states, and means nothing.
+/// The numbers of slots of which a hash selects one. In all other pools, where one is selected at
+/// random or in turn, the order of slots depends on earlier states, and means nothing.
 const TABLES: [usize; 3] = [1021, 4093, 16_381];
 
 /// Chains without rules wait for their deletion.

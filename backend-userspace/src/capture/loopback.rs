@@ -1,8 +1,8 @@
-//! Loopback: clients on this machine reach Services at loopback addresses, which a table lists. This
-//! needs no privileges.
+//! Loopback: clients on this machine reach Services at loopback addresses, which a table lists.
+//! This needs no privileges.
 //!
-//! A Service port has the same port number at every start, unless another program or Service port has
-//! taken it: a hash of its name chooses.
+//! A Service port has the same port number at every start, unless another program or Service port
+//! has taken it: a hash of its name chooses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,8 +24,8 @@ use switchyard_forwarder::{Forwarder, ListenError, Listener};
 
 use super::{Capture, RETRY};
 
-/// The first port for Services. The range ends before that of node ports, and before the ports that systems
-/// give to clients.
+/// The first port for Services. The range ends before that of node ports, and before the ports that
+/// systems give to clients.
 const FIRST: u16 = 20_000;
 /// The number of ports for Services.
 const PORTS: u16 = 10_000;
@@ -100,7 +100,8 @@ impl Loopback {
         Self { families, entries: BTreeMap::new(), taken: BTreeSet::new(), show, shown: None }
     }
 
-    /// Opens, changes or closes the addresses of a Service port. Returns how many were opened and closed.
+    /// Opens, changes or closes the addresses of a Service port. Returns how many were opened and
+    /// closed.
     fn set_port(
         &mut self,
         id: &ServicePortId,
@@ -174,9 +175,9 @@ impl Loopback {
         Some(Entry { row, open, failed })
     }
 
-    /// Chooses the address of a Service port: the known one, else the first that no other has, and that
-    /// `listen` can open, else one that the system chooses. Returns the error with an address that could
-    /// not be opened.
+    /// Chooses the address of a Service port: the known one, else the first that no other has, and
+    /// that `listen` can open, else one that the system chooses. Returns the error with an address
+    /// that could not be opened.
     fn choose(
         &self,
         id: &ServicePortId,
@@ -215,8 +216,8 @@ impl Loopback {
     }
 }
 
-/// The number within the range of ports that a Service port begins with, the same in both families: the
-/// hash FNV-1a of its name.
+/// The number within the range of ports that a Service port begins with, the same in both families:
+/// the hash FNV-1a of its name.
 fn preferred(id: &ServicePortId) -> u16 {
     let text = id.name.to_string();
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {

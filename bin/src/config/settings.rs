@@ -88,12 +88,13 @@ pub struct BackendSettings {
 pub struct UserspaceSettings {
     /// The name of the capture mode; `None` for the best that the node can run.
     pub capture: Option<String>,
-    /// Whether the configuration names the mode. Loopback is a capture mode only then: it serves clients on
-    /// this machine alone.
+    /// Whether the configuration names the mode. Loopback is a capture mode only then: it serves
+    /// clients on this machine alone.
     pub is_named: bool,
     /// The time that a UDP flow lasts without a datagram; `None` for the backend's default.
     pub udp_timeout: Option<Duration>,
-    /// The most connections and flows at a time; `None` for as many as the limit of descriptors allows.
+    /// The most connections and flows at a time; `None` for as many as the limit of descriptors
+    /// allows.
     pub connections: Option<usize>,
     /// The file for the table of loopback addresses; `None` for standard output.
     pub table: Option<PathBuf>,
@@ -117,8 +118,8 @@ pub struct IpvsSettings {
 }
 
 impl IpvsSettings {
-    /// Parses the section `ipvs`. Networks that cannot be parsed are left out: of a section that the mode
-    /// does not select, nothing is checked.
+    /// Parses the section `ipvs`. Networks that cannot be parsed are left out: of a section that
+    /// the mode does not select, nothing is checked.
     fn new(section: &v1alpha1::Ipvs) -> Self {
         Self {
             scheduler: section.scheduler.clone(),
@@ -282,7 +283,8 @@ impl Section {
 }
 
 impl Settings {
-    /// Parses `config`, which has all defaults and passed [`validate`](crate::config::validate::validate).
+    /// Parses `config`, which has all defaults and passed
+    /// [`validate`](crate::config::validate::validate).
     pub fn new(
         config: &KubeProxyConfiguration,
         flag_only: &FlagOnlySettings,
@@ -426,9 +428,9 @@ fn local_pods(config: &KubeProxyConfiguration) -> Result<LocalPodsConfig, Config
 }
 
 /// Parses `nodePortAddresses`. If the list is empty, nftables mode serves node ports on the primary
-/// addresses only. If `mode` is empty, too, the author expects kube-proxy's iptables mode, which serves
-/// them on localhost as well; with manifests, this may be a developer's machine, whose kernel's
-/// settings stay.
+/// addresses only. If `mode` is empty, too, the author expects kube-proxy's iptables mode, which
+/// serves them on localhost as well; with manifests, this may be a developer's machine, whose
+/// kernel's settings stay.
 fn node_port_addresses(
     config: &KubeProxyConfiguration,
     flag_only: &FlagOnlySettings,

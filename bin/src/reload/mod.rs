@@ -2,8 +2,8 @@
 //!
 //! kube-proxy ends at every change. Here the file is loaded with the flags of the start, and then
 //!
-//! - an unusable file is rejected with an error in the log, and the last good configuration stays in
-//!   effect. A program that ended instead would be restarted with that file again and again, and
+//! - an unusable file is rejected with an error in the log, and the last good configuration stays
+//!   in effect. A program that ended instead would be restarted with that file again and again, and
 //!   would not follow the node's Services meanwhile;
 //! - a change of form or comments alone does nothing;
 //! - if the program can apply every changed field while it runs ([`fields`]), it does;
@@ -90,8 +90,8 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Returns a reloader for a program that runs with `settings`, where `loaded` is the configuration
-    /// that `flags` led to.
+    /// Returns a reloader for a program that runs with `settings`, where `loaded` is the
+    /// configuration that `flags` led to.
     pub fn new(flags: Flags, loaded: &Loaded, settings: Settings, parts: LiveParts) -> Self {
         let (config, warnings) = (loaded.config.clone(), loaded.warnings.clone());
         Self { flags, config, settings, warnings, parts }

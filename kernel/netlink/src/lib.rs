@@ -1,5 +1,5 @@
-//! What a Service proxy asks of the kernel by netlink: sockets, messages and attributes, and protocols on
-//! top of them.
+//! Requests of a Service proxy to the kernel by netlink: sockets, messages and attributes, and
+//! protocols on top of them.
 //!
 //! - [`Writer`] appends messages with nested attributes to one buffer, so a batch is one `send`.
 //! - [`Messages`] and [`Attributes`] walk over what the kernel answers, without copying and without

@@ -1,7 +1,7 @@
 //! Typed nftables rulesets: built as values, committed to the kernel, read back and compared.
 //!
-//! A [`Table`] is a value, so that several programs, or several parts of one, can have a table each. A
-//! [`Transaction`] is a list of operations on tables. It prints as text for `nft -f`, and a
+//! A [`Table`] is a value, so that several programs, or several parts of one, can have a table
+//! each. A [`Transaction`] is a list of operations on tables. It prints as text for `nft -f`, and a
 //! [`Transport`] commits it and reads a table back as a [`TableDump`]:
 //!
 //! ```
@@ -68,28 +68,29 @@
 //!
 //! # What to know before use
 //!
-//! - **One transaction is one commit.** The kernel does all of a transaction or nothing, but a packet
-//!   that is on its way during the commit may follow the old rules and find the new elements. What
-//!   must happen in an order takes several transactions.
-//! - **Operations are not idempotent, except for those that add tables, chains, sets and elements.**
-//!   Each [`OperationKind::AddRule`] appends another rule: flush the chain in the same transaction, or
-//!   compare [`Rule::fingerprint`] with what was read.
-//! - **Reads and commits are two steps.** [`Transaction::expect_generation`] makes a commit fail with
-//!   [`TransportError::Conflict`] if another program changes the tables in between. Commits to other
-//!   tables do no harm, however many. [`Transport::release`] ends such a step.
+//! - **One transaction is one commit.** The kernel does all of a transaction or nothing, but a
+//!   packet that is on its way during the commit may follow the old rules and find the new
+//!   elements. What must happen in an order takes several transactions.
+//! - **Operations are not idempotent, except for those that add tables, chains, sets and
+//!   elements.** Each [`OperationKind::AddRule`] appends another rule: flush the chain in the same
+//!   transaction, or compare [`Rule::fingerprint`] with what was read.
+//! - **Reads and commits are two steps.** [`Transaction::expect_generation`] makes a commit fail
+//!   with [`TransportError::Conflict`] if another program changes the tables in between. Commits to
+//!   other tables do no harm, however many. [`Transport::release`] ends such a step.
 //! - **Calls block** until the kernel is done, and belong to the network namespace in which the
 //!   transport was opened.
-//! - **nft can print every rule**, which is why [`Statement`] is a closed list: other bytecode makes
-//!   some versions of nft abort when they list any table. Tests compare the listings of 1.0.6 and
-//!   1.1.3. nft before 1.1.0 cannot load maps with concatenated data from JSON; the JSON transport
-//!   checks this when it is opened.
-//! - **Kernel 5.13 is the oldest that is supported.** Kernels before 6.2 refuse for a moment to delete
-//!   a chain after the last map element that led to it was deleted: wait a second, and try again.
+//! - **nft can print every rule**, which is why [`Statement`] is a closed list: other bytecode
+//!   makes some versions of nft abort when they list any table. Tests compare the listings of 1.0.6
+//!   and 1.1.3. nft before 1.1.0 cannot load maps with concatenated data from JSON; the JSON
+//!   transport checks this when it is opened.
+//! - **Kernel 5.13 is the oldest that is supported.** Kernels before 6.2 refuse for a moment to
+//!   delete a chain after the last map element that led to it was deleted: wait a second, and try
+//!   again.
 //!
 //! # Modules and features
 //!
-//! - [`netlink`]: the kernel's own interface, and [`netlink::Listener`], which reports the changes of
-//!   other programs.
+//! - [`netlink`]: the kernel's own interface, and [`netlink::Listener`], which reports the changes
+//!   of other programs.
 //! - [`text`]: nft's syntax.
 //! - `json` (feature `json`): the program `nft` with JSON, as another transport and as a format.
 //! - `testing` (feature `testing`): a transport for tests, which intercepts commits.

@@ -393,8 +393,8 @@ impl Hook {
     }
 }
 
-/// A comment as it is written: as much as nft takes, and without characters that nft's syntax cannot
-/// quote.
+/// A comment as it is written: as much as nft takes, and without characters that nft's syntax
+/// cannot quote.
 pub(crate) fn comment_text(comment: &str) -> Cow<'_, str> {
     cut_comment(comment, COMMENT_MAX)
 }

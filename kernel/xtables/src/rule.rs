@@ -77,8 +77,8 @@ impl RuleText {
         self.push(format_args!("-p {}", protocol.as_lower()))
     }
 
-    /// Adds a comment. Characters that could end its quotes, or the line, become underscores, and only
-    /// the first 255 are kept.
+    /// Adds a comment. Characters that could end its quotes, or the line, become underscores, and
+    /// only the first 255 are kept.
     pub fn comment(self, comment: &str) -> Self {
         let plain = |c: char| match c {
             '"' | '\'' | '\\' => '_',
@@ -109,9 +109,9 @@ impl RuleText {
         self.push(format_args!("-m conntrack --ctstate {state}"))
     }
 
-    /// Matches `share` of `of` packets, at random. The kernel counts in units of 2^-31, and shows them
-    /// rounded. A probability that would round to zero or one is one unit away from it, so that some
-    /// packets match, and some do not.
+    /// Matches `share` of `of` packets, at random. The kernel counts in units of 2^-31, and shows
+    /// them rounded. A probability that would round to zero or one is one unit away from it, so
+    /// that some packets match, and some do not.
     pub fn share(self, share: u64, of: u64) -> Self {
         const UNITS: f64 = 2_147_483_648.0;
         let units = (UNITS * (share as f64 / of as f64)).round().clamp(1.0, UNITS - 1.0);

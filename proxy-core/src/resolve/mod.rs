@@ -2,8 +2,8 @@
 //!
 //! Four questions, a file each: which endpoints may serve a Service port from this node
 //! ([`pools`]), what happens to traffic at each of its frontends ([`frontends`]), how connections
-//! are shared out by a backend that cannot do everything ([`lb_algorithm`]), and which endpoints do not have their
-//! full shares yet ([`slow_start`]).
+//! are shared out by a backend that cannot do everything ([`lb_algorithm`]), and which endpoints do
+//! not have their full shares yet ([`slow_start`]).
 
 pub(crate) mod frontends;
 pub(crate) mod lb_algorithm;
@@ -65,8 +65,9 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
     }
 }
 
-/// Resolves one port of a Service in one family, and returns what the port asks for and does not get. `owns` returns whether a frontend belongs to this port,
-/// and not to another Service port with a better claim.
+/// Resolves one port of a Service in one family, and returns what the port asks for and does not
+/// get. `owns` returns whether a frontend belongs to this port, and not to another Service port
+/// with a better claim.
 pub(crate) fn resolve<'s>(
     id: &ServicePortId,
     service: &Service,

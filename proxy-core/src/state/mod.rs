@@ -4,12 +4,13 @@
 //! masquerading, what an empty pool means) has been applied; a backend that needs to know more
 //! about a Service is asking for a new field here.
 //!
-//! Two kinds of growth are treated differently. [`State`] may get fields, which a backend may ignore.
-//! The enums [`Action`], [`Masquerade`], [`FrontendAddress`], [`LocalPods`] and [`NodePortAddresses`]
-//! are exhaustive on purpose: a backend that does not know a way to treat traffic must not compile.
+//! Two kinds of growth are treated differently. [`State`] may get fields, which a backend may
+//! ignore. The enums [`Action`], [`Masquerade`], [`FrontendAddress`], [`LocalPods`] and
+//! [`NodePortAddresses`] are exhaustive on purpose: a backend that does not know a way to treat
+//! traffic must not compile.
 //!
-//! With the feature `serde`, a [`State`] can be serialized, for status pages. Names are those of the
-//! fields in camel case; lists and maps are sorted.
+//! With the feature `serde`, a [`State`] can be serialized, for status pages. Names are those of
+//! the fields in camel case; lists and maps are sorted.
 
 #[cfg(feature = "serde")]
 mod serialized;
@@ -65,11 +66,11 @@ pub struct NodeState {
     /// The way to detect that a packet comes from a pod of this node; `None` if not configured.
     pub local_pods: PerFamily<Option<LocalPods>>,
     /// The addresses of the node on which node ports are served. A list for backends that
-    /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports), without loopback addresses
-    /// and link-local ones of IPv6.
+    /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports), without loopback
+    /// addresses and link-local ones of IPv6.
     pub node_ports: PerFamily<NodePortAddresses>,
-    /// The addresses of the node on which the health checks of Services are served: those of `node_ports`,
-    /// as configured, whatever the backend has to know.
+    /// The addresses of the node on which the health checks of Services are served: those of
+    /// `node_ports`, as configured, whatever the backend has to know.
     pub health_check_addresses: PerFamily<NodePortAddresses>,
     /// Ranges that cluster IPs are allocated from: sorted, without overlaps, adjacent ones merged.
     /// Traffic to an address in them that no Service has is dropped.
@@ -118,8 +119,8 @@ impl NodePortAddresses {
 pub struct ResolvedServicePort {
     /// The id of the Service port.
     pub id: ServicePortId,
-    /// Where the Service port's traffic arrives, sorted, each (address, protocol, port) at most once
-    /// in the whole [`State`]: if two Services claim the same, one of them wins.
+    /// Where the Service port's traffic arrives, sorted, each (address, protocol, port) at most
+    /// once in the whole [`State`]: if two Services claim the same, one of them wins.
     pub frontends: Vec<Frontend>,
     /// Endpoints of the `Cluster` policy; empty if no frontend uses them.
     pub cluster: Pool,
@@ -136,12 +137,13 @@ pub struct ResolvedServicePort {
         serde(rename = "affinitySeconds", serialize_with = "serialized::seconds")
     )]
     pub affinity: Option<Duration>,
-    /// The way that new connections are shared out among the endpoints of a pool: one of the algorithms that the
-    /// backend [can program](crate::proxier::Profile::capabilities). With affinity, the algorithm chooses
-    /// the endpoint of clients that are not remembered.
+    /// The way that new connections are shared out among the endpoints of a pool: one of the
+    /// algorithms that the backend [can program](crate::proxier::Profile::capabilities). With
+    /// affinity, the algorithm chooses the endpoint of clients that are not remembered.
     pub lb_algorithm: LbAlgorithm,
-    /// The protocol by which endpoints are sent the client's address ahead of the client's bytes; for TCP alone, and only
-    /// for backends that [end connections themselves](crate::proxier::Capabilities::with_proxy_protocol).
+    /// The protocol by which endpoints are sent the client's address ahead of the client's bytes;
+    /// for TCP alone, and only for backends that
+    /// [end connections themselves](crate::proxier::Capabilities::with_proxy_protocol).
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
@@ -168,10 +170,10 @@ impl ResolvedServicePort {
     }
 }
 
-/// Endpoints that traffic is spread over in proportion to their weights: sorted by address, each once.
-/// The greatest common divisor of the weights is 1, so that all weights are 1 unless they differ, except
-/// while endpoints get growing shares; but with [`LbAlgorithm::WeightedOverflow`], weights are numbers of
-/// connections, and as they were configured.
+/// Endpoints that traffic is spread over in proportion to their weights: sorted by address, each
+/// once. The greatest common divisor of the weights is 1, so that all weights are 1 unless they
+/// differ, except while endpoints get growing shares; but with [`LbAlgorithm::WeightedOverflow`],
+/// weights are numbers of connections, and as they were configured.
 pub type Pool = Arc<[Endpoint]>;
 
 /// Whether there is an endpoint at `address` in the pool.
@@ -188,11 +190,11 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Whether the endpoint runs on this node.
     pub is_local: bool,
-    /// Whether the endpoint may run on this node: it does, or its slice names no node. A connection from
-    /// such an endpoint may come back to it (hairpin) without leaving the node.
+    /// Whether the endpoint may run on this node: it does, or its slice names no node. A connection
+    /// from such an endpoint may come back to it (hairpin) without leaving the node.
     pub may_be_local: bool,
-    /// The endpoint's share of new connections, relative to those of the other endpoints in the pool;
-    /// at least 1. An endpoint that gets no new connections is in no pool, but may be in
+    /// The endpoint's share of new connections, relative to those of the other endpoints in the
+    /// pool; at least 1. An endpoint that gets no new connections is in no pool, but may be in
     /// [`ResolvedServicePort::draining`], where weights mean nothing and are 1.
     pub weight: u32,
 }
@@ -229,8 +231,8 @@ pub struct Frontend {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum FrontendAddress {
-    /// `spec.clusterIPs`; in a [derived state](crate::transition::DerivedState), any address whose other ports
-    /// are to be refused.
+    /// `spec.clusterIPs`; in a [derived state](crate::transition::DerivedState), any address whose
+    /// other ports are to be refused.
     ClusterIp(IpAddr),
     /// `status.loadBalancer.ingress[].ip`
     LoadBalancerIp(IpAddr),
@@ -259,8 +261,8 @@ pub enum Action {
     Pool {
         /// The pool.
         pool: PoolKind,
-        /// The clients whose source addresses are replaced with the node's. (Hairpin connections are
-        /// masqueraded in any case.)
+        /// The clients whose source addresses are replaced with the node's. (Hairpin connections
+        /// are masqueraded in any case.)
         masquerade: Masquerade,
     },
     /// `externalTrafficPolicy: Local`. Clients on this node have the `Cluster` pool, which is not
@@ -270,12 +272,12 @@ pub enum Action {
     /// Another backend delivers the traffic to a pool: rules masquerade and limit sources, and
     /// translate nothing. Only [derived states](crate::transition::DerivedState) have this.
     Delivered {
-        /// Which clients' source addresses are replaced with the node's. Hairpin connections, and those
-        /// whose source is an address of a Service, are masqueraded in any case.
+        /// The clients whose source addresses are replaced with the node's. Hairpin connections,
+        /// and those whose source is an address of a Service, are masqueraded in any case.
         masquerade: Masquerade,
     },
-    /// The same as [`Action::ExternalLocal`], but another backend delivers to the `Local` pool, which is
-    /// not empty. Only [derived states](crate::transition::DerivedState) have this.
+    /// The same as [`Action::ExternalLocal`], but another backend delivers to the `Local` pool,
+    /// which is not empty. Only [derived states](crate::transition::DerivedState) have this.
     DeliveredLocal,
     /// No endpoint serves the port: refused (ICMP port unreachable).
     Reject,

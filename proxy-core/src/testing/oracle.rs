@@ -33,8 +33,8 @@ pub fn final_objects(events: &[Event]) -> Vec<Object> {
     objects.into_values().collect()
 }
 
-/// Adds an object, or replaces it. A Node keeps what it stated before behind what it states now: the
-/// first address and pod network of each family count.
+/// Adds an object, or replaces it. A Node keeps what it stated before behind what it states now:
+/// the first address and pod network of each family count.
 fn set(objects: &mut BTreeMap<ObjectKey, Object>, object: &Object) {
     let before = objects.insert(object.key(), object.clone());
     if let (Some(Object::Node(before)), Some(Object::Node(node))) =
@@ -95,8 +95,8 @@ pub fn assert_invariants(state: &State) {
     }
 }
 
-/// Checks that weights have no common divisor, which holds as long as no endpoint gets a growing share.
-/// Panics otherwise.
+/// Checks that weights have no common divisor, which holds as long as no endpoint gets a growing
+/// share. Panics otherwise.
 #[track_caller]
 pub fn assert_least_weights(state: &State) {
     for port in

@@ -173,8 +173,8 @@ impl Tracker {
         self.update_health_check(name);
     }
 
-    /// Counts the ready endpoints of a Service on this node. There are none where the traffic of the Service
-    /// finds no rules, since the kernel refuses them.
+    /// Counts the ready endpoints of a Service on this node. There are none where the traffic of
+    /// the Service finds no rules, since the kernel refuses them.
     pub(super) fn update_health_check(&mut self, name: &ServiceName) {
         let service = self.services.get(name);
         let mut wanted = service.and_then(|s| resolve::health_check(s, self.slices.get(name)));

@@ -43,8 +43,8 @@ impl WatchHealth {
         self.with(kind, |state| state.failed.as_ref().map(|(at, why)| (at.elapsed(), why.clone())))
     }
 
-    /// Returns for how long the server has answered each request of this watch with status 401. `None`
-    /// if the last answer, or the last failure, is another.
+    /// Returns for how long the server has answered each request of this watch with status 401.
+    /// `None` if the last answer, or the last failure, is another.
     pub fn unauthorized(&self, kind: Kind) -> Option<Duration> {
         self.with(kind, |state| Some(state.unauthorized?.elapsed()))
     }
@@ -91,8 +91,8 @@ impl Pulse {
         self.record(|state| (state.heard, state.unauthorized) = (None, None));
     }
 
-    /// Records a failure, after which the watch is opened again, and whether the failure is that the
-    /// server answered with status 401.
+    /// Records a failure, after which the watch is opened again, and whether the failure is that
+    /// the server answered with status 401.
     pub(crate) fn failed(&self, why: &impl fmt::Display, is_unauthorized: bool) {
         let now = Instant::now();
         self.record(|state| {

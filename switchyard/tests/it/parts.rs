@@ -1,4 +1,4 @@
-//! What belongs to a proxy, with the five lines that embed it; and each part can be off.
+//! The parts of a proxy, with the five lines that embed it; and each part can be off.
 
 use std::{
     fs,

@@ -1,5 +1,6 @@
-//! A genuine API server and its etcd for other programs: prints the path of kube-proxy's kubeconfig, then applies
-//! the manifest of each path that comes on standard input, and answers with a line. Ends with its input.
+//! A genuine API server and its etcd for other programs: prints the path of kube-proxy's
+//! kubeconfig, then applies the manifest of each path that comes on standard input, and answers
+//! with a line. Ends with its input.
 
 use std::{
     error::Error,

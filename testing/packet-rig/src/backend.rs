@@ -20,7 +20,8 @@ const BACKENDS_VARIABLE: &str = "SWITCHYARD_BACKENDS";
 /// The nftables backend by `--nft-transport=json`, with the nft that this transport needs.
 const BY_JSON: &str = "nftables-json";
 
-/// The mode that forwards traffic itself, with the best capture mode of the node: rules of nftables.
+/// The mode that forwards traffic itself, with the best capture mode of the node: rules of
+/// nftables.
 pub const USERSPACE: &str = "userspace";
 
 /// The same mode, with rules of iptables.
@@ -29,7 +30,8 @@ const USERSPACE_IPTABLES: &str = "userspace-iptables";
 /// The same mode without a packet filter: the addresses of Services are the node's.
 const USERSPACE_ADDRESSES: &str = "userspace-addresses";
 
-/// The backends, by their `--proxy-mode`; and those that do it by other means, with names of their own.
+/// The backends, by their `--proxy-mode`; and those that do it by other means, with names of their
+/// own.
 pub const BACKENDS: [&str; 7] =
     ["nftables", BY_JSON, "iptables", IPVS, USERSPACE, USERSPACE_IPTABLES, USERSPACE_ADDRESSES];
 
@@ -73,8 +75,8 @@ pub fn selected() -> Result<Vec<&'static str>> {
     }
 }
 
-/// The backends to run the packet cases with: those of [`selected`], and genuine kube-proxy's where its program
-/// is named and no list of backends is.
+/// The backends to run the packet cases with: those of [`selected`], and genuine kube-proxy's where
+/// its program is named and no list of backends is.
 ///
 /// # Errors
 ///

@@ -29,8 +29,8 @@ pub struct Probe {
     pub source: Option<IpAddr>,
     /// The port to send from, 0 for any.
     pub source_port: u16,
-    /// Whether a TCP connection ends by a reset, so that its port can be used again at once; it does so with
-    /// `source_port`, too.
+    /// Whether a TCP connection ends by a reset, so that its port can be used again at once; it
+    /// does so with `source_port`, too.
     pub resets: bool,
 }
 

@@ -94,7 +94,8 @@ impl ProxyOptions {
         arguments
     }
 
-    /// A KubeProxyConfiguration with the values that the flags would have, followed by `more` fields.
+    /// A KubeProxyConfiguration with the values that the flags would have, followed by `more`
+    /// fields.
     pub fn configuration(&self, more: &str) -> String {
         let cidr = self.cluster_cidr.as_deref().unwrap_or_default();
         format!(
@@ -160,8 +161,8 @@ impl Proxy {
         command
     }
 
-    /// Ends the process with `SIGTERM`, or with `SIGKILL` two seconds later. Returns the exit status,
-    /// or `None` if no process was running.
+    /// Ends the process with `SIGTERM`, or with `SIGKILL` two seconds later. Returns the exit
+    /// status, or `None` if no process was running.
     pub fn stop(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
         terminate(&child);

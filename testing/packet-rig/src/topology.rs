@@ -12,8 +12,9 @@
 //! the node's end, so that masqueraded traffic shows the node's own address. In the layout
 //! [`Layout::Bridged`] the pods of `node-1` hang on a bridge `cni0` instead. Service addresses are
 //! routed to `node-1` from everywhere, because no proxy runs on `node-2`. Packets to unknown
-//! addresses go to a gateway that refuses them with an ICMP error of its own, so that a packet which left the
-//! node untouched ([`Outcome::Unrouted`](crate::Outcome::Unrouted)) differs from a dropped one.
+//! addresses go to a gateway that refuses them with an ICMP error of its own, so that a packet
+//! which left the node untouched ([`Outcome::Unrouted`](crate::Outcome::Unrouted)) differs from a
+//! dropped one.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -243,8 +244,8 @@ impl Topology {
             let pods: Vec<&Place> = self.pods().filter(is_here).collect();
             let mut commands = String::new();
             if layout == Layout::Bridged {
-                // Bridged packets must not pass the proxy's rules. The settings exist only where the
-                // kernel can make them do so.
+                // Bridged packets must not pass the proxy's rules. The settings exist only where
+                // the kernel can make them do so.
                 let _ = node.namespace.sysctl(&BRIDGE_SYSCTLS);
                 commands += &format!(
                     "link add {BRIDGE} address {GATEWAY_MAC} type bridge \

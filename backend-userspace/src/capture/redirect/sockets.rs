@@ -1,12 +1,12 @@
 //! The proxy's sockets that rules redirect traffic to.
 //!
-//! The backend beneath is shown a state in which each pool has one endpoint: a socket of the proxy. So it
-//! decides, as for itself, which traffic belongs to a Service, what is refused or dropped, and which of
-//! the two pools a client may have; the proxy chooses the endpoint. The rules change only when frontends
-//! do, or when a pool becomes empty.
+//! The backend beneath is shown a state in which each pool has one endpoint: a socket of the proxy.
+//! So it decides, as for itself, which traffic belongs to a Service, what is refused or dropped,
+//! and which of the two pools a client may have; the proxy chooses the endpoint. The rules change
+//! only when frontends do, or when a pool becomes empty.
 //!
-//! The sockets are at addresses of a device of this mode. The node's other addresses come and go; and
-//! loopback addresses cannot be reached from other hosts.
+//! The sockets are at addresses of a device of this mode. The node's other addresses come and go;
+//! and loopback addresses cannot be reached from other hosts.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -29,9 +29,9 @@ use switchyard_netlink::route::{DeviceError, DummyDevice};
 
 use crate::capture::{Capture, DEVICE, RETRY, addresses, failed};
 
-/// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890, section
-/// 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network from there
-/// (`sctp_bind_addr_copy` in `net/sctp/bind_addr.c`).
+/// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
+/// section 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network
+/// from there (`sctp_bind_addr_copy` in `net/sctp/bind_addr.c`).
 const V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 83);
 /// The address of the sockets for IPv6, of a range for private use (RFC 4193).
 const V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x7769, 0x7463, 0, 0, 0, 0, 1);
@@ -81,7 +81,8 @@ impl Redirect {
         })
     }
 
-    /// Gives the node the addresses of the sockets of these families. Returns how many were missing.
+    /// Gives the node the addresses of the sockets of these families. Returns how many were
+    /// missing.
     ///
     /// # Errors
     /// Names a family whose address is refused, as IPv6's is if it is switched off on the device.
@@ -111,8 +112,8 @@ impl Redirect {
         }
     }
 
-    /// Opens the sockets that a Service port needs, and sets what the rules should know of it. Sockets
-    /// that are no longer needed stay open until the rules are synced.
+    /// Opens the sockets that a Service port needs, and sets what the rules should know of it.
+    /// Sockets that are no longer needed stay open until the rules are synced.
     fn set_port(
         &mut self,
         id: &ServicePortId,
@@ -243,8 +244,8 @@ fn own_address(family: IpFamily) -> IpAddr {
     }
 }
 
-/// Returns a Service port as the rules should know it: the same frontends, and the sockets for endpoints.
-/// If a socket could not be opened, its connections are refused.
+/// Returns a Service port as the rules should know it: the same frontends, and the sockets for
+/// endpoints. If a socket could not be opened, its connections are refused.
 fn derive(
     port: &ResolvedServicePort,
     sockets: PoolSockets,

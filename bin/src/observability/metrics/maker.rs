@@ -132,8 +132,8 @@ macro_rules! made_by {
     };
 }
 
-/// Defines a struct of metrics, each with the method of [`Maker`] that makes it, and how the method is
-/// called.
+/// Defines a struct of metrics, each with the method of [`Maker`] that makes it, and how the method
+/// is called.
 macro_rules! metrics {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $made_by:ident($($argument:expr),+)),+ $(,)? }) => {
         $(#[$doc])*

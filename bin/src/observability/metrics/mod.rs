@@ -1,7 +1,7 @@
 //! The metrics for Prometheus: the metrics of kube-proxy, under the same names, and our own.
 //!
-//! [`Metrics`] has a registry of its own; nothing is global. The metrics of other modes are absent, and
-//! so are labelled metrics without a value. `docs/metrics.md` lists all metrics.
+//! [`Metrics`] has a registry of its own; nothing is global. The metrics of other modes are absent,
+//! and so are labelled metrics without a value. `docs/metrics.md` lists all metrics.
 
 mod component;
 mod maker;
@@ -313,7 +313,8 @@ impl Metrics {
         }
     }
 
-    /// Records how many sockets serve node ports on `[::1]`, and counts attempts to open one that failed.
+    /// Records how many sockets serve node ports on `[::1]`, and counts attempts to open one that
+    /// failed.
     pub fn localhost_listeners(&self, open: usize, failures: u64) {
         let Some(nftables) = &self.nftables else { return };
         let labels = [IpFamily::V6.as_str()];

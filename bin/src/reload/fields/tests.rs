@@ -44,7 +44,8 @@ fn every_field_is_in_the_table() {
     assert_eq!(field("conntrackish").map(|field| field.path), None);
 }
 
-/// Returns `config` with another value in the field, which is valid wherever the field has an effect.
+/// Returns `config` with another value in the field, which is valid wherever the field has an
+/// effect.
 fn with_another(config: &KubeProxyConfiguration, path: &str) -> KubeProxyConfiguration {
     if let Some(gate) = path.strip_prefix("featureGates.") {
         let mut gates = config.feature_gates.clone();

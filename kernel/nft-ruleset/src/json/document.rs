@@ -1,7 +1,8 @@
 //! Transactions as documents for `nft -j -f -`.
 //!
-//! Chains and rules have the types of the `nftables` crate, which lacks comments of tables, verdict maps, `typeof`
-//! and concatenated data. Elements are written one by one, so that 60,000 of them need no tree.
+//! Chains and rules have the types of the `nftables` crate, which lacks comments of tables, verdict
+//! maps, `typeof` and concatenated data. Elements are written one by one, so that 60,000 of them
+//! need no tree.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -28,8 +29,8 @@ use crate::{
 pub struct Document<'a>(pub &'a Transaction);
 
 impl Document<'_> {
-    /// Whether nft loads the document. nft (seen with 1.1.3) lists a [`crate::SlotChoice::Hash`] of several
-    /// parts in JSON, but does not load it from there.
+    /// Whether nft loads the document. nft (seen with 1.1.3) lists a [`crate::SlotChoice::Hash`] of
+    /// several parts in JSON, but does not load it from there.
     pub fn nft_loads(&self) -> bool {
         self.0.operations().iter().all(|operation| match &operation.kind {
             OperationKind::AddRule(_, rule) => rule.statements.iter().all(rule::nft_loads),
@@ -220,8 +221,8 @@ fn element(set: &SetDef, element: &Element, expires: Option<Duration>) -> Value 
     }
 }
 
-/// A key: fields, with an interval at the end in a set of intervals, which is an address, a network or a
-/// range.
+/// A key: fields, with an interval at the end in a set of intervals, which is an address, a network
+/// or a range.
 fn key(set: &SetDef, bytes: &[u8]) -> Value {
     let Some((before, first, last)) = interval::split(set, bytes) else {
         return concat(values(&set.key, bytes));

@@ -10,8 +10,8 @@ use crate::{
     transport::TransportError,
 };
 
-/// Has the program check, without a commit, a map with concatenated data and an element. An nft that
-/// is too old refuses the map, or makes a set of it and refuses the element.
+/// Has the program check, without a commit, a map with concatenated data and an element. An nft
+/// that is too old refuses the map, or makes a set of it and refuses the element.
 pub(super) fn check(program: &Program) -> Result<(), TransportError> {
     let version = program.succeed(&["--version"], b"")?;
     let version = String::from_utf8_lossy(&version).trim().to_owned();

@@ -146,8 +146,8 @@ fn base(name: &ChainName, chain: &Chain) -> ChainBase {
     }
 }
 
-/// The fingerprint of a rule; `None` if [`Rule`] cannot express it. JSON does not show the fingerprint
-/// that was written, so it is computed.
+/// The fingerprint of a rule; `None` if [`Rule`] cannot express it. JSON does not show the
+/// fingerprint that was written, so it is computed.
 fn fingerprint(family: Family, read: &ListedRule) -> Option<u64> {
     let statements: Option<Vec<_>> =
         read.expr.iter().map(|statement| statement::parse(family, statement)).collect();
@@ -265,8 +265,8 @@ fn element_dump(set: &SetDef, read: &Value) -> Option<ElementDump> {
     Some(ElementDump { element, expires })
 }
 
-/// The key of an interval, which is printed as an address, a network or a range, behind other fields if
-/// there are any.
+/// The key of an interval, which is printed as an address, a network or a range, behind other
+/// fields if there are any.
 fn interval(set: &SetDef, read: &Value) -> Option<Key> {
     let (_, before) = set.key.split_last()?;
     let (read, key) = match read.get("concat") {

@@ -1,7 +1,7 @@
 //! Statements, read from JSON.
 //!
-//! JSON that looks like a [`Statement`] is taken apart loosely, put together again, and compared, so
-//! that no difference goes unnoticed.
+//! JSON that looks like a [`Statement`] is taken apart loosely, put together again, and compared,
+//! so that no difference goes unnoticed.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -33,8 +33,8 @@ pub(super) fn verdict(read: &Value) -> Option<Verdict> {
     })
 }
 
-/// Brings JSON into a form that does not depend on the version of nft: a list of one flag becomes the
-/// flag, and the elements of a set are sorted.
+/// Brings JSON into a form that does not depend on the version of nft: a list of one flag becomes
+/// the flag, and the elements of a set are sorted.
 fn normal(value: Value) -> Value {
     match value {
         Value::Object(entries) => entries
@@ -92,8 +92,8 @@ fn guess(read: &Value) -> Option<Statement> {
     }
 }
 
-/// Reads a translation to what a map has: for a key that ends with a slot, or for parts of the packet
-/// alone.
+/// Reads a translation to what a map has: for a key that ends with a slot, or for parts of the
+/// packet alone.
 fn guess_dnat(read: &Value) -> Option<Statement> {
     let key = read.get("key")?;
     let map = reference(read.get("data")?)?;

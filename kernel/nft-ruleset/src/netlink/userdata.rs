@@ -23,8 +23,8 @@ pub(super) mod abi {
     pub const ELEMENT_FLAGS: u8 = 1;
     /// `NFTNL_SET_ELEM_F_INTERVAL_OPEN`: the interval goes on to the last key.
     pub const ELEMENT_OPEN: u32 = 1;
-    /// The fingerprint of a rule: an item of this crate's own. Its type is far from nft's types, and
-    /// nft ignores types that it does not know.
+    /// The fingerprint of a rule: an item of this crate's own. Its type is far from nft's types,
+    /// and nft ignores types that it does not know.
     pub const RULE_FINGERPRINT: u8 = 0xc5;
 
     pub const SET_KEY_BYTEORDER: u8 = 0;

@@ -14,8 +14,8 @@ pub struct Bytes<const N: usize> {
     len: u8,
 }
 
-/// The key of an element. The longest is an IPv6 address, a protocol, a port, and an interval of IPv6
-/// addresses.
+/// The key of an element. The longest is an IPv6 address, a protocol, a port, and an interval of
+/// IPv6 addresses.
 pub type Key = Bytes<56>;
 
 /// The value of an element of a map. The longest is an IPv6 address and a port.
@@ -102,8 +102,8 @@ pub struct Element {
     pub key: Key,
     /// The data that the key is mapped to.
     pub data: ElementData,
-    /// A comment for people, cut to 128 bytes when written. The kernel takes elements that differ in
-    /// the comment alone for the same.
+    /// A comment for people, cut to 128 bytes when written. The kernel takes elements that differ
+    /// in the comment alone for the same.
     pub comment: Option<Box<str>>,
 }
 

@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use super::{Family, Rule};
 
-/// The version of the encoding. It is raised when the encoding of a statement changes while its text
-/// stays the same, so that rules of an older version count as different.
+/// The version of the encoding. It is raised when the encoding of a statement changes while its
+/// text stays the same, so that rules of an older version count as different.
 const ENCODING_VERSION: u8 = 1;
 
 impl Rule {

@@ -1,7 +1,7 @@
 //! The typed ruleset: tables, chains, rules, sets and elements, transactions of them, and dumps.
 //!
-//! Nothing here talks to the kernel. A [`Transaction`] is a list of operations on typed objects, and
-//! a [`TableDump`] is what the kernel held when a table was read.
+//! Nothing here talks to the kernel. A [`Transaction`] is a list of operations on typed objects,
+//! and a [`TableDump`] is what the kernel held when a table was read.
 
 mod dump;
 mod element;

@@ -44,13 +44,13 @@ pub enum Selector {
     SourcePort,
     /// `th dport`
     DestinationPort,
-    /// `ct original ip saddr`: the source address of the connection's first packet, as the packet was
-    /// before any translation.
+    /// `ct original ip saddr`: the source address of the connection's first packet, as the packet
+    /// was before any translation.
     OriginalSource,
     /// `ct original ip daddr`: the destination address before any translation.
     OriginalDestination,
-    /// `ct original proto-dst`: the destination port before any translation. [`Statement::Protocol`]
-    /// must come before it in the rule.
+    /// `ct original proto-dst`: the destination port before any translation.
+    /// [`Statement::Protocol`] must come before it in the rule.
     OriginalDestinationPort,
 }
 
@@ -63,8 +63,8 @@ pub enum SlotChoice {
     /// come to the rule, and the counter begins anew when the rule is replaced.
     InTurn,
     /// `jhash ip saddr . tcp sport mod 1021 seed 0x53570001`: the slot that a hash of parts of the
-    /// packet leads to, so that equal parts lead to the same slot on all nodes with the same seed and
-    /// byte order.
+    /// packet leads to, so that equal parts lead to the same slot on all nodes with the same seed
+    /// and byte order.
     Hash {
         /// The parts of the packet, at least one. A port is that of the statement's protocol.
         of: Vec<Selector>,
@@ -135,13 +135,14 @@ pub enum Statement {
     /// destination to the endpoint in a slot that the rule selects. Matches packets of the protocol
     /// only, as nft does for a port that names its protocol.
     ///
-    /// The key or the hash must have a port. With a hash, the key with the slot and the parts that are
-    /// hashed may have 48 bytes together, a port being 4: the kernel refuses more, and nft aborts.
+    /// The key or the hash must have a port. With a hash, the key with the slot and the parts that
+    /// are hashed may have 48 bytes together, a port being 4: the kernel refuses more, and nft
+    /// aborts.
     DnatSlot {
         /// The protocol.
         protocol: Protocol,
-        /// The parts of the packet before the slot, at least one. [`Selector::DestinationPort`] is the
-        /// port of the protocol, which nft writes as `tcp dport`.
+        /// The parts of the packet before the slot, at least one. [`Selector::DestinationPort`] is
+        /// the port of the protocol, which nft writes as `tcp dport`.
         key: Vec<Selector>,
         /// The way in which the slot is selected.
         choice: SlotChoice,
@@ -150,16 +151,17 @@ pub enum Statement {
         /// A map from key and slot to address and port.
         map: SetName,
     },
-    /// `dnat ip to ip saddr map @affinity`: translates the destination to the endpoint that a map has
-    /// for parts of the packet, if there is one. [`Self::Protocol`] must come before it in the rule.
+    /// `dnat ip to ip saddr map @affinity`: translates the destination to the endpoint that a map
+    /// has for parts of the packet, if there is one. [`Self::Protocol`] must come before it in the
+    /// rule.
     DnatMap {
         /// The parts of the packet.
         key: Vec<Selector>,
         /// A map from the key to address and port.
         map: SetName,
     },
-    /// `dnat to ip daddr`: translates the destination to itself, so that no chain of type nat that comes
-    /// later translates the destination.
+    /// `dnat to ip daddr`: translates the destination to itself, so that no chain of type nat that
+    /// comes later translates the destination.
     DnatToItself,
     /// `masquerade fully-random`
     Masquerade,
@@ -204,8 +206,8 @@ impl Rule {
         Self { comment: Some(comment.into()), ..self }
     }
 
-    /// The sets and maps that the rule uses, by name. The kernel deletes none of them while the rule
-    /// exists.
+    /// The sets and maps that the rule uses, by name. The kernel deletes none of them while the
+    /// rule exists.
     pub fn sets(&self) -> impl Iterator<Item = &SetName> {
         self.statements.iter().filter_map(|statement| match statement {
             Statement::Lookup { set, .. } => Some(set),

@@ -17,20 +17,20 @@ pub enum Field {
     InetProto,
     /// `inet_service`
     InetService,
-    /// The port of one protocol. It is an `inet_service` like any other, but `typeof` declares it as
-    /// `tcp dport`: nft (seen with 1.1.3) refuses to add a rule over a map whose data was declared as
-    /// `th dport`, once the map is committed.
+    /// The port of one protocol. It is an `inet_service` like any other, but `typeof` declares it
+    /// as `tcp dport`: nft (seen with 1.1.3) refuses to add a rule over a map whose data was
+    /// declared as `th dport`, once the map is committed.
     Port(Protocol),
-    /// A slot number as `numgen` and `jhash` make it: 32 bits in host byte order. nft has no name for
-    /// this type, so a set with such a field is declared with `typeof`, by `numgen` whichever of them
-    /// rules use: nft (seen with 1.0.6 and 1.1.3) crashes when it lists a set that was declared by
-    /// `jhash`.
+    /// A slot number as `numgen` and `jhash` make it: 32 bits in host byte order. nft has no name
+    /// for this type, so a set with such a field is declared with `typeof`, by `numgen` whichever
+    /// of them rules use: nft (seen with 1.0.6 and 1.1.3) crashes when it lists a set that was
+    /// declared by `jhash`.
     Slot,
 }
 
 impl Field {
-    /// The types by which the kernel and nft tell fields apart: all but [`Field::Port`], which is an
-    /// [`Field::InetService`] to them.
+    /// The types by which the kernel and nft tell fields apart: all but [`Field::Port`], which is
+    /// an [`Field::InetService`] to them.
     pub const TYPES: [Self; 5] =
         [Self::Ipv4Addr, Self::Ipv6Addr, Self::InetProto, Self::InetService, Self::Slot];
 
@@ -78,17 +78,18 @@ pub struct SetDef {
     pub key: Vec<Field>,
     /// The data of an element.
     pub data: SetData,
-    /// If given, rules may add elements (`flags dynamic,timeout`), and an element disappears when it
-    /// was not updated for this time. Whole seconds.
+    /// If given, rules may add elements (`flags dynamic,timeout`), and an element disappears when
+    /// it was not updated for this time. Whole seconds.
     pub timeout: Option<Duration>,
-    /// The most elements. If none is given, a map with a timeout has the kernel's default of 65,535 as
-    /// soon as a rule adds elements to it. The kernel makes a new set large enough for this number at
-    /// once, so that a large number costs memory: 16 bytes for each element, until the first element is
-    /// removed. Since kernel 6.5, adding a set that exists changes its number, at no such cost.
+    /// The most elements. If none is given, a map with a timeout has the kernel's default of 65,535
+    /// as soon as a rule adds elements to it. The kernel makes a new set large enough for this
+    /// number at once, so that a large number costs memory: 16 bytes for each element, until the
+    /// first element is removed. Since kernel 6.5, adding a set that exists changes its number, at
+    /// no such cost.
     pub size: Option<u32>,
     /// Whether the last field of an element is an interval of addresses (`flags interval`), which
-    /// [`super::Key::interval`] or [`super::Key::interval_of`] append to a [`super::Key`]. Only for sets
-    /// without data and timeout.
+    /// [`super::Key::interval`] or [`super::Key::interval_of`] append to a [`super::Key`]. Only for
+    /// sets without data and timeout.
     pub interval: bool,
     /// A comment for people, cut to 64 bytes when written.
     pub comment: Option<Cow<'static, str>>,
@@ -137,8 +138,9 @@ impl SetDef {
         Self { interval: true, ..Self::set(name, [address]) }
     }
 
-    /// Returns a set whose elements are fields and an interval of addresses behind them, which have the
-    /// type `address`. The kernel refuses an interval that overlaps another with the same fields.
+    /// Returns a set whose elements are fields and an interval of addresses behind them, which have
+    /// the type `address`. The kernel refuses an interval that overlaps another with the same
+    /// fields.
     pub fn concat_interval_set(
         name: impl Into<SetName>,
         fields: impl Into<Vec<Field>>,
@@ -191,7 +193,8 @@ impl SetDef {
         }
     }
 
-    /// Whether `other` is equal but for comment and size, so that it holds the same kind of elements.
+    /// Whether `other` is equal but for comment and size, so that it holds the same kind of
+    /// elements.
     pub fn same_shape(&self, other: &Self) -> bool {
         self.same_fields(other) && self.timeout == other.timeout
     }

@@ -14,10 +14,11 @@ use switchyard_nft_ruleset::{
 
 use crate::support::{self, Nft, in_namespace, table};
 
-/// More than a few parts of a dump, and a batch that takes longer than the pause between two commits.
+/// More than a few parts of a dump, and a batch that takes longer than the pause between two
+/// commits.
 const ELEMENTS: usize = 40_000;
-/// The pause between two commits, thousands of which come in a second. Without a pause there can be more
-/// than the record holds.
+/// The pause between two commits, thousands of which come in a second. Without a pause there can be
+/// more than the record holds.
 const OFTEN: Duration = Duration::from_micros(100);
 /// More than one part of a dump.
 const CHAINS: usize = 1_000;
@@ -175,7 +176,7 @@ fn commits_to_other_tables_matter_only_without_a_record() {
     });
 }
 
-/// What the kernel refuses for another reason than a conflict is an error, not a conflict.
+/// A refusal for another reason than a conflict is an error, not a conflict.
 #[test]
 fn a_refusal_is_no_conflict() {
     in_namespace(|| {

@@ -1,5 +1,5 @@
-//! A commit by netlink has the same result as the transaction's text loaded by nft, and nft can print
-//! the result, load what it printed, and print the same.
+//! A commit by netlink has the same result as the transaction's text loaded by nft, and nft can
+//! print the result, load what it printed, and print the same.
 
 use switchyard_nft_ruleset::{Family, Rule, Transaction, Transport};
 
@@ -8,8 +8,9 @@ use crate::{
     support::{self, Nft, in_namespace, table},
 };
 
-/// The bytecode of all rules, without user data, in which the fingerprints are. For a lookup in a set of
-/// intervals, nft 1.0.6 swaps the bytes of the protocol's number, which is one byte, so nothing happens.
+/// The bytecode of all rules, without user data, in which the fingerprints are. For a lookup in a
+/// set of intervals, nft 1.0.6 swaps the bytes of the protocol's number, which is one byte, so
+/// nothing happens.
 fn bytecode(nft: &Nft) -> String {
     let listed = nft.run(&["--debug=netlink", "list", "ruleset"], "");
     let code = |line: &&str| {

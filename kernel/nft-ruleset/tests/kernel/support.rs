@@ -85,8 +85,8 @@ impl Nft {
         self.run(&["flush", "ruleset"], "");
     }
 
-    /// Whether this nft can load the rule as text. 1.0.6 aborts on an update of a map to values of more
-    /// than 16 bytes, which it prints like any other rule.
+    /// Whether this nft can load the rule as text. 1.0.6 aborts on an update of a map to values of
+    /// more than 16 bytes, which it prints like any other rule.
     pub fn takes(&self, family: Family, rule: &Rule) -> bool {
         let is_update = |statement: &Statement| matches!(statement, Statement::UpdateMap { .. });
         let is_long = family == Family::Ip6 && rule.statements.iter().any(is_update);
@@ -262,7 +262,8 @@ pub fn add_elements(transaction: &mut Transaction, table: &Table, sets: &Sets) {
         &sets.nodeport_endpoints,
         vec![Element::value(port.slot(1), value)],
     );
-    // An interval from the first address on, one to the last, addresses, networks, and what is none.
+    // An interval from the first address on, one to the last, addresses, networks, and what is
+    // none.
     let nets: &[&str] = match family {
         Family::Ip => &[
             "0.0.0.0/8",

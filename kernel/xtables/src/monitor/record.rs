@@ -125,8 +125,8 @@ impl TableRecord {
         }
     }
 
-    /// The time when everything should be compared, because another program has changed something; `None` if
-    /// none has.
+    /// The time when everything should be compared, because another program has changed something;
+    /// `None` if none has.
     pub(super) fn resync_due(&self) -> Option<Instant> {
         let state = self.lock();
         let pause = |took: Duration| COMPARE_PERIOD.max(took.saturating_mul(COMPARE_SHARE));

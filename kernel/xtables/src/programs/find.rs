@@ -1,9 +1,9 @@
 //! The installed programs, and the flavour that the host uses.
 //!
-//! A node may have both flavours installed, of which only one should be used: packets pass the rules
-//! of both, in an order that depends on the kernel. The kubelet leaves a chain behind in the flavour
-//! of the host's own `iptables`; without that chain the flavour with more rules is taken, and nft if
-//! there are no rules.
+//! A node may have both flavours installed, of which only one should be used: packets pass the
+//! rules of both, in an order that depends on the kernel. The kubelet leaves a chain behind in the
+//! flavour of the host's own `iptables`; without that chain the flavour with more rules is taken,
+//! and nft if there are no rules.
 
 use std::{env, error::Error, path::PathBuf};
 
@@ -157,9 +157,9 @@ impl InstalledPrograms {
             .all(|family| self.get(flavour, family).is_some())
     }
 
-    /// Chooses the programs to use for the families: of the flavour `wanted`, or else of the flavour
-    /// that the host uses. If one family has no programs of that flavour, the other alone is chosen.
-    /// With both flavours installed, this reads their tables.
+    /// Chooses the programs to use for the families: of the flavour `wanted`, or else of the
+    /// flavour that the host uses. If one family has no programs of that flavour, the other alone
+    /// is chosen. With both flavours installed, this reads their tables.
     ///
     /// # Errors
     ///

@@ -72,8 +72,8 @@ fn rules_are_read_as_they_were_written() {
     }
 }
 
-/// Returns programs of the nft flavour for IPv4 whose first two runs of `iptables-save` run `change`,
-/// and then fail as they do when an ipset of a rule that they have read is no more.
+/// Returns programs of the nft flavour for IPv4 whose first two runs of `iptables-save` run
+/// `change`, and then fail as they do when an ipset of a rule that they have read is no more.
 fn failing_twice(directory: &Path, change: &str) -> Programs {
     for (name, begin) in [
         ("iptables-nft", String::new()),

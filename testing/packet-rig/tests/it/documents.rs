@@ -1,5 +1,5 @@
-//! The documentation and the repository agree: the files, functions, crates and headings that a page
-//! names exist.
+//! The documentation and the repository agree: the files, functions, crates and headings that a
+//! page names exist.
 
 use std::{
     collections::BTreeMap,
@@ -147,13 +147,15 @@ fn spans(text: &str) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// Whether a word is the name of an annotation, such as `switchyard/weights`: there is a folder of that name.
+/// Whether a word is the name of an annotation, such as `switchyard/weights`: there is a folder of
+/// that name.
 fn is_annotation(word: &str) -> bool {
     let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
     word.strip_prefix("switchyard/").is_some_and(is_name) && !root().join(word).exists()
 }
 
-/// Whether a word looks like the path of a file or folder in this repository, without what is built.
+/// Whether a word looks like the path of a file or folder in this repository, without what is
+/// built.
 fn is_repository_path(word: &str) -> bool {
     let is_path = word.contains('/')
         && !is_annotation(word)

@@ -17,8 +17,8 @@ use super::{Result, cast::Show};
 
 /// Connections of a Service whose latency is remembered.
 const REMEMBERED: usize = 4000;
-/// The duration from which a connection counts as slow: that of one that waited for an endpoint that does
-/// not answer. In userspace mode, the first endpoint has 250 ms.
+/// The duration from which a connection counts as slow: that of one that waited for an endpoint
+/// that does not answer. In userspace mode, the first endpoint has 250 ms.
 const SLOW: Duration = Duration::from_millis(240);
 /// The number of failures that get a message each.
 const FAILURES_SAID: u64 = 5;
@@ -224,8 +224,8 @@ impl Board {
         }
     }
 
-    /// Sets the standing of an endpoint, or of all of a Service. What is first from now on counts as the
-    /// first connection, or refusal.
+    /// Sets the standing of an endpoint, or of all of a Service. What is first from now on counts
+    /// as the first connection, or refusal.
     pub fn set_standing(&self, role: usize, endpoint: Option<usize>, standing: Standing) {
         let tally = &mut self.state().tallies[role];
         tally.first_refused = None;

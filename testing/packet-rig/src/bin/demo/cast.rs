@@ -25,7 +25,8 @@ pub struct Role {
     pub workers: usize,
     /// The pause of a client between two connections, in microseconds.
     pub pause: u64,
-    /// The frontends, used in turn: the Service's own address after the name on the screen, if it has one.
+    /// The frontends, used in turn: the Service's own address after the name on the screen, if it
+    /// has one.
     pub frontends: &'static [&'static str],
 }
 

@@ -1,12 +1,13 @@
 //! `make demo`: Services being proxied, live, without a cluster.
 //!
-//! There are two shows. One makes a small cluster of network namespaces and starts `switchyard` on one of its
-//! nodes, in nftables mode; root is needed. The other starts `switchyard` in userspace mode, with servers and
-//! clients at loopback addresses, as any user; it is chosen by the argument `user`, or for who is not root. In
-//! both, the proxy follows a copy of `examples/` ([`manifests`]), clients connect all the time ([`traffic`]),
-//! the [`script`] changes endpoints, and the [`view`] shows where connections go. Where `KUBE_APISERVER` and
-//! `ETCD` name a genuine API server and its etcd, the proxy of the first show follows that. Nothing stays:
-//! namespaces have no names, and the proxy dies with the demo.
+//! There are two shows. One makes a small cluster of network namespaces and starts `switchyard` on
+//! one of its nodes, in nftables mode; root is needed. The other starts `switchyard` in userspace
+//! mode, with servers and clients at loopback addresses, as any user; it is chosen by the argument
+//! `user`, or for who is not root. In both, the proxy follows a copy of `examples/`
+//! ([`manifests`]), clients connect all the time ([`traffic`]), the [`script`] changes endpoints,
+//! and the [`view`] shows where connections go. Where `KUBE_APISERVER` and `ETCD` name a genuine
+//! API server and its etcd, the proxy of the first show follows that. Nothing stays: namespaces
+//! have no names, and the proxy dies with the demo.
 
 #![forbid(unsafe_code)]
 
@@ -110,7 +111,8 @@ fn run(show: Show, board: &Arc<Board>) -> Result<u64> {
     Ok(state.totals().1 + state.held.1)
 }
 
-/// Builds the cluster, plays the script, and removes the cluster. Returns the figures of the summary.
+/// Builds the cluster, plays the script, and removes the cluster. Returns the figures of the
+/// summary.
 fn cluster(binary: PathBuf, board: &Arc<Board>, display: &mut Display) -> Result<Vec<String>> {
     let show = Show::Cluster;
     let pods: Vec<_> = (0..show.roles().len()).flat_map(|role| show.pods(role)).collect();
@@ -153,8 +155,8 @@ fn cluster(binary: PathBuf, board: &Arc<Board>, display: &mut Display) -> Result
     Ok(lines)
 }
 
-/// Starts servers and the proxy at loopback addresses, plays the script, and ends them. Returns the figures of
-/// the summary.
+/// Starts servers and the proxy at loopback addresses, plays the script, and ends them. Returns the
+/// figures of the summary.
 fn loopback(binary: &PathBuf, board: &Arc<Board>, display: &mut Display) -> Result<Vec<String>> {
     let show = Show::Loopback;
     let pods: Vec<_> = (0..show.roles().len()).flat_map(|role| show.pods(role)).collect();
@@ -170,8 +172,8 @@ fn loopback(binary: &PathBuf, board: &Arc<Board>, display: &mut Display) -> Resu
     let mut command = spawn::command(binary);
     command
         .args(["--proxy-mode", "userspace", "--userspace-capture", "loopback"])
-        // Each datagram of the demo comes from a new port, as those of resolvers do. A flow that is kept
-        // for a minute would be kept for nothing, and a user may have few descriptors.
+        // Each datagram of the demo comes from a new port, as those of resolvers do. A flow that is
+        // kept for a minute would be kept for nothing, and a user may have few descriptors.
         .args(["--hostname-override", "node-1", "--userspace-udp-timeout", "1s"])
         .arg(format!("--manifests={}", manifests.directory().display()))
         .arg(format!("--userspace-table={}", table.display()))
@@ -249,8 +251,8 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port())
 }
 
-/// Reads from the table that the proxy writes where each Service can be reached; `None` if one is missing, or
-/// lacks its endpoints.
+/// Reads from the table that the proxy writes where each Service can be reached; `None` if one is
+/// missing, or lacks its endpoints.
 fn targets(table: &str, has_v6: bool) -> Option<Vec<Vec<Target>>> {
     let table: Vec<serde_json::Value> = serde_json::from_str(table).ok()?;
     let mut all = Vec::new();

@@ -1,5 +1,6 @@
-//! The manifests that the proxy follows: a copy of `examples/`, whose endpoints the script changes. Where there
-//! is a genuine API server, the proxy follows that, and each changed file is applied there as well.
+//! The manifests that the proxy follows: a copy of `examples/`, whose endpoints the script changes.
+//! Where there is a genuine API server, the proxy follows that, and each changed file is applied
+//! there as well.
 
 use std::{
     env, fs,
@@ -124,8 +125,8 @@ fn without_lines(text: &str, start: &str) -> String {
     text.split_inclusive('\n').filter(|line| !line.starts_with(start)).collect()
 }
 
-/// A manifest with the addresses and ports of servers on this machine. There is one IPv6 loopback address, so
-/// a slice has one IPv6 endpoint, or none.
+/// A manifest with the addresses and ports of servers on this machine. There is one IPv6 loopback
+/// address, so a slice has one IPv6 endpoint, or none.
 pub fn at_loopback(text: &str, servers: u16, node_port: u16, mut has_v6: bool) -> String {
     let mut rewritten = String::new();
     for line in text.split_inclusive('\n') {
@@ -145,8 +146,9 @@ pub fn at_loopback(text: &str, servers: u16, node_port: u16, mut has_v6: bool) -
     rewritten
 }
 
-/// The program `control-plane` in the node's namespace, which starts the servers, and applies the files whose
-/// names it reads. The servers end with it, and it ends with the value, or with the demo.
+/// The program `control-plane` in the node's namespace, which starts the servers, and applies the
+/// files whose names it reads. The servers end with it, and it ends with the value, or with the
+/// demo.
 struct ApiServer {
     child: Child,
     files: ChildStdin,

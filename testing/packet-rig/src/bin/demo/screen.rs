@@ -1,4 +1,5 @@
-//! The terminal: lines with ANSI escapes, a moving picture on a terminal, and plain lines elsewhere.
+//! The terminal: lines with ANSI escapes, a moving picture on a terminal, and plain lines
+//! elsewhere.
 
 use std::{
     env,

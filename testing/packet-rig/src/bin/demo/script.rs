@@ -1,4 +1,5 @@
-//! The changes of both shows, in order, and the measurements, each of which is a line of the summary.
+//! The changes of both shows, in order, and the measurements, each of which is a line of the
+//! summary.
 
 use std::{
     sync::Arc,
@@ -26,7 +27,7 @@ const WEIGHT: u16 = 7;
 const REMOVED: usize = 0;
 pub const SILENT: usize = 1;
 
-/// What a show works with.
+/// The parts of a show.
 pub struct Script<'a> {
     pub manifests: Manifests,
     pub board: &'a Arc<Board>,
@@ -133,7 +134,8 @@ impl Script<'_> {
         Ok(removed)
     }
 
-    /// The last connection after the removal of an endpoint that reached it, and the number of others since.
+    /// The last connection after the removal of an endpoint that reached it, and the number of
+    /// others since.
     fn last_connection(
         &self,
         (removed, reached): (Instant, u64),
@@ -289,8 +291,8 @@ impl Script<'_> {
         let before = self.board.state().tallies[WEB].clone();
         self.say(format!("web: {address} stops answering; web.yaml still lists it"));
         {
-            // What a server has accepted and not answered is lost with the server, whoever forwards it. So
-            // the server stops between two connections.
+            // What a server has accepted and not answered is lost with the server, whoever forwards
+            // it. So the server stops between two connections.
             let _pause = traffic.pause();
             server.silence()?;
             self.board.set_standing(WEB, Some(SILENT), Standing::Silent);
@@ -356,8 +358,8 @@ fn shares(before: &[u64], after: &[u64]) -> Vec<f64> {
     more.into_iter().map(|count| 100.0 * count as f64 / sum).collect()
 }
 
-/// Counts the chains and rules of `table ip kube-proxy`: every line of a chain is a rule, except the
-/// declaration of the chain.
+/// Counts the chains and rules of `table ip kube-proxy`: every line of a chain is a rule, except
+/// the declaration of the chain.
 fn count_rules(node: &NetNs) -> Result<(usize, usize)> {
     let listing = node.output("nft", &["--stateless", "list", "table", "ip", "kube-proxy"], "")?;
     let (mut chains, mut rules, mut in_chain) = (0, 0, false);

@@ -14,8 +14,8 @@ use packet_rig::{NetNs, Outcome, Probe, RigError, Target};
 
 use super::{Result, board::Board, cast::WEB};
 
-/// The time without an answer after which a connection has failed. A SYN that was lost, or refused while
-/// the kernel was still busy sending it, is repeated after a second.
+/// The time without an answer after which a connection has failed. A SYN that was lost, or refused
+/// while the kernel was still busy sending it, is repeated after a second.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 /// The time to wait for clients that are in the middle of a connection.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub const HELD: u64 = 4;
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where a client is: in a network namespace, or at an address of this machine. IPv6 clients have the one
-/// loopback address there is.
+/// Where a client is: in a network namespace, or at an address of this machine. IPv6 clients have
+/// the one loopback address there is.
 #[derive(Clone)]
 pub enum Origin {
     Namespace(NetNs),
@@ -128,7 +128,8 @@ impl Client {
             }
             _ => None,
         };
-        // Thousands of connections to one address would use up the ports if each kept its own for a minute.
+        // Thousands of connections to one address would use up the ports if each kept its own for a
+        // minute.
         Probe { timeout: TIMEOUT, source, resets: true, ..Probe::new(target) }
     }
 

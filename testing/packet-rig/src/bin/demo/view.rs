@@ -1,4 +1,5 @@
-//! The pictures of the board: lines of text with ANSI escapes, the same for a terminal and for a pipe.
+//! The pictures of the board: lines of text with ANSI escapes, the same for a terminal and for a
+//! pipe.
 
 use std::time::Duration;
 
@@ -74,8 +75,9 @@ fn bar(share: f64) -> (String, String) {
     (bar, "·".repeat(BAR - length.div_ceil(8)))
 }
 
-/// Each endpoint's share of the connections of the last moments, computed from counts: the rate at which the
-/// past is forgotten and at which bars follow, per frame, and of each Service counts, rates and shares.
+/// Each endpoint's share of the connections of the last moments, computed from counts: the rate at
+/// which the past is forgotten and at which bars follow, per frame, and of each Service counts,
+/// rates and shares.
 pub struct Motion {
     forget: f64,
     follow: f64,
@@ -116,7 +118,8 @@ impl Motion {
     }
 }
 
-/// The whole picture: a title, a block for each Service, and the last messages; exactly `rows` lines.
+/// The whole picture: a title, a block for each Service, and the last messages; exactly `rows`
+/// lines.
 pub fn frame(state: &State, motion: &Motion, elapsed: Duration, rows: usize) -> Vec<String> {
     let (left, end) = ("── Service, clients → frontends ", " now ── p50/p99 ms");
     let between = WIDTH.saturating_sub(left.chars().count() + end.chars().count());

@@ -1,4 +1,4 @@
-//! What a start finds.
+//! State found by a start.
 
 use packet_rig::case::MANIFESTS;
 

@@ -1,7 +1,8 @@
 //! The meaning of a resolved state for a packet, as probes.
 //!
-//! The expectations follow from the documentation of [`switchyard_core::state`] and from the network.
-//! The backend counts only where no Service has the address: only rules of nftables refuse and drop there.
+//! The expectations follow from the documentation of [`switchyard_core::state`] and from the
+//! network. The backend counts only where no Service has the address: only rules of nftables refuse
+//! and drop there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! What userspace mode does under load, and what it leaves behind.
+//! userspace mode under load, and what it leaves behind.
 
 mod churn;
 mod leftovers;

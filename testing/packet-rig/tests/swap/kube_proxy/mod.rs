@@ -1,13 +1,13 @@
 //! A stand-in for kube-proxy v1.36, as far as the kernel can tell: something to take over from,
 //! and to be taken over by.
 //!
-//! What kube-proxy makes of two states of a cluster is recorded ([`Cluster`]). [`NftablesMode`],
-//! [`IptablesMode`] and [`IpvsMode`] write it in the steps of a sync: which objects are listed,
-//! which are stale, which declarations are repeated for objects that may exist, what goes into one
-//! transaction, and what waits for the next. On an empty node, the first sync leaves kube-proxy's
-//! ruleset; on a node with another proxy's rules, the first sync is a take-over. [`IpvsMode`]
-//! serves where the kernel has IPVS. [`Cluster::manifests`] returns the same Services for the proxy
-//! under test.
+//! The rules of kube-proxy for two states of a cluster are recorded ([`Cluster`]).
+//! [`NftablesMode`], [`IptablesMode`] and [`IpvsMode`] write it in the steps of a sync: which
+//! objects are listed, which are stale, which declarations are repeated for objects that may exist,
+//! what goes into one transaction, and what waits for the next. On an empty node, the first sync
+//! leaves kube-proxy's ruleset; on a node with another proxy's rules, the first sync is a
+//! take-over. [`IpvsMode`] serves where the kernel has IPVS. [`Cluster::manifests`] returns the
+//! same Services for the proxy under test.
 //!
 //! Where the variable `KUBE_PROXY` names the genuine program, the modes run it instead, with the
 //! objects that the manifests have.

@@ -5,9 +5,9 @@
 //! - [`servers`]: the virtual servers.
 //! - [`rules`]: the chains and the jumps to them.
 //!
-//! On a kernel without IPVS, the stand-in makes no virtual servers and no rules that ask IPVS, so that
-//! what it leaves serves nothing. On a kernel without dummy devices, a bridge takes the place of the
-//! device.
+//! On a kernel without IPVS, the stand-in makes no virtual servers and no rules that ask IPVS, so
+//! that what it leaves serves nothing. On a kernel without dummy devices, a bridge takes the place
+//! of the device.
 
 mod device;
 mod rules;
@@ -103,9 +103,9 @@ impl IpvsMode {
         Ok(found)
     }
 
-    /// Everything that ipvs mode makes besides rules, in a form that can be compared: sets with their
-    /// entries, the addresses on the device, and virtual servers with the real servers that take new
-    /// connections.
+    /// Everything that ipvs mode makes besides rules, in a form that can be compared: sets with
+    /// their entries, the addresses on the device, and virtual servers with the real servers that
+    /// take new connections.
     pub fn contents(node: &NetNs) -> Result<Vec<String>> {
         let mut contents = sets::list(node)?;
         for family in IpFamily::ALL {

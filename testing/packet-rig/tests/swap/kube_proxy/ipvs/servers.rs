@@ -50,8 +50,8 @@ pub fn wanted(
     wanted
 }
 
-/// Adds what is missing, edits what differs, and takes out real servers that are not wanted: those of
-/// TCP with connections get the weight 0.
+/// Adds what is missing, edits what differs, and takes out real servers that are not wanted: those
+/// of TCP with connections get the weight 0.
 pub fn serve(node: &NetNs, wanted: &[Wanted]) -> Result<()> {
     if wanted.is_empty() {
         return Ok(());
@@ -125,8 +125,8 @@ fn change(
     }
 }
 
-/// All virtual servers, each with the real servers that take new connections; none that is there for
-/// earlier connections alone.
+/// All virtual servers, each with the real servers that take new connections; none that is there
+/// for earlier connections alone.
 pub fn list(node: &NetNs) -> Result<Vec<String>> {
     let found = node.run(|| {
         let Some(mut ipvs) = Ipvs::open()? else { return Ok(Vec::new()) };
