@@ -19,7 +19,8 @@
 //!     let rule = RuleText::new().comment("no telnet").jump("DROP");
 //!     if dump.chain(Table::Filter, "MY-CHAIN") != Some(&[rule.clone()]) {
 //!         let mut changes = Changes::default();
-//!         changes.write_chain(Table::Filter, Chain { name: "MY-CHAIN".into(), rules: vec![rule] });
+//!         let chain = Chain { name: "MY-CHAIN".into(), rules: vec![rule] };
+//!         changes.write_chain(Table::Filter, chain);
 //!         programs.restore(&changes.to_text())?;
 //!     }
 //! }
