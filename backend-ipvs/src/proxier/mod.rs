@@ -237,7 +237,7 @@ impl IpvsProxier {
             Ok(()) => self.is_alone = true,
             Err(error) => tracing::warn!(
                 err = %ErrorChain(&error),
-                "Cannot remove the rules that ipvs mode does not use, and will try again"
+                "Failed to remove rules that ipvs mode does not use; retrying"
             ),
         }
     }
