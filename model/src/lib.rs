@@ -6,7 +6,7 @@
 //!
 //! let address = parse_ip("10.96.0.1")?;
 //! let mut counts = PerFamily { v4: 0, v6: 0 };
-//! *counts.get_mut(IpFamily::of(address)) += 1;
+//! *counts.get_mut(IpFamily::of(&address)) += 1;
 //! assert_eq!(counts.v4, 1);
 //! # Ok::<(), switchyard_model::AddressError>(())
 //! ```

@@ -115,6 +115,11 @@ fn manifests() -> BTreeMap<String, Manifest> {
     manifests
 }
 
+/// Returns the folders of the workspace's crates.
+pub fn folders() -> Vec<String> {
+    manifests().into_keys().collect()
+}
+
 #[test]
 fn the_map_of_crates_is_the_workspace() {
     let (text, manifests) = (architecture(), manifests());
@@ -164,8 +169,10 @@ fn is_repository_path(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric() || "/_-.*:".contains(c));
     let first = word.split('/').next().unwrap_or_default();
     let extensions = [".rs", ".md", ".toml", ".sh"];
+    // Annotations begin as the paths of the crate `switchyard` do.
+    let is_annotation = first == "switchyard";
     is_path
-        && (root().join(first).is_dir()
+        && ((root().join(first).is_dir() && !is_annotation)
             || word.contains("/src/")
             || extensions.iter().any(|end| word.ends_with(end)))
 }
