@@ -43,7 +43,7 @@ pub enum NoMode {
         reason(.0),
         reason(.1)
     )]
-    NorInItsPlace(ProxierError, ProxierError),
+    NorInItsPlace(Box<ProxierError>, Box<ProxierError>),
     /// This node can run no mode.
     #[error("no mode can be used on this node: {}", list(.0))]
     Best(Vec<ProxierError>),
@@ -105,7 +105,7 @@ fn in_place_of_ipvs<P>(
             let warning = format!("ipvs cannot be used on this node: {why}; using iptables");
             Ok(Chosen { warning: Some(warning), ..Chosen::just(Mode::IPTABLES, probed) })
         }
-        Err(second) => Err(NoMode::NorInItsPlace(error, second)),
+        Err(second) => Err(NoMode::NorInItsPlace(Box::new(error), Box::new(second))),
     }
 }
 

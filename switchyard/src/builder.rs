@@ -13,7 +13,7 @@ use switchyard_core::{
     error::ErrorChain,
     model::IpFamily,
     proxier::{self, Backend, Probed, ProxierError},
-    runner::{NodePatience, Observer, RunnerConfig},
+    runner::{NodeCheck, NodePatience, Observer, RunnerConfig},
     track::NodeFacts,
 };
 use switchyard_netlink::route::AddressFollower;
@@ -64,7 +64,7 @@ pub struct Builder {
     others: Vec<Arc<dyn Backend>>,
     timing: RunnerConfig,
     node_patience: Option<NodePatience>,
-    node_check: Option<Box<dyn Fn(Option<&NodeFacts>) -> bool + Send>>,
+    node_check: Option<NodeCheck>,
     observer: Arc<dyn Observer>,
     follows_addresses: bool,
     conntrack: bool,

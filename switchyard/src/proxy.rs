@@ -157,11 +157,9 @@ impl Proxy {
             Err(TrySendError::Full(input)) => input,
         };
         // A thread of a runtime may not wait by itself.
-        let sent = thread::scope(|scope| scope.spawn(|| inputs.blocking_send(input)).join());
-        match sent {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(EngineError::Ended),
-        }
+        let sent =
+            thread::scope(|scope| scope.spawn(|| inputs.blocking_send(input).is_ok()).join());
+        if matches!(sent, Ok(true)) { Ok(()) } else { Err(EngineError::Ended) }
     }
 
     /// Returns a handle for async programs and changes of the configuration. Handles do not keep

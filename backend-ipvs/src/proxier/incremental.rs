@@ -18,11 +18,14 @@ use crate::layout::{
     servers::{self, Server},
 };
 
+/// A virtual server as it was and as it should be.
+pub(crate) type BeforeAndAfter = (Option<Server>, Option<Server>);
+
 /// Old and new objects of the changed Service ports.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
     /// Virtual servers as they were and as they should be.
-    pub(crate) servers: BTreeMap<Selector, (Option<Server>, Option<Server>)>,
+    pub(crate) servers: BTreeMap<Selector, BeforeAndAfter>,
     /// The addresses of frontends.
     pub(crate) addresses: BTreeSet<IpAddr>,
 }
@@ -52,7 +55,7 @@ impl Difference {
         &mut self,
         port: &Arc<ResolvedServicePort>,
         context: &Context<'_>,
-        side: fn(&mut (Option<Server>, Option<Server>)) -> &mut Option<Server>,
+        side: fn(&mut BeforeAndAfter) -> &mut Option<Server>,
     ) {
         servers::of_port(port, context, |selector, server| {
             *side(self.servers.entry(selector).or_default()) = Some(server);

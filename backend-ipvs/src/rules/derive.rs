@@ -56,7 +56,7 @@ pub(super) fn derive(
 /// The endpoints that may be on this node.
 fn here(pool: &Pool) -> Pool {
     let here = pool.iter().filter(|endpoint| endpoint.may_be_local);
-    here.map(|endpoint| Endpoint { weight: 1, ..endpoint.clone() }).collect()
+    here.map(|endpoint| Endpoint { weight: 1, ..*endpoint }).collect()
 }
 
 #[cfg(test)]

@@ -65,11 +65,11 @@ pub(crate) fn plan<'a>(
             update: &mut update,
         };
         *changes.get_mut(family.into()) = match have {
-            Have::Synced { last, before, change } => plan.from_synced(last, before, change),
+            Have::Synced { last, before, change } => plan.since_sync(last, before, change),
             Have::Read { dumps, last } => {
                 // The family may have been left out.
                 let last = last.filter(|last| *last.families.get(family.into()));
-                plan.from_dump(dumps.get(family.into()).as_ref(), last)
+                plan.against_dump(dumps.get(family.into()).as_ref(), last)
             }
         };
     }
@@ -131,7 +131,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn from_synced(
+    fn since_sync(
         mut self,
         last: &'a LastSynced,
         before: Before<'a>,
@@ -199,7 +199,7 @@ impl<'a> Plan<'a> {
         change.ports().chain(unchanged).filter(move |port| Family::from(port.id.family) == family)
     }
 
-    fn from_dump(mut self, dump: Option<&'a TableDump>, last: Option<&LastSynced>) -> Changes {
+    fn against_dump(mut self, dump: Option<&'a TableDump>, last: Option<&LastSynced>) -> Changes {
         let family = self.context.family;
         let clients = KnownClients::from_dump(dump);
         let known = dump.map(Known::read).unwrap_or_default();

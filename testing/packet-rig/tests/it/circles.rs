@@ -19,7 +19,7 @@ fn read(folder: &Path, module: &[String], found: &mut BTreeMap<Module, String>) 
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let own = [module, &[name.clone()]].concat();
+        let own = [module, std::slice::from_ref(&name)].concat();
         if name.contains("tests") {
         } else if path.is_dir() {
             read(&path, &own, found);
