@@ -50,7 +50,8 @@ fn paths(import: &str) -> Vec<String> {
     found
 }
 
-/// Returns the imports between modules: of those two that contain user and used, and are in one module.
+/// Returns the imports between modules: of the two that contain user and used, and are in one
+/// module.
 fn imports(modules: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut edges = BTreeMap::<Module, BTreeSet<Module>>::new();
     for (module, text) in modules {
