@@ -4,9 +4,9 @@
 //! one action:
 //!
 //! - write the configuration to a file (`--write-config-to`);
-//! - print what would be programmed ([`render`]);
+//! - print what would be programmed (`render`);
 //! - remove what any backend has programmed (`--cleanup`);
-//! - prepare the node, and then proxy until the program ends ([`start`], [`run`]).
+//! - prepare the node, and then proxy until the program ends (`start`, `run`).
 
 #![forbid(unsafe_code)]
 
