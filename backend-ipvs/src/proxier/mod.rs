@@ -173,8 +173,9 @@ impl IpvsProxier {
             && self.programmed == families
             && !change.is_resync()
             && !change.node_changed()
-            && !is_contested(change);
-        let (delivered, elsewhere) = self.delivered(change, is_known).map_err(failed)?;
+            && !is_contested(change)
+            && !self.have_addresses_moved(change).map_err(failed)?;
+        let (delivered, elsewhere) = self.delivered(is_known).map_err(failed)?;
         let delivery = Delivery { families: delivered, elsewhere: &elsewhere };
         let rules = self.rules.sync(change, !is_known, delivery, &mut report).await;
         if let Err(error) = rules {
@@ -194,11 +195,14 @@ impl IpvsProxier {
         }
         if delivered != BOTH {
             let delivery = Delivery { families: BOTH, elsewhere: &elsewhere };
-            self.rules.deliver(change, delivery, &mut report).await?;
+            if let Err(error) = self.rules.deliver(change, delivery, &mut report).await {
+                self.unreported = report;
+                return Err(error);
+            }
         }
-        if is_complete && families == self.families {
-            self.remove_other_rules();
-        }
+        // Rules of before would go on to refuse what they do not know. Neither a family that is left
+        // out nor what could not be removed keeps them.
+        self.remove_other_rules();
         self.is_sure = is_complete;
         self.programmed = families;
         let retry = report.cleanup_failed.then_some(RETRY);
@@ -208,24 +212,27 @@ impl IpvsProxier {
         Ok(report)
     }
 
+    /// Whether an address that a changed Service port names came to another device of the node, or
+    /// left it, which concerns all Service ports with the address.
+    fn have_addresses_moved(&mut self, change: &Transition<'_>) -> Result<bool, SyncError> {
+        let mut after = change.ports().filter_map(|port| port.after);
+        let may_move = after.any(|port| addresses::may_be_elsewhere(port));
+        Ok(may_move && self.device.others()? != self.held.elsewhere)
+    }
+
     /// Returns the families of which something is delivered already, and the addresses of all
     /// devices but that of Services.
     fn delivered(
         &mut self,
-        change: &Transition<'_>,
         is_known: bool,
     ) -> Result<(PerFamily<bool>, BTreeSet<IpAddr>), SyncError> {
-        if !is_known {
-            self.device.ensure()?;
-            let bound = self.device.addresses()?;
-            let is_delivered = |family| bound.iter().any(|ip| IpFamily::of(ip) == family);
-            return Ok((PerFamily::from_fn(is_delivered), self.device.others()?));
+        if is_known {
+            return Ok((BOTH, self.held.elsewhere.clone()));
         }
-        let mut after = change.ports().filter_map(|port| port.after);
-        if after.any(|port| addresses::may_be_elsewhere(port)) {
-            self.held.elsewhere = self.device.others()?;
-        }
-        Ok((BOTH, self.held.elsewhere.clone()))
+        self.device.ensure()?;
+        let bound = self.device.addresses()?;
+        let is_delivered = |family| bound.iter().any(|ip| IpFamily::of(ip) == family);
+        Ok((PerFamily::from_fn(is_delivered), self.device.others()?))
     }
 
     /// Removes the rules of other kinds, once all traffic is masqueraded by those in use.
