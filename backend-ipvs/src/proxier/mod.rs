@@ -200,8 +200,8 @@ impl IpvsProxier {
                 return Err(error);
             }
         }
-        // Rules of before would go on to refuse what they do not know. Neither a family that is left
-        // out nor what could not be removed keeps them.
+        // Rules of before would go on to refuse what they do not know. Neither a family that is
+        // left out nor what could not be removed keeps them.
         self.remove_other_rules();
         self.is_sure = is_complete;
         self.programmed = families;
