@@ -1,14 +1,12 @@
 //! The backend as one value: probed, opened, and cleaned up after.
 
 use switchyard_core::proxier::{Backend, Mode, Probed, Profile, ProxierError};
-use switchyard_netlink::sysctl::routes_localnet;
-use switchyard_nft_ruleset::{
-    Elements, Family, Transaction, Transport, TransportError, TransportKind,
-};
+use switchyard_nft_ruleset::TransportKind;
 
 use crate::{
     NftConfig, NftProxier,
-    layout::{names::KUBE_PROXY, table},
+    clean_up::delete_tables,
+    layout::names::KUBE_PROXY,
     probe::{ProbeError, probe},
     proxier::PROFILE,
 };
@@ -54,28 +52,4 @@ impl Backend for NftBackend {
         })?;
         delete_tables(&self.config, netlink.as_mut())
     }
-}
-
-/// Deletes the tables of both families, except for what [`table::guard_loopback`] adds, which stays
-/// while the kernel routes loopback addresses.
-pub(crate) fn delete_tables(
-    config: &NftConfig,
-    transport: &mut dyn Transport,
-) -> Result<(), ProxierError> {
-    let delete = |family| -> Result<(), TransportError> {
-        let table = config.table(family);
-        if let Some(dump) = transport.read(&table, Elements::Omit)? {
-            let mut transaction = Transaction::new();
-            transaction.delete_table(&table);
-            if family == Family::Ip && routes_localnet() && table::guards_loopback(&dump) {
-                table::guard_loopback(config, &mut transaction);
-            }
-            transport.commit(&transaction)?;
-        }
-        Ok(())
-    };
-    Family::ALL
-        .into_iter()
-        .try_for_each(delete)
-        .map_err(|error| ProxierError::backend(Mode::NFTABLES, "cannot delete the tables", error))
 }

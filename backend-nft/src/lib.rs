@@ -15,6 +15,7 @@
 //! Feature `json`: the transport that runs the program `nft`.
 
 mod backend;
+mod clean_up;
 mod layout;
 mod monitor;
 mod probe;

@@ -9,7 +9,7 @@ use switchyard_forwarder::Forwarder;
 use crate::{
     CaptureMode, UserspaceConfig,
     capture::{
-        Capture, SystemError,
+        OpenCapture, SystemError,
         addresses::{self, Addresses},
         loopback::Loopback,
         redirect::{Redirects, Rules},
@@ -22,9 +22,6 @@ use crate::{
 pub struct UserspaceBackend {
     config: UserspaceConfig,
 }
-
-/// Opens a capture mode that this node can run.
-pub(crate) type OpenCapture = Box<dyn FnOnce() -> Result<Box<dyn Capture>, ProxierError> + Send>;
 
 impl UserspaceBackend {
     /// Creates the backend with this configuration.

@@ -8,14 +8,14 @@ use switchyard_core::{
     state::{LocalPods, NodeState},
     transition::Transition,
 };
-use switchyard_forwarder::{ABILITIES, Forwarder, LocalClients};
+use switchyard_forwarder::{CAPABILITIES, Forwarder, LocalClients};
 
 use crate::capture::Capture;
 
 /// The backend, whatever its capture mode.
 pub(crate) const PROFILE: Profile = Profile {
     conflicts_with: &[Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS],
-    capabilities: ABILITIES,
+    capabilities: CAPABILITIES,
     translates_flows: false,
     ..Profile::new(Mode::USERSPACE)
 };

@@ -10,6 +10,7 @@
 
 mod balance;
 mod clients;
+mod ends;
 mod forwarder;
 mod listener;
 mod pipes;
@@ -23,7 +24,7 @@ mod tcp;
 mod udp;
 
 pub use self::{
-    balance::ABILITIES,
+    balance::CAPABILITIES,
     clients::LocalClients,
     forwarder::{Forwarder, ForwarderError, Usage},
     listener::{ListenError, Listener},

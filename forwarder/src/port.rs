@@ -14,7 +14,10 @@ use switchyard_core::{
 };
 use tokio::sync::watch;
 
-use crate::balance::{Affinity, Connection, Member, Pool};
+use crate::{
+    balance::{Affinity, Connection, Member, Pool},
+    ends::Ends,
+};
 
 /// A Service port, shared by its listeners, connections and flows.
 pub(crate) struct Port {
@@ -33,15 +36,6 @@ struct Snapshot {
     members: HashMap<SocketAddr, Arc<Member>>,
     cluster: Arc<Pool>,
     local: Arc<Pool>,
-}
-
-/// The two ends of a connection that a client has made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    /// The client's address and port.
-    pub(crate) client: SocketAddr,
-    /// The address and port that the client has connected to.
-    pub(crate) destination: SocketAddr,
 }
 
 /// An endpoint that was chosen for a connection. The connection counts as one of the endpoint's

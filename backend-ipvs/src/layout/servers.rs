@@ -7,7 +7,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::IpFamily,
+    model::{IpFamily, PerFamily},
     state::{Action, Frontend, NodePortAddresses, NodeState, PoolKind, ResolvedServicePort},
 };
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
@@ -17,6 +17,14 @@ use crate::scheduler::Scheduler;
 
 /// The greatest weight that the kernel takes (a signed number of 32 bits).
 const GREATEST_WEIGHT: u32 = i32::MAX as u32;
+
+/// Whether a virtual server is that of an address of these families.
+pub(crate) fn is_of(selector: &Selector, families: &PerFamily<bool>) -> bool {
+    match selector {
+        Selector::Address { ip, .. } => *families.get(IpFamily::of(ip)),
+        Selector::Mark { .. } => false,
+    }
+}
 
 /// The virtual server wanted at a frontend.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ use std::{
 use switchyard_core::model::PerFamily;
 use switchyard_netlink::ipvs::{RealServer, Selector};
 
-use super::full::is_of;
+use crate::layout::servers::is_of;
 
 /// The time from the last new one to the first look: most have no connections.
 const FIRST: Duration = Duration::from_secs(1);

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::layout::{
     Context, addresses,
-    servers::{self, Server},
+    servers::{self, Server, is_of},
 };
 
 /// The contents of the kernel when a sync begins, in both families.
@@ -226,14 +226,6 @@ fn held_servers(all: &[VirtualServer], family: IpFamily) -> HashMap<Selector, &V
     let families = PerFamily::from_fn(|other| other == family);
     let ours = all.iter().filter(|server| is_of(&server.selector, &families));
     ours.map(|server| (server.selector, server)).collect()
-}
-
-/// Whether a virtual server is that of an address of these families.
-pub(crate) fn is_of(selector: &Selector, families: &PerFamily<bool>) -> bool {
-    match selector {
-        Selector::Address { ip, .. } => *families.get(IpFamily::of(ip)),
-        Selector::Mark { .. } => false,
-    }
 }
 
 /// Plans the end of virtual servers that nobody wants.

@@ -35,7 +35,7 @@ use self::{
     sweeper::{Sweep, Sweeper},
 };
 use crate::{
-    backend::delete_tables,
+    clean_up::delete_tables,
     layout::{NftConfig, slots::MOST_HASHED, table},
     monitor::Monitor,
     probe::probe_hashes,

@@ -25,6 +25,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The error of a system.
 pub(crate) type SystemError = Box<dyn Error + Send + Sync>;
 
+/// Opens a capture mode that this node can run.
+pub(crate) type OpenCapture = Box<dyn FnOnce() -> Result<Box<dyn Capture>, ProxierError> + Send>;
+
 /// Makes an error of this mode of a system's.
 fn failed<E: Into<SystemError>>(message: &'static str) -> impl Fn(E) -> ProxierError {
     move |error| ProxierError::backend(Mode::USERSPACE, message, error)

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::port::Ends;
+use crate::ends::Ends;
 
 /// The part of a connection that an algorithm hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

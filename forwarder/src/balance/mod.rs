@@ -18,7 +18,7 @@ pub(crate) use self::{
 };
 
 /// The algorithms that a [`Forwarder`](crate::Forwarder) has, weights, and the PROXY protocol.
-pub const ABILITIES: Capabilities = Capabilities::KUBE_PROXY
+pub const CAPABILITIES: Capabilities = Capabilities::KUBE_PROXY
     .with(LbAlgorithm::Random)
     .with(LbAlgorithm::RoundRobin)
     .with(LbAlgorithm::SourceHash)

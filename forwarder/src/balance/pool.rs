@@ -28,7 +28,7 @@ use super::{
     random::{self, AliasTable},
     round_robin::RoundRobin,
 };
-use crate::port::Ends;
+use crate::ends::Ends;
 
 /// The number of times that another endpoint is drawn before all are looked at.
 const DRAWS: u8 = 8;

@@ -15,7 +15,7 @@ use switchyard_core::{
 };
 
 use super::*;
-use crate::port::Ends;
+use crate::ends::Ends;
 
 const LB_ALGORITHMS: [LbAlgorithm; 10] = [
     LbAlgorithm::Random,

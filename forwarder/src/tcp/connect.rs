@@ -11,8 +11,9 @@ use tokio::{
 
 use super::{PAUSE, tune};
 use crate::{
+    ends::Ends,
     platform::Platform,
-    port::{Chosen, Ends, Port},
+    port::{Chosen, Port},
     shared::Shared,
 };
 

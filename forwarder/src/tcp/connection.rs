@@ -8,7 +8,8 @@ use tokio::{io::Interest, net::TcpStream, select};
 
 use super::{connect::connect, copy::copy, header::header, reset, tune};
 use crate::{
-    port::{Chosen, Ends},
+    ends::Ends,
+    port::Chosen,
     shared::{OpenListener, Serving, Shared},
     slots::Slot,
 };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use switchyard_core::model::ProxyProtocol;
 
-use crate::port::Ends;
+use crate::ends::Ends;
 
 /// The signature of a header of version 2, and the version with the command `PROXY` (section 2.2).
 const V2: [u8; 13] = *b"\r\n\r\n\0\r\nQUIT\n\x21";

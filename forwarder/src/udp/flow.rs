@@ -16,8 +16,9 @@ use tokio::{io::Interest, net::UdpSocket, sync::mpsc::UnboundedSender, task::Abo
 
 use super::{buffer::with_buffer, is_refusal};
 use crate::{
+    ends::Ends,
     platform::Platform,
-    port::{Chosen, Ends, Port},
+    port::{Chosen, Port},
     slots::Slot,
 };
 

@@ -12,7 +12,8 @@ use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::flow::{Context, Failure, Flow, UpstreamError};
 use crate::{
-    port::{Ends, Port},
+    ends::Ends,
+    port::Port,
     rate_limit::RateLimit,
     shared::{OpenListener, Serving, Shared},
     slots::{LimitReached, Slot, source},

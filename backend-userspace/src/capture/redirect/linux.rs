@@ -10,8 +10,7 @@ use switchyard_nft::{NftBackend, NftConfig};
 use super::{Rules, leftovers, sockets::Redirect};
 use crate::{
     UserspaceConfig,
-    backend::OpenCapture,
-    capture::{SystemError, addresses},
+    capture::{OpenCapture, SystemError, addresses},
 };
 
 /// The table of the nftables backend, in each family.

@@ -3,7 +3,10 @@
 use switchyard_core::proxier::ProxierError;
 
 use super::Rules;
-use crate::{UserspaceConfig, backend::OpenCapture, capture::SystemError};
+use crate::{
+    UserspaceConfig,
+    capture::{OpenCapture, SystemError},
+};
 
 const WHY: &str = "this system is not Linux";
 
