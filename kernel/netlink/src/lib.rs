@@ -9,7 +9,7 @@
 //! - [`Pipeline`] collects requests that stand alone, which are sent many at a time.
 //! - [`nftables`] has what is asked of nf_tables by several.
 //! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
-//! - [`ipset`]: IP sets and their entries.
+//! - [`ipset`]: the names of IP sets, and their removal.
 //! - [`ipvs`]: virtual servers of IPVS and their real servers.
 //! - [`route`]: interfaces and their addresses.
 //! - [`kernel`] and [`sysctl`], without netlink: the kernel's version, IP families and parameters.

@@ -1,5 +1,0 @@
-//! IP sets.
-
-mod entries;
-mod sets;
-mod support;
