@@ -170,14 +170,22 @@ impl IptablesProxier {
         for programs in tools.iter().filter(|programs| change.programs(programs.family())) {
             let changes = incremental::plan(&self.settings, programs.family(), before, change);
             let print = Fingerprint::read(programs);
-            if let Err(error) = self.commit(programs, &changes, false, &mut report, refused) {
+            match self.commit(programs, &changes, false, &mut report, refused) {
+                Ok(()) => {}
+                // A resync would wait for the lock as long again.
+                Err(error @ ToolError::Locked { .. }) => {
+                    self.is_sure = false;
+                    return Err(self::error(error));
+                }
                 // Another program has changed rules that the changes rely on; or the host has a
                 // problem, which the resync will show.
-                tracing::warn!(
-                    err = %ErrorChain(&error),
-                    "Change rejected; resyncing"
-                );
-                return self.sync_full(change, refused);
+                Err(error) => {
+                    tracing::warn!(
+                        err = %ErrorChain(&error),
+                        "Change rejected; resyncing"
+                    );
+                    return self.sync_full(change, refused);
+                }
             }
             self.record.set_changed(programs.family(), print, Fingerprint::read(programs));
         }
@@ -302,9 +310,11 @@ impl IptablesProxier {
         let family = programs.family();
         let text = changes.to_text();
         if !text.is_empty() {
-            let restored = programs
-                .restore(&text)
-                .inspect_err(|_| refused.push(RefusedAttempt { family, compared }))?;
+            let restored = programs.restore(&text).inspect_err(|error| {
+                if !matches!(error, ToolError::Locked { .. }) {
+                    refused.push(RefusedAttempt { family, compared });
+                }
+            })?;
             let (added, removed) = changes.counts();
             report.added += added;
             report.removed += removed;

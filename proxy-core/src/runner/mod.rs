@@ -309,7 +309,8 @@ impl Runner {
         }
         let compares = self.tracker.transition().is_resync();
         self.report(EngineEvent::SyncStarted(self.tracker.transition()));
-        let mut is_less = false;
+        let tries = self.tracker.tries_refused();
+        let (mut is_less, mut is_refused) = (false, false);
         let result = loop {
             let error = match self.proxier.sync(&self.tracker.transition()).await {
                 Ok(report) => break Ok(report),
@@ -319,6 +320,7 @@ impl Runner {
             let withheld = self.tracker.withhold(&error, Instant::now().into_std());
             let Some(problems) = withheld else { break Err(error) };
             self.report_problems(&problems);
+            is_refused = true;
             if start.elapsed() >= TRIES_FOR {
                 let now = Instant::now().into_std();
                 IpFamily::ALL.iter().for_each(|family| self.tracker.put_off_tried(*family, now));
@@ -329,9 +331,12 @@ impl Runner {
             }
             self.report(EngineEvent::LeftOut(&error));
         };
-        let change = self.tracker.transition();
-        let duration = start.elapsed();
         let now = Instant::now();
+        let duration = now - start;
+        if tries && is_refused {
+            self.tracker.tried_for(duration, now.into_std());
+        }
+        let change = self.tracker.transition();
         self.not_before = after(now, self.config.pace.wait_after(duration));
         if compares {
             self.resyncs.finished(now, duration);

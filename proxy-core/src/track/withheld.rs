@@ -28,8 +28,11 @@ const MOST_TRIED: usize = 8;
 /// The pause after a sync that was refused Service ports, before others are tried again, for each
 /// Service port that is left out.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause.
+/// The longest pause, unless syncs take long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The pause is at least so many times as long as a sync that tried Service ports in vain: where
+/// syncs take seconds, everything else would wait for them all the time.
+const PAUSE_SHARE: u32 = 9;
 
 /// The refused parts of the state.
 #[derive(Debug)]
@@ -344,6 +347,19 @@ impl Tracker {
                 *due = (*due).min(now.max(refused.hastened_from));
             }
         }
+    }
+
+    /// Whether the state has Service ports that were refused before.
+    #[cfg(feature = "runner")]
+    pub(crate) fn tries_refused(&self) -> bool {
+        !self.withheld.tried.is_empty()
+    }
+
+    /// Notes how long a sync took that tried Service ports, of which some were refused again.
+    #[cfg(feature = "runner")]
+    pub(crate) fn tried_for(&mut self, took: Duration, ended: Instant) {
+        let until = ended + took.saturating_mul(PAUSE_SHARE);
+        self.withheld.not_before = self.withheld.not_before.max(Some(until));
     }
 
     /// Puts back what is due to be tried again.

@@ -329,6 +329,21 @@ async fn many_that_are_tried_at_once_and_refused_do_not_make_a_sync_fail() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_refused_for_ever_takes_a_small_part_of_the_time() {
+    let names: Vec<String> = (0..40).map(|n| format!("s{n:03}")).collect();
+    let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
+    running.list(&services(&names)).await;
+    pass(5_000).await;
+    let attempts = |seen: &Mutex<Seen>| seen.lock().unwrap().attempts.len() as u32;
+    let before = attempts(&seen);
+    seen.lock().unwrap().is_slow = true;
+    pass(600_000).await;
+    let busy = Duration::from_millis(200) * (attempts(&seen) - before);
+    assert!(busy > Duration::from_secs(10), "each is tried: {busy:?}");
+    assert!(busy < Duration::from_secs(75), "{busy:?} of ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_first_sync_that_is_refused_one_by_one_goes_on_without_growing_delays() {
     let names: Vec<String> = (0..300).map(|n| format!("s{n:03}")).collect();
     let (running, seen) = start_refusing(|seen| seen.refuse(names.clone()), identity);
