@@ -15,6 +15,7 @@ mod record;
 
 use std::{sync::Arc, time::Duration};
 
+use switchyard_model::ErrorChain;
 use tokio::{
     task::{JoinError, JoinHandle, spawn_blocking},
     time::{Instant, sleep_until},
@@ -85,11 +86,8 @@ impl TableMonitor {
             Flavour::Legacy => None,
             Flavour::Nft => Listener::open()
                 .inspect_err(|error| {
-                    let error: &dyn std::error::Error = error;
-                    tracing::debug!(
-                        err = error,
-                        "Polling nf_tables: cannot subscribe to notifications"
-                    );
+                    let err = ErrorChain(error);
+                    tracing::debug!(%err, "Polling nf_tables: cannot subscribe to notifications");
                 })
                 .ok(),
         };
@@ -157,8 +155,8 @@ impl TableMonitor {
             };
             self.is_pending = true;
             if let Err(error) = notified {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(err = error, "Polling nf_tables: notifications failed");
+                let err = ErrorChain(&error);
+                tracing::warn!(%err, "Polling nf_tables: notifications failed");
                 self.listener = None;
             }
         }
@@ -226,8 +224,8 @@ fn look(tools: &Tools, watched: &Watched, record: &TableRecord) -> Snapshot {
             Ok(Answer::Locked) => snapshot.is_undecided = true,
             Err(error) => {
                 snapshot.is_undecided = true;
-                let error: &dyn std::error::Error = &error;
-                tracing::debug!(err = error, %family, "Failed to check the chains");
+                let err = ErrorChain(&error);
+                tracing::debug!(%err, %family, "Failed to check the chains");
             }
         }
     }

@@ -5,9 +5,9 @@
 //! flavour of the host's own `iptables`; without that chain the flavour with more rules is taken,
 //! and nft if there are no rules.
 
-use std::{env, error::Error, path::PathBuf};
+use std::{env, path::PathBuf};
 
-use switchyard_model::{IpFamily, PerFamily};
+use switchyard_model::{ErrorChain, IpFamily, PerFamily};
 
 use super::{Flavour, MissingPrograms, ProgramOptions, Programs, ToolError, Version, run};
 use crate::{Dump, Table, legacy_table};
@@ -68,8 +68,8 @@ impl Tools {
         for family in IpFamily::ALL {
             let Some(programs) = self.get(family) else { continue };
             if let Err(error) = programs.check(&["-t", "nat", "-n", "-L", PROBE]) {
-                let reason = error_chain(&error);
-                tracing::info!(%family, reason, "iptables unavailable for an IP family");
+                let err = ErrorChain(&error);
+                tracing::info!(%family, %err, "iptables unavailable for an IP family");
                 *self.programs.get_mut(family) = None;
                 first.get_or_insert(error);
             }
@@ -118,7 +118,7 @@ impl InstalledPrograms {
         };
         let text = match run::version(&main, options) {
             Ok(text) => text,
-            Err(error) => return self.unusable.push(error_chain(&error)),
+            Err(error) => return self.unusable.push(ErrorChain(&error).to_string()),
         };
         let Some((version, flavour)) = parse_version(&text) else {
             let text = text.trim();
@@ -250,17 +250,6 @@ fn may_have_rules(flavour: Flavour, family: IpFamily) -> bool {
             legacy_table::table_names(family).is_ok_and(|tables| !tables.trim().is_empty())
         }
     }
-}
-
-/// Formats an error with its causes.
-fn error_chain(error: &ToolError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Parses `iptables v1.8.9 (nf_tables)`. Versions before 1.8 knew one flavour only.
