@@ -106,12 +106,28 @@ fn names(pattern: &str, file: &str) -> bool {
 }
 
 /// Whether `text` matches `pattern`, in which `*` matches any text and `?` matches one byte.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    match (pattern, text) {
-        ([b'*', rest @ ..], _) => (0..=text.len()).any(|start| matches(rest, &text[start..])),
-        ([p, pattern @ ..], [t, text @ ..]) => (*p == b'?' || p == t) && matches(pattern, text),
-        ([], []) => true,
-        _ => false,
+fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {
+    // What follows the last star, and the text that the star has not taken.
+    let mut last: Option<(&[u8], &[u8])> = None;
+    loop {
+        match (pattern, text) {
+            ([b'*', rest @ ..], _) => {
+                last = Some((rest, text));
+                pattern = rest;
+            }
+            ([p, pattern_rest @ ..], [t, text_rest @ ..]) if *p == b'?' || p == t => {
+                (pattern, text) = (pattern_rest, text_rest);
+            }
+            ([], []) => return true,
+            // The last star takes one byte more. No other has to: each stands as far left as it can.
+            _ => match last {
+                Some((after, [_, untaken @ ..])) => {
+                    last = Some((after, untaken));
+                    (pattern, text) = (after, untaken);
+                }
+                _ => return false,
+            },
+        }
     }
 }
 
@@ -147,8 +163,15 @@ mod tests {
             ("r?n", "run", true),
             ("?", "", false),
             ("**", "", true),
+            ("*r", "runner", true),
+            ("*n?", "runner", false),
+            ("*un*?r", "runner", true),
         ] {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
         }
+        // To try all places of all stars would take longer than anybody waits.
+        let (many, text) = ("*a".repeat(60), "a".repeat(120));
+        assert!(matches(many.as_bytes(), text.as_bytes()));
+        assert!(!matches(format!("{many}b").as_bytes(), text.as_bytes()));
     }
 }
