@@ -1,14 +1,15 @@
 //! Kubernetes Events about the Node and about Services, as `kubectl describe` shows them.
 //!
 //! A [`Recorder`] queues Events and never waits; [`publish`] sends queued Events to an API server.
-//! Delivery is best effort: an Event that the server rejects, or that cannot be sent within two
-//! minutes, is dropped.
+//! Delivery is best effort: an Event that the server rejects, or that cannot be sent in twelve
+//! attempts, is dropped.
 
 mod publish;
 mod unsupported;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use switchyard_core::model::ServiceName;
 use tokio::{
     sync::{
@@ -127,7 +128,8 @@ impl Event {
 /// A message in the queue between a [`Recorder`] and [`publish`].
 #[derive(Debug)]
 enum Message {
-    Event(Event),
+    /// An Event, and the time when it was recorded.
+    Event(Event, Timestamp),
     /// A request for an answer once every earlier message was sent or dropped.
     Flush(oneshot::Sender<()>),
 }
@@ -149,7 +151,7 @@ pub fn recorder() -> (Recorder, EventQueue) {
 impl Recorder {
     /// Queues an Event without waiting. An Event that finds the queue full is dropped.
     pub fn record(&self, event: Event) {
-        match self.0.try_send(Message::Event(event)) {
+        match self.0.try_send(Message::Event(event, Timestamp::now())) {
             // The queue is closed where there is no API server.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
             Err(TrySendError::Full(message)) => {

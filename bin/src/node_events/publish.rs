@@ -1,21 +1,24 @@
 //! The publisher of Events, which sends them to an API server.
 //!
-//! kube's recorder makes an Event that is published again within six minutes a series, whose count
-//! `kubectl` shows. It does not compare notes, so each Event has its own recorder here:
-//! another problem of the same object is another Event.
+//! An Event that is recorded again within six minutes becomes a series, whose count `kubectl` shows.
+//! kube's own recorder does not compare notes, and gives an Event another name at each attempt, so
+//! that an Event whose answer was lost is there twice.
 
-use std::{
-    collections::HashMap,
-    fs,
-    time::{Duration, Instant},
+use std::{collections::HashMap, fs, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::{
+        core::v1::{ObjectReference, Service},
+        events::v1::{Event as ApiEvent, EventSeries},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
-
-use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::{
     Api, Client,
-    api::ListParams,
-    runtime::events::{self, EventType, Reporter},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
+use serde_json::json;
 use switchyard_core::{error::ErrorChain, model::ServiceName};
 use switchyard_source_kube::Pacer;
 use tokio::time;
@@ -26,10 +29,13 @@ use super::{Event, EventQueue, EventTarget, Message};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit of the request for a Service's UID. An Event may be sent without the UID.
 const UID_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time without a repetition after which a series is over, as kube has it.
-const SERIES: Duration = Duration::from_secs(6 * 60);
+/// The time without a repetition after which a series is over.
+const SERIES: SignedDuration = SignedDuration::from_mins(6);
 /// The reporting controller, under which tools look for kube-proxy's Events.
 const CONTROLLER: &str = "kube-proxy";
+/// The limit of the object's name in an Event's name, in bytes: the API accepts 253 characters, and
+/// a time is appended.
+const LONGEST_NAME: usize = 230;
 /// The limits of a reporting instance and of a note, in bytes, as the API has them.
 const LONGEST_INSTANCE: usize = 128;
 const LONGEST_NOTE: usize = 1024;
@@ -54,74 +60,68 @@ pub(super) struct Publisher {
     client: Client,
     pacer: Pacer,
     node_name: String,
-    reporter: Reporter,
+    instance: String,
     patience: Patience,
-    /// The Events of the last minutes, with the UIDs of the objects they are about.
-    sent: HashMap<(Event, Option<String>), (events::Recorder, Instant)>,
+    /// The Events of the last minutes as they were sent, with the times of their last repetitions,
+    /// by the UIDs of the objects they are about.
+    sent: HashMap<(Event, Option<String>), (ApiEvent, Timestamp)>,
 }
 
 impl Publisher {
     pub(super) fn new(client: Client, pacer: Pacer, node_name: &str, patience: Patience) -> Self {
         let host = fs::read_to_string("/proc/sys/kernel/hostname");
         let instance = format!("{CONTROLLER}-{}", host.as_deref().unwrap_or(node_name).trim());
-        let instance = Some(clipped(&instance, LONGEST_INSTANCE).to_owned());
-        let reporter = Reporter { controller: CONTROLLER.to_owned(), instance };
+        let instance = clipped(&instance, LONGEST_INSTANCE).to_owned();
         let (node_name, sent) = (node_name.to_owned(), HashMap::new());
-        Self { client, pacer, node_name, reporter, patience, sent }
+        Self { client, pacer, node_name, instance, patience, sent }
     }
 
     pub(super) async fn run(mut self, mut queue: EventQueue) {
         while let Some(message) = queue.0.recv().await {
             match message {
-                Message::Event(event) => self.send(event).await,
+                Message::Event(event, at) => self.send(event, at).await,
                 // The caller may have stopped waiting.
                 Message::Flush(sender) => drop(sender.send(())),
             }
         }
     }
 
-    async fn send(&mut self, event: Event) {
-        self.sent.retain(|_, (_, last)| last.elapsed() < SERIES);
+    async fn send(&mut self, event: Event, at: Timestamp) {
+        self.sent.retain(|_, (_, last)| at.duration_since(*last) < SERIES);
         let regarding = self.reference(&event.regarding).await;
         let key = (event, regarding.uid.clone());
-        let published = events::Event {
-            type_: if key.0.is_warning { EventType::Warning } else { EventType::Normal },
-            reason: key.0.reason.to_owned(),
-            note: (!key.0.note.is_empty()).then(|| clipped(&key.0.note, LONGEST_NOTE).to_owned()),
-            action: key.0.action.to_owned(),
-            secondary: None,
-        };
-        if let Some((recorder, _)) = self.sent.remove(&key) {
-            match self.attempt(&recorder, "PATCH", &published, &regarding).await {
-                Ok(()) => {
-                    self.sent.insert(key, (recorder, Instant::now()));
-                    return;
-                }
-                // The Event was deleted in the meantime: a new one is created.
-                Err(Some(kube::Error::Api(status))) if status.code == 404 => {}
-                Err(error) => return log_failure(&published, error),
+        let mut published = match self.sent.remove(&key) {
+            Some((sent, _)) => {
+                let count = sent.series.as_ref().map_or(1, |series| series.count) + 1;
+                let series = EventSeries { count, last_observed_time: MicroTime(at) };
+                ApiEvent { series: Some(series), ..sent }
             }
+            None => self.api_event(&key.0, regarding.clone(), at),
+        };
+        let mut result = self.attempt(&published).await;
+        // The Event was deleted in the meantime: a new one is created.
+        if let Err(Some(kube::Error::Api(status))) = &result
+            && (status.code, published.series.is_some()) == (404, true)
+        {
+            published = self.api_event(&key.0, regarding, at);
+            result = self.attempt(&published).await;
         }
-        let recorder = events::Recorder::new(self.client.clone(), self.reporter.clone());
-        match self.attempt(&recorder, "POST", &published, &regarding).await {
-            Ok(()) => drop(self.sent.insert(key, (recorder, Instant::now()))),
-            Err(error) => log_failure(&published, error),
+        match result {
+            Ok(()) => drop(self.sent.insert(key, (published, at))),
+            Err(error) => log_failure(key.0.reason, error),
         }
     }
 
     /// Sends an Event, again and again while the server is unreachable or overloaded. Returns the
     /// error of a server that will reject the Event every time.
-    async fn attempt(
-        &self,
-        recorder: &events::Recorder,
-        method: &'static str,
-        event: &events::Event,
-        regarding: &ObjectReference,
-    ) -> Result<(), Option<kube::Error>> {
+    async fn attempt(&self, event: &ApiEvent) -> Result<(), Option<kube::Error>> {
+        let method = if event.series.is_some() { "PATCH" } else { "POST" };
         for attempt in 1..=self.patience.attempts {
             self.pacer.permit(method).await;
-            let reason = match time::timeout(TIMEOUT, recorder.publish(event, regarding)).await {
+            let reason = match time::timeout(TIMEOUT, self.request(event)).await {
                 Ok(Ok(())) => return Ok(()),
+                // An earlier attempt created the Event, and its answer was lost.
+                Ok(Err(kube::Error::Api(status))) if status.code == 409 => return Ok(()),
                 Ok(Err(error)) if is_final(&error) => return Err(Some(error)),
                 Ok(Err(error)) => ErrorChain(&error).to_string(),
                 Err(_) => "timed out".to_owned(),
@@ -132,6 +132,44 @@ impl Publisher {
             }
         }
         Err(None)
+    }
+
+    /// Creates an Event, or raises the count of its series.
+    async fn request(&self, event: &ApiEvent) -> Result<(), kube::Error> {
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        // Tools look there for Events about objects without a namespace.
+        let namespace = namespace.as_deref().unwrap_or("default");
+        let events: Api<ApiEvent> = Api::namespaced(self.client.clone(), namespace);
+        match &event.series {
+            None => events.create(&PostParams::default(), event).await?,
+            Some(series) => {
+                let patch = Patch::Merge(json!({"series": series}));
+                let name = name.as_deref().unwrap_or_default();
+                events.patch(name, &PatchParams::default(), &patch).await?
+            }
+        };
+        Ok(())
+    }
+
+    /// Returns the Event, which was recorded at the time `at`, as an object of the API.
+    fn api_event(&self, event: &Event, regarding: ObjectReference, at: Timestamp) -> ApiEvent {
+        let about = clipped(regarding.name.as_deref().unwrap_or_default(), LONGEST_NAME);
+        ApiEvent {
+            metadata: ObjectMeta {
+                name: Some(format!("{about}.{:x}", at.as_nanosecond())),
+                namespace: regarding.namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(at)),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(if event.is_warning { "Warning" } else { "Normal" }.to_owned()),
+            reason: Some(event.reason.to_owned()),
+            action: Some(event.action.to_owned()),
+            note: (!event.note.is_empty()).then(|| clipped(&event.note, LONGEST_NOTE).to_owned()),
+            regarding: Some(regarding),
+            ..ApiEvent::default()
+        }
     }
 
     async fn reference(&self, regarding: &EventTarget) -> ObjectReference {
@@ -172,8 +210,7 @@ impl Publisher {
     }
 }
 
-fn log_failure(event: &events::Event, error: Option<kube::Error>) {
-    let reason = &event.reason;
+fn log_failure(reason: &str, error: Option<kube::Error>) {
     match error {
         Some(error) => {
             let err = ErrorChain(&error);

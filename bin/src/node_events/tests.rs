@@ -158,6 +158,19 @@ async fn requests_to_an_overloaded_server_are_repeated() {
     assert_eq!(notes, [one, one, one, two, two, two, two]);
 }
 
+/// The first answer was lost: the attempts have one name and one time, so that there is one Event.
+#[tokio::test]
+async fn an_event_that_the_server_has_already_is_sent() {
+    let server = Server::start(&[500, 409, 200]);
+    publish_all(&server, 3, [failed(1), failed(1)]).await;
+    let requests = server.requests();
+    let [first, second, (path, series)] = &requests[..] else { panic!("{requests:#?}") };
+    assert_eq!(first, second);
+    let name = first.1["metadata"]["name"].as_str().unwrap();
+    assert_eq!(*path, format!("/apis/events.k8s.io/v1/namespaces/shop/events/{name}"));
+    assert_eq!(series["series"]["count"], 2);
+}
+
 #[tokio::test]
 async fn repeated_events_become_a_series() {
     let server = Server::start(&[201, 201, 200, 200, 404, 201]);
@@ -193,7 +206,7 @@ async fn recording_never_waits() {
     full.flush(longest).await;
     assert!(start.elapsed() >= longest && start.elapsed() < 2 * longest, "{:?}", start.elapsed());
     for port in 0..QUEUE {
-        let Ok(Message::Event(event)) = queue.0.try_recv() else { panic!("{port} is missing") };
+        let Ok(Message::Event(event, _)) = queue.0.try_recv() else { panic!("{port} is missing") };
         assert_eq!(event, failed(port as u16), "the Event that found no room is dropped");
     }
     assert!(queue.0.try_recv().is_err());

@@ -100,7 +100,7 @@ mod tests {
 
     fn recorded(queue: &mut super::super::EventQueue) -> Vec<Event> {
         let next = || match queue.0.try_recv() {
-            Ok(Message::Event(event)) => Some(event),
+            Ok(Message::Event(event, _)) => Some(event),
             _ => None,
         };
         std::iter::from_fn(next).collect()

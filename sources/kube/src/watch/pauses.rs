@@ -1,18 +1,23 @@
 //! The pauses between failed requests of a watch.
 
-use std::time::Duration;
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
 
-use kube::runtime::{utils::Backoff, watcher::DefaultBackoff};
+use switchyard_core::model::Backoff;
 
+/// The pauses of client-go.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(800), longest: Duration::from_secs(30) };
 /// A request that lasted this long resets the back-off.
 const STABLE: Duration = Duration::from_secs(10);
-/// The pause after the back-off's last, which it does not have: the back-off never ends.
-const LAST: Duration = Duration::from_secs(30);
 
-/// Pauses that grow from failure to failure, up to half a minute.
+/// Pauses that grow from failure to failure, up to half a minute, and are up to twice as long at
+/// random, so that the nodes of a cluster do not come back together.
 #[derive(Default)]
 pub(super) struct Pauses {
-    backoff: DefaultBackoff,
+    failures: u32,
 }
 
 impl Pauses {
@@ -20,13 +25,16 @@ impl Pauses {
     /// that lasted.
     pub(super) fn failed_after(&mut self, lasted: Duration) {
         if lasted > STABLE {
-            self.backoff.reset();
+            self.failures = 0;
         }
     }
 
     /// Returns the next pause, which is not shorter than the server asks for.
     pub(super) fn next(&mut self, at_least: Duration) -> Duration {
-        self.backoff.next().unwrap_or(LAST).max(at_least)
+        let pause = BACKOFF.delay(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        let random = RandomState::new().hash_one(self.failures) as f64 / u64::MAX as f64;
+        pause.max(at_least) + pause.mul_f64(random)
     }
 }
 
@@ -54,8 +62,12 @@ mod tests {
         assert!(after_failures(&mut pauses, 7, Duration::ZERO) > BETWEEN);
     }
 
+    /// All nodes are asked for the same pause, and do not come back together.
     #[test]
     fn the_server_may_ask_for_a_longer_pause() {
-        assert_eq!(Pauses::default().next(Duration::from_secs(50)), Duration::from_secs(50));
+        let asked = Duration::from_secs(50);
+        let found = [(); 2].map(|()| Pauses::default().next(asked));
+        assert!(found.iter().all(|pause| *pause >= asked && *pause < asked + BETWEEN), "{found:?}");
+        assert_ne!(found[0], found[1]);
     }
 }
