@@ -87,14 +87,15 @@ impl Access {
     }
 
     /// Returns the configuration for a client, with the token that is in the token file now. As in
-    /// client-go, the token of a file goes before a token in the kubeconfig, which counts as long
-    /// as the file cannot be read, and a line break may follow the token.
-    pub(super) fn client_config(&self) -> Result<Config, ClientError> {
+    /// client-go, the token of a file goes before a token in the kubeconfig, which counts at the
+    /// start if the file cannot be read, and a line break may follow the token.
+    pub(super) fn client_config(&self, is_start: bool) -> Result<Config, ClientError> {
         let mut config = self.config.clone();
         if let Some(path) = &self.token_file {
             match read_token(path) {
                 Ok(token) => config.auth_info.token = Some(token.into()),
-                Err(_) if config.auth_info.token.is_some() => {}
+                // Later, the client that there is has the last token of the file.
+                Err(_) if is_start && config.auth_info.token.is_some() => {}
                 Err(source) => return Err(ClientError::Token { path: path.clone(), source }),
             }
         }

@@ -13,6 +13,7 @@ use kube::{
     Client,
     config::{InClusterError, KubeconfigError},
 };
+use tokio::task::{self, JoinError};
 
 use self::{access::Access, observed::Observed, renewal::Renewing, retry_after::RetryAfter};
 use crate::config::KubeConfig;
@@ -48,6 +49,9 @@ pub enum ClientError {
     /// The credentials, the certificates or the proxy cannot be used.
     #[error("cannot make a client for the API server")]
     Client(#[source] Box<kube::Error>),
+    /// The task that makes the client panicked.
+    #[error("the client for the API server could not be made")]
+    Ended(#[source] JoinError),
 }
 
 /// Makes a client for the API server. Nothing is sent yet.
@@ -64,6 +68,9 @@ pub async fn client(config: &KubeConfig) -> Result<Client, ClientError> {
         observer.connecting_to(&access.host());
     }
     let namespace = access.default_namespace().to_owned();
-    let service = Observed::new(Renewing::new(access)?, config.observer.clone());
+    // A plugin is a program that is waited for.
+    let renewing =
+        task::spawn_blocking(|| Renewing::new(access)).await.map_err(ClientError::Ended)??;
+    let service = Observed::new(renewing, config.observer.clone());
     Ok(Client::new(RetryAfter(service), namespace))
 }

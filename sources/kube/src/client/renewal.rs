@@ -42,7 +42,7 @@ struct Shared {
     hasher: RandomState,
     current: Mutex<Current>,
     /// Held while a client is made.
-    renewal: AsyncMutex<()>,
+    renewal: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl Renewing {
         let hasher = RandomState::new();
         let files = hash_files(&hasher, access.credential_files());
         let current = Current {
-            client: make_client(&access)?,
+            client: make_client(&access, true)?,
             generation: 0,
             files,
             files_read: Instant::now(),
@@ -72,7 +72,7 @@ impl Renewing {
             is_rejected: false,
         };
         let shared =
-            Shared { access, hasher, current: Mutex::new(current), renewal: AsyncMutex::default() };
+            Shared { access, hasher, current: Mutex::new(current), renewal: Arc::default() };
         Ok(Self(Arc::new(shared)))
     }
 }
@@ -106,7 +106,7 @@ impl Service<Request<Body>> for Renewing {
 
 impl Shared {
     /// Returns the client with the newest credentials.
-    async fn client(&self) -> (Client, u64) {
+    async fn client(self: &Arc<Self>) -> (Client, u64) {
         let is_fresh = |current: &Current| {
             let limit = if current.is_rejected { CHECK_REJECTED_AGAIN } else { CHECK_AGAIN };
             current.files_read.elapsed() < limit
@@ -115,18 +115,27 @@ impl Shared {
         if is_fresh(&current) {
             return (current.client, current.generation);
         }
-        let _renewal = self.renewal.lock().await;
+        let renewal = Arc::clone(&self.renewal).lock_owned().await;
         // Another request may have made a client in the meantime.
         let current = self.lock().clone();
         if !is_fresh(&current) {
-            self.renew(&current).await;
+            let shared = Arc::clone(self);
+            // The plugin may take longer than the request may, and is not run again before its end.
+            let renewing = task::spawn_blocking(move || {
+                shared.renew(&current);
+                drop(renewal);
+            });
+            if let Err(error) = renewing.await {
+                warn!(err = %ErrorChain(&error), "Failed to load the new client credentials");
+            }
         }
         let current = self.lock();
         (current.client.clone(), current.generation)
     }
 
-    /// Makes a client if there is reason to expect other credentials.
-    async fn renew(&self, current: &Current) {
+    /// Makes a client if there is reason to expect other credentials. Waits for the plugin, if there
+    /// is one.
+    fn renew(&self, current: &Current) {
         let files = hash_files(&self.hasher, self.access.credential_files());
         let may_run_plugin = self.access.has_plugin()
             && current.plugin_run.is_none_or(|run| run.elapsed() >= RUN_PLUGIN_AGAIN);
@@ -134,15 +143,13 @@ impl Shared {
         if files == current.files && !(may_run_plugin && current.is_rejected) {
             return;
         }
-        let access = self.access.clone();
-        // A plugin is a program that is waited for.
-        let made = task::spawn_blocking(move || make_client(&access)).await;
+        let made = make_client(&self.access, false);
         let mut current = self.lock();
         if self.access.has_plugin() {
             current.plugin_run = Some(Instant::now());
         }
         match made {
-            Ok(Ok(client)) => {
+            Ok(client) => {
                 info!("Client credentials rotated; new connections use them");
                 current.client = client;
                 current.generation += 1;
@@ -150,9 +157,6 @@ impl Shared {
                 current.is_rejected = false;
             }
             // The pair of files may be half written: they are read again.
-            Ok(Err(error)) => {
-                warn!(err = %ErrorChain(&error), "Failed to load the new client credentials")
-            }
             Err(error) => {
                 warn!(err = %ErrorChain(&error), "Failed to load the new client credentials")
             }
@@ -173,8 +177,9 @@ impl Shared {
     }
 }
 
-fn make_client(access: &Access) -> Result<Client, ClientError> {
-    connect::client(&access.client_config()?).map_err(|error| ClientError::Client(Box::new(error)))
+fn make_client(access: &Access, is_start: bool) -> Result<Client, ClientError> {
+    connect::client(&access.client_config(is_start)?)
+        .map_err(|error| ClientError::Client(Box::new(error)))
 }
 
 /// Whether a request failed in the TLS layer, as it does when the server rejects a certificate.
@@ -198,8 +203,20 @@ fn hash_files(hasher: &RandomState, files: &[PathBuf]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::config::KubeConfig;
+
+    fn kubeconfig(cluster: Value, user: Value) -> String {
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "c", "user": user}],
+        });
+        kubeconfig.to_string()
+    }
 
     /// A plugin that counts its runs in a file.
     const PLUGIN: &str = r#"echo >> "$RUNS"
@@ -210,64 +227,66 @@ mod tests {
     async fn a_plugin_whose_credentials_are_rejected_is_not_run_in_a_loop() {
         let dir = tempfile::tempdir().unwrap();
         let (path, runs) = (dir.path().join("kubeconfig"), dir.path().join("runs"));
-        let kubeconfig = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-            "clusters": [{"name": "c", "cluster": {
-                "server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true,
-            }}],
-            "users": [{"name": "c", "user": {"exec": {
-                "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
-                "command": "sh", "args": ["-c", PLUGIN], "env": [{"name": "RUNS", "value": runs}],
-            }}}],
-        });
-        fs::write(&path, kubeconfig.to_string()).unwrap();
+        let cluster = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+        let user = json!({"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": "sh", "args": ["-c", PLUGIN], "env": [{"name": "RUNS", "value": runs}],
+        }});
+        fs::write(&path, kubeconfig(cluster, user)).unwrap();
         let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
         let Renewing(shared) = Renewing::new(Access::load(&config).unwrap()).unwrap();
         let count = || fs::read(&runs).unwrap().len();
         let (start, mut seen) = (Instant::now(), Vec::new());
         let mut before = count();
         for _ in 0..=25 {
+            if start.elapsed().as_secs() == 21 {
+                assert!(shared.client().now_or_never().is_none(), "the request is given up");
+                drop(shared.renewal.lock().await);
+            }
             let (_, generation) = shared.client().await;
             shared.reject(generation);
             if count() > before {
-                seen.push(start.elapsed().as_secs());
+                seen.push((start.elapsed().as_secs(), count() - before, generation));
                 before = count();
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(seen, [1, 11, 21]);
+        // The client runs the plugin twice: for a certificate, and for a token.
+        assert_eq!(seen, [(1, 2, 1), (11, 2, 2), (21, 2, 3)]);
     }
+
     #[tokio::test(start_paused = true)]
     async fn a_token_file_is_read_again_and_the_last_token_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, token) = (dir.path().join("kubeconfig"), dir.path().join("token"));
-        let kubeconfig = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-            "users": [{"name": "c", "user": {"tokenFile": token}}],
-        });
-        fs::write(&path, kubeconfig.to_string()).unwrap();
-        let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
-        let access = Access::load(&config).unwrap();
-        for unusable in ["\n", "a\u{7f}b"] {
-            fs::write(&token, unusable).unwrap();
-            assert!(Renewing::new(access.clone()).is_err());
+        // Beside the file, a token in the kubeconfig counts at the start alone.
+        for beside in [json!(null), json!("static")] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, token) = (dir.path().join("kubeconfig"), dir.path().join("token"));
+            let user = json!({"tokenFile": token, "token": beside});
+            let cluster = json!({"server": "http://127.0.0.1:1"});
+            fs::write(&path, kubeconfig(cluster, user)).unwrap();
+            let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
+            let access = Access::load(&config).unwrap();
+            for unusable in ["\n", "a\u{7f}b"] {
+                fs::write(&token, unusable).unwrap();
+                assert_eq!(Renewing::new(access.clone()).is_ok(), beside == "static");
+            }
+            fs::write(&token, "one\n").unwrap();
+            let Renewing(shared) = Renewing::new(access).unwrap();
+            fs::write(&token, "two").unwrap();
+            tokio::time::advance(Duration::from_secs(50)).await;
+            assert_eq!(shared.client().await.1, 0);
+            tokio::time::advance(Duration::from_secs(15)).await;
+            assert_eq!(shared.client().await.1, 1);
+            fs::write(&token, "three\r\n").unwrap();
+            tokio::time::advance(Duration::from_secs(2)).await;
+            shared.reject(1);
+            assert_eq!(shared.client().await.1, 2, "after a rejection");
+            fs::write(&token, "").unwrap();
+            for _ in 0..2 {
+                tokio::time::advance(Duration::from_secs(65)).await;
+                assert_eq!(shared.client().await.1, 2, "beside {beside}");
+                let _ = fs::remove_file(&token);
+            }
         }
-        fs::write(&token, "one\n").unwrap();
-        let Renewing(shared) = Renewing::new(access).unwrap();
-        fs::write(&token, "two").unwrap();
-        tokio::time::advance(Duration::from_secs(50)).await;
-        assert_eq!(shared.client().await.1, 0);
-        tokio::time::advance(Duration::from_secs(15)).await;
-        assert_eq!(shared.client().await.1, 1);
-        fs::write(&token, "three\r\n").unwrap();
-        tokio::time::advance(Duration::from_secs(2)).await;
-        shared.reject(1);
-        assert_eq!(shared.client().await.1, 2, "after a rejection");
-        fs::remove_file(&token).unwrap();
-        tokio::time::advance(Duration::from_secs(65)).await;
-        assert_eq!(shared.client().await.1, 2);
     }
 }
