@@ -1,5 +1,7 @@
 //! The objects of a list that is not complete yet.
 
+use std::collections::BTreeMap;
+
 use switchyard_core::objects::{Event, Kind, Object, ObjectKey};
 use tracing::error;
 
@@ -9,43 +11,50 @@ use super::decode::{DecodableObject, Fault, Item};
 #[derive(Debug)]
 pub(super) struct Collected {
     kind: Kind,
-    objects: Vec<Object>,
-    malformed: Vec<(ObjectKey, Fault)>,
+    objects: BTreeMap<ObjectKey, Result<Object, Fault>>,
 }
 
 impl Collected {
     pub(super) fn new(kind: Kind) -> Self {
-        Self { kind, objects: Vec::new(), malformed: Vec::new() }
+        Self { kind, objects: BTreeMap::new() }
     }
 
-    /// Adds an object that is not in the list.
+    /// Adds an object, or replaces the object with the same name.
     pub(super) fn add<T: DecodableObject>(&mut self, item: Item<T>) {
-        match (item.content, item.key) {
-            (Ok(object), _) => self.objects.push(object),
-            (Err(fault), Some(key)) => self.malformed.push((key, fault)),
-            (Err(fault), None) => log_nameless(self.kind, &fault),
+        match (item.key, item.content) {
+            (Some(key), content) => drop(self.objects.insert(key, content)),
+            (None, Ok(object)) => drop(self.objects.insert(object.key(), Ok(object))),
+            (None, Err(fault)) => log_nameless(self.kind, &fault),
         }
     }
 
-    /// Removes an object that was changed or deleted while the list was streamed.
+    /// Removes an object that was deleted while the list was streamed.
     pub(super) fn remove<T: DecodableObject>(&mut self, item: &Item<T>) {
-        let Some(key) = &item.key else { return };
-        self.objects.retain(|object| object.key() != *key);
-        self.malformed.retain(|(malformed, _)| malformed != key);
+        if let Some(key) = &item.key {
+            self.objects.remove(key);
+        }
     }
 
     /// Returns the events of the complete list: one [`Event::Replace`], and one
     /// [`Event::Malformed`] for each malformed object.
     pub(super) fn into_events(self) -> impl Iterator<Item = Event> {
-        let malformed = self.malformed.iter().map(|(key, _)| key.clone()).collect();
-        let replace = Event::Replace { kind: self.kind, objects: self.objects, malformed };
-        let faults = self.malformed.into_iter().map(|(key, fault)| malformed_event(key, fault));
+        let (mut objects, mut malformed, mut faults) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, content) in self.objects {
+            match content {
+                Ok(object) => objects.push(object),
+                Err(fault) => {
+                    malformed.push(key.clone());
+                    faults.push(malformed_event(key, fault));
+                }
+            }
+        }
+        let replace = Event::Replace { kind: self.kind, objects, malformed };
         std::iter::once(replace).chain(faults)
     }
 
     /// The number of objects, malformed ones included.
     pub(super) fn len(&self) -> usize {
-        self.objects.len() + self.malformed.len()
+        self.objects.len()
     }
 }
 

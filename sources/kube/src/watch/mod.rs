@@ -254,12 +254,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let mut collected = Collected::new(T::KIND);
         let version = loop {
             match self.next_event(&mut events).await? {
-                Some(WatchEvent::Added(item)) => collected.add(item),
-                // A change since the list began.
-                Some(WatchEvent::Modified(item)) => {
-                    collected.remove(&item);
-                    collected.add(item);
-                }
+                // Modified: a change since the list began.
+                Some(WatchEvent::Added(item) | WatchEvent::Modified(item)) => collected.add(item),
                 Some(WatchEvent::Deleted(item)) => collected.remove(&item),
                 Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
                     break bookmark.metadata.resource_version;

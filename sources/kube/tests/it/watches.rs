@@ -3,49 +3,11 @@
 use std::time::{Duration, Instant};
 
 use api_standin::{Options, Resource, Standin, load};
-use switchyard_core::objects::{Kind, Object};
+use switchyard_core::objects::Kind;
 use switchyard_source_kube::Timing;
 use tokio::time;
 
-use crate::rig::{NODE, PATIENCE, Rig, apply, fill, labelled, paged};
-
-#[tokio::test]
-async fn changes_and_selections_are_followed() {
-    let mut rig = Rig::plain(|server| fill(server, 3)).await;
-    rig.synced().await;
-    let proxy = "service.kubernetes.io/service-proxy-name";
-    apply(&rig.server, labelled(load::service(0), proxy));
-    rig.until("a Service that leaves", |rig| !rig.has(Kind::Service, "svc-0")).await;
-    apply(&rig.server, load::service(0));
-    rig.until("a Service that comes back", |rig| rig.has(Kind::Service, "svc-0")).await;
-    let headless = labelled(load::slice(1, 0, &[5]), "service.kubernetes.io/headless");
-    apply(&rig.server, headless);
-    rig.until("a slice that leaves", |rig| !rig.has(Kind::EndpointSlice, "svc-1-0")).await;
-    rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-2");
-    rig.until("a deletion", |rig| !rig.has(Kind::Service, "svc-2")).await;
-    let mut node = load::node(NODE);
-    node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "elsewhere".into();
-    apply(&rig.server, load::node("node-7"));
-    apply(&rig.server, node);
-    rig.until("the node's zone", |rig| {
-        rig.objects.values().any(|object| match object {
-            Object::Node(n) => n.metadata.labels["topology.kubernetes.io/zone"] == "elsewhere",
-            _ => false,
-        })
-    })
-    .await;
-    assert_eq!(rig.names(Kind::Node), [NODE].into());
-    apply(&rig.server, load::slice(2, 0, &[77]));
-    let address = load::endpoint_ip(77).to_string();
-    rig.until("an endpoint", |rig| {
-        rig.objects.values().any(|object| match object {
-            Object::EndpointSlice(s) => s.endpoints[0].addresses[0] == address,
-            _ => false,
-        })
-    })
-    .await;
-    assert!(rig.replaced.values().all(|count| *count == 1));
-}
+use crate::rig::{PATIENCE, Rig, apply, fill, paged};
 
 #[tokio::test]
 async fn a_watch_resumes_from_its_last_bookmark() {
