@@ -32,23 +32,20 @@ use crate::{
     render::RenderError,
 };
 
-mod adapters;
 mod backends;
 mod bridges;
 mod config;
-mod descriptors;
 mod klog;
 mod logging;
 mod node;
 mod node_events;
 mod observability;
-mod privilege;
+mod process;
 mod reachable;
 mod reload;
 mod render;
 mod run;
 mod select;
-mod signals;
 mod source_task;
 mod start;
 mod sysctl;
@@ -79,7 +76,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Some(version) = version::answer(&cli.flags, cli.called_as) {
         return print(&format!("{version}\n"));
     }
-    match signals::end_first_process().map_err(Failure::from).and_then(|()| load_and_act(&cli)) {
+    match process::end_by_signals().map_err(Failure::from).and_then(|()| load_and_act(&cli)) {
         Ok(()) => {
             logging::flush();
             ExitCode::SUCCESS
@@ -148,7 +145,7 @@ fn act(cli: &Cli, loaded: &Loaded) -> Result<(), Failure> {
     if let Some(format) = cli.render {
         return render_manifests(&loaded.settings, format);
     }
-    privilege::pass_on();
+    process::pass_on_privilege();
     // `--cleanup-iptables` is the old name of `--cleanup`.
     if flags.is_on("cleanup") || flags.is_on("cleanup-iptables") {
         return clean_up(loaded);

@@ -11,9 +11,7 @@
 //!
 //! [`reload`](crate::reload) decides what a change of the configuration does.
 //!
-//! Nothing here ends by itself, and
-//! signals keep their default dispositions: a signal ends the program at once, and the rules in the
-//! kernel stay.
+//! Nothing here ends by itself, and a signal ends the program at once ([`process`](crate::process)).
 
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
@@ -24,7 +22,11 @@ use switchyard::{
         http::{Handler, connections::Connections},
     },
 };
-use switchyard_core::{error::ErrorChain, model::IpFamily, proxier::Backend};
+use switchyard_core::{
+    error::ErrorChain,
+    model::{IpFamily, PerFamily},
+    proxier::{Backend, Mode, Probed},
+};
 use switchyard_source_kube::WatchHealth;
 use tokio::{runtime, sync::watch, task::JoinError};
 
@@ -39,7 +41,6 @@ use crate::observability::{
     metrics::Metrics,
 };
 use crate::{
-    adapters::{ObservedRequests, SourceWatches},
     backends, bridges, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
@@ -97,95 +98,59 @@ pub fn run(
     backends: Vec<Arc<dyn Backend>>,
     Chosen { mode, probed, warning, .. }: Chosen,
 ) -> Result<Infallible, RunError> {
-    let config = &loaded.config;
-    let backend = Arc::clone(backends::get(&backends, mode).ok_or(RunError::NoBackend)?);
     let supported = probed.families;
-    let families: Vec<IpFamily> =
-        IpFamily::ALL.into_iter().filter(|family| *supported.get(*family)).collect();
-    let release = version::reported(flags);
-    let metrics = Arc::new(Metrics::new(mode, &families, &config.feature_gates, release)?);
-    let node = Arc::new(NodeWatch::new(NodeChecks::new(config, settings, supported)));
-    let (known_node, node_failure) = (node.known(), node.failure());
-    let (recorder, event_queue) = node_events::recorder();
-    let unsupported = UnsupportedEvents::new(recorder.clone(), settings.node.node_name.clone());
-    let observer = EngineObserver::new(Arc::clone(&metrics));
-    let mut proxy = Proxy::builder(settings.node.clone())
-        .shared_backend(backend)
-        .probed(probed)
-        .replacing(backends)
-        .localhost(settings.node.localhost_node_ports)
-        .timing(settings.periods.runner_config())
-        .node_patience(node_watch::patience(&settings.source))
-        .node_check({
-            let node = Arc::clone(&node);
-            move |facts| node.check(facts)
-        })
-        .observer((observer, (node, unsupported)))
-        .on_reconciled({
-            let metrics = Arc::clone(&metrics);
-            move |report| metrics.flows_reconciled(report)
-        })
-        .on_ipv6_localhost({
-            let metrics = Arc::clone(&metrics);
-            move |open, failures| metrics.localhost_listeners(open, failures)
-        })
-        .on_not_served(not_served(recorder.clone(), settings.node.node_name.clone()))
-        .start()?;
+    let metrics = metrics(mode, supported, loaded, flags)?;
+    let node = Arc::new(NodeWatch::new(NodeChecks::new(&loaded.config, settings, supported)));
+    let (recorder, recorded) = node_events::recorder();
+    let mut proxy = start_proxy(settings, backends, (mode, probed), &metrics, &node, &recorder)?;
     bridges::check(&proxy.profile(), &settings.node);
-
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }
     recorder.record(Event::starting());
+
     let link = ApiServerLink {
         watches: WatchHealth::new(),
-        recorded: event_queue,
-        requests: Arc::new(ObservedRequests(metrics.requests.clone())),
+        recorded,
+        requests: Arc::new(metrics.requests.clone()),
     };
-    let watches = Arc::new(SourceWatches(link.watches.clone()));
+    let watches = Arc::new(link.watches.clone());
+    let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));
     let healthz = HealthzHandler::new(proxy.health(), Arc::clone(&metrics), watches.clone());
-    let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, config));
     let exposition =
         MetricsHandler::new(Arc::clone(&metrics), watches, shown_pages, logging::set_verbosity);
     let addresses = rebind::addresses(&settings.servers).map(watch::Sender::new);
-    let servers = serve(
+    let serving = serve(
         addresses.each_ref().map(watch::Sender::subscribe),
-        Arc::new(healthz),
-        Arc::new(exposition),
+        [Arc::new(healthz), Arc::new(exposition)],
         proxy.connections(),
+        recorder.clone(),
     );
-
+    let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
+    let objects = proxy.handle().inputs();
+    let sourcing = async move { source_task::run(&source, &node_name, objects, link).await };
+    let failure = node.failure();
     let parts = LiveParts {
         proxy: proxy.handle(),
         addresses,
         pages,
         metrics,
-        recorder: recorder.clone(),
-        node: known_node,
+        recorder,
+        node: node.known(),
         supported,
     };
     let reloader = Reloader::new(flags.clone(), loaded, settings.clone(), parts);
-    let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
-    let objects = proxy.handle().inputs();
+
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(RunError::Runtime)?;
     let error = runtime.block_on(async {
-        let serving = tokio::spawn(async move {
-            let error = servers.await;
-            if let RunError::Server(server, _) = &error {
-                recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
-                recorder.flush(FINAL_EVENT_WAIT).await;
-            }
-            error
-        });
-        let sourcing =
-            tokio::spawn(async move { source_task::run(&source, &node_name, objects, link).await });
+        let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
         tokio::select! {
             () = proxy.ended() => RunError::Engine,
-            error = node_watch::failed(node_failure) => RunError::Node(error),
+            error = node_watch::failed(failure) => RunError::Node(error),
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
@@ -196,21 +161,69 @@ pub fn run(
     Err(error)
 }
 
-/// Serves health and metrics. Ends only with a failure that is fatal by the configuration.
+/// Returns the metrics of a proxy that programs the families in `supported`.
+fn metrics(
+    mode: Mode,
+    supported: PerFamily<bool>,
+    loaded: &Loaded,
+    flags: &Flags,
+) -> Result<Arc<Metrics>, RunError> {
+    let families: Vec<IpFamily> =
+        IpFamily::ALL.into_iter().filter(|family| *supported.get(*family)).collect();
+    let gates = &loaded.config.feature_gates;
+    Ok(Arc::new(Metrics::new(mode, &families, gates, version::reported(flags))?))
+}
+
+/// Starts the proxy, which reports to the log, the metrics and the Events.
+fn start_proxy(
+    settings: &Settings,
+    backends: Vec<Arc<dyn Backend>>,
+    (mode, probed): (Mode, Probed),
+    metrics: &Arc<Metrics>,
+    node: &Arc<NodeWatch>,
+    recorder: &Recorder,
+) -> Result<Proxy, RunError> {
+    let backend = Arc::clone(backends::get(&backends, mode).ok_or(RunError::NoBackend)?);
+    let node_name = &settings.node.node_name;
+    let unsupported = UnsupportedEvents::new(recorder.clone(), node_name.clone());
+    let observer = EngineObserver::new(Arc::clone(metrics));
+    let (check, flows, listeners) = (Arc::clone(node), Arc::clone(metrics), Arc::clone(metrics));
+    let proxy = Proxy::builder(settings.node.clone())
+        .shared_backend(backend)
+        .probed(probed)
+        .replacing(backends)
+        .localhost(settings.node.localhost_node_ports)
+        .timing(settings.periods.runner_config())
+        .node_patience(node_watch::patience(&settings.source))
+        .node_check(move |facts| check.check(facts))
+        .observer((observer, (Arc::clone(node), unsupported)))
+        .on_reconciled(move |report| flows.flows_reconciled(report))
+        .on_ipv6_localhost(move |open, failures| listeners.localhost_listeners(open, failures))
+        .on_not_served(not_served(recorder.clone(), node_name.clone()))
+        .start()?;
+    Ok(proxy)
+}
+
+/// Serves health and metrics. Ends only with a failure that is fatal by the configuration, once the
+/// Event with the reason is sent.
 async fn serve(
     [healthz_address, metrics_address]: [watch::Receiver<ServerAddress>; 2],
-    healthz: Arc<dyn Handler>,
-    metrics: Arc<dyn Handler>,
+    [healthz, metrics]: [Arc<dyn Handler>; 2],
     connections: Arc<Connections>,
+    recorder: Recorder,
 ) -> RunError {
-    tokio::select! {
+    let (server, error) = tokio::select! {
         error = rebind::serve("healthz", healthz_address, healthz, Arc::clone(&connections)) => {
-            RunError::Server("healthz", error)
+            ("healthz", error)
         }
         error = rebind::serve("metrics", metrics_address, metrics, connections) => {
-            RunError::Server("metrics", error)
+            ("metrics", error)
         }
-    }
+    };
+    let error = RunError::Server(server, error);
+    recorder.record(Event::server_failed(server, ErrorChain(&error).to_string()));
+    recorder.flush(FINAL_EVENT_WAIT).await;
+    error
 }
 
 /// Returns a function that records an Event that a Service's health cannot be served.

@@ -11,7 +11,7 @@ use crate::config::{
     settings::{ConntrackSettings, Settings},
 };
 use crate::{
-    Failure, backends, descriptors, run,
+    Failure, backends, process, run,
     select::{self, Chosen, NoMode},
     sysctl,
 };
@@ -19,7 +19,7 @@ use crate::{
 /// Chooses the mode and prepares the node. Then proxies, unless `--init-only` is given; so this
 /// returns only after `--init-only`, or with the reason why the program ends.
 pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
-    descriptors::raise_limit();
+    process::raise_file_limit();
     let backends = backends::all(loaded)?;
     let chosen = choose_mode(loaded, &backends)?;
     let settings = loaded.with_mode(chosen.mode)?;
@@ -32,7 +32,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(score) = settings.oom_score_adj {
-        sysctl::set_oom_score_adj(score);
+        process::set_oom_score_adj(score);
     }
     log_start(&settings);
     match run::run(&settings, loaded, flags, backends, chosen) {

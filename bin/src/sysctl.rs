@@ -1,5 +1,5 @@
 //! The kernel's settings that kube-proxy makes before it proxies: the limits and timeouts of
-//! connection tracking, and the OOM score of this process.
+//! connection tracking.
 //!
 //! A setting is written only if its value differs, and a limit only if it is lower. So a process
 //! without the privilege to write it can run on a node where an earlier one (`--init-only`) has
@@ -10,8 +10,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-use switchyard_core::error::ErrorChain;
 
 use crate::config::settings::ConntrackSettings;
 
@@ -180,19 +178,6 @@ fn set(path: &Path, to: u64) -> Result<(), SysctlError> {
         "Set sysctl"
     );
     Ok(())
-}
-
-/// Sets the OOM score of this process: the kernel kills processes with higher scores first. Without
-/// the privilege to lower the score, which is only logged, the score stays as it is.
-pub fn set_oom_score_adj(score: i32) {
-    const PATH: &str = "/proc/self/oom_score_adj";
-    let current = fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok());
-    if current == Some(score) {
-        return;
-    }
-    if let Err(error) = fs::write(PATH, score.to_string()) {
-        tracing::debug!(err = %ErrorChain(&error), score, "Failed to set the OOM score");
-    }
 }
 
 #[cfg(test)]

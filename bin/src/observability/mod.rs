@@ -7,8 +7,8 @@
 //!                          -> HealthChecks -> healthCheckNodePort (http::service_health)
 //! ```
 //!
-//! The module knows no backend and no client of the API server: counts of rules are in the reports
-//! of syncs ([`SyncReport`](switchyard_core::proxier::SyncReport)), and the state of the watches
+//! The module knows no backend: counts of rules are in the reports of syncs
+//! ([`SyncReport`](switchyard_core::proxier::SyncReport)). The state of the watches of the API server
 //! comes through [`watches::Watches`].
 
 pub mod engine_observer;

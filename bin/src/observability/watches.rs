@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::objects::Kind;
+use switchyard_source_kube::WatchHealth;
 
 /// The watches of a source of objects, one for each kind.
 pub trait Watches: Send + Sync + 'static {
@@ -15,9 +16,22 @@ pub trait Watches: Send + Sync + 'static {
     fn last_failure(&self, kind: Kind) -> Option<Duration>;
 
     /// The time for which the server has answered each request of the watch of this kind with
-    /// status
-    /// 401. `None` if the last answer, or the last failure, is another.
+    /// status 401. `None` if the last answer, or the last failure, is another.
     fn unauthorized(&self, kind: Kind) -> Option<Duration>;
+}
+
+impl Watches for WatchHealth {
+    fn silence(&self, kind: Kind) -> Option<Duration> {
+        self.heard(kind)
+    }
+
+    fn last_failure(&self, kind: Kind) -> Option<Duration> {
+        self.failed(kind).map(|(age, _)| age)
+    }
+
+    fn unauthorized(&self, kind: Kind) -> Option<Duration> {
+        Self::unauthorized(self, kind)
+    }
 }
 
 /// A source without watches.

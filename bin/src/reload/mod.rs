@@ -36,6 +36,7 @@ use crate::{
     backends, logging,
     node::watch::{KnownNode, NodeChecks, NodeError},
     node_events::{Event, Recorder},
+    process,
     select::{self, NoMode},
     source_task::{self, SourceError},
     sysctl,
@@ -232,7 +233,7 @@ impl Reloader {
         if settings.oom_score_adj != before.oom_score_adj
             && let Some(score) = settings.oom_score_adj
         {
-            sysctl::set_oom_score_adj(score);
+            process::set_oom_score_adj(score);
         }
         // The program ends by itself when the proxy has ended.
         if settings.periods != before.periods {

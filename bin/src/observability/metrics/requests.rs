@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use switchyard_source_kube::RequestObserver;
+
 use super::maker::{Maker, metrics};
 
 const BY: &[&str] = &["verb", "host"];
@@ -50,37 +52,33 @@ impl RequestMetrics {
         Ok(Self { host: Arc::default(), families: Families::new(make)? })
     }
 
-    /// Sets the host and port of the API server, before the first request.
-    pub fn set_host(&self, host: &str) {
+    fn host(&self) -> &str {
+        self.host.get().map_or("", String::as_str)
+    }
+}
+
+impl RequestObserver for RequestMetrics {
+    fn connecting_to(&self, host: &str) {
         // There is only one server.
         let _ = self.host.set(host.to_owned());
     }
 
-    fn host(&self) -> &str {
-        self.host.get().map_or("", String::as_str)
+    fn sent(&self, verb: &str, bytes: u64) {
+        self.families.request_size.with_label_values(&[verb, self.host()]).observe(bytes as f64);
     }
 
-    /// Records that a request waited for so long because of the rate limit.
-    pub fn held_back(&self, verb: &str, wait: Duration) {
-        self.families.waits.with_label_values(&[verb, self.host()]).observe(wait.as_secs_f64());
-    }
-
-    /// Records a request that took so long, with the status of the response, or `None` for a
-    /// failure.
-    pub fn answered(&self, verb: &str, status: Option<u16>, elapsed: Duration) {
+    fn answered(&self, verb: &str, status: Option<u16>, elapsed: Duration) {
         let host = self.host();
         let code = status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         self.families.total.with_label_values(&[&code, verb, host]).inc();
         self.families.duration.with_label_values(&[verb, host]).observe(elapsed.as_secs_f64());
     }
 
-    /// Records the size of a request's body.
-    pub fn sent(&self, verb: &str, bytes: u64) {
-        self.families.request_size.with_label_values(&[verb, self.host()]).observe(bytes as f64);
+    fn received(&self, verb: &str, bytes: u64) {
+        self.families.response_size.with_label_values(&[verb, self.host()]).observe(bytes as f64);
     }
 
-    /// Records the size of a response's body.
-    pub fn received(&self, verb: &str, bytes: u64) {
-        self.families.response_size.with_label_values(&[verb, self.host()]).observe(bytes as f64);
+    fn held_back(&self, verb: &str, wait: Duration) {
+        self.families.waits.with_label_values(&[verb, self.host()]).observe(wait.as_secs_f64());
     }
 }
