@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs, io, mem,
     path::{Path, PathBuf},
 };
 
@@ -32,8 +32,9 @@ pub(super) struct Reader {
     root: PathBuf,
     signatures: BTreeMap<PathBuf, Signature>,
     store: Store,
-    /// Problems with directories come back at every scan, but are reported once.
-    directory_problems: Vec<Problem>,
+    /// The problems of the last scan. Directories and files that cannot be read come back at every
+    /// scan, but are reported once.
+    scan_problems: Vec<Problem>,
 }
 
 impl Reader {
@@ -45,7 +46,7 @@ impl Reader {
             root: dir.to_owned(),
             signatures: BTreeMap::new(),
             store: Store::default(),
-            directory_problems: Vec::new(),
+            scan_problems: Vec::new(),
         })
     }
 
@@ -66,10 +67,9 @@ impl Reader {
             .map(|(file, _)| file.clone());
         let changed: BTreeSet<_> = gone.chain(different).collect();
         let mut batch = self.reread(changed);
-        let new_problems =
-            scan.problems.iter().filter(|problem| !self.directory_problems.contains(problem));
-        batch.problems.splice(0..0, new_problems.cloned());
-        self.directory_problems = scan.problems;
+        batch.problems.splice(0..0, scan.problems);
+        let before = mem::replace(&mut self.scan_problems, batch.problems.clone());
+        batch.problems.retain(|problem| !before.contains(problem));
         batch
     }
 
@@ -120,8 +120,31 @@ impl Reader {
                 self.signatures.remove(file);
                 return None;
             }
-            Err(error) => Problem::with_file(file, format!("cannot be read: {error}")),
+            Err(error) => {
+                // The next scan reads the file again.
+                self.signatures.remove(file);
+                Problem::with_file(file, format!("cannot be read: {error}"))
+            }
         };
         Some(Content::unreadable(problem))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_tried_again_and_reported_once() {
+        let directory = tempfile::tempdir().unwrap();
+        // A file whose first page cannot be read.
+        symlink("/proc/self/mem", directory.path().join("a.yaml")).unwrap();
+        let mut reader = Reader::new(directory.path()).unwrap();
+        let problems = reader.rescan(&mut |_| ()).problems;
+        assert!(problems[0].message.starts_with("cannot be read: "), "{problems:?}");
+        assert!(reader.signatures.is_empty(), "as if the file were new");
+        assert_eq!(reader.rescan(&mut |_| ()).problems, []);
     }
 }
