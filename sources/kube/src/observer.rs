@@ -16,7 +16,7 @@ pub trait RequestObserver: Send + Sync + fmt::Debug {
     fn sent(&self, verb: &str, bytes: u64);
 
     /// The head of an answer arrived `elapsed` after the request; `status` is `None` if the request
-    /// failed without an answer.
+    /// failed without an answer, or was given up.
     fn answered(&self, verb: &str, status: Option<u16>, elapsed: Duration);
 
     /// A complete body of `bytes` bytes was received. Not called for watches, which end only when

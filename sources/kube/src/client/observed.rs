@@ -53,19 +53,34 @@ where
         if let (Some(observer), Some(bytes)) = (&observer, request.body().size_hint().exact()) {
             observer.sent(&verb, bytes);
         }
-        let start = Instant::now();
+        let sent = Sent { verb, observer, at: Instant::now(), status: None };
         let answer = self.inner.call(request);
         async move {
+            let mut sent = sent;
             let answer = answer.await;
-            let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            if let Some(observer) = &observer {
-                observer.answered(&verb, status, start.elapsed());
-            }
-            let observer = observer.filter(|_| !is_watch);
-            let tally = observer.map(|observer| Tally { verb, observer, bytes: 0 });
+            sent.status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            let observer = sent.observer.clone().filter(|_| !is_watch);
+            let tally =
+                observer.map(|observer| Tally { verb: sent.verb.clone(), observer, bytes: 0 });
             answer.map(|answer| answer.map(|inner| ObservedBody { inner, tally }))
         }
         .boxed()
+    }
+}
+
+/// A request that is reported once it is answered, has failed, or is given up.
+struct Sent {
+    verb: String,
+    observer: Option<Arc<dyn RequestObserver>>,
+    at: Instant,
+    status: Option<u16>,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(observer) = &self.observer {
+            observer.answered(&self.verb, self.status, self.at.elapsed());
+        }
     }
 }
 
@@ -123,5 +138,45 @@ impl<B> ObservedBody<B> {
         if let Some(Tally { verb, observer, bytes }) = self.tally.take() {
             observer.received(&verb, bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::pending,
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        time::Duration,
+    };
+
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Failures(AtomicUsize);
+
+    impl RequestObserver for Failures {
+        fn sent(&self, _: &str, _: u64) {}
+
+        fn answered(&self, verb: &str, status: Option<u16>, _: Duration) {
+            assert_eq!((verb, status), ("GET", None));
+            self.0.fetch_add(1, Relaxed);
+        }
+
+        fn received(&self, _: &str, _: u64) {}
+
+        fn held_back(&self, _: &str, _: Duration) {}
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_is_reported() {
+        let failures = Arc::new(Failures::default());
+        let silent = service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Infallible>>());
+        let mut service = Observed::new(silent, Some(failures.clone()));
+        assert!(service.call(Request::new(Body::empty())).now_or_never().is_none());
+        assert_eq!(failures.0.load(Relaxed), 1);
     }
 }
