@@ -119,7 +119,7 @@ fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {
                 (pattern, text) = (pattern_rest, text_rest);
             }
             ([], []) => return true,
-            // The last star takes one byte more. No other has to: each stands as far left as it can.
+            // The last star takes one byte more. The stars before stand as far left as they can.
             _ => match last {
                 Some((after, [_, untaken @ ..])) => {
                     last = Some((after, untaken));

@@ -77,7 +77,7 @@ struct Pipes<'a> {
     input: &'a [u8],
     /// Standard output and standard error.
     outputs: [Option<File>; 2],
-    /// What was read from both.
+    /// The output that was read, of both.
     read: [Vec<u8>; 2],
 }
 
@@ -142,7 +142,8 @@ impl<'a> Pipes<'a> {
         }
     }
 
-    /// Writes a part of the input, and closes the pipe at its end. Returns whether anything was done.
+    /// Writes a part of the input, and closes the pipe at its end. Returns whether anything was
+    /// done.
     fn write(&mut self) -> io::Result<bool> {
         let Some(stdin) = &mut self.stdin else { return Ok(false) };
         match stdin.write(self.input) {

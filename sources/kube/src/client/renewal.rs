@@ -133,8 +133,7 @@ impl Shared {
         (current.client.clone(), current.generation)
     }
 
-    /// Makes a client if there is reason to expect other credentials. Waits for the plugin, if there
-    /// is one.
+    /// Makes a client if there is reason to expect other credentials. Waits for the plugin, if any.
     fn renew(&self, current: &Current) {
         let files = hash_files(&self.hasher, self.access.credential_files());
         let may_run_plugin = self.access.has_plugin()
