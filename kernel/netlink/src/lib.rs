@@ -13,6 +13,7 @@
 //! - [`ipvs`]: virtual servers of IPVS and their real servers.
 //! - [`route`]: interfaces and their addresses.
 //! - [`kernel`] and [`sysctl`], without netlink: the kernel's version, IP families and parameters.
+//! - [`program`], without netlink: programs that run within a time limit.
 //! - [`generic`] looks up the families of generic netlink, and has their header.
 //!
 //! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
@@ -29,6 +30,7 @@ mod multicast;
 pub mod nfnetlink;
 pub mod nftables;
 mod pipeline;
+pub mod program;
 pub mod route;
 mod socket;
 pub mod sysctl;

@@ -1,17 +1,14 @@
 //! Running the program `nft`.
 
 use std::{
-    ffi::{OsStr, OsString},
-    io::{Read, Write},
-    process::{Child, Command, ExitStatus, Stdio},
-    thread,
-    time::{Duration, Instant},
+    ffi::OsString,
+    process::{self, Command},
+    time::Duration,
 };
 
-use crate::transport::TransportError;
+use switchyard_netlink::program::{self, ProgramError};
 
-/// The wait between two looks at a running program: at first, and at most.
-const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+use crate::transport::TransportError;
 
 /// The most characters that are kept of a line of an error message.
 const MESSAGE_LINE: usize = 500;
@@ -38,37 +35,22 @@ impl Program {
 
     /// Runs the program with `input` on its standard input, and kills it after the timeout.
     pub fn run(&self, arguments: &[&str], input: &[u8]) -> Result<Output, TransportError> {
-        let failed = |source| TransportError::Run { program: self.name(), source };
-        let mut child = Command::new(&self.path)
-            .args(arguments.iter().map(OsStr::new))
-            // Errors have the same words in every locale.
-            .env("LC_ALL", "C")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // All pipes are served at once, as the program may write before it has read everything.
-        let (status, stdout, stderr) = thread::scope(|scope| {
-            // The program may end before it has read everything: then its message matters, and not
-            // the failed write.
-            scope.spawn(move || stdin.map(|mut pipe| pipe.write_all(input)));
-            let stdout = scope.spawn(move || read_all(stdout));
-            let stderr = scope.spawn(move || read_all(stderr));
-            let status = self.wait(&mut child);
-            (status, stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default())
-        });
-        let stderr = String::from_utf8_lossy(&stderr).trim_end().to_owned();
-        match status.map_err(failed)? {
-            Some(status) => Ok(Output { success: status.success(), stdout, stderr }),
-            None => Err(TransportError::Program {
-                program: self.name(),
-                message: format!("still running after {:?}. {stderr}", self.timeout)
-                    .trim_end()
-                    .to_owned(),
-            }),
+        let mut command = Command::new(&self.path);
+        // Errors have the same words in every locale.
+        command.args(arguments).env("LC_ALL", "C");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        match program::run(&mut command, input, self.timeout) {
+            Ok(process::Output { status, stdout, stderr }) => {
+                Ok(Output { success: status.success(), stdout, stderr: text(&stderr) })
+            }
+            Err(ProgramError::Io(source)) => {
+                Err(TransportError::Run { program: self.name(), source })
+            }
+            Err(ProgramError::TimedOut { stderr }) => {
+                let message = format!("still running after {:?}. {}", self.timeout, text(&stderr));
+                let message = message.trim_end().to_owned();
+                Err(TransportError::Program { program: self.name(), message })
+            }
         }
     }
 
@@ -83,23 +65,6 @@ impl Program {
             }),
         }
     }
-
-    fn wait(&self, child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
-        let deadline = Instant::now() + self.timeout;
-        let [mut pause, longest] = POLL;
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
-            }
-            if Instant::now() >= deadline {
-                child.kill()?;
-                child.wait()?;
-                return Ok(None);
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(longest);
-        }
-    }
 }
 
 /// The message with long lines cut. nft quotes the line of text that it rejects, which may have
@@ -109,31 +74,14 @@ fn shortened(message: &str) -> String {
     message.lines().map(cut).collect::<Vec<_>>().join("\n")
 }
 
-fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut read = Vec::new();
-    if let Some(mut pipe) = pipe {
-        // After an error, the output is what was read before.
-        let _ = pipe.read_to_end(&mut read);
-    }
-    read
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn shell(timeout: Duration) -> Program {
         Program { path: "sh".into(), timeout }
-    }
-
-    #[test]
-    fn input_and_both_outputs_do_not_block_each_other() {
-        let input = vec![b'x'; 1 << 20];
-        let script = "cat; cat /dev/zero | head -c 1000000 >&2; exit 3";
-        let output = shell(Duration::from_secs(60)).run(&["-c", script], &input).unwrap();
-        assert!(!output.success);
-        assert_eq!(output.stdout, input);
-        assert_eq!(output.stderr.len(), 1_000_000);
     }
 
     #[test]

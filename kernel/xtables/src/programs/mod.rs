@@ -3,11 +3,9 @@
 //!
 //! - [`find`]: which programs there are, and which flavour the host uses.
 //! - [`run`]: saving, restoring and checking.
-//! - [`process`]: child processes with a time limit.
 
 mod error;
 mod find;
-mod process;
 mod run;
 
 use std::{fmt, path::PathBuf, time::Duration};

@@ -4,14 +4,13 @@ use std::{
     borrow::Cow,
     iter,
     path::Path,
-    process::Command,
+    process::{Command, Output},
     time::{Duration, Instant},
 };
 
-use super::{
-    Flavour, ProgramOptions, Programs, ToolError,
-    process::{self, Failure, Output},
-};
+use switchyard_netlink::program::{self, ProgramError};
+
+use super::{Flavour, ProgramOptions, Programs, ToolError};
 use crate::{
     Dump, Fingerprint, Jump, Table,
     lock::{self, VARIABLE},
@@ -244,9 +243,9 @@ fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, To
         let (program, arguments) = (name(command), arguments(command));
         tracing::trace!(target: "switchyard_xtables::v5", command = program, arguments, "Running");
     }
-    process::run(command, input.as_bytes(), limit).map_err(|failure| match failure {
-        Failure::Io(source) => ToolError::Run { program: name(command), source },
-        Failure::TimedOut { stderr } => ToolError::TimedOut {
+    program::run(command, input.as_bytes(), limit).map_err(|error| match error {
+        ProgramError::Io(source) => ToolError::Run { program: name(command), source },
+        ProgramError::TimedOut { stderr } => ToolError::TimedOut {
             program: name(command),
             arguments: arguments(command),
             limit,

@@ -1,10 +1,10 @@
-//! Runs a child process, never longer than a limit.
+//! Programs that run as child processes, never longer than a limit.
 
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Write},
     os::{fd::OwnedFd, unix::process::CommandExt},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -24,34 +24,29 @@ const GRACE: Duration = Duration::from_millis(100);
 /// system call that hangs cannot be killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The result of a child that ended by itself.
-#[derive(Debug)]
-pub(super) struct Output {
-    pub(super) status: ExitStatus,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
-}
-
-/// Why there is no result.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The child could not be started.
-    Io(io::Error),
-    /// The child was killed at the limit. It may have written an explanation.
-    TimedOut { stderr: Vec<u8> },
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+/// Why a program has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The program could not be started or served.
+    #[error("cannot run the program")]
+    Io(#[from] io::Error),
+    /// The program was killed at the limit.
+    #[error("the program did not end in time, and was killed")]
+    TimedOut {
+        /// The output on standard error before.
+        stderr: Vec<u8>,
+    },
 }
 
 /// Runs a program with `input` on its standard input.
 ///
 /// The program gets its own process group, which is killed at the limit. A process that the program
 /// leaves behind with its output is not waited for.
-pub(super) fn run(command: &mut Command, input: &[u8], limit: Duration) -> Result<Output, Failure> {
+///
+/// # Errors
+///
+/// If the program cannot be run, or does not end within the limit. Its exit status is no error.
+pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> Result<Output, ProgramError> {
     let deadline = Instant::now() + limit;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
@@ -66,7 +61,7 @@ pub(super) fn run(command: &mut Command, input: &[u8], limit: Duration) -> Resul
             return Err(error.into());
         }
     }
-    Err(Failure::TimedOut { stderr })
+    Err(ProgramError::TimedOut { stderr })
 }
 
 /// The pipes of a child. All are served at once, as the child may write before it has read
@@ -236,7 +231,7 @@ mod tests {
         let start = Instant::now();
         let failure = run(&mut shell(&script), b"", Duration::from_millis(500)).unwrap_err();
         assert!(start.elapsed() < PATIENCE);
-        let Failure::TimedOut { stderr } = failure else { panic!("{failure:?}") };
+        let ProgramError::TimedOut { stderr } = failure else { panic!("{failure:?}") };
         assert_eq!(stderr, b"stuck\n");
         let pid = std::fs::read_to_string(&path).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
@@ -267,7 +262,7 @@ mod tests {
         let start = Instant::now();
         let script = "exec >&- 2>&-; exec sleep 600";
         let failure = run(&mut shell(script), b"", Duration::from_millis(200)).unwrap_err();
-        assert!(matches!(failure, Failure::TimedOut { .. }), "{failure:?}");
+        assert!(matches!(failure, ProgramError::TimedOut { .. }), "{failure:?}");
         assert!(start.elapsed() < PATIENCE);
     }
 }
