@@ -72,6 +72,8 @@ pub struct NftProxier {
     own_ports: Vec<u32>,
     /// The contents of the kernel besides the state that was synced; `None` if unknown.
     last: Option<LastSynced>,
+    /// The families whose clients were swept since endpoints left, though `last` is unknown.
+    swept: PerFamily<bool>,
     /// Whether the kernel can select slots by a hash.
     hashes: bool,
 }
@@ -108,7 +110,15 @@ impl NftProxier {
             own_ports = ports;
             own_ports.push(port);
         }
-        Self { config, transport, sweeper, own_ports, last: None, hashes: true }
+        Self {
+            config,
+            transport,
+            sweeper,
+            own_ports,
+            last: None,
+            swept: PerFamily::default(),
+            hashes: true,
+        }
     }
 
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -184,7 +194,7 @@ impl NftProxier {
         expected: bool,
     ) -> Result<SyncReport, Refused> {
         let dumps = self.read(config)?;
-        let have = Have::Read { dumps: &dumps, last: self.last.as_ref() };
+        let have = Have::Read { dumps: &dumps, last: self.last.as_ref(), swept: self.swept };
         let (mut changes, update) = plan(config, change.after(), have);
         let drift = self.last.as_ref().zip(change.before()).map(|(last, before)| {
             let have = Have::Synced { last, before, change: *change };
@@ -203,6 +213,7 @@ impl NftProxier {
         self.sweeper.keep(&sweeps);
         self.commit(&transactions, &mut report)?;
         self.last = expected.then(|| LastSynced::new(config.families, update));
+        self.swept = PerFamily::default();
         self.delete_unused_chains();
         self.sweeper.sweep(sweeps);
         Ok(report)
@@ -256,13 +267,23 @@ impl NftProxier {
         transactions: &[Transaction],
         report: &mut SyncReport,
     ) -> Result<(), Refused> {
-        for transaction in transactions.iter().filter(|transaction| !transaction.is_empty()) {
+        for (part, transaction) in transactions.iter().enumerate() {
+            if transaction.is_empty() {
+                continue;
+            }
             // Rendered only if this level is enabled.
             tracing::trace!(target: "switchyard_nft::v9", rules = %transaction, "Committing");
             let stats = self.transport.commit(transaction).map_err(|error| {
-                // A part of the sync was done.
-                if report.messages > 0 {
-                    self.last = None;
+                let is_refused =
+                    matches!(error, TransportError::Refused(..) | TransportError::Conflict);
+                // A part of the sync was done, or may have been done.
+                if report.messages > 0 || !is_refused {
+                    // The first part adds alone, so that no endpoint has left.
+                    match self.last.take().filter(|_| is_refused && part == 1) {
+                        Some(last) => self.swept = last.families,
+                        None if is_refused && part <= 1 => {}
+                        None => self.swept = PerFamily::default(),
+                    }
                 }
                 Refused { error, transaction: transaction.clone().into(), unreadable: None }
             })?;
@@ -271,6 +292,7 @@ impl NftProxier {
             report.messages += stats.operations;
             if stats.overtaken {
                 self.last = None;
+                self.swept = PerFamily::default();
                 return Err(TransportError::Conflict.into());
             }
         }
@@ -324,7 +346,7 @@ impl NftProxier {
                 err = %ErrorChain(&error),
                 "Failed to delete unused chains; the next sync is a full one"
             );
-            self.last = None;
+            self.swept = self.last.take().map(|last| last.families).unwrap_or_default();
             return false;
         }
         true
@@ -362,7 +384,8 @@ impl Proxier for NftProxier {
 
     /// Blocks for as long as the kernel takes to commit.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        let cleanup_failed = !self.delete_stale_chains();
+        // A resync finds unused chains, and whether they are still there.
+        let cleanup_failed = !change.is_resync() && !self.delete_stale_chains();
         let mut report = self.sync_changes(change)?;
         report.cleanup_failed = cleanup_failed;
         let earlier_until = self.last.as_ref().and_then(|last| last.earlier_until());
@@ -437,8 +460,9 @@ impl From<TransportError> for Refused {
 /// Returns the transaction that makes a kernel without the tables hold `state`, always in the same
 /// order.
 pub fn render(config: &NftConfig, state: &State) -> Transaction {
-    let (mut changes, _) =
-        plan(config, state, Have::Read { dumps: &PerFamily::default(), last: None });
+    let swept = PerFamily { v4: true, v6: true };
+    let have = Have::Read { dumps: &PerFamily::default(), last: None, swept };
+    let (mut changes, _) = plan(config, state, have);
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }

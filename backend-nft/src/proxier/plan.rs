@@ -43,8 +43,12 @@ pub(crate) enum Have<'a> {
     /// The last synced objects, which the kernel is trusted to hold still.
     Synced { last: &'a LastSynced, before: Before<'a>, change: Transition<'a> },
     /// The objects read, whichever program put it there. `last` is what the kernel should hold, if
-    /// that is known.
-    Read { dumps: &'a PerFamily<Option<TableDump>>, last: Option<&'a LastSynced> },
+    /// that is known. `swept` are the families whose clients were swept since endpoints left.
+    Read {
+        dumps: &'a PerFamily<Option<TableDump>>,
+        last: Option<&'a LastSynced>,
+        swept: PerFamily<bool>,
+    },
 }
 
 /// Plans the changes that make the tables hold `after`. Also returns what to remember if they
@@ -66,10 +70,11 @@ pub(crate) fn plan<'a>(
         };
         *changes.get_mut(family.into()) = match have {
             Have::Synced { last, before, change } => plan.since_sync(last, before, change),
-            Have::Read { dumps, last } => {
+            Have::Read { dumps, last, swept } => {
                 // The family may have been left out.
                 let last = last.filter(|last| *last.families.get(family.into()));
-                plan.against_dump(dumps.get(family.into()).as_ref(), last)
+                let is_swept = last.is_some() || *swept.get(family.into());
+                plan.against_dump(dumps.get(family.into()).as_ref(), last, is_swept)
             }
         };
     }
@@ -166,7 +171,7 @@ impl<'a> Plan<'a> {
                 None => self.update.allocations.push((id.clone(), None)),
             }
         }
-        self.finish(Known::synced(synced), Some(table), false)
+        self.finish(Known::synced(synced), Some(table), true)
     }
 
     /// The Service ports to compare: those that have changed, and those whose chains or maps of
@@ -199,7 +204,12 @@ impl<'a> Plan<'a> {
         change.ports().chain(unchanged).filter(move |port| Family::from(port.id.family) == family)
     }
 
-    fn against_dump(mut self, dump: Option<&'a TableDump>, last: Option<&LastSynced>) -> Changes {
+    fn against_dump(
+        mut self,
+        dump: Option<&'a TableDump>,
+        last: Option<&LastSynced>,
+        is_swept: bool,
+    ) -> Changes {
         let family = self.context.family;
         let clients = KnownClients::from_dump(dump);
         let known = dump.map(Known::read).unwrap_or_default();
@@ -221,7 +231,7 @@ impl<'a> Plan<'a> {
             }
             Some(_) => (Known::default(), TableChange::Replace, Vec::new()),
         };
-        Changes { table, restore, ..self.finish(known, None, last.is_none()) }
+        Changes { table, restore, ..self.finish(known, None, is_swept) }
     }
 
     fn counts(&mut self) -> &mut HashMap<(TableSet, Key), i64> {
@@ -255,14 +265,9 @@ impl<'a> Plan<'a> {
     }
 
     /// Compares what is known with what is wanted. `synced` is what was synced last, if that is
-    /// trusted. If it is unknown what the kernel held, endpoints may have left pools whose clients
-    /// are still there.
-    fn finish(
-        self,
-        mut known: Known<'_>,
-        synced: Option<&SyncedTable>,
-        is_unknown: bool,
-    ) -> Changes {
+    /// trusted. Unless clients are swept, endpoints may have left pools whose clients are still
+    /// there.
+    fn finish(self, mut known: Known<'_>, synced: Option<&SyncedTable>, is_swept: bool) -> Changes {
         let Self { config, context, mut want, update, .. } = self;
         let update = update.tables.get_mut(context.family.into());
         // Elements that several Service ports need are added with the first and deleted with the
@@ -283,7 +288,7 @@ impl<'a> Plan<'a> {
         let there: Vec<bool> = want.pools.iter().map(is_there).collect();
         let (replaced, lost) = compare_sets(&mut changes, known.sets, want.sets);
         for (pool, is_there) in want.pools.iter().zip(there) {
-            let has_lost = is_unknown || lost.contains(&pool.members.name);
+            let has_lost = !is_swept || lost.contains(&pool.members.name);
             // Also of new pools: a map of that name may just be swept.
             changes.sweeps.extend(clients::sweeps(pool, is_there && has_lost));
         }

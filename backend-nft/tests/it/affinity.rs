@@ -18,16 +18,18 @@ use std::{
 use serde_json::json;
 use switchyard_core::{
     objects::Event,
-    testing::{NODE, endpoint, service, slice, until},
+    testing::{Builder, NODE, endpoint, service, slice, until},
 };
 use switchyard_nft::{NftConfig, NftProxier};
 use switchyard_nft_ruleset::{
-    CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, SetDef, Table,
-    TableDump, Transaction, Transport, TransportError, TransportKind, Value, json::JsonTransport,
-    testing::InterceptingTransport,
+    CommitStats, Element, ElementData, ElementDump, Elements, Family, Key, OperationKind, Refusal,
+    SetDef, Table, TableDump, Transaction, Transport, TransportError, TransportKind, Value,
+    json::JsonTransport, testing::InterceptingTransport,
 };
 
-use crate::common::{Node, clients, config, in_namespace, nft, open, ruleset, run_nft, start, web};
+use crate::common::{
+    Node, clients, config, in_namespace, nft, open, ruleset, run_nft, start, web, web_slice,
+};
 
 /// The part of names that kube-proxy, and this backend, make for the Service port.
 const BASE: &str = "KBDI3LGB-ns/sticky/tcp/http";
@@ -228,6 +230,76 @@ fn a_start_forgets_clients_of_endpoints_that_left() {
         let mut node = start(config());
         node.sync([sticky(10_800), endpoints([1])]);
         until("clients are forgotten", || names(&remembered()) == ["10.0.0.1"]);
+    });
+}
+
+/// What was committed is unknown then.
+#[test]
+fn clients_are_forgotten_though_the_answer_was_lost() {
+    in_namespace(|| {
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let loses = is_lost.clone();
+        let transport = InterceptingTransport::new(open_netlink(), move |transaction| {
+            let deletes = |kind: &OperationKind| matches!(kind, OperationKind::DeleteElements(..));
+            let removes = transaction.operations().iter().any(|made| deletes(&made.kind));
+            if !removes || !loses.swap(false, Ordering::Relaxed) {
+                return Ok(());
+            }
+            open_netlink().commit(transaction).expect("a commit");
+            Err(switchyard_netlink::Error::NoAnswer.into())
+        });
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(config(), proxier);
+        // The chain for one endpoint is there, so that one transaction is all.
+        node.sync([web()[0].clone(), web_slice(&[1]), sticky(10_800), endpoints([1, 2])]);
+        remember("10.0.0.2", 2, 3_000);
+        is_lost.store(true, Ordering::Relaxed);
+        node.apply([endpoints([1])]);
+        node.try_sync().expect_err("no answer");
+        node.full();
+        until("clients are forgotten", || remembered().is_empty());
+    });
+}
+
+/// Its chains and sets are made before its elements are refused.
+#[test]
+fn a_refused_port_costs_no_look_at_clients_of_others() {
+    in_namespace(|| {
+        let transport = InterceptingTransport::new(open_netlink(), |transaction| {
+            let operations = transaction.operations().iter().enumerate();
+            let refused = operations.into_iter().find_map(|(operation, made)| {
+                let OperationKind::AddElements(_, elements) = &made.kind else { return None };
+                let mut keys = elements.iter().map(|element| element.key);
+                let key = keys.find(|key| key.as_slice().starts_with(&[10, 96, 0, 9]))?;
+                let (subject, reason) = (String::new(), String::new());
+                let (element, errno) = (Some(key.into()), Some(libc::EINVAL));
+                Some(Refusal { operation, element, subject, errno, reason })
+            });
+            refused.map_or(Ok(()), |refusal| Err(TransportError::Refused(refusal, Vec::new())))
+        });
+        let proxier = NftProxier::new(NftConfig::default(), Box::new(transport));
+        let mut node = Node::new(config(), proxier);
+        let like = |name: &str, ip: &str, endpoints: &[&str]| {
+            let made = slice(name, "a").set("ports", json!([{"name": "http", "port": 80}]));
+            let add = |made: Builder, ip: &&str| made.endpoint(endpoint(ip, "elsewhere"));
+            let made = endpoints.iter().fold(made, add);
+            let service = service(name, ip).port("http", "TCP", 80);
+            [service.set("spec.sessionAffinity", "ClientIP").apply(), made.apply()]
+        };
+        node.sync([sticky(10_800), endpoints([1, 2])]);
+        // Whoever looks at the clients forgets this one.
+        remember("10.0.0.9", 9, 3_000);
+        let report = node.sync(like("refused", "10.96.0.9", &["10.244.9.1"]));
+        assert_eq!(report.degraded.len(), 1, "{:?}", report.degraded);
+        // Clients of another Service port are looked at after that.
+        node.sync(like("other", "10.96.0.8", &["10.244.8.1", "10.244.8.2"]));
+        let maps = nft("list maps ip");
+        let is_its = |name: &&str| name.starts_with("clients-") && name.contains("-ns/other/");
+        let map = maps.split_whitespace().find(is_its).expect("a map of clients").to_owned();
+        nft(&format!("add element ip kube-proxy {map} {{ 10.0.0.1 : 10.244.8.2 . 80 }}"));
+        node.sync(like("other", "10.96.0.8", &["10.244.8.1"]));
+        until("a client is forgotten", || remembered_by(&map).is_empty());
+        assert_eq!(names(&remembered()), ["10.0.0.9"]);
     });
 }
 

@@ -349,7 +349,8 @@ fn the_endpoints_of_new_pools_are_known() {
         assert!(changes.iter().all(|sweep| !sweep.is_due), "{changes:?}");
         changes.iter().flat_map(|sweep| sweep.endpoints.iter().copied()).collect::<Vec<_>>()
     };
-    let nothing = Have::Read { dumps: &PerFamily::default(), last: None };
+    let nothing =
+        Have::Read { dumps: &PerFamily::default(), last: None, swept: PerFamily::default() };
     let (changes, _) = plan(&config, &with, nothing);
     assert_eq!(known(&changes.v4.sweeps), [value(1)]);
     let (_, update) = plan(&config, &without, nothing);
