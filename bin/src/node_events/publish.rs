@@ -4,9 +4,13 @@
 //! kube's own recorder does not compare notes, and gives an Event another name at each attempt, so
 //! that an Event whose answer was lost is there twice.
 
-use std::{collections::HashMap, fs, time::Duration};
+use std::{
+    collections::HashMap,
+    fs,
+    time::{Duration, Instant},
+};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         core::v1::{ObjectReference, Service},
@@ -30,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit of the request for a Service's UID. An Event may be sent without the UID.
 const UID_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time without a repetition after which a series is over.
-const SERIES: SignedDuration = SignedDuration::from_mins(6);
+const SERIES: Duration = Duration::from_secs(6 * 60);
 /// The reporting controller, under which tools look for kube-proxy's Events.
 const CONTROLLER: &str = "kube-proxy";
 /// The limit of the object's name in an Event's name, in bytes: the API accepts 253 characters, and
@@ -62,9 +66,9 @@ pub(super) struct Publisher {
     node_name: String,
     instance: String,
     patience: Patience,
-    /// The Events of the last minutes as they were sent, with the times of their last repetitions,
-    /// by the UIDs of the objects they are about.
-    sent: HashMap<(Event, Option<String>), (ApiEvent, Timestamp)>,
+    /// The Events of the last minutes as they were sent, and when, by the UIDs of the objects they
+    /// are about.
+    sent: HashMap<(Event, Option<String>), (ApiEvent, Instant)>,
 }
 
 impl Publisher {
@@ -87,7 +91,7 @@ impl Publisher {
     }
 
     async fn send(&mut self, event: Event, at: Timestamp) {
-        self.sent.retain(|_, (_, last)| at.duration_since(*last) < SERIES);
+        self.sent.retain(|_, (_, last)| last.elapsed() < SERIES);
         let regarding = self.reference(&event.regarding).await;
         let key = (event, regarding.uid.clone());
         let mut published = match self.sent.remove(&key) {
@@ -107,7 +111,7 @@ impl Publisher {
             result = self.attempt(&published).await;
         }
         match result {
-            Ok(()) => drop(self.sent.insert(key, (published, at))),
+            Ok(()) => drop(self.sent.insert(key, (published, Instant::now()))),
             Err(error) => log_failure(key.0.reason, error),
         }
     }

@@ -468,16 +468,6 @@ fn errors_of_logging_come_first() {
 }
 
 #[test]
-fn all_errors_come_at_once() {
-    assert_eq!(
-        refused("oomScoreAdj: 2000\nbindAddress: x\n"),
-        "failed validate: [\
-         KubeProxyConfiguration.OOMScoreAdj: Invalid value: 2000: must be within the range [-1000, 1000], \
-         KubeProxyConfiguration.BindAddress: Invalid value: \"x\": not a valid textual representation of an IP address]"
-    );
-}
-
-#[test]
 fn external_ips_can_be_switched_off() {
     let gate = |value: bool| {
         let body = format!("featureGates: {{AllowServiceExternalIPs: {value}}}\n");
