@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap, btree_map},
     mem,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -251,8 +252,10 @@ impl<'a> Before<'a> {
 ///         let is_udp = port.id.name.protocol.as_str() == "UDP";
 ///         derived.set_port(port.id, port.after.filter(|_| !is_udp).cloned());
 ///     }
-///     beneath.sync(&derived.transition()).await?;
-///     derived.mark_synced();
+///     if derived.is_due() {
+///         let report = beneath.sync(&derived.transition()).await?;
+///         derived.mark_synced(report.requeue_after);
+///     }
 ///     Ok(())
 /// }
 /// ```
@@ -260,6 +263,8 @@ impl<'a> Before<'a> {
 pub struct DerivedState {
     state: State,
     unsynced: Unsynced,
+    /// The time when the backend beneath asked to be synced again.
+    due: Option<Instant>,
 }
 
 impl DerivedState {
@@ -308,9 +313,23 @@ impl DerivedState {
         Transition::new(&self.state, &self.unsynced)
     }
 
-    /// Notes that a sync of the [transition](Self::transition) has succeeded.
-    pub fn mark_synced(&mut self) {
+    /// Whether there is something to sync: something has changed, or the backend beneath asked to
+    /// be synced again by now.
+    pub fn is_due(&self) -> bool {
+        !self.transition().is_empty() || self.due.is_some_and(|due| due <= Instant::now())
+    }
+
+    /// Notes that a sync of the [transition](Self::transition) has succeeded, and after what time
+    /// the backend beneath asked to be synced again.
+    pub fn mark_synced(&mut self, requeue_after: Option<Duration>) {
         self.unsynced.mark_synced();
+        self.due = requeue_after.map(|wait| Instant::now() + wait);
+    }
+
+    /// The time until the backend beneath is to be synced again, which each report of the backend
+    /// above repeats.
+    pub fn requeue_after(&self) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 
     /// Asks for a full resync at the next sync, as after one that failed.

@@ -95,20 +95,21 @@ impl Rules {
     }
 
     async fn commit(&mut self, report: &mut SyncReport) -> Result<(), ProxierError> {
-        if self.derived.transition().is_empty() {
-            return Ok(());
-        }
-        match self.proxier.sync(&self.derived.transition()).await {
-            Ok(done) => {
-                self.derived.mark_synced();
-                add(report, done);
-                Ok(())
-            }
-            Err(error) => {
-                self.derived.request_resync();
-                Err(error)
+        if self.derived.is_due() {
+            match self.proxier.sync(&self.derived.transition()).await {
+                Ok(done) => {
+                    self.derived.mark_synced(done.requeue_after);
+                    add(report, done);
+                }
+                Err(error) => {
+                    self.derived.request_resync();
+                    return Err(error);
+                }
             }
         }
+        let requeue_after = self.derived.requeue_after();
+        report.requeue_after = report.requeue_after.into_iter().chain(requeue_after).min();
+        Ok(())
     }
 
     /// Removes all rules.
@@ -136,5 +137,4 @@ fn add(report: &mut SyncReport, done: SyncReport) {
     report.drift.examples.extend(done.drift.examples);
     report.rules.extend(done.rules);
     report.refused.extend(done.refused);
-    report.requeue_after = report.requeue_after.into_iter().chain(done.requeue_after).min();
 }

@@ -1,6 +1,6 @@
 //! States that backends derive for backends beneath them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use switchyard_core::{
     model::ServicePortId,
@@ -33,7 +33,7 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     assert!(derived.transition().before().is_none() && derived.transition().is_resync());
     assert_eq!(shown(&derived.transition()), [(id.clone(), None, Some(1))]);
     assert_eq!(derived.state().node, cluster.tracker.state().node);
-    derived.mark_synced();
+    derived.mark_synced(None);
     assert!(derived.transition().is_empty());
 
     derived.set_port(&id, Some(Arc::new((*one).clone())));
@@ -45,7 +45,7 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     assert_eq!(shown(&derived.transition()), [(id.clone(), Some(1), None)]);
     assert!(derived.transition().is_resync());
     assert_eq!(derived.transition().before().unwrap().port(&id), Some(&one));
-    derived.mark_synced();
+    derived.mark_synced(None);
 
     // What the node's own transition asks for is asked beneath.
     cluster.tracker.mark_synced();
@@ -54,4 +54,12 @@ fn a_derived_state_has_the_changes_since_its_own_last_sync() {
     cluster.tracker.request_resync();
     derived.follow_node(&cluster.tracker.transition());
     assert!(derived.transition().is_resync() && !derived.transition().node_changed());
+    derived.mark_synced(None);
+
+    // What the backend beneath asked for is not forgotten while nothing changes.
+    assert!(!derived.is_due() && derived.requeue_after().is_none());
+    derived.mark_synced(Some(Duration::from_secs(3600)));
+    assert!(!derived.is_due() && derived.requeue_after().is_some());
+    derived.mark_synced(Some(Duration::ZERO));
+    assert!(derived.is_due() && derived.transition().is_empty());
 }

@@ -193,20 +193,21 @@ impl Capture for Redirect {
             let port = change.after().service_ports.get(id);
             self.set_port(id, port, forwarder);
         }
-        let mut report = match self.derived.transition() {
-            nothing if nothing.is_empty() => SyncReport::default(),
-            transition => match self.rules.sync(&transition).await {
+        let mut report = SyncReport::default();
+        if self.derived.is_due() {
+            report = match self.rules.sync(&self.derived.transition()).await {
                 Ok(report) => report,
                 Err(error) => {
                     self.derived.request_resync();
                     return Err(error);
                 }
-            },
-        };
-        if let Some(flows) = &self.flows {
-            flows.synced(&self.derived.transition());
+            };
+            if let Some(flows) = &self.flows {
+                flows.synced(&self.derived.transition());
+            }
+            self.derived.mark_synced(report.requeue_after);
         }
-        self.derived.mark_synced();
+        report.requeue_after = self.derived.requeue_after();
         for (protocol, address) in self.unused.drain(..) {
             forwarder.close(protocol, address);
         }
