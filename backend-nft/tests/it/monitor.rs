@@ -31,7 +31,7 @@ impl Watched {
         let Self { node, monitor } = self;
         match node.runtime.block_on(async { timeout(within, monitor.externally_changed()).await }) {
             Ok(Ok(ExternalChange::Changed { by: Some(by) })) if by.starts_with("nft (process ") => {
-                // All that is known by now is one disturbance.
+                // All that is known by now is one change.
                 true
             }
             Ok(other) => panic!("{other:?}"),

@@ -21,11 +21,11 @@ use crate::observability::metrics::Metrics;
 /// The [`Observer`] that logs and counts.
 pub struct EngineObserver {
     metrics: Arc<Metrics>,
-    /// The time of the last warning about a disturbance.
+    /// The time of the last warning about a change.
     warned: Mutex<Option<Instant>>,
 }
 
-/// The least time between two warnings about disturbances.
+/// The least time between two warnings about changes.
 const QUIET: Duration = Duration::from_secs(30);
 
 impl EngineObserver {
@@ -124,7 +124,7 @@ impl Observer for EngineObserver {
             EngineEvent::Rejected(problem) => self.rejected(problem),
             EngineEvent::SyncRequested => self.metrics.sync_requested(),
             EngineEvent::SyncStarted(change) => log_start(change),
-            EngineEvent::ExternallyChanged(disturbance) => self.externally_changed(disturbance),
+            EngineEvent::ExternallyChanged(change) => self.externally_changed(change),
             EngineEvent::LeftOut(error) => self.metrics.left_out(error),
             EngineEvent::Synced(outcome) => self.synced(outcome),
             EngineEvent::SyncFailed { error, change, duration } => {
@@ -186,8 +186,8 @@ impl EngineObserver {
         );
     }
 
-    fn externally_changed(&self, disturbance: &ExternalChange) {
-        let by = match disturbance {
+    fn externally_changed(&self, change: &ExternalChange) {
+        let by = match change {
             ExternalChange::Changed { by } => by.as_deref().unwrap_or("unknown"),
             ExternalChange::Suspected => {
                 tracing::debug!("Tables changed by another program; resyncing");
@@ -353,19 +353,19 @@ mod tests {
         for kind in [Kind::Node, Kind::Service, Kind::EndpointSlice] {
             sender.send(replace(kind, vec![])).await.unwrap();
         }
-        let disturb = async |disturbance| {
+        let report = async |change| {
             sleep(Duration::from_secs(30)).await;
             assert!(health.report(Instant::now()).problems.is_empty());
             failures.store(usize::MAX, Relaxed);
-            sender.send(Input::ExternallyChanged(disturbance)).await.unwrap();
+            sender.send(Input::ExternallyChanged(change)).await.unwrap();
             sleep(Duration::from_secs(1)).await;
             let now = Instant::now();
             let healthy = [now, now + TIMEOUT].map(|at| health.report(at).healthy());
             failures.store(0, Relaxed);
             healthy
         };
-        assert_eq!(disturb(ExternalChange::Suspected).await, [true, false]);
-        assert_eq!(disturb(ExternalChange::Changed { by: None }).await, [false, false]);
+        assert_eq!(report(ExternalChange::Suspected).await, [true, false]);
+        assert_eq!(report(ExternalChange::Changed { by: None }).await, [false, false]);
         drop(sender);
         running.await.unwrap();
     }

@@ -67,7 +67,7 @@ pub(crate) fn id(service: &Service, port: &ServicePort, family: IpFamily) -> Ser
 
 /// Resolves one port of a Service in one family, and returns what the port asks for and does not
 /// get. `owns` returns whether a frontend belongs to this port, and not to another Service port
-/// with a better claim.
+/// that precedes it.
 pub(crate) fn resolve<'s>(
     id: &ServicePortId,
     service: &Service,

@@ -120,7 +120,7 @@ pub struct ResolvedServicePort {
     /// The id of the Service port.
     pub id: ServicePortId,
     /// Where the Service port's traffic arrives, sorted, each (address, protocol, port) at most
-    /// once in the whole [`State`]: if two Services claim the same, one of them wins.
+    /// once in the whole [`State`]: if two Services have the same, one of them wins.
     pub frontends: Vec<Frontend>,
     /// Endpoints of the `Cluster` policy; empty if no frontend uses them.
     pub cluster: Pool,

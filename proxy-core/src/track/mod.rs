@@ -2,11 +2,11 @@
 //! [`Transition`] to that state from the one that was synced last.
 //!
 //! [`Tracker::apply`] parses an object (`crate::parsed`) and notes which Services are touched;
-//! [`Tracker::resolve`] decides which Service port has an address that several Services claim
-//! (`claims`), resolves the touched Services again (`crate::resolve`), and compares the result with
-//! the state so far (`update`).
+//! [`Tracker::resolve`] decides which Service port has an address that several Services have
+//! (`conflicts`), resolves the touched Services again (`crate::resolve`), and compares the result
+//! with the state so far (`update`).
 
-mod claims;
+mod conflicts;
 mod known_problems;
 mod missing;
 mod node;
@@ -25,12 +25,12 @@ use std::{
 pub use self::missing::Missing;
 pub(crate) use self::missing::RequiredFacts;
 use self::{
-    claims::Claims,
+    conflicts::Listeners,
     known_problems::KnownProblems,
     node::NodeInputs,
     slices::Slices,
     unsupported::Unsupported,
-    update::{AllSurroundings, ClaimedPort},
+    update::{AllSurroundings, ListeningPort},
     withheld::Withheld,
 };
 pub use crate::parsed::{
@@ -73,7 +73,7 @@ pub struct Tracker {
     services: HashMap<ServiceName, Service>,
     slices: Slices,
     node_inputs: NodeInputs,
-    claims: Claims,
+    listeners: Listeners,
     /// Problems within an object.
     problems: KnownProblems,
     /// Problems between objects: listeners that belong to another Service.
@@ -95,8 +95,8 @@ pub struct Tracker {
     touched_node: bool,
     /// The surroundings that the Services in `state` were resolved against.
     around: Option<AllSurroundings>,
-    /// The ports of each Service, as they are in `claims` and `state`.
-    resolved: HashMap<ServiceName, Box<[ClaimedPort]>>,
+    /// The ports of each Service, as they are in `listeners` and `state`.
+    resolved: HashMap<ServiceName, Box<[ListeningPort]>>,
 
     state: State,
     unsynced: Unsynced,
@@ -117,7 +117,7 @@ impl Tracker {
             services: HashMap::new(),
             slices: Slices::default(),
             node_inputs: NodeInputs::default(),
-            claims: Claims::default(),
+            listeners: Listeners::default(),
             problems: KnownProblems::default(),
             conflicts: KnownProblems::default(),
             unsupported: Unsupported::default(),
@@ -233,7 +233,7 @@ impl Tracker {
     }
 
     /// Brings [`Tracker::state`] and [`Tracker::transition`] up to date. Returns new problems
-    /// between objects (addresses that two Services claim), and new problems with the backend (what
+    /// between objects (addresses that two Services have), and new problems with the backend (what
     /// a Service asks for and the backend cannot program).
     pub fn resolve(&mut self) -> Vec<Problem> {
         if mem::take(&mut self.touched_node) {
@@ -250,7 +250,7 @@ impl Tracker {
         let mut to_resolve = mem::take(&mut self.touched);
         let mut displaced = HashSet::new();
         for name in &to_resolve {
-            self.update_claims(name, &mut displaced);
+            self.update_listeners(name, &mut displaced);
         }
         to_resolve.extend(displaced);
         let mut problems = Vec::new();

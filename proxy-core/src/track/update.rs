@@ -1,4 +1,4 @@
-//! Resolving the touched Services: first their claims, then their ports, then the changes.
+//! Resolving the touched Services: first their listeners, then their ports, then the changes.
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     NoLocalEndpoints, Tracker,
-    claims::{Claim, ListenerKey},
+    conflicts::{Contender, ListenerKey},
     service_key,
 };
 use crate::{
@@ -22,18 +22,18 @@ use crate::{
     state::{Action, Frontend, FrontendAddress, ResolvedServicePort},
 };
 
-/// One Service port in one family, with the listeners that it claims.
+/// One Service port in one family, with its listeners.
 #[derive(Debug, PartialEq)]
-pub(super) struct ClaimedPort {
+pub(super) struct ListeningPort {
     id: ServicePortId,
     created: Arc<str>,
     listeners: Box<[(FrontendAddress, u16)]>,
 }
 
-impl ClaimedPort {
-    fn claims(&self) -> impl Iterator<Item = (ListenerKey, Claim)> {
+impl ListeningPort {
+    fn contenders(&self) -> impl Iterator<Item = (ListenerKey, Contender)> {
         self.listeners.iter().map(|&(at, port)| {
-            (ListenerKey::new(&self.id, at, port), Claim::new(&self.id, at, &self.created))
+            (ListenerKey::new(&self.id, at, port), Contender::new(&self.id, at, &self.created))
         })
     }
 }
@@ -55,22 +55,22 @@ impl Tracker {
         })
     }
 
-    /// Replaces the claims of a Service with those of its present ports. Adds to `displaced` every
+    /// Replaces the listeners of a Service with those of its present ports. Adds to `displaced` every
     /// Service whose listeners, or their winners, changed as a result.
-    pub(super) fn update_claims(
+    pub(super) fn update_listeners(
         &mut self,
         name: &ServiceName,
         displaced: &mut HashSet<ServiceName>,
     ) {
         let wanted = self.services.get(name);
-        let wanted = wanted.map(|service| wanted_claims(service, self.config.external_ips));
+        let wanted = wanted.map(|service| wanted_listeners(service, self.config.external_ips));
         let wanted = wanted.unwrap_or_default();
         let before = match self.resolved.entry(name.clone()) {
             hash_map::Entry::Occupied(known) if *known.get() == wanted => return,
             hash_map::Entry::Occupied(known) => known.remove(),
             hash_map::Entry::Vacant(_) => Box::default(),
         };
-        let stays: HashMap<&ServicePortId, &ClaimedPort> =
+        let stays: HashMap<&ServicePortId, &ListeningPort> =
             wanted.iter().map(|port| (&port.id, port)).collect();
         let mut changed: HashSet<&ServicePortId> = stays.keys().copied().collect();
         for port in &before {
@@ -78,13 +78,13 @@ impl Tracker {
                 changed.remove(&port.id);
                 continue;
             }
-            for (key, claim) in port.claims() {
-                self.claims.remove(&key, &claim, displaced);
+            for (key, contender) in port.contenders() {
+                self.listeners.remove(&key, &contender, displaced);
             }
         }
         for port in wanted.iter().filter(|port| changed.contains(&port.id)) {
-            for (key, claim) in port.claims() {
-                self.claims.add(key, claim, displaced);
+            for (key, contender) in port.contenders() {
+                self.listeners.add(key, contender, displaced);
             }
         }
         // Ports that are gone leave the state here; those that stay are compared when resolved.
@@ -127,12 +127,12 @@ impl Tracker {
                     let id = resolve::id(service, port, family);
                     let mut owned = Vec::new();
                     for (at, port) in listeners(port, addresses, self.config.external_ips) {
-                        match self.claims.winner(&ListenerKey::new(&id, at, port)) {
-                            Some(claim) if claim.is_of(&id, at) => owned.push(at),
+                        match self.listeners.winner(&ListenerKey::new(&id, at, port)) {
+                            Some(contender) if contender.is_of(&id, at) => owned.push(at),
                             // An address that the Service itself names twice is served as the
                             // kind that ranks first.
-                            Some(claim) if *claim.id() == id => {}
-                            Some(claim) => lost.push((at, port, claim.id().clone())),
+                            Some(contender) if *contender.id() == id => {}
+                            Some(contender) => lost.push((at, port, contender.id().clone())),
                             None => {}
                         }
                     }
@@ -242,14 +242,14 @@ fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Addresses)> {
         .filter_map(|family| Some((family, service.addresses.get(family).as_ref()?)))
 }
 
-/// Returns the listeners that a Service claims, port by port.
-fn wanted_claims(service: &Service, external_ips: bool) -> Box<[ClaimedPort]> {
+/// Returns the listeners of a Service, port by port.
+fn wanted_listeners(service: &Service, external_ips: bool) -> Box<[ListeningPort]> {
     let mut wanted = Vec::new();
     for (family, addresses) in families(service) {
         for port in &service.ports {
             let id = resolve::id(service, port, family);
             let created = service.created.clone();
-            wanted.push(ClaimedPort {
+            wanted.push(ListeningPort {
                 id,
                 created,
                 listeners: listeners(port, addresses, external_ips).collect(),

@@ -1,4 +1,4 @@
-//! Claims: which Service port has an address and port that several Service ports name.
+//! Conflicts: the Service port that has an address and port which several Service ports name.
 //!
 //! Two Services may name the same external IP and port, the same node port, or another Service's
 //! cluster IP as an external IP. One Service wins the address and port, and the winner does not
@@ -32,9 +32,9 @@ impl ListenerKey {
     }
 }
 
-/// One Service port's claim; the smallest of a listener's claims wins.
+/// A Service port that names a listener; the smallest of a listener's contenders has it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Claim {
+pub(crate) struct Contender {
     rank: u8,
     /// Services of unknown age come last.
     age_unknown: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Claim {
     id: ServicePortId,
 }
 
-impl Claim {
+impl Contender {
     pub(crate) fn new(id: &ServicePortId, at: FrontendAddress, created: &Arc<str>) -> Self {
         Self {
             rank: rank(at),
@@ -52,12 +52,12 @@ impl Claim {
         }
     }
 
-    /// The Service port that claims.
+    /// The Service port.
     pub(crate) fn id(&self) -> &ServicePortId {
         &self.id
     }
 
-    /// Whether this is the claim of the Service port `id` because of its listener `at`.
+    /// Whether this is the Service port `id`, which contends by its frontend address `at`.
     pub(crate) fn is_of(&self, id: &ServicePortId, at: FrontendAddress) -> bool {
         self.rank == rank(at) && self.id == *id
     }
@@ -72,87 +72,87 @@ fn rank(at: FrontendAddress) -> u8 {
     }
 }
 
-/// The claims to one listener, in order; the first wins. Hardly any listener has two, so one is
-/// kept without its own allocation.
+/// The contenders for one listener, in order; the first wins. Hardly any listener has two, so one
+/// is kept without its own allocation.
 #[derive(Debug)]
-enum Claimants {
-    One(Claim),
-    Several(Vec<Claim>),
+enum Contenders {
+    One(Contender),
+    Several(Vec<Contender>),
 }
 
-impl Claimants {
-    fn as_slice(&self) -> &[Claim] {
+impl Contenders {
+    fn as_slice(&self) -> &[Contender] {
         match self {
-            Self::One(claim) => std::slice::from_ref(claim),
-            Self::Several(claims) => claims,
+            Self::One(contender) => std::slice::from_ref(contender),
+            Self::Several(contenders) => contenders,
         }
     }
 }
 
-/// All claims, by listener.
+/// All contenders, by listener.
 #[derive(Debug, Default)]
-pub(crate) struct Claims {
-    by_listener: HashMap<ListenerKey, Claimants>,
+pub(crate) struct Listeners {
+    by_listener: HashMap<ListenerKey, Contenders>,
 }
 
-impl Claims {
-    /// Adds a claim. If the winner changes, adds every other claimant to `displaced`: the old
+impl Listeners {
+    /// Adds a contender. If the winner changes, adds every other contender to `displaced`: the old
     /// winner lost the listener, and the others now lose to a different Service.
     pub(crate) fn add(
         &mut self,
         key: ListenerKey,
-        claim: Claim,
+        contender: Contender,
         displaced: &mut HashSet<ServiceName>,
     ) {
-        let claimants = match self.by_listener.entry(key) {
+        let contenders = match self.by_listener.entry(key) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Claimants::One(claim));
+                vacant.insert(Contenders::One(contender));
                 return;
             }
             Entry::Occupied(known) => known.into_mut(),
         };
-        let Err(place) = claimants.as_slice().binary_search(&claim) else { return };
+        let Err(place) = contenders.as_slice().binary_search(&contender) else { return };
         if place == 0 {
-            displaced.extend(services(claimants.as_slice()));
+            displaced.extend(services(contenders.as_slice()));
         }
-        match claimants {
-            Claimants::One(first) => {
-                let mut claims = vec![first.clone()];
-                claims.insert(place, claim);
-                *claimants = Claimants::Several(claims);
+        match contenders {
+            Contenders::One(first) => {
+                let mut several = vec![first.clone()];
+                several.insert(place, contender);
+                *contenders = Contenders::Several(several);
             }
-            Claimants::Several(claims) => claims.insert(place, claim),
+            Contenders::Several(several) => several.insert(place, contender),
         }
     }
 
-    /// Removes a claim. If the winner changes, adds every remaining claimant to `displaced`.
+    /// Removes a contender. If the winner changes, adds every remaining contender to `displaced`.
     pub(crate) fn remove(
         &mut self,
         key: &ListenerKey,
-        claim: &Claim,
+        contender: &Contender,
         displaced: &mut HashSet<ServiceName>,
     ) {
-        let Some(claimants) = self.by_listener.get_mut(key) else { return };
-        let Ok(place) = claimants.as_slice().binary_search(claim) else { return };
-        let Claimants::Several(claims) = claimants else {
+        let Some(contenders) = self.by_listener.get_mut(key) else { return };
+        let Ok(place) = contenders.as_slice().binary_search(contender) else { return };
+        let Contenders::Several(several) = contenders else {
             self.by_listener.remove(key);
             return;
         };
-        claims.remove(place);
+        several.remove(place);
         if place == 0 {
-            displaced.extend(services(claims));
+            displaced.extend(services(several));
         }
-        if let [last] = claims.as_slice() {
-            *claimants = Claimants::One(last.clone());
+        if let [last] = several.as_slice() {
+            *contenders = Contenders::One(last.clone());
         }
     }
 
-    /// Returns the claim that wins the listener.
-    pub(crate) fn winner(&self, key: &ListenerKey) -> Option<&Claim> {
+    /// Returns the contender that wins the listener.
+    pub(crate) fn winner(&self, key: &ListenerKey) -> Option<&Contender> {
         self.by_listener.get(key)?.as_slice().first()
     }
 }
 
-fn services(claims: &[Claim]) -> impl Iterator<Item = ServiceName> {
-    claims.iter().map(|claim| claim.id.name.service.clone())
+fn services(contenders: &[Contender]) -> impl Iterator<Item = ServiceName> {
+    contenders.iter().map(|contender| contender.id.name.service.clone())
 }
