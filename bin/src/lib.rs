@@ -33,7 +33,6 @@ use crate::{
 };
 
 mod backends;
-mod bridges;
 mod config;
 mod klog;
 mod logging;

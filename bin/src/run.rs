@@ -41,7 +41,7 @@ use crate::observability::{
     metrics::Metrics,
 };
 use crate::{
-    backends, bridges, logging,
+    backends, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     reload::{LiveParts, Reloader},
@@ -103,7 +103,6 @@ pub fn run(
     let node = Arc::new(NodeWatch::new(NodeChecks::new(&loaded.config, settings, supported)));
     let (recorder, recorded) = node_events::recorder();
     let mut proxy = start_proxy(settings, backends, (mode, probed), &metrics, &node, &recorder)?;
-    bridges::check(&proxy.profile(), &settings.node);
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }

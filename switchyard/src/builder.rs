@@ -22,7 +22,7 @@ use tokio::sync::{broadcast, watch};
 #[cfg(feature = "userspace")]
 use crate::ipv6_localhost;
 use crate::{
-    flows,
+    bridges, flows,
     health::{
         HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
         http::connections::{Connections, Limits},
@@ -238,6 +238,7 @@ impl Builder {
             engine = engine.addresses(follower);
         }
         let engine = engine.start(proxier)?;
+        bridges::check(&profile, &node);
 
         let connections = Connections::new(Limits::new(descriptors()));
         let servers = ServiceHealthServers::new(

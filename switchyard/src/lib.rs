@@ -7,6 +7,7 @@
 //! - [`Observer`] and [`EngineEvent`]: everything that happens in a proxy.
 
 mod backends;
+mod bridges;
 mod builder;
 mod flows;
 pub mod health;
