@@ -13,7 +13,7 @@ use switchyard_nft::{NftBackend, NftConfig};
 
 use crate::{
     IpvsConfig, Scheduler, UnknownScheduler, leftovers, probe,
-    proxier::{IpvsProxier, PROFILE},
+    proxier::{IpvsProxier, PROFILE, kernel::NodeKernel},
     rules::Rules,
 };
 
@@ -48,25 +48,26 @@ impl IpvsBackend {
         IptablesBackend::new(config)
     }
 
-    /// Chooses the backend beneath: nftables, or else iptables.
-    fn choose(&self) -> Result<Probed, ProxierError> {
+    /// Chooses the backend beneath: nftables, or else iptables, with a warning.
+    fn choose(&self) -> Result<(Probed, Option<String>), ProxierError> {
         let why = match self.config.rules {
-            Some(Mode::IPTABLES) => return self.iptables().probe(),
-            Some(_) => return self.nftables().probe(),
+            Some(Mode::IPTABLES) => return Ok((self.iptables().probe()?, None)),
+            Some(_) => return Ok((self.nftables().probe()?, None)),
             None => match self.probe_nftables() {
-                Ok(probed) => return Ok(probed),
+                Ok(probed) => return Ok((probed, None)),
                 Err(why) => why,
             },
         };
+        let why = ErrorChain(&why);
         let probed = self.iptables().probe().map_err(|also| {
-            let (why, also) = (ErrorChain(&why), ErrorChain(&also));
+            let also = ErrorChain(&also);
             ProxierError::lacking(Mode::IPVS, format!("rules need one of both: {why}; {also}"))
         })?;
-        tracing::warn!(
-            err = %ErrorChain(&why),
-            "The rules of ipvs mode are those of iptables, some for each Service, as there is no nftables"
+        let warning = format!(
+            "the rules of ipvs mode are those of iptables, some for each Service, as there is no \
+             nftables: {why}"
         );
-        Ok(probed)
+        Ok((probed, Some(warning)))
     }
 
     /// Probes nftables, more than once before the rules that may serve are given up.
@@ -85,6 +86,7 @@ fn open(
     config: IpvsConfig,
     families: PerFamily<bool>,
     rules: Box<dyn Proxier>,
+    warning: Option<String>,
 ) -> Result<IpvsProxier, ProxierError> {
     let scheduler = config.scheduler.parse().unwrap_or_else(|error: UnknownScheduler| {
         tracing::error!(err = %error, "ipvs.scheduler cannot be used; rr is used instead");
@@ -92,8 +94,10 @@ fn open(
     });
     let ipvs = Ipvs::open().map_err(failed("cannot reach IPVS"))?;
     let ipvs = ipvs.ok_or_else(|| probe::missing("ip_vs"))?;
-    IpvsProxier::new(config, families, scheduler, ipvs, Rules::new(rules))
-        .map_err(failed("cannot reach rtnetlink"))
+    let kernel = NodeKernel::new(ipvs).map_err(failed("cannot reach rtnetlink"))?;
+    let proxier =
+        IpvsProxier::new(config, families, scheduler, Box::new(kernel), Rules::new(rules));
+    Ok(proxier.with_warning(warning))
 }
 
 impl Backend for IpvsBackend {
@@ -103,9 +107,12 @@ impl Backend for IpvsBackend {
 
     fn probe(&self) -> Result<Probed, ProxierError> {
         probe::probe()?;
-        let rules = self.choose()?;
+        let (rules, warning) = self.choose()?;
         let (config, families) = (self.config.clone(), rules.families);
-        Ok(Probed::new(families, move || Ok(Box::new(open(config, families, rules.open()?)?))))
+        let open = move || -> Result<Box<dyn Proxier>, ProxierError> {
+            Ok(Box::new(open(config, families, rules.open()?, warning)?))
+        };
+        Ok(Probed::new(families, open))
     }
 
     /// Removes rules, virtual servers, the IP sets of kube-proxy's ipvs mode and `kube-ipvs0`, by

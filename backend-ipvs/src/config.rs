@@ -1,6 +1,6 @@
 //! The configuration of the backend.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use switchyard_core::{model::PerFamily, proxier::Mode};
@@ -35,6 +35,9 @@ pub struct IpvsConfig {
     /// The time that an endpoint that is gone may keep its connections. After that, the endpoint is
     /// removed from the kernel, whether or not connections are left.
     pub drain_limit: Duration,
+    /// Addresses that never become the node's, though Services have them as external or load
+    /// balancer IPs: those of the API server, to which the node would lose its connections.
+    pub never_bound: BTreeSet<IpAddr>,
 }
 
 impl Default for IpvsConfig {
@@ -50,6 +53,7 @@ impl Default for IpvsConfig {
             timeouts: IpvsTimeouts::default(),
             rules: None,
             drain_limit: Duration::from_secs(24 * 3600),
+            never_bound: BTreeSet::new(),
         }
     }
 }

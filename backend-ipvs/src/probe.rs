@@ -1,13 +1,16 @@
 //! A probe of the kernel: has it what IPVS needs as a proxy for Services?
 
-use std::{path::Path, process::Command};
+use std::{net::IpAddr, path::Path, process::Command};
 
 use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_netlink::Error;
+use switchyard_netlink::ipvs::{Batch, Ipvs, Refusal, Selector, VirtualServer};
 use switchyard_netlink::route::has_link_type;
 
-/// Finds out whether the kernel has what IPVS needs. Creates nothing, but the kernel may load
-/// modules.
+use crate::scheduler::Scheduler;
+
+/// Finds out whether the kernel has what IPVS needs. Nothing stays but modules that the kernel may
+/// load.
 ///
 /// # Errors
 /// [`ProxierError::Unusable`] names the kernel module that is missing, without which kube-proxy's
@@ -18,10 +21,45 @@ pub(crate) fn probe() -> Result<(), ProxierError> {
         return Err(missing("ip_vs"));
     }
     match has_link_type("dummy") {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(missing("dummy")),
-        Err(source) => Err(ProxierError::unusable(Mode::IPVS, NoLinkTypes(source))),
+        Ok(true) => {}
+        Ok(false) => return Err(missing("dummy")),
+        Err(source) => return Err(ProxierError::unusable(Mode::IPVS, NoLinkTypes(source))),
     }
+    match Ipvs::open().and_then(|ipvs| ipvs.map_or(Ok(false), has_any_scheduler)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(missing("ip_vs_rr")),
+        Err(source) => Err(ProxierError::unusable(Mode::IPVS, NoSchedulers(source))),
+    }
+}
+
+/// Whether the kernel has one of the schedulers that take the place of any other.
+fn has_any_scheduler(mut ipvs: Ipvs) -> Result<bool, Error> {
+    for scheduler in Scheduler::RoundRobin.instead() {
+        if has_scheduler(&mut ipvs, scheduler)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the kernel has a scheduler, if need be after loading its module: tried with a virtual
+/// server at an address that no host has (RFC 5737), which is removed at once.
+pub(crate) fn has_scheduler(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<bool, Error> {
+    let selector = Selector::Address {
+        protocol: libc::IPPROTO_TCP as u16,
+        ip: IpAddr::from([198, 51, 100, 0]),
+        port: 20_000,
+    };
+    let scheduler = scheduler.as_str().to_owned();
+    let server = VirtualServer { selector, scheduler, flags: 0, timeout: 0, netmask: u32::MAX };
+    let mut batch = Batch::default();
+    // One may be left of a process that was killed.
+    batch.delete_server(&selector);
+    batch.add_server(&server);
+    batch.delete_server(&selector);
+    let refused = ipvs.commit(&batch)?;
+    let is_missing = |refusal: &Refusal| refusal.index == 1 && refusal.errno == libc::ENOENT;
+    Ok(!refused.iter().any(is_missing))
 }
 
 /// Whether the kernel has IPVS, if need be after loading its module.
@@ -47,3 +85,8 @@ pub(crate) fn missing(module: &str) -> ProxierError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot ask the kernel about the types of interfaces")]
 struct NoLinkTypes(#[source] Error);
+
+/// IPVS does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot ask IPVS about its schedulers")]
+struct NoSchedulers(#[source] Error);

@@ -2,11 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use switchyard_core::{
-    model::LbAlgorithm,
-    proxier::Capabilities,
-    state::{Endpoint, ResolvedServicePort},
-};
+use switchyard_core::{model::LbAlgorithm, proxier::Capabilities, state::ResolvedServicePort};
 use switchyard_netlink::ipvs::VirtualServer;
 
 /// The largest number of endpoints for which `mh` has a place for each: the size of its table
@@ -14,7 +10,7 @@ use switchyard_netlink::ipvs::VirtualServer;
 const MOST_WITH_MAGLEV: usize = 4093;
 
 /// A scheduler of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Scheduler {
     /// `rr`: round robin.
     #[default]
@@ -117,9 +113,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns the scheduler for a Service port, on a node whose default is `default`. `rr` and
-    /// `lc` give way to `wrr` and `wlc` where endpoints have unequal weights, of which they know
-    /// nothing.
+    /// Returns the scheduler for a Service port, on a node whose default is `default`. `wrr` and
+    /// `wlc` take the places of `rr` and `lc`, which know nothing of weights, and do the same as
+    /// long as weights are equal: the kernel refuses connections while it changes a scheduler.
     pub fn choose(default: Self, port: &ResolvedServicePort) -> Self {
         let scheduler = match port.lb_algorithm {
             lb_algorithm if lb_algorithm == default.lb_algorithm() => default,
@@ -138,17 +134,23 @@ impl Scheduler {
             LbAlgorithm::WeightedFailover => Self::WeightedFailover,
             LbAlgorithm::WeightedOverflow => Self::WeightedOverflow,
         };
-        let is_uneven =
-            |pool: &[Endpoint]| pool.windows(2).any(|two| two[0].weight != two[1].weight);
-        match scheduler {
-            Self::RoundRobin if is_uneven(&port.cluster) || is_uneven(&port.local) => {
-                Self::WeightedRoundRobin
-            }
-            Self::LeastConnections if is_uneven(&port.cluster) || is_uneven(&port.local) => {
-                Self::WeightedLeastConnections
-            }
-            scheduler => scheduler,
+        scheduler.weighted()
+    }
+
+    /// The scheduler that heeds weights and does the same where these are equal, if there is one.
+    pub(crate) const fn weighted(self) -> Self {
+        match self {
+            Self::RoundRobin => Self::WeightedRoundRobin,
+            Self::LeastConnections => Self::WeightedLeastConnections,
+            other => other,
         }
+    }
+
+    /// The schedulers to use instead where the kernel does not have this one, the best first.
+    pub(crate) fn instead(self) -> impl Iterator<Item = Self> {
+        let plain = [Self::RoundRobin, Self::LeastConnections].into_iter();
+        let plain = plain.filter(move |plain| plain.weighted() == self);
+        plain.chain([Self::WeightedRoundRobin, Self::RoundRobin])
     }
 
     /// The flags of virtual servers with the scheduler.
@@ -185,7 +187,7 @@ impl FromStr for Scheduler {
 }
 
 /// Returns what the backend can program, on a node with this scheduler. Whether the kernel has the
-/// modules shows when the first virtual server asks for each.
+/// modules shows when the first Service asks for each.
 pub(crate) const fn capabilities(default: Scheduler) -> Capabilities {
     Capabilities::KUBE_PROXY
         .with_at_most(LbAlgorithm::Random, 0)

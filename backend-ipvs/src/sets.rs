@@ -4,7 +4,7 @@
 use switchyard_core::model::IpFamily;
 
 /// The names of the sets of IPv4.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "KUBE-LOOP-BACK",
     "KUBE-CLUSTER-IP",
     "KUBE-EXTERNAL-IP",
@@ -23,6 +23,8 @@ const NAMES: [&str; 18] = [
     "KUBE-HEALTH-CHECK-NODE-PORT",
     "KUBE-IPVS-IPS",
     "SWITCHYARD-SILENT",
+    // Takes the place of a set that became too small, and is there if that was interrupted.
+    "SWITCHYARD-LARGER",
 ];
 
 /// The names of the sets of both families. Those of IPv6 are cut to what the kernel allows.

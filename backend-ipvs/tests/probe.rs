@@ -49,8 +49,11 @@ fn nothing_is_created() {
             String::from_utf8(output.stdout).unwrap()
         };
         let devices = output("ip", &["-brief", "link"]);
+        let servers = || std::fs::read_to_string("/proc/net/ip_vs").unwrap_or_default();
+        let before = servers();
         let _ = probe(PerFamily { v4: true, v6: true });
         assert_eq!(output("ip", &["-brief", "link"]), devices);
         assert_eq!(output("ipset", &["list", "-n"]), "");
+        assert_eq!(servers(), before);
     });
 }

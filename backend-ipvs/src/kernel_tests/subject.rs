@@ -23,7 +23,11 @@ use switchyard_nft_ruleset::{
 };
 use tempfile::TempDir;
 
-use crate::{DEVICE, IpvsConfig, Scheduler, probe, proxier::IpvsProxier, rules::Rules};
+use crate::{
+    DEVICE, IpvsConfig, Scheduler, probe,
+    proxier::{IpvsProxier, kernel::NodeKernel},
+    rules::Rules,
+};
 
 /// Another device of the node.
 const OTHER_DEVICE: &str = "theirs";
@@ -259,9 +263,9 @@ impl Subject for IpvsSubject {
 
     fn open(&self) -> IpvsProxier {
         let both = PerFamily { v4: true, v6: true };
-        let ipvs = Ipvs::open().unwrap().unwrap();
+        let kernel = Box::new(NodeKernel::new(Ipvs::open().unwrap().unwrap()).unwrap());
         let config = IpvsConfig::default();
-        IpvsProxier::new(config, both, Scheduler::RoundRobin, ipvs, self.rules_beneath()).unwrap()
+        IpvsProxier::new(config, both, Scheduler::RoundRobin, kernel, self.rules_beneath())
     }
 
     fn dump(&self) -> String {

@@ -26,10 +26,11 @@ pub(crate) fn of_port<'a>(
     })
 }
 
-/// Whether a Service port has an address that may be on another device of the node.
-pub(crate) fn may_be_elsewhere(port: &ResolvedServicePort) -> bool {
-    port.frontends.iter().any(|frontend| {
-        matches!(frontend.at, FrontendAddress::LoadBalancerIp(_) | FrontendAddress::ExternalIp(_))
+/// The addresses of a Service port that may be on another device of the node.
+pub(crate) fn external(port: &ResolvedServicePort) -> impl Iterator<Item = IpAddr> {
+    port.frontends.iter().filter_map(|frontend| match frontend.at {
+        FrontendAddress::LoadBalancerIp(ip) | FrontendAddress::ExternalIp(ip) => Some(ip),
+        FrontendAddress::ClusterIp(_) | FrontendAddress::NodePort => None,
     })
 }
 

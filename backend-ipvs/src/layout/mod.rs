@@ -45,10 +45,11 @@ impl Context<'_> {
     /// does not have that.
     pub(crate) fn scheduler(&self, port: &ResolvedServicePort) -> (Scheduler, Option<Scheduler>) {
         let wanted = Scheduler::choose(self.scheduler, port);
-        match self.missing.contains(&wanted) {
-            true => (Scheduler::RoundRobin, Some(wanted)),
-            false => (wanted, None),
+        if !self.missing.contains(&wanted) {
+            return (wanted, None);
         }
+        let instead = wanted.instead().find(|other| !self.missing.contains(other));
+        (instead.unwrap_or_default(), Some(wanted))
     }
 }
 

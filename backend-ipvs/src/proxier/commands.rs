@@ -4,72 +4,63 @@ use std::{fmt, net::SocketAddr};
 
 use switchyard_netlink::ipvs::{Batch, RealServer, Refusal, Selector, VirtualServer};
 
-use crate::{layout::servers::Server, scheduler::Scheduler};
-
 /// Commands in the order in which the kernel gets them.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
-    pub(crate) batch: Batch,
     steps: Vec<Step>,
 }
 
-/// The subject of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A command: its subject, and what is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) selector: Selector,
     pub(crate) action: Action,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    AddServer(Scheduler),
-    EditServer(Scheduler),
+    AddServer(VirtualServer),
+    EditServer(VirtualServer),
     DeleteServer,
-    AddReal(SocketAddr),
-    EditReal(SocketAddr),
+    AddReal(SocketAddr, u32),
+    EditReal(SocketAddr, u32),
     /// Takes new connections from a real server.
     DrainReal(SocketAddr),
     DeleteReal(SocketAddr),
 }
 
 impl Commands {
-    fn note(&mut self, selector: Selector, action: Action) {
+    pub(crate) fn push(&mut self, selector: Selector, action: Action) {
         self.steps.push(Step { selector, action });
     }
 
-    pub(crate) fn add_server(&mut self, selector: Selector, server: &Server) {
-        self.batch.add_server(&server.definition(selector));
-        self.note(selector, Action::AddServer(server.scheduler));
+    pub(crate) fn add_server(&mut self, server: VirtualServer) {
+        self.push(server.selector, Action::AddServer(server));
     }
 
-    pub(crate) fn edit_server(&mut self, definition: &VirtualServer, scheduler: Scheduler) {
-        self.batch.edit_server(definition);
-        self.note(definition.selector, Action::EditServer(scheduler));
+    pub(crate) fn edit_server(&mut self, server: VirtualServer) {
+        self.push(server.selector, Action::EditServer(server));
     }
 
-    pub(crate) fn delete_server(&mut self, selector: Selector) {
-        self.batch.delete_server(&selector);
-        self.note(selector, Action::DeleteServer);
-    }
-
-    pub(crate) fn add_real(&mut self, of: Selector, address: SocketAddr, weight: u32) {
-        self.batch.add_real(&of, &RealServer::new(address, weight));
-        self.note(of, Action::AddReal(address));
-    }
-
-    pub(crate) fn edit_real(&mut self, of: Selector, address: SocketAddr, weight: u32) {
-        self.batch.edit_real(&of, &RealServer::new(address, weight));
-        self.note(of, Action::EditReal(address));
-    }
-
-    pub(crate) fn drain_real(&mut self, of: Selector, address: SocketAddr) {
-        self.batch.edit_real(&of, &RealServer::new(address, 0));
-        self.note(of, Action::DrainReal(address));
-    }
-
-    pub(crate) fn delete_real(&mut self, of: Selector, address: SocketAddr) {
-        self.batch.delete_real(&of, address);
-        self.note(of, Action::DeleteReal(address));
+    /// Returns the commands as the kernel gets them.
+    pub(crate) fn batch(&self) -> Batch {
+        let mut batch = Batch::default();
+        for Step { selector, action } in &self.steps {
+            match action {
+                Action::AddServer(server) => batch.add_server(server),
+                Action::EditServer(server) => batch.edit_server(server),
+                Action::DeleteServer => batch.delete_server(selector),
+                Action::AddReal(real, weight) => {
+                    batch.add_real(selector, &RealServer::new(*real, *weight));
+                }
+                Action::EditReal(real, weight) => {
+                    batch.edit_real(selector, &RealServer::new(*real, *weight));
+                }
+                Action::DrainReal(real) => batch.edit_real(selector, &RealServer::new(*real, 0)),
+                Action::DeleteReal(real) => batch.delete_real(selector, *real),
+            }
+        }
+        batch
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -84,7 +75,7 @@ impl Commands {
     /// The number of objects that are added, and the number of those that are deleted.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let is_added =
-            |step: &&Step| matches!(step.action, Action::AddServer(_) | Action::AddReal(_));
+            |step: &&Step| matches!(step.action, Action::AddServer(_) | Action::AddReal(..));
         let is_deleted =
             |step: &&Step| matches!(step.action, Action::DeleteServer | Action::DeleteReal(_));
         (self.steps.iter().filter(is_added).count(), self.steps.iter().filter(is_deleted).count())
@@ -93,7 +84,7 @@ impl Commands {
     /// Returns the refusals that matter, with what each is about. What is to be taken away and is
     /// gone already is gone.
     pub(crate) fn refused(&self, refusals: Vec<Refusal>) -> Vec<(Step, Refusal)> {
-        let step = |refusal: Refusal| Some((*self.steps.get(refusal.index)?, refusal));
+        let step = |refusal: Refusal| Some((self.steps.get(refusal.index)?.clone(), refusal));
         let matters = |(step, refusal): &(Step, Refusal)| {
             !(step.takes_away() && [libc::ESRCH, libc::ENOENT].contains(&refusal.errno))
         };
@@ -108,12 +99,12 @@ impl Step {
     }
 
     /// The scheduler that the kernel lacks, if that is the meaning of the refusal.
-    pub(crate) fn missing_scheduler(&self, refusal: &Refusal) -> Option<Scheduler> {
-        match self.action {
-            Action::AddServer(scheduler) | Action::EditServer(scheduler)
+    pub(crate) fn missing_scheduler(&self, refusal: &Refusal) -> Option<&str> {
+        match &self.action {
+            Action::AddServer(server) | Action::EditServer(server)
                 if refusal.errno == libc::ENOENT =>
             {
-                Some(scheduler)
+                Some(&server.scheduler)
             }
             _ => None,
         }
@@ -123,15 +114,15 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let server = Named(&self.selector);
-        match self.action {
+        match &self.action {
             Action::AddServer(_) => write!(f, "add the virtual server {server}"),
             Action::EditServer(_) => write!(f, "change the virtual server {server}"),
             Action::DeleteServer => write!(f, "delete the virtual server {server}"),
-            Action::AddReal(real) => write!(f, "add the real server {real} of {server}"),
+            Action::AddReal(real, _) => write!(f, "add the real server {real} of {server}"),
             Action::DrainReal(real) => {
                 write!(f, "take new connections from the real server {real} of {server}")
             }
-            Action::EditReal(real) => write!(f, "change the real server {real} of {server}"),
+            Action::EditReal(real, _) => write!(f, "change the real server {real} of {server}"),
             Action::DeleteReal(real) => write!(f, "delete the real server {real} of {server}"),
         }
     }
@@ -183,18 +174,18 @@ mod tests {
     fn what_is_gone_already_need_not_be_deleted() {
         let real = SocketAddr::from(([10, 1, 0, 1], 80));
         let take_away = |commands: &mut Commands| {
-            commands.delete_server(SELECTOR);
-            commands.delete_real(SELECTOR, real);
-            commands.drain_real(SELECTOR, real);
+            commands.push(SELECTOR, Action::DeleteServer);
+            commands.push(SELECTOR, Action::DeleteReal(real));
+            commands.push(SELECTOR, Action::DrainReal(real));
         };
         assert_eq!(refused(take_away, &[libc::ESRCH, libc::ENOENT, libc::ENOENT]), []);
         let all = [Action::DeleteServer, Action::DeleteReal(real), Action::DrainReal(real)];
         assert_eq!(refused(take_away, &[libc::EPERM, libc::EBUSY, libc::ENOMEM]), all);
         let serve = |commands: &mut Commands| {
-            commands.add_real(SELECTOR, real, 1);
-            commands.edit_real(SELECTOR, real, 1);
+            commands.push(SELECTOR, Action::AddReal(real, 1));
+            commands.push(SELECTOR, Action::EditReal(real, 1));
         };
-        let all = [Action::AddReal(real), Action::EditReal(real)];
+        let all = [Action::AddReal(real, 1), Action::EditReal(real, 1)];
         assert_eq!(refused(serve, &[libc::ESRCH, libc::ENOENT]), all);
     }
 
@@ -202,13 +193,17 @@ mod tests {
     fn a_scheduler_is_missing_where_a_virtual_server_is_refused_for_it() {
         let missing = |action, errno| {
             let step = Step { selector: SELECTOR, action };
-            step.missing_scheduler(&Refusal { index: 0, errno })
+            step.missing_scheduler(&Refusal { index: 0, errno }).map(str::to_owned)
         };
-        let maglev = Scheduler::Maglev;
-        assert_eq!(missing(Action::AddServer(maglev), libc::ENOENT), Some(maglev));
-        assert_eq!(missing(Action::EditServer(maglev), libc::ENOENT), Some(maglev));
-        assert_eq!(missing(Action::AddServer(maglev), libc::EINVAL), None);
+        let scheduler = "mh".to_owned();
+        let (flags, timeout, netmask) = (0, 0, u32::MAX);
+        let server = VirtualServer { selector: SELECTOR, scheduler, flags, timeout, netmask };
+        let [add, edit] = [Action::AddServer(server.clone()), Action::EditServer(server)];
+        assert_eq!(missing(add.clone(), libc::ENOENT).as_deref(), Some("mh"));
+        assert_eq!(missing(edit, libc::ENOENT).as_deref(), Some("mh"));
+        assert_eq!(missing(add, libc::EINVAL), None);
         let real = SocketAddr::from(([10, 1, 0, 1], 80));
-        assert_eq!(missing(Action::EditReal(real), libc::ENOENT), None, "another thing is missing");
+        let edit = Action::EditReal(real, 1);
+        assert_eq!(missing(edit, libc::ENOENT), None, "another thing is missing");
     }
 }

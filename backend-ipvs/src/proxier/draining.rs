@@ -1,8 +1,8 @@
 //! Real servers that take no new connections, and are there for the connections that they have.
 //!
 //! A real server that leaves a pool gets weight 0, and is deleted when its last connection has
-//! ended, or when time is up: the kernel would end the connections of a real server that is
-//! deleted.
+//! ended, as the kernel would end the connections of a real server that is deleted; or when time is
+//! up for one whose endpoint serves no longer.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -24,14 +24,15 @@ const LONGEST: Duration = Duration::from_secs(32);
 #[derive(Debug)]
 pub(crate) struct Draining {
     servers: HashMap<Selector, Drained>,
-    /// The time that a real server may take.
+    /// The time that a real server may take whose endpoint serves no longer.
     limit: Duration,
 }
 
 /// The real servers of one virtual server that drain.
 #[derive(Debug)]
 struct Drained {
-    since: BTreeMap<SocketAddr, Instant>,
+    /// The time from which the limit counts; `None` while the endpoint serves.
+    since: BTreeMap<SocketAddr, Option<Instant>>,
     /// Whether the virtual server goes with the last of them.
     is_last: bool,
     /// The time when to look at the virtual server next.
@@ -50,13 +51,21 @@ pub(crate) struct Look {
 }
 
 impl Draining {
-    /// Returns an empty list, with the longest time that a real server may take.
+    /// Returns an empty list, with the longest time that a real server may take whose endpoint
+    /// serves no longer.
     pub(crate) fn new(limit: Duration) -> Self {
         Self { servers: HashMap::new(), limit }
     }
 
-    /// Notes that a real server has weight 0. Returns whether that is new.
-    pub(crate) fn begin(&mut self, of: Selector, address: SocketAddr, now: Instant) -> bool {
+    /// Notes that a real server has weight 0, and whether its endpoint serves. Returns whether the
+    /// real server is new here.
+    pub(crate) fn begin(
+        &mut self,
+        of: Selector,
+        address: SocketAddr,
+        serves: bool,
+        now: Instant,
+    ) -> bool {
         let first = now + FIRST;
         let drained = self.servers.entry(of).or_insert_with(|| Drained {
             since: BTreeMap::new(),
@@ -64,10 +73,12 @@ impl Draining {
             next: first,
             pause: 2 * FIRST,
         });
-        if drained.since.contains_key(&address) {
+        let known = drained.since.get(&address).copied();
+        let since = (!serves).then(|| known.flatten().unwrap_or(now));
+        drained.since.insert(address, since);
+        if known.is_some() {
             return false;
         }
-        drained.since.insert(address, now);
         (drained.next, drained.pause) = (drained.next.min(first), 2 * FIRST);
         true
     }
@@ -144,7 +155,8 @@ impl Draining {
             let Some(real) = found.iter().find(|real| real.address == *address) else {
                 return false;
             };
-            let is_over = (real.active == 0 && real.inactive == 0) || now - *since >= limit;
+            let is_late = since.is_some_and(|since| now - since >= limit);
+            let is_over = is_late || (real.active == 0 && real.inactive == 0);
             if is_over {
                 over.push(*address);
             }
@@ -191,7 +203,7 @@ mod tests {
         let mut draining = Draining::new(Duration::from_secs(100));
         assert_eq!(draining.wait(&BOTH, start), None);
         for n in [1, 2, 3] {
-            draining.begin(SELECTOR, address(n), start);
+            draining.begin(SELECTOR, address(n), false, start);
         }
         draining.set_last(&SELECTOR, true);
         assert_eq!(draining.wait(&BOTH, start), Some(FIRST));
@@ -218,7 +230,7 @@ mod tests {
         let start = Instant::now();
         let mut draining = Draining::new(Duration::from_secs(100));
         for n in 1..=9 {
-            draining.begin(SELECTOR, address(n), start + FIRST / 10 * n.into());
+            draining.begin(SELECTOR, address(n), false, start + FIRST / 10 * n.into());
         }
         assert_eq!(draining.due(&BOTH, start + FIRST / 10 + FIRST), [SELECTOR]);
     }
@@ -227,7 +239,7 @@ mod tests {
     fn time_is_up_at_last() {
         let start = Instant::now();
         let mut draining = Draining::new(Duration::from_secs(100));
-        draining.begin(SELECTOR, address(1), start);
+        draining.begin(SELECTOR, address(1), false, start);
         let busy = [real(1, 1, 0)];
         let mut now = start;
         let mut looks = 0;
@@ -242,5 +254,25 @@ mod tests {
             }
         }
         assert_eq!(looks, 8, "after 1, 3, 7, 15, 31, 63, 95 and 127 seconds");
+    }
+
+    /// An endpoint that a policy or a weight leaves out, and that is gone later.
+    #[test]
+    fn what_serves_has_all_the_time_it_needs() {
+        let start = Instant::now();
+        let limit = Duration::from_secs(100);
+        let mut draining = Draining::new(limit);
+        let busy = [real(1, 1, 0)];
+        assert!(draining.begin(SELECTOR, address(1), true, start));
+        let gone = start + 2 * limit;
+        assert_eq!(draining.look(&SELECTOR, &busy, gone), Look::default());
+        assert!(!draining.begin(SELECTOR, address(1), false, gone), "known");
+        assert!(
+            !draining.begin(SELECTOR, address(1), false, gone + limit / 2),
+            "the time counts on"
+        );
+        assert_eq!(draining.look(&SELECTOR, &busy, gone + limit / 2), Look::default());
+        let look = draining.look(&SELECTOR, &busy, gone + limit);
+        assert_eq!(look.over, [address(1)]);
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Expected {
     pub(crate) moved: BTreeSet<IpAddr>,
     /// The real servers that were draining.
     pub(crate) draining: HashSet<(Selector, SocketAddr)>,
+    /// The virtual servers whose scheduler is to be changed.
+    pub(crate) waiting: BTreeSet<Selector>,
 }
 
 impl Expected {
@@ -53,7 +55,8 @@ impl Expected {
             || match action {
                 Action::DeleteReal(address)
                 | Action::DrainReal(address)
-                | Action::EditReal(address) => drains(address),
+                | Action::EditReal(address, _) => drains(address),
+                Action::EditServer(_) => self.waiting.contains(selector),
                 Action::DeleteServer => self.draining.iter().any(|(of, _)| of == selector),
                 _ => false,
             }

@@ -35,7 +35,7 @@ use crate::layout::{
 struct Seen {
     /// The addresses of `kube-ipvs0`.
     bound: BTreeSet<IpAddr>,
-    /// The addresses of all other devices.
+    /// The addresses that are not to be bound although Services have them.
     elsewhere: BTreeSet<IpAddr>,
     servers: Vec<VirtualServer>,
 }
@@ -44,15 +44,17 @@ struct Seen {
 struct Pass<'a> {
     family: IpFamily,
     state: &'a State,
-    context: Context<'a>,
     seen: &'a Seen,
     /// The changes since the last sync; `None` if that is not known.
     expected: Option<&'a Expected>,
+    /// Whether the rules of every Service port are there.
+    is_ruled: bool,
 }
 
 impl IpvsProxier {
     /// Makes the kernel hold a state in these families, and returns what it refused. `was_sure` is
-    /// whether the kernel is known to hold what was synced before.
+    /// whether the kernel is known to hold what was synced before. What is new of a Service port
+    /// without its rules is left out.
     ///
     /// # Errors
     /// If the kernel cannot be read.
@@ -64,13 +66,15 @@ impl IpvsProxier {
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
         let state = change.after();
-        self.set_kernel()?;
-        let elsewhere = self.device.others()?;
-        report.added += usize::from(self.device.ensure()?);
+        self.set_kernel(report)?;
+        let was_sure = !self.try_schedulers(state)? && was_sure;
+        let elsewhere = self.elsewhere()?;
+        report.added += usize::from(self.kernel.ensure_device()?);
         let servers =
-            self.ipvs.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
-        let seen = Seen { bound: self.device.addresses()?, elsewhere, servers };
-        let missing = self.missing.clone();
+            self.kernel.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
+        let seen = Seen { bound: self.kernel.addresses()?, elsewhere, servers };
+        let missing = self.missing();
+        let is_ruled = state.service_ports.keys().all(|id| self.rules.holds(id));
         let mut claimed = BTreeSet::new();
         for port in state.service_ports.values() {
             servers::claimed(port, &state.node, |selector| {
@@ -86,13 +90,14 @@ impl IpvsProxier {
             difference: Difference::new(before, change, &context, families),
             moved: seen.elsewhere.symmetric_difference(&self.held.elsewhere).copied().collect(),
             draining: self.draining.all(),
+            waiting: self.schedulers.waiting().collect(),
         });
         let mut refused = Refused::default();
         let mut held = Held { elsewhere: seen.elsewhere.clone(), ..Held::default() };
         for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
             let wanted = Wanted::new(state, &context, family, &seen.elsewhere);
             let expected = expected.as_ref().filter(|_| *self.programmed.get(family));
-            let pass = Pass { family, state, context, seen: &seen, expected };
+            let pass = Pass { family, state, seen: &seen, expected, is_ruled };
             if let Err(error) = self.sync_family(&pass, &wanted, report, &mut refused) {
                 refused.family(family, error);
             }
@@ -114,9 +119,9 @@ impl IpvsProxier {
         report: &mut SyncReport,
         refused: &mut Refused,
     ) -> Result<(), SyncError> {
-        let &Pass { family, state, ref context, seen, expected } = pass;
+        let &Pass { family, state, seen, expected, is_ruled } = pass;
         let held = held_servers(&seen.servers, family);
-        let (serve, retire) = self.compare_servers(&held, wanted, refused)?;
+        let (serve, retire) = self.compare_servers(&held, wanted, is_ruled, refused)?;
         let is_bound = |ip: &&IpAddr| IpFamily::of(ip) == family;
         let mut bind: Vec<IpAddr> = wanted.bound.difference(&seen.bound).copied().collect();
         let unbind: Vec<IpAddr> =
@@ -124,19 +129,25 @@ impl IpvsProxier {
         if let Some(expected) = expected {
             expected.add_drift(&mut report.drift, [&serve, &retire], [&bind, &unbind]);
         }
-        let unserved = self.commit_servers(&serve, context, wanted, report, refused)?;
+        let unserved = self.commit_servers(&serve, wanted, report, refused)?;
         // Nothing must answer at an address that has no virtual server.
         bind.retain(|ip| !unserved.contains(ip));
+        if !is_ruled {
+            let new = bind.iter().copied().collect();
+            let owners = addresses::owners(&state.service_ports, &new, &seen.elsewhere);
+            let ruled = owners.filter(|(_, id)| self.rules.holds(id));
+            bind = ruled.map(|(ip, _)| ip).collect::<BTreeSet<_>>().into_iter().collect();
+        }
         if expected.is_none() && family == IpFamily::V6 {
             // kube-proxy's addresses of IPv6 can become the source of masqueraded packets.
             let known: Vec<IpAddr> = wanted.bound.intersection(&seen.bound).copied().collect();
-            for error in self.device.change_each(&known, &[])? {
+            for error in self.kernel.change_addresses(&known, &[])? {
                 refused.leftover(&error.into());
             }
         }
         let errors = self.change_addresses(report, &bind, &unbind)?;
         refused.addresses(errors, &wanted.bound, state, &seen.elsewhere);
-        self.commit_servers(&retire, context, wanted, report, refused)?;
+        self.commit_servers(&retire, wanted, report, refused)?;
         Ok(())
     }
 
@@ -146,16 +157,20 @@ impl IpvsProxier {
         &mut self,
         held: &HashMap<Selector, &VirtualServer>,
         wanted: &Wanted,
+        is_ruled: bool,
         refused: &mut Refused,
     ) -> Result<(Commands, Commands), SyncError> {
-        let mut changes = ServerChanges::new(&mut self.draining, Instant::now());
+        let mut changes =
+            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
         for (selector, server) in &wanted.servers {
             let Some(held) = held.get(selector) else {
                 changes.draining.forget(selector);
-                changes.add(*selector, server);
+                if is_ruled || self.rules.holds(&server.port.id) {
+                    changes.add(*selector, server);
+                }
                 continue;
             };
-            let reals = self.ipvs.real_servers(selector);
+            let reals = self.kernel.real_servers(selector);
             match (reals, "list the real servers of IPVS") {
                 (Ok(reals), _) => changes.compare(held, &reals, server),
                 (Err(error @ Error::Kernel(_)), action) => {
@@ -173,7 +188,6 @@ impl IpvsProxier {
     fn commit_servers(
         &mut self,
         commands: &Commands,
-        context: &Context<'_>,
         wanted: &Wanted,
         report: &mut SyncReport,
         refused: &mut Refused,
@@ -181,12 +195,12 @@ impl IpvsProxier {
         let mut unserved = BTreeSet::new();
         for (step, refusal) in self.commit(report, commands)? {
             if let (Action::AddServer(_), Selector::Address { ip, .. }) =
-                (step.action, step.selector)
+                (&step.action, step.selector)
             {
                 unserved.insert(ip);
             }
             let owner = wanted.servers.get(&step.selector).map(|server| &server.port.id);
-            refused.command(owner, step, refusal, context.missing);
+            refused.command(owner, step, refusal);
         }
         Ok(unserved)
     }

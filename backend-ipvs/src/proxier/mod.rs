@@ -2,15 +2,18 @@
 //!
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
 //! servers, then addresses; and for what goes, addresses before virtual servers. A packet to an
-//! address that the node takes for its own always finds its virtual server. Where nothing is
-//! delivered yet, the rules translate by themselves until all is there, so that those of another
-//! mode are replaced without a gap, and are synced once more then.
+//! address that the node takes for its own always finds its virtual server. For Service ports that
+//! are not delivered yet, the rules translate by themselves until all is there, so that those of
+//! another mode are replaced without a gap, and are synced once more then. Without its rules, a
+//! Service port gets no virtual server and no address, and keeps those that it has.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
 //! - [`incremental`]: what a transition changes.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
+//! - [`schedulers`]: schedulers that virtual servers have, and are to have.
+//! - [`kernel`]: the kernel.
 //! - [`drift`]: what other programs have changed.
 
 pub(crate) mod commands;
@@ -18,14 +21,17 @@ pub(crate) mod draining;
 pub(crate) mod drift;
 pub(crate) mod full;
 pub(crate) mod incremental;
+pub(crate) mod kernel;
 pub(crate) mod refused;
+pub(crate) mod schedulers;
 pub(crate) mod servers;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     net::IpAddr,
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -33,35 +39,34 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::{IpFamily, PerFamily},
+    model::{PerFamily, ServicePortId},
     proxier::{DegradedPort, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     state::{ResolvedServicePort, State},
     transition::Transition,
 };
 use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Ipvs, Refusal, Selector, Timeouts};
-use switchyard_netlink::kernel::KernelVersion;
-use switchyard_netlink::route::{DeviceError, DummyDevice};
+use switchyard_netlink::ipvs::{Refusal, Selector, Timeouts};
+use switchyard_netlink::route::DeviceError;
 
 use self::{
-    commands::{Commands, Named, Step},
+    commands::{Action, Commands, Named, Step},
     draining::Draining,
     incremental::Difference,
+    kernel::Kernel,
     refused::Refused,
+    schedulers::Schedulers,
     servers::ServerChanges,
 };
 use crate::{
-    config::{DEVICE, IpvsConfig},
-    kernel_settings::{self, KernelSettingError},
+    config::IpvsConfig,
+    kernel_settings::KernelSettingError,
     layout::{Context, addresses, servers as layout},
-    leftovers,
     rules::{Delivery, Rules},
     scheduler::{self, Scheduler},
 };
 
 /// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
-const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +84,8 @@ pub(crate) enum SyncError {
     #[error("cannot {step}: {refusal}{}", others(*.count))]
     Refused { step: Step, refusal: Refusal, count: usize },
     /// The kernel has no scheduler of this name.
-    #[error("the kernel has no scheduler {0} (the module {module} is missing)", module = .0.module())]
-    NoScheduler(Scheduler),
+    #[error("the kernel has no scheduler {0} (the module ip_vs_{0} is missing)")]
+    NoScheduler(String),
 }
 
 fn others(count: usize) -> String {
@@ -95,17 +100,19 @@ pub(crate) struct IpvsProxier {
     config: IpvsConfig,
     families: PerFamily<bool>,
     scheduler: Scheduler,
-    /// The schedulers that the kernel does not have.
-    missing: Vec<Scheduler>,
-    ipvs: Ipvs,
-    device: DummyDevice,
+    /// The schedulers that were asked for, and whether the kernel has them.
+    tried: HashMap<Scheduler, bool>,
+    kernel: Box<dyn Kernel>,
     rules: Rules,
+    /// The families of which IPVS delivers everything.
+    delivered: PerFamily<bool>,
     /// Whether nothing is left of the rules that ipvs mode had before, or that it does not use.
     is_alone: bool,
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
     /// everything.
     held: Held,
     draining: Draining,
+    schedulers: Schedulers,
     /// Whether the kernel is known to hold what was synced last.
     is_sure: bool,
     /// The families that the last sync programmed.
@@ -116,6 +123,8 @@ pub(crate) struct IpvsProxier {
     unset: BTreeSet<String>,
     /// Objects that could not be removed, as it was warned about.
     left: BTreeSet<String>,
+    /// The Service ports that are served otherwise than asked, as they were reported.
+    degraded: BTreeMap<ServicePortId, String>,
     /// The work done in a sync of which a part was refused.
     unreported: SyncReport,
 }
@@ -125,7 +134,8 @@ pub(crate) struct IpvsProxier {
 struct Held {
     /// The addresses of `kube-ipvs0`.
     bound: BTreeSet<IpAddr>,
-    /// The addresses of all other devices, when they were last read.
+    /// The addresses that are not bound although Services have them, when they were last read:
+    /// those of other devices, and those that the configuration names.
     elsewhere: BTreeSet<IpAddr>,
     /// [`Context::claimed`]
     claimed: BTreeSet<Selector>,
@@ -140,27 +150,35 @@ impl IpvsProxier {
         config: IpvsConfig,
         families: PerFamily<bool>,
         scheduler: Scheduler,
-        ipvs: Ipvs,
+        kernel: Box<dyn Kernel>,
         rules: Rules,
-    ) -> Result<Self, DeviceError> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             families,
             scheduler,
-            missing: Vec::new(),
-            ipvs,
-            device: DummyDevice::open(DEVICE)?,
+            tried: HashMap::new(),
+            kernel,
             rules,
+            delivered: PerFamily::default(),
             is_alone: false,
             held: Held::default(),
             draining: Draining::new(config.drain_limit),
+            schedulers: Schedulers::default(),
             is_sure: false,
             programmed: PerFamily::default(),
             is_prepared: false,
             unset: BTreeSet::new(),
             left: BTreeSet::new(),
+            degraded: BTreeMap::new(),
             unreported: SyncReport::default(),
             config,
-        })
+        }
+    }
+
+    /// Has the first report warn of a problem of the node.
+    pub(crate) fn with_warning(mut self, warning: Option<String>) -> Self {
+        self.unreported.warnings.extend(warning);
+        self
     }
 
     async fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
@@ -174,14 +192,20 @@ impl IpvsProxier {
             && !change.is_resync()
             && !change.node_changed()
             && !is_contested(change)
+            && !self.asks_for_untried(change)
             && !self.have_addresses_moved(change).map_err(failed)?;
-        let (delivered, elsewhere) = self.delivered(is_known).map_err(failed)?;
-        let delivery = Delivery { families: delivered, elsewhere: &elsewhere };
+        let (bound, elsewhere) = self.addresses(is_known).map_err(failed)?;
+        let delivery = Delivery { families: self.delivered, bound: &bound, elsewhere: &elsewhere };
         let rules = self.rules.sync(change, !is_known, delivery, &mut report).await;
-        if let Err(error) = rules {
+        // Service ports that are refused are left out at once.
+        if let Err(error) = rules.as_ref()
+            && error.refused_parts().is_some_and(|parts| !parts.ports.is_empty())
+        {
             self.unreported = report;
-            return Err(error);
+            return rules.map(|()| SyncReport::default());
         }
+        let is_known = is_known && rules.is_ok();
+        self.schedulers.begin();
         let mut refused =
             self.program(change, &families, is_known, was_sure, &mut report).map_err(failed)?;
         self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
@@ -189,12 +213,20 @@ impl IpvsProxier {
         report.cleanup_failed |= !left.is_empty();
         let is_complete = left.is_empty() && refused.is_empty();
         warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
-        if let Some((error, parts)) = refused.into_error(&families) {
-            self.unreported = report;
-            return Err(failed(error).of_parts(parts));
+        let refused = refused.into_error(&families);
+        if let Some((_, parts)) = &refused {
+            // What the rules translate for a family that comes back is served until then.
+            let is_whole = |family| parts.families.get(family).is_some();
+            self.delivered = PerFamily::from_fn(|f| *self.delivered.get(f) && !is_whole(f));
         }
-        if delivered != BOTH {
-            let delivery = Delivery { families: BOTH, elsewhere: &elsewhere };
+        let refused = refused.map(|(error, parts)| failed(error).of_parts(parts));
+        if let Err(error) = rules.and(refused.map_or(Ok(()), Err)) {
+            self.unreported = report;
+            return Err(error);
+        }
+        let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
+        if mem::replace(&mut self.delivered, delivered) != delivered {
+            let delivery = Delivery { families: delivered, bound: &bound, elsewhere: &elsewhere };
             if let Err(error) = self.rules.deliver(change, delivery, &mut report).await {
                 self.unreported = report;
                 return Err(error);
@@ -207,8 +239,9 @@ impl IpvsProxier {
         self.programmed = families;
         let retry = report.cleanup_failed.then_some(RETRY);
         let draining = self.draining.wait(&families, Instant::now());
-        report.requeue_after = report.requeue_after.into_iter().chain(draining).chain(retry).min();
-        report.degraded.extend(self.skipped(change.after()));
+        let waits = [report.requeue_after, draining, self.schedulers.wait(), retry];
+        report.requeue_after = waits.into_iter().flatten().min();
+        report.degraded.extend(self.newly_degraded(change, is_known));
         Ok(report)
     }
 
@@ -216,23 +249,27 @@ impl IpvsProxier {
     /// left it, which concerns all Service ports with the address.
     fn have_addresses_moved(&mut self, change: &Transition<'_>) -> Result<bool, SyncError> {
         let mut after = change.ports().filter_map(|port| port.after);
-        let may_move = after.any(|port| addresses::may_be_elsewhere(port));
-        Ok(may_move && self.device.others()? != self.held.elsewhere)
+        let may_move = after.any(|port| addresses::external(port).next().is_some());
+        Ok(may_move && self.elsewhere()? != self.held.elsewhere)
     }
 
-    /// Returns the families of which something is delivered already, and the addresses of all
-    /// devices but that of Services.
-    fn delivered(
+    /// Returns the addresses that are not to be bound although Services have them.
+    fn elsewhere(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        let mut elsewhere = self.kernel.other_addresses()?;
+        elsewhere.extend(&self.config.never_bound);
+        Ok(elsewhere)
+    }
+
+    /// Returns the addresses of the device, and those that are not to be bound.
+    fn addresses(
         &mut self,
         is_known: bool,
-    ) -> Result<(PerFamily<bool>, BTreeSet<IpAddr>), SyncError> {
+    ) -> Result<(BTreeSet<IpAddr>, BTreeSet<IpAddr>), SyncError> {
         if is_known {
-            return Ok((BOTH, self.held.elsewhere.clone()));
+            return Ok((BTreeSet::new(), self.held.elsewhere.clone()));
         }
-        self.device.ensure()?;
-        let bound = self.device.addresses()?;
-        let is_delivered = |family| bound.iter().any(|ip| IpFamily::of(ip) == family);
-        Ok((PerFamily::from_fn(is_delivered), self.device.others()?))
+        self.kernel.ensure_device()?;
+        Ok((self.kernel.addresses()?, self.elsewhere()?))
     }
 
     /// Removes the rules of other kinds, once all traffic is masqueraded by those in use.
@@ -240,7 +277,7 @@ impl IpvsProxier {
         if self.is_alone {
             return;
         }
-        match leftovers::remove_other_rules(self.rules.mode()) {
+        match self.kernel.remove_other_rules(self.rules.mode()) {
             Ok(()) => self.is_alone = true,
             Err(error) => tracing::warn!(
                 err = %ErrorChain(&error),
@@ -249,42 +286,26 @@ impl IpvsProxier {
         }
     }
 
-    /// Programs virtual servers and addresses, and returns what was refused. Where the kernel lacks
-    /// a scheduler, takes another.
+    /// Programs virtual servers and addresses, and returns what was refused.
     fn program(
         &mut self,
         change: &Transition<'_>,
         families: &PerFamily<bool>,
         is_known: bool,
-        mut was_sure: bool,
+        was_sure: bool,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
-        if is_known {
-            match self.sync_difference(change, families, report) {
-                Ok(()) => return Ok(Refused::default()),
-                // Another program has changed what the changes rely on; or the kernel has a
-                // problem, which the comparison will show.
-                Err(error) => tracing::warn!(
-                    err = %ErrorChain(&error),
-                    "Change rejected; resyncing"
-                ),
-            }
-            was_sure = false;
+        if !is_known {
+            return self.sync_full(change, families, was_sure, report);
         }
-        loop {
-            let refused = self.sync_full(change, families, was_sure, report)?;
-            if refused.missing.is_empty() {
-                return Ok(refused);
+        match self.sync_difference(change, families, report) {
+            Ok(()) => Ok(Refused::default()),
+            // Another program has changed what the changes rely on; or the kernel has a problem,
+            // which the comparison will show.
+            Err(error) => {
+                tracing::warn!(err = %ErrorChain(&error), "Change rejected; resyncing");
+                self.sync_full(change, families, false, report)
             }
-            for scheduler in refused.missing {
-                tracing::error!(
-                    scheduler = scheduler.as_str(),
-                    module = scheduler.module(),
-                    "The kernel has no such scheduler, as the module is missing; rr is used instead"
-                );
-                self.missing.push(scheduler);
-            }
-            was_sure = false;
         }
     }
 
@@ -296,14 +317,15 @@ impl IpvsProxier {
     ) -> Result<(), SyncError> {
         let Some(before) = change.before() else { return Ok(()) };
         let state = change.after();
-        let (missing, claimed) = (self.missing.clone(), self.held.claimed.clone());
+        let (missing, claimed) = (self.missing(), self.held.claimed.clone());
         let scheduler = self.scheduler;
         let context =
             Context { node: &state.node, scheduler, missing: &missing, claimed: &claimed };
         let difference = Difference::new(before, change, &context, families);
         let (bind, unbind) = self.plan_addresses(change, &difference.addresses);
 
-        let mut changes = ServerChanges::new(&mut self.draining, Instant::now());
+        let mut changes =
+            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
         for (selector, sides) in &difference.servers {
             match sides {
                 (None, Some(after)) => changes.add(*selector, after),
@@ -316,7 +338,8 @@ impl IpvsProxier {
                 (None, None) => {}
             }
         }
-        let ServerChanges { serve, retire, .. } = changes;
+        let ServerChanges { mut serve, retire, .. } = changes;
+        self.schedulers.catch_up(&mut serve);
         self.commit_all(report, &serve)?;
         if let Some(error) = self.change_addresses(report, &bind, &unbind)?.into_iter().next() {
             return Err(error.into());
@@ -359,7 +382,7 @@ impl IpvsProxier {
             return Ok(Vec::new());
         }
         let start = Instant::now();
-        let refused = self.device.change_each(bind, unbind)?;
+        let refused = self.kernel.change_addresses(bind, unbind)?;
         report.commit += start.elapsed();
         report.added += bind.len();
         report.removed += unbind.len();
@@ -377,14 +400,14 @@ impl IpvsProxier {
             return Ok(Vec::new());
         }
         let start = Instant::now();
-        let refusals = self.ipvs.commit(&commands.batch);
+        let committed = self.kernel.commit(commands);
         report.commit += start.elapsed();
-        let refusals = refusals.map_err(failed_to("send commands to IPVS"))?;
+        let (refusals, bytes) = committed.map_err(failed_to("send commands to IPVS"))?;
         let (added, removed) = commands.counts();
         report.added += added;
         report.removed += removed;
-        report.messages += commands.batch.len();
-        report.bytes += commands.batch.bytes();
+        report.messages += commands.steps().len();
+        report.bytes += bytes;
         Ok(commands.refused(refusals))
     }
 
@@ -412,7 +435,7 @@ impl IpvsProxier {
         let now = Instant::now();
         let mut commands = Commands::default();
         for selector in self.draining.due(families, now) {
-            let found = match self.ipvs.real_servers(&selector) {
+            let found = match self.kernel.real_servers(&selector) {
                 Ok(found) => found,
                 Err(error) => {
                     refused.leftover(&SyncError::Ipvs("list the real servers of IPVS", error));
@@ -423,22 +446,21 @@ impl IpvsProxier {
             let look = self.draining.look(&selector, &found, now);
             for address in look.over {
                 tracing::debug!(server = %Named(&selector), real = %address, "Drained");
-                commands.delete_real(selector, address);
+                commands.push(selector, Action::DeleteReal(address));
             }
             if look.is_last {
-                commands.delete_server(selector);
+                commands.push(selector, Action::DeleteServer);
             }
         }
         for (step, refusal) in self.commit(report, &commands)? {
-            refused.command(None, step, refusal, &self.missing);
+            refused.command(None, step, refusal);
         }
         Ok(())
     }
 
-    /// Sets the kernel's parameters for IPVS.
-    fn set_parameters(&mut self) -> Result<(), KernelSettingError> {
-        let root = Path::new(kernel_settings::PROC_SYS);
-        let unset = kernel_settings::apply(root, self.config.strict_arp, KernelVersion::running());
+    /// Sets the kernel's parameters for IPVS, and adds to the report those that cannot be set.
+    fn set_parameters(&mut self, report: &mut SyncReport) -> Result<(), KernelSettingError> {
+        let unset = self.kernel.set_parameters(self.config.strict_arp);
         // A node that was prepared serves on when another program changes a parameter.
         let unset = match self.is_prepared {
             true => unset.all(),
@@ -446,13 +468,14 @@ impl IpvsProxier {
         };
         self.is_prepared = true;
         let texts = unset.iter().map(|error| ErrorChain(error).to_string()).collect();
-        warn_of_new(&mut self.unset, texts, "A parameter of the kernel is not what IPVS needs");
+        let known = mem::replace(&mut self.unset, texts);
+        report.warnings.extend(self.unset.difference(&known).cloned());
         Ok(())
     }
 
     /// Sets what IPVS needs of the kernel.
-    fn set_kernel(&mut self) -> Result<(), SyncError> {
-        self.set_parameters()?;
+    fn set_kernel(&mut self, report: &mut SyncReport) -> Result<(), SyncError> {
+        self.set_parameters(report)?;
         let wanted = self.config.timeouts;
         let wanted = Timeouts {
             tcp: seconds(wanted.tcp),
@@ -460,12 +483,12 @@ impl IpvsProxier {
             udp: seconds(wanted.udp),
         };
         let differs = |wanted: u32, held: u32| wanted != 0 && wanted != held;
-        let result = self.ipvs.timeouts().and_then(|held| {
+        let result = self.kernel.timeouts().and_then(|held| {
             if differs(wanted.tcp, held.tcp)
                 || differs(wanted.tcp_fin, held.tcp_fin)
                 || differs(wanted.udp, held.udp)
             {
-                return self.ipvs.set_timeouts(wanted);
+                return self.kernel.set_timeouts(wanted);
             }
             Ok(())
         });
@@ -476,30 +499,95 @@ impl IpvsProxier {
         Ok(())
     }
 
-    /// Returns the Service ports that ask for a scheduler that the kernel does not have. Those that
-    /// ask for nothing are the node's problem, and reported once.
-    fn skipped(&self, state: &State) -> Vec<DegradedPort> {
-        if self.missing.is_empty() {
-            return Vec::new();
+    /// Whether a changed Service port asks for a scheduler that was not tried yet.
+    fn asks_for_untried(&self, change: &Transition<'_>) -> bool {
+        let mut after = change.ports().filter_map(|port| port.after);
+        after.any(|port| !self.tried.contains_key(&Scheduler::choose(self.scheduler, port)))
+    }
+
+    /// Tries the schedulers that Service ports ask for and that the kernel is not known to have.
+    /// Returns whether there are some that it had not when they were tried before.
+    fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
+        let mut is_there = false;
+        let asked =
+            state.service_ports.values().map(|port| Scheduler::choose(self.scheduler, port));
+        let default = self.scheduler.weighted();
+        let mut unknown: BTreeSet<Scheduler> = asked.chain([default]).collect();
+        let missing: Vec<_> =
+            unknown.iter().filter(|s| self.tried.get(s) != Some(&true)).copied().collect();
+        unknown.extend(missing.iter().flat_map(|scheduler| scheduler.instead()));
+        for scheduler in unknown {
+            let known = self.tried.get(&scheduler).copied();
+            if known == Some(true) {
+                continue;
+            }
+            let has = self.kernel.has_scheduler(scheduler);
+            let has = has.map_err(failed_to("try a scheduler of IPVS"))?;
+            self.tried.insert(scheduler, has);
+            let (scheduler, module) = (scheduler.as_str(), scheduler.module());
+            match (known, has) {
+                (Some(false), true) => {
+                    is_there = true;
+                    tracing::info!(scheduler, "The kernel has the scheduler now")
+                }
+                (None, false) => tracing::error!(
+                    scheduler,
+                    module,
+                    "The kernel has no such scheduler, as the module is missing; another one is used instead"
+                ),
+                _ => {}
+            }
         }
-        let Self { scheduler, missing, held, .. } = self;
-        let (scheduler, claimed) = (*scheduler, &held.claimed);
-        let context = Context { node: &state.node, scheduler, missing, claimed };
-        let skipped = |port: &ResolvedServicePort| {
-            let (used, asked) = context.scheduler(port);
-            let asked =
-                asked.filter(|asked| asked.lb_algorithm() != self.scheduler.lb_algorithm())?;
-            let reason = format!(
-                "the kernel has no scheduler `{asked}` (the module {} is missing); connections are \
-                 spread by `{used}` instead",
-                asked.module()
-            );
-            Some(DegradedPort { port: port.id.clone(), reason })
-        };
-        let mut all: Vec<DegradedPort> =
-            state.service_ports.values().filter_map(|port| skipped(port)).collect();
-        all.sort_by(|a, b| a.port.cmp(&b.port));
-        all
+        Ok(is_there)
+    }
+
+    /// The schedulers that the kernel does not have.
+    fn missing(&self) -> Vec<Scheduler> {
+        let missing = self.tried.iter().filter(|(_, has)| !**has);
+        missing.map(|(scheduler, _)| *scheduler).collect()
+    }
+
+    /// Returns the Service ports that are served otherwise than they ask, and that were not
+    /// reported yet: those that ask for a scheduler that the kernel does not have, and those with
+    /// an address that is never bound. That the default is missing is the node's problem.
+    fn newly_degraded(&mut self, change: &Transition<'_>, is_known: bool) -> Vec<DegradedPort> {
+        let known = self.degraded.clone();
+        match is_known {
+            true => change.ports().for_each(|port| drop(self.degraded.remove(port.id))),
+            false => self.degraded.clear(),
+        }
+        let (missing, state) = (self.missing(), change.after());
+        let (node, scheduler, claimed) = (&state.node, self.scheduler, &self.held.claimed);
+        let context = Context { node, scheduler, missing: &missing, claimed };
+        let mut new = Vec::new();
+        for port in state.service_ports.values() {
+            if is_known && !change.has_port(&port.id) {
+                continue;
+            }
+            let Some(reason) = self.why_degraded(port, &context) else { continue };
+            if known.get(&port.id) != Some(&reason) {
+                new.push(DegradedPort { port: port.id.clone(), reason: reason.clone() });
+            }
+            self.degraded.insert(port.id.clone(), reason);
+        }
+        new.sort_by(|a, b| a.port.cmp(&b.port));
+        new
+    }
+
+    fn why_degraded(&self, port: &ResolvedServicePort, context: &Context<'_>) -> Option<String> {
+        let never_bound = &self.config.never_bound;
+        if let Some(ip) = addresses::external(port).find(|ip| never_bound.contains(ip)) {
+            return Some(format!(
+                "{ip} is an address of the API server, and does not become one of this node"
+            ));
+        }
+        let (used, asked) = context.scheduler(port);
+        let asked = asked.filter(|asked| asked.lb_algorithm() != self.scheduler.lb_algorithm())?;
+        Some(format!(
+            "the kernel has no scheduler `{asked}` (the module {} is missing); connections are spread by \
+             `{used}` instead",
+            asked.module()
+        ))
     }
 }
 
@@ -529,8 +617,9 @@ fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {
     move |error| SyncError::Ipvs(action, error)
 }
 
+/// Returns whole seconds. Less than one is not none.
 fn seconds(duration: Duration) -> u32 {
-    u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
+    u32::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
 }
 
 #[async_trait]
@@ -541,7 +630,7 @@ impl Proxier for IpvsProxier {
 
     /// Sets the kernel's parameters for IPVS.
     fn prepare(&mut self, _node: &NodeConfig) -> Result<(), ProxierError> {
-        self.set_parameters().map_err(|error| {
+        self.set_parameters(&mut SyncReport::default()).map_err(|error| {
             ProxierError::backend(Mode::IPVS, "cannot prepare the kernel for IPVS", error)
         })
     }
@@ -555,9 +644,10 @@ impl Proxier for IpvsProxier {
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.is_sure = false;
+        self.delivered = PerFamily::default();
         self.draining = Draining::new(self.config.drain_limit);
         let rules = self.rules.clean_up().await;
-        rules.and(leftovers::remove_all())
+        rules.and(self.kernel.remove_all())
     }
 
     /// The monitor of the rules: IPVS does not announce changes.

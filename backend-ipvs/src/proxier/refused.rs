@@ -20,7 +20,7 @@ use super::{
     SyncError,
     commands::{Action, Step},
 };
-use crate::{layout::addresses, scheduler::Scheduler};
+use crate::layout::addresses;
 
 /// The refused parts in a sync of which everything else was done.
 #[derive(Debug, Default)]
@@ -29,8 +29,6 @@ pub(crate) struct Refused {
     families: PerFamily<Option<String>>,
     /// Objects that could not be deleted, and what belongs to no Service port.
     pub(crate) leftovers: BTreeSet<String>,
-    /// Schedulers that the kernel turned out not to have.
-    pub(crate) missing: Vec<Scheduler>,
     /// The first error that concerns a Service port or a family.
     first: Option<SyncError>,
 }
@@ -38,7 +36,7 @@ pub(crate) struct Refused {
 impl Refused {
     /// Whether everything was done.
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.leftovers.is_empty() && self.missing.is_empty()
+        self.first.is_none() && self.leftovers.is_empty()
     }
 
     /// Notes that a Service port is refused.
@@ -58,32 +56,18 @@ impl Refused {
         self.leftovers.insert(ErrorChain(error).to_string());
     }
 
-    /// Notes that IPVS refused a command about a virtual server of a Service port. `known` has the
-    /// schedulers that are known to be missing.
-    pub(crate) fn command(
-        &mut self,
-        owner: Option<&ServicePortId>,
-        step: Step,
-        refusal: Refusal,
-        known: &[Scheduler],
-    ) {
+    /// Notes that IPVS refused a command about a virtual server of a Service port.
+    pub(crate) fn command(&mut self, owner: Option<&ServicePortId>, step: Step, refusal: Refusal) {
+        let takes_away = step.takes_away();
+        let is_addition = matches!(step.action, Action::AddServer(_));
+        let selector = step.selector;
         let error = match step.missing_scheduler(&refusal) {
-            Some(scheduler)
-                if scheduler != Scheduler::RoundRobin && !known.contains(&scheduler) =>
-            {
-                if !self.missing.contains(&scheduler) {
-                    self.missing.push(scheduler);
-                }
-                return;
-            }
-            Some(scheduler) => SyncError::NoScheduler(scheduler),
+            Some(scheduler) => SyncError::NoScheduler(scheduler.to_owned()),
             None => SyncError::Refused { step, refusal, count: 1 },
         };
-        match (step.selector, owner) {
-            _ if step.takes_away() => self.leftover(&error),
-            (Selector::Address { ip, .. }, _)
-                if matches!(step.action, Action::AddServer(_)) && lacks_ipv6(ip, refusal.errno) =>
-            {
+        match (selector, owner) {
+            _ if takes_away => self.leftover(&error),
+            (Selector::Address { ip, .. }, _) if is_addition && lacks_ipv6(ip, refusal.errno) => {
                 self.family(IpFamily::V6, error);
             }
             (_, Some(owner)) => self.port(owner, error),
@@ -154,9 +138,12 @@ mod tests {
     use switchyard_netlink::KernelError;
 
     use super::*;
-    use crate::layout::{
-        Context,
-        servers::{self, Server},
+    use crate::{
+        layout::{
+            Context,
+            servers::{self, Server},
+        },
+        scheduler::Scheduler,
     };
 
     static NONE: BTreeSet<Selector> = BTreeSet::new();
@@ -205,9 +192,9 @@ mod tests {
             found = Some((selector, server))
         });
         let (selector, server) = found.unwrap();
-        let step = Step { selector, action: Action::AddServer(server.scheduler) };
+        let step = Step { selector, action: Action::AddServer(server.definition(selector)) };
         let mut refused = Refused::default();
-        refused.command(Some(&port.id), step, Refusal { index: 0, errno }, &[]);
+        refused.command(Some(&port.id), step, Refusal { index: 0, errno });
         refused
     }
 
@@ -230,20 +217,10 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_scheduler_is_replaced_unless_there_is_none() {
-        let refused = added(IpFamily::V4, libc::ENOENT);
-        assert!(refused.missing.is_empty(), "there is nothing in place of rr");
-        assert!(refused.into_error(&BOTH).unwrap().0.to_string().contains("ip_vs_rr"));
-        let tracker = tracker();
-        let id = tracker.state().service_ports.keys().next().unwrap();
-        let ip = IpAddr::from([10, 96, 0, 1]);
-        let selector = Selector::Address { protocol: 6, ip, port: 80 };
-        let step = Step { selector, action: Action::EditServer(Scheduler::Maglev) };
-        let mut refused = Refused::default();
-        let refusal = Refusal { index: 0, errno: libc::ENOENT };
-        refused.command(Some(id), step, refusal, &[]);
-        assert_eq!(refused.missing, [Scheduler::Maglev]);
-        assert!(!refused.is_empty() && refused.into_error(&BOTH).is_none());
+    fn a_missing_scheduler_is_named() {
+        let (error, parts) = added(IpFamily::V4, libc::ENOENT).into_error(&BOTH).unwrap();
+        assert!(error.to_string().contains("ip_vs_wrr"), "{error}");
+        assert_eq!(ports(&parts), ["ns/dual:dns (UDP, IPv4)"]);
     }
 
     #[test]
@@ -254,7 +231,7 @@ mod tests {
         let selector = Selector::Address { protocol: 6, ip, port: 80 };
         let step = Step { selector, action: Action::DeleteServer };
         let mut refused = Refused::default();
-        refused.command(Some(id), step, Refusal { index: 0, errno: libc::ENOMEM }, &[]);
+        refused.command(Some(id), step, Refusal { index: 0, errno: libc::ENOMEM });
         assert_eq!(refused.leftovers.len(), 1);
         assert!(!refused.is_empty() && refused.into_error(&BOTH).is_none());
     }

@@ -2,14 +2,15 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Instant};
 
-use switchyard_core::{model::Protocol, state::ResolvedServicePort};
+use switchyard_core::model::Protocol;
 use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
 
 use super::{
-    commands::{Commands, has_connections},
+    commands::{Action, Commands, has_connections},
     draining::Draining,
+    schedulers::Schedulers,
 };
-use crate::layout::servers::Server;
+use crate::{layout::servers::Server, scheduler::Scheduler};
 
 /// The commands of a sync, in two parts, and the list of what drains.
 #[derive(Debug)]
@@ -19,29 +20,37 @@ pub(crate) struct ServerChanges<'d> {
     /// Deletes. These come after addresses of Services that are gone were taken away.
     pub(crate) retire: Commands,
     pub(crate) draining: &'d mut Draining,
+    pub(crate) schedulers: &'d mut Schedulers,
     pub(crate) now: Instant,
 }
 
 impl<'d> ServerChanges<'d> {
-    pub(crate) fn new(draining: &'d mut Draining, now: Instant) -> Self {
-        Self { serve: Commands::default(), retire: Commands::default(), draining, now }
+    pub(crate) fn new(
+        draining: &'d mut Draining,
+        schedulers: &'d mut Schedulers,
+        now: Instant,
+    ) -> Self {
+        let (serve, retire) = <(Commands, Commands)>::default();
+        Self { serve, retire, draining, schedulers, now }
     }
 
     /// Plans a virtual server that the kernel does not have.
     pub(crate) fn add(&mut self, selector: Selector, server: &Server) {
+        self.schedulers.forget(&selector);
         if server.pool.is_none() {
             return;
         }
-        self.serve.add_server(selector, server);
+        self.serve.add_server(server.definition(selector));
         for (address, weight) in server.weights() {
-            self.serve.add_real(selector, address, weight);
+            self.serve.push(selector, Action::AddReal(address, weight));
         }
     }
 
     /// Plans the end of a virtual server.
     pub(crate) fn delete(&mut self, selector: Selector) {
         self.draining.forget(&selector);
-        self.retire.delete_server(selector);
+        self.schedulers.forget(&selector);
+        self.retire.push(selector, Action::DeleteServer);
     }
 
     /// Plans the changes of a virtual server that the kernel has, and whose real servers were read.
@@ -53,8 +62,9 @@ impl<'d> ServerChanges<'d> {
     ) {
         let selector = held.selector;
         let wanted = server.definition(selector);
+        let wanted = self.schedulers.settle(held.scheduler.clone(), server, wanted);
         if *held != wanted {
-            self.serve.edit_server(&wanted, server.scheduler);
+            self.serve.edit_server(wanted);
         }
         let mut weights = server.weights();
         for real in held_reals {
@@ -62,38 +72,32 @@ impl<'d> ServerChanges<'d> {
                 Some(weight) => {
                     self.draining.end(&selector, &real.address);
                     if real.weight != weight || !real.is_masquerading {
-                        self.serve.edit_real(selector, real.address, weight);
+                        self.serve.push(selector, Action::EditReal(real.address, weight));
                     }
                 }
-                None => self.compare_unwanted(selector, real, &server.port),
+                None => self.compare_unwanted(selector, real, server),
             }
         }
         for (address, weight) in weights {
             self.draining.end(&selector, &address);
-            self.serve.add_real(selector, address, weight);
+            self.serve.push(selector, Action::AddReal(address, weight));
         }
         self.end_without_pool(selector, server);
     }
 
-    fn compare_unwanted(
-        &mut self,
-        selector: Selector,
-        real: &RealServer,
-        port: &ResolvedServicePort,
-    ) {
-        if !keeps_connections(port, real.address) {
-            self.draining.end(&selector, &real.address);
-            self.retire.delete_real(selector, real.address);
-        } else if real.weight != 0 {
-            // Whether there are connections shows once there can be no new ones.
-            self.serve.drain_real(selector, real.address);
-            self.draining.begin(selector, real.address, self.now);
-        } else if has_connections(real) {
-            self.draining.begin(selector, real.address, self.now);
-        } else {
-            self.draining.end(&selector, &real.address);
-            self.retire.delete_real(selector, real.address);
+    fn compare_unwanted(&mut self, selector: Selector, real: &RealServer, server: &Server) {
+        let address = real.address;
+        // Whether there are connections shows once there can be no new ones.
+        let is_over = real.weight == 0 && !has_connections(real);
+        if is_over || !keeps_connections(server, address) {
+            self.draining.end(&selector, &address);
+            self.retire.push(selector, Action::DeleteReal(address));
+            return;
         }
+        if real.weight != 0 {
+            self.serve.push(selector, Action::DrainReal(address));
+        }
+        self.draining.begin(selector, address, server.port.serves(address), self.now);
     }
 
     /// Plans the changes of a virtual server that the kernel was given as `before`.
@@ -103,9 +107,11 @@ impl<'d> ServerChanges<'d> {
         if !is_there {
             return self.add(selector, after);
         }
-        let (was, wanted) = (before.definition(selector), after.definition(selector));
+        let (mut was, wanted) = (before.definition(selector), after.definition(selector));
+        was.scheduler = self.schedulers.of(&selector, &was);
+        let wanted = self.schedulers.settle(was.scheduler.clone(), after, wanted);
         if was != wanted {
-            self.serve.edit_server(&wanted, after.scheduler);
+            self.serve.edit_server(wanted);
         }
         let new = after.weights();
         self.change_reals(selector, &old, &new);
@@ -113,7 +119,7 @@ impl<'d> ServerChanges<'d> {
         let gone: Vec<SocketAddr> =
             old.into_keys().chain(draining).filter(|address| !new.contains_key(address)).collect();
         for address in gone {
-            self.take_out(selector, address, &after.port);
+            self.take_out(selector, address, after);
         }
         self.end_without_pool(selector, after);
     }
@@ -129,19 +135,21 @@ impl<'d> ServerChanges<'d> {
             let was_draining = self.draining.end(&selector, &address);
             match old.get(&address) {
                 Some(same) if *same == weight => {}
-                None if !was_draining => self.serve.add_real(selector, address, weight),
-                _ => self.serve.edit_real(selector, address, weight),
+                None if !was_draining => {
+                    self.serve.push(selector, Action::AddReal(address, weight))
+                }
+                _ => self.serve.push(selector, Action::EditReal(address, weight)),
             }
         }
     }
 
     /// Plans the end of a real server that takes no new connections, or has taken none for a while.
-    fn take_out(&mut self, selector: Selector, address: SocketAddr, port: &ResolvedServicePort) {
-        if !keeps_connections(port, address) {
+    fn take_out(&mut self, selector: Selector, address: SocketAddr, server: &Server) {
+        if !keeps_connections(server, address) {
             self.draining.end(&selector, &address);
-            self.retire.delete_real(selector, address);
-        } else if self.draining.begin(selector, address, self.now) {
-            self.serve.drain_real(selector, address);
+            self.retire.push(selector, Action::DeleteReal(address));
+        } else if self.draining.begin(selector, address, server.port.serves(address), self.now) {
+            self.serve.push(selector, Action::DrainReal(address));
         }
     }
 
@@ -156,11 +164,13 @@ impl<'d> ServerChanges<'d> {
 }
 
 /// Whether connections of an endpoint that left the pool go on. The flows of UDP and SCTP end with
-/// an endpoint that serves no longer; TCP connections end themselves.
-fn keeps_connections(port: &ResolvedServicePort, address: SocketAddr) -> bool {
-    match port.id.name.protocol {
+/// an endpoint that serves no longer; TCP connections end themselves. `dh` would refuse the clients
+/// of a real server that takes no new connections.
+fn keeps_connections(server: &Server, address: SocketAddr) -> bool {
+    match server.port.id.name.protocol {
+        _ if server.scheduler == Scheduler::DestinationHash => false,
         Protocol::Tcp => true,
-        Protocol::Udp | Protocol::Sctp => port.serves(address),
+        Protocol::Udp | Protocol::Sctp => server.port.serves(address),
     }
 }
 
@@ -201,20 +211,30 @@ mod tests {
         held: &Server,
         alter: impl FnOnce(&mut Vec<RealServer>),
     ) -> (Vec<Action>, Vec<Action>, Vec<SocketAddr>) {
-        let wanted = server(Scheduler::RoundRobin);
+        let wanted = server(Scheduler::WeightedRoundRobin);
         let real = |(address, weight)| RealServer::new(address, weight);
         let mut reals: Vec<RealServer> = wanted.weights().into_iter().map(real).collect();
         alter(&mut reals);
         let mut draining = Draining::new(Duration::from_secs(100));
-        let mut changes = ServerChanges::new(&mut draining, Instant::now());
+        let mut schedulers = Schedulers::default();
+        schedulers.begin();
+        let mut changes = ServerChanges::new(&mut draining, &mut schedulers, Instant::now());
         changes.compare(&held.definition(SELECTOR), &reals, &wanted);
-        let actions = |commands: &Commands| commands.steps().iter().map(|s| s.action).collect();
+        let actions =
+            |commands: &Commands| commands.steps().iter().map(|s| s.action.clone()).collect();
         let (serve, retire) = (actions(&changes.serve), actions(&changes.retire));
         (serve, retire, draining.of(&SELECTOR))
     }
 
     #[test]
     fn what_is_as_it_should_be_is_left_alone() {
+        let held = server(Scheduler::WeightedRoundRobin);
+        assert_eq!(compared(&held, |_| {}), (vec![], vec![], vec![]));
+    }
+
+    /// The kernel refuses connections while it changes a scheduler.
+    #[test]
+    fn a_scheduler_that_does_the_same_stays() {
         let held = server(Scheduler::RoundRobin);
         assert_eq!(compared(&held, |_| {}), (vec![], vec![], vec![]));
     }
@@ -222,13 +242,14 @@ mod tests {
     #[test]
     fn another_scheduler_is_replaced() {
         let held = server(Scheduler::Maglev);
-        let edit = Action::EditServer(Scheduler::RoundRobin);
+        let wanted = server(Scheduler::WeightedRoundRobin).definition(SELECTOR);
+        let edit = Action::EditServer(wanted);
         assert_eq!(compared(&held, |_| {}), (vec![edit], vec![], vec![]));
     }
 
     #[test]
     fn a_real_server_masquerades_with_the_weight_that_it_should_have() {
-        let held = server(Scheduler::RoundRobin);
+        let held = server(Scheduler::WeightedRoundRobin);
         for alter in [
             |real: &mut RealServer| real.is_masquerading = false,
             |real: &mut RealServer| real.weight = 7,
@@ -239,13 +260,13 @@ mod tests {
                 address = Some(reals[1].address);
                 alter(&mut reals[1]);
             });
-            assert_eq!(found, (vec![Action::EditReal(address.unwrap())], vec![], vec![]));
+            assert_eq!(found, (vec![Action::EditReal(address.unwrap(), 1)], vec![], vec![]));
         }
     }
 
     #[test]
     fn a_real_server_that_nobody_wants_goes_with_its_connections() {
-        let held = server(Scheduler::RoundRobin);
+        let held = server(Scheduler::WeightedRoundRobin);
         let other = SocketAddr::from(([10, 244, 0, 9], 80));
         let with = |weight, active, inactive| {
             compared(&held, |reals| {

@@ -16,6 +16,7 @@ use switchyard_core::{
 };
 
 use self::derive::derive;
+use crate::layout::addresses;
 
 /// The backend beneath, and what it should hold.
 pub(crate) struct Rules {
@@ -26,10 +27,21 @@ pub(crate) struct Rules {
 /// The inputs of the rules besides a transition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery<'a> {
-    /// The families that IPVS delivers. The rules translate what goes to Services of the others.
+    /// The families of which IPVS delivers everything.
     pub(crate) families: PerFamily<bool>,
-    /// The addresses of all devices but `kube-ipvs0`.
+    /// The addresses of `kube-ipvs0`. Of the other families, IPVS delivers the Service ports that
+    /// have all their addresses there, and the rules translate what goes to the rest.
+    pub(crate) bound: &'a BTreeSet<IpAddr>,
+    /// The addresses that are not on `kube-ipvs0` although Services have them.
     pub(crate) elsewhere: &'a BTreeSet<IpAddr>,
+}
+
+impl Delivery<'_> {
+    fn delivers(&self, port: &ResolvedServicePort) -> bool {
+        let mut own = addresses::of_port(port, self.elsewhere).peekable();
+        *self.families.get(port.id.family)
+            || (own.peek().is_some() && own.all(|ip| self.bound.contains(&ip)))
+    }
 }
 
 impl Rules {
@@ -89,9 +101,15 @@ impl Rules {
         port: Option<&Arc<ResolvedServicePort>>,
         delivery: Delivery<'_>,
     ) {
-        let is_delivered = *delivery.families.get(id.family);
-        let derived = port.map(|port| Arc::new(derive(port, is_delivered, delivery.elsewhere)));
+        let derived =
+            port.map(|port| Arc::new(derive(port, delivery.delivers(port), delivery.elsewhere)));
         self.derived.set_port(id, derived);
+    }
+
+    /// Whether the rules of a Service port are known to be what they should be.
+    pub(crate) fn holds(&self, id: &ServicePortId) -> bool {
+        let transition = self.derived.transition();
+        transition.before().is_some() && !transition.has_port(id)
     }
 
     async fn commit(&mut self, report: &mut SyncReport) -> Result<(), ProxierError> {
@@ -136,5 +154,6 @@ fn add(report: &mut SyncReport, done: SyncReport) {
     report.drift.objects += done.drift.objects;
     report.drift.examples.extend(done.drift.examples);
     report.rules.extend(done.rules);
+    report.warnings.extend(done.warnings);
     report.refused.extend(done.refused);
 }

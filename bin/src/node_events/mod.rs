@@ -74,6 +74,17 @@ impl Event {
         Self { is_warning: true, reason: "ProxyModeReplaced", note, ..Self::starting() }
     }
 
+    /// Returns the Event of a node that is not as the proxy's mode needs it.
+    pub fn node_unprepared(note: String) -> Self {
+        Self {
+            is_warning: true,
+            reason: "NodeUnprepared",
+            action: "Sync",
+            note,
+            ..Self::starting()
+        }
+    }
+
     /// Returns the Event of a configuration file that was rejected while the proxy runs.
     pub fn configuration_rejected(note: String) -> Self {
         Self {

@@ -1,5 +1,5 @@
 //! The observer that records Events about what the mode cannot do: about the Services that ask for
-//! it, and about the Node if its default asks for it.
+//! it, and about the Node if its default asks for it, or if it is not as the mode needs it.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -57,12 +57,20 @@ impl Observer for UnsupportedEvents {
                 );
                 self.recorder.record(Event::default_algorithm_unsupported(note));
             }
+            EngineEvent::Synced(outcome) => self.warnings(&outcome.report.warnings),
             _ => {}
         }
     }
 }
 
 impl UnsupportedEvents {
+    fn warnings(&self, warnings: &[String]) {
+        for warning in warnings {
+            let note = format!("node {}: {warning}", self.node);
+            self.recorder.record(Event::node_unprepared(note));
+        }
+    }
+
     fn rejected(&self, problem: &Problem) {
         let object = &problem.object;
         let about = |note: String| {
@@ -141,6 +149,18 @@ mod tests {
         }
         assert_eq!(recorded(&mut queue).len(), MOST as usize - 2, "there is a limit");
         assert!(events.is_within_limit(Instant::now() + PERIOD), "until the period is over");
+    }
+
+    #[test]
+    fn a_node_that_is_not_as_the_mode_needs_it_is_an_event() {
+        let (recorder, mut queue) = recorder();
+        let events = UnsupportedEvents::new(recorder, "node-1".to_owned());
+        let problem = "cannot set /proc/sys/net/ipv4/ip_forward to 1".to_owned();
+        events.warnings(&[problem]);
+        let found = recorded(&mut queue);
+        let [event] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((&event.regarding, event.reason), (&EventTarget::Node, "NodeUnprepared"));
+        assert_eq!(event.note, "node node-1: cannot set /proc/sys/net/ipv4/ip_forward to 1");
     }
 
     #[test]

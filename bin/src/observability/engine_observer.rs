@@ -91,6 +91,9 @@ fn log_outcome(outcome: &SyncOutcome<'_>) {
             "Service port uses an unsupported feature"
         );
     }
+    for problem in &outcome.report.warnings {
+        tracing::warn!(problem = problem.as_str(), "The node is not as the proxy mode needs it");
+    }
     tracing::debug!(
         full = outcome.change.is_resync(),
         changed = outcome.change.ports().len(),

@@ -66,6 +66,8 @@ pub struct SyncReport {
     pub rules: Vec<RuleCount>,
     /// Attempts that were refused before the sync succeeded.
     pub refused: Vec<RefusedAttempt>,
+    /// Problems of the node that the backend serves in spite of, each reported when it is new.
+    pub warnings: Vec<String>,
     /// The time after which the backend has something to do although nothing may have changed by
     /// then, such as to remove endpoints whose connections have ended. The next sync comes by then,
     /// with whatever [`Transition`](crate::transition::Transition) there is, possibly an empty one.

@@ -1,0 +1,118 @@
+//! The kernel as the backend needs it. Tests have a model of it.
+
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
+
+use switchyard_core::proxier::{Mode, ProxierError};
+use switchyard_netlink::{
+    Error,
+    ipvs::{Ipvs, RealServer, Refusal, Selector, Timeouts, VirtualServer},
+    kernel::KernelVersion,
+    route::{DeviceError, DummyDevice},
+};
+
+use super::commands::Commands;
+use crate::{
+    config::DEVICE,
+    kernel_settings::{self, Unset},
+    leftovers, probe,
+    scheduler::Scheduler,
+};
+
+/// Virtual servers, the device with the addresses of Services, and parameters. The methods are
+/// those of [`Ipvs`], [`DummyDevice`] and [`kernel_settings`].
+pub(crate) trait Kernel: Send {
+    fn set_parameters(&mut self, strict_arp: bool) -> Unset;
+    fn timeouts(&mut self) -> Result<Timeouts, Error>;
+    fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error>;
+    fn has_scheduler(&mut self, scheduler: Scheduler) -> Result<bool, Error>;
+
+    fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error>;
+    fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error>;
+    /// Carries out commands, and returns what was refused and the number of bytes that were sent.
+    fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error>;
+
+    fn ensure_device(&mut self) -> Result<bool, DeviceError>;
+    fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError>;
+    fn other_addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError>;
+    fn change_addresses(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<Vec<DeviceError>, DeviceError>;
+
+    /// Removes the rules of other kinds than those of the mode `beneath`, which serve.
+    fn remove_other_rules(&mut self, beneath: Mode) -> Result<(), ProxierError>;
+    fn remove_all(&mut self) -> Result<(), ProxierError>;
+}
+
+/// The kernel of this node, in the network namespace of the thread that opened it.
+pub(crate) struct NodeKernel {
+    ipvs: Ipvs,
+    device: DummyDevice,
+}
+
+impl NodeKernel {
+    pub(crate) fn new(ipvs: Ipvs) -> Result<Self, DeviceError> {
+        Ok(Self { ipvs, device: DummyDevice::open(DEVICE)? })
+    }
+}
+
+impl Kernel for NodeKernel {
+    fn set_parameters(&mut self, strict_arp: bool) -> Unset {
+        let root = Path::new(kernel_settings::PROC_SYS);
+        kernel_settings::apply(root, strict_arp, KernelVersion::running())
+    }
+
+    fn timeouts(&mut self) -> Result<Timeouts, Error> {
+        self.ipvs.timeouts()
+    }
+
+    fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
+        self.ipvs.set_timeouts(timeouts)
+    }
+
+    fn has_scheduler(&mut self, scheduler: Scheduler) -> Result<bool, Error> {
+        probe::has_scheduler(&mut self.ipvs, scheduler)
+    }
+
+    fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        self.ipvs.virtual_servers()
+    }
+
+    fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
+        self.ipvs.real_servers(of)
+    }
+
+    fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error> {
+        let batch = commands.batch();
+        Ok((self.ipvs.commit(&batch)?, batch.bytes()))
+    }
+
+    fn ensure_device(&mut self) -> Result<bool, DeviceError> {
+        self.device.ensure()
+    }
+
+    fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        self.device.addresses()
+    }
+
+    fn other_addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        self.device.others()
+    }
+
+    fn change_addresses(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<Vec<DeviceError>, DeviceError> {
+        self.device.change_each(add, remove)
+    }
+
+    fn remove_other_rules(&mut self, beneath: Mode) -> Result<(), ProxierError> {
+        leftovers::remove_other_rules(beneath)
+    }
+
+    fn remove_all(&mut self) -> Result<(), ProxierError> {
+        leftovers::remove_all()
+    }
+}

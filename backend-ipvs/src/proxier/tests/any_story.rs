@@ -1,0 +1,200 @@
+//! Whatever changes, is refused and is damaged: in the end the kernel holds what a sync from
+//! nothing puts there, and reports name what was damaged.
+
+use std::net::IpAddr;
+
+use proptest::{collection::vec, option, prelude::*};
+use switchyard_core::{
+    model::IpFamily,
+    objects::Event,
+    proxier::SyncReport,
+    testing::{Stepped, arbitrary_config, arbitrary_event, proptest_config, sync_first},
+};
+use switchyard_netlink::ipvs::Selector;
+
+use super::model::Model;
+use crate::{
+    IpvsConfig,
+    proxier::{IpvsProxier, commands::Named},
+};
+
+/// An incident around a sync.
+#[derive(Clone, Debug)]
+enum Incident {
+    /// The command or address of this number is refused.
+    Refused(usize),
+    /// The rules are refused, in one family or altogether.
+    RulesRefused(Option<bool>),
+    /// The process ends, and another one starts.
+    Restart,
+    /// An address comes to another device, or goes from there.
+    Moved(u8),
+}
+
+/// Harm that another program does.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    ServerDeleted,
+    ServerAltered,
+    ServerAdded,
+    RealDeleted,
+    RealAltered,
+    AddressRemoved,
+    AddressAdded,
+    DeviceDeleted,
+}
+
+const HARMS: [Harm; 8] = [
+    Harm::ServerDeleted,
+    Harm::ServerAltered,
+    Harm::ServerAdded,
+    Harm::RealDeleted,
+    Harm::RealAltered,
+    Harm::AddressRemoved,
+    Harm::AddressAdded,
+    Harm::DeviceDeleted,
+];
+
+/// Does harm, and returns what the next report must name.
+fn harm(model: &Model, harm: Harm, number: usize) -> Vec<String> {
+    let mut held = model.lock();
+    let takes_new = |selector: &&Selector| held.servers[*selector].1.values().any(|w| *w > 0);
+    let selectors: Vec<Selector> = held.servers.keys().filter(takes_new).copied().collect();
+    let addresses: Vec<IpAddr> = held.bound.iter().copied().collect();
+    let of_server = |selector: &Selector| format!("server {} was", Named(selector));
+    let of_address = |ip: &IpAddr| format!("address {ip} of");
+    let (Some(selector), Some(ip)) = (
+        selectors.get(number % selectors.len().max(1)),
+        addresses.get(number % addresses.len().max(1)),
+    ) else {
+        return Vec::new();
+    };
+    let (server, reals) = held.servers.get_mut(selector).unwrap();
+    let of_reals = reals.iter().find(|(_, weight)| **weight > 0).map(|(real, _)| *real).unwrap();
+    let named = of_server(selector);
+    match harm {
+        Harm::ServerDeleted => drop(held.servers.remove(selector)),
+        Harm::ServerAltered => server.flags ^= 1,
+        Harm::RealDeleted => drop(reals.remove(&of_reals)),
+        Harm::RealAltered => *reals.get_mut(&of_reals).unwrap() += 7,
+        Harm::ServerAdded => {
+            let ip = IpAddr::from([203, 0, 113, 1]);
+            let new = Selector::Address { protocol: 17, ip, port: 1 };
+            let mut server = server.clone();
+            server.selector = new;
+            held.servers.insert(new, (server, Default::default()));
+            return vec![of_server(&new)];
+        }
+        Harm::AddressRemoved => {
+            held.bound.remove(ip);
+            return vec![of_address(ip)];
+        }
+        Harm::AddressAdded => {
+            let ip = IpAddr::from([203, 0, 113, 1]);
+            held.bound.insert(ip);
+            return vec![of_address(&ip)];
+        }
+        Harm::DeviceDeleted => {
+            held.bound.clear();
+            return addresses.iter().map(of_address).collect();
+        }
+    }
+    vec![named]
+}
+
+/// Asserts that the kernel holds what a sync from nothing puts there.
+fn assert_as_afresh(node: &Stepped<IpvsProxier>, model: &Model, what: &str) {
+    let afresh = Model::default();
+    afresh.lock().elsewhere = model.lock().elsewhere.clone();
+    let mut proxier = afresh.open(IpvsConfig::default());
+    sync_first(&mut proxier, node.tracker.state()).unwrap();
+    let (have, want) = (model.dump(), afresh.dump());
+    let extra: Vec<_> = have.difference(&want).collect();
+    let lacking: Vec<_> = want.difference(&have).collect();
+    assert!(extra.is_empty() && lacking.is_empty(), "{what}: {extra:#?} {lacking:#?}");
+}
+
+fn assert_names(report: &SyncReport, expected: &[String]) {
+    let drift = &report.drift;
+    assert_eq!(drift.objects, expected.len(), "{expected:?} {drift:?}");
+    let is_expected = |example: &String| expected.iter().any(|part| example.contains(part));
+    assert!(drift.examples.iter().all(is_expected), "{expected:?} {drift:?}");
+}
+
+fn incident() -> impl Strategy<Value = Incident> {
+    prop_oneof![
+        (0..12usize).prop_map(Incident::Refused),
+        option::of(any::<bool>()).prop_map(Incident::RulesRefused),
+        Just(Incident::Restart),
+        (1..3u8).prop_map(Incident::Moved),
+    ]
+}
+
+type Step = (Vec<Event>, Option<Incident>, Option<(Harm, usize)>);
+
+fn step() -> impl Strategy<Value = Step> {
+    let harm = (proptest::sample::select(&HARMS[..]), 0..9usize);
+    (vec(arbitrary_event(), 1..6), option::of(incident()), option::weighted(0.3, harm))
+}
+
+fn play(node: &mut Stepped<IpvsProxier>, model: &Model, (events, incident, damage): Step) {
+    for event in events {
+        node.tracker.apply(event);
+    }
+    match incident {
+        Some(Incident::Refused(number)) => model.lock().refuse = Some(number),
+        Some(Incident::RulesRefused(family)) => {
+            let family = family.map(|is_v6| if is_v6 { IpFamily::V6 } else { IpFamily::V4 });
+            model.lock().refuse_rules = Some(family);
+        }
+        Some(Incident::Restart) => {
+            node.proxier = model.open(IpvsConfig::default());
+            node.tracker.forget_synced();
+        }
+        Some(Incident::Moved(last)) => {
+            let ip = IpAddr::from([192, 0, 2, last]);
+            let elsewhere = &mut model.lock().elsewhere;
+            if !elsewhere.remove(&ip) {
+                elsewhere.insert(ip);
+            }
+            node.tracker.set_interface_addresses(elsewhere.iter().copied());
+        }
+        None => {}
+    }
+    node.tracker.resolve();
+    let first = node.try_sync();
+    assert!(
+        first.is_ok() || matches!(incident, Some(Incident::Refused(_) | Incident::RulesRefused(_)))
+    );
+    {
+        let mut held = model.lock();
+        (held.refuse, held.refuse_rules) = (None, None);
+    }
+    node.try_sync().expect("nothing is refused");
+    // What could not be removed is removed by a comparison.
+    assert_names(&node.full(), &[]);
+    assert_as_afresh(node, model, "after a change");
+    if let Some((kind, number)) = damage {
+        let expected = harm(model, kind, number);
+        assert_names(&node.full(), &expected);
+        assert_as_afresh(node, model, "after a repair");
+        assert_names(&node.full(), &[]);
+    }
+}
+
+proptest! {
+    #![proptest_config(proptest_config(128))]
+
+    #[test]
+    fn any_story_ends_as_a_sync_from_nothing(
+        config in arbitrary_config(),
+        steps in vec(step(), 1..8),
+    ) {
+        let model = Model::default();
+        let mut node = model.node(IpvsConfig::default());
+        node.tracker.set_config(config);
+        for step in steps {
+            play(&mut node, &model, step);
+        }
+    }
+}

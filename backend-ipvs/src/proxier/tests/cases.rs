@@ -1,0 +1,325 @@
+//! Single properties of syncs.
+
+use std::{net::IpAddr, time::Duration};
+
+use switchyard_core::{
+    objects::Event,
+    proxier::SyncReport,
+    state::{Action, FrontendAddress},
+    testing::{
+        NODE, Stepped, conformance::cluster, endpoint, node as node_object, service, slice, web,
+        web_slice,
+    },
+};
+use switchyard_netlink::ipvs::{Selector, VirtualServer};
+
+use super::model::Model;
+use crate::{
+    IpvsConfig, Scheduler,
+    proxier::{IpvsProxier, schedulers, seconds},
+};
+
+fn node(model: &Model) -> Stepped<IpvsProxier> {
+    model.node(IpvsConfig::default())
+}
+
+fn selector(ip: [u8; 4], port: u16) -> Selector {
+    Selector::Address { protocol: 6, ip: ip.into(), port }
+}
+
+/// A Service with a TCP port 80 and endpoints of these last numbers.
+fn with_endpoints(name: &str, ip: &str, endpoints: &[u8]) -> [Event; 2] {
+    let service = service(name, ip).port("http", "TCP", 80);
+    [service.apply(), endpoints_of(name, endpoints, &[])]
+}
+
+fn endpoints_of(name: &str, endpoints: &[u8], annotations: &[(&str, &str)]) -> Event {
+    let mut slice = slice(name, "a").port("http", "TCP", 80);
+    for last in endpoints {
+        slice = slice.endpoint(endpoint(&format!("10.244.0.{last}"), NODE));
+    }
+    for (name, value) in annotations {
+        slice = slice.annotation(name, *value);
+    }
+    slice.apply()
+}
+
+/// The weights of a virtual server, by the last numbers of the addresses of real servers; 0 for
+/// those that drain.
+fn weights(model: &Model, ip: [u8; 4], port: u16) -> Vec<(u8, u32)> {
+    let held = model.lock();
+    let (_, reals) = held.server(ip, port).expect("a virtual server");
+    let last = |ip: IpAddr| ip.to_string().rsplit('.').next().unwrap().parse().unwrap();
+    reals.iter().map(|(address, weight)| (last(address.ip()), *weight)).collect()
+}
+
+fn scheduler(model: &Model, ip: [u8; 4]) -> String {
+    model.lock().server(ip, 80).expect("a virtual server").0.scheduler.clone()
+}
+
+#[test]
+fn rules_that_are_refused_cost_only_what_needs_them() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(cluster());
+    let new = with_endpoints("new", "10.96.0.9", &[9]);
+    model.lock().refuse_rules = Some(None);
+    node.apply(new.into_iter().chain([web_slice(&[2, 4])]));
+    node.try_sync().unwrap_err();
+    // Endpoints come and go. What is new has neither a virtual server nor an address yet.
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (2, 1), (3, 0), (4, 1)]);
+    let ip = IpAddr::from([10, 96, 0, 9]);
+    let has_new = || model.lock().server([10, 96, 0, 9], 80).is_some();
+    assert!(!has_new() && !model.lock().bound.contains(&ip));
+    // What is gone is gone, and nothing is bound by a process that has seen no rules accepted.
+    node.apply([service("idle", "10.96.0.5").delete()]);
+    model.lock().bound.remove(&IpAddr::from([10, 96, 0, 4]));
+    node.proxier = model.open(IpvsConfig::default());
+    node.tracker.forget_synced();
+    node.try_sync().unwrap_err();
+    let bound: Vec<String> = model.lock().bound.iter().map(IpAddr::to_string).collect();
+    assert_eq!(bound, ["10.96.0.1", "fd00::4"]);
+    model.lock().refuse_rules = None;
+    node.sync([]);
+    assert!(has_new() && model.lock().bound.contains(&ip));
+}
+
+/// The addresses of Service ports that the rules lead to endpoints.
+fn translated(model: &Model, sync: usize) -> Vec<String> {
+    let held = model.lock();
+    let frontends = held.rules[sync].values().flat_map(|port| &port.frontends);
+    let translated = frontends.filter(|frontend| matches!(frontend.action, Action::Pool { .. }));
+    let mut ips: Vec<String> = translated.map(|f| f.at.ip().unwrap().to_string()).collect();
+    ips.sort();
+    ips
+}
+
+#[test]
+fn rules_translate_what_is_not_bound_yet() {
+    let model = Model::default();
+    // An earlier first sync was interrupted.
+    model.lock().bound.insert(IpAddr::from([10, 96, 0, 4]));
+    node(&model).sync(cluster());
+    assert_eq!(translated(&model, 0), ["10.96.0.1", "fd00::4"]);
+    assert_eq!(translated(&model, 1), [""; 0]);
+    assert_eq!(model.lock().rules.len(), 2);
+    // Another process delivers at once.
+    let mut node = node(&model);
+    node.sync(cluster());
+    assert_eq!((translated(&model, 2), model.lock().rules.len()), (vec![], 3));
+    // What is new is delivered at once, also when everything is compared.
+    node.tracker.request_resync();
+    node.sync(with_endpoints("new", "10.96.0.9", &[9]));
+    assert_eq!((translated(&model, 3), model.lock().rules.len()), (vec![], 4));
+}
+
+#[test]
+fn a_scheduler_never_changes_for_weights() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(web());
+    for weights in ["10.244.0.1=1,10.244.0.2=10", "10.244.0.1=5", ""] {
+        node.sync([endpoints_of("web", &[1, 2, 3], &[("switchyard/weights", weights)])]);
+        node.full();
+        assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
+    }
+    assert_eq!(model.lock().rescheduled, 0);
+}
+
+/// kube-proxy's `rr` does the same as `wrr` as long as weights are equal.
+#[test]
+fn a_scheduler_that_was_taken_over_changes_once_weights_differ() {
+    let model = Model::default();
+    node(&model).sync(web());
+    model.lock().servers.get_mut(&selector([10, 96, 0, 1], 80)).unwrap().0.scheduler = "rr".into();
+    let mut node = node(&model);
+    for _ in 0..2 {
+        assert!(node.sync(web()).drift.is_none());
+        assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
+    }
+    let uneven = [("switchyard/weights", "10.244.0.1=3")];
+    node.sync([endpoints_of("web", &[1, 2, 3], &uneven)]);
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "wrr");
+    node.sync(web());
+    assert_eq!((scheduler(&model, [10, 96, 0, 1]), model.lock().rescheduled), ("wrr".into(), 1));
+}
+
+#[test]
+fn schedulers_of_many_change_over_several_syncs() {
+    let model = Model::default();
+    let count = 2 * schedulers::MOST + 3;
+    let events: Vec<Event> = (1..=count)
+        .flat_map(|n| with_endpoints(&format!("s{n}"), &format!("10.96.1.{n}"), &[7]))
+        .collect();
+    let mut first = model.node(IpvsConfig { scheduler: "sh".into(), ..IpvsConfig::default() });
+    first.sync(events.clone());
+    let mut node = node(&model);
+    node.apply(events);
+    // Also when everything is compared, and while they change.
+    let first = node.try_sync().unwrap();
+    assert_eq!(model.lock().rescheduled, schedulers::MOST);
+    assert!(first.requeue_after.is_some_and(|after| after < Duration::from_secs(1)), "{first:?}");
+    assert!(node.full().drift.is_none());
+    assert_eq!(model.lock().rescheduled, 2 * schedulers::MOST);
+    let last = format!("s{count}");
+    node.apply([endpoints_of(&last, &[7, 8], &[]), service("s2", "10.96.1.2").delete()]);
+    let last = node.try_sync().unwrap();
+    assert_eq!((model.lock().rescheduled, last.requeue_after), (count, None));
+    let held = model.lock();
+    assert!(
+        held.servers.values().all(|(server, _)| server.scheduler == "wrr" && server.flags == 0)
+    );
+}
+
+#[test]
+fn a_parameter_that_cannot_be_set_is_fatal_only_at_the_start() {
+    let nowhere = tempfile::tempdir().unwrap().path().to_owned();
+    let model = Model::default();
+    model.lock().parameters = Some(nowhere.clone());
+    let mut fresh = node(&model);
+    fresh.apply(web());
+    assert!(format!("{:?}", fresh.try_sync().unwrap_err()).contains("conntrack"));
+    model.lock().parameters = None;
+    let mut node = node(&model);
+    node.sync(web());
+    model.lock().parameters = Some(nowhere);
+    node.apply([web_slice(&[2])]);
+    let warnings = node.full().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("conntrack to 1")), "{warnings:?}");
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80)[1], (2, 1), "the sync goes on");
+    assert_eq!(node.full().warnings, [""; 0], "it was reported");
+}
+
+/// A Service whose load balancer IP is also that of the API server.
+#[test]
+fn an_address_of_the_api_server_is_never_bound() {
+    let model = Model::default();
+    let api = IpAddr::from([192, 0, 2, 1]);
+    let config = IpvsConfig { never_bound: [api].into(), ..IpvsConfig::default() };
+    let mut node = model.node(config);
+    let [made, endpoints] = with_endpoints("evil", "10.96.0.9", &[9]);
+    node.sync([made, endpoints]);
+    let evil = service("evil", "10.96.0.9").port("http", "TCP", 80);
+    let evil = evil.set("spec.externalIPs", vec!["192.0.2.1"]).apply();
+    let degraded = |report: SyncReport| -> Vec<String> {
+        report.degraded.into_iter().map(|port| port.reason).collect()
+    };
+    let found = degraded(node.sync([evil]));
+    assert!(
+        found.len() == 1 && found[0].contains("192.0.2.1 is an address of the API"),
+        "{found:?}"
+    );
+    assert_eq!(degraded(node.full()), [""; 0], "it was reported");
+    let held = model.lock();
+    assert!(!held.bound.contains(&api) && held.bound.contains(&IpAddr::from([10, 96, 0, 9])));
+    // Nor do the rules refuse its other ports, as they do at addresses that are bound.
+    let frontends = held.rules.last().unwrap().values().flat_map(|port| &port.frontends);
+    let mut external = frontends.filter(|f| matches!(f.at, FrontendAddress::ExternalIp(_)));
+    assert_eq!(external.next().and_then(|frontend| frontend.at.ip()), Some(api));
+}
+
+/// Two Services at one address and port of the node: the one that has the address by itself wins,
+/// whichever comes first and whichever changes.
+#[test]
+fn an_address_beats_a_node_port() {
+    let at_node = [192, 168, 0, 1];
+    let by_port = service("port", "10.96.0.8").set("spec.type", "NodePort");
+    let by_port = by_port.port("http", "TCP", 80).node_port(30_080).apply();
+    let by_address = service("address", "10.96.0.9").port("http", "TCP", 30_080);
+    let by_address = by_address.set("spec.externalIPs", vec!["192.168.0.1"]).apply();
+    let both = [
+        (by_port, endpoints_of("port", &[8], &[])),
+        (by_address, endpoints_of("address", &[9], &[])),
+    ];
+    for order in [[0, 1], [1, 0]] {
+        let model = Model::default();
+        let ip = IpAddr::from(at_node);
+        model.lock().elsewhere.insert(ip);
+        let mut node = node(&model);
+        node.sync([node_object(NODE, "192.168.0.1").apply()]);
+        node.tracker.set_interface_addresses([ip]);
+        for which in order {
+            let (service, endpoints) = both[which].clone();
+            node.sync([service, endpoints]);
+        }
+        let takes_new = || {
+            let mut found = weights(&model, at_node, 30_080);
+            found.retain(|(_, weight)| *weight > 0);
+            found
+        };
+        assert_eq!(takes_new(), [(9, 1)], "{order:?}");
+        node.sync([endpoints_of("port", &[10, 12], &[])]);
+        assert_eq!(takes_new(), [(9, 1)], "{order:?}");
+        node.sync([service("address", "10.96.0.9").delete()]);
+        assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");
+        assert!(node.full().drift.is_none());
+    }
+}
+
+/// `dh` has one real server for all clients of an address, and refuses them while it takes no new
+/// connections.
+#[test]
+fn real_servers_of_dh_do_not_drain() {
+    let model = Model::default();
+    let mut node = model.node(IpvsConfig { scheduler: "dh".into(), ..IpvsConfig::default() });
+    node.sync(web());
+    node.sync([web_slice(&[2])]);
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(2, 1)]);
+    // Nor do those that a comparison finds.
+    let real = ([10, 244, 0, 9], 80).into();
+    model.lock().servers.get_mut(&selector([10, 96, 0, 1], 80)).unwrap().1.insert(real, 1);
+    node.full();
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(2, 1)]);
+}
+
+#[test]
+fn schedulers_are_tried_and_tried_again() {
+    let model = Model::default();
+    model.lock().missing = [Scheduler::Maglev, Scheduler::WeightedRoundRobin].into();
+    let mut node = node(&model);
+    let asks = |name: &str, ip: &str| {
+        let [_, endpoints] = with_endpoints(name, ip, &[9]);
+        let service = service(name, ip).port("http", "TCP", 80);
+        [service.annotation("switchyard/lb-algorithm", "maglev").apply(), endpoints]
+    };
+    node.sync(web());
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
+    let tried = model.lock().tried;
+    assert_eq!(tried, 2, "wrr, and rr instead");
+    let report = node.sync(asks("hashed", "10.96.0.9"));
+    assert_eq!((report.degraded.len(), model.lock().tried > tried), (1, true), "{report:?}");
+    assert!(
+        report.degraded[0].reason.contains("ip_vs_mh is missing); connections are spread by `rr`")
+    );
+    let tried = model.lock().tried;
+    let report = node.sync(asks("also", "10.96.0.10"));
+    assert_eq!((report.degraded.len(), model.lock().tried), (1, tried), "it is known");
+    assert_eq!(node.full().degraded, [], "reported");
+    model.lock().missing.clear();
+    assert!(node.full().drift.is_none());
+    assert_eq!(scheduler(&model, [10, 96, 0, 9]), "mh");
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr", "which does the same");
+    let tried = model.lock().tried;
+    node.full();
+    assert_eq!(model.lock().tried, tried);
+    node.sync(with_endpoints("new", "10.96.0.11", &[9]));
+    assert_eq!(scheduler(&model, [10, 96, 0, 11]), "wrr");
+}
+
+/// Persistence and flags change without a scheduler.
+#[test]
+fn other_properties_change_at_once() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(web());
+    let sticky = service("web", "10.96.0.1").port("http", "TCP", 80);
+    node.sync([sticky.set("spec.sessionAffinity", "ClientIP").apply()]);
+    let flags = model.lock().server([10, 96, 0, 1], 80).unwrap().0.flags;
+    assert_eq!((flags, model.lock().rescheduled), (VirtualServer::PERSISTENT, 0));
+}
+
+#[test]
+fn less_than_a_second_is_not_none() {
+    let of = |millis| seconds(Duration::from_millis(millis));
+    assert_eq!([of(0), of(1), of(1000), of(1001)], [0, 1, 1, 2]);
+}

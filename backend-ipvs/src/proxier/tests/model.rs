@@ -1,0 +1,270 @@
+//! A model of IPVS, of the device, and of the rules beneath.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use async_trait::async_trait;
+use switchyard_core::{
+    config::NodeConfig,
+    model::{IpFamily, PerFamily, ServicePortId},
+    proxier::{Mode, Profile, Proxier, ProxierError, RefusedParts, SyncReport},
+    state::ResolvedServicePort,
+    testing::Stepped,
+    transition::Transition,
+};
+use switchyard_netlink::{
+    Error, KernelError,
+    ipvs::{RealServer, Refusal, Selector, Timeouts, VirtualServer},
+    route::DeviceError,
+};
+
+use super::super::{IpvsProxier, commands::*, kernel::Kernel};
+use crate::{
+    DEVICE, IpvsConfig, Scheduler,
+    kernel_settings::{self, Unset},
+    rules::Rules,
+};
+
+type Reals = BTreeMap<SocketAddr, u32>;
+type Ports = HashMap<ServicePortId, Arc<ResolvedServicePort>>;
+
+/// The contents of the kernel.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) servers: BTreeMap<Selector, (VirtualServer, Reals)>,
+    pub(super) bound: BTreeSet<IpAddr>,
+    pub(super) elsewhere: BTreeSet<IpAddr>,
+    /// The Service ports as the rules know them, after each sync of the rules.
+    pub(super) rules: Vec<Ports>,
+    /// The schedulers that the kernel does not have.
+    pub(super) missing: BTreeSet<Scheduler>,
+    /// The directory of parameters; all are as they should be without.
+    pub(super) parameters: Option<PathBuf>,
+    /// The times that a scheduler was tried, and that one took the place of another.
+    pub(super) tried: usize,
+    pub(super) rescheduled: usize,
+    /// The number of the command or address that is refused, counted down.
+    pub(super) refuse: Option<usize>,
+    /// The refusal of the rules, and its family if it names one.
+    pub(super) refuse_rules: Option<Option<IpFamily>>,
+}
+
+/// A kernel, which several proxies have one after the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model(Arc<Mutex<Contents>>);
+
+impl Model {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.0.lock().unwrap()
+    }
+
+    pub(super) fn open(&self, config: IpvsConfig) -> IpvsProxier {
+        let scheduler = config.scheduler.parse().unwrap();
+        let rules = Rules::new(Box::new(self.clone()));
+        let both = PerFamily { v4: true, v6: true };
+        IpvsProxier::new(config, both, scheduler, Box::new(self.clone()), rules)
+    }
+
+    /// A node that has synced nothing, with this kernel.
+    pub(super) fn node(&self, config: IpvsConfig) -> Stepped<IpvsProxier> {
+        Stepped::new(NodeConfig::new(switchyard_core::testing::NODE), self.open(config))
+    }
+
+    /// Everything but real servers that drain, and virtual servers that are there for these.
+    pub(super) fn dump(&self) -> BTreeSet<String> {
+        let held = self.lock();
+        let mut lines = BTreeSet::new();
+        for (selector, (server, reals)) in &held.servers {
+            let reals: Reals =
+                reals.iter().filter(|(_, w)| **w > 0).map(|(a, w)| (*a, *w)).collect();
+            if !reals.is_empty() {
+                lines.insert(format!("{} {server:?} {reals:?}", Named(selector)));
+            }
+        }
+        lines.extend(held.bound.iter().map(|ip| format!("address {ip}")));
+        let rules = held.rules.last().into_iter().flatten();
+        lines.extend(rules.map(|(id, port)| format!("rules {id} {port:?}")));
+        lines
+    }
+}
+
+impl Contents {
+    pub(super) fn server(&self, ip: [u8; 4], port: u16) -> Option<&(VirtualServer, Reals)> {
+        self.servers.get(&Selector::Address { protocol: 6, ip: ip.into(), port })
+    }
+
+    fn is_refused(&mut self) -> bool {
+        let is_now = self.refuse == Some(0);
+        self.refuse = self.refuse.and_then(|left| left.checked_sub(1));
+        is_now
+    }
+
+    fn carry_out(&mut self, step: &Step) -> Result<(), i32> {
+        if self.is_refused() {
+            return Err(libc::ENOMEM);
+        }
+        let scheduler = match &step.action {
+            Action::AddServer(server) | Action::EditServer(server) => server.scheduler.parse(),
+            _ => Ok(Scheduler::default()),
+        };
+        if self.missing.contains(&scheduler.unwrap()) {
+            return Err(libc::ENOENT);
+        }
+        if let Action::AddServer(server) = &step.action {
+            let added = (server.clone(), Reals::new());
+            return self.servers.insert(step.selector, added).map_or(Ok(()), |_| Err(libc::EEXIST));
+        }
+        let Some((server, reals)) = self.servers.get_mut(&step.selector) else {
+            return Err(libc::ESRCH);
+        };
+        match step.action.clone() {
+            Action::AddServer(_) => {}
+            Action::EditServer(wanted) => {
+                self.rescheduled += usize::from(server.scheduler != wanted.scheduler);
+                *server = wanted;
+            }
+            Action::DeleteServer => drop(self.servers.remove(&step.selector)),
+            Action::AddReal(real, weight) => {
+                return reals.insert(real, weight).map_or(Ok(()), |_| Err(libc::EEXIST));
+            }
+            Action::EditReal(real, weight) => *reals.get_mut(&real).ok_or(libc::ENOENT)? = weight,
+            Action::DrainReal(real) => *reals.get_mut(&real).ok_or(libc::ENOENT)? = 0,
+            Action::DeleteReal(real) => drop(reals.remove(&real).ok_or(libc::ENOENT)?),
+        }
+        Ok(())
+    }
+}
+
+impl Kernel for Model {
+    fn set_parameters(&mut self, strict_arp: bool) -> Unset {
+        let root = self.lock().parameters.clone();
+        root.map_or_else(Unset::default, |root| kernel_settings::apply(&root, strict_arp, None))
+    }
+
+    fn timeouts(&mut self) -> Result<Timeouts, Error> {
+        Ok(Timeouts { tcp: 900, tcp_fin: 120, udp: 300 })
+    }
+
+    fn set_timeouts(&mut self, _: Timeouts) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn has_scheduler(&mut self, scheduler: Scheduler) -> Result<bool, Error> {
+        let mut held = self.lock();
+        held.tried += 1;
+        Ok(!held.missing.contains(&scheduler))
+    }
+
+    fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        Ok(self.lock().servers.values().map(|(server, _)| server.clone()).collect())
+    }
+
+    /// Real servers with odd addresses have connections.
+    fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
+        let is_busy = |address: &SocketAddr| match address.ip() {
+            IpAddr::V4(ip) => ip.octets()[3] % 2 == 1,
+            IpAddr::V6(ip) => ip.octets()[15] % 2 == 1,
+        };
+        let real = |(address, weight): (&SocketAddr, &u32)| RealServer {
+            active: is_busy(address).into(),
+            ..RealServer::new(*address, *weight)
+        };
+        Ok(self
+            .lock()
+            .servers
+            .get(of)
+            .map_or_else(Vec::new, |(_, reals)| reals.iter().map(real).collect()))
+    }
+
+    fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error> {
+        let mut held = self.lock();
+        let mut refused = Vec::new();
+        for (index, step) in commands.steps().iter().enumerate() {
+            if let Err(errno) = held.carry_out(step) {
+                refused.push(Refusal { index, errno });
+            }
+        }
+        Ok((refused, 1))
+    }
+
+    fn ensure_device(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    fn addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        Ok(self.lock().bound.clone())
+    }
+
+    fn other_addresses(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
+        Ok(self.lock().elsewhere.clone())
+    }
+
+    fn change_addresses(
+        &mut self,
+        add: &[IpAddr],
+        remove: &[IpAddr],
+    ) -> Result<Vec<DeviceError>, DeviceError> {
+        let mut held = self.lock();
+        let mut errors = Vec::new();
+        let all = add.iter().map(|ip| (ip, true)).chain(remove.iter().map(|ip| (ip, false)));
+        for (&address, is_added) in all {
+            if held.is_refused() {
+                let (errno, action) = (libc::ENOBUFS, "change an address of");
+                let source = KernelError { errno, sequence: 0, message: None, offset: None };
+                errors.push(DeviceError::Address { device: DEVICE, action, address, source });
+            } else if is_added {
+                held.bound.insert(address);
+            } else {
+                held.bound.remove(&address);
+            }
+        }
+        Ok(errors)
+    }
+
+    fn remove_other_rules(&mut self, _: Mode) -> Result<(), ProxierError> {
+        Ok(())
+    }
+
+    fn remove_all(&mut self) -> Result<(), ProxierError> {
+        let mut held = self.lock();
+        (held.servers, held.bound) = Default::default();
+        Ok(())
+    }
+}
+
+/// The rules beneath.
+#[async_trait]
+impl Proxier for Model {
+    fn profile(&self) -> Profile {
+        Profile::new(Mode::NFTABLES)
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let mut held = self.lock();
+        if let Some(family) = held.refuse_rules {
+            let mut parts = RefusedParts::default();
+            if let Some(family) = family {
+                *parts.families.get_mut(family) = Some("refused by a test".to_owned());
+            }
+            let error = ProxierError::backend(Mode::NFTABLES, "refused", "by a test");
+            return Err(error.of_parts(parts));
+        }
+        let before = held.rules.last().cloned().unwrap_or_default();
+        let keeps = |id: &ServicePortId| !change.programs(id.family);
+        let kept = before.into_iter().filter(|(id, _)| keeps(id));
+        let after = change.after().service_ports.iter().filter(|(id, _)| !keeps(id));
+        let after = after.map(|(id, port)| (id.clone(), port.clone()));
+        let ports = kept.chain(after).collect();
+        held.rules.push(ports);
+        Ok(SyncReport::default())
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        self.lock().rules.clear();
+        Ok(())
+    }
+}
