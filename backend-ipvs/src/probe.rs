@@ -50,6 +50,10 @@ pub(crate) fn has_scheduler(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<boo
         ip: IpAddr::from([198, 51, 100, 0]),
         port: 20_000,
     };
+    // Not by the kernel, which would hold a lock of IPVS while it loads the module: if a network
+    // namespace ends just then, that waits for the lock, and the modules of lblc and lblcr wait for
+    // the namespace (seen with 6.1).
+    load(&scheduler.module());
     let scheduler = scheduler.as_str().to_owned();
     let server = VirtualServer { selector, scheduler, flags: 0, timeout: 0, netmask: u32::MAX };
     let mut batch = Batch::default();
@@ -65,10 +69,15 @@ pub(crate) fn has_scheduler(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<boo
 /// Whether the kernel has IPVS, if need be after loading its module.
 pub(crate) fn has_ipvs() -> bool {
     is_loaded() || {
-        // The output of modprobe is of no use: the file shows whether it worked.
-        let _ = Command::new("modprobe").args(["-q", "ip_vs"]).output();
+        load("ip_vs");
         is_loaded()
     }
+}
+
+/// Loads a module of the kernel, if the node has the module and the program for that.
+fn load(module: &str) {
+    // The output of modprobe is of no use: what follows shows whether it worked.
+    let _ = Command::new("modprobe").args(["-q", module]).output();
 }
 
 /// Whether the kernel has IPVS now.

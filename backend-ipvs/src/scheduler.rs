@@ -203,6 +203,7 @@ pub(crate) const fn capabilities(default: Scheduler) -> Capabilities {
         .with(LbAlgorithm::WeightedFailover)
         .with(LbAlgorithm::WeightedOverflow)
         .with_weights()
+        .with_draining_tcp()
         .with_default_algorithm(default.lb_algorithm())
         .with_listed_node_ports()
 }

@@ -1,6 +1,6 @@
 //! The table of backends, which is all that the program knows about single backends.
 
-use std::{env, sync::Arc};
+use std::{env, sync::Arc, time::Duration};
 
 use switchyard_core::{
     model::PerFamily,
@@ -17,7 +17,7 @@ use crate::config::{
     ConfigError, Loaded,
     settings::{BackendSettings, IpvsSettings, NftTransport, UserspaceSettings},
 };
-use crate::reachable;
+use crate::{reachable, source_task};
 
 /// A function that makes a backend from its part of the settings, for these families.
 type MakeBackend = fn(&BackendSettings, PerFamily<bool>) -> Arc<dyn Backend>;
@@ -57,8 +57,14 @@ pub const MODES: [Mode; TABLE.len()] = {
 /// If the configuration cannot be applied to a mode.
 pub fn all(loaded: &Loaded) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
     let families = families();
-    let make =
-        |(mode, make): &(Mode, MakeBackend)| Ok(make(&loaded.with_mode(*mode)?.backend, families));
+    let make = |(mode, make): &(Mode, MakeBackend)| {
+        let mut settings = loaded.with_mode(*mode)?;
+        // ipvs mode is used only if it is named.
+        if *mode == Mode::IPVS && loaded.named_mode() == Some(Mode::IPVS) {
+            settings.backend.ipvs.api_addresses = source_task::api_addresses(&settings.source);
+        }
+        Ok(make(&settings.backend, families))
+    };
     TABLE.iter().map(make).collect()
 }
 
@@ -95,6 +101,8 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
         tcp_timeout,
         tcp_fin_timeout,
         udp_timeout,
+        drain_limit,
+        api_addresses,
     } = &settings.ipvs;
     let mut made = IpvsConfig::default();
     made.masquerade_bit = settings.masquerade_bit;
@@ -104,6 +112,10 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
     made.excluded.clone_from(exclude_cidrs);
     made.timeouts =
         IpvsTimeouts { tcp: *tcp_timeout, tcp_fin: *tcp_fin_timeout, udp: *udp_timeout };
+    if let Some(limit) = drain_limit {
+        made.drain_limit = if limit.is_zero() { Duration::MAX } else { *limit };
+    }
+    made.never_bound.clone_from(api_addresses);
     made
 }
 
@@ -126,8 +138,6 @@ fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> Us
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use switchyard_core::proxier;
     use switchyard_userspace::{CaptureMode, ForwarderConfig};
 
@@ -173,6 +183,7 @@ mod tests {
             "--ipvs-tcp-timeout=1h",
             "--ipvs-tcpfin-timeout=2m",
             "--ipvs-udp-timeout=3s",
+            "--ipvs-drain-limit=5m",
         ]);
         expected.masquerade_bit = 7;
         expected.scheduler = "wlc".into();
@@ -181,7 +192,30 @@ mod tests {
         let seconds = Duration::from_secs;
         expected.timeouts =
             IpvsTimeouts { tcp: seconds(3600), tcp_fin: seconds(120), udp: seconds(3) };
+        expected.drain_limit = seconds(300);
         assert_eq!(found, expected);
+        let unlimited = config(&["--proxy-mode=ipvs", "--ipvs-drain-limit=0"]);
+        assert_eq!(unlimited.drain_limit, Duration::MAX);
+    }
+
+    /// A name is resolved, and the backend knows the addresses.
+    #[test]
+    fn ipvs_mode_never_binds_the_addresses_of_the_api_server() {
+        for (master, expected) in [
+            ("https://192.0.2.7:6443", vec!["192.0.2.7"]),
+            ("https://[2001:db8::7]:6443", vec!["2001:db8::7"]),
+            ("localhost", vec!["127.0.0.1"]),
+        ] {
+            let loaded = load(&["--proxy-mode=ipvs", &format!("--master={master}")]);
+            let found = source_task::api_addresses(&loaded.settings.source);
+            for address in expected {
+                assert!(found.contains(&address.parse().unwrap()), "{master}: {found:?}");
+            }
+        }
+        let mut settings = load(&["--proxy-mode=ipvs"]).with_mode(Mode::IPVS).unwrap().backend;
+        settings.ipvs.api_addresses = [std::net::IpAddr::from([192, 0, 2, 7])].into();
+        let made = ipvs_config(&settings, PerFamily { v4: true, v6: true });
+        assert_eq!(made.never_bound, settings.ipvs.api_addresses);
     }
 
     #[test]

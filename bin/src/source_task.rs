@@ -1,6 +1,11 @@
 //! The source of objects, connected to the engine.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    net::{IpAddr, ToSocketAddrs},
+    sync::Arc,
+};
 
 use futures::{FutureExt, future};
 use switchyard_core::runner::Input;
@@ -57,6 +62,21 @@ pub async fn check(source: &SourceSettings) -> Result<(), SourceError> {
         kube::client(&kube_config(client)).await.map_err(KubeSourceError::from)?;
     }
     Ok(())
+}
+
+/// Returns the addresses that connections to the API server go to; none if that is not known. Waits
+/// for the resolver if the server has a name.
+pub fn api_addresses(source: &SourceSettings) -> BTreeSet<IpAddr> {
+    let SourceSettings::Cluster(client) = source else { return BTreeSet::new() };
+    // A configuration that cannot be used is an error of the source.
+    let Ok(Some(host)) = kube::peer(&kube_config(client)) else { return BTreeSet::new() };
+    match (host.as_str(), 0).to_socket_addrs() {
+        Ok(found) => found.map(|address| address.ip()).collect(),
+        Err(error) => {
+            tracing::warn!(err = %error, host, "Failed to resolve the API server's name");
+            BTreeSet::new()
+        }
+    }
 }
 
 fn kube_config(client: &ClientSettings) -> KubeConfig {

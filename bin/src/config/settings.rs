@@ -1,6 +1,12 @@
 //! The settings of a run: the configuration, with every choice made and every text parsed.
 
-use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::{
@@ -115,6 +121,11 @@ pub struct IpvsSettings {
     pub tcp_fin_timeout: Duration,
     /// The timeout of UDP flows.
     pub udp_timeout: Duration,
+    /// The time that an endpoint that is gone keeps its connections; zero for no limit, `None` for
+    /// the backend's default.
+    pub drain_limit: Option<Duration>,
+    /// The addresses that connections to the API server go to, as far as they are known.
+    pub api_addresses: BTreeSet<IpAddr>,
 }
 
 impl IpvsSettings {
@@ -132,6 +143,7 @@ impl IpvsSettings {
             tcp_timeout: section.tcp_timeout.to_std(),
             tcp_fin_timeout: section.tcp_fin_timeout.to_std(),
             udp_timeout: section.udp_timeout.to_std(),
+            ..Self::default()
         }
     }
 }
@@ -235,6 +247,8 @@ pub struct FlagOnlySettings {
     pub nft_transport: NftTransport,
     /// `--lb-algorithm`
     pub lb_algorithm: Option<LbAlgorithm>,
+    /// `--ipvs-drain-limit`
+    pub ipvs_drain_limit: Option<Duration>,
     /// `--userspace-capture` and the other flags of userspace mode.
     pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
@@ -316,7 +330,10 @@ impl Settings {
                     .unwrap_or(14),
                 nft_transport: flag_only.nft_transport,
                 ipvs: match mode {
-                    Mode::IPVS => IpvsSettings::new(&config.ipvs),
+                    Mode::IPVS => IpvsSettings {
+                        drain_limit: flag_only.ipvs_drain_limit,
+                        ..IpvsSettings::new(&config.ipvs)
+                    },
                     _ => IpvsSettings::default(),
                 },
                 userspace: UserspaceSettings {

@@ -15,6 +15,7 @@ pub struct Capabilities {
     weights: bool,
     listed_node_ports: bool,
     proxy_protocol: bool,
+    draining_tcp: bool,
 }
 
 impl Default for Capabilities {
@@ -33,6 +34,7 @@ impl Capabilities {
         weights: false,
         listed_node_ports: false,
         proxy_protocol: false,
+        draining_tcp: false,
     }
     .with(LbAlgorithm::Random);
 
@@ -75,6 +77,14 @@ impl Capabilities {
         self
     }
 
+    /// Notes that the backend ends TCP connections of endpoints that serve no longer.
+    /// [`ResolvedServicePort::draining`](crate::state::ResolvedServicePort::draining) is known for
+    /// TCP then.
+    pub const fn with_draining_tcp(mut self) -> Self {
+        self.draining_tcp = true;
+        self
+    }
+
     /// The largest number of endpoints that the backend can spread connections over in this way; 0
     /// if the backend cannot at all.
     pub const fn most_endpoints(&self, lb_algorithm: LbAlgorithm) -> usize {
@@ -94,6 +104,11 @@ impl Capabilities {
     /// Whether the backend can send endpoints the client's address by the PROXY protocol.
     pub const fn has_proxy_protocol(&self) -> bool {
         self.proxy_protocol
+    }
+
+    /// Whether the backend ends TCP connections of endpoints that serve no longer.
+    pub const fn drains_tcp(&self) -> bool {
+        self.draining_tcp
     }
 
     /// Whether the backend serves node ports on addresses that it knows, and on no others.

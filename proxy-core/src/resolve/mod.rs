@@ -92,6 +92,7 @@ pub(crate) fn resolve<'s>(
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
         weights,
+        node.capabilities.drains_tcp(),
     );
     let mut frontends = frontends::frontends(service, port, addresses, &pools, node);
     frontends.retain(owns);

@@ -27,8 +27,8 @@ pub(crate) struct Pools {
     pub(crate) local: Pool,
     /// Whether any endpoint, on any node, could serve the port.
     pub(crate) has_any: bool,
-    /// All endpoints that serve, whether or not they get new flows; empty for TCP, which needs
-    /// none.
+    /// All endpoints that serve, whether or not they get new flows; empty if the backend does not
+    /// end the connections of the others.
     serving: Pool,
 }
 
@@ -41,6 +41,7 @@ impl Pools {
         uses_cluster: bool,
         uses_local: bool,
         weights: Weights,
+        drains_tcp: bool,
     ) -> Self {
         let endpoints = candidates(id, slices);
         let cluster = if uses_cluster { cluster_pool(&endpoints, zone) } else { Vec::new() };
@@ -54,8 +55,10 @@ impl Pools {
         let has_any =
             !cluster.is_empty() || endpoints.values().any(|e| e.takes_new() || e.is_last_resort());
         let serving = match id.name.protocol {
-            Protocol::Tcp => Pool::default(),
-            Protocol::Udp | Protocol::Sctp => evenly(pool(&endpoints, |e| e.ready || e.serving)),
+            Protocol::Tcp if !drains_tcp => Pool::default(),
+            Protocol::Tcp | Protocol::Udp | Protocol::Sctp => {
+                evenly(pool(&endpoints, |e| e.ready || e.serving))
+            }
         };
         Self { cluster, local, has_any, serving }
     }

@@ -128,7 +128,8 @@ pub struct ResolvedServicePort {
     pub local: Pool,
     /// Endpoints outside both pools that still serve: terminating, or left out by a policy. These
     /// endpoints get no new flows and keep the flows that they have. Known for UDP and SCTP, whose
-    /// flows the proxy has to end; empty for TCP, whose connections end themselves.
+    /// flows the proxy has to end; empty for TCP, whose connections end themselves, unless the
+    /// backend [ends them](crate::proxier::Capabilities::with_draining_tcp).
     pub draining: Pool,
     /// For how long after its last new connection a client goes back to the same endpoint
     /// (`sessionAffinity: ClientIP`), whichever frontend the client uses.
@@ -156,7 +157,8 @@ impl ResolvedServicePort {
         }
     }
 
-    /// Whether the endpoint at `address` still serves the flows that it has. Meaningless for TCP.
+    /// Whether the endpoint at `address` still serves the flows that it has. Meaningless where
+    /// [`Self::draining`] is not known.
     pub fn serves(&self, address: SocketAddr) -> bool {
         [&self.cluster, &self.local, &self.draining].into_iter().any(|pool| is_in(pool, address))
     }

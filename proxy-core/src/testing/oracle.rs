@@ -122,6 +122,8 @@ pub fn assert_capabilities(state: &State, capabilities: &Capabilities) {
         assert!(0 < most && size <= most, "{id}: {size} endpoints by {}", port.lb_algorithm);
         let is_even = port.reachable().all(|endpoint| endpoint.weight == 1);
         assert!(is_even || capabilities.has_weights(), "{id}: {:?}", port.cluster);
+        let is_known = id.name.protocol != Protocol::Tcp || capabilities.drains_tcp();
+        assert!(is_known || port.draining.is_empty(), "{id}: {:?}", port.draining);
     }
     for addresses in [&state.node.node_ports.v4, &state.node.node_ports.v6] {
         let is_list = matches!(addresses, NodePortAddresses::Only(_));
@@ -175,7 +177,6 @@ fn assert_draining(port: &ResolvedServicePort) {
     let (id, draining) = (&port.id, &port.draining);
     assert!(is_sorted_set(draining), "{id}: {draining:?}");
     assert!(draining.iter().all(|endpoint| endpoint.weight == 1), "{id}: {draining:?}");
-    assert!(draining.is_empty() || id.name.protocol != Protocol::Tcp, "{id}: {draining:?}");
     let pooled: HashSet<_> = port.reachable().map(|endpoint| endpoint.address).collect();
     assert!(draining.iter().all(|e| !pooled.contains(&e.address)), "{id}: {draining:?}");
     assert!(port.reachable().chain(&**draining).all(|e| port.serves(e.address)), "{id}");

@@ -322,7 +322,8 @@ pub fn arbitrary_capabilities() -> impl Strategy<Value = Capabilities> {
             let capabilities = capabilities.with_default_algorithm(default);
             let capabilities =
                 if listed { capabilities.with_listed_node_ports() } else { capabilities };
-            if weights { capabilities.with_weights() } else { capabilities }
+            // A backend that drains connections has weights.
+            if weights { capabilities.with_weights().with_draining_tcp() } else { capabilities }
         },
     )
 }

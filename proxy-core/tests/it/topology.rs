@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use switchyard_core::{
     model::{IpFamily, Protocol},
+    proxier::{Capabilities, Mode},
     state::ResolvedServicePort,
     testing::{Builder, endpoint, node, service, slice},
 };
@@ -231,12 +232,18 @@ fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
         not_ready(hinted(5, "node-1", &["east"], &[])),
         in_state(hinted(6, "node-1", &["east"], &[]), false, false, true),
     ];
-    for (protocol, draining) in [
-        (Protocol::Udp, "10.1.0.2:8080 10.1.0.3:8080* 10.1.0.4:8080*"),
-        (Protocol::Sctp, "10.1.0.2:8080 10.1.0.3:8080* 10.1.0.4:8080*"),
-        (Protocol::Tcp, ""),
+    let all = "10.1.0.2:8080 10.1.0.3:8080* 10.1.0.4:8080*";
+    for (protocol, drains_tcp, draining) in [
+        (Protocol::Udp, false, all),
+        (Protocol::Sctp, false, all),
+        (Protocol::Tcp, false, ""),
+        (Protocol::Tcp, true, all),
     ] {
         let mut cluster = Cluster::new();
+        if drains_tcp {
+            let capabilities = Capabilities::KUBE_PROXY.with_draining_tcp();
+            cluster.tracker.set_capabilities(capabilities, Mode::IPVS);
+        }
         let web = service("web", "10.0.0.1").port("", protocol.as_str(), 80);
         let of_web =
             slice("web", "1").port("", protocol.as_str(), 8080).set("endpoints", endpoints.clone());
@@ -248,7 +255,7 @@ fn udp_flows_stay_where_they_are_served_though_new_ones_go_elsewhere() {
         assert_eq!(pool(&port.draining), draining, "{protocol}");
         let serves = |text: &str| port.serves(text.parse().unwrap());
         assert!(serves("10.1.0.1:8080"));
-        assert_eq!(serves("10.1.0.3:8080"), protocol != Protocol::Tcp);
+        assert_eq!(serves("10.1.0.3:8080"), !draining.is_empty());
         assert!(!serves("10.1.0.5:8080") && !serves("10.1.0.6:8080") && !serves("10.1.0.1:80"));
         // With iTP Local the cluster pool is not used: its endpoints drain.
         cluster.apply(&[web.set("spec.internalTrafficPolicy", "Local")]);

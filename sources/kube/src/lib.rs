@@ -112,7 +112,7 @@ use tokio::{
 
 use self::watch::{DecodableObject, Target, Watch};
 pub use self::{
-    client::{ClientError, client},
+    client::{ClientError, client, peer},
     config::{KubeConfig, Timing},
     health::WatchHealth,
     observer::RequestObserver,

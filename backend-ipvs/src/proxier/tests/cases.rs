@@ -1,6 +1,9 @@
 //! Single properties of syncs.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use switchyard_core::{
     objects::Event,
@@ -11,7 +14,7 @@ use switchyard_core::{
         web_slice,
     },
 };
-use switchyard_netlink::ipvs::{Selector, VirtualServer};
+use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
 
 use super::model::Model;
 use crate::{
@@ -322,4 +325,23 @@ fn other_properties_change_at_once() {
 fn less_than_a_second_is_not_none() {
     let of = |millis| seconds(Duration::from_millis(millis));
     assert_eq!([of(0), of(1), of(1000), of(1001)], [0, 1, 1, 2]);
+}
+
+/// A connection to an endpoint that a weight leaves out lasts; one to an endpoint that is gone, as
+/// long as the limit.
+#[test]
+fn only_endpoints_that_are_gone_have_a_limit() {
+    let left_out = endpoints_of("web", &[1, 2], &[("switchyard/weights", "10.244.0.1=0")]);
+    for (change, is_limited) in [(left_out, false), (endpoints_of("web", &[2], &[]), true)] {
+        let model = Model::default();
+        let mut node = node(&model);
+        node.sync(web());
+        node.sync([change]);
+        let selector = selector([10, 96, 0, 1], 80);
+        let address = ([10, 244, 0, 1], 80).into();
+        let busy = RealServer { active: 1, ..RealServer::new(address, 0) };
+        let later = Instant::now() + Duration::from_secs(25 * 3600);
+        let look = node.proxier.draining.look(&selector, &[busy], later);
+        assert_eq!(look.over.contains(&address), is_limited);
+    }
 }

@@ -56,6 +56,8 @@ pub static FLAGS: &[Flag] = &[
         "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
          the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),
+    Flag::new("ipvs-drain-limit", Duration, "24h0m0s", Program,
+        "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
     Flag::new("userspace-capture", Word(&["nftables", "iptables", "addresses", "loopback"]), "", Program,
         "How traffic reaches the proxy, in userspace mode: by rules that redirect it, by owning the Services' \
          addresses, or at loopback addresses that are printed; if empty, the first that this node can run")

@@ -163,6 +163,10 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
         },
         // Another word was rejected when the flags were parsed.
         lb_algorithm: flags.text("lb-algorithm").and_then(|name| name.parse().ok()),
+        ipvs_drain_limit: flags
+            .text("ipvs-drain-limit")
+            .and_then(|text| text.parse::<GoDuration>().ok())
+            .map(GoDuration::to_std),
         userspace: UserspaceSettings {
             capture: flags
                 .text("userspace-capture")

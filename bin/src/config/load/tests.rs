@@ -263,6 +263,7 @@ fn ipvs_mode_has_settings_and_a_period_of_its_own() {
         tcp_timeout: Duration::from_secs(3600),
         tcp_fin_timeout: Duration::from_secs(120),
         udp_timeout: Duration::from_secs(3),
+        ..IpvsSettings::default()
     };
     assert_eq!(ipvs.settings.backend.ipvs, expected);
     let runner = ipvs.settings.periods.runner_config();

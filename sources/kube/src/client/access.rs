@@ -77,6 +77,12 @@ impl Access {
         self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
     }
 
+    /// The host that connections go to, by name or address: the proxy's, or else the server's.
+    pub(super) fn peer(&self) -> Option<&str> {
+        let url = self.config.proxy_url.as_ref().unwrap_or(&self.config.cluster_url);
+        Some(url.host()?.trim_matches(['[', ']']))
+    }
+
     pub(super) fn credential_files(&self) -> &[PathBuf] {
         &self.credential_files
     }

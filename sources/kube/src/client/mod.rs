@@ -54,6 +54,15 @@ pub enum ClientError {
     Ended(#[source] JoinError),
 }
 
+/// Returns the host that connections of a [`client`] go to, by name or address: that of the API
+/// server, or of a proxy before it. Nothing is sent.
+///
+/// # Errors
+/// Those of [`client`].
+pub fn peer(config: &KubeConfig) -> Result<Option<String>, ClientError> {
+    Ok(Access::load(config)?.peer().map(str::to_owned))
+}
+
 /// Makes a client for the API server. Nothing is sent yet.
 ///
 /// The server is reached by the proxy that the kubeconfig's `proxy-url` names, or else by the proxy
