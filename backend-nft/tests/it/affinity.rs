@@ -233,7 +233,7 @@ fn a_start_forgets_clients_of_endpoints_that_left() {
     });
 }
 
-/// What was committed is unknown then.
+/// It is unknown then which of the changes were committed.
 #[test]
 fn clients_are_forgotten_though_the_answer_was_lost() {
     in_namespace(|| {
