@@ -45,6 +45,19 @@ pub(crate) fn jumps(settings: &Settings) -> Vec<Jump> {
     all_jumps(settings.names, settings.beneath_ipvs)
 }
 
+/// Returns the jumps that only the rules beneath ipvs mode have, unless these are such rules.
+pub(crate) fn unwanted_jumps(settings: &Settings) -> Vec<Jump> {
+    let wanted = jumps(settings);
+    let is_wanted = |jump: &Jump| {
+        wanted.iter().any(|wanted| {
+            (wanted.table, wanted.from, &wanted.rule) == (jump.table, jump.from, &jump.rule)
+        })
+    };
+    let mut jumps = all_jumps(settings.names, true);
+    jumps.retain(|jump| !is_wanted(jump));
+    jumps
+}
+
 fn all_jumps(names: &ChainNames, beneath_ipvs: bool) -> Vec<Jump> {
     let mut jumps = Vec::new();
     let mut add = |table, from: &[&'static str], to, is_new, comment: &str| {

@@ -59,6 +59,11 @@ pub(crate) fn plan(
         compare_shared(&mut changes, dump, chain, rules, fixed::tail(which, context));
     }
     compare_jumps(&mut changes, dump, fixed::jumps(context.settings));
+    for Jump { table, from, rule, .. } in fixed::unwanted_jumps(context.settings) {
+        if dump.chain(table, from).is_some_and(|rules| rules.iter().any(|known| *known == rule)) {
+            changes.delete_rule(table, from, &rule);
+        }
+    }
     if snapshot == Snapshot::Everything {
         if context.serves_localhost() {
             add_firewall(&mut changes, dump, context.loopback());

@@ -22,7 +22,7 @@ use switchyard_iptables::{
 };
 use test_netns::wait::PATIENCE;
 
-use crate::common::{config, in_namespace, iptables_config, start};
+use crate::common::{Tables, config, in_namespace, iptables_config, proxier, start};
 
 /// The families that this node can program, by the tools that are found.
 fn families(config: &IptablesConfig) -> Result<PerFamily<bool>, ProxierError> {
@@ -39,6 +39,24 @@ fn a_restart_keeps_the_flavour() {
         let mut proxy = start(Flavour::Legacy, config());
         proxy.sync(web());
         assert_eq!(chosen(), Flavour::Legacy);
+    });
+}
+
+/// Beneath ipvs mode, the rules are asked for what comes to the node, too.
+#[test]
+fn jumps_of_rules_beneath_ipvs_mode_go() {
+    in_namespace(|| {
+        let jumps = || Tables::v4(Flavour::Nft).save().matches("-A INPUT").count();
+        let mut plain = start(Flavour::Nft, config());
+        plain.sync(web());
+        let wanted = jumps();
+        let mut config_beneath = iptables_config(Flavour::Nft);
+        config_beneath.beneath_ipvs = true;
+        let beneath = IptablesProxier::new(config_beneath).expect("installed");
+        plain.restart(beneath);
+        assert_eq!(jumps(), wanted + 2);
+        plain.restart(proxier(Flavour::Nft));
+        assert_eq!(jumps(), wanted, "{}", Tables::v4(Flavour::Nft).save());
     });
 }
 
