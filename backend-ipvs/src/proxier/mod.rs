@@ -67,6 +67,9 @@ use crate::{
 
 /// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
+/// The same of rules of other kinds, which may take seconds: the system's lock is waited for, and
+/// sets that another program's rules use.
+const REMOVAL_RETRY: Duration = Duration::from_secs(60);
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -106,8 +109,11 @@ pub(crate) struct IpvsProxier {
     rules: Rules,
     /// The families of which IPVS delivers everything.
     delivered: PerFamily<bool>,
-    /// Whether nothing is left of the rules that ipvs mode had before, or that it does not use.
-    is_alone: bool,
+    /// The time when rules are removed that ipvs mode had before, or that it does not use; `None`
+    /// if nothing is left of them.
+    removal_due: Option<Instant>,
+    /// The reason that they could not be removed, as it was logged.
+    unremoved: BTreeSet<String>,
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
     /// everything.
     held: Held,
@@ -160,7 +166,8 @@ impl IpvsProxier {
             kernel,
             rules,
             delivered: PerFamily::default(),
-            is_alone: false,
+            removal_due: Some(Instant::now()),
+            unremoved: BTreeSet::new(),
             held: Held::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
@@ -181,10 +188,13 @@ impl IpvsProxier {
         self
     }
 
-    async fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+    async fn sync_changes(
+        &mut self,
+        change: &Transition<'_>,
+        report: &mut SyncReport,
+    ) -> Result<(), ProxierError> {
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
-        let mut report = mem::take(&mut self.unreported);
         // A failure leaves something half done, which only a comparison finds.
         let was_sure = mem::take(&mut self.is_sure);
         let is_known = was_sure
@@ -196,19 +206,18 @@ impl IpvsProxier {
             && !self.have_addresses_moved(change).map_err(failed)?;
         let (bound, elsewhere) = self.addresses(is_known).map_err(failed)?;
         let delivery = Delivery { families: self.delivered, bound: &bound, elsewhere: &elsewhere };
-        let rules = self.rules.sync(change, !is_known, delivery, &mut report).await;
+        let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
         if let Err(error) = rules.as_ref()
             && error.refused_parts().is_some_and(|parts| !parts.ports.is_empty())
         {
-            self.unreported = report;
-            return rules.map(|()| SyncReport::default());
+            return rules;
         }
         let is_known = is_known && rules.is_ok();
         self.schedulers.begin();
         let mut refused =
-            self.program(change, &families, is_known, was_sure, &mut report).map_err(failed)?;
-        self.look_at_draining(&families, &mut report, &mut refused).map_err(failed)?;
+            self.program(change, &families, is_known, was_sure, report).map_err(failed)?;
+        self.look_at_draining(&families, report, &mut refused).map_err(failed)?;
         let left = mem::take(&mut refused.leftovers);
         report.cleanup_failed |= !left.is_empty();
         let is_complete = left.is_empty() && refused.is_empty();
@@ -220,29 +229,23 @@ impl IpvsProxier {
             self.delivered = PerFamily::from_fn(|f| *self.delivered.get(f) && !is_whole(f));
         }
         let refused = refused.map(|(error, parts)| failed(error).of_parts(parts));
-        if let Err(error) = rules.and(refused.map_or(Ok(()), Err)) {
-            self.unreported = report;
-            return Err(error);
-        }
+        rules.and(refused.map_or(Ok(()), Err))?;
         let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
         if mem::replace(&mut self.delivered, delivered) != delivered {
             let delivery = Delivery { families: delivered, bound: &bound, elsewhere: &elsewhere };
-            if let Err(error) = self.rules.deliver(change, delivery, &mut report).await {
-                self.unreported = report;
-                return Err(error);
-            }
+            self.rules.deliver(change, delivery, report).await?;
         }
+        let retry = report.cleanup_failed.then_some(RETRY);
         // Rules of before would go on to refuse what they do not know. Neither a family that is
         // left out nor what could not be removed keeps them.
-        self.remove_other_rules();
+        let removal = self.remove_other_rules(report);
         self.is_sure = is_complete;
         self.programmed = families;
-        let retry = report.cleanup_failed.then_some(RETRY);
         let draining = self.draining.wait(&families, Instant::now());
-        let waits = [report.requeue_after, draining, self.schedulers.wait(), retry];
+        let waits = [report.requeue_after, draining, self.schedulers.wait(), retry, removal];
         report.requeue_after = waits.into_iter().flatten().min();
         report.degraded.extend(self.newly_degraded(change, is_known));
-        Ok(report)
+        Ok(())
     }
 
     /// Whether an address that a changed Service port names came to another device of the node, or
@@ -272,18 +275,23 @@ impl IpvsProxier {
         Ok((self.kernel.addresses()?, self.elsewhere()?))
     }
 
-    /// Removes the rules of other kinds, once all traffic is masqueraded by those in use.
-    fn remove_other_rules(&mut self) {
-        if self.is_alone {
-            return;
+    /// Removes the rules of other kinds, once all traffic is masqueraded by those in use. Returns
+    /// the time until another attempt, which may wait for locks and sets for seconds.
+    fn remove_other_rules(&mut self, report: &mut SyncReport) -> Option<Duration> {
+        let due = self.removal_due?;
+        let now = Instant::now();
+        if due <= now {
+            let failure = self.kernel.remove_other_rules(self.rules.mode()).err();
+            self.removal_due = failure.is_some().then_some(now + REMOVAL_RETRY);
+            let failure = failure.map(|error| ErrorChain(&error).to_string());
+            warn_of_new(
+                &mut self.unremoved,
+                failure.into_iter().collect(),
+                "Failed to remove rules that ipvs mode does not use; retrying",
+            );
         }
-        match self.kernel.remove_other_rules(self.rules.mode()) {
-            Ok(()) => self.is_alone = true,
-            Err(error) => tracing::warn!(
-                err = %ErrorChain(&error),
-                "Failed to remove rules that ipvs mode does not use; retrying"
-            ),
-        }
+        report.cleanup_failed |= self.removal_due.is_some();
+        self.removal_due.map(|due| due.saturating_duration_since(now))
     }
 
     /// Programs virtual servers and addresses, and returns what was refused.
@@ -639,7 +647,14 @@ impl Proxier for IpvsProxier {
     /// an error of [parts](ProxierError::of_parts) about virtual servers and addresses, everything
     /// else has been done.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        self.sync_changes(change).await
+        let mut report = mem::take(&mut self.unreported);
+        match self.sync_changes(change, &mut report).await {
+            Ok(()) => Ok(report),
+            Err(error) => {
+                self.unreported = report;
+                Err(error)
+            }
+        }
     }
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {

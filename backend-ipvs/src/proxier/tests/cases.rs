@@ -345,3 +345,17 @@ fn only_endpoints_that_are_gone_have_a_limit() {
         assert_eq!(look.over.contains(&address), is_limited);
     }
 }
+
+/// It may wait for locks, and for sets that rules of other programs use.
+#[test]
+fn rules_that_cannot_be_removed_are_not_removed_at_each_sync() {
+    let model = Model::default();
+    model.lock().refuse_removal = true;
+    let mut node = node(&model);
+    let report = node.sync(cluster());
+    assert!(report.cleanup_failed && report.requeue_after.is_some(), "{report:?}");
+    for last in 5..9 {
+        assert!(node.sync([web_slice(&[2, last])]).cleanup_failed);
+    }
+    assert_eq!(model.lock().removals, 1);
+}

@@ -49,6 +49,9 @@ pub(super) struct Contents {
     pub(super) rescheduled: usize,
     /// The number of the command or address that is refused, counted down.
     pub(super) refuse: Option<usize>,
+    /// The attempts to remove rules of other kinds, and whether they fail.
+    pub(super) removals: usize,
+    pub(super) refuse_removal: bool,
     /// The refusal of the rules, and its family if it names one.
     pub(super) refuse_rules: Option<Option<IpFamily>>,
 }
@@ -226,7 +229,12 @@ impl Kernel for Model {
     }
 
     fn remove_other_rules(&mut self, _: Mode) -> Result<(), ProxierError> {
-        Ok(())
+        let mut held = self.lock();
+        held.removals += 1;
+        match held.refuse_removal {
+            true => Err(ProxierError::backend(Mode::IPVS, "refused", "a test")),
+            false => Ok(()),
+        }
     }
 
     fn remove_all(&mut self) -> Result<(), ProxierError> {
