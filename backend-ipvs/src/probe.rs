@@ -1,13 +1,17 @@
 //! A probe of the kernel: has it what IPVS needs as a proxy for Services?
 
-use std::{net::IpAddr, path::Path, process::Command};
+use std::{net::IpAddr, path::Path, process::Command, time::Duration};
 
 use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_netlink::Error;
 use switchyard_netlink::ipvs::{Batch, Ipvs, Refusal, Selector, VirtualServer};
+use switchyard_netlink::program;
 use switchyard_netlink::route::has_link_type;
 
 use crate::scheduler::Scheduler;
+
+/// The longest time that modprobe may run, after which the start or the sync goes on without.
+const LOADING: Duration = Duration::from_secs(30);
 
 /// Finds out whether the kernel has what IPVS needs. Nothing stays but modules that the kernel may
 /// load.
@@ -76,8 +80,8 @@ pub(crate) fn has_ipvs() -> bool {
 
 /// Loads a module of the kernel, if the node has the module and the program for that.
 fn load(module: &str) {
-    // The output of modprobe is of no use: what follows shows whether it worked.
-    let _ = Command::new("modprobe").args(["-q", module]).output();
+    // The result is of no use: what follows shows whether it worked.
+    let _ = program::run(Command::new("modprobe").args(["-q", module]), &[], LOADING);
 }
 
 /// Whether the kernel has IPVS now.
