@@ -60,7 +60,7 @@ pub(crate) fn plan(
     }
     compare_jumps(&mut changes, dump, fixed::jumps(context.settings));
     for Jump { table, from, rule, .. } in fixed::unwanted_jumps(context.settings) {
-        if dump.chain(table, from).is_some_and(|rules| rules.iter().any(|known| *known == rule)) {
+        if dump.chain(table, from).is_some_and(|rules| rules.contains(&rule)) {
             changes.delete_rule(table, from, &rule);
         }
     }
