@@ -1,6 +1,10 @@
 //! Removal of chains of iptables-legacy, each of whose tables is read and replaced as a whole.
 
-use std::{fs, io};
+use std::{
+    cell::OnceCell,
+    fs::{self, File},
+    io,
+};
 
 use switchyard_model::IpFamily;
 
@@ -12,7 +16,11 @@ use crate::{
 };
 
 /// Removes the owned chains of a family.
-pub(super) fn remove(family: IpFamily, owned: &OwnedChains) -> Result<(), LeftoverError> {
+pub(super) fn remove(
+    family: IpFamily,
+    owned: &OwnedChains,
+    lock: &OnceCell<Option<File>>,
+) -> Result<(), LeftoverError> {
     let names = legacy_table::table_names(family);
     let has_module = |module: &str| fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
     let tables = tables(names, has_module, family);
@@ -21,7 +29,7 @@ pub(super) fn remove(family: IpFamily, owned: &OwnedChains) -> Result<(), Leftov
     }
     // Without the lock, a change that a program makes at the same time may fail; this one is
     // repeated.
-    let _lock = lock::acquire(&lock::default_file());
+    lock.get_or_init(|| lock::acquire(&lock::default_file()));
     let mut result = Ok(());
     for table in tables {
         let opened = LegacyTable::open(family, table).map_err(|error| read_error(table, error));

@@ -8,7 +8,7 @@ mod entries;
 mod legacy;
 mod nft;
 
-use std::io;
+use std::{cell::OnceCell, io};
 
 use switchyard_model::IpFamily;
 
@@ -55,10 +55,12 @@ pub enum LeftoverError {
 ///
 /// The first error, after everything else was removed.
 pub fn remove(owned: &OwnedChains) -> Result<(), LeftoverError> {
+    // Waited for once, and only if there are tables of iptables-legacy.
+    let lock = OnceCell::new();
     let mut result = Ok(());
     for family in IpFamily::ALL {
         result = result.and(nft::remove(family, owned));
-        result = result.and(legacy::remove(family, owned));
+        result = result.and(legacy::remove(family, owned, &lock));
     }
     result
 }
