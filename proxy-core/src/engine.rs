@@ -13,20 +13,10 @@
 //! Many engines can run in one process, one to a network namespace: everything that an engine
 //! starts works in the namespace of the thread that called [`EngineBuilder::start`].
 
-use std::{
-    io,
-    pin::pin,
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
-    runtime,
-    sync::{
-        mpsc::{self, Receiver, Sender},
-        oneshot,
-    },
+    sync::mpsc::{self, Receiver, Sender},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -35,10 +25,12 @@ pub use crate::model::InterfaceAddresses;
 use crate::{
     config::NodeConfig,
     error::ErrorChain,
+    model::Backoff,
     objects::{Event, Kind, Object, ObjectKey},
-    proxier::{Backend, Monitor, Proxier},
+    proxier::{Backend, ExternalChange, Monitor, Proxier},
     runner::{Input, NodeCheck, NodePatience, Observer, Runner, RunnerConfig},
     track::{NodeFacts, Tracker},
+    worker::Worker,
 };
 
 /// The most inputs that wait for the engine while it commits. More would be memory: a slice may
@@ -48,6 +40,9 @@ const QUEUE: usize = 64;
 const ADDRESSES_WAIT: Duration = Duration::from_secs(5);
 /// The time to wait before interface addresses are asked for again after a failure.
 const ADDRESSES_RETRY: Duration = Duration::from_secs(5);
+/// The times to wait before a monitor is asked again after failures.
+const MONITOR_RETRY: Backoff =
+    Backoff { first: Duration::from_secs(5), longest: Duration::from_secs(300) };
 
 /// Why an engine could not be started or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -141,25 +136,13 @@ impl EngineBuilder {
         let runner = Runner::new(Tracker::new(node), proxier, timing, observer)
             .waiting_for_node(node_patience, node_check)
             .replacing(conflicting);
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(EngineError::Thread)?;
         let (inputs, received) = mpsc::channel(QUEUE);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (alive, ended) = oneshot::channel::<()>();
         let to_self = inputs.clone();
-        let body = move || {
-            let _alive = alive;
-            let proxier =
-                runtime.block_on(live(runner, monitor, addresses, received, to_self, stopped));
-            // A blocking task of a monitor may still wait for a program.
-            runtime.shutdown_background();
-            proxier
-        };
-        let thread =
-            thread::Builder::new().name(thread_name).spawn(body).map_err(EngineError::Thread)?;
-        Ok(Engine { inputs, stop: Some(stop), ended, thread: Some(thread) })
+        let worker = Worker::start(thread_name, move |stop| {
+            live(runner, monitor, addresses, received, to_self, stop.requested())
+        })
+        .map_err(EngineError::Thread)?;
+        Ok(Engine { inputs, worker })
     }
 }
 
@@ -170,9 +153,9 @@ async fn live(
     addresses: Option<Box<dyn InterfaceAddresses>>,
     received: Receiver<Input>,
     to_self: Sender<Input>,
-    stopped: oneshot::Receiver<()>,
+    stop: impl Future<Output = ()>,
 ) -> Box<dyn Proxier> {
-    let mut stop = pin!(async { drop(stopped.await) });
+    let mut stop = pin!(stop);
     // The tasks end with the set.
     let mut tasks = JoinSet::new();
     if let Some(mut addresses) = addresses {
@@ -202,20 +185,28 @@ async fn live(
 
 /// Sends the monitor's reports to the runner.
 async fn watch(mut monitor: Box<dyn Monitor>, inputs: Sender<Input>) {
+    let mut failures = 0_u32;
     loop {
-        match monitor.externally_changed().await {
+        let change = match monitor.externally_changed().await {
             Ok(change) => {
-                if inputs.send(Input::ExternallyChanged(change)).await.is_err() {
-                    return;
-                }
+                failures = 0;
+                change
             }
             Err(error) => {
-                tracing::error!(
-                    err = %ErrorChain(&error),
-                    "Changes by other programs are noticed only by the periodic full sync"
-                );
-                return;
+                if failures == 0 {
+                    tracing::error!(
+                        err = %ErrorChain(&error),
+                        "Failed to watch for changes by other programs; retrying"
+                    );
+                }
+                sleep(MONITOR_RETRY.delay(failures)).await;
+                failures = failures.saturating_add(1);
+                // Changes have gone unnoticed.
+                ExternalChange::Suspected
             }
+        };
+        if inputs.send(Input::ExternallyChanged(change)).await.is_err() {
+            return;
         }
     }
 }
@@ -240,12 +231,9 @@ async fn follow_addresses(mut addresses: Box<dyn InterfaceAddresses>, inputs: Se
 /// A running proxy of one node. See the [module's documentation](self).
 ///
 /// An engine that is dropped stops as by [`Engine::stop`].
-#[derive(Debug)]
 pub struct Engine {
     inputs: Sender<Input>,
-    stop: Option<oneshot::Sender<()>>,
-    ended: oneshot::Receiver<()>,
-    thread: Option<JoinHandle<Box<dyn Proxier>>>,
+    worker: Worker<Box<dyn Proxier>>,
 }
 
 impl Engine {
@@ -308,30 +296,18 @@ impl Engine {
     }
 
     /// Waits until the engine ends by itself, which only a panic makes it do.
-    pub async fn ended(&mut self) {
-        // Nothing is sent: the thread drops the sender.
-        let _ = (&mut self.ended).await;
+    pub async fn ended(&self) {
+        self.worker.ended().await;
     }
 
     /// Stops the engine and returns its backend. Inputs that are not synced yet are dropped; the
-    /// kernel is left as it is. Blocks until a sync that is under way has ended.
+    /// kernel is left as it is. Blocks until a sync that is under way has ended, so that an
+    /// observer, which is called by the engine's thread, must not stop its engine.
     ///
     /// # Errors
     /// [`EngineError::Panicked`]
-    pub fn stop(mut self) -> Result<Box<dyn Proxier>, EngineError> {
-        self.end().unwrap_or(Err(EngineError::Panicked))
-    }
-
-    fn end(&mut self) -> Option<Result<Box<dyn Proxier>, EngineError>> {
-        drop(self.stop.take());
-        let ended = self.thread.take()?.join();
-        Some(ended.map_err(|_| EngineError::Panicked))
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        drop(self.end());
+    pub fn stop(self) -> Result<Box<dyn Proxier>, EngineError> {
+        self.worker.stop().ok_or(EngineError::Panicked)
     }
 }
 
@@ -384,16 +360,41 @@ mod tests {
         let tracker = Tracker::new(NodeConfig::new("node-1"));
         let runner = Runner::new(tracker, Box::new(Idle), RunnerConfig::default(), Arc::new(()));
         let (inputs, received) = mpsc::channel(QUEUE);
-        let (stop, stopped) = oneshot::channel();
         let start = Instant::now();
         let addresses: Box<dyn InterfaceAddresses> = Box::new(Scripted(Vec::new()));
-        let stopping = async {
-            sleep(ADDRESSES_WAIT / 2).await;
-            drop(stop);
-        };
-        let running = live(runner, None, Some(addresses), received, inputs, stopped);
-        tokio::join!(running, stopping);
+        let stop = sleep(ADDRESSES_WAIT / 2);
+        live(runner, None, Some(addresses), received, inputs, stop).await;
         assert_eq!(start.elapsed(), ADDRESSES_WAIT / 2);
+    }
+
+    /// Fails twice, reports a change, and fails again.
+    struct Failing(u32);
+
+    #[async_trait]
+    impl Monitor for Failing {
+        async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
+            self.0 += 1;
+            match self.0 {
+                3 => Ok(ExternalChange::Changed { by: None }),
+                _ => {
+                    Err(ProxierError::backend(Mode::new("idle"), "no memory", io::Error::other("")))
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_monitor_that_fails_is_asked_again() {
+        let (inputs, mut received) = mpsc::channel(1);
+        let task = tokio::spawn(watch(Box::new(Failing(0)), inputs));
+        let start = Instant::now();
+        let mut reports = Vec::new();
+        while reports.len() < 4 {
+            let Some(Input::ExternallyChanged(change)) = received.recv().await else { panic!() };
+            reports.push((change == ExternalChange::Suspected, start.elapsed().as_secs()));
+        }
+        assert_eq!(reports, [(true, 5), (true, 15), (false, 15), (true, 20)]);
+        task.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -93,7 +93,7 @@
 //!
 //! # Features
 //!
-//! - `runner` (default): [`engine`] and [`runner`], which need tokio.
+//! - `runner` (default): [`engine`], [`runner`] and [`worker`], which need tokio.
 //! - `k8s-openapi`: `From` conversions of that crate's types into [`objects`]. The program that is
 //!   built selects the version of the API.
 //! - `serde`: `Serialize` for [`state::State`] and everything in it.
@@ -116,5 +116,7 @@ pub mod state;
 pub mod testing;
 pub mod track;
 pub mod transition;
+#[cfg(feature = "runner")]
+pub mod worker;
 
 pub use switchyard_model::{self as model, error};

@@ -102,7 +102,7 @@ pub trait Monitor: Send {
     /// again at once, in a task on its own thread.
     ///
     /// # Errors
-    /// If nothing can be watched any longer. The monitor is then dropped.
+    /// If nothing can be watched now. The engine calls again after a while.
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError>;
 }
 

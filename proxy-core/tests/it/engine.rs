@@ -187,9 +187,11 @@ async fn few_events_wait_for_a_sync_and_none_is_lost() {
 async fn a_panic_of_the_backend_is_reported_and_nothing_hangs() {
     let (fake, _syncs) = fake();
     fake.panics.store(true, Ordering::SeqCst);
-    let mut engine = Engine::builder(NodeConfig::new(NODE)).start(fake).unwrap();
+    let engine = Engine::builder(NodeConfig::new(NODE)).start(fake).unwrap();
     list(&engine).await;
-    timeout(PATIENCE, engine.ended()).await.unwrap();
+    for _ in 0..2 {
+        timeout(PATIENCE, engine.ended()).await.unwrap();
+    }
     let web = service("web", "10.0.0.1").object();
     assert!(matches!(engine.apply(web).await, Err(EngineError::Ended)));
     assert!(matches!(engine.stop(), Err(EngineError::Panicked)));
