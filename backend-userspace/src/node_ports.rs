@@ -20,14 +20,22 @@ use crate::sockets::Sockets;
 /// sockets.
 ///
 /// The value follows Service ports as they are synced, whether it is switched on or not.
-#[derive(Default)]
 pub struct LoopbackNodePorts {
+    /// The file descriptors that the sockets and their connections may have.
+    descriptors: usize,
     ports: HashMap<ServicePortId, Arc<ResolvedServicePort>>,
     forwarder: Option<Forwarder>,
     sockets: Sockets,
 }
 
 impl LoopbackNodePorts {
+    /// Returns a value that is switched off, for sockets and connections that have no more than
+    /// this number of file descriptors.
+    pub fn new(descriptors: usize) -> Self {
+        let (ports, forwarder, sockets) = (HashMap::new(), None, Sockets::default());
+        Self { descriptors, ports, forwarder, sockets }
+    }
+
     /// Whether a Service port has a place here.
     pub fn concerns(port: &ResolvedServicePort) -> bool {
         port.id.family == IpFamily::V6
@@ -43,6 +51,7 @@ impl LoopbackNodePorts {
         if self.forwarder.is_none() {
             let mut config = ForwarderConfig::default();
             config.threads = Some(1);
+            config.descriptors = Some(self.descriptors);
             self.forwarder = Some(Forwarder::start(config)?);
             let all = self.ports.iter().map(|(id, port)| (id.clone(), Some(Arc::clone(port))));
             self.change(all.collect());

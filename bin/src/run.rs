@@ -102,7 +102,7 @@ pub fn run(
     let metrics = metrics(mode, supported, loaded, flags)?;
     let node = Arc::new(NodeWatch::new(NodeChecks::new(&loaded.config, settings, supported)));
     let (recorder, recorded) = node_events::recorder();
-    let mut proxy = start_proxy(settings, backends, (mode, probed), &metrics, &node, &recorder)?;
+    let proxy = start_proxy(settings, backends, (mode, probed), &metrics, &node, &recorder)?;
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }

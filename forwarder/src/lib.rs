@@ -28,5 +28,5 @@ pub use self::{
     clients::LocalClients,
     forwarder::{Forwarder, ForwarderError, Usage},
     listener::{ListenError, Listener},
-    shared::ForwarderConfig,
+    shared::{ForwarderConfig, spare_descriptors},
 };

@@ -23,9 +23,11 @@ pub struct ForwarderConfig {
     /// The number of threads; by default one for each processor.
     pub threads: Option<usize>,
     /// The most connections and flows at a time; by default, and at most, as many as the limit of
-    /// file descriptors allows. A tenth of these, and at least 256, are left for everything else; a
-    /// listener needs one, and a connection two.
+    /// file descriptors allows; a listener needs one, and a connection two.
     pub connections: Option<usize>,
+    /// The most file descriptors that the forwarder takes; by default, all those of the process
+    /// except [`spare_descriptors`].
+    pub descriptors: Option<usize>,
     /// The time that a UDP flow lasts without a datagram in either direction; a minute by default.
     /// A sixth of that, if the flow is one datagram of the client that was answered.
     pub udp_idle: Duration,
@@ -40,10 +42,17 @@ impl Default for ForwarderConfig {
         Self {
             threads: None,
             connections: None,
+            descriptors: None,
             udp_idle: Duration::from_secs(60),
             connect_timeouts: [250, 500, 1000, 2000].map(Duration::from_millis).into(),
         }
     }
+}
+
+/// The file descriptors that a [`Forwarder`](crate::Forwarder) leaves to everything else in a
+/// process that may have `all`: a tenth, and at least 256.
+pub fn spare_descriptors(all: usize) -> usize {
+    (all / 10).max(256).min(all)
 }
 
 /// State shared by listeners, connections and flows.
@@ -58,9 +67,11 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: ForwarderConfig) -> Self {
         let platform = platform::current();
-        let all = platform.descriptors();
-        let others = (all / 10).max(256);
-        let slots = Slots::within(all.saturating_sub(others), config.connections);
+        let descriptors = config.descriptors.unwrap_or_else(|| {
+            let all = platform.descriptors();
+            all - spare_descriptors(all)
+        });
+        let slots = Slots::within(descriptors, config.connections);
         Self { config, slots, platform, pipes: Pipes::default(), clients: RwLock::default() }
     }
 }

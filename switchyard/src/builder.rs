@@ -1,8 +1,10 @@
 //! The description of a proxy, and its start.
 
-#[cfg(not(feature = "userspace"))]
-use std::convert::Infallible;
-use std::{future::pending, io, sync::Arc};
+use std::{
+    convert::Infallible,
+    io,
+    sync::{Arc, Mutex},
+};
 
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit};
@@ -12,15 +14,16 @@ use switchyard_core::{
     engine::{Engine, EngineError},
     error::ErrorChain,
     model::IpFamily,
-    proxier::{self, Backend, Probed, ProxierError},
+    proxier::{self, Backend, Mode, Probed, Profile, ProxierError},
     runner::{NodeCheck, NodePatience, Observer, RunnerConfig},
     track::NodeFacts,
+    worker::{Stop, Worker},
 };
 use switchyard_netlink::route::AddressFollower;
 use tokio::sync::{broadcast, watch};
 
 #[cfg(feature = "userspace")]
-use crate::ipv6_localhost;
+use crate::ipv6_localhost::{self, SyncedNodePorts};
 use crate::{
     bridges, flows,
     health::{
@@ -28,7 +31,7 @@ use crate::{
         http::connections::{Connections, Limits},
     },
     localhost::{self, RouteLocalnet},
-    proxy::{Handle, Proxy, SendReports, Servers},
+    proxy::{Handle, Node, Proxy, SendReports},
 };
 
 /// The devices that hold addresses of Services or of sockets, which are not the node's: those of
@@ -69,7 +72,7 @@ pub struct Builder {
     follows_addresses: bool,
     conntrack: bool,
     health_checks: bool,
-    localhost: Option<bool>,
+    localhost: bool,
     on_reconciled: Box<dyn FnMut(Report) + Send>,
     on_not_served: Box<dyn Fn(NotServed<'_>) + Send>,
     #[cfg(feature = "userspace")]
@@ -90,7 +93,7 @@ impl Builder {
             follows_addresses: true,
             conntrack: true,
             health_checks: true,
-            localhost: None,
+            localhost: true,
             on_reconciled: Box::new(|_| ()),
             on_not_served: Box::new(|_| ()),
             #[cfg(feature = "userspace")]
@@ -170,12 +173,12 @@ impl Builder {
         Self { on_not_served: Box::new(report), ..self }
     }
 
-    /// Whether node ports are served on loopback addresses of IPv4, if the node's addresses for
-    /// node ports include them; takes the place of [`NodeConfig::localhost_node_ports`]. By
-    /// default, they are if the backend's rules guard these addresses. The kernel's parameter
-    /// `route_localnet` is set for that.
+    /// Whether node ports are served on loopback addresses, if the node's addresses for node ports
+    /// include them and the backend can serve them; true by default. Takes the place of
+    /// [`NodeConfig::localhost_node_ports`]. For IPv4, the kernel's parameter `route_localnet` is
+    /// set once the backend's rules keep other hosts out.
     pub fn localhost(self, localhost: bool) -> Self {
-        Self { localhost: Some(localhost), ..self }
+        Self { localhost, ..self }
     }
 
     /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the
@@ -199,32 +202,40 @@ impl Builder {
             IpFamily::ALL.into_iter().filter(|family| *probed.families.get(*family)).collect();
         let proxier = probed.open()?;
         let profile = proxier.profile();
-        let mut node = self.node;
-        node.localhost_node_ports = self.localhost.unwrap_or(profile.guards_loopback);
-        let asked = watch::Sender::new(node.clone());
-        localhost::check(&profile, &mut node);
+        let mut asked = self.node;
+        asked.localhost_node_ports = self.localhost;
+        let node = watch::Sender::new(Node::new(asked, &profile));
+        let used = node.borrow().used.clone();
 
         let health = Arc::new(ProxyHealth::new(Handle::health_timeout(&self.timing)));
         health.started(&families, Timestamp::now());
         let flows = if self.conntrack { flows::start(&profile, self.on_reconciled) } else { None };
         let updates = HealthCheckUpdates::default();
         let checks = updates.receiver();
-        let (reports, received) = broadcast::channel(REPORTS);
+        let (reports, first_reports) = broadcast::channel(REPORTS);
+        let weak_reports = reports.downgrade();
+        let descriptors = Descriptors::new(descriptors(), &profile, &families);
         #[cfg(feature = "userspace")]
-        let (ports, ipv6_localhost) = {
-            let is_used =
-                profile.mode == proxier::Mode::NFTABLES && families.contains(&IpFamily::V6);
-            let (ports, synced) = ipv6_localhost::channel(is_used);
-            let sockets = ipv6_localhost::serve(synced, asked.subscribe(), self.on_ipv6_localhost);
-            (ports, async move { if is_used { sockets.await } else { pending().await } })
+        let (ports, sockets) = {
+            let ports = (descriptors.sockets > 0).then(|| Arc::new(SyncedNodePorts::default()));
+            let serve = |ports: &Arc<_>| {
+                let (ports, node) = (Arc::clone(ports), node.subscribe());
+                let limit = descriptors.sockets;
+                serve(
+                    "localhost",
+                    ipv6_localhost::serve(ports, limit, node, self.on_ipv6_localhost),
+                )
+            };
+            let sockets = ports.as_ref().map(serve).transpose()?;
+            (ports, sockets)
         };
         #[cfg(not(feature = "userspace"))]
-        let (ports, ipv6_localhost) = ((), pending::<Infallible>());
+        let (ports, sockets) = ((), None);
         let observer = Arc::new((
             ((Arc::clone(&health), updates), ports),
-            ((flows, RouteLocalnet::new(&profile)), (self.observer, SendReports(reports.clone()))),
+            ((flows, RouteLocalnet::new(&profile)), (self.observer, SendReports(reports))),
         ));
-        let mut engine = Engine::builder(node.clone())
+        let mut engine = Engine::builder(used)
             .timing(self.timing)
             .node_patience(self.node_patience)
             .observer(observer)
@@ -238,33 +249,84 @@ impl Builder {
             engine = engine.addresses(follower);
         }
         let engine = engine.start(proxier)?;
-        bridges::check(&profile, &node);
+        bridges::check(&profile, &node.borrow().used);
 
-        let connections = Connections::new(Limits::new(descriptors()));
-        let servers = ServiceHealthServers::new(
+        let connections = Connections::new(Limits::new(descriptors.servers));
+        let health_servers = ServiceHealthServers::new(
             Arc::clone(&health),
             families,
             Arc::clone(&connections),
             logged(self.on_not_served),
         );
-        let (node, current_node) = watch::channel(node);
         let (inputs, has_servers) = (engine.inputs(), self.health_checks);
-        let servers = Servers::start(async move {
+        let watched_node = node.subscribe();
+        let servers = serve("servers", async move {
             tokio::select! {
-                never = servers.run(checks), if has_servers => never,
-                never = ipv6_localhost => never,
-                never = localhost::watch(&profile, current_node, inputs) => never,
+                never = health_servers.run(checks), if has_servers => never,
+                never = localhost::watch(&profile, watched_node, inputs) => never,
             }
+        })?;
+        let handle = Handle { inputs: engine.inputs(), profile, health, node };
+        Ok(Proxy {
+            servers,
+            sockets,
+            engine,
+            backend,
+            handle,
+            connections,
+            reports: weak_reports,
+            first_reports: Mutex::new(Some(first_reports)),
         })
-        .map_err(StartError::Thread)?;
-        let handle = Handle::new(engine.inputs(), profile, Arc::clone(&health), asked, node);
-        Ok(Proxy::new(engine, backend, handle, health, connections, (reports, received), servers))
+    }
+}
+
+/// Serves on a thread until the worker is dropped.
+fn serve(
+    name: &str,
+    serving: impl Future<Output = Infallible> + Send + 'static,
+) -> Result<Worker<()>, StartError> {
+    let work = |stop: Stop| async {
+        tokio::select! {
+            () = stop.requested() => {}
+            never = serving => match never {},
+        }
+    };
+    Worker::start(name.to_owned(), work).map_err(StartError::Thread)
+}
+
+/// The file descriptors of this process, as far as a proxy has them. With what is reserved, they
+/// add up to no more than there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Descriptors {
+    /// For the servers of health, and those that share [`Proxy::connections`].
+    servers: usize,
+    /// For the sockets at `[::1]`; 0 if the proxy has none.
+    #[cfg_attr(not(feature = "userspace"), allow(dead_code, reason = "no sockets"))]
+    sockets: usize,
+}
+
+impl Descriptors {
+    fn new(all: usize, profile: &Profile, families: &[IpFamily]) -> Self {
+        let has_sockets = cfg!(feature = "userspace")
+            && profile.mode == Mode::NFTABLES
+            && families.contains(&IpFamily::V6);
+        if has_sockets {
+            let sockets = all / 8;
+            return Self { servers: all - sockets, sockets };
+        }
+        #[cfg(feature = "userspace")]
+        if !profile.translates_flows {
+            // The forwarder has all but these.
+            return Self { servers: switchyard_userspace::spare_descriptors(all), sockets: 0 };
+        }
+        Self { servers: all, sockets: 0 }
     }
 }
 
 /// Returns the number of file descriptors that this process may have.
-fn descriptors() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// Adds a line of the log to a report.
@@ -278,8 +340,29 @@ fn logged(report: Box<dyn Fn(NotServed<'_>) + Send>) -> impl Fn(NotServed<'_>) +
 
 #[cfg(all(test, feature = "ipvs", feature = "userspace"))]
 mod tests {
+    use super::*;
+    use crate::health::http::connections::RESERVED_DESCRIPTORS;
+
     #[test]
     fn the_devices_are_those_of_the_backends() {
-        assert_eq!(super::DEVICES, [switchyard_ipvs::DEVICE, switchyard_userspace::DEVICE]);
+        assert_eq!(DEVICES, [switchyard_ipvs::DEVICE, switchyard_userspace::DEVICE]);
+    }
+
+    #[test]
+    fn all_shares_of_the_descriptors_add_up() {
+        let user_space = Profile { translates_flows: false, ..Profile::new(Mode::USERSPACE) };
+        for all in [256, 1024, 9508, 1 << 20, 1 << 30] {
+            let used = |profile: &Profile, families: &[IpFamily], forwarder: usize| {
+                let Descriptors { servers, sockets } = Descriptors::new(all, profile, families);
+                let limits = Limits::new(servers);
+                let servers = limits.connections + 2 * limits.service_health_servers;
+                servers + RESERVED_DESCRIPTORS + sockets + forwarder
+            };
+            let nft = Profile::new(Mode::NFTABLES);
+            assert!(used(&nft, &IpFamily::ALL, 0) <= all, "{all}");
+            assert!(used(&nft, &[IpFamily::V4], 0) <= all, "{all}");
+            let forwarder = all - switchyard_userspace::spare_descriptors(all);
+            assert!(used(&user_space, &IpFamily::ALL, forwarder) <= all, "{all}");
+        }
     }
 }

@@ -1,10 +1,16 @@
 //! Node ports on `[::1]`, which no kernel routes: sockets, which follow what the engine syncs
 //! without holding it up.
 
-use std::{collections::HashSet, convert::Infallible, future::pending, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    convert::Infallible,
+    future::pending,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use switchyard_core::{
-    config::NodeConfig,
     error::ErrorChain,
     model::ServicePortId,
     proxier::DegradedPort,
@@ -13,42 +19,45 @@ use switchyard_core::{
 };
 use switchyard_userspace::LoopbackNodePorts;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, watch},
     time,
 };
+
+use crate::proxy::Node;
 
 /// The time after which a socket is tried again that could not be opened.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Service ports that have changed, as they are now.
-type Changed = Vec<(ServicePortId, Option<Arc<ResolvedServicePort>>)>;
+/// Service ports with node ports that syncs have changed, as they are now, until they are taken:
+/// one entry for each, however long that takes.
+#[derive(Default)]
+pub(crate) struct SyncedNodePorts {
+    changed: Mutex<HashMap<ServicePortId, Option<Arc<ResolvedServicePort>>>>,
+    arrived: Notify,
+}
 
-/// Sends the Service ports with node ports that each sync changes; nothing without a receiver.
-pub(crate) struct SyncedNodePorts(Option<mpsc::UnboundedSender<Changed>>);
-
-/// Receives what [`SyncedNodePorts`] sends.
-pub(crate) struct NodePorts(mpsc::UnboundedReceiver<Changed>);
-
-/// Returns the two ends of a channel of Service ports with node ports, in which nothing arrives if
-/// it is not `used`.
-pub(crate) fn channel(used: bool) -> (SyncedNodePorts, NodePorts) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    (SyncedNodePorts(used.then_some(sender)), NodePorts(receiver))
+impl SyncedNodePorts {
+    async fn next(&self) -> Vec<(ServicePortId, Option<Arc<ResolvedServicePort>>)> {
+        self.arrived.notified().await;
+        mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner))
+            .into_iter()
+            .collect()
+    }
 }
 
 impl Observer for SyncedNodePorts {
     fn on_event(&self, event: &EngineEvent<'_>) {
-        let (EngineEvent::Synced(outcome), Some(sender)) = (event, &self.0) else { return };
+        let EngineEvent::Synced(outcome) = event else { return };
         let concerns = |port: &&Arc<ResolvedServicePort>| LoopbackNodePorts::concerns(port);
         let changed = outcome.change.ports().filter_map(|port| {
             let after = port.after.filter(concerns);
             (after.is_some() || port.before.is_some_and(|before| concerns(&before)))
                 .then(|| (port.id.clone(), after.cloned()))
         });
-        let changed: Changed = changed.collect();
-        if !changed.is_empty() {
-            // The program ends by itself when its tasks have ended.
-            let _ = sender.send(changed);
+        let mut waiting = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.extend(changed);
+        if !waiting.is_empty() {
+            self.arrived.notify_one();
         }
     }
 }
@@ -57,16 +66,17 @@ impl Observer for SyncedNodePorts {
 /// receives the number of open sockets, and the number of failures to open one since the last
 /// report.
 pub(crate) async fn serve(
-    NodePorts(mut changes): NodePorts,
-    mut node: watch::Receiver<NodeConfig>,
+    changes: Arc<SyncedNodePorts>,
+    descriptors: usize,
+    mut node: watch::Receiver<Node>,
     mut report: impl FnMut(usize, u64) + Send,
 ) -> Infallible {
-    let mut sockets = LoopbackNodePorts::default();
+    let mut sockets = LoopbackNodePorts::new(descriptors);
     let mut switch = Switch::Off;
     let mut reported = Reported::default();
     let mut retry = time::interval(RETRY);
     loop {
-        let is_on = node.borrow_and_update().serves_ipv6_localhost();
+        let is_on = node.borrow_and_update().asked.serves_ipv6_localhost();
         let now = match is_on {
             false => {
                 sockets.switch_off();
@@ -80,10 +90,7 @@ pub(crate) async fn serve(
         switch.change(now);
         reported.report(&sockets, &mut report);
         tokio::select! {
-            changed = changes.recv() => match changed {
-                Some(ports) => sockets.change(ports),
-                None => pending().await,
-            },
+            ports = changes.next() => sockets.change(ports),
             changed = node.changed() => if changed.is_err() {
                 pending().await
             },

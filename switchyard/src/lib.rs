@@ -41,5 +41,5 @@ pub use self::backends::*;
 pub use self::{
     builder::{Builder, StartError},
     localhost::prepare,
-    proxy::{Handle, Proxy, Reports, StopError},
+    proxy::{Handle, Proxy, Reports},
 };

@@ -25,15 +25,19 @@ use tokio::{
     time,
 };
 
+use crate::proxy::Node;
+
 /// The interval at which the setting is checked: sysctl files and other programs change it.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Takes localhost out of `node` if the kernel cannot be had to serve it.
+/// Takes localhost out of `node` if the backend or the kernel cannot serve it.
 pub(crate) fn check(profile: &Profile, node: &mut NodeConfig) {
-    if !profile.guards_loopback || !node.serves_localhost() {
-        return;
-    }
-    if let Err(error) = can_route_localnet() {
+    if !profile.guards_loopback {
+        // Without a translation, sockets serve.
+        node.localhost_node_ports &= !profile.translates_flows;
+    } else if node.serves_localhost()
+        && let Err(error) = can_route_localnet()
+    {
         tracing::warn!(
             err = %ErrorChain(&error),
             "Localhost node ports disabled; an init container with --init-only can prepare \
@@ -111,7 +115,7 @@ impl Observer for RouteLocalnet {
 /// switched it off. Logs whether node ports are served on IPv4's localhost, whenever that changes.
 pub(crate) async fn watch(
     profile: &Profile,
-    node: watch::Receiver<NodeConfig>,
+    node: watch::Receiver<Node>,
     engine: Sender<Input>,
 ) -> Infallible {
     if !profile.guards_loopback {
@@ -122,7 +126,7 @@ pub(crate) async fn watch(
     let mut off = 0_u32;
     loop {
         time::sleep(PERIOD).await;
-        let now = Localhost::of(&node.borrow());
+        let now = Localhost::of(&node.borrow().used);
         // Traffic may reach the sockets of a proxy without the setting.
         if now != before && profile.translates_flows {
             now.log();

@@ -1,10 +1,12 @@
 //! The running proxy.
 
 use std::{
-    convert::Infallible,
-    io,
+    future::pending,
+    mem,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
-    thread::{self, JoinHandle},
+    task::{Context, Poll, Wake},
+    thread::{self, Thread},
     time::Duration,
 };
 
@@ -14,14 +16,15 @@ use switchyard_core::{
     objects::{Event, Kind, Object, ObjectKey},
     proxier::{Backend, Profile, ProxierError, SyncReport},
     runner::{EngineEvent, Input, Observer, RunnerConfig},
+    worker::Worker,
 };
 use tokio::{
-    runtime,
     sync::{
         broadcast,
-        mpsc::{Sender, error::TrySendError},
-        oneshot, watch,
+        mpsc::{Permit, Sender},
+        watch,
     },
+    task::unconstrained,
 };
 
 use crate::{
@@ -33,65 +36,17 @@ use crate::{
 /// A proxy of the Services on a node, which runs until it is stopped or dropped. The kernel is left
 /// as it is then, so that traffic goes on; a later proxy takes over what it finds.
 pub struct Proxy {
-    engine: Engine,
-    backend: Arc<dyn Backend>,
-    handle: Handle,
-    health: Arc<ProxyHealth>,
-    connections: Arc<Connections>,
-    reports: broadcast::Sender<SyncReport>,
+    pub(crate) servers: Worker<()>,
+    /// The sockets at `[::1]`.
+    pub(crate) sockets: Option<Worker<()>>,
+    pub(crate) engine: Engine,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) handle: Handle,
+    pub(crate) connections: Arc<Connections>,
+    /// The sender, which the engine has.
+    pub(crate) reports: broadcast::WeakSender<SyncReport>,
     /// The reports since the start, for the first that asks.
-    first_reports: Mutex<Option<broadcast::Receiver<SyncReport>>>,
-    servers: Servers,
-}
-
-/// The thread of the servers, which ends with this value.
-pub(crate) struct Servers {
-    stop: Option<oneshot::Sender<()>>,
-    ended: oneshot::Receiver<()>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Servers {
-    /// Starts a thread that runs what `serve` returns until this value is dropped.
-    pub(crate) fn start(
-        serve: impl Future<Output = Infallible> + Send + 'static,
-    ) -> io::Result<Self> {
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (alive, ended) = oneshot::channel::<()>();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let body = move || {
-            let _alive = alive;
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = stopped => {}
-                    never = serve => match never {},
-                }
-            });
-        };
-        let thread = thread::Builder::new().name("servers".into()).spawn(body)?;
-        Ok(Self { stop: Some(stop), ended, thread: Some(thread) })
-    }
-}
-
-impl Drop for Servers {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic was reported when it happened.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Why a proxy could not be stopped, or its rules not be removed.
-#[derive(Debug, thiserror::Error)]
-pub enum StopError {
-    /// The engine had ended by a panic.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// Something is left in the kernel.
-    #[error(transparent)]
-    Backend(#[from] ProxierError),
+    pub(crate) first_reports: Mutex<Option<broadcast::Receiver<SyncReport>>>,
 }
 
 impl Proxy {
@@ -100,23 +55,9 @@ impl Proxy {
         Builder::new(node)
     }
 
-    pub(crate) fn new(
-        engine: Engine,
-        backend: Arc<dyn Backend>,
-        handle: Handle,
-        health: Arc<ProxyHealth>,
-        connections: Arc<Connections>,
-        (reports, received): (broadcast::Sender<SyncReport>, broadcast::Receiver<SyncReport>),
-        servers: Servers,
-    ) -> Self {
-        let first_reports = Mutex::new(Some(received));
-        Self { engine, backend, handle, health, connections, reports, first_reports, servers }
-    }
-
     /// Replaces all objects of a kind: those that are not in `objects` are gone. Nothing is
     /// programmed before Services and EndpointSlices have been listed so. Blocks while many inputs
-    /// are queued; see
-    /// [`Handle::send`] for async programs.
+    /// are queued; see [`Handle::send`] for async programs.
     ///
     /// # Errors
     /// [`EngineError::Ended`]
@@ -145,21 +86,12 @@ impl Proxy {
         self.send(Event::Delete(key))
     }
 
-    /// Sends any input. Blocks as [`replace`](Self::replace) does.
+    /// Sends any input, as [`Handle::send`] does. Blocks as [`replace`](Self::replace) does.
     ///
     /// # Errors
     /// [`EngineError::Ended`]
     pub fn send(&self, input: impl Into<Input>) -> Result<(), EngineError> {
-        let inputs = &self.handle.inputs;
-        let input = match inputs.try_send(input.into()) {
-            Ok(()) => return Ok(()),
-            Err(TrySendError::Closed(_)) => return Err(EngineError::Ended),
-            Err(TrySendError::Full(input)) => input,
-        };
-        // A thread of a runtime may not wait by itself.
-        let sent =
-            thread::scope(|scope| scope.spawn(|| inputs.blocking_send(input).is_ok()).join());
-        if matches!(sent, Ok(true)) { Ok(()) } else { Err(EngineError::Ended) }
+        block_on(self.handle.send(input))
     }
 
     /// Returns a handle for async programs and changes of the configuration. Handles do not keep
@@ -172,7 +104,9 @@ impl Proxy {
     /// the start, a later call one with those from now on.
     pub fn reports(&self) -> Reports {
         let first = self.first_reports.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Reports(first.unwrap_or_else(|| self.reports.subscribe()))
+        let later = || self.reports.upgrade().map(|reports| reports.subscribe());
+        // Nothing is sent when the engine has ended.
+        Reports(first.or_else(later).unwrap_or_else(|| broadcast::channel(1).1))
     }
 
     /// The properties of the backend on this node.
@@ -182,7 +116,7 @@ impl Proxy {
 
     /// The health of the proxy.
     pub fn health(&self) -> Arc<ProxyHealth> {
-        Arc::clone(&self.health)
+        Arc::clone(&self.handle.health)
     }
 
     /// The connections to the servers of health check node ports, with a limit that other servers
@@ -191,12 +125,18 @@ impl Proxy {
         Arc::clone(&self.connections)
     }
 
-    /// Waits until the proxy ends by itself, which only a panic makes it do.
-    pub async fn ended(&mut self) {
+    /// Waits until a thread of the proxy ends by itself, which only a panic makes it do.
+    pub async fn ended(&self) {
+        let sockets = async {
+            match &self.sockets {
+                Some(sockets) => sockets.ended().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             () = self.engine.ended() => {}
-            // Nothing is sent: the thread drops the sender.
-            _ = &mut self.servers.ended => {}
+            () = self.servers.ended() => {}
+            () = sockets => {}
         }
     }
 
@@ -204,25 +144,43 @@ impl Proxy {
     /// Blocks until a sync that is under way has ended.
     ///
     /// # Errors
-    /// [`StopError::Engine`] if the engine had panicked.
-    pub fn stop(self) -> Result<(), StopError> {
-        self.end().map(drop)
+    /// [`EngineError::Panicked`]
+    pub fn stop(self) -> Result<(), EngineError> {
+        let Self { servers, sockets, engine, .. } = self;
+        drop((servers, sockets));
+        engine.stop().map(drop)
     }
 
-    /// Stops the proxy, and removes everything that the backend programs. Rules that keep other
-    /// hosts from loopback addresses stay as long as the kernel routes these.
+    /// Stops the proxy, and removes everything that the backend programs, also after a panic. Rules
+    /// that keep other hosts from loopback addresses stay as long as the kernel routes these.
     ///
     /// # Errors
-    /// [`StopError::Backend`] if something is left.
-    pub fn clean_up(self) -> Result<(), StopError> {
-        Ok(self.end()?.clean_up(None)?)
+    /// If something is left.
+    pub fn clean_up(self) -> Result<(), ProxierError> {
+        let backend = Arc::clone(&self.backend);
+        drop(self);
+        backend.clean_up(None)
+    }
+}
+
+/// Waits for a future on this thread, which may be one of a runtime.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
     }
 
-    fn end(self) -> Result<Arc<dyn Backend>, StopError> {
-        let Self { engine, backend, servers, .. } = self;
-        drop(servers);
-        drop(engine.stop()?);
-        Ok(backend)
+    let waker = Arc::new(Unpark(thread::current())).into();
+    // In a task, tokio would have the future yield to others, which it cannot.
+    let mut future = pin!(unconstrained(future));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
     }
 }
 
@@ -242,15 +200,9 @@ impl Reports {
         }
     }
 
-    /// Waits for the next report, in a thread without a runtime; `None` when the proxy has ended.
+    /// Waits for the next report, and blocks; `None` when the proxy has ended.
     pub fn blocking_recv(&mut self) -> Option<SyncReport> {
-        loop {
-            match self.0.blocking_recv() {
-                Ok(report) => return Some(report),
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return None,
-            }
-        }
+        block_on(self.recv())
     }
 }
 
@@ -269,52 +221,73 @@ impl Observer for SendReports {
 /// Inputs and changes of the configuration of a proxy, which may have ended.
 #[derive(Clone)]
 pub struct Handle {
-    inputs: Sender<Input>,
-    profile: Profile,
-    health: Arc<ProxyHealth>,
-    /// The configuration of the node as it was asked for.
-    asked: watch::Sender<NodeConfig>,
-    /// The configuration of the node that is in effect.
-    node: watch::Sender<NodeConfig>,
+    pub(crate) inputs: Sender<Input>,
+    pub(crate) profile: Profile,
+    pub(crate) health: Arc<ProxyHealth>,
+    pub(crate) node: watch::Sender<Node>,
 }
 
 impl Handle {
-    pub(crate) fn new(
-        inputs: Sender<Input>,
-        profile: Profile,
-        health: Arc<ProxyHealth>,
-        asked: watch::Sender<NodeConfig>,
-        node: watch::Sender<NodeConfig>,
-    ) -> Self {
-        Self { inputs, profile, health, asked, node }
-    }
-
-    /// The sender of the proxy's inputs, which are applied in the order in which they are sent.
+    /// The sender of the proxy's inputs, which are applied in the order in which they are sent. It
+    /// is for sources of objects: a configuration that is sent there does not reach the whole
+    /// proxy.
     pub fn inputs(&self) -> Sender<Input> {
         self.inputs.clone()
     }
 
-    /// Sends an input. Waits while many inputs are queued.
+    /// Sends an input. Waits while many inputs are queued. A configuration is set as by
+    /// [`set_node`](Self::set_node), the timing as by [`set_timing`](Self::set_timing).
     ///
     /// # Errors
     /// [`EngineError::Ended`]
     pub async fn send(&self, input: impl Into<Input>) -> Result<(), EngineError> {
-        self.inputs.send(input.into()).await.map_err(|_| EngineError::Ended)
+        match input.into() {
+            Input::Node(node) => self.set_node(node).await,
+            Input::Timing(timing) => self.set_timing(timing).await,
+            input => {
+                self.reserve().await?.send(input);
+                Ok(())
+            }
+        }
     }
 
-    /// Changes the configuration of the node, with [`NodeConfig::localhost_node_ports`] as it is.
-    /// The name stays.
+    /// Changes the configuration of the node. The name stays, and so does
+    /// [`NodeConfig::localhost_node_ports`]: see [`set_localhost`](Self::set_localhost).
     ///
     /// # Errors
     /// [`EngineError::Ended`]
-    pub async fn set_node(&self, mut node: NodeConfig) -> Result<(), EngineError> {
-        self.asked.send_replace(node.clone());
-        localhost::check(&self.profile, &mut node);
-        if *self.node.borrow() == node {
-            return Ok(());
-        }
-        self.node.send_replace(node.clone());
-        self.send(Input::Node(node)).await
+    pub async fn set_node(&self, node: NodeConfig) -> Result<(), EngineError> {
+        self.change(|asked| {
+            let before = mem::replace(asked, node);
+            asked.node_name = before.node_name;
+            asked.localhost_node_ports = before.localhost_node_ports;
+        })
+        .await
+    }
+
+    /// Changes whether node ports are served on loopback addresses, as
+    /// [`Builder::localhost`] does.
+    ///
+    /// # Errors
+    /// [`EngineError::Ended`]
+    pub async fn set_localhost(&self, localhost: bool) -> Result<(), EngineError> {
+        self.change(|asked| asked.localhost_node_ports = localhost).await
+    }
+
+    async fn change(&self, change: impl FnOnce(&mut NodeConfig)) -> Result<(), EngineError> {
+        // With a place for the input, all happens at once or not at all, and the last of several
+        // callers has the last word everywhere.
+        let permit = self.reserve().await?;
+        self.node.send_modify(|node| {
+            let mut asked = node.asked.clone();
+            change(&mut asked);
+            let changed = Node::new(asked, &self.profile);
+            if changed.used != node.used {
+                permit.send(Input::Node(changed.used.clone()));
+            }
+            *node = changed;
+        });
+        Ok(())
     }
 
     /// Changes the timing of syncs.
@@ -322,12 +295,41 @@ impl Handle {
     /// # Errors
     /// [`EngineError::Ended`]
     pub async fn set_timing(&self, timing: RunnerConfig) -> Result<(), EngineError> {
-        self.health.set_timeout(Self::health_timeout(&timing));
-        self.send(Input::Timing(timing)).await
+        let permit = self.reserve().await?;
+        // The lock keeps several callers in order.
+        self.node.send_if_modified(|_| {
+            self.health.set_timeout(Self::health_timeout(&timing));
+            permit.send(Input::Timing(timing));
+            false
+        });
+        Ok(())
+    }
+
+    async fn reserve(&self) -> Result<Permit<'_, Input>, EngineError> {
+        self.inputs.reserve().await.map_err(|_| EngineError::Ended)
     }
 
     /// The time that a requested sync may be outstanding before the proxy is unhealthy.
     pub(crate) fn health_timeout(timing: &RunnerConfig) -> Duration {
-        2 * timing.longest_retry
+        timing.longest_retry.saturating_mul(2)
     }
 }
+
+/// The configuration of the node.
+pub(crate) struct Node {
+    /// The configuration as it was asked for.
+    pub(crate) asked: NodeConfig,
+    /// The configuration that the engine has: without localhost where that cannot be served.
+    pub(crate) used: NodeConfig,
+}
+
+impl Node {
+    pub(crate) fn new(asked: NodeConfig, profile: &Profile) -> Self {
+        let mut used = asked.clone();
+        localhost::check(profile, &mut used);
+        Self { asked, used }
+    }
+}
+
+#[cfg(test)]
+mod tests;

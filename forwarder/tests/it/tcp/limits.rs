@@ -20,7 +20,7 @@ fn take_all(client: [u8; 4], to: std::net::SocketAddr) -> Vec<TcpStream> {
 
 #[test]
 fn a_client_that_takes_all_it_can_leaves_places_for_others() {
-    let forwarder = forwarder(|config| config.connections = Some(90));
+    let forwarder = forwarder(|config| config.descriptors = Some(2 * 90 + 2));
     let web = serve(&forwarder, "web", &[echo("a")]);
     let api = serve(&forwarder, "api", &[echo("b")]);
     assert_eq!(forwarder.usage().limit, 90);

@@ -27,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// The file descriptors that [`Limits::new`] leaves to the rest of the program: the standard
 /// streams, the health and the metrics listener, watches of the API server, netlink sockets, files,
 /// and pipes to programs.
-pub const RESERVED_DESCRIPTORS: u64 = 128;
+pub const RESERVED_DESCRIPTORS: usize = 128;
 /// The largest number of connections, which bounds the memory of idle connections to some 100 MB.
 const MOST_CONNECTIONS: usize = 4096;
 /// The smallest limit of connections and of servers, however few descriptors there are.
@@ -47,9 +47,8 @@ pub struct Limits {
 impl Limits {
     /// Returns the limits for a process that may have this number of file descriptors, of which
     /// [`RESERVED_DESCRIPTORS`] stay free.
-    pub fn new(descriptors: u64) -> Self {
+    pub fn new(descriptors: usize) -> Self {
         let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS);
-        let spare = usize::try_from(spare).unwrap_or(usize::MAX);
         let connections = (spare / 2).clamp(LEAST, MOST_CONNECTIONS);
         // A server needs a descriptor for its listener, and another for a connection that waits
         // until a connection has been closed for it.
@@ -265,12 +264,12 @@ mod tests {
         assert_eq!(limits(1024), (448, 224));
         assert_eq!(limits(256), (64, 32));
         assert_eq!(limits(64), (LEAST, LEAST));
-        for descriptors in [192, 256, 1000, 1024, 4096, 65_536, u64::from(u32::MAX)] {
+        for descriptors in [192, 256, 1000, 1024, 4096, 65_536, 1 << 32] {
             let (connections, servers) = limits(descriptors);
-            let used = (connections + 2 * servers) as u64;
+            let used = connections + 2 * servers;
             assert!(used + RESERVED_DESCRIPTORS <= descriptors, "{descriptors}: {used}");
         }
-        assert_eq!(limits(u64::MAX).0, 4096);
+        assert_eq!(limits(usize::MAX).0, 4096);
     }
 
     #[tokio::test]

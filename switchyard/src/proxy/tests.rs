@@ -1,0 +1,229 @@
+//! A proxy without a kernel: in whatever order and by whatever thread it is called.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    task::Waker,
+};
+
+use async_trait::async_trait;
+use switchyard_core::{
+    model::PerFamily,
+    proxier::{Mode, Probed, Proxier},
+    testing::service,
+    transition::Transition,
+};
+use tokio::{
+    sync::mpsc::{Receiver, channel},
+    time::timeout,
+};
+
+use super::*;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A proxy in user space.
+const USER_SPACE: Profile = Profile { translates_flows: false, ..Profile::new(Mode::new("fake")) };
+
+/// A backend that programs nothing, and panics after its first sync if it is told to.
+#[derive(Clone)]
+struct Fake {
+    profile: Profile,
+    ports: Arc<AtomicUsize>,
+    panics: Arc<AtomicBool>,
+    clean_ups: Arc<AtomicUsize>,
+}
+
+impl Fake {
+    fn new(profile: Profile) -> Self {
+        let (ports, panics, clean_ups) = Default::default();
+        Self { profile, ports, panics, clean_ups }
+    }
+}
+
+#[async_trait]
+impl Proxier for Fake {
+    fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
+        let is_first = self.ports.swap(change.after().service_ports.len(), SeqCst) == 0;
+        assert!(is_first || !self.panics.load(SeqCst), "as asked");
+        Ok(SyncReport::default())
+    }
+
+    async fn clean_up(&mut self) -> Result<(), ProxierError> {
+        Ok(())
+    }
+}
+
+impl Backend for Fake {
+    fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    fn probe(&self) -> Result<Probed, ProxierError> {
+        let proxier = self.clone();
+        Ok(Probed::new(PerFamily { v4: true, v6: true }, || Ok(Box::new(proxier))))
+    }
+
+    fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
+        self.clean_ups.fetch_add(1, SeqCst);
+        Ok(())
+    }
+}
+
+fn builder(fake: &Fake) -> Builder {
+    Proxy::builder(NodeConfig::new("node-1"))
+        .backend(fake.clone())
+        .addresses(false)
+        .conntrack(false)
+}
+
+fn web(number: i64) -> Object {
+    service(&format!("web-{number}"), "10.0.0.1").port("", "TCP", number).object()
+}
+
+fn list(proxy: &Proxy) {
+    proxy.replace(Kind::Service, [web(1)]).unwrap();
+    proxy.replace(Kind::EndpointSlice, []).unwrap();
+}
+
+/// All calls block the only thread of the runtime, and wait many times for a place in the queue.
+#[tokio::test]
+async fn a_task_may_block() {
+    let fake = Fake::new(USER_SPACE);
+    let mut timing = RunnerConfig::default();
+    // Twice as long cannot be expressed.
+    timing.longest_retry = Duration::MAX;
+    let proxy = builder(&fake).timing(timing).start().unwrap();
+    let mut reports = proxy.reports();
+    list(&proxy);
+    for number in 2..=1000 {
+        proxy.apply(web(number)).unwrap();
+    }
+    while fake.ports.load(SeqCst) < 1000 {
+        reports.blocking_recv().unwrap();
+    }
+    proxy.stop().unwrap();
+    assert_eq!(fake.clean_ups.load(SeqCst), 0);
+    assert_eq!(reports.recv().await, None);
+}
+
+#[tokio::test]
+async fn everybody_hears_of_a_panic_and_the_rules_can_be_removed() {
+    let fake = Fake::new(USER_SPACE);
+    let proxy = Arc::new(builder(&fake).start().unwrap());
+    let (handle, mut reports) = (proxy.handle(), proxy.reports());
+    list(&proxy);
+    assert!(reports.recv().await.is_some());
+    fake.panics.store(true, SeqCst);
+    proxy.apply(web(2)).unwrap();
+    let waiting = Arc::clone(&proxy);
+    let waiting = tokio::spawn(async move { waiting.ended().await });
+    timeout(PATIENCE, async {
+        proxy.ended().await;
+        proxy.ended().await;
+        waiting.await.unwrap();
+        while reports.recv().await.is_some() {}
+        assert_eq!(proxy.reports().recv().await, None);
+    })
+    .await
+    .unwrap();
+    assert!(matches!(handle.set_localhost(false).await, Err(EngineError::Ended)));
+    assert!(matches!(proxy.apply(web(3)), Err(EngineError::Ended)));
+    Arc::into_inner(proxy).unwrap().clean_up().unwrap();
+    assert_eq!(fake.clean_ups.load(SeqCst), 1);
+}
+
+/// Returns a handle of no proxy, and its inputs.
+fn handle(profile: Profile, queue: usize) -> (Handle, Receiver<Input>) {
+    let (inputs, received) = channel(queue);
+    let mut asked = NodeConfig::new("node-1");
+    asked.localhost_node_ports = true;
+    let node = watch::Sender::new(Node::new(asked, &profile));
+    (Handle { inputs, profile, health: Arc::new(ProxyHealth::new(PATIENCE)), node }, received)
+}
+
+#[tokio::test]
+async fn a_configuration_keeps_what_it_cannot_set() {
+    let (handle, mut inputs) = handle(USER_SPACE, 8);
+    let mut other = NodeConfig::new("node-2");
+    other.masquerade_all = true;
+    // An input like any other.
+    handle.send(Input::Node(other.clone())).await.unwrap();
+    handle.set_node(other).await.unwrap();
+    handle.set_localhost(false).await.unwrap();
+    drop(handle);
+    let mut seen = Vec::new();
+    while let Some(Input::Node(node)) = inputs.recv().await {
+        seen.push((node.node_name, node.masquerade_all, node.localhost_node_ports));
+    }
+    assert_eq!(seen, [("node-1".to_owned(), true, true), ("node-1".to_owned(), true, false)]);
+}
+
+#[test]
+fn localhost_is_left_out_where_nothing_serves_it() {
+    let (handle, _) = handle(Profile::new(Mode::IPVS), 1);
+    let node = handle.node.borrow();
+    assert!(node.asked.localhost_node_ports && !node.used.localhost_node_ports);
+}
+
+/// A caller that gives up while the queue is full has changed nothing, and the next one is not
+/// mistaken for it.
+#[tokio::test]
+async fn a_configuration_arrives_everywhere_or_nowhere() {
+    let (handle, mut inputs) = handle(USER_SPACE, 1);
+    handle.send(Input::Compare).await.unwrap();
+    let mut node = NodeConfig::new("node-1");
+    node.masquerade_all = true;
+    let (mut timing, before) = (RunnerConfig::default(), format!("{:?}", handle.health));
+    timing.longest_retry = PATIENCE * 9;
+    {
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(handle.set_node(node.clone())).poll(&mut context).is_pending());
+        assert!(pin!(handle.set_timing(timing)).poll(&mut context).is_pending());
+    }
+    assert!(!handle.node.borrow().asked.masquerade_all);
+    assert_eq!(format!("{:?}", handle.health), before);
+    assert!(matches!(inputs.recv().await, Some(Input::Compare)));
+    handle.set_node(node).await.unwrap();
+    assert!(matches!(inputs.recv().await, Some(Input::Node(node)) if node.masquerade_all));
+    assert!(handle.node.borrow().asked.masquerade_all);
+}
+
+/// The sockets at `[::1]` have a thread, so that nothing waits for them.
+#[cfg(feature = "userspace")]
+#[test]
+fn sockets_on_localhost_hold_up_nothing() {
+    use std::{
+        net::{TcpListener, TcpStream},
+        sync::mpsc,
+    };
+
+    use switchyard_core::testing::until;
+
+    let (go_on, held) = mpsc::channel::<()>();
+    let (arrived, arrives) = mpsc::channel();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let proxy = builder(&Fake::new(Profile::new(Mode::NFTABLES)))
+        .on_ipv6_localhost(move |_, _| {
+            let _ = arrived.send(());
+            let _ = held.recv();
+        })
+        .start()
+        .unwrap();
+    arrives.recv().unwrap();
+    let checked = service("web", "10.0.0.1")
+        .port("", "TCP", 80)
+        .set("spec.type", "LoadBalancer")
+        .set("spec.externalTrafficPolicy", "Local")
+        .set("spec.healthCheckNodePort", port);
+    proxy.replace(Kind::Service, [checked.object()]).unwrap();
+    proxy.replace(Kind::EndpointSlice, []).unwrap();
+    let is_served = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+    until("the health check node port is served", is_served);
+    drop(go_on);
+    proxy.stop().unwrap();
+}
