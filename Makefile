@@ -10,7 +10,7 @@ UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-s
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
-	switchyard-source-kube switchyard-userspace switchyard-xtables control-plane packet-rig
+	switchyard-source-kube switchyard-userspace switchyard-xtables packet-rig
 
 # The crates with property tests.
 PROPERTY_CRATES = switchyard-core switchyard-nft switchyard-iptables
@@ -19,7 +19,7 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard-agent api-standin control-plane packet-rig test-netns
+UNPUBLISHED = switchyard-agent api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
 	bench fmt clippy deny features doc package semver shell forget-skipped skipped \

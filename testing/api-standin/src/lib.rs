@@ -9,7 +9,8 @@
 //! silent, slow answers, errors, missing permissions, an expired log, lists that end in an error or
 //! not at all, a restored backup, revoked certificates, objects that no client can decode. It
 //! validates nothing, adds missing fields only to the objects of [`Manifests`], and keeps
-//! everything in memory.
+//! everything in memory. Where the environment names the programs of a genuine API server,
+//! [`control_plane`] starts that.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), api_standin::StandinError> {
@@ -30,6 +31,7 @@
 )]
 
 mod answer;
+pub mod control_plane;
 mod defaults;
 mod faults;
 mod list;

@@ -2,8 +2,10 @@
 
 use std::fs;
 
-use api_standin::load;
-use control_plane::{Programs, User};
+use api_standin::{
+    control_plane::{Programs, User},
+    load,
+};
 use http_body_util::BodyExt;
 use hyper::Request;
 use kube::{

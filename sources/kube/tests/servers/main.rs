@@ -14,7 +14,7 @@ mod server;
 
 use std::{future::Future, pin::Pin, process::ExitCode};
 
-use control_plane::Programs;
+use api_standin::control_plane::Programs;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use api_standin::{Options, Resource, Standin, load};
-use control_plane::{ControlPlane, Programs, User};
+use api_standin::{
+    Options, Resource, Standin,
+    control_plane::{self, ControlPlane, Programs, User},
+    load,
+};
 use serde_json::{Value, json};
 
 /// The server's answer to a request for a streamed list.

@@ -8,7 +8,7 @@ use std::{
     io::{self, BufRead, Write},
 };
 
-use control_plane::{ControlPlane, Options, Ports, Programs, User};
+use api_standin::control_plane::{ControlPlane, Options, Ports, Programs, User};
 use serde_json::Value;
 
 /// The ports, in a network namespace that has no other server.

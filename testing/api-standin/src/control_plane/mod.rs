@@ -1,14 +1,14 @@
 //! A genuine API server and its etcd, for tests.
 //!
 //! Nothing of them is in this repository: the variables `KUBE_APISERVER` and `ETCD` name the
-//! programs. Tests that can use them run against the stand-in (`api-standin`) always, and against
+//! programs. Tests that can use them run against the stand-in ([`Standin`](crate::Standin)) always, and against
 //! the genuine pair where both variables are set. The servers listen on loopback addresses, have
 //! their files in their own directory, and end with the value, or with the process.
 //!
 //! ```no_run
-//! use control_plane::{ControlPlane, Options, Programs, User};
+//! use api_standin::control_plane::{ControlPlane, Options, Programs, User};
 //!
-//! # async fn example() -> Result<(), control_plane::ControlPlaneError> {
+//! # async fn example() -> Result<(), api_standin::control_plane::ControlPlaneError> {
 //! let Some(programs) = Programs::find()? else { return Ok(()) };
 //! let server = ControlPlane::start(programs, Options::default()).await?;
 //! server.apply(serde_json::json!({

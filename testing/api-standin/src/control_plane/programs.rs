@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::error::{ControlPlaneError, Result};
+use super::error::{ControlPlaneError, Result};
 
 /// The variable that names the program `kube-apiserver`.
 pub const API_SERVER: &str = "KUBE_APISERVER";

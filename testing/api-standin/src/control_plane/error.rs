@@ -69,5 +69,5 @@ pub enum ControlPlaneError {
     },
 }
 
-/// Shorthand for results of this crate.
+/// Shorthand for results of this module.
 pub type Result<T, E = ControlPlaneError> = std::result::Result<T, E>;

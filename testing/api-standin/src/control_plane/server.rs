@@ -19,7 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time;
 
-use crate::{
+use super::{
     error::{ControlPlaneError, Result},
     objects,
     programs::Programs,

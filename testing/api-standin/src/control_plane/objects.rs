@@ -4,7 +4,7 @@ use http::{Method, Request};
 use kube::Client;
 use serde_json::Value;
 
-use crate::error::{ControlPlaneError, Result};
+use super::error::{ControlPlaneError, Result};
 
 /// The kinds that tests use: `apiVersion`, `kind`, name in paths, whether objects have a namespace,
 /// and whether the status is its own resource.
