@@ -1,20 +1,4 @@
-//! Kubernetes Services programmed with iptables, for nodes whose kernel or policies rule nftables
-//! out.
-//!
-//! Chains, marks and jumps have kube-proxy's names, so that either proxy can take over from the
-//! other; but only endpoints on this node have their own chains, and a sync sends
-//! `iptables-restore --noflush` what changed and nothing else.
-//!
-//! ```no_run
-//! use switchyard_core::{config::NodeConfig, engine::Engine};
-//! use switchyard_iptables::{IptablesConfig, IptablesProxier};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let proxier = IptablesProxier::new(IptablesConfig::default())?.usable()?;
-//! let engine = Engine::builder(NodeConfig::new("node-1")).start(proxier)?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! - [`IptablesConfig`]: the settings.
 //! - [`IptablesProxier`]: the backend, which compares what should be with what is.

@@ -1,7 +1,4 @@
-//! Kubernetes Services programmed with nftables.
-//!
-//! A Service is data here, not code: a fixed number of chains and rules whatever the size of the
-//! cluster, and elements of maps for everything that varies.
+#![doc = include_str!("../README.md")]
 //!
 //! - `layout`: how Services become chains, rules and elements.
 //! - `proxier`: compares them with what the kernel holds: [`NftProxier`], the backend.
@@ -11,8 +8,6 @@
 //!
 //! Typed chains, rules, sets and elements, and the transports that commit them, are the crate
 //! [`switchyard_nft_ruleset`].
-//!
-//! Feature `json`: the transport that runs the program `nft`.
 
 mod backend;
 mod clean_up;

@@ -1,4 +1,4 @@
-//! Kubernetes Services served by a proxy in user space.
+#![doc = include_str!("../README.md")]
 //!
 //! Follow a sync: the backend (`proxier`) gives the Service ports to the forwarder
 //! (`switchyard-forwarder`), which chooses endpoints and moves bytes; a capture mode (`capture`)

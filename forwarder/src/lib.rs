@@ -1,12 +1,12 @@
-//! Forwards the connections and datagrams of Kubernetes Services to their endpoints, in user space.
+#![doc = include_str!("../README.md")]
 //!
 //! Follow a connection: a [`Listener`] accepts it (`tcp`, `udp`), if its client may have another
 //! one (`slots`); the Service port chooses an endpoint (`port`, `balance`), another one if the
 //! first does not answer; then bytes go both ways until both ends have closed. Everything that
 //! differs between systems is behind one trait (`platform`).
 //!
-//! A [`Forwarder`] has threads of its own. The caller decides where it listens, and what it knows
-//! of Service ports comes resolved from `switchyard-core`.
+//! A [`Forwarder`] has its own threads. What it knows of Service ports comes resolved from
+//! `switchyard-core`.
 
 mod balance;
 mod clients;

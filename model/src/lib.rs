@@ -1,17 +1,5 @@
-//! The words that the crates of Switchyard share: address families, protocols, names, addresses,
-//! algorithms, and errors with their causes.
-//!
-//! ```
-//! use switchyard_model::{IpFamily, PerFamily, parse_ip};
-//!
-//! let address = parse_ip("10.96.0.1")?;
-//! let mut counts = PerFamily { v4: 0, v6: 0 };
-//! *counts.get_mut(IpFamily::of(&address)) += 1;
-//! assert_eq!(counts.v4, 1);
-//! # Ok::<(), switchyard_model::AddressError>(())
-//! ```
-//!
-//! The crate knows no kernel, no Kubernetes object and no runtime.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 mod address;
 mod backoff;

@@ -6,6 +6,8 @@
 //! - [`proxier`]: the interface of backends.
 //! - [`Observer`] and [`EngineEvent`]: everything that happens in a proxy.
 
+#![forbid(unsafe_code)]
+
 mod backends;
 mod bridges;
 mod builder;

@@ -1,9 +1,4 @@
-//! Removal of conntrack entries that contradict the resolved state.
-//!
-//! A UDP or SCTP flow follows its conntrack entry for as long as packets come, whatever the ruleset
-//! holds in the meantime. So when an endpoint is removed, or a frontend is removed or added,
-//! entries that contradict the ruleset have to be deleted, too. TCP connections end themselves and
-//! are never touched.
+#![doc = include_str!("../README.md")]
 //!
 //! [`Reconciler::synced`] compares a synced state with the one before and notes which frontends may
 //! have stale flows, without touching the kernel. A thread of the [`Reconciler`] asks the kernel

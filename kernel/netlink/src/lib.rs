@@ -1,5 +1,4 @@
-//! Requests of a Service proxy to the kernel by netlink: sockets, messages and attributes, and
-//! protocols on top of them.
+#![doc = include_str!("../README.md")]
 //!
 //! - [`Writer`] appends messages with nested attributes to one buffer, so a batch is one `send`.
 //! - [`Messages`] and [`Attributes`] walk over what the kernel answers, without copying and without

@@ -1,25 +1,4 @@
-//! The API server of a Kubernetes cluster as a source of objects: four watches, whose changes are
-//! sent as [`Event`]s.
-//!
-//! ```no_run
-//! use switchyard_core::objects::Event;
-//! use switchyard_source_kube::{KubeConfig, run};
-//! use tokio::sync::mpsc;
-//!
-//! #[tokio::main(flavor = "current_thread")]
-//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let (sender, mut events) = mpsc::channel::<Event>(64);
-//!     let config = KubeConfig {
-//!         kubeconfig: Some("/etc/kubernetes/kube-proxy.conf".into()),
-//!         ..KubeConfig::new("example/1.0")
-//!     };
-//!     tokio::spawn(async move { run(config, "node-1", sender).await });
-//!     while let Some(event) = events.recv().await {
-//!         println!("{event:?}");
-//!     }
-//!     Ok(())
-//! }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # What a source is
 //!

@@ -1,20 +1,4 @@
-//! A directory of YAML and JSON files as a source of objects, in place of an API server: the
-//! changes of the files are sent as [`Event`]s.
-//!
-//! ```no_run
-//! use switchyard_core::objects::Event;
-//! use switchyard_source_manifests::run;
-//! use tokio::sync::mpsc;
-//!
-//! #[tokio::main(flavor = "current_thread")]
-//! async fn main() {
-//!     let (sender, mut events) = mpsc::channel::<Event>(64);
-//!     tokio::spawn(async move { run("manifests".into(), sender).await });
-//!     while let Some(event) = events.recv().await {
-//!         println!("{event:?}");
-//!     }
-//! }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # What a source is
 //!

@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+#![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

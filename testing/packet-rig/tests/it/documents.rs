@@ -145,6 +145,24 @@ fn the_map_of_crates_is_the_workspace() {
     }
 }
 
+/// Returns whether the manifest of a library leaves out `publish = false`.
+fn is_published(folder: &str) -> bool {
+    !fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap().contains("publish.")
+}
+
+#[test]
+fn every_published_crate_begins_with_an_example() {
+    let published: Vec<String> =
+        folders().into_iter().filter(|folder| is_published(folder)).collect();
+    assert!(published.len() > 5, "{published:?}");
+    for folder in published {
+        let read = |file: &str| fs::read_to_string(root().join(&folder).join(file)).unwrap();
+        assert!(read("README.md").contains("\n```rust"), "{folder}/README.md has no example");
+        let includes = read("src/lib.rs").starts_with("#![doc = include_str!(\"../README.md\")]");
+        assert!(includes, "the examples of {folder}/README.md are not compiled");
+    }
+}
+
 /// Returns the code spans of a page: single words between backticks, outside of blocks of code.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
     let outside = text.split("\n```").step_by(2);
