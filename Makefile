@@ -111,14 +111,10 @@ shell:
 		case $$(head -n 1 $$script) in *bash*) bash -n $$script ;; *) sh -n $$script ;; esac || exit 1; \
 	done
 
-# Each feature of core alone, and none. A build without dev-dependencies shows what is missing.
+# Each library alone, without features and with each.
 features:
-	$(CARGO) clippy --quiet --package switchyard-core --no-default-features -- -D warnings
-	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features runner -- -D warnings
-	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features serde -- -D warnings
-	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features testing -- -D warnings
-	$(CARGO) clippy --quiet --package switchyard-core --no-default-features --features k8s-openapi,k8s-openapi/latest -- -D warnings
-	$(CARGO) clippy --quiet --package switchyard-core --features k8s-openapi,k8s-openapi/earliest,serde,testing -- -D warnings
+	@scripts/install-tools.sh cc
+	@scripts/check-features.sh
 
 # Whether the fuzz target compiles, with the versions of the workspace, of which it is no member. Fuzzing
 # itself takes a nightly compiler; libFuzzer is neither built nor linked here.

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Checks each library alone, without features and with each feature. That, and a build without dev-dependencies,
+# shows what another crate's features would hide. Lints run with all features (make clippy).
+set -eu
+cd "$(dirname "$0")/.."
+
+for manifest in */Cargo.toml kernel/*/Cargo.toml sources/*/Cargo.toml; do
+    case "$manifest" in bin/* | fuzz/*) continue ;; esac
+    name=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)
+    features=$(sed -n '/^\[features\]$/,/^\[[^f]/s/^\([a-z0-9-]*\) = .*/\1/p' "$manifest")
+    for feature in '' $features; do
+        [ "$feature" != default ] || continue
+        set -- --package "$name" ${feature:+--features "$name/$feature"}
+        case "$name/$feature" in
+            # A program selects the version of the API, by a feature of a dependency that a package names.
+            switchyard-source-kube/) set -- "$@" --features k8s-openapi/latest ;;
+            switchyard/kube) set -- "$@" --package switchyard-source-kube --features k8s-openapi/latest ;;
+            */k8s-openapi) set -- "$@" --package switchyard-core --features k8s-openapi/latest ;;
+        esac
+        echo "$name${feature:+, feature $feature}"
+        cargo check --quiet --no-default-features "$@"
+    done
+done
+echo "switchyard-core, the oldest version of the API"
+cargo check --quiet --package switchyard-core --features k8s-openapi,k8s-openapi/earliest
