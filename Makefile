@@ -168,6 +168,7 @@ tests-of-crates:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --no-fail-fast --test proxying
 
 # The other capture modes of userspace mode: packet cases about addresses, rules and clients. What is behind the
 # sockets is the same with every mode of capture.

@@ -29,7 +29,7 @@ fn probe(families: PerFamily<bool>) -> Result<Probed, ProxierError> {
 fn a_kernel_with_ipvs_is_enough_and_one_without_is_the_reason() {
     let v4 = PerFamily { v4: true, v6: false };
     for families in [PerFamily { v4: true, v6: true }, v4] {
-        match (in_namespace(|| probe(families)), has_ipvs()) {
+        in_namespace(|| match (probe(families), has_ipvs()) {
             (Ok(probed), true) => assert_eq!(probed.families, families),
             (Err(error), false) => {
                 assert!(matches!(error, ProxierError::Unusable { is_node: true, .. }), "{error:?}");
@@ -37,7 +37,7 @@ fn a_kernel_with_ipvs_is_enough_and_one_without_is_the_reason() {
                 assert!(text.ends_with("the kernel module ip_vs is missing"), "{text}");
             }
             (found, has_ipvs) => panic!("IPVS: {has_ipvs}, but {found:?}"),
-        }
+        });
     }
 }
 

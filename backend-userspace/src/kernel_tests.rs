@@ -229,7 +229,7 @@ fn saved() -> Vec<String> {
 impl Subject for Redirected {
     type Backend = UserspaceProxier;
 
-    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    fn in_namespace<T: Send + Default>(&self, work: impl FnOnce() -> T + Send) -> T {
         test_netns::in_namespace(|| {
             run("ip link set lo up");
             work()

@@ -85,7 +85,7 @@ pub fn installed(name: &str) -> String {
 impl Subject for Iptables {
     type Backend = IptablesProxier;
 
-    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    fn in_namespace<T: Send + Default>(&self, work: impl FnOnce() -> T + Send) -> T {
         in_namespace(work)
     }
 

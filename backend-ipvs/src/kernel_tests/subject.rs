@@ -253,7 +253,7 @@ exec NAME "$@"
 impl Subject for IpvsSubject {
     type Backend = IpvsProxier;
 
-    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    fn in_namespace<T: Send + Default>(&self, work: impl FnOnce() -> T + Send) -> T {
         test_netns::in_namespace(|| {
             // Without an address, no address is a unicast address for the kernel.
             run("ip link set lo up");

@@ -67,7 +67,7 @@ impl Nft {
 impl Subject for Nft {
     type Backend = NftProxier;
 
-    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    fn in_namespace<T: Send + Default>(&self, work: impl FnOnce() -> T + Send) -> T {
         in_namespace(work)
     }
 

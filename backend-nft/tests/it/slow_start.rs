@@ -41,17 +41,22 @@ fn ramp(count: usize) -> Vec<(usize, usize)> {
 #[test]
 fn each_step_is_as_small_as_a_slot() {
     for (count, parts) in [(50, 10), (499, 10), (500, 5), (1_000, 2)] {
-        let steps = in_namespace(|| ramp(count));
-        println!("{count} endpoints: {steps:?}");
-        let steps: Vec<_> = steps.into_iter().filter(|step| *step != (0, 0)).collect();
-        assert_eq!(steps.len(), parts, "{steps:?}");
-        let (inner, others) = (&steps[1..parts - 1], count * (parts - 1));
-        // Besides the slot: another number of slots has another chain, and the Service's verdict
-        // leads to it.
-        let other_number = 16;
-        assert!(inner.iter().all(|(added, removed)| added + removed <= other_number), "{steps:?}");
-        let (began, ended) = (steps[0], steps[parts - 1]);
-        assert!((others..others + other_number).contains(&began.0), "{steps:?}");
-        assert!(began.1 <= 1 && ended.1 <= others + other_number, "{steps:?}");
+        in_namespace(|| {
+            let steps = ramp(count);
+            println!("{count} endpoints: {steps:?}");
+            let steps: Vec<_> = steps.into_iter().filter(|step| *step != (0, 0)).collect();
+            assert_eq!(steps.len(), parts, "{steps:?}");
+            let (inner, others) = (&steps[1..parts - 1], count * (parts - 1));
+            // Besides the slot: another number of slots has another chain, and the Service's verdict
+            // leads to it.
+            let other_number = 16;
+            assert!(
+                inner.iter().all(|(added, removed)| added + removed <= other_number),
+                "{steps:?}"
+            );
+            let (began, ended) = (steps[0], steps[parts - 1]);
+            assert!((others..others + other_number).contains(&began.0), "{steps:?}");
+            assert!(began.1 <= 1 && ended.1 <= others + other_number, "{steps:?}");
+        });
     }
 }

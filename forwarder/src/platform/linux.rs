@@ -147,15 +147,20 @@ mod tests {
 
 #[cfg(test)]
 mod kernel_tests {
+    use test_netns::{in_namespace, run};
+
     use super::*;
 
     #[test]
     fn a_receive_buffer_may_exceed_the_limit_for_users() {
         let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap();
         let limit: usize = limit.trim().parse().unwrap();
-        let socket = Linux.socket(Protocol::Udp, ([127, 0, 0, 1], 0).into()).unwrap();
-        Linux.set_receive_buffer(&SockRef::from(&socket), 2 * limit);
-        // The kernel doubles what is asked for (socket(7)).
-        assert_eq!(socket.recv_buffer_size().unwrap(), 4 * limit);
+        in_namespace(|| {
+            run("ip link set lo up");
+            let socket = Linux.socket(Protocol::Udp, ([127, 0, 0, 1], 0).into()).unwrap();
+            Linux.set_receive_buffer(&SockRef::from(&socket), 2 * limit);
+            // The kernel doubles what is asked for (socket(7)).
+            assert_eq!(socket.recv_buffer_size().unwrap(), 4 * limit);
+        });
     }
 }

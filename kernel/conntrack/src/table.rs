@@ -240,6 +240,8 @@ impl StaleFlows<'_> {
 
 #[cfg(test)]
 mod tests {
+    use test_netns::in_namespace;
+
     use super::*;
     use crate::{
         job::Stale,
@@ -291,10 +293,9 @@ mod tests {
         check(V4_SCTP, &["10.0.0.1:53", "10.0.0.1:54"], &[("any", "any")]);
     }
 
-    /// The table of a new namespace for this thread, a flow that is not in the table yet, and the
-    /// job by which the flow is stale.
+    /// The table of this thread's namespace, a flow that is not in the table yet, and the job by
+    /// which the flow is stale.
     fn stale_flow() -> (Table, Flow, Jobs) {
-        test_netns::enter_new_namespace();
         let to = "10.0.0.10:53";
         let unserved = Stale::Unserved(resolved("a", &[]));
         let jobs = [(Listener::at(to.parse().unwrap()), unserved)].into();
@@ -303,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_deleted_once_and_never_in_place_of_another() {
-        let test = || {
+        in_namespace(|| {
             let (mut table, flow, jobs) = stale_flow();
             let (queue, mut tally) = (Queue::default(), Tally::default());
             let mut delete = |flows: &[Flow], tally: &mut Tally| {
@@ -322,13 +323,12 @@ mod tests {
             assert_eq!((tally.scanned, tally.deleted), (1, 1));
             table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
             assert_eq!((tally.scanned, tally.deleted), (1, 1));
-        };
-        thread::spawn(test).join().unwrap();
+        });
     }
 
     #[test]
     fn a_flow_that_a_late_packet_adds_is_deleted_too() {
-        let test = || {
+        in_namespace(|| {
             let (mut table, flow, jobs) = stale_flow();
             let (queue, mut tally) = (Queue::default(), Tally::default());
             create(&flow, V4);
@@ -341,7 +341,6 @@ mod tests {
             table.sweep(V4, &jobs, &queue, &mut tally).unwrap();
             late.join().unwrap();
             assert_eq!((tally.scanned, tally.deleted), (1, 2));
-        };
-        thread::spawn(test).join().unwrap();
+        });
     }
 }

@@ -141,20 +141,22 @@ mod tests {
     /// one.
     #[test]
     fn refused_requests_are_known_by_their_numbers() {
-        let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
-        let bad = [0, 1, CHUNK - 1, CHUNK, 3 * CHUNK + 9];
-        let mut requests = Pipeline::default();
-        for i in 0..3 * CHUNK + 10 {
-            // There is no message 99.
-            let message = if bad.contains(&i) { 99 } else { GET_GENERATION };
-            let kind = nfnetlink::kind(NFTABLES, message);
-            requests.request(kind, 0, |w| nfnetlink::header(w, 0, 0));
-        }
-        let refused = socket.pipeline(&requests, None).unwrap();
-        let numbers: Vec<_> = refused.iter().map(|(number, _)| *number).collect();
-        assert_eq!(numbers, bad);
-        assert!(refused.iter().all(|(_, error)| error.errno == libc::EINVAL), "{refused:?}");
-        assert_eq!(socket.pipeline(&Pipeline::default(), None).unwrap(), []);
+        test_netns::in_namespace(|| {
+            let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
+            let bad = [0, 1, CHUNK - 1, CHUNK, 3 * CHUNK + 9];
+            let mut requests = Pipeline::default();
+            for i in 0..3 * CHUNK + 10 {
+                // There is no message 99.
+                let message = if bad.contains(&i) { 99 } else { GET_GENERATION };
+                let kind = nfnetlink::kind(NFTABLES, message);
+                requests.request(kind, 0, |w| nfnetlink::header(w, 0, 0));
+            }
+            let refused = socket.pipeline(&requests, None).unwrap();
+            let numbers: Vec<_> = refused.iter().map(|(number, _)| *number).collect();
+            assert_eq!(numbers, bad);
+            assert!(refused.iter().all(|(_, error)| error.errno == libc::EINVAL), "{refused:?}");
+            assert_eq!(socket.pipeline(&Pipeline::default(), None).unwrap(), []);
+        });
     }
 
     #[test]

@@ -321,19 +321,21 @@ mod tests {
 
     #[test]
     fn an_object_and_an_acknowledgement() {
-        let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
-        let sequence = socket.sequences(1);
-        let mut objects = 0;
-        let request = get_generation(flags::ACK, sequence);
-        socket
-            .request(request.as_slice(), sequence, |message| {
-                let generation = message.attributes(nfnetlink::HEADER).find_kind(1);
-                assert!(generation.and_then(|g| g.be32()).is_some());
-                objects += 1;
-                Ok(())
-            })
-            .unwrap();
-        assert_eq!(objects, 1);
+        test_netns::in_namespace(|| {
+            let mut socket = Socket::open(libc::NETLINK_NETFILTER).unwrap();
+            let sequence = socket.sequences(1);
+            let mut objects = 0;
+            let request = get_generation(flags::ACK, sequence);
+            socket
+                .request(request.as_slice(), sequence, |message| {
+                    let generation = message.attributes(nfnetlink::HEADER).find_kind(1);
+                    assert!(generation.and_then(|g| g.be32()).is_some());
+                    objects += 1;
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(objects, 1);
+        });
     }
 
     #[test]

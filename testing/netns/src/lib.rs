@@ -26,12 +26,21 @@ pub use self::{
     skipped::{skipped, skipped_test},
 };
 
+/// The reason of tests that are skipped without root.
+const NEEDS_ROOT: &str = "root is needed";
+
 /// Runs `work` in a thread with a new network namespace, in which no interface is up. A panic of
-/// `work` is passed on.
-pub fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let body = || {
-        enter_new_namespace();
-        work()
+/// `work` is passed on. Without root, the test is skipped, and `work` not run.
+pub fn in_namespace<T: Send + Default>(work: impl FnOnce() -> T + Send) -> T {
+    let body = || match unshare() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            skipped(NEEDS_ROOT);
+            T::default()
+        }
+        result => {
+            result.expect("a network namespace");
+            work()
+        }
     };
     // The name is that of the test, which messages about panics and skipped tests show.
     let name = thread::current().name().unwrap_or("namespace").to_owned();
@@ -47,14 +56,15 @@ pub fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 ///
 /// If the kernel refuses, as it does without root.
 pub fn enter_new_namespace() {
+    unshare().expect("a network namespace, which needs root");
+}
+
+fn unshare() -> io::Result<()> {
     // SAFETY: unshare takes no pointers, and moves only this thread.
-    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    assert_eq!(
-        result,
-        0,
-        "cannot make a network namespace, which needs root: {}",
-        io::Error::last_os_error()
-    );
+    match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Keeps this thread, and the programs that it starts from now on, from loading kernel modules,
@@ -85,17 +95,17 @@ mod kernel_tests {
             let line = String::from_utf8(output.unwrap().stdout).unwrap();
             u64::from_str_radix(line.split_whitespace().next_back().unwrap(), 16).unwrap()
         };
-        let before = capabilities();
-        let after = in_namespace(|| {
+        in_namespace(|| {
+            let before = capabilities();
             forbid_modules();
-            capabilities()
+            assert_eq!(capabilities(), before & !(1 << 16));
         });
-        assert_eq!(after, before & !(1 << 16));
     }
 
     #[test]
     fn the_thread_has_the_name_of_the_test() {
         let name = || thread::current().name().map(str::to_owned);
-        assert_eq!(in_namespace(name), name());
+        let test = name();
+        in_namespace(|| assert_eq!(name(), test));
     }
 }

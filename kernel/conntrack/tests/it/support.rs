@@ -18,7 +18,7 @@ pub use test_netns::wait::PATIENCE;
 
 /// Runs `test` in a thread with its own network namespace, which ends with the thread. Its
 /// loopback interface also has the addresses 192.0.2.1 and 2001:db8::1.
-pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+pub fn in_namespace<T: Send + Default>(test: impl FnOnce() -> T + Send) -> T {
     let body = || {
         run("ip link set lo up");
         run("ip addr add 192.0.2.1/32 dev lo");

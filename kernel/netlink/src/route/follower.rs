@@ -191,10 +191,14 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use packet_rig::NetNs;
+    use test_netns::{in_namespace, run};
     use tokio::runtime;
 
     use super::*;
+
+    fn ip(line: &str) {
+        run(&format!("ip {line}"));
+    }
 
     async fn next(follower: &mut AddressFollower) -> Vec<String> {
         let addresses = timeout(Duration::from_secs(10), follower.changed()).await;
@@ -216,9 +220,7 @@ mod tests {
 
     #[test]
     fn changes_are_followed() {
-        let namespace = NetNs::new_bare().unwrap();
-        let ip = |line: &str| namespace.ip(line).unwrap();
-        let test = || {
+        in_namespace(|| {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut follower = AddressFollower::new();
@@ -244,14 +246,12 @@ mod tests {
                 }
                 assert_eq!(found, ["127.0.0.1", "::1"]);
             });
-        };
-        namespace.run(test).unwrap();
+        });
     }
 
     #[test]
     fn a_first_list_that_was_given_up_is_read_again_at_once() {
-        let namespace = NetNs::new_bare().unwrap();
-        let test = || {
+        in_namespace(|| {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut follower = AddressFollower::new();
@@ -260,15 +260,12 @@ mod tests {
                 // Nothing changes, so that nothing is announced.
                 assert_eq!(next(&mut follower).await, [""; 0]);
             });
-        };
-        namespace.run(test).unwrap();
+        });
     }
 
     #[test]
     fn addresses_of_a_device_can_be_left_out() {
-        let namespace = NetNs::new_bare().unwrap();
-        let ip = |line: &str| namespace.ip(line).unwrap();
-        let test = || {
+        in_namespace(|| {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut follower = AddressFollower::new().without("left-out").without("other");
@@ -294,15 +291,12 @@ mod tests {
                 ip("addr add 192.0.2.3/32 dev veth0");
                 assert_eq!(next(&mut follower).await, ["192.0.2.1", "192.0.2.3"]);
             });
-        };
-        namespace.run(test).unwrap();
+        });
     }
 
     #[test]
     fn announcements_of_a_device_that_is_left_out_wake_nobody() {
-        let namespace = NetNs::new_bare().unwrap();
-        let ip = |line: &str| namespace.ip(line).unwrap();
-        let test = || {
+        in_namespace(|| {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 ip("link add name left-out type bridge");
@@ -318,7 +312,6 @@ mod tests {
                     }
                 }
             });
-        };
-        namespace.run(test).unwrap();
+        });
     }
 }

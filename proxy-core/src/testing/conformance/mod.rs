@@ -54,7 +54,7 @@ pub trait Subject: Sync {
     type Backend: Proxier + 'static;
 
     /// Runs `work` in a new network namespace, in which nothing is programmed.
-    fn in_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T;
+    fn in_namespace<T: Send + Default>(&self, work: impl FnOnce() -> T + Send) -> T;
 
     /// Opens the backend.
     fn open(&self) -> Self::Backend;

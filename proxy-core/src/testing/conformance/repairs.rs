@@ -88,15 +88,17 @@ pub fn a_sync_that_is_refused_halfway_is_made_good<S: Subject>(subject: &S) {
                 let what = format!(
                     "first: {is_first}, compares: {compares}, refuses the rest: {refuses_the_rest}"
                 );
-                let transactions = (0..).find(|&passing| {
-                    let end = if refuses_the_rest { usize::MAX } else { passing + 1 };
-                    let is_refused = subject.in_namespace(|| {
-                        let what = format!("{what}, after {passing}");
-                        refuse_once(subject, [is_first, compares], passing..end, &what)
+                subject.in_namespace(|| {
+                    let transactions = (0..).find(|&passing| {
+                        let end = if refuses_the_rest { usize::MAX } else { passing + 1 };
+                        let is_refused = subject.in_namespace(|| {
+                            let what = format!("{what}, after {passing}");
+                            refuse_once(subject, [is_first, compares], passing..end, &what)
+                        });
+                        !is_refused
                     });
-                    !is_refused
+                    assert!(transactions > Some(0), "a sync has transactions: {what}");
                 });
-                assert!(transactions > Some(0), "a sync has transactions: {what}");
             }
         }
     }
