@@ -53,7 +53,7 @@ demo:
 		$(MAKE) --no-print-directory demo-user; \
 	else \
 		scripts/install-tools.sh cc ip nft && \
-		$(CARGO) build --quiet --release --bin switchyard --bin demo $(if $(KUBE_APISERVER),--bin control-plane) && \
+		$(CARGO) build --quiet --release --workspace --bin switchyard --bin demo && \
 		target/release/demo cluster; \
 	fi
 
@@ -61,7 +61,7 @@ demo:
 # who is not root cannot install a compiler; cargo says what is missing then.
 demo-user:
 	@scripts/install-tools.sh cc || true
-	@$(CARGO) build --quiet --release --bin switchyard --bin demo
+	@$(CARGO) build --quiet --release --workspace --bin switchyard --bin demo
 	@target/release/demo user
 
 unit:

@@ -26,7 +26,7 @@ use switchyard_netlink::route::DummyDevice;
 
 /// Runs work in a network namespace that has an address, without which the kernel takes no address
 /// of IPv4 for one of a real server.
-fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+fn in_namespace<T: Send + Default>(work: impl FnOnce() -> T + Send) -> T {
     test_netns::in_namespace(|| {
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.expect("the program ip").success());

@@ -156,30 +156,35 @@ fn service(family: Family, node: IpAddr, choice: SlotChoice) -> Transaction {
 #[test]
 fn nodes_with_the_same_seed_draw_the_same_slots() {
     use Selector::{SourceAddress, SourcePort};
-    for family in Family::ALL {
-        let hash = |of: &[Selector], seed| SlotChoice::Hash { of: of.to_vec(), seed };
-        let both = [SourceAddress, SourcePort];
-        let slots = slots_of_clients(&By::Netlink, family, hash(&both, 0x5357_0001));
-        assert!((0..SLOTS).all(|slot| slots.contains(&slot)), "{slots:?}");
-        for by in By::all() {
-            let again = slots_of_clients(&by, family, hash(&both, 0x5357_0001));
-            assert_eq!(again, slots, "{by:?}");
+    in_namespace(|| {
+        for family in Family::ALL {
+            let hash = |of: &[Selector], seed| SlotChoice::Hash { of: of.to_vec(), seed };
+            let both = [SourceAddress, SourcePort];
+            let slots = slots_of_clients(&By::Netlink, family, hash(&both, 0x5357_0001));
+            assert!((0..SLOTS).all(|slot| slots.contains(&slot)), "{slots:?}");
+            for by in By::all() {
+                let again = slots_of_clients(&by, family, hash(&both, 0x5357_0001));
+                assert_eq!(again, slots, "{by:?}");
+            }
+            let other_seed = slots_of_clients(&By::Netlink, family, hash(&both, 0x5357_0002));
+            assert_ne!(other_seed, slots);
+            // All clients have one address.
+            let sticky =
+                slots_of_clients(&By::Netlink, family, hash(&[SourceAddress], 0x5357_0001));
+            assert!(sticky.iter().all(|slot| *slot == sticky[0]), "{sticky:?}");
         }
-        let other_seed = slots_of_clients(&By::Netlink, family, hash(&both, 0x5357_0002));
-        assert_ne!(other_seed, slots);
-        // All clients have one address.
-        let sticky = slots_of_clients(&By::Netlink, family, hash(&[SourceAddress], 0x5357_0001));
-        assert!(sticky.iter().all(|slot| *slot == sticky[0]), "{sticky:?}");
-    }
+    });
 }
 
 #[test]
 fn slots_in_turn_come_one_after_the_other() {
-    for family in Family::ALL {
-        for by in By::all() {
-            let slots = slots_of_clients(&by, family, SlotChoice::InTurn);
-            let turns: Vec<u16> = (0..SLOTS).cycle().take(CLIENTS.len()).collect();
-            assert_eq!(slots, turns, "{by:?}");
+    in_namespace(|| {
+        for family in Family::ALL {
+            for by in By::all() {
+                let slots = slots_of_clients(&by, family, SlotChoice::InTurn);
+                let turns: Vec<u16> = (0..SLOTS).cycle().take(CLIENTS.len()).collect();
+                assert_eq!(slots, turns, "{by:?}");
+            }
         }
-    }
+    });
 }

@@ -28,6 +28,6 @@ mod users;
 pub use self::{
     error::{ControlPlaneError, Result},
     programs::{API_SERVER, ETCD, Programs},
-    server::{ControlPlane, Options, Ports},
+    server::{ControlPlane, Options},
     users::User,
 };

@@ -6,7 +6,6 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -34,22 +33,18 @@ const KEY_FILE: &str = "service-accounts.key";
 
 /// The ports of the servers on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports {
+struct Ports {
     /// The port of the API server.
-    pub api_server: u16,
+    api_server: u16,
     /// The port of etcd for its client.
-    pub etcd: u16,
+    etcd: u16,
     /// The port of etcd for other members, of which there are none.
-    pub etcd_peers: u16,
+    etcd_peers: u16,
 }
 
 impl Ports {
     /// Three ports that are free in the namespace of the process at this moment.
-    ///
-    /// # Errors
-    ///
-    /// If none is free.
-    pub fn free() -> Result<Self> {
+    fn free() -> Result<Self> {
         let listen = || TcpListener::bind("127.0.0.1:0").map_err(ControlPlaneError::Port);
         // Held until all are known, so that they differ.
         let [a, b, c] = [listen()?, listen()?, listen()?];
@@ -60,35 +55,11 @@ impl Ports {
     }
 }
 
-/// Returns a command for a program.
-type Launch = Arc<dyn Fn(&Path) -> Command + Send + Sync>;
-
 /// The way that the servers are started.
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The ports; free ones if there are none.
-    pub ports: Option<Ports>,
     /// More flags of the API server.
     pub flags: Vec<String>,
-    /// Makes the commands that start the servers, e.g. in a network namespace. Clients of this
-    /// crate reach the server in the namespace of the process only.
-    pub launch: Launch,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { ports: None, flags: Vec::new(), launch: Arc::new(|program| spawn::command(program)) }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ports, flags, launch: _ } = self;
-        f.debug_struct("Options")
-            .field("ports", ports)
-            .field("flags", flags)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A running API server with its etcd. Both end when the value is dropped.
@@ -110,14 +81,11 @@ impl ControlPlane {
     /// If a program cannot be run, or if the API server is not ready in time; the error has the
     /// logs.
     pub async fn start(programs: Programs, options: Options) -> Result<Self> {
-        let ports = match options.ports {
-            Some(ports) => ports,
-            None => Ports::free()?,
-        };
+        let ports = Ports::free()?;
         let directory = tempfile::Builder::new().prefix("control-plane-").tempdir();
         let directory = directory
             .map_err(|source| ControlPlaneError::File { path: std::env::temp_dir(), source })?;
-        let etcd = start_etcd(&programs, &options, ports, directory.path())?;
+        let etcd = start_etcd(&programs, ports, directory.path())?;
         let mut server =
             Self { programs, options, ports, api_server: None, etcd, directory, client: None };
         server.write("tokens.csv", &users::tokens())?;
@@ -226,7 +194,7 @@ impl ControlPlane {
 
     fn run_api_server(&self) -> Result<Child> {
         let file = |name: &str| self.file(name).to_string_lossy().into_owned();
-        let mut command = (self.options.launch)(&self.programs.api_server);
+        let mut command = spawn::command(&self.programs.api_server);
         command.args([
             format!("--etcd-servers=http://127.0.0.1:{}", self.ports.etcd),
             format!("--secure-port={}", self.ports.api_server),
@@ -297,15 +265,10 @@ impl Drop for ControlPlane {
     }
 }
 
-fn start_etcd(
-    programs: &Programs,
-    options: &Options,
-    ports: Ports,
-    directory: &Path,
-) -> Result<Child> {
+fn start_etcd(programs: &Programs, ports: Ports, directory: &Path) -> Result<Child> {
     let client = format!("http://127.0.0.1:{}", ports.etcd);
     let peers = format!("http://127.0.0.1:{}", ports.etcd_peers);
-    let mut command = (options.launch)(&programs.etcd);
+    let mut command = spawn::command(&programs.etcd);
     command.arg("--data-dir").arg(directory.join("etcd"));
     command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
     command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
