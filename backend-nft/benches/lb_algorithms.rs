@@ -57,6 +57,7 @@ fn main() {
     }
 }
 
+#[derive(Default)]
 struct Round {
     first: Duration,
     leaves: Step,
@@ -64,6 +65,7 @@ struct Round {
 }
 
 /// One sync of a change of the first Service.
+#[derive(Default)]
 struct Step {
     time: Duration,
     changed: usize,

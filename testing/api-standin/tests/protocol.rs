@@ -14,7 +14,6 @@ use kube::{
     Api, Client, Config,
     api::{ListParams, WatchEvent, WatchParams},
     config::{KubeConfigOptions, Kubeconfig},
-    runtime::watcher::{self, Event, watcher},
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -154,32 +153,23 @@ async fn lists_are_streamed_or_refused() {
     let (server, client) = start(Options::default()).await;
     fill(&server, 30);
     let api: Api<EndpointSlice> = Api::all(client);
-    let stream = watcher(api, watcher::Config::default().streaming_lists());
+    let params = WatchParams::default().initial_events();
+    let stream = api.watch(&params, "0").await.unwrap();
     pin_mut!(stream);
     let mut count = 0;
-    loop {
-        match timeout(PATIENCE, stream.next()).await.unwrap().unwrap() {
-            Ok(Event::Init) => (),
-            Ok(Event::InitApply(_)) => count += 1,
-            Ok(Event::InitDone) => break,
-            other => panic!("{other:?}"),
-        }
+    while let WatchEvent::Added(_) = next(&mut stream).await {
+        count += 1;
     }
-    assert_eq!(count, 30);
+    assert_eq!(count, 30, "then a bookmark ends the list");
     server.store().apply(load::slice(50, 0, &[1])).unwrap();
-    let next = timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
-    assert!(matches!(next, Event::Apply(_)));
+    assert!(matches!(next(&mut stream).await, WatchEvent::Added(_)));
     server.faults().streaming_lists(false);
     server.faults().expire_watches();
-    for expected in [410, 422] {
-        let error = timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap_err();
-        let code = match &error {
-            watcher::Error::WatchError(status) => status.code,
-            watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
-            other => panic!("{other}"),
-        };
-        assert_eq!(code, expected, "{error}");
-    }
+    assert!(matches!(next(&mut stream).await, WatchEvent::Error(status) if status.code == 410));
+    let Err(kube::Error::Api(refused)) = api.watch(&params, "0").await.map(drop) else {
+        panic!("a stream of a server that streams no lists")
+    };
+    assert_eq!(refused.code, 422);
 }
 
 #[tokio::test]
@@ -316,9 +306,9 @@ async fn a_watch_from_a_later_version_is_silent_until_then() {
     }
 }
 
-type Item = Result<WatchEvent<Service>, kube::Error>;
-
-async fn next(events: &mut (impl Stream<Item = Item> + Unpin)) -> WatchEvent<Service> {
+async fn next<K>(
+    events: &mut (impl Stream<Item = Result<WatchEvent<K>, kube::Error>> + Unpin),
+) -> WatchEvent<K> {
     timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap()
 }
 
