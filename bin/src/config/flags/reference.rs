@@ -20,20 +20,28 @@ pub fn markdown() -> String {
     page.push_str(
         "\n## Flags of old releases\n\n\
          Manifests still carry these flags. The program accepts them with a warning.\n\n\
-         | Flag | Effect |\n|---|---|\n",
+         | Flags | Effect |\n|---|---|\n",
     );
+    let mut gone: Vec<(&str, Vec<String>)> = Vec::new();
     for flag in FLAGS {
         if let Status::Gone(what) = flag.status {
-            line(&mut page, format_args!("| `--{}` | {what} |", flag.name));
+            let name = format!("`--{}`", flag.name);
+            match gone.iter_mut().find(|(effect, _)| *effect == what) {
+                Some((_, names)) => names.push(name),
+                None => gone.push((what, vec![name])),
+            }
         }
+    }
+    for (what, names) in gone {
+        line(&mut page, format_args!("| {} | {what} |", names.join(", ")));
     }
     page
 }
 
 fn section(page: &mut String, title: &str, flags: impl Iterator<Item = &'static Flag>) {
     line(page, format_args!("\n## {title}\n"));
-    line(page, format_args!("| Flag | Value | Default | Field | C | Purpose |"));
-    line(page, format_args!("|---|---|---|---|---|---|"));
+    line(page, format_args!("| Flag and value | Default | Field | C | Purpose |"));
+    line(page, format_args!("|---|---|---|---|---|"));
     for flag in flags {
         let letter = flag.short.map(|letter| format!("`-{letter}`, ")).unwrap_or_default();
         let default = match flag.default {
@@ -43,7 +51,7 @@ fn section(page: &mut String, title: &str, flags: impl Iterator<Item = &'static 
         line(
             page,
             format_args!(
-                "| {letter}`--{}` | {} | {default} | {} | {} | {}{} |",
+                "| {letter}`--{}` {} | {default} | {} | {} | {}{} |",
                 flag.name,
                 values(flag.kind),
                 field(flag),

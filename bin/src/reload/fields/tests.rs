@@ -1,6 +1,6 @@
 //! Tests of the table against the configuration, the settings and the documentation.
 
-use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -250,7 +250,7 @@ impl Scope {
 
 /// Returns the table in Markdown, as in `docs/configuration.md`.
 fn markdown() -> String {
-    let mut table = String::from("| Field | Modes | A change |\n|---|---|---|\n");
+    let mut rows: Vec<(String, Vec<String>)> = Vec::new();
     for Field { path, effect, scope } in FIELDS {
         let effect = match effect {
             Effect::Live => "is applied",
@@ -264,8 +264,12 @@ fn markdown() -> String {
             .iter()
             .any(|other| other.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')));
         let what = if is_section { "the rest of " } else { "" };
-        // Writing to a String cannot fail.
-        let _ = writeln!(table, "| {what}`{path}` | {} | {effect} |", scope.as_str());
+        let (field, row) = (format!("{what}`{path}`"), format!("{} | {effect}", scope.as_str()));
+        match rows.iter_mut().find(|(other, _)| *other == row) {
+            Some((_, fields)) => fields.push(field),
+            None => rows.push((row, vec![field])),
+        }
     }
-    table
+    let rows = rows.iter().map(|(row, fields)| format!("| {} | {row} |\n", fields.join(", ")));
+    format!("| Fields | Modes | A change |\n|---|---|---|\n{}", rows.collect::<String>())
 }
