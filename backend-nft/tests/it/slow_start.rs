@@ -47,8 +47,8 @@ fn each_step_is_as_small_as_a_slot() {
             let steps: Vec<_> = steps.into_iter().filter(|step| *step != (0, 0)).collect();
             assert_eq!(steps.len(), parts, "{steps:?}");
             let (inner, others) = (&steps[1..parts - 1], count * (parts - 1));
-            // Besides the slot: another number of slots has another chain, and the Service's verdict
-            // leads to it.
+            // Besides the slot: another number of slots has another chain, and the Service's
+            // verdict leads to it.
             let other_number = 16;
             assert!(
                 inner.iter().all(|(added, removed)| added + removed <= other_number),
