@@ -49,7 +49,7 @@ impl Script<'_> {
         Ok(lines)
     }
 
-    /// Plays the changes at loopback, with a proxy that is ready, and returns figures.
+    /// The same at loopback.
     pub fn loopback(&mut self, server: &mut EchoServer) -> Result<Vec<String>> {
         self.hold(2500);
         self.display.table(None);
@@ -57,6 +57,7 @@ impl Script<'_> {
         lines.extend(self.silence(server)?);
         lines.push(bold("After the rename of a manifest"));
         lines.extend(self.change_endpoints()?);
+        self.hold(1000);
         self.display.table(None);
         Ok(lines)
     }
@@ -167,7 +168,6 @@ impl Script<'_> {
         self.say(format!("without it: {reached} connections, {lost} lost"));
         let sent = http::metric_values(&proxy.metrics()?, "switchyard_transaction_messages_sum");
         let sent = thousands(sent.iter().sum::<f64>() as u64);
-        // Chains that no Service uses any more go at a restart.
         self.say(format!(
             "a new one (pid {pid}) is ready in {ready}: {sent} messages to the kernel"
         ));
