@@ -9,17 +9,28 @@ use std::error::Error;
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use serde_json::{from_value, json};
-use switchyard::{NodeConfig, Proxy, StartError, SyncReport, objects::Kind};
+use switchyard::{
+    NodeConfig, Proxy, SyncReport,
+    objects::{Kind, Object},
+};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
     run(|line| println!("{line}"))
 }
 
-/// Starts a proxy in the network namespace of this thread.
-fn start() -> std::result::Result<Proxy, StartError> {
-    Proxy::builder(NodeConfig::new("node-1")).backend(switchyard::nftables()).start()
+/// Serves a Service, in the network namespace of this thread.
+fn serve(service: Object, slice: Object) -> Result<Proxy, Box<dyn Error + Send + Sync>> {
+    let proxy = Proxy::builder(NodeConfig::new("node-1"))
+        .backend(switchyard::nftables()) // or a backend of your own
+        .start()?; // addresses, conntrack, health check node ports, localhost: included
+
+    // The first lists of your informers. Nothing is programmed before Services and EndpointSlices
+    // have been listed: half a cluster would be programmed as a whole one.
+    proxy.replace(Kind::Service, [service])?;
+    proxy.replace(Kind::EndpointSlice, [slice])?;
+    Ok(proxy)
 }
 
 /// Proxies as a program with informers would. `print` receives what happened.
@@ -29,15 +40,8 @@ pub fn run(mut print: impl FnMut(String)) -> Result<()> {
             print(format!("{what}: added={added} removed={removed}"));
         }
     };
-
-    // What an informer holds after its first lists. The first sync starts when Services and
-    // EndpointSlices have been listed, not earlier: half a cluster would be programmed as a whole
-    // one.
-    let (service, listed) = (service()?, slice(&["10.244.1.10"])?);
-    let proxy = start()?;
+    let proxy = serve(service()?.into(), slice(&["10.244.1.10"])?.into())?;
     let mut reports = proxy.reports();
-    proxy.replace(Kind::Service, [service.clone().into()])?;
-    proxy.replace(Kind::EndpointSlice, [listed.into()])?;
     print("first lists", reports.blocking_recv());
 
     // What an informer receives afterwards. There is `Proxy::delete`, too.
@@ -48,9 +52,7 @@ pub fn run(mut print: impl FnMut(String)) -> Result<()> {
     // The kernel is left as it is: connections go on, and new ones are served. A later proxy, of
     // this process or of another one, takes over what it finds.
     proxy.stop()?;
-    let proxy = start()?;
-    proxy.replace(Kind::Service, [service.into()])?;
-    proxy.replace(Kind::EndpointSlice, [changed.into()])?;
+    let proxy = serve(service()?.into(), changed.into())?;
     print("started again", proxy.reports().blocking_recv());
 
     // Removes everything.

@@ -73,6 +73,7 @@ pub struct Builder {
     conntrack: bool,
     health_checks: bool,
     localhost: bool,
+    descriptors: usize,
     on_reconciled: Box<dyn FnMut(Report) + Send>,
     on_not_served: Box<dyn Fn(NotServed<'_>) + Send>,
     #[cfg(feature = "userspace")]
@@ -94,6 +95,7 @@ impl Builder {
             conntrack: true,
             health_checks: true,
             localhost: true,
+            descriptors: descriptors(),
             on_reconciled: Box::new(|_| ()),
             on_not_served: Box::new(|_| ()),
             #[cfg(feature = "userspace")]
@@ -181,6 +183,13 @@ impl Builder {
         Self { localhost, ..self }
     }
 
+    /// The most file descriptors that the proxy's servers and their connections take, and 128 for
+    /// everything else; by default, as many as the process may have when this builder is made. A
+    /// backend in user space has a setting for its connections.
+    pub fn descriptors(self, descriptors: usize) -> Self {
+        Self { descriptors, ..self }
+    }
+
     /// Receives the number of sockets at `[::1]`, and the number of failures to open one since the
     /// last report. In nftables mode, sockets serve node ports there if an entry of
     /// [`NodeConfig::node_port_addresses`] includes the address, unless
@@ -214,7 +223,7 @@ impl Builder {
         let checks = updates.receiver();
         let (reports, first_reports) = broadcast::channel(REPORTS);
         let weak_reports = reports.downgrade();
-        let descriptors = Descriptors::new(descriptors(), &profile, &families);
+        let descriptors = Descriptors::new(self.descriptors, &profile, &families);
         #[cfg(feature = "userspace")]
         let (ports, sockets) = {
             let ports = (descriptors.sockets > 0).then(|| Arc::new(SyncedNodePorts::default()));
@@ -233,7 +242,10 @@ impl Builder {
         let (ports, sockets) = ((), None);
         let observer = Arc::new((
             ((Arc::clone(&health), updates), ports),
-            ((flows, RouteLocalnet::new(&profile)), (self.observer, SendReports(reports))),
+            (
+                (flows, RouteLocalnet::new(&profile)),
+                (self.observer, SendReports(reports, Arc::clone(&health))),
+            ),
         ));
         let mut engine = Engine::builder(used)
             .timing(self.timing)

@@ -206,15 +206,24 @@ impl Reports {
     }
 }
 
-/// Sends the reports of syncs.
-pub(crate) struct SendReports(pub(crate) broadcast::Sender<SyncReport>);
+/// Sends the reports of syncs, and records the end of the engine, which drops its observers then.
+pub(crate) struct SendReports(
+    pub(crate) broadcast::Sender<SyncReport>,
+    pub(crate) Arc<ProxyHealth>,
+);
 
 impl Observer for SendReports {
     fn on_event(&self, event: &EngineEvent<'_>) {
         if let EngineEvent::Synced(outcome) = event {
-            // Nobody may listen any more.
+            // It fails without a receiver.
             let _ = self.0.send(outcome.report.clone());
         }
+    }
+}
+
+impl Drop for SendReports {
+    fn drop(&mut self) {
+        self.1.ended();
     }
 }
 

@@ -1,9 +1,9 @@
 //! The health of this proxy, which load balancers and the kubelet check.
 //!
-//! A family is healthy unless a requested sync has been outstanding for too long, or another
-//! program changed the rules in the kernel and the repair failed. A sync that leaves a family out
-//! is outstanding for that family. Though the proxy works, the node as a whole may be ineligible
-//! for traffic because the node is about to be removed.
+//! A family is healthy unless a requested sync has been outstanding for too long, another program
+//! changed the rules in the kernel and the repair failed, or the engine has ended. A sync that
+//! leaves a family out is outstanding for that family. Though the proxy works, the node as a whole
+//! may be ineligible for traffic because the node is about to be removed.
 
 use std::{
     collections::BTreeMap,
@@ -31,6 +31,8 @@ struct Inner {
     node_eligible: bool,
     /// Whether the last sync failed.
     has_failed: bool,
+    /// Whether the engine has ended, so that nothing is programmed any more.
+    has_ended: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +157,11 @@ impl ProxyHealth {
         self.lock().has_failed = true;
     }
 
+    /// Records that the engine has ended.
+    pub fn ended(&self) {
+        self.lock().has_ended = true;
+    }
+
     /// Sets whether the node may receive traffic: the Node object is known, and is not about to be
     /// removed.
     pub fn set_node_eligible(&self, eligible: bool) {
@@ -171,7 +178,7 @@ impl ProxyHealth {
             |state: &Family| state.is_disturbed && (inner.has_failed || state.is_left_out);
         let families = inner.families.iter().map(|(family, state)| {
             let is_late = waiting(state).is_some_and(|waiting| waiting >= inner.timeout);
-            let healthy = !is_late && !is_wrong(state);
+            let healthy = !is_late && !is_wrong(state) && !inner.has_ended;
             (*family, FamilyReport { last_updated: state.last_updated, healthy })
         });
         let families: BTreeMap<_, _> = families.collect();
@@ -181,6 +188,9 @@ impl ProxyHealth {
         let mut problems: Vec<String> = left_out
             .map(|(family, _)| format!("{family} is left out, since the node refuses its rules"))
             .collect();
+        if inner.has_ended {
+            problems.push("the engine has ended".to_owned());
+        }
         if inner.has_failed {
             problems.push("the last sync failed".to_owned());
         }
@@ -272,6 +282,10 @@ mod tests {
         );
         health.synced(Timestamp::UNIX_EPOCH, now, |_| true);
         assert!(health.report(now).healthy());
+
+        health.ended();
+        assert!(!health.report(now).healthy());
+        assert_eq!(health.report(now).problems, ["the engine has ended"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     task::Waker,
+    time::Instant,
 };
 
 use async_trait::async_trait;
@@ -118,6 +119,8 @@ async fn everybody_hears_of_a_panic_and_the_rules_can_be_removed() {
     let (handle, mut reports) = (proxy.handle(), proxy.reports());
     list(&proxy);
     assert!(reports.recv().await.is_some());
+    let is_healthy = || proxy.health().report(Instant::now()).healthy();
+    assert!(is_healthy());
     fake.panics.store(true, SeqCst);
     proxy.apply(web(2)).unwrap();
     let waiting = Arc::clone(&proxy);
@@ -131,6 +134,7 @@ async fn everybody_hears_of_a_panic_and_the_rules_can_be_removed() {
     })
     .await
     .unwrap();
+    assert!(!is_healthy());
     assert!(matches!(handle.set_localhost(false).await, Err(EngineError::Ended)));
     assert!(matches!(proxy.apply(web(3)), Err(EngineError::Ended)));
     Arc::into_inner(proxy).unwrap().clean_up().unwrap();
@@ -204,16 +208,20 @@ fn sockets_on_localhost_hold_up_nothing() {
 
     use switchyard_core::testing::until;
 
+    use crate::health::http::connections::Limits;
+
     let (go_on, held) = mpsc::channel::<()>();
     let (arrived, arrives) = mpsc::channel();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let proxy = builder(&Fake::new(Profile::new(Mode::NFTABLES)))
+        .descriptors(1024)
         .on_ipv6_localhost(move |_, _| {
             let _ = arrived.send(());
             let _ = held.recv();
         })
         .start()
         .unwrap();
+    assert_eq!(proxy.connections().limits(), Limits::new(1024 - 128), "the sockets have a share");
     arrives.recv().unwrap();
     let checked = service("web", "10.0.0.1")
         .port("", "TCP", 80)

@@ -92,14 +92,21 @@ fn a_fifth_backend_prints_what_changes() {
     assert_eq!(line(), "- default/shop:http (TCP, IPv4)");
 }
 
-/// The example that people copy is the one that is tested.
+/// The examples that people copy are the one that is tested.
 #[test]
 fn the_documentation_has_the_example() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let (document, program) = (read("docs/embedding.md"), read("switchyard/examples/embed.rs"));
-    // What comes before is the file's own documentation.
-    let (_, code) = program.split_once("\n\n").unwrap();
-    let (_, block) = document.split_once("```rust\n").unwrap();
-    let (block, _) = block.split_once("```\n").unwrap();
-    assert!(block == code, "copy examples/embed.rs, below its first comment, to docs/embedding.md");
+    let program = fs::read_to_string(root().join("switchyard/examples/embed.rs")).unwrap();
+    for (page, fence, count) in
+        [("docs/embedding.md", "```rust\n", 2), ("switchyard/README.md", "```rust,no_run\n", 1)]
+    {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let blocks: Vec<&str> = text.split(fence).skip(1).collect();
+        assert_eq!(blocks.len(), count, "{page}");
+        for block in blocks {
+            let (block, _) = block.split_once("```\n").unwrap();
+            // Imports differ.
+            let code = &block[block.find("/// ").unwrap()..];
+            assert!(program.contains(code), "{page} differs from examples/embed.rs: {code}");
+        }
+    }
 }
