@@ -123,8 +123,9 @@ fn remove_with(chains: &OwnedChains) -> Result<(), ProxierError> {
 }
 
 /// Removes the rules of other kinds than those of the mode `beneath`, which serve: those of
-/// kube-proxy's ipvs mode, those of earlier releases, and those that were beneath before.
-pub(crate) fn remove_other_rules(beneath: Mode) -> Result<(), ProxierError> {
+/// kube-proxy's ipvs mode, those of earlier releases, and those that were beneath before. Returns
+/// whether there were IP sets, which are for rules of iptables that served.
+pub(crate) fn remove_other_rules(beneath: Mode) -> Result<bool, ProxierError> {
     let (chains, others) = match beneath {
         Mode::IPTABLES => {
             let kept = [&SHARED_WITH_IPTABLES[..], &BENEATH].concat();
@@ -132,7 +133,9 @@ pub(crate) fn remove_other_rules(beneath: Mode) -> Result<(), ProxierError> {
         }
         _ => (owned(), IptablesBackend::default().clean_up(None)),
     };
-    removed(remove_chains_and_sets(&chains)).and(others).and(earlier_table().clean_up(None))
+    let had_sets = removed(remove_chains_and_sets(&chains));
+    let others = others.and(earlier_table().clean_up(None));
+    had_sets.and_then(|had_sets| others.map(|()| had_sets))
 }
 
 fn earlier_table() -> NftBackend {
@@ -142,7 +145,7 @@ fn earlier_table() -> NftBackend {
     NftBackend::new(config)
 }
 
-fn removed(result: Result<(), LeftoverError>) -> Result<(), ProxierError> {
+fn removed<T>(result: Result<T, LeftoverError>) -> Result<T, ProxierError> {
     result.map_err(|error| {
         ProxierError::backend(Mode::IPVS, "cannot remove everything of ipvs mode", error)
     })
@@ -184,15 +187,15 @@ fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
     Ok(())
 }
 
-/// Removes chains, jumps and sets.
-fn remove_chains_and_sets(chains: &OwnedChains) -> Result<(), LeftoverError> {
+/// Removes chains, jumps and sets. Returns whether there were sets.
+fn remove_chains_and_sets(chains: &OwnedChains) -> Result<bool, LeftoverError> {
     switchyard_xtables::remove(chains).map_err(LeftoverError::Rules)?;
     let sets = ExistingSets::find().map_err(LeftoverError::Sets)?;
     let count = sets.destroy().map_err(|(name, source)| LeftoverError::Set { name, source })?;
     if count > 0 {
         tracing::info!(ipsets = count, "Removed the ipsets of ipvs mode, and their rules");
     }
-    Ok(())
+    Ok(count > 0)
 }
 
 /// Returns the device; `None` if it does not exist.

@@ -1,11 +1,11 @@
-//! The stories that every backend passes. IPVS does not announce changes, so that there is a
-//! monitor of the rules alone, which is the backend's beneath.
+//! The stories that every backend passes. IPVS does not announce changes: the monitor is that of
+//! rules and addresses.
 
 use switchyard_core::testing::conformance;
 
 use super::{on_ipvs, subject::IpvsSubject};
 
-switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()), without a monitor);
+switchyard_core::conformance!(nft, on_ipvs!(IpvsSubject::nft()));
 
 /// The stories about what iptables does otherwise than a table.
 mod iptables {

@@ -93,18 +93,20 @@ impl IpvsProxier {
             waiting: self.schedulers.waiting().collect(),
         });
         let mut refused = Refused::default();
-        let mut held = Held { elsewhere: seen.elsewhere.clone(), ..Held::default() };
         for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
             let wanted = Wanted::new(state, &context, family, &seen.elsewhere);
             let expected = expected.as_ref().filter(|_| *self.programmed.get(family));
+            // Before they are bound, so that the monitor knows whose they are.
+            let mut bound = self.bound.lock();
+            bound.retain(|ip| IpFamily::of(ip) != family);
+            bound.extend(&wanted.bound);
+            drop(bound);
             let pass = Pass { family, state, seen: &seen, expected, is_ruled };
             if let Err(error) = self.sync_family(&pass, &wanted, report, &mut refused) {
                 refused.family(family, error);
             }
-            held.bound.extend(wanted.bound);
         }
-        held.claimed = claimed;
-        self.held = held;
+        self.held = Held { elsewhere: seen.elsewhere, claimed };
         Ok(refused)
     }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Virtual servers, the device with the addresses of Services, and parameters. The methods are
-/// those of [`Ipvs`], [`DummyDevice`] and [`kernel_settings`].
+/// those of [`Ipvs`], [`DummyDevice`], [`kernel_settings`] and [`leftovers`].
 pub(crate) trait Kernel: Send {
     fn set_parameters(&mut self, strict_arp: bool) -> Unset;
     fn timeouts(&mut self) -> Result<Timeouts, Error>;
@@ -40,8 +40,7 @@ pub(crate) trait Kernel: Send {
         remove: &[IpAddr],
     ) -> Result<Vec<DeviceError>, DeviceError>;
 
-    /// Removes the rules of other kinds than those of the mode `beneath`, which serve.
-    fn remove_other_rules(&mut self, beneath: Mode) -> Result<(), ProxierError>;
+    fn remove_other_rules(&mut self, beneath: Mode) -> Result<bool, ProxierError>;
     fn remove_all(&mut self) -> Result<(), ProxierError>;
 }
 
@@ -108,7 +107,7 @@ impl Kernel for NodeKernel {
         self.device.change_each(add, remove)
     }
 
-    fn remove_other_rules(&mut self, beneath: Mode) -> Result<(), ProxierError> {
+    fn remove_other_rules(&mut self, beneath: Mode) -> Result<bool, ProxierError> {
         leftovers::remove_other_rules(beneath)
     }
 

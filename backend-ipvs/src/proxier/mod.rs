@@ -14,6 +14,7 @@
 //! - [`draining`]: real servers that are there for the connections that they have.
 //! - [`schedulers`]: schedulers that virtual servers have, and are to have.
 //! - [`kernel`]: the kernel.
+//! - [`monitor`]: notices that other programs change rules or addresses.
 //! - [`drift`]: what other programs have changed.
 
 pub(crate) mod commands;
@@ -22,6 +23,7 @@ pub(crate) mod drift;
 pub(crate) mod full;
 pub(crate) mod incremental;
 pub(crate) mod kernel;
+mod monitor;
 pub(crate) mod refused;
 pub(crate) mod schedulers;
 pub(crate) mod servers;
@@ -53,6 +55,7 @@ use self::{
     draining::Draining,
     incremental::Difference,
     kernel::Kernel,
+    monitor::{Bound, DeviceMonitor},
     refused::Refused,
     schedulers::Schedulers,
     servers::ServerChanges,
@@ -117,6 +120,8 @@ pub(crate) struct IpvsProxier {
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
     /// everything.
     held: Held,
+    /// The addresses of `kube-ipvs0`.
+    bound: Bound,
     draining: Draining,
     schedulers: Schedulers,
     /// Whether the kernel is known to hold what was synced last.
@@ -138,8 +143,6 @@ pub(crate) struct IpvsProxier {
 /// The contents of the kernel, beyond what core remembers.
 #[derive(Debug, Default)]
 struct Held {
-    /// The addresses of `kube-ipvs0`.
-    bound: BTreeSet<IpAddr>,
     /// The addresses that are not bound although Services have them, when they were last read:
     /// those of other devices, and those that the configuration names.
     elsewhere: BTreeSet<IpAddr>,
@@ -169,6 +172,7 @@ impl IpvsProxier {
             removal_due: Some(Instant::now()),
             unremoved: BTreeSet::new(),
             held: Held::default(),
+            bound: Bound::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
             is_sure: false,
@@ -281,7 +285,15 @@ impl IpvsProxier {
         let due = self.removal_due?;
         let now = Instant::now();
         if due <= now {
-            let failure = self.kernel.remove_other_rules(self.rules.mode()).err();
+            let removed = self.kernel.remove_other_rules(self.rules.mode());
+            if matches!(removed, Ok(true)) && self.rules.mode() != Mode::IPTABLES {
+                report.warnings.push(
+                    "the rules of ipvs mode are those of nftables now, in place of kube-proxy's of \
+                     iptables: what other rules of the host drop, they cannot accept"
+                        .to_owned(),
+                );
+            }
+            let failure = removed.err();
             self.removal_due = failure.is_some().then_some(now + REMOVAL_RETRY);
             let failure = failure.map(|error| ErrorChain(&error).to_string());
             warn_of_new(
@@ -361,7 +373,8 @@ impl IpvsProxier {
         change: &Transition<'_>,
         touched: &BTreeSet<IpAddr>,
     ) -> (Vec<IpAddr>, Vec<IpAddr>) {
-        let Held { bound, elsewhere, .. } = &mut self.held;
+        let elsewhere = &self.held.elsewhere;
+        let mut bound = self.bound.lock();
         let all = &change.after().service_ports;
         let has = |port: &ResolvedServicePort, ip| {
             addresses::of_port(port, elsewhere).any(|other| other == ip)
@@ -660,13 +673,14 @@ impl Proxier for IpvsProxier {
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.is_sure = false;
         self.delivered = PerFamily::default();
+        self.bound.lock().clear();
         self.draining = Draining::new(self.config.drain_limit);
         let rules = self.rules.clean_up().await;
         rules.and(self.kernel.remove_all())
     }
 
-    /// The monitor of the rules: IPVS does not announce changes.
+    /// A monitor of rules and addresses: IPVS does not announce changes.
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
-        self.rules.monitor()
+        Some(Box::new(DeviceMonitor::new(self.rules.monitor(), self.bound.clone())))
     }
 }

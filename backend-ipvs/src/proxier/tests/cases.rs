@@ -359,3 +359,15 @@ fn rules_that_cannot_be_removed_are_not_removed_at_each_sync() {
     }
     assert_eq!(model.lock().removals, 1);
 }
+
+#[test]
+fn rules_of_another_kind_are_a_warning() {
+    let model = Model::default();
+    model.lock().is_of_kube_proxy = true;
+    let warnings = node(&model).sync(cluster()).warnings;
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("in place of kube-proxy's"),
+        "{warnings:?}"
+    );
+    assert_eq!(node(&model).sync(cluster()).warnings, [""; 0]);
+}

@@ -49,6 +49,8 @@ pub(super) struct Contents {
     pub(super) rescheduled: usize,
     /// The number of the command or address that is refused, counted down.
     pub(super) refuse: Option<usize>,
+    /// Whether kube-proxy's rules and sets are there.
+    pub(super) is_of_kube_proxy: bool,
     /// The attempts to remove rules of other kinds, and whether they fail.
     pub(super) removals: usize,
     pub(super) refuse_removal: bool,
@@ -228,12 +230,12 @@ impl Kernel for Model {
         Ok(errors)
     }
 
-    fn remove_other_rules(&mut self, _: Mode) -> Result<(), ProxierError> {
+    fn remove_other_rules(&mut self, _: Mode) -> Result<bool, ProxierError> {
         let mut held = self.lock();
         held.removals += 1;
         match held.refuse_removal {
             true => Err(ProxierError::backend(Mode::IPVS, "refused", "a test")),
-            false => Ok(()),
+            false => Ok(std::mem::take(&mut held.is_of_kube_proxy)),
         }
     }
 

@@ -81,6 +81,9 @@ pub enum DeviceError {
     /// The addresses could not be listed.
     #[error("cannot list the addresses of the node's devices")]
     List(#[source] Error),
+    /// The kernel did not report changes.
+    #[error("cannot receive changes of addresses")]
+    Announcements(#[source] Error),
     /// The kernel cannot be reached or did not answer.
     #[error("cannot change the addresses of the device {device}")]
     Change {

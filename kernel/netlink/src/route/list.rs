@@ -68,6 +68,18 @@ pub(crate) fn changed_device(message: &Message<'_>) -> Option<u32> {
     read_address(message).filter(|_| is_change).map(|(index, _)| index)
 }
 
+/// Returns the address that came to a device or went, and whether it is there; `None` if the message
+/// reports no such change.
+pub(crate) fn change(message: &Message<'_>) -> Option<(IpAddr, bool)> {
+    let is_there = match message.kind {
+        address::NEW => true,
+        address::DELETE => false,
+        _ => return None,
+    };
+    let (_, ip) = read_address(message)?;
+    Some((ip?, is_there))
+}
+
 fn read_link(message: Message<'_>) -> Option<Link> {
     let index = message.payload.get(4..)?.first_chunk::<4>()?;
     let info = message.attributes(link::HEADER).find_kind(link::INFO);

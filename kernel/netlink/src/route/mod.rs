@@ -2,10 +2,12 @@
 //!
 //! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are
 //!   served on them.
+//! - [`AddressAnnouncements`]: what is announced of the addresses of one device.
 //! - [`DummyDevice`]: a device whose addresses are the node's.
 //! - [`bridges_of_veths`]: the bridges that connect containers.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
+mod announcements;
 mod bridge;
 mod device;
 mod follower;
@@ -13,6 +15,7 @@ mod link_type;
 mod list;
 
 pub use self::{
+    announcements::AddressAnnouncements,
     bridge::{Bridge, bridges_of_veths},
     device::{DeviceError, DummyDevice},
     follower::{AddressError, AddressFollower},

@@ -1,0 +1,134 @@
+//! Announcements that addresses of a device come and go.
+
+use std::{collections::BTreeSet, io, net::IpAddr};
+
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::{
+    device::{DeviceError, DummyDevice},
+    list::{self, abi},
+};
+use crate::{Error, Socket};
+
+/// Listens to announcements about the addresses of a device, in the network namespace of the thread
+/// that polls it first.
+#[derive(Debug)]
+pub struct AddressAnnouncements {
+    device: &'static str,
+    /// `None` before the first poll.
+    open: Option<(AsyncFd<Socket>, DummyDevice)>,
+}
+
+impl AddressAnnouncements {
+    /// Makes a listener for the device of this name, which need not exist. It opens its sockets
+    /// when it is first polled.
+    pub fn new(device: &'static str) -> Self {
+        Self { device, open: None }
+    }
+
+    /// Waits until other addresses than those that `wanted` returns come to the device, or one of
+    /// these goes from it. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached.
+    pub async fn differs(
+        &mut self,
+        wanted: impl Fn() -> BTreeSet<IpAddr>,
+    ) -> Result<(), DeviceError> {
+        let (announcements, device) = match &mut self.open {
+            Some(open) => open,
+            None => self.open.insert(open(self.device)?),
+        };
+        loop {
+            let mut ready = announcements.readable_mut().await.map_err(cannot_wait)?;
+            ready.clear_ready();
+            let wanted = wanted();
+            let mut is_suspected = false;
+            loop {
+                match ready.get_inner_mut().receive() {
+                    Ok(None) => break,
+                    Ok(Some(mut datagram)) => {
+                        is_suspected |= datagram.any(|message| {
+                            let change = list::change(&message);
+                            change.is_some_and(|(ip, is_there)| wanted.contains(&ip) != is_there)
+                        });
+                    }
+                    // Many at once are this program's as a rule.
+                    Err(Error::Overrun) => is_suspected = true,
+                    Err(error) => return Err(DeviceError::Announcements(error)),
+                }
+            }
+            // The list alone shows of which device, and what is now.
+            if is_suspected && device.addresses()? != wanted {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn open(device: &'static str) -> Result<(AsyncFd<Socket>, DummyDevice), DeviceError> {
+    let announcements = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
+    for group in abi::address::GROUPS {
+        announcements.join(group).map_err(DeviceError::Socket)?;
+    }
+    // SAFETY: the socket owns its descriptor, which stays the same open one until the socket is
+    // dropped.
+    let registered = unsafe { AsyncFd::register_with_interest(announcements, Interest::READABLE) };
+    let registered = registered.map_err(|error| cannot_wait(error.into()))?;
+    Ok((registered, DummyDevice::open(device)?))
+}
+
+fn cannot_wait(source: io::Error) -> DeviceError {
+    DeviceError::Announcements(Error::Io { action: "wait for the kernel", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Mutex, time::Duration};
+
+    use packet_rig::NetNs;
+    use tokio::{runtime, time::timeout};
+
+    use super::*;
+
+    #[test]
+    fn what_others_do_to_the_device_is_noticed() {
+        let namespace = NetNs::new_bare().unwrap();
+        let ip = |line: &str| namespace.ip(line).unwrap();
+        let test = || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                ip("link add name other type bridge");
+                let wanted = Mutex::new(BTreeSet::new());
+                let mut listener = AddressAnnouncements::new("ours");
+                let mut differs = async |after: &str| {
+                    let wanted = || wanted.lock().unwrap().clone();
+                    // What is announced is there at once.
+                    let long = Duration::from_millis(200);
+                    let first = timeout(long, listener.differs(wanted)).await.is_ok();
+                    while timeout(long, listener.differs(wanted)).await.is_ok() {}
+                    (after.to_owned(), first)
+                };
+                differs("opening").await;
+                let [first, second] = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().unwrap());
+                *wanted.lock().unwrap() = [first, second].into();
+                for (line, is_noticed) in [
+                    ("link add name ours type bridge", false),
+                    ("addr add 192.0.2.1/32 dev ours", false),
+                    ("addr add 2001:db8::1/128 dev ours", false),
+                    ("addr add 192.0.2.2/32 dev other", false),
+                    ("addr del 192.0.2.2/32 dev other", false),
+                    ("addr add 192.0.2.2/32 dev ours", true),
+                    ("addr del 192.0.2.2/32 dev ours", false),
+                    ("addr del 2001:db8::1/128 dev ours", true),
+                    ("addr add 2001:db8::1/128 dev ours", false),
+                    ("link del ours", true),
+                ] {
+                    ip(line);
+                    assert_eq!(differs(line).await, (line.to_owned(), is_noticed));
+                }
+            });
+        };
+        namespace.run(test).unwrap();
+    }
+}
