@@ -31,6 +31,7 @@ use crate::{
         http::connections::{Connections, Limits},
     },
     localhost::{self, RouteLocalnet},
+    namespace::Namespace,
     proxy::{Handle, Node, Proxy, SendReports},
 };
 
@@ -278,7 +279,8 @@ impl Builder {
                 never = localhost::watch(&profile, watched_node, inputs) => never,
             }
         })?;
-        let handle = Handle { inputs: engine.inputs(), profile, health, node };
+        let namespace = Namespace::start().map_err(StartError::Thread)?;
+        let handle = Handle { inputs: engine.inputs(), profile, health, node, namespace };
         Ok(Proxy {
             servers,
             sockets,

@@ -16,6 +16,7 @@ pub mod health;
 #[cfg(feature = "userspace")]
 mod ipv6_localhost;
 mod localhost;
+mod namespace;
 mod proxy;
 
 pub use switchyard_conntrack as conntrack;

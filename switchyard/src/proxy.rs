@@ -31,6 +31,7 @@ use crate::{
     Builder,
     health::{ProxyHealth, http::connections::Connections},
     localhost,
+    namespace::Namespace,
 };
 
 /// A proxy of the Services on a node, which runs until it is stopped or dropped. The kernel is left
@@ -157,9 +158,12 @@ impl Proxy {
     /// # Errors
     /// If something is left.
     pub fn clean_up(self) -> Result<(), ProxierError> {
-        let backend = Arc::clone(&self.backend);
+        let (backend, namespace) = (Arc::clone(&self.backend), self.handle.namespace.clone());
+        let mode = self.handle.profile.mode;
         drop(self);
-        backend.clean_up(None)
+        let cleaned = namespace.run(move || backend.clean_up(None));
+        cleaned
+            .unwrap_or_else(|| Err(ProxierError::backend(mode, "cannot clean up", "it panicked")))
     }
 }
 
@@ -234,6 +238,7 @@ pub struct Handle {
     pub(crate) profile: Profile,
     pub(crate) health: Arc<ProxyHealth>,
     pub(crate) node: watch::Sender<Node>,
+    pub(crate) namespace: Namespace,
 }
 
 impl Handle {
@@ -290,7 +295,10 @@ impl Handle {
         self.node.send_modify(|node| {
             let mut asked = node.asked.clone();
             change(&mut asked);
-            let changed = Node::new(asked, &self.profile);
+            let profile = self.profile;
+            let Some(changed) = self.namespace.run(move || Node::new(asked, &profile)) else {
+                return;
+            };
             if changed.used != node.used {
                 permit.send(Input::Node(changed.used.clone()));
             }

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -174,4 +175,28 @@ fn a_node_port_is_served_on_localhost() {
             proxy.clean_up().unwrap();
         });
     }
+}
+
+/// A program with proxies in several namespaces may end them from any thread.
+#[test]
+fn a_clean_up_is_one_of_the_proxys_namespace() {
+    let (proxy, namespace) = test_netns::in_namespace(|| {
+        let web = service(json!({
+            "clusterIP": "10.96.0.10",
+            "clusterIPs": ["10.96.0.10"],
+            "ipFamilies": ["IPv4"],
+            "ports": [{"name": "main", "port": 80}],
+        }));
+        let namespace = fs::File::open("/proc/thread-self/ns/net").unwrap();
+        (serve(web, slice("192.0.2.1", "TCP"), |it| it), namespace)
+    });
+    let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
+    let tables = || test_netns::run(&format!("nsenter --net={path} nft list tables"));
+    assert!(tables().contains("kube-proxy"));
+    test_netns::in_namespace(|| {
+        test_netns::run("nft add table ip kube-proxy");
+        proxy.clean_up().unwrap();
+        assert_eq!(test_netns::run("nft list tables"), "table ip kube-proxy\n");
+    });
+    assert_eq!(tables(), "");
 }
