@@ -180,7 +180,7 @@ fn a_node_port_is_served_on_localhost() {
 /// A program with proxies in several namespaces may end them from any thread.
 #[test]
 fn a_clean_up_is_one_of_the_proxys_namespace() {
-    let (proxy, namespace) = test_netns::in_namespace(|| {
+    let started = test_netns::in_namespace(|| {
         let web = service(json!({
             "clusterIP": "10.96.0.10",
             "clusterIPs": ["10.96.0.10"],
@@ -188,8 +188,9 @@ fn a_clean_up_is_one_of_the_proxys_namespace() {
             "ports": [{"name": "main", "port": 80}],
         }));
         let namespace = fs::File::open("/proc/thread-self/ns/net").unwrap();
-        (serve(web, slice("192.0.2.1", "TCP"), |it| it), namespace)
+        Some((serve(web, slice("192.0.2.1", "TCP"), |it| it.localhost(false)), namespace))
     });
+    let (proxy, namespace) = started.unwrap();
     let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
     let tables = || test_netns::run(&format!("nsenter --net={path} nft list tables"));
     assert!(tables().contains("kube-proxy"));
