@@ -34,6 +34,17 @@ pub(crate) fn external(port: &ResolvedServicePort) -> impl Iterator<Item = IpAdd
     })
 }
 
+/// Whether something may be served at a frontend: at any but an external address that is never
+/// bound.
+pub(crate) fn is_served(at: FrontendAddress, never_bound: &BTreeSet<IpAddr>) -> bool {
+    match at {
+        FrontendAddress::LoadBalancerIp(ip) | FrontendAddress::ExternalIp(ip) => {
+            !never_bound.contains(&ip)
+        }
+        FrontendAddress::ClusterIp(_) | FrontendAddress::NodePort => true,
+    }
+}
+
 /// Those of the Service ports that have one of these addresses, as far as they have one.
 pub(crate) fn owners<'a>(
     ports: &'a HashMap<ServicePortId, Arc<ResolvedServicePort>>,

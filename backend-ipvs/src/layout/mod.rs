@@ -38,6 +38,9 @@ pub(crate) struct Context<'a> {
     /// Virtual servers that Service ports have by addresses of their own, among those of node
     /// ports.
     pub(crate) claimed: &'a BTreeSet<Selector>,
+    /// The addresses at which nothing is served but cluster IPs
+    /// ([`IpvsConfig::never_bound`](crate::IpvsConfig::never_bound)).
+    pub(crate) never_bound: &'a BTreeSet<IpAddr>,
 }
 
 impl Context<'_> {

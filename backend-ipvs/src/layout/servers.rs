@@ -12,7 +12,7 @@ use switchyard_core::{
 };
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
-use super::{Context, node_addresses};
+use super::{Context, addresses::is_served, node_addresses};
 use crate::scheduler::Scheduler;
 
 /// The greatest weight that the kernel takes (a signed number of 32 bits).
@@ -82,7 +82,8 @@ pub(crate) fn of_port(
     mut each: impl FnMut(Selector, Server),
 ) {
     let (scheduler, _) = context.scheduler(port);
-    for frontend in &port.frontends {
+    let served = |frontend: &&Frontend| is_served(frontend.at, context.never_bound);
+    for frontend in port.frontends.iter().filter(served) {
         let pool = match frontend.action {
             Action::Pool { pool, .. } => Some(pool),
             Action::ExternalLocal if !port.local.is_empty() => Some(PoolKind::Local),

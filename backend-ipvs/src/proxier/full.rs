@@ -81,9 +81,10 @@ impl IpvsProxier {
                 claimed.insert(selector);
             });
         }
-        let scheduler = self.scheduler;
-        let context =
-            Context { node: &state.node, scheduler, missing: &missing, claimed: &claimed };
+        let (scheduler, never_bound) = (self.scheduler, self.config.never_bound.clone());
+        let (missing, claimed_by, never_bound) = (&missing, &claimed, &never_bound);
+        let node = &state.node;
+        let context = Context { node, scheduler, missing, claimed: claimed_by, never_bound };
         // A change of the node's settings may change anything.
         let known = change.before().filter(|_| was_sure && !change.node_changed());
         let expected = known.map(|before| Expected {
@@ -140,12 +141,13 @@ impl IpvsProxier {
             let ruled = owners.filter(|(_, id)| self.rules.holds(id));
             bind = ruled.map(|(ip, _)| ip).collect::<BTreeSet<_>>().into_iter().collect();
         }
-        if expected.is_none() && family == IpFamily::V6 {
-            // kube-proxy's addresses of IPv6 can become the source of masqueraded packets.
+        if family == IpFamily::V6 && !self.is_deprecated {
+            // kube-proxy's addresses of IPv6 can become the source of masqueraded packets. Once is
+            // enough: for each address, the kernel looks at all.
             let known: Vec<IpAddr> = wanted.bound.intersection(&seen.bound).copied().collect();
-            for error in self.kernel.change_addresses(&known, &[])? {
-                refused.leftover(&error.into());
-            }
+            let errors = self.kernel.change_addresses(&known, &[])?;
+            self.is_deprecated = errors.is_empty();
+            errors.into_iter().for_each(|error| refused.leftover(&error.into()));
         }
         let errors = self.change_addresses(report, &bind, &unbind)?;
         refused.addresses(errors, &wanted.bound, state, &seen.elsewhere);
@@ -175,8 +177,9 @@ impl IpvsProxier {
             let reals = self.kernel.real_servers(selector);
             match (reals, "list the real servers of IPVS") {
                 (Ok(reals), _) => changes.compare(held, &reals, server),
+                // The virtual server stays as it is until the next comparison.
                 (Err(error @ Error::Kernel(_)), action) => {
-                    refused.port(&server.port.id, SyncError::Ipvs(action, error));
+                    refused.leftover(&SyncError::Ipvs(action, error));
                 }
                 (Err(error), action) => return Err(SyncError::Ipvs(action, error)),
             }

@@ -130,6 +130,8 @@ pub(crate) struct IpvsProxier {
     programmed: PerFamily<bool>,
     /// Whether the kernel's parameters were once what they should be.
     is_prepared: bool,
+    /// Whether addresses of IPv6 from before this proxy are deprecated.
+    is_deprecated: bool,
     /// The parameters that cannot be set, as they were warned about.
     unset: BTreeSet<String>,
     /// Objects that could not be removed, as it was warned about.
@@ -178,6 +180,7 @@ impl IpvsProxier {
             is_sure: false,
             programmed: PerFamily::default(),
             is_prepared: false,
+            is_deprecated: false,
             unset: BTreeSet::new(),
             left: BTreeSet::new(),
             degraded: BTreeMap::new(),
@@ -209,7 +212,13 @@ impl IpvsProxier {
             && !self.asks_for_untried(change)
             && !self.have_addresses_moved(change).map_err(failed)?;
         let (bound, elsewhere) = self.addresses(is_known).map_err(failed)?;
-        let delivery = Delivery { families: self.delivered, bound: &bound, elsewhere: &elsewhere };
+        let never_bound = self.config.never_bound.clone();
+        let delivery = Delivery {
+            families: self.delivered,
+            bound: &bound,
+            elsewhere: &elsewhere,
+            never_bound: &never_bound,
+        };
         let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
         if let Err(error) = rules.as_ref()
@@ -236,7 +245,7 @@ impl IpvsProxier {
         rules.and(refused.map_or(Ok(()), Err))?;
         let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
         if mem::replace(&mut self.delivered, delivered) != delivered {
-            let delivery = Delivery { families: delivered, bound: &bound, elsewhere: &elsewhere };
+            let delivery = Delivery { families: delivered, ..delivery };
             self.rules.deliver(change, delivery, report).await?;
         }
         let retry = report.cleanup_failed.then_some(RETRY);
@@ -255,9 +264,13 @@ impl IpvsProxier {
     /// Whether an address that a changed Service port names came to another device of the node, or
     /// left it, which concerns all Service ports with the address.
     fn have_addresses_moved(&mut self, change: &Transition<'_>) -> Result<bool, SyncError> {
-        let mut after = change.ports().filter_map(|port| port.after);
-        let may_move = after.any(|port| addresses::external(port).next().is_some());
-        Ok(may_move && self.elsewhere()? != self.held.elsewhere)
+        let after = change.ports().filter_map(|port| port.after);
+        let external: BTreeSet<IpAddr> = after.flat_map(|p| addresses::external(p)).collect();
+        if external.is_empty() {
+            return Ok(false);
+        }
+        let (now, then) = (self.elsewhere()?, &self.held.elsewhere);
+        Ok(external.iter().any(|ip| now.contains(ip) != then.contains(ip)))
     }
 
     /// Returns the addresses that are not to be bound although Services have them.
@@ -338,9 +351,9 @@ impl IpvsProxier {
         let Some(before) = change.before() else { return Ok(()) };
         let state = change.after();
         let (missing, claimed) = (self.missing(), self.held.claimed.clone());
-        let scheduler = self.scheduler;
-        let context =
-            Context { node: &state.node, scheduler, missing: &missing, claimed: &claimed };
+        let (scheduler, never_bound) = (self.scheduler, self.config.never_bound.clone());
+        let (missing, claimed, never_bound) = (&missing, &claimed, &never_bound);
+        let context = Context { node: &state.node, scheduler, missing, claimed, never_bound };
         let difference = Difference::new(before, change, &context, families);
         let (bind, unbind) = self.plan_addresses(change, &difference.addresses);
 
@@ -579,7 +592,8 @@ impl IpvsProxier {
         }
         let (missing, state) = (self.missing(), change.after());
         let (node, scheduler, claimed) = (&state.node, self.scheduler, &self.held.claimed);
-        let context = Context { node, scheduler, missing: &missing, claimed };
+        let never_bound = &self.config.never_bound;
+        let context = Context { node, scheduler, missing: &missing, claimed, never_bound };
         let mut new = Vec::new();
         for port in state.service_ports.values() {
             if is_known && !change.has_port(&port.id) {
@@ -664,6 +678,9 @@ impl Proxier for IpvsProxier {
         match self.sync_changes(change, &mut report).await {
             Ok(()) => Ok(report),
             Err(error) => {
+                // The next sync says what is left, and counts rules.
+                (report.requeue_after, report.cleanup_failed) = (None, false);
+                report.rules.clear();
                 self.unreported = report;
                 Err(error)
             }

@@ -147,6 +147,7 @@ mod tests {
     };
 
     static NONE: BTreeSet<Selector> = BTreeSet::new();
+    static NOWHERE: BTreeSet<IpAddr> = BTreeSet::new();
     const BOTH: PerFamily<bool> = PerFamily { v4: true, v6: true };
 
     fn tracker() -> Tracker {
@@ -172,6 +173,7 @@ mod tests {
             scheduler: Scheduler::RoundRobin,
             missing: &[],
             claimed: &NONE,
+            never_bound: &NOWHERE,
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Delivery<'a> {
     pub(crate) bound: &'a BTreeSet<IpAddr>,
     /// The addresses that are not on `kube-ipvs0` although Services have them.
     pub(crate) elsewhere: &'a BTreeSet<IpAddr>,
+    /// Those of them at which nothing is served, nor refused.
+    pub(crate) never_bound: &'a BTreeSet<IpAddr>,
 }
 
 impl Delivery<'_> {
@@ -101,8 +103,11 @@ impl Rules {
         port: Option<&Arc<ResolvedServicePort>>,
         delivery: Delivery<'_>,
     ) {
-        let derived =
-            port.map(|port| Arc::new(derive(port, delivery.delivers(port), delivery.elsewhere)));
+        let derived = port.map(|port| {
+            let mut derived = derive(port, delivery.delivers(port), delivery.elsewhere);
+            derived.frontends.retain(|f| addresses::is_served(f.at, delivery.never_bound));
+            Arc::new(derived)
+        });
         self.derived.set_port(id, derived);
     }
 
