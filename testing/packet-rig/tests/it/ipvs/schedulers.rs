@@ -15,7 +15,7 @@ fn a_service_chooses_its_scheduler() {
     let rig = start("schedulers", &web("", "", &[C, D]), "ipvs: {scheduler: wlc}");
     wait(&rig, "the configured one", || scheduler(&rig) == "wlc");
     for (lb_algorithm, name) in [
-        ("round-robin", "rr"),
+        ("round-robin", "wrr"),
         ("source-hash", "sh"),
         ("maglev", "mh"),
         ("least-connections", "wlc"),
@@ -27,7 +27,7 @@ fn a_service_chooses_its_scheduler() {
         ("weighted-failover", "fo"),
         ("weighted-overflow", "ovf"),
         // No scheduler draws at random; the nearest takes turns.
-        ("random", "rr"),
+        ("random", "wrr"),
     ] {
         apply(&rig, &web(&format!("switchyard/lb-algorithm: {lb_algorithm}"), "", &[C, D]));
         wait(&rig, lb_algorithm, || scheduler(&rig) == name);
@@ -37,14 +37,14 @@ fn a_service_chooses_its_scheduler() {
     assert!(log.contains("`random` cannot be programmed in ipvs mode"), "{log}");
 }
 
-/// Unequal weights need a scheduler that knows weights.
+/// The scheduler knows weights from the start: a change would refuse connections for a while.
 #[test]
 fn weights_are_real_weights() {
     if !is_selected() {
         return;
     }
     let rig = start("weights", &web("", "", &[C, D]), "");
-    wait(&rig, "equal weights", || scheduler(&rig) == "rr" && weights(&rig, WEB) == [1, 1]);
+    wait(&rig, "equal weights", || scheduler(&rig) == "wrr" && weights(&rig, WEB) == [1, 1]);
     let weighed = |weights: &str| {
         let manifests = web("", "", &[C, D]);
         let slice = "metadata: {name: web-4, ";
@@ -54,7 +54,7 @@ fn weights_are_real_weights() {
     apply(&rig, &weighed("10.244.2.10=30,10.244.2.11=10"));
     wait(&rig, "three to one", || scheduler(&rig) == "wrr" && weights(&rig, WEB) == [3, 1]);
     apply(&rig, &web("", "", &[C, D]));
-    wait(&rig, "equal again", || scheduler(&rig) == "rr" && weights(&rig, WEB) == [1, 1]);
+    wait(&rig, "equal again", || scheduler(&rig) == "wrr" && weights(&rig, WEB) == [1, 1]);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn an_unknown_scheduler_is_an_error_and_not_the_end() {
         return;
     }
     let rig = start("unknown", &web("", "", &[C]), "ipvs: {scheduler: fastest}");
-    wait(&rig, "another one", || scheduler(&rig) == "rr");
+    wait(&rig, "another one", || scheduler(&rig) == "wrr");
     let log = rig.proxy.log();
     assert!(log.contains("`fastest` is no scheduler of the kernel"), "{log}");
 }
