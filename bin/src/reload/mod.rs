@@ -239,7 +239,10 @@ impl Reloader {
         if settings.periods != before.periods {
             let _ = self.parts.proxy.set_timing(settings.periods.runner_config()).await;
         }
-        let _ = self.parts.proxy.set_localhost(settings.node.localhost_node_ports).await;
+        let localhost = settings.node.localhost_node_ports;
+        if localhost != before.node.localhost_node_ports {
+            let _ = self.parts.proxy.set_localhost(localhost).await;
+        }
         let _ = self.parts.proxy.set_node(settings.node.clone()).await;
         let addresses = rebind::addresses(&settings.servers);
         for (sender, address) in self.parts.addresses.iter().zip(addresses) {
