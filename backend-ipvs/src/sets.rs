@@ -53,5 +53,6 @@ mod tests {
         assert_eq!(v6("KUBE-IPVS-IPS"), "KUBE-6-IPVS-IPS");
         assert_eq!(v6("KUBE-LOAD-BALANCER-SOURCE-CIDR"), "KUBE-6-LOAD-BALANCER-SOURCE-CID");
         assert_eq!(v6("SWITCHYARD-SILENT"), "SWITCHYARD-6-SILENT");
+        assert!(names().any(|name| name == "SWITCHYARD-6-LARGER"));
     }
 }

@@ -8,7 +8,10 @@ use switchyard_core::{
     model::IpFamily,
     objects::Event,
     proxier::SyncReport,
-    testing::{Stepped, arbitrary_config, arbitrary_event, proptest_config, sync_first},
+    testing::{
+        Stepped, arbitrary_config, arbitrary_event, conformance::cluster, proptest_config,
+        sync_first,
+    },
 };
 use switchyard_netlink::ipvs::Selector;
 
@@ -193,6 +196,8 @@ proptest! {
         let model = Model::default();
         let mut node = model.node(IpvsConfig::default());
         node.tracker.set_config(config);
+        // Few of the Services have addresses and endpoints at once.
+        node.sync(cluster());
         for step in steps {
             play(&mut node, &model, step);
         }

@@ -371,3 +371,18 @@ fn rules_of_another_kind_are_a_warning() {
     );
     assert_eq!(node(&model).sync(cluster()).warnings, [""; 0]);
 }
+
+/// Nothing would answer there.
+#[test]
+fn an_address_whose_virtual_server_is_refused_is_not_bound() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(with_endpoints("other", "10.96.0.9", &[9]));
+    model.lock().refuse = Some(0);
+    node.tracker.request_resync();
+    let report = node.sync(web());
+    assert_eq!(report.degraded.len(), 1, "{report:?}");
+    assert!(!model.lock().ever_bound.contains(&IpAddr::from([10, 96, 0, 1])));
+    node.sync([]);
+    assert!(model.lock().bound.contains(&IpAddr::from([10, 96, 0, 1])));
+}

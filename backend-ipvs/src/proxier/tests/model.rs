@@ -37,6 +37,8 @@ type Ports = HashMap<ServicePortId, Arc<ResolvedServicePort>>;
 pub(super) struct Contents {
     pub(super) servers: BTreeMap<Selector, (VirtualServer, Reals)>,
     pub(super) bound: BTreeSet<IpAddr>,
+    /// The addresses that were ever bound.
+    pub(super) ever_bound: BTreeSet<IpAddr>,
     pub(super) elsewhere: BTreeSet<IpAddr>,
     /// The Service ports as the rules know them, after each sync of the rules.
     pub(super) rules: Vec<Ports>,
@@ -223,6 +225,7 @@ impl Kernel for Model {
                 errors.push(DeviceError::Address { device: DEVICE, action, address, source });
             } else if is_added {
                 held.bound.insert(address);
+                held.ever_bound.insert(address);
             } else {
                 held.bound.remove(&address);
             }
