@@ -30,9 +30,9 @@ use crate::{
         HealthCheckUpdates, NotServed, ProxyHealth, ServiceHealthServers,
         http::connections::{Connections, Limits},
     },
-    localhost::{self, RouteLocalnet},
+    localhost::{self, Node, RouteLocalnet},
     namespace::Namespace,
-    proxy::{Handle, Node, Proxy, SendReports},
+    proxy::{Handle, Proxy, SendReports},
 };
 
 /// The devices that hold addresses of Services or of sockets, which are not the node's: those of

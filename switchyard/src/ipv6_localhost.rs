@@ -23,7 +23,7 @@ use tokio::{
     time,
 };
 
-use crate::proxy::Node;
+use crate::localhost::Node;
 
 /// The time after which a socket is tried again that could not be opened.
 const RETRY: Duration = Duration::from_secs(5);

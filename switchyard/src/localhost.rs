@@ -25,13 +25,26 @@ use tokio::{
     time,
 };
 
-use crate::proxy::Node;
-
 /// The interval at which the setting is checked: sysctl files and other programs change it.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// The configuration of the node.
+pub(crate) struct Node {
+    /// The configuration as it was asked for.
+    pub(crate) asked: NodeConfig,
+    /// The configuration that the engine has: without localhost where that cannot be served.
+    pub(crate) used: NodeConfig,
+}
+
+impl Node {
+    pub(crate) fn new(asked: NodeConfig, profile: &Profile) -> Self {
+        let mut used = asked.clone();
+        check(profile, &mut used);
+        Self { asked, used }
+    }
+}
 /// Takes localhost out of `node` if the backend or the kernel cannot serve it.
-pub(crate) fn check(profile: &Profile, node: &mut NodeConfig) {
+fn check(profile: &Profile, node: &mut NodeConfig) {
     if !profile.guards_loopback {
         // Without a translation, sockets serve.
         node.localhost_node_ports &= !profile.translates_flows;

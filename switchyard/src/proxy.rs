@@ -30,7 +30,7 @@ use tokio::{
 use crate::{
     Builder,
     health::{ProxyHealth, http::connections::Connections},
-    localhost,
+    localhost::Node,
     namespace::Namespace,
 };
 
@@ -329,22 +329,6 @@ impl Handle {
     /// The time that a requested sync may be outstanding before the proxy is unhealthy.
     pub(crate) fn health_timeout(timing: &RunnerConfig) -> Duration {
         timing.longest_retry.saturating_mul(2)
-    }
-}
-
-/// The configuration of the node.
-pub(crate) struct Node {
-    /// The configuration as it was asked for.
-    pub(crate) asked: NodeConfig,
-    /// The configuration that the engine has: without localhost where that cannot be served.
-    pub(crate) used: NodeConfig,
-}
-
-impl Node {
-    pub(crate) fn new(asked: NodeConfig, profile: &Profile) -> Self {
-        let mut used = asked.clone();
-        localhost::check(profile, &mut used);
-        Self { asked, used }
     }
 }
 
