@@ -155,8 +155,10 @@ pub fn run(
             () = reloader.run() => RunError::ConfigurationChanged,
         }
     });
-    // The remaining tasks need not end before the program does.
+    // The remaining tasks need not end before the program does, nor does a sync, which may take
+    // minutes.
     runtime.shutdown_background();
+    std::mem::forget(proxy);
     Err(error)
 }
 

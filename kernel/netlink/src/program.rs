@@ -23,6 +23,8 @@ const GRACE: Duration = Duration::from_millis(100);
 /// The time that a killed child may take to end before a thread is left behind to wait for it: a
 /// system call that hangs cannot be killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
+/// The most that is kept of the outputs, in bytes: a table may be large, but no message is.
+const MOST: [usize; 2] = [usize::MAX, 1 << 20];
 
 /// Why a program has no result.
 #[derive(Debug, thiserror::Error)]
@@ -154,12 +156,15 @@ impl<'a> Pipes<'a> {
     /// Reads a part of both outputs. Returns whether anything was done.
     fn read(&mut self) -> io::Result<bool> {
         let mut is_moving = false;
-        for (output, read) in self.outputs.iter_mut().zip(&mut self.read) {
+        for ((output, read), most) in self.outputs.iter_mut().zip(&mut self.read).zip(MOST) {
             let Some(pipe) = output else { continue };
             let mut part = [0; 1 << 16];
             match pipe.read(&mut part) {
                 Ok(0) => *output = None,
-                Ok(length) => read.extend_from_slice(&part[..length]),
+                Ok(length) => {
+                    let kept = length.min(most.saturating_sub(read.len()));
+                    read.extend_from_slice(&part[..kept]);
+                }
                 Err(error) if is_temporary(&error) => continue,
                 Err(error) => return Err(error),
             }

@@ -30,7 +30,7 @@ pub(super) struct Batch {
 #[derive(Debug)]
 pub(super) struct Reader {
     root: PathBuf,
-    signatures: BTreeMap<PathBuf, Signature>,
+    signatures: BTreeMap<PathBuf, Option<Signature>>,
     store: Store,
     /// The problems of the last scan. Directories and files that cannot be read come back at every
     /// scan, but are reported once.
@@ -63,7 +63,9 @@ impl Reader {
         let different = scan
             .files
             .iter()
-            .filter(|(file, signature)| self.signatures.get(*file) != Some(signature))
+            .filter(|(file, signature)| {
+                self.signatures.get(*file).and_then(Option::as_ref) != Some(signature)
+            })
             .map(|(file, _)| file.clone());
         let changed: BTreeSet<_> = gone.chain(different).collect();
         let mut batch = self.reread(changed);
@@ -105,7 +107,7 @@ impl Reader {
             false => Err(io::ErrorKind::NotFound.into()),
         });
         let read = signature.and_then(|signature| {
-            self.signatures.insert(file.to_owned(), signature);
+            self.signatures.insert(file.to_owned(), Some(signature));
             fs::read(&path)
         });
         let problem = match read.map(String::from_utf8) {
@@ -121,8 +123,8 @@ impl Reader {
                 return None;
             }
             Err(error) => {
-                // The next scan reads the file again.
-                self.signatures.remove(file);
+                // The next scan reads the file again, and notices if it is gone by then.
+                self.signatures.insert(file.to_owned(), None);
                 Problem::with_file(file, format!("cannot be read: {error}"))
             }
         };
@@ -139,12 +141,20 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_tried_again_and_reported_once() {
         let directory = tempfile::tempdir().unwrap();
-        // A file whose first page cannot be read.
-        symlink("/proc/self/mem", directory.path().join("a.yaml")).unwrap();
+        let file = directory.path().join("a.yaml");
+        fs::write(&file, "{apiVersion: v1, kind: Service, metadata: {name: web}}").unwrap();
         let mut reader = Reader::new(directory.path()).unwrap();
+        assert_eq!(reader.rescan(&mut |_| ()).events.len(), 1);
+        // A file whose first page cannot be read.
+        fs::remove_file(&file).unwrap();
+        symlink("/proc/self/mem", &file).unwrap();
         let problems = reader.rescan(&mut |_| ()).problems;
         assert!(problems[0].message.starts_with("cannot be read: "), "{problems:?}");
-        assert!(reader.signatures.is_empty(), "as if the file were new");
+        assert!(reader.signatures.values().all(Option::is_none), "as if the file were new");
         assert_eq!(reader.rescan(&mut |_| ()).problems, []);
+        // Its objects go with it.
+        fs::remove_file(&file).unwrap();
+        let events = reader.rescan(&mut |_| ()).events;
+        assert!(matches!(events[..], [Event::Delete(_)]), "{events:?}");
     }
 }

@@ -86,16 +86,15 @@ fn cannot_wait(source: io::Error) -> DeviceError {
 mod tests {
     use std::{sync::Mutex, time::Duration};
 
-    use packet_rig::NetNs;
+    use test_netns::{in_namespace, run};
     use tokio::{runtime, time::timeout};
 
     use super::*;
 
     #[test]
     fn what_others_do_to_the_device_is_noticed() {
-        let namespace = NetNs::new_bare().unwrap();
-        let ip = |line: &str| namespace.ip(line).unwrap();
-        let test = || {
+        let ip = |line: &str| run(&format!("ip {line}"));
+        in_namespace(|| {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 ip("link add name other type bridge");
@@ -128,7 +127,6 @@ mod tests {
                     assert_eq!(differs(line).await, (line.to_owned(), is_noticed));
                 }
             });
-        };
-        namespace.run(test).unwrap();
+        });
     }
 }
