@@ -222,7 +222,7 @@ fn sockets_on_localhost_hold_up_nothing() {
         .descriptors(1024)
         .on_ipv6_localhost(move |_, _| {
             let _ = arrived.send(());
-            let _ = held.recv();
+            let _ = held.recv_timeout(PATIENCE);
         })
         .start()
         .unwrap();
