@@ -239,24 +239,24 @@ mod tests {
     #[test]
     fn connections_count_where_they_went_and_failures_are_what_nothing_excuses() {
         let board = Board::new(Show::Cluster);
+        let failed = || board.state().totals().1;
         let count = |outcome| board.count((0, "a", 0), Instant::now(), &outcome);
         for name in ["web-1", "web-1", "web-3"] {
             let seen = ([10, 0, 0, 1], 1000).into();
             count(Outcome::Reached { endpoint: name.to_owned(), seen });
         }
         let web = board.state().tallies[0].clone();
-        let counts: Vec<_> =
-            web.endpoints.iter().map(|it| (it.count, it.reached_by_then)).collect();
-        assert_eq!(counts, [(2, 2), (0, 0), (1, 3), (0, 0)]);
+        let counts = web.endpoints.iter().map(|it| (it.count, it.reached_by_then));
+        assert!(counts.eq([(2, 2), (0, 0), (1, 3), (0, 0)]));
         assert_eq!((web.frontends[0].1, board.state().totals()), (3, (3, 0)));
         assert!(web.latency(1).is_some() && !web.each_client_kept_its_endpoint());
 
         [Outcome::TimedOut, Outcome::Refused].into_iter().for_each(count);
-        assert_eq!((board.state().totals().1, board.state().said.len()), (2, 2));
-        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
-        board.state().tallies[0].refusals_until = Some(later);
+        assert_eq!((failed(), board.state().said.len()), (2, 2));
+        let now = Instant::now();
+        board.state().tallies[0].refusals_until = Some(now + Duration::from_secs(60));
         [Outcome::TimedOut, Outcome::Refused].into_iter().for_each(count);
-        assert_eq!((board.state().tallies[0].refused, board.state().totals().1), (1, 3));
+        assert_eq!((failed(), board.state().tallies[0].refused), (3, 1));
         board.state().outage = Some(Outage { began: now, lost: 0, last: now });
         count(Outcome::Unrouted);
         let state = board.state();
