@@ -11,8 +11,8 @@ use switchyard_core::model::Backoff;
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(800), longest: Duration::from_secs(30) };
 /// A request that lasted this long resets the back-off, as two minutes without a failure do in
-/// client-go. A list that is given up does not last so long: a server that is overloaded must not be
-/// asked for lists at a fast pace.
+/// client-go. A list that is given up does not last so long: a server that is overloaded must not
+/// be asked for lists at a fast pace.
 const STABLE: Duration = Duration::from_secs(180);
 
 /// Pauses that grow from failure to failure, up to half a minute, and are up to twice as long at
