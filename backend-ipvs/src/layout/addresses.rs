@@ -28,21 +28,20 @@ pub(crate) fn of_port<'a>(
 
 /// The addresses of a Service port that may be on another device of the node.
 pub(crate) fn external(port: &ResolvedServicePort) -> impl Iterator<Item = IpAddr> {
-    port.frontends.iter().filter_map(|frontend| match frontend.at {
+    port.frontends.iter().filter_map(|frontend| external_ip(frontend.at))
+}
+
+fn external_ip(at: FrontendAddress) -> Option<IpAddr> {
+    match at {
         FrontendAddress::LoadBalancerIp(ip) | FrontendAddress::ExternalIp(ip) => Some(ip),
         FrontendAddress::ClusterIp(_) | FrontendAddress::NodePort => None,
-    })
+    }
 }
 
 /// Whether something may be served at a frontend: at any but an external address that is never
 /// bound.
 pub(crate) fn is_served(at: FrontendAddress, never_bound: &BTreeSet<IpAddr>) -> bool {
-    match at {
-        FrontendAddress::LoadBalancerIp(ip) | FrontendAddress::ExternalIp(ip) => {
-            !never_bound.contains(&ip)
-        }
-        FrontendAddress::ClusterIp(_) | FrontendAddress::NodePort => true,
-    }
+    external_ip(at).is_none_or(|ip| !never_bound.contains(&ip))
 }
 
 /// Those of the Service ports that have one of these addresses, as far as they have one.

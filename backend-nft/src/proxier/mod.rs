@@ -278,12 +278,10 @@ impl NftProxier {
                     matches!(error, TransportError::Refused(..) | TransportError::Conflict);
                 // A part of the sync was done, or may have been done.
                 if report.messages > 0 || !is_refused {
+                    let swept = self.last.take().map_or(self.swept, |last| last.families);
                     // The first part adds alone, so that no endpoint has left.
-                    match self.last.take().filter(|_| is_refused && part == 1) {
-                        Some(last) => self.swept = last.families,
-                        None if is_refused && part <= 1 => {}
-                        None => self.swept = PerFamily::default(),
-                    }
+                    let no_endpoint_left = is_refused && part <= 1;
+                    self.swept = if no_endpoint_left { swept } else { PerFamily::default() };
                 }
                 Refused { error, transaction: transaction.clone().into(), unreadable: None }
             })?;
