@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A proxy in user space.
 const USER_SPACE: Profile = Profile { translates_flows: false, ..Profile::new(Mode::new("fake")) };
 
-/// A backend that programs nothing, and panics after its first sync if it is told to.
+/// A backend that programs nothing, and panics after its first sync if `panics` is set.
 #[derive(Clone)]
 struct Fake {
     profile: Profile,
