@@ -133,21 +133,6 @@ fn an_unknown_algorithm_is_a_problem_and_the_default_is_used() {
 }
 
 #[test]
-fn a_change_of_the_annotation_changes_the_service_alone() {
-    let mut cluster = cluster(everything());
-    let other = service("other", "10.0.0.2").port("", "TCP", 80);
-    cluster.apply(&[web(), endpoints(2), other]);
-    cluster.take_changes();
-    cluster.apply(&[web().annotation(LB_ALGORITHM, "maglev")]);
-    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    cluster.apply(&[web().annotation(LB_ALGORITHM, "maglev").annotation("unrelated", "x")]);
-    assert_eq!(cluster.take_changes(), [""; 0]);
-    cluster.apply(&[web()]);
-    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::Random);
-}
-
-#[test]
 fn the_backend_has_a_default_that_the_configuration_replaces() {
     let backend = everything().with_default_algorithm(LbAlgorithm::LeastConnections);
     let mut cluster = cluster(backend);
@@ -237,31 +222,6 @@ fn ports_and_families_are_one_problem() {
     assert_eq!(cluster.tracker.degraded().len(), 4);
     cluster.replace(Kind::Service, &[]);
     assert_eq!(cluster.tracker.unsupported(), PerFamily::default());
-}
-
-#[test]
-fn other_capabilities_resolve_everything_again() {
-    let mut cluster = Cluster::new();
-    let asking = web().annotation(LB_ALGORITHM, "maglev");
-    let problems = cluster.apply(&[asking, endpoints(2)]);
-    assert!(problems[0].message.contains("cannot be programmed here"), "{problems:?}");
-    cluster.take_changes();
-    cluster
-        .tracker
-        .set_capabilities(Capabilities::KUBE_PROXY.with(LbAlgorithm::SourceHash), Mode::NFTABLES);
-    assert_eq!(cluster.events([]).len(), 1, "another algorithm takes its place");
-    assert_eq!(cluster.take_changes(), ["ns/web (TCP, IPv4)"]);
-    assert_eq!(lb_algorithm(&cluster), LbAlgorithm::SourceHash);
-    cluster.tracker.set_capabilities(everything(), Mode::NFTABLES);
-    assert_eq!(cluster.events([]), []);
-    assert_eq!(
-        (lb_algorithm(&cluster), cluster.tracker.unsupported().v4),
-        (LbAlgorithm::Maglev, 0)
-    );
-    cluster.take_changes();
-    cluster.tracker.set_capabilities(everything(), Mode::NFTABLES);
-    cluster.events([]);
-    assert_eq!(cluster.take_changes(), [""; 0]);
 }
 
 #[test]

@@ -7,11 +7,10 @@ use serde_json::json;
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
     model::{IpFamily, parse_cidr},
-    objects::{Event, Kind},
+    objects::Kind,
     proxier::{Capabilities, Mode},
     state::{Action, LocalPods, Masquerade, NodePortAddresses},
-    testing::{Builder, NODE, endpoint, node, service, service_cidr, slice},
-    track::Tracker,
+    testing::{Builder, endpoint, node, service, service_cidr, slice},
 };
 
 use crate::support::{Cluster, fields};
@@ -45,21 +44,6 @@ fn local_pods_are_told_by_the_first_network_of_each_family() {
     assert_eq!(of(&["10.1.0.0/16", "10.2.0.0/16"]), [source("10.1.0.0/16"), None]);
     let mixed = ["fd01::/64", "10.1.0.0/16", "fd02::/64"];
     assert_eq!(of(&mixed), [source("10.1.0.0/16"), source("fd01::/64")]);
-}
-
-#[test]
-fn local_pods_are_told_by_interfaces_in_both_families() {
-    for (config, expected) in [
-        (LocalPodsConfig::BridgeInterface("cni0".into()), LocalPods::Interface("cni0".into())),
-        (
-            LocalPodsConfig::InterfaceNamePrefix("veth".into()),
-            LocalPods::InterfacePrefix("veth".into()),
-        ),
-    ] {
-        let mut cluster = Cluster::with(|node| node.local_pods = config);
-        cluster.events([]);
-        assert_eq!(local_pods(&cluster), [Some(expected.clone()), Some(expected)]);
-    }
 }
 
 #[test]
@@ -402,24 +386,4 @@ fn the_node_is_eligible_until_it_is_about_to_go() {
     assert!(!cluster.tracker.is_node_eligible());
     cluster.replace(Kind::Node, &[&this(&[])]);
     assert!(cluster.tracker.is_node_eligible());
-}
-
-#[test]
-fn nothing_is_synced_before_a_node_that_is_asked() {
-    let list = |kind| Event::Replace { kind, objects: Vec::new(), malformed: Vec::new() };
-    let plain = NodeConfig::new(NODE);
-    let mut primary = plain.clone();
-    primary.node_port_addresses = vec![NodePortAddressConfig::Primary];
-
-    let mut pod_cidrs = plain.clone();
-    pod_cidrs.local_pods = LocalPodsConfig::NodeCidr;
-
-    for (config, asks) in [(plain, false), (primary, true), (pod_cidrs, true)] {
-        let mut tracker = Tracker::new(config);
-        tracker.apply(list(Kind::Service));
-        tracker.apply(list(Kind::EndpointSlice));
-        assert_eq!(tracker.is_synced(), !asks);
-        tracker.apply(list(Kind::Node));
-        assert!(tracker.is_synced());
-    }
 }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use serde_json::json;
 use switchyard_core::{
-    config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
+    config::{NodeConfig, NodePortAddressConfig},
     objects::Event,
-    state::{Action, Masquerade, NodePortAddresses, PoolKind},
+    state::NodePortAddresses,
     testing::{
         arbitrary_config, arbitrary_events, assert_invariants, assert_least_weights, final_objects,
         proptest_config, resolve_afresh, service,
@@ -151,32 +151,6 @@ fn a_gate_decides_conflicts_too() {
     assert_eq!(fields(&problems), ["Service ns/aa: spec.externalIPs"]);
     assert_eq!(frontends(&cluster.port("aa", "http")), ["clusterIP 10.0.0.1:80"]);
     assert_eq!(frontends(&cluster.port("b", "http")).len(), 2, "the older one has it");
-}
-
-#[test]
-fn masquerading_follows() {
-    let mut cluster = Cluster::with(|_| {});
-    let slice = switchyard_core::testing::slice("web", "1")
-        .port("http", "TCP", 8080)
-        .endpoint(switchyard_core::testing::endpoint("10.1.0.1", "node-2"));
-    cluster.apply(&[service("web", "10.0.0.1").port("http", "TCP", 80), slice]);
-    let mut masquerade = |change: &dyn Fn(&mut NodeConfig)| {
-        let mut config = NodeConfig::new(switchyard_core::testing::NODE);
-        change(&mut config);
-        cluster.tracker.set_config(config);
-        cluster.events([]);
-        match cluster.port("web", "http").frontends[0].action {
-            Action::Pool { pool: PoolKind::Cluster, masquerade } => masquerade,
-            route => panic!("{route:?}"),
-        }
-    };
-    assert_eq!(masquerade(&|_| {}), Masquerade::Never);
-    let bridge = LocalPodsConfig::BridgeInterface("cni0".into());
-    assert_eq!(
-        masquerade(&|config| config.local_pods = bridge.clone()),
-        Masquerade::ExceptLocalPods
-    );
-    assert_eq!(masquerade(&|config| config.masquerade_all = true), Masquerade::Always);
 }
 
 #[test]

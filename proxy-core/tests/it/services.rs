@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_json::json;
 use switchyard_core::{
     model::{IpFamily, Protocol},
-    state::{Action, FrontendAddress},
+    state::FrontendAddress,
     testing::{Builder, endpoint, node, service, slice},
 };
 
@@ -14,74 +14,6 @@ use crate::support::{Cluster, fields, frontends, id, id_of};
 
 fn web() -> Builder {
     service("web", "10.0.0.1").port("http", "TCP", 80)
-}
-
-#[test]
-fn every_way_in_is_a_frontend() {
-    let mut cluster = Cluster::new();
-    let problems = cluster.apply(&[web()
-        .node_port(30080)
-        .set("spec.type", "LoadBalancer")
-        .set("spec.externalIPs", json!(["192.0.2.1", "192.0.2.1", "", "2001:db8::1"]))
-        .ingress("192.0.2.7")
-        .ingress("2001:db8::7")]);
-    assert_eq!(problems, []);
-    let port = cluster.port("web", "http");
-    assert_eq!(
-        frontends(&port),
-        [
-            "clusterIP 10.0.0.1:80",
-            "loadBalancer 192.0.2.7:80",
-            "externalIP 192.0.2.1:80",
-            "nodePort 30080"
-        ]
-    );
-    assert!(port.frontends.iter().all(|frontend| frontend.action == Action::Reject));
-    assert_eq!(cluster.programmed(), ["ns/web:http (TCP, IPv4)"]);
-}
-
-#[test]
-fn external_ips_can_be_left_out() {
-    let mut cluster = Cluster::with(|config| config.external_ips = false);
-    let web = web().node_port(30080).set("spec.externalIPs", json!(["192.0.2.1"]));
-    assert_eq!(cluster.apply(&[web]), []);
-    assert_eq!(
-        frontends(&cluster.port("web", "http")),
-        ["clusterIP 10.0.0.1:80", "nodePort 30080"]
-    );
-}
-
-#[test]
-fn leading_zeros_are_read_as_decimal() {
-    let mut cluster = Cluster::new();
-    let problems = cluster.apply(&[web()
-        .set("spec.clusterIP", "010.0.000.01")
-        .set("spec.clusterIPs", json!(["010.0.000.01"]))
-        .set("spec.externalIPs", json!(["192.000.02.010"]))
-        .set("spec.loadBalancerSourceRanges", json!(["  010.1.2.3/16 "]))
-        .ingress("::ffff:192.0.2.011")]);
-    assert_eq!(problems, []);
-    let port = cluster.port("web", "http");
-    assert_eq!(
-        frontends(&port),
-        ["clusterIP 10.0.0.1:80", "loadBalancer 192.0.2.11:80", "externalIP 192.0.2.10:80"]
-    );
-    let range: IpNet = "10.1.0.0/16".parse().unwrap();
-    assert_eq!(port.frontends[1].allowed_sources.as_deref(), Some(&[range][..]));
-}
-
-#[test]
-fn families_are_served_apart() {
-    let mut cluster = Cluster::new();
-    let dual = service("dual", "10.0.0.1,fd00::1").port("", "TCP", 80);
-    assert_eq!(cluster.apply(&[dual]), []);
-    assert_eq!(cluster.programmed(), ["ns/dual (TCP, IPv4)", "ns/dual (TCP, IPv6)"]);
-    let v6 = cluster.find(&id_of("dual", "", Protocol::Tcp, IpFamily::V6)).unwrap();
-    assert_eq!(frontends(&v6), ["clusterIP [fd00::1]:80"]);
-    // One family goes away.
-    cluster.take_changes();
-    assert_eq!(cluster.apply(&[service("dual", "10.0.0.1").port("", "TCP", 80)]), []);
-    assert_eq!(cluster.take_changes(), ["ns/dual (TCP, IPv6)"]);
 }
 
 #[test]
@@ -246,21 +178,6 @@ fn many_mistakes_in_an_object_are_a_few_problems() {
     let mut cluster = Cluster::new();
     let texts: Vec<String> = (0..1000).map(|i| format!("bad-{i}")).collect();
     assert_eq!(cluster.apply(&[web().set("spec.externalIPs", json!(texts))]).len(), 8);
-}
-
-#[test]
-fn a_proxying_load_balancers_address_is_not_intercepted() {
-    let mut cluster = Cluster::new();
-    let by_name = json!([
-        {"hostname": "lb.example"},
-        {"ip": "192.0.2.7", "ipMode": "Proxy"},
-        {"ip": "192.0.2.8"},
-    ]);
-    assert_eq!(cluster.apply(&[web().set("status.loadBalancer.ingress", by_name)]), []);
-    assert_eq!(
-        frontends(&cluster.port("web", "http")),
-        ["clusterIP 10.0.0.1:80", "loadBalancer 192.0.2.8:80"]
-    );
 }
 
 #[test]

@@ -99,57 +99,6 @@ fn problems_of_what_a_list_lacks_are_forgotten() {
     assert_eq!(fields(&cluster.apply(&[worse])), ["Service ns/bad: spec.externalIPs[0]"]);
 }
 
-#[test]
-fn a_transition_has_what_changed_and_nothing_else() {
-    let mut cluster = Cluster::new();
-    let two = service("two", "10.0.0.2,fd00::2").port("a", "TCP", 80).port("b", "UDP", 81);
-    cluster.apply(&[named("one", 1), two.clone(), local_slice("one"), local_slice("two")]);
-    let change = cluster.tracker.transition();
-    assert!(change.is_resync(), "the first one compares everything");
-    assert!(change.node_changed() && change.before().is_none());
-    assert_eq!(
-        cluster.take_changes(),
-        [
-            "ns/one (TCP, IPv4)",
-            "ns/two:a (TCP, IPv4)",
-            "ns/two:a (TCP, IPv6)",
-            "ns/two:b (UDP, IPv4)",
-            "ns/two:b (UDP, IPv6)"
-        ]
-    );
-    // The informers' resync: the same again.
-    cluster.apply(&[named("one", 1), two.clone(), local_slice("one"), local_slice("two")]);
-    assert!(cluster.tracker.transition().is_empty());
-    // Changes that no proxy reads.
-    let annotated = two.clone().annotation("touched", "yes").label("team", "blue");
-    cluster.apply(&[annotated, local_slice("one").annotation("touched", "yes")]);
-    assert!(cluster.tracker.transition().is_empty());
-    // One port of one family.
-    cluster.apply(&[slice("two", "2").port("b", "UDP", 53).endpoint(endpoint("10.1.0.2", "x"))]);
-    assert_eq!(cluster.take_changes(), ["ns/two:b (UDP, IPv4)"]);
-    // An endpoint that is not used, of a Service no one knows.
-    cluster.apply(&[local_slice("unknown")]);
-    assert!(cluster.tracker.transition().is_empty());
-}
-
-#[test]
-fn a_transition_lasts_until_it_is_synced() {
-    let mut cluster = Cluster::new();
-    cluster.apply(&[named("a", 1), named("b", 2)]);
-    cluster.take_changes();
-    cluster.apply(&[local_slice("a")]);
-    cluster.apply(&[local_slice("b")]);
-    cluster.delete(&[named("a", 1)]);
-    assert_eq!(cluster.take_changes(), ["ns/a (TCP, IPv4)", "ns/b (TCP, IPv4)"]);
-    assert!(cluster.tracker.transition().is_empty());
-    cluster.tracker.request_resync();
-    assert!(cluster.tracker.transition().is_resync() && !cluster.tracker.transition().is_empty());
-    cluster.events([]);
-    assert!(cluster.tracker.transition().is_resync());
-    cluster.tracker.mark_synced();
-    assert!(!cluster.tracker.transition().is_resync());
-}
-
 fn take_triggers(cluster: &mut Cluster) -> Vec<String> {
     let times = cluster.tracker.trigger_times().to_vec();
     cluster.tracker.mark_synced();

@@ -287,18 +287,3 @@ fn a_backend_without_weights_spreads_evenly_and_drains() {
         assert_eq!(cluster.tracker.unsupported().v4, 0, "{fine}");
     }
 }
-
-#[test]
-fn a_change_of_weights_changes_the_service_alone() {
-    let mut cluster = cluster();
-    let other = service("other", "10.0.0.2").port("", "TCP", 80);
-    cluster.apply(&[web(), of_web("a", &[1, 2]), other]);
-    for (weights, changes) in
-        [("10.1.0.1=2", 1), ("10.1.0.1=02", 0), ("10.1.0.1=0", 1), ("10.1.0.1=0,", 0), ("", 1)]
-    {
-        cluster.take_changes();
-        assert_eq!(cluster.apply(&[of_web("a", &[1, 2]).annotation(WEIGHTS, weights)]), []);
-        assert_eq!(cluster.take_changes().len(), changes, "{weights}");
-    }
-    assert_eq!(shares(&cluster), "1 2");
-}
