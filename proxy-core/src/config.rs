@@ -40,7 +40,9 @@ pub struct NodeConfig {
     pub lb_algorithm: Option<LbAlgorithm>,
     /// Whether endpoints may have loopback addresses, which the API refuses since they would lead
     /// the traffic of other hosts into the node. For a machine that serves itself alone, from
-    /// manifests; fixed for the lifetime of a tracker, like the name.
+    /// manifests, with a backend that can
+    /// ([`Capabilities::has_loopback_endpoints`](crate::proxier::Capabilities::has_loopback_endpoints));
+    /// fixed for the lifetime of a tracker, like the name.
     pub loopback_endpoints: bool,
 }
 

@@ -230,7 +230,8 @@ fn preferred(id: &ServicePortId) -> u16 {
 impl Capture for Loopback {
     /// Without privileges nothing can be removed, and nothing that is there disturbs.
     fn profile(&self, of_proxy: Profile) -> Profile {
-        Profile { conflicts_with: &[], ..of_proxy }
+        let capabilities = of_proxy.capabilities.with_loopback_endpoints();
+        Profile { conflicts_with: &[], capabilities, ..of_proxy }
     }
 
     async fn sync(

@@ -58,7 +58,7 @@ fn an_address_that_is_refused_costs_its_service_port_alone() {
         switch_ipv6("switchyard0", false);
         let dual = service("dual", "10.96.0.4,fd00::4").port("", "TCP", 80);
         let [v4, v6] =
-            [("4", "IPv4", "127.0.0.2"), ("6", "IPv6", "fd01::1")].map(|(name, kind, ip)| {
+            [("4", "IPv4", "192.0.2.2"), ("6", "IPv6", "fd01::1")].map(|(name, kind, ip)| {
                 let made = slice("dual", name).set("addressType", kind).port("", "TCP", 8080);
                 made.endpoint(endpoint(ip, NODE)).apply()
             });
@@ -126,7 +126,7 @@ fn a_port_in_use_is_reported_and_tried_again() {
         let report = node.sync([taken.apply()]);
         assert_eq!(report.degraded.len(), 0, "without endpoints, nothing listens");
         let endpoints = slice("taken", "1").port("", "TCP", 8080);
-        let endpoint = endpoint("127.0.0.2", "node-1");
+        let endpoint = endpoint("192.0.2.2", "node-1");
         let report = node.sync([endpoints.endpoint(endpoint).apply()]);
         let [skipped] = report.degraded.as_slice() else { panic!("{:?}", report.degraded) };
         assert!(skipped.reason.contains("192.0.2.1:30081"), "{}", skipped.reason);

@@ -65,18 +65,18 @@ pub fn web() -> Builder {
     service("web", "10.96.0.1").port("http", "TCP", 80).node_port(30080)
 }
 
-/// The endpoints of [`web`] at loopback addresses, which end with these numbers.
+/// The endpoints of [`web`] at addresses of the node, which end with these numbers.
 pub fn web_slice(last: &[u8]) -> Event {
     let made = slice("web", "1").port("http", "TCP", 8080);
     last.iter()
-        .fold(made, |made, last| made.endpoint(endpoint(&format!("127.0.0.{last}"), NODE)))
+        .fold(made, |made, last| made.endpoint(endpoint(&format!("192.0.2.{last}"), NODE)))
         .apply()
 }
 
-/// Starts servers at loopback addresses that send the last number of their address.
+/// Starts servers at addresses of the node that send the last number of their address.
 pub fn servers(last: &[u8]) {
     for last in last.iter().copied() {
-        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, last], 8080)))
+        let listener = TcpListener::bind(SocketAddr::from(([192, 0, 2, last], 8080)))
             .expect("the port is free");
         thread::spawn(move || {
             for client in listener.incoming() {

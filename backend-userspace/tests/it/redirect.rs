@@ -66,6 +66,9 @@ fn what_others_remove_is_repaired() {
         let report = node.full();
         assert!(!report.drift.is_none(), "{kind}");
         assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
+        run("ip addr add 192.0.0.84/32 dev switchyard0");
+        assert_eq!(node.full().drift.objects, 1, "{kind}");
+        assert!(!run("ip addr show dev switchyard0").contains("192.0.0.84"), "{kind}");
     });
 }
 
@@ -79,7 +82,7 @@ fn connections_are_refused_while_a_socket_cannot_be_opened() {
         run("ip addr del 192.0.0.83/32 dev switchyard0");
         let other = service("other", "10.96.0.2").port("", "TCP", 80).apply();
         let endpoints = slice("other", "1").port("", "TCP", 8080);
-        let report = node.sync([other, endpoints.endpoint(endpoint("127.0.0.2", NODE)).apply()]);
+        let report = node.sync([other, endpoints.endpoint(endpoint("192.0.2.2", NODE)).apply()]);
         let [skipped] = report.degraded.as_slice() else { panic!("{:?}", report.degraded) };
         assert!(skipped.reason.ends_with("; its connections are refused"), "{}", skipped.reason);
         assert!(report.requeue_after.is_some());
@@ -118,6 +121,18 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
             _ => run("ip6tables -w -t nat -S"),
         };
         assert!(rules.contains("fd00::4") && rules.contains("fd73:7769:7463::1"), "{rules}");
+    });
+}
+
+/// Connections of other hosts would end at the node's own servers.
+#[test]
+fn endpoints_at_loopback_addresses_are_rejected() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        let endpoints = slice("web", "1").port("http", "TCP", 8080);
+        let problems = node.tracker.apply(endpoints.endpoint(endpoint("127.0.0.2", NODE)).apply());
+        let [problem] = problems.as_slice() else { panic!("{kind}: {problems:?}") };
+        assert_eq!(problem.field, "endpoints[0].addresses[0]");
     });
 }
 

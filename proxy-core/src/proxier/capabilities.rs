@@ -16,6 +16,7 @@ pub struct Capabilities {
     listed_node_ports: bool,
     proxy_protocol: bool,
     draining_tcp: bool,
+    loopback_endpoints: bool,
 }
 
 impl Default for Capabilities {
@@ -35,6 +36,7 @@ impl Capabilities {
         listed_node_ports: false,
         proxy_protocol: false,
         draining_tcp: false,
+        loopback_endpoints: false,
     }
     .with(LbAlgorithm::Random);
 
@@ -85,6 +87,14 @@ impl Capabilities {
         self
     }
 
+    /// Notes that the backend serves clients on this machine alone, so that endpoints may have
+    /// loopback addresses
+    /// ([`NodeConfig::loopback_endpoints`](crate::config::NodeConfig::loopback_endpoints)).
+    pub const fn with_loopback_endpoints(mut self) -> Self {
+        self.loopback_endpoints = true;
+        self
+    }
+
     /// The largest number of endpoints that the backend can spread connections over in this way; 0
     /// if the backend cannot at all.
     pub const fn most_endpoints(&self, lb_algorithm: LbAlgorithm) -> usize {
@@ -109,6 +119,11 @@ impl Capabilities {
     /// Whether the backend ends TCP connections of endpoints that serve no longer.
     pub const fn drains_tcp(&self) -> bool {
         self.draining_tcp
+    }
+
+    /// Whether endpoints may have loopback addresses.
+    pub const fn has_loopback_endpoints(&self) -> bool {
+        self.loopback_endpoints
     }
 
     /// Whether the backend serves node ports on addresses that it knows, and on no others.

@@ -171,8 +171,10 @@ impl Tracker {
 
     /// Sets what the backend can program, which is [`Capabilities::KUBE_PROXY`] until then, and the
     /// backend's mode, which is named in problems. Services that ask for more get the nearest thing
-    /// that the backend can program.
+    /// that the backend can program. Endpoints have loopback addresses only if the backend and
+    /// [`NodeConfig::loopback_endpoints`] allow it.
     pub fn set_capabilities(&mut self, capabilities: Capabilities, mode: Mode) {
+        self.config.loopback_endpoints &= capabilities.has_loopback_endpoints();
         if (self.capabilities, self.mode) != (capabilities, Some(mode)) {
             (self.capabilities, self.mode) = (capabilities, Some(mode));
             self.touched_node = true;
