@@ -47,20 +47,33 @@ impl UserspaceBackend {
         }
     }
 
-    fn choose_configured(&self, kind: CaptureMode) -> Result<OpenCapture, ProxierError> {
+    fn choose_configured(
+        &self,
+        kind: CaptureMode,
+    ) -> Result<(CaptureMode, OpenCapture), ProxierError> {
         let open = self.probe_capture(kind).map_err(|source| {
             ProxierError::lacking(Mode::USERSPACE, CaptureUnusable { kind, source })
         })?;
         tracing::info!(capture = %kind, "Using the configured capture mode");
-        Ok(open)
+        Ok((kind, open))
     }
 
-    fn choose_best(&self) -> Result<OpenCapture, ProxierError> {
+    fn choose_best<T>(
+        &self,
+        probe: impl Fn(CaptureMode) -> Result<T, SystemError>,
+    ) -> Result<(CaptureMode, T), ProxierError> {
         let is_allowed =
             |kind: &CaptureMode| *kind != CaptureMode::Loopback || self.config.may_use_loopback;
         let mut passed_over = Vec::new();
         for kind in CaptureMode::ALL.into_iter().filter(is_allowed) {
-            let open = match self.probe_capture(kind) {
+            if kind == CaptureMode::Addresses && cfg!(target_os = "linux") {
+                passed_over.push(format!(
+                    "{kind}: not used unless it is named, since the node's servers share addresses \
+                     with Services"
+                ));
+                continue;
+            }
+            let open = match probe(kind) {
                 Ok(open) => open,
                 Err(why) => {
                     passed_over.push(format!("{kind}: {}", ErrorChain(&*why)));
@@ -81,7 +94,7 @@ impl UserspaceBackend {
                     "Chose the best capture mode of this node"
                 );
             }
-            return Ok(open);
+            return Ok((kind, open));
         }
         Err(ProxierError::lacking(Mode::USERSPACE, passed_over.join("; ")))
     }
@@ -102,24 +115,55 @@ impl Backend for UserspaceBackend {
 
     /// Chooses the capture mode, which may run programs. The choice is logged with its reason.
     fn probe(&self) -> Result<Probed, ProxierError> {
-        let open_capture = match self.config.capture {
+        let (kind, open_capture) = match self.config.capture {
             Some(kind) => self.choose_configured(kind)?,
-            None => self.choose_best()?,
+            None => self.choose_best(|kind| self.probe_capture(kind))?,
         };
-        let config = self.config.forwarder.clone();
+        let config = self.config.clone();
         Ok(Probed::new(self.config.families, move || {
             let capture = open_capture()?;
-            let forwarder = Forwarder::start(config).map_err(|error| {
+            let forwarder = Forwarder::start(config.forwarder.clone()).map_err(|error| {
                 ProxierError::backend(Mode::USERSPACE, "cannot start the proxy", error)
             })?;
-            Ok(Box::new(UserspaceProxier::new(forwarder, capture)))
+            let keep = match kind {
+                CaptureMode::Nftables => Some(Rules::Nftables),
+                CaptureMode::Iptables => Some(Rules::Iptables),
+                CaptureMode::Addresses => None,
+                // Without privileges nothing can be removed, and nothing disturbs.
+                CaptureMode::Loopback => {
+                    return Ok(Box::new(UserspaceProxier::new(forwarder, capture)));
+                }
+            };
+            let leftovers = move || Redirects::new(&config).clean_up(keep);
+            Ok(Box::new(UserspaceProxier::new(forwarder, capture).replacing(leftovers)))
         }))
     }
 
     /// Removes the tables, the chains and the addresses of every capture mode, and the chains of
     /// kube-proxy's own userspace mode.
     fn clean_up(&self, _keep: Option<Mode>) -> Result<(), ProxierError> {
-        let rules = Redirects::new(&self.config).clean_up();
+        let rules = Redirects::new(&self.config).clean_up(None);
         rules.and(addresses::clean_up())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_not_taken_unasked() {
+        let mut config = UserspaceConfig::default();
+        let mut choose = |may_use_loopback| {
+            config.may_use_loopback = may_use_loopback;
+            let probe = |kind| match kind {
+                CaptureMode::Nftables | CaptureMode::Iptables => Err("no packet filter".into()),
+                _ => Ok(()),
+            };
+            UserspaceBackend::new(config.clone()).choose_best(probe).map(|(kind, ())| kind)
+        };
+        let error = choose(false).unwrap_err();
+        assert!(ErrorChain(&error).to_string().contains("addresses: not used unless"), "{error:?}");
+        assert_eq!(choose(true).unwrap(), CaptureMode::Loopback);
     }
 }

@@ -1,8 +1,11 @@
 //! The backend, open: a forwarder, and the capture mode that leads traffic to it.
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
+    error::ErrorChain,
     model::IpFamily,
     proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     state::{LocalPods, NodeState},
@@ -20,15 +23,52 @@ pub(crate) const PROFILE: Profile = Profile {
     ..Profile::new(Mode::USERSPACE)
 };
 
+/// The time to wait before a failed removal of leftovers is tried again.
+const RETRY_REMOVAL: Duration = Duration::from_secs(60);
+
+/// The rules that other capture modes left.
+struct Leftovers {
+    remove: Box<dyn Fn() -> Result<(), ProxierError> + Send>,
+    due: Instant,
+}
+
 /// userspace mode, open.
 pub(crate) struct UserspaceProxier {
     forwarder: Forwarder,
     capture: Box<dyn Capture>,
+    /// `None` once they are removed.
+    leftovers: Option<Leftovers>,
 }
 
 impl UserspaceProxier {
     pub(crate) fn new(forwarder: Forwarder, capture: Box<dyn Capture>) -> Self {
-        Self { forwarder, capture }
+        Self { forwarder, capture, leftovers: None }
+    }
+
+    /// Has `remove` called after the first sync: it removes the rules of other capture modes, which
+    /// would lead traffic to sockets that are gone.
+    pub(crate) fn replacing(
+        self,
+        remove: impl Fn() -> Result<(), ProxierError> + Send + 'static,
+    ) -> Self {
+        let leftovers = Leftovers { remove: Box::new(remove), due: Instant::now() };
+        Self { leftovers: Some(leftovers), ..self }
+    }
+
+    /// Removes what other capture modes left, once this one serves.
+    fn remove_leftovers(&mut self, report: &mut SyncReport) {
+        let Some(leftovers) = &mut self.leftovers else { return };
+        if leftovers.due <= Instant::now() {
+            let Err(error) = (leftovers.remove)() else {
+                self.leftovers = None;
+                return;
+            };
+            tracing::warn!(err = %ErrorChain(&error), "Failed to remove the rules of another capture mode");
+            leftovers.due = Instant::now() + RETRY_REMOVAL;
+        }
+        report.cleanup_failed = true;
+        let after = leftovers.due.saturating_duration_since(Instant::now());
+        report.requeue_after = Some(report.requeue_after.map_or(after, |other| other.min(after)));
     }
 }
 
@@ -49,9 +89,10 @@ impl Proxier for UserspaceProxier {
         for port in change.ports().filter_map(|change| change.after) {
             self.forwarder.serve(port);
         }
-        let report = self.capture.sync(change, &self.forwarder).await?;
+        let mut report = self.capture.sync(change, &self.forwarder).await?;
         let gone = change.ports().filter(|change| change.after.is_none());
         gone.for_each(|change| self.forwarder.remove(change.id));
+        self.remove_leftovers(&mut report);
         Ok(report)
     }
 
@@ -77,7 +118,8 @@ fn local_clients(node: &NodeState) -> LocalClients {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{Read, Write},
+        io::{self, Read, Write},
+        mem,
         net::{SocketAddr, TcpListener, TcpStream},
         sync::{Arc, Mutex},
         thread,
@@ -94,7 +136,7 @@ mod tests {
     use super::*;
 
     /// A capture mode with one listener, at which it asks in each sync.
-    #[derive(Default)]
+    #[derive(Clone, Default)]
     struct Asking(Arc<Mutex<Heard>>);
 
     #[derive(Default)]
@@ -102,16 +144,26 @@ mod tests {
         listener: Option<SocketAddr>,
         /// The answer of each sync.
         answers: Vec<Option<u8>>,
+        /// Whether the next sync fails.
+        fails: bool,
     }
 
     #[async_trait]
     impl Capture for Asking {
+        fn profile(&self, of_proxy: Profile) -> Profile {
+            let capabilities = of_proxy.capabilities.with_loopback_endpoints();
+            Profile { capabilities, ..of_proxy }
+        }
+
         async fn sync(
             &mut self,
             change: &Transition<'_>,
             forwarder: &Forwarder,
         ) -> Result<SyncReport, ProxierError> {
             let mut heard = self.0.lock().unwrap();
+            if mem::take(&mut heard.fails) {
+                return Err(refused());
+            }
             let address = heard.listener.unwrap_or_else(|| {
                 let port = change.ports().next().unwrap().id.clone();
                 let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -128,6 +180,16 @@ mod tests {
         async fn clean_up(&mut self) -> Result<(), ProxierError> {
             Ok(())
         }
+    }
+
+    fn refused() -> ProxierError {
+        ProxierError::backend(Mode::USERSPACE, "refused by a test", io::Error::other("refused"))
+    }
+
+    fn forwarder() -> Forwarder {
+        let mut settings = ForwarderConfig::default();
+        settings.threads = Some(1);
+        Forwarder::start(settings).unwrap()
     }
 
     /// Connects, and returns the byte that the server sends; `None` if no server takes the
@@ -149,12 +211,9 @@ mod tests {
                 let _ = client.and_then(|mut client| client.write_all(&[7]));
             }
         });
-        let mut settings = ForwarderConfig::default();
-        settings.threads = Some(1);
-        let forwarder = Forwarder::start(settings).unwrap();
         let capture = Asking::default();
         let heard = Arc::clone(&capture.0);
-        let proxier = UserspaceProxier::new(forwarder, Box::new(capture));
+        let proxier = UserspaceProxier::new(forwarder(), Box::new(capture));
         let mut config = NodeConfig::new(NODE);
         config.loopback_endpoints = true;
         let mut node = Stepped::new(config, proxier);
@@ -166,5 +225,34 @@ mod tests {
         let heard = heard.lock().unwrap();
         assert_eq!(heard.answers, [Some(7), Some(7)]);
         assert_eq!(ask(heard.listener.unwrap()), None);
+    }
+
+    /// Leftovers stay until this capture mode serves, and a failed removal is repeated.
+    #[test]
+    fn leftovers_go_after_the_first_sync() {
+        let capture = Asking::default();
+        capture.0.lock().unwrap().fails = true;
+        let removals = Arc::new(Mutex::new(0));
+        let seen = Arc::clone(&removals);
+        let remove = move || {
+            let mut removals = seen.lock().unwrap();
+            *removals += 1;
+            if *removals == 1 { Err(refused()) } else { Ok(()) }
+        };
+        let proxier = UserspaceProxier::new(forwarder(), Box::new(capture)).replacing(remove);
+        let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
+        node.apply([service("web", "10.96.0.1").port("http", "TCP", 80).apply()]);
+        assert!(node.try_sync().is_err());
+        assert_eq!(*removals.lock().unwrap(), 0);
+        let report = node.full();
+        assert!(report.cleanup_failed && report.requeue_after.is_some());
+        assert_eq!(*removals.lock().unwrap(), 1);
+        assert!(node.full().cleanup_failed, "tried again after a while");
+        assert_eq!(*removals.lock().unwrap(), 1);
+        node.proxier.leftovers.as_mut().unwrap().due = Instant::now();
+        for _ in 0..2 {
+            assert!(!node.full().cleanup_failed);
+            assert_eq!(*removals.lock().unwrap(), 2);
+        }
     }
 }

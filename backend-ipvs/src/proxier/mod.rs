@@ -48,14 +48,14 @@ use switchyard_core::{
 };
 use switchyard_netlink::Error;
 use switchyard_netlink::ipvs::{Refusal, Selector, Timeouts};
-use switchyard_netlink::route::DeviceError;
+use switchyard_netlink::route::{Bound, DeviceError};
 
 use self::{
     commands::{Action, Commands, Named, Step},
     draining::Draining,
     incremental::Difference,
     kernel::Kernel,
-    monitor::{Bound, DeviceMonitor},
+    monitor::DeviceMonitor,
     refused::Refused,
     schedulers::Schedulers,
     servers::ServerChanges,

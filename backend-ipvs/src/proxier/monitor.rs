@@ -1,46 +1,27 @@
 //! Notices that another program changes the rules, or the addresses of `kube-ipvs0`.
 
-use std::{
-    collections::BTreeSet,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
-
 use async_trait::async_trait;
 use switchyard_core::proxier::{ExternalChange, Mode, Monitor, ProxierError};
-use switchyard_netlink::route::AddressAnnouncements;
+use switchyard_netlink::route::{AddressAnnouncements, Bound};
 
 use crate::config::DEVICE;
-
-/// The addresses that `kube-ipvs0` should have: each is here before the kernel has it, and no
-/// longer when it is taken away. Clones are one set.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bound(Arc<Mutex<BTreeSet<IpAddr>>>);
-
-impl Bound {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
-        // A set is whole after any panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The monitor of the rules beneath, and of the addresses of the device.
 pub(crate) struct DeviceMonitor {
     rules: Option<Box<dyn Monitor>>,
     device: AddressAnnouncements,
-    bound: Bound,
 }
 
 impl DeviceMonitor {
     pub(crate) fn new(rules: Option<Box<dyn Monitor>>, bound: Bound) -> Self {
-        Self { rules, device: AddressAnnouncements::new(DEVICE), bound }
+        Self { rules, device: AddressAnnouncements::new(DEVICE, bound) }
     }
 }
 
 #[async_trait]
 impl Monitor for DeviceMonitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
-        let Self { rules, device, bound } = self;
+        let Self { rules, device } = self;
         let of_rules = async {
             match rules {
                 Some(rules) => rules.externally_changed().await,
@@ -50,7 +31,7 @@ impl Monitor for DeviceMonitor {
         // A change of the rules that is forgotten with its future is found by the comparison.
         tokio::select! {
             changed = of_rules => changed,
-            differs = device.differs(|| bound.lock().clone()) => match differs {
+            differs = device.differs() => match differs {
                 Ok(()) => Ok(ExternalChange::Changed { by: None }),
                 Err(error) => Err(ProxierError::backend(
                     Mode::IPVS,

@@ -3,6 +3,8 @@
 
 pub(crate) mod addresses;
 pub(crate) mod loopback;
+#[cfg(target_os = "linux")]
+mod monitor;
 pub(crate) mod redirect;
 
 use std::{error::Error, time::Duration};

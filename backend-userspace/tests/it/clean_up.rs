@@ -1,9 +1,14 @@
 //! Removal of what each capture mode leaves, and the choice of a capture mode.
 
-use switchyard_core::proxier::{Backend, Mode};
-use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
+use std::time::Duration;
 
-use crate::common::{answers, in_namespace, run, servers, settings, start, web, web_slice};
+use switchyard_core::proxier::{Backend, ExternalChange, Mode};
+use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
+use tokio::time::timeout;
+
+use crate::common::{
+    Node, answers, in_namespace, open, run, servers, settings, start, web, web_slice,
+};
 
 /// The rules and links of the namespace, but for those that were there before.
 fn left() -> String {
@@ -34,6 +39,72 @@ fn nothing_stays_of_any_capture() {
             for _ in 0..2 {
                 backend.clean_up(None).unwrap();
                 assert_eq!(left(), "", "{kind}");
+            }
+        });
+    }
+}
+
+/// As if the former had been killed, with another capture mode at the next start.
+#[test]
+fn another_capture_serves_in_place_of_the_former() {
+    const ALL: [CaptureMode; 3] =
+        [CaptureMode::Nftables, CaptureMode::Iptables, CaptureMode::Addresses];
+    for former in ALL {
+        for latter in ALL.into_iter().filter(|latter| *latter != former) {
+            in_namespace(move || {
+                let mut node = start(settings(former));
+                servers(&[2]);
+                node.sync([web().apply(), web_slice(&[2])]);
+                let proxier = open(settings(latter));
+                let profile = proxier.profile();
+                node.tracker.set_capabilities(profile.capabilities, profile.mode);
+                node.tracker.resolve();
+                node.restart(proxier);
+                for address in ["10.96.0.1:80", "192.0.2.1:30080"] {
+                    let answers = answers(address, 2);
+                    assert_eq!(answers, [Some(2); 2], "{former}, {latter}: {address}");
+                }
+                let rules = left();
+                let addresses = run("ip -brief addr show dev switchyard0");
+                for (kind, text, trace) in [
+                    (CaptureMode::Nftables, &rules, "table ip switchyard-userspace"),
+                    (CaptureMode::Iptables, &rules, "SWYD-"),
+                    (CaptureMode::Addresses, &addresses, "10.96.0.1/32"),
+                ] {
+                    assert_eq!(text.contains(trace), kind == latter, "{former}, {latter}: {text}");
+                }
+                let has_sockets = addresses.contains("192.0.0.83/32");
+                assert_eq!(has_sockets, latter != CaptureMode::Addresses, "{former}, {latter}");
+            });
+        }
+    }
+}
+
+#[test]
+fn losing_the_device_or_its_addresses_is_noticed() {
+    for kind in [CaptureMode::Nftables, CaptureMode::Iptables, CaptureMode::Addresses] {
+        in_namespace(move || {
+            let mut node = start(settings(kind));
+            servers(&[2]);
+            let mut monitor = node.proxier.monitor().unwrap();
+            let mut notices = |node: &Node, within| {
+                node.runtime.block_on(async {
+                    timeout(within, monitor.externally_changed()).await.map(Result::unwrap)
+                })
+            };
+            // Rules of our own may be suspected at first; a device is not.
+            let quiet = Duration::from_millis(300);
+            let _ = notices(&node, quiet);
+            node.sync([web().apply(), web_slice(&[2])]);
+            while notices(&node, quiet) == Ok(ExternalChange::Suspected) {}
+            for damage in ["ip link del switchyard0", "ip addr flush dev switchyard0"] {
+                run(damage);
+                let noticed = notices(&node, Duration::from_secs(20));
+                assert_eq!(noticed, Ok(ExternalChange::Changed { by: None }), "{kind}: {damage}");
+                assert!(!node.full().drift.is_none(), "{kind}: {damage}");
+                assert_eq!(answers("10.96.0.1:80", 1), [Some(2)], "{kind}: {damage}");
+                let changed = Ok(ExternalChange::Changed { by: None });
+                assert_ne!(notices(&node, quiet), changed, "{kind}: {damage}: repairs wake nobody");
             }
         });
     }

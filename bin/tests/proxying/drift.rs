@@ -28,6 +28,7 @@ fn what_others_change_is_repaired_and_told() {
     for (mode, list, damage) in [
         ("nftables", "nft list table ip kube-proxy", "nft flush map ip kube-proxy service-ips"),
         ("iptables", "iptables-save -t nat", "iptables -t nat -F KUBE-SERVICES"),
+        ("userspace", "ip -brief address show dev switchyard0", "ip link del switchyard0"),
     ] {
         let namespace = Namespace::new();
         let proxy_mode = format!("--proxy-mode={mode}");

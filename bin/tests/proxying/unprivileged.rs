@@ -95,6 +95,28 @@ fn programs_that_are_called_have_what_the_file_grants() {
     place.run(&namespace, &AS_USER, "nftables", || !chains());
 }
 
+#[test]
+fn owned_addresses_need_the_privilege_to_listen_on_every_port() {
+    let namespace = Namespace::new();
+    let place = Place::new();
+    let start = || {
+        let mut command: Command = namespace.0.command("setpriv");
+        command.args(WITH_CAPABILITY).arg(place.program()).args([
+            &format!("--manifests={}", place.0.path().join("manifests").display()),
+            "--hostname-override=node-1",
+            "--proxy-mode=userspace",
+            "--userspace-capture=addresses",
+        ]);
+        Program::spawn(command)
+    };
+    let (status, log) = start().ended();
+    assert!(!status.success());
+    assert!(log.contains("ports below 1024 cannot be listened on"), "{log}");
+    namespace.0.sysctl(&[("ipv4/ip_unprivileged_port_start", "0")]).unwrap();
+    let _program = start();
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+}
+
 /// Mounts `/proc/sys` read-only, as in a container without privileges, before what follows.
 const READ_ONLY_SYSCTLS: &str = "mount --bind /proc/sys /proc/sys && \
      mount -o remount,bind,ro /proc/sys && exec \"$@\"";

@@ -2,18 +2,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use switchyard_core::error::ErrorChain;
-use switchyard_netlink::route::{DeviceError, DummyDevice, has_link_type};
+use socket2::{Domain, Socket, Type};
+use switchyard_core::{error::ErrorChain, proxier::Monitor};
+use switchyard_netlink::route::{Bound, DeviceError, DummyDevice, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
-use crate::capture::DEVICE;
+use crate::capture::{DEVICE, monitor::DeviceMonitor};
+
+/// The device, and the addresses that it should have.
+struct Device {
+    device: DummyDevice,
+    bound: Bound,
+}
 
 /// Opens a socket to the kernel.
 pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
-    Ok(Box::new(DummyDevice::open(DEVICE)?.or_bridge()))
+    let device = DummyDevice::open(DEVICE)?.or_bridge();
+    Ok(Box::new(Device { device, bound: Bound::default() }))
 }
 
 /// Finds out whether the kernel can make the device, for this process.
@@ -26,20 +35,41 @@ pub(crate) fn probe() -> Result<(), SystemError> {
     Err("the kernel has devices of the types dummy and bridge neither".into())
 }
 
+/// Finds out whether this process may listen on every port: needs CAP_NET_BIND_SERVICE, unless
+/// `net.ipv4.ip_unprivileged_port_start`, which is for both families, allows it.
+pub(crate) fn probe_ports() -> Result<(), SystemError> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // The privilege is checked before the port, which another program may have.
+    match socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 1)).into()) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+            let first = first.unwrap_or_else(|_| "1024".to_owned());
+            Err(format!(
+                "ports below {} cannot be listened on without CAP_NET_BIND_SERVICE",
+                first.trim()
+            )
+            .into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes the device.
 pub(crate) fn clean_up() -> Result<(), SystemError> {
     DummyDevice::open(DEVICE)?.delete()?;
     Ok(())
 }
 
-impl OwnedAddresses for DummyDevice {
+impl OwnedAddresses for Device {
     fn ensure(&mut self) -> Result<BTreeSet<IpAddr>, SystemError> {
-        DummyDevice::ensure(self)?;
-        Ok(self.addresses()?)
+        self.device.ensure()?;
+        let there = self.device.addresses()?;
+        self.bound.lock().clone_from(&there);
+        Ok(there)
     }
 
     fn others(&mut self) -> Result<BTreeSet<IpAddr>, SystemError> {
-        Ok(DummyDevice::others(self)?)
+        Ok(self.device.others()?)
     }
 
     fn change(
@@ -47,10 +77,26 @@ impl OwnedAddresses for DummyDevice {
         add: &[IpAddr],
         remove: &[IpAddr],
     ) -> Result<BTreeMap<IpAddr, String>, SystemError> {
-        let refused = self.change_each(add, remove)?.into_iter().filter_map(|error| match error {
+        // Before they are there or gone, so that the monitor knows whose changes they are.
+        let mut bound = self.bound.lock();
+        bound.extend(add);
+        remove.iter().for_each(|ip| {
+            bound.remove(ip);
+        });
+        drop(bound);
+        let refused = self.device.change_each(add, remove)?;
+        let refused = refused.into_iter().filter_map(|error| match error {
             DeviceError::Address { address, .. } => Some((address, ErrorChain(&error).to_string())),
             _ => None,
         });
-        Ok(refused.collect())
+        let refused: BTreeMap<IpAddr, String> = refused.collect();
+        let mut bound = self.bound.lock();
+        bound.retain(|ip| !refused.contains_key(ip));
+        bound.extend(remove.iter().filter(|ip| refused.contains_key(ip)));
+        Ok(refused)
+    }
+
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        Some(Box::new(DeviceMonitor::new(None, &self.bound)))
     }
 }

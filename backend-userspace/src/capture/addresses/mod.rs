@@ -18,7 +18,7 @@ use std::{
 use async_trait::async_trait;
 use switchyard_core::{
     model::{PerFamily, ServicePortId},
-    proxier::{DegradedPort, Profile, ProxierError, SyncReport},
+    proxier::{DegradedPort, Monitor, Profile, ProxierError, SyncReport},
     state::{Action, NodePortAddresses, NodeState, ResolvedServicePort},
     transition::Transition,
 };
@@ -48,10 +48,22 @@ pub(crate) trait OwnedAddresses: Send {
         add: &[IpAddr],
         remove: &[IpAddr],
     ) -> Result<BTreeMap<IpAddr, String>, SystemError>;
+
+    /// Opens a monitor of the addresses that this mode has added, where the system reports changes.
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        None
+    }
 }
 
-/// Finds out whether this node can run the capture mode: the privilege, and what holds addresses.
+/// Finds out whether this node can run the capture mode: the privileges, and what holds addresses.
 pub(crate) fn probe() -> Result<(), SystemError> {
+    system::probe()?;
+    system::probe_ports()
+}
+
+/// Finds out whether addresses can be added to this node.
+#[cfg(target_os = "linux")]
+pub(crate) fn probe_device() -> Result<(), SystemError> {
     system::probe()
 }
 
@@ -232,5 +244,9 @@ impl Capture for Addresses {
         clean_up()?;
         self.owned.clear();
         Ok(())
+    }
+
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        self.system.monitor()
     }
 }

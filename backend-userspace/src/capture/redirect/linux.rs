@@ -52,7 +52,7 @@ impl Redirects {
     /// sockets can have addresses that traffic can be redirected to. Returns how the capture mode
     /// is opened.
     pub(crate) fn probe(&self, rules: Rules) -> Result<OpenCapture, SystemError> {
-        addresses::probe()?;
+        addresses::probe_device()?;
         let backend = self.backend(rules).probe().map_err(|error| match error {
             // It is another mode that cannot be used, for the same reason.
             ProxierError::Unusable { source, .. } => source,
@@ -62,12 +62,14 @@ impl Redirects {
         Ok(Box::new(move || Ok(Box::new(Redirect::open(backend.open()?, families)?))))
     }
 
-    /// Removes the rules of both backends, and those of kube-proxy's own userspace mode.
-    pub(crate) fn clean_up(&self) -> Result<(), ProxierError> {
+    /// Removes the rules of both backends, except those that are kept, and those of kube-proxy's
+    /// own userspace mode.
+    pub(crate) fn clean_up(&self, keep: Option<Rules>) -> Result<(), ProxierError> {
         // Everything is tried before the first error is returned.
-        let results =
-            [Rules::Nftables, Rules::Iptables].map(|rules| self.backend(rules).clean_up(None));
-        let all = results.into_iter().chain([leftovers::clean_up()]);
+        let removed =
+            [Rules::Nftables, Rules::Iptables].into_iter().filter(|rules| Some(*rules) != keep);
+        let all = removed.map(|rules| self.backend(rules).clean_up(None));
+        let all = all.chain([leftovers::clean_up()]);
         all.collect::<Vec<_>>().into_iter().collect()
     }
 }

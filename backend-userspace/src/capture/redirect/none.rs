@@ -25,7 +25,7 @@ impl Redirects {
     }
 
     /// Finds nothing to remove.
-    pub(crate) fn clean_up(&self) -> Result<(), ProxierError> {
+    pub(crate) fn clean_up(&self, _keep: Option<Rules>) -> Result<(), ProxierError> {
         Ok(())
     }
 }

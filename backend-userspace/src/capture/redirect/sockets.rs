@@ -9,7 +9,7 @@
 //! and loopback addresses cannot be reached from other hosts.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -25,9 +25,9 @@ use switchyard_core::{
     transition::{DerivedState, Transition},
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
-use switchyard_netlink::route::{DeviceError, DummyDevice};
+use switchyard_netlink::route::{Bound, DeviceError, DummyDevice};
 
-use crate::capture::{Capture, DEVICE, RETRY, addresses, failed};
+use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
 /// section 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network
@@ -49,6 +49,8 @@ pub(crate) struct Redirect {
     rules: Box<dyn Proxier>,
     derived: DerivedState,
     device: DummyDevice,
+    /// The addresses of the sockets that the device should have.
+    bound: Bound,
     families: PerFamily<bool>,
     sockets: HashMap<ServicePortId, PoolSockets>,
     /// Sockets that the rules no longer lead to once they are synced.
@@ -73,6 +75,7 @@ impl Redirect {
             rules,
             derived: DerivedState::default(),
             device: device.or_bridge(),
+            bound: Bound::default(),
             families,
             sockets: HashMap::new(),
             unused: Vec::new(),
@@ -81,29 +84,41 @@ impl Redirect {
         })
     }
 
-    /// Gives the node the addresses of the sockets of these families. Returns how many were
-    /// missing.
+    /// Gives the node the addresses of the sockets of these families. Returns those that were
+    /// missing, and the device's other addresses: those of another program, or of the capture mode
+    /// `addresses`.
     ///
     /// # Errors
     /// Names a family whose address is refused, as IPv6's is if it is switched off on the device.
-    fn ensure_addresses(&mut self, families: PerFamily<bool>) -> Result<usize, ProxierError> {
+    fn ensure_addresses(
+        &mut self,
+        families: PerFamily<bool>,
+    ) -> Result<[Vec<IpAddr>; 2], ProxierError> {
         let failed = failed("cannot add the addresses of the proxy's sockets");
         let there = self.device.ensure().and_then(|_| self.device.addresses());
-        let there = there.map_err(&failed)?;
+        let (own, others): (Vec<IpAddr>, Vec<IpAddr>) = there
+            .map_err(&failed)?
+            .into_iter()
+            .partition(|ip| *ip == own_address(IpFamily::of(ip)));
+        let mut bound = BTreeSet::from_iter(own);
         let programmed = || IpFamily::ALL.into_iter().filter(|family| *families.get(*family));
         let missing: Vec<IpAddr> =
-            programmed().map(own_address).filter(|ip| !there.contains(ip)).collect();
+            programmed().map(own_address).filter(|ip| !bound.contains(ip)).collect();
+        bound.extend(&missing);
+        // Before they are there, so that the monitor knows whose they are.
+        *self.bound.lock() = bound;
         let mut parts = RefusedParts::default();
         let mut first = None;
         for error in self.device.change_each(&missing, &[]).map_err(&failed)? {
             if let DeviceError::Address { address, .. } = &error {
                 let reason = ErrorChain(&error).to_string();
                 *parts.families.get_mut(IpFamily::of(address)) = Some(reason);
+                self.bound.lock().remove(address);
             }
             first.get_or_insert(error);
         }
         match first {
-            None => Ok(missing.len()),
+            None => Ok([missing, others]),
             // If nothing of any family can be served, something else is wrong.
             Some(error) if programmed().all(|f| parts.families.get(f).is_some()) => {
                 Err(failed(error))
@@ -178,10 +193,11 @@ impl Capture for Redirect {
     ) -> Result<SyncReport, ProxierError> {
         let families =
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
-        let mut added = 0;
-        if change.is_resync() {
-            added = self.ensure_addresses(families)?;
-        }
+        let known = self.bound.lock().clone();
+        let [missing, others] = match change.is_resync() {
+            true => self.ensure_addresses(families)?,
+            false => Default::default(),
+        };
         self.derived.follow_node(change);
         // A family that is left out has no address to listen at.
         let known_failures = self.failed.keys().filter(|id| *families.get(id.family));
@@ -211,7 +227,20 @@ impl Capture for Redirect {
         for (protocol, address) in self.unused.drain(..) {
             forwarder.close(protocol, address);
         }
-        report.added += added;
+        report.added += missing.len();
+        let lost = missing.iter().filter(|ip| known.contains(ip));
+        for ip in lost.chain(others.iter().filter(|_| !known.is_empty())) {
+            report.drift.found(|| format!("the address {ip} on {DEVICE}"));
+        }
+        if !others.is_empty() {
+            let left = self.device.change_each(&[], &others);
+            let left = left.map_err(failed("cannot remove the addresses of others"))?;
+            report.removed += others.len() - left.len();
+            for error in left {
+                report.cleanup_failed = true;
+                tracing::warn!(err = %ErrorChain(&error), "Failed to remove an address");
+            }
+        }
         let is_new = |id: &ServicePortId| change.is_resync() || !known_failures.contains(id);
         let of_family = |(id, _): &(&ServicePortId, &String)| *families.get(id.family);
         let failed = || self.failed.iter().filter(of_family);
@@ -230,11 +259,12 @@ impl Capture for Redirect {
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.derived.request_resync();
         self.rules.clean_up().await?;
+        self.bound.lock().clear();
         addresses::clean_up()
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
-        self.rules.monitor()
+        Some(Box::new(DeviceMonitor::new(self.rules.monitor(), &self.bound)))
     }
 }
 

@@ -60,7 +60,8 @@ pub static FLAGS: &[Flag] = &[
         "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
     Flag::new("userspace-capture", Word(&["nftables", "iptables", "addresses", "loopback"]), "", Program,
         "How traffic reaches the proxy, in userspace mode: by rules that redirect it, by owning the Services' \
-         addresses, or at loopback addresses that are printed; if empty, the first that this node can run")
+         addresses, or at loopback addresses that are printed; if empty, the first other than addresses \
+         that this node can run")
         .status(Status::Ours),
     Flag::new("userspace-table", Text, "-", Program,
         "The file for the table of loopback addresses, as a JSON array that is replaced when it changes; - prints \

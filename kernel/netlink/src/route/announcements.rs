@@ -1,6 +1,11 @@
 //! Announcements that addresses of a device come and go.
 
-use std::{collections::BTreeSet, io, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -10,31 +15,42 @@ use super::{
 };
 use crate::{Error, Socket};
 
+/// The addresses that a device should have: each is here before the kernel has it, and no longer
+/// when it is taken away. Clones are one set.
+#[derive(Clone, Debug, Default)]
+pub struct Bound(Arc<Mutex<BTreeSet<IpAddr>>>);
+
+impl Bound {
+    /// Locks the set.
+    pub fn lock(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
+        // A set is whole after any panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Listens to announcements about the addresses of a device, in the network namespace of the thread
 /// that polls it first.
 #[derive(Debug)]
 pub struct AddressAnnouncements {
     device: &'static str,
+    bound: Bound,
     /// `None` before the first poll.
     open: Option<(AsyncFd<Socket>, DummyDevice)>,
 }
 
 impl AddressAnnouncements {
-    /// Makes a listener for the device of this name, which need not exist. It opens its sockets
-    /// when it is first polled.
-    pub fn new(device: &'static str) -> Self {
-        Self { device, open: None }
+    /// Makes a listener for the device of this name, which need not exist and should have these
+    /// addresses. The listener opens its sockets when it is first polled.
+    pub fn new(device: &'static str, bound: Bound) -> Self {
+        Self { device, bound, open: None }
     }
 
-    /// Waits until other addresses than those that `wanted` returns come to the device, or one of
-    /// these goes from it. Nothing is lost if the future is dropped.
+    /// Waits until other addresses than the device should have come to it, or one of these goes
+    /// from it. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     /// If the kernel cannot be reached.
-    pub async fn differs(
-        &mut self,
-        wanted: impl Fn() -> BTreeSet<IpAddr>,
-    ) -> Result<(), DeviceError> {
+    pub async fn differs(&mut self) -> Result<(), DeviceError> {
         let (announcements, device) = match &mut self.open {
             Some(open) => open,
             None => self.open.insert(open(self.device)?),
@@ -42,7 +58,7 @@ impl AddressAnnouncements {
         loop {
             let mut ready = announcements.readable_mut().await.map_err(cannot_wait)?;
             ready.clear_ready();
-            let wanted = wanted();
+            let wanted = self.bound.lock().clone();
             let mut is_suspected = false;
             loop {
                 match ready.get_inner_mut().receive() {
@@ -84,7 +100,7 @@ fn cannot_wait(source: io::Error) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Mutex, time::Duration};
+    use std::time::Duration;
 
     use test_netns::{in_namespace, run};
     use tokio::{runtime, time::timeout};
@@ -98,19 +114,18 @@ mod tests {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 ip("link add name other type bridge");
-                let wanted = Mutex::new(BTreeSet::new());
-                let mut listener = AddressAnnouncements::new("ours");
+                let bound = Bound::default();
+                let mut listener = AddressAnnouncements::new("ours", bound.clone());
                 let mut differs = async |after: &str| {
-                    let wanted = || wanted.lock().unwrap().clone();
                     // What is announced is there at once.
                     let long = Duration::from_millis(200);
-                    let first = timeout(long, listener.differs(wanted)).await.is_ok();
-                    while timeout(long, listener.differs(wanted)).await.is_ok() {}
+                    let first = timeout(long, listener.differs()).await.is_ok();
+                    while timeout(long, listener.differs()).await.is_ok() {}
                     (after.to_owned(), first)
                 };
                 differs("opening").await;
                 let [first, second] = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().unwrap());
-                *wanted.lock().unwrap() = [first, second].into();
+                *bound.lock() = [first, second].into();
                 for (line, is_noticed) in [
                     ("link add name ours type bridge", false),
                     ("addr add 192.0.2.1/32 dev ours", false),

@@ -1,0 +1,40 @@
+//! Notices that another program changes what a capture mode programs: rules, or the addresses of
+//! the device.
+
+use async_trait::async_trait;
+use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError};
+use switchyard_netlink::route::{AddressAnnouncements, Bound};
+
+use super::{DEVICE, failed};
+
+/// The monitor of the rules beneath, if there are any, and of the addresses of the device.
+pub(crate) struct DeviceMonitor {
+    rules: Option<Box<dyn Monitor>>,
+    device: AddressAnnouncements,
+}
+
+impl DeviceMonitor {
+    pub(crate) fn new(rules: Option<Box<dyn Monitor>>, bound: &Bound) -> Self {
+        Self { rules, device: AddressAnnouncements::new(DEVICE, bound.clone()) }
+    }
+}
+
+#[async_trait]
+impl Monitor for DeviceMonitor {
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
+        let Self { rules, device } = self;
+        let of_rules = async {
+            match rules {
+                Some(rules) => rules.externally_changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        // A change of the rules that is forgotten with its future is found by the comparison.
+        tokio::select! {
+            changed = of_rules => changed,
+            differs = device.differs() => differs
+                .map(|()| ExternalChange::Changed { by: None })
+                .map_err(failed("cannot watch the addresses of the device")),
+        }
+    }
+}
