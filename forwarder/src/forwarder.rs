@@ -133,7 +133,7 @@ impl Forwarder {
         let slot = self.shared.slots.take_for_listener();
         let slot = slot.ok_or_else(|| failed(io::Error::other(TooManyListeners)))?;
         let bind = || {
-            let socket = Socket::bind(&*self.shared.platform, protocol, listener.address)?;
+            let socket = Socket::bind(&self.shared, protocol, listener.address)?;
             Ok((socket.address()?, socket))
         };
         let (address, socket) = bind().map_err(failed)?;

@@ -7,13 +7,14 @@ use std::{
 };
 
 use ipnet::IpNet;
+use socket2::SockRef;
 use switchyard_core::{
     model::{Protocol, ServicePortId},
     state::{Action, PoolKind},
 };
 use tokio::net::{TcpListener, UdpSocket};
 
-use crate::{clients::LocalClients, platform::Platform};
+use crate::{clients::LocalClients, shared::Shared, tcp};
 
 /// An address at which the traffic of a Service port arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,20 +88,20 @@ pub(crate) enum Socket {
 impl Socket {
     /// Binds a socket, on the runtime of the calling thread.
     pub(crate) fn bind(
-        platform: &dyn Platform,
+        shared: &Shared,
         protocol: Protocol,
         address: SocketAddr,
     ) -> io::Result<Self> {
-        let socket = platform.socket(protocol, address)?;
+        let socket = shared.platform.socket(protocol, address)?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
-        socket.set_nonblocking(true)?;
         if protocol == Protocol::Udp {
             socket.bind(&address.into())?;
             return Ok(Self::Datagram(UdpSocket::from_std(socket.into())?));
         }
-        platform.reuse_address(&socket)?;
+        shared.platform.reuse_address(&socket)?;
+        tcp::tune(shared, protocol, &SockRef::from(&socket));
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(Self::Stream(TcpListener::from_std(socket.into())?))

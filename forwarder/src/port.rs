@@ -9,7 +9,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{ProxyProtocol, ServicePortId},
+    model::{LbAlgorithm, ProxyProtocol, ServicePortId},
     state::{PoolKind, ResolvedServicePort},
 };
 use tokio::sync::watch;
@@ -133,6 +133,13 @@ impl Port {
 
     fn affinity(&self) -> MutexGuard<'_, Affinity> {
         self.affinity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it matters which address a client has connected to: endpoints are sent it, or chosen
+    /// by it.
+    pub(crate) fn needs_destination(&self) -> bool {
+        let resolved = &self.snapshot().resolved;
+        resolved.proxy_protocol.is_some() || resolved.lb_algorithm == LbAlgorithm::DestinationHash
     }
 
     /// The protocol by which endpoints are sent the client's address.

@@ -35,6 +35,9 @@ pub struct ForwarderConfig {
     /// for all further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace
     /// mode.
     pub connect_timeouts: Vec<Duration>,
+    /// The time after which an end of a TCP connection is taken for gone that takes nothing of what
+    /// was sent, or does not answer; three minutes by default.
+    pub dead_after: Duration,
 }
 
 impl Default for ForwarderConfig {
@@ -45,6 +48,7 @@ impl Default for ForwarderConfig {
             descriptors: None,
             udp_idle: Duration::from_secs(60),
             connect_timeouts: [250, 500, 1000, 2000].map(Duration::from_millis).into(),
+            dead_after: Duration::from_secs(180),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::{
@@ -39,6 +40,7 @@ impl Platform for Linux {
             Protocol::Udp => (Type::DGRAM, socket2::Protocol::UDP),
             Protocol::Sctp => (Type::STREAM, socket2::Protocol::SCTP),
         };
+        let kind = kind.nonblocking();
         Socket::new(Domain::for_address(address), kind, Some(protocol)).map_err(|error| {
             match Errno::from_io_error(&error) {
                 Some(Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT | Errno::AFNOSUPPORT) => {
@@ -49,12 +51,37 @@ impl Platform for Linux {
         })
     }
 
-    fn tune(&self, protocol: Protocol, socket: &SockRef<'_>) -> io::Result<()> {
+    fn tune(
+        &self,
+        protocol: Protocol,
+        socket: &SockRef<'_>,
+        dead_after: Duration,
+    ) -> io::Result<()> {
         match protocol {
-            Protocol::Tcp => socket.set_tcp_notsent_lowat(UNSENT),
+            Protocol::Tcp => {
+                socket.set_tcp_user_timeout(Some(dead_after))?;
+                socket.set_tcp_notsent_lowat(UNSENT)
+            }
             Protocol::Sctp => sctp_nodelay(socket),
             Protocol::Udp => Ok(()),
         }
+    }
+
+    fn inherits_options(&self) -> bool {
+        true
+    }
+
+    /// A reset that comes after a FIN: `tcp_reset` in `net/ipv4/tcp_input.c`.
+    fn is_after_end(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::BrokenPipe
+    }
+
+    fn has_acknowledged(&self, socket: &Socket) -> bool {
+        let mut unacknowledged: libc::c_int = 0;
+        // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes an int to the pointer.
+        let result =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unacknowledged) };
+        result == 0 && unacknowledged == 0
     }
 
     /// With CAP_NET_ADMIN, the limit `net.core.rmem_max` does not count, which is 208 KiB by

@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 mod linux;
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use socket2::{Domain, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
@@ -15,15 +15,17 @@ pub(crate) trait Platform: Send + Sync {
         8192
     }
 
-    /// Makes a socket of a protocol, for the family of an address. The error is `Unsupported` where
-    /// the system has no such protocol.
+    /// Makes a socket of a protocol, for the family of an address, whose calls do not block. The
+    /// error is `Unsupported` where the system has no such protocol.
     fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
-        let domain = Domain::for_address(address);
-        match protocol {
-            Protocol::Tcp => Socket::new(domain, Type::STREAM, Some(socket2::Protocol::TCP)),
-            Protocol::Udp => Socket::new(domain, Type::DGRAM, Some(socket2::Protocol::UDP)),
-            Protocol::Sctp => Err(io::ErrorKind::Unsupported.into()),
-        }
+        let (kind, protocol) = match protocol {
+            Protocol::Tcp => (Type::STREAM, socket2::Protocol::TCP),
+            Protocol::Udp => (Type::DGRAM, socket2::Protocol::UDP),
+            Protocol::Sctp => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
     }
 
     /// Lets a listener be bound while connections of an earlier one at the address go on, but not
@@ -33,9 +35,32 @@ pub(crate) trait Platform: Send + Sync {
         if cfg!(unix) { socket.set_reuse_address(true) } else { Ok(()) }
     }
 
-    /// Sets the options of the system for the socket of a connection.
-    fn tune(&self, _protocol: Protocol, _socket: &SockRef<'_>) -> io::Result<()> {
+    /// Sets the options of the system for the socket of a connection, whose other end is gone if it
+    /// takes nothing for a time.
+    fn tune(
+        &self,
+        _protocol: Protocol,
+        _socket: &SockRef<'_>,
+        _dead_after: Duration,
+    ) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether connections have the options of the listener that has accepted them.
+    fn inherits_options(&self) -> bool {
+        false
+    }
+
+    /// Whether an error by which an end of a connection is gone means that the end had sent
+    /// everything before.
+    fn is_after_end(&self, _error: &io::Error) -> bool {
+        false
+    }
+
+    /// Whether the other end has acknowledged everything that was sent, as far as the system shows
+    /// that.
+    fn has_acknowledged(&self, _socket: &Socket) -> bool {
+        false
     }
 
     /// Gives a listener for datagrams a receive buffer of this size, or as much of it as the system

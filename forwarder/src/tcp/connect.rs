@@ -12,7 +12,6 @@ use tokio::{
 use super::{PAUSE, tune};
 use crate::{
     ends::Ends,
-    platform::Platform,
     port::{Chosen, Port},
     shared::Shared,
 };
@@ -43,7 +42,7 @@ pub(super) async fn connect(
         };
         let limit = timeouts.get(tries).or(timeouts.last()).copied().unwrap_or(Duration::MAX);
         let address = chosen.address;
-        let attempt = timeout(limit, attempt(&*shared.platform, protocol, address)).await;
+        let attempt = timeout(limit, attempt(shared, protocol, address)).await;
         tries += 1;
         match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
@@ -68,13 +67,12 @@ pub(super) async fn connect(
 }
 
 async fn attempt(
-    platform: &dyn Platform,
+    shared: &Shared,
     protocol: Protocol,
     address: SocketAddr,
 ) -> io::Result<TcpStream> {
-    let socket = platform.socket(protocol, address)?;
-    socket.set_nonblocking(true)?;
-    tune(platform, protocol, &SockRef::from(&socket));
+    let socket = shared.platform.socket(protocol, address)?;
+    tune(shared, protocol, &SockRef::from(&socket));
     let stream = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
     // No one listens at a port of this node from which the system lets sockets connect: then the
     // socket may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
@@ -99,7 +97,10 @@ mod tests {
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
-    use crate::{platform, shared::ForwarderConfig};
+    use crate::{
+        platform::{self, Platform},
+        shared::ForwarderConfig,
+    };
 
     /// A system that returns these results before it makes sockets, and calls exhaustion a quota.
     struct Scripted(Arc<Mutex<Vec<io::Result<Socket>>>>);
@@ -167,8 +168,9 @@ mod tests {
         let socket = platform::current().socket(Protocol::Tcp, ([127, 0, 0, 1], 0).into()).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
-        let platform = Scripted(Arc::new(Mutex::new(vec![Ok(socket)])));
-        let connected = runtime().block_on(attempt(&platform, Protocol::Tcp, address));
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.platform = Box::new(Scripted(Arc::new(Mutex::new(vec![Ok(socket)]))));
+        let connected = runtime().block_on(attempt(&shared, Protocol::Tcp, address));
         assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -6,7 +6,12 @@ use socket2::SockRef;
 use switchyard_core::{model::Protocol, state::PoolKind};
 use tokio::{io::Interest, net::TcpStream, select};
 
-use super::{connect::connect, copy::copy, header::header, reset, tune};
+use super::{
+    connect::connect,
+    copy::{Ending, copy, delivered},
+    header::header,
+    release, tune,
+};
 use crate::{
     ends::Ends,
     port::Chosen,
@@ -18,15 +23,17 @@ use crate::{
 pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: SocketAddr) {
     let serving = open.serving();
     let shared = &open.shared;
+    let protocol = serving.port.id().name.protocol;
+    if !shared.platform.inherits_options() {
+        tune(shared, protocol, &SockRef::from(&client));
+    }
     let (listener, client_ip) = (&serving.listener, address.ip());
     let pool = listener.pool(client_ip, &shared.clients).filter(|_| listener.allows(client_ip));
     let admitted =
         pool.and_then(|pool| Some((pool, shared.slots.take(serving.port.id(), client_ip)?)));
-    match admitted {
-        Some((pool, slot)) => {
-            tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
-        }
-        None => reset(client),
+    // Otherwise the client's connection is reset, as any that is dropped.
+    if let Some((pool, slot)) = admitted {
+        tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
     }
 }
 
@@ -41,11 +48,28 @@ async fn run(
     let protocol = serving.port.id().name.protocol;
     // Most of a connection's life is that of `copy`, whose task should not be as big as that.
     let starting = Box::pin(start(&shared, &serving, pool, &client, address));
-    let Some(Started { endpoint, header, _chosen }) = starting.await else { return reset(client) };
+    let Some(Started { endpoint, header, _chosen }) = starting.await else { return };
     drop(serving);
-    if !copy(&shared, protocol, &client, &endpoint, header).await {
-        reset(client);
-        reset(endpoint);
+    match copy(&shared, protocol, &client, &endpoint, header).await {
+        Ending::Complete => {
+            release(&client);
+            release(&endpoint);
+        }
+        Ending::EndpointGone => {
+            drop(endpoint);
+            Box::pin(delivered(&*shared.platform, &client)).await;
+            // Has the system reset the connection when the client sends something.
+            release(&client);
+        }
+        Ending::ClientGone => {
+            drop(client);
+            // An endpoint that works for a client who is gone should know. A reset takes nothing
+            // from the endpoint that it has.
+            if Box::pin(delivered(&*shared.platform, &endpoint)).await {
+                release(&endpoint);
+            }
+        }
+        Ending::Failed => {}
     }
 }
 
@@ -67,9 +91,12 @@ async fn start(
     address: SocketAddr,
 ) -> Option<Started> {
     let protocol = serving.port.id().name.protocol;
-    tune(&*shared.platform, protocol, &SockRef::from(client));
-    let original = shared.platform.original_destination(SockRef::from(client));
-    let destination = original.or_else(|| client.local_addr().ok())?;
+    let destination = if serving.port.needs_destination() {
+        let original = shared.platform.original_destination(SockRef::from(client));
+        original.or_else(|| client.local_addr().ok())?
+    } else {
+        serving.listener.address
+    };
     let ends = Ends { client: address, destination };
     let (endpoint, _chosen) = select! {
         endpoint = connect(shared, &serving.port, pool, ends) => endpoint?,

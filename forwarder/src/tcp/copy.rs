@@ -14,13 +14,14 @@ use std::{
     net::Shutdown,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use socket2::SockRef;
 use switchyard_core::model::Protocol;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{io::Interest, net::TcpStream, time::timeout};
 
-use crate::{pipes::PooledPipe, shared::Shared};
+use crate::{pipes::PooledPipe, platform::Platform, shared::Shared};
 
 /// The amount that is read at a time.
 const PIECE: usize = 32 * 1024;
@@ -48,6 +49,8 @@ struct Direction {
     /// The amount that has come, up to [`BULK`].
     bulk: usize,
     splice: Option<Splice>,
+    /// Present once the end that sends is known to be gone.
+    gone: Option<Gone>,
 }
 
 /// A pipe, and how much is in it.
@@ -55,6 +58,16 @@ struct Splice {
     pooled: PooledPipe,
     filled: usize,
 }
+
+/// The way in which an end is gone: the end has sent everything before, or not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    Complete,
+    Cut,
+}
+
+/// The error of an end, as long as nothing is read from the end.
+type Watch<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum State {
@@ -73,90 +86,166 @@ enum Progress {
 
 enum Failed {
     Read,
-    Write,
+    Write(Gone),
 }
 
-/// Copies between two sockets in both directions, until both have sent everything. `header` is sent
-/// to the endpoint first. SCTP cannot close one direction (RFC 9260, section 9.2): there, the end
-/// of one is the end of both. Returns whether both ended well; if not, they have to be reset.
+/// The end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Both ends have sent everything.
+    Complete,
+    /// Something is lost that an end has sent, or would have sent.
+    Failed,
+    /// The client has sent everything, which was passed on, and is gone.
+    ClientGone,
+    /// The endpoint has sent everything, which was passed on, and is gone.
+    EndpointGone,
+}
+
+/// Copies between two sockets in both directions, until both ends have sent everything or one is
+/// gone. `header` is sent to the endpoint first. SCTP cannot close one direction (RFC 9260, section
+/// 9.2): there, the end of one is the end of both.
 pub(super) async fn copy(
     shared: &Shared,
     protocol: Protocol,
     client: &TcpStream,
     endpoint: &TcpStream,
     header: Vec<u8>,
-) -> bool {
+) -> Ending {
+    let platform = &*shared.platform;
     // A pipe does not keep the bounds of SCTP's messages.
-    let pipes = (protocol == Protocol::Tcp).then_some(shared);
+    let has_pipes = protocol == Protocol::Tcp;
     let mut up = Direction { kept: header, ..Direction::default() };
     let mut down = Direction::default();
+    let mut watches: [Option<Watch<'_>>; 2] = [None, None];
     let mut up_first = false;
-    // An end that has sent everything can still be reset, which nothing but its error shows, as
-    // long as there is nothing to write.
-    let mut watch: Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = None;
     poll_fn(|cx| {
         // Each direction has its turn, even if the other takes all of the task's budget.
         up_first = !up_first;
         for is_up in [up_first, !up_first] {
-            let (direction, from, to) =
-                if is_up { (&mut up, client, endpoint) } else { (&mut down, endpoint, client) };
-            if direction.state != State::Moving {
+            let (direction, back, from, to) = if is_up {
+                (&mut up, &mut down, client, endpoint)
+            } else {
+                (&mut down, &mut up, endpoint, client)
+            };
+            if direction.state == State::Moving {
+                match direction.poll(cx, shared, has_pipes, from, to) {
+                    Poll::Pending => {}
+                    Poll::Ready(Ok(())) if direction.gone == Some(Gone::Cut) => {
+                        return Poll::Ready(Ending::Failed);
+                    }
+                    Poll::Ready(Ok(())) => {
+                        direction.state = State::Ended;
+                        // At the end of both directions, the sockets are closed.
+                        if back.state != State::Ended {
+                            // An error means that the other end is gone, which its own direction
+                            // notices.
+                            let _ = SockRef::from(to).shutdown(Shutdown::Write);
+                        }
+                    }
+                    // The end that is gone may have sent something before, which is still to be
+                    // passed on.
+                    Poll::Ready(Err(Failed::Write(gone))) => {
+                        direction.state = State::Broken;
+                        back.gone.get_or_insert(gone);
+                    }
+                    Poll::Ready(Err(Failed::Read)) => return Poll::Ready(Ending::Failed),
+                }
+            }
+            let watch = &mut watches[usize::from(is_up)];
+            if direction.gone.is_some() || !direction.is_waiting() {
+                *watch = None;
                 continue;
             }
-            direction.state = match direction.poll(cx, pipes, from, to) {
-                Poll::Pending => State::Moving,
-                Poll::Ready(Ok(())) => State::Ended,
-                Poll::Ready(Err(Failed::Write)) => State::Broken,
-                Poll::Ready(Err(Failed::Read)) => return Poll::Ready(false),
-            };
-        }
-        let ended = match (up.state, down.state) {
-            (State::Moving, State::Moving) => return Poll::Pending,
-            (State::Ended, State::Moving) => client,
-            (State::Moving, State::Ended) => endpoint,
-            // The end that is gone may have sent something before, which is still to be passed on.
-            (State::Broken, State::Moving) | (State::Moving, State::Broken) => {
-                return Poll::Pending;
+            let watch = watch.get_or_insert_with(|| {
+                Box::pin(async {
+                    let _ = from.ready(Interest::ERROR).await;
+                })
+            });
+            if watch.as_mut().poll(cx).is_ready() {
+                let error = from.take_error().ok().flatten();
+                let gone = error.map_or(Gone::Cut, |error| gone(platform, &error));
+                if direction.state == State::Moving && gone == Gone::Cut {
+                    return Poll::Ready(Ending::Failed);
+                }
+                direction.gone = Some(gone);
             }
-            (State::Ended, State::Ended) => return Poll::Ready(true),
-            _ => return Poll::Ready(false),
-        };
-        if protocol == Protocol::Sctp {
-            return Poll::Ready(true);
         }
-        let watch = watch.get_or_insert_with(|| {
-            Box::pin(async {
-                let _ = ended.ready(Interest::ERROR).await;
-            })
-        });
-        watch.as_mut().poll(cx).map(|()| false)
+        match (up.state, down.state) {
+            (State::Ended, State::Ended) => Poll::Ready(Ending::Complete),
+            (State::Ended, _) | (_, State::Ended) if protocol == Protocol::Sctp => {
+                Poll::Ready(Ending::Complete)
+            }
+            (State::Ended, _) if up.gone.is_some() => Poll::Ready(Ending::ClientGone),
+            (_, State::Ended) if down.gone.is_some() => Poll::Ready(Ending::EndpointGone),
+            (State::Broken, State::Broken) => Poll::Ready(Ending::Failed),
+            _ => Poll::Pending,
+        }
     })
     .await
 }
 
+/// Waits until an end has everything that was sent, or has closed. What the end sends is discarded,
+/// as the other end is gone. Returns whether the end has closed.
+pub(super) async fn delivered(platform: &dyn Platform, to: &TcpStream) -> bool {
+    // No event shows that everything is acknowledged.
+    let mut pause = Duration::from_millis(1);
+    while !platform.has_acknowledged(&SockRef::from(to)) {
+        if let Ok(closed) = timeout(pause, discard(to)).await {
+            return closed;
+        }
+        pause = (2 * pause).min(Duration::from_secs(1));
+    }
+    false
+}
+
+/// Discards what an end sends. Returns whether the end has closed; else it is gone.
+async fn discard(from: &TcpStream) -> bool {
+    while from.readable().await.is_ok() {
+        let read = BUFFER.with_borrow_mut(|buffer| from.try_read(buffer));
+        match read {
+            Ok(0) => return true,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return false,
+            _ => {}
+        }
+    }
+    false
+}
+
+fn gone(platform: &dyn Platform, error: &io::Error) -> Gone {
+    if platform.is_after_end(error) { Gone::Complete } else { Gone::Cut }
+}
+
 impl Direction {
-    /// Moves what there is to move. Is ready when the sender has closed and this was passed on.
+    /// Whether nothing is read now: everything was, or the end that receives has to take something
+    /// first.
+    fn is_waiting(&self) -> bool {
+        let is_blocked =
+            !self.kept.is_empty() || self.splice.as_ref().is_some_and(|s| s.filled > 0);
+        self.state == State::Ended || self.state == State::Moving && is_blocked
+    }
+
+    /// Moves what there is to move. Is ready when the sender has closed and everything was moved.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        pipes: Option<&Shared>,
+        shared: &Shared,
+        has_pipes: bool,
         from: &TcpStream,
         to: &TcpStream,
     ) -> Poll<Result<(), Failed>> {
+        let failed = |error| Failed::Write(gone(&*shared.platform, &error));
         let mut moved = 0;
         while moved < TURN {
-            ready!(self.flush(cx, to)).map_err(|_| Failed::Write)?;
-            let read = match pipes {
-                Some(shared) if self.use_pipe(shared) => self.fill(cx, shared, from),
-                _ => self.copy(cx, pipes.is_some(), from, to),
+            ready!(self.flush(cx, to)).map_err(failed)?;
+            let read = if has_pipes && self.use_pipe(shared) {
+                self.fill(cx, shared, from)
+            } else {
+                self.copy(cx, &*shared.platform, from, to)
             };
             match ready!(read)? {
                 Progress::Bytes(bytes) => moved += bytes,
-                Progress::End => {
-                    // An error means that the other end is gone, which its own direction notices.
-                    let _ = SockRef::from(to).shutdown(Shutdown::Write);
-                    return Poll::Ready(Ok(()));
-                }
+                Progress::End => return Poll::Ready(Ok(())),
             }
         }
         cx.waker().wake_by_ref();
@@ -192,19 +281,29 @@ impl Direction {
             return Poll::Ready(Ok(Progress::Bytes(0)));
         };
         let socket = SockRef::from(from);
-        let filled = poll_io(
-            from,
-            Interest::READABLE,
-            0,
-            || from.poll_read_ready(cx),
-            || pooled.pipe.fill(&socket),
-        );
-        match filled {
+        let kept = &mut self.kept;
+        let fill = || match pooled.pipe.fill(&socket) {
+            // At urgent data, splice(2) returns that there is nothing, or that this is the end.
+            nothing if matches!(&nothing, Ok(0)) || is_nothing(&nothing) => {
+                BUFFER.with_borrow_mut(|buffer| {
+                    let read = (&*socket).read(buffer)?;
+                    kept.extend_from_slice(&buffer[..read]);
+                    Ok(read)
+                })
+            }
+            filled => filled,
+        };
+        let ready = || from.poll_read_ready(cx);
+        match poll_io(from, Interest::READABLE, 0, ready, fill) {
             Poll::Ready(Ok(filled @ 1..)) => {
                 if filled < SMALL {
                     self.bulk = 0;
                 }
-                self.splice = Some(Splice { pooled, filled });
+                if self.kept.is_empty() {
+                    self.splice = Some(Splice { pooled, filled });
+                } else {
+                    shared.pipes.give_back(pooled);
+                }
                 Poll::Ready(Ok(Progress::Bytes(filled)))
             }
             Poll::Ready(Err(error)) if shared.pipes.are_useless(&error) => {
@@ -226,12 +325,12 @@ impl Direction {
     fn copy(
         &mut self,
         cx: &mut Context<'_>,
-        is_stream: bool,
+        platform: &dyn Platform,
         from: &TcpStream,
         to: &TcpStream,
     ) -> Poll<Result<Progress, Failed>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let read = ready!(poll_read(cx, from, buffer, is_stream)).map_err(|_| Failed::Read)?;
+            let read = ready!(poll_read(cx, from, buffer)).map_err(|_| Failed::Read)?;
             if read == 0 {
                 return Poll::Ready(Ok(Progress::End));
             }
@@ -240,7 +339,9 @@ impl Direction {
             while !rest.is_empty() {
                 match poll_write(cx, to, rest) {
                     Poll::Ready(Ok(written)) => rest = &rest[written..],
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Write)),
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err(Failed::Write(gone(platform, &error))));
+                    }
                     Poll::Pending => {
                         self.kept = rest.to_vec();
                         self.written = 0;
@@ -281,22 +382,16 @@ impl Direction {
     }
 }
 
-/// Reads at most a buffer; 0 bytes are the end. Of sockets that are no stream, a message at most.
-fn poll_read(
-    cx: &mut Context<'_>,
-    from: &TcpStream,
-    buffer: &mut [u8],
-    is_stream: bool,
-) -> Poll<io::Result<usize>> {
+/// Reads at most a buffer, or a message of SCTP; 0 bytes are the end. A buffer that is not filled
+/// is no sign that there is no more: reading ends at urgent data.
+fn poll_read(cx: &mut Context<'_>, from: &TcpStream, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
     let socket = SockRef::from(from);
-    let wanted = if is_stream { buffer.len() } else { 0 };
-    poll_io(
-        from,
-        Interest::READABLE,
-        wanted,
-        || from.poll_read_ready(cx),
-        || (&*socket).read(buffer),
-    )
+    let ready = || from.poll_read_ready(cx);
+    poll_io(from, Interest::READABLE, 0, ready, || (&*socket).read(buffer))
+}
+
+fn is_nothing(result: &io::Result<usize>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn poll_write(cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -385,11 +480,11 @@ mod tests {
                 read.unwrap();
                 assert!(sent == received);
                 // The one thread runs everything that is ready before it comes back here.
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
                 idle.push(shared.pipes.idle());
             }
             drop((client, endpoint));
-            assert!(copying.await.unwrap());
+            assert_eq!(copying.await.unwrap(), Ending::Complete);
             idle
         })
     }

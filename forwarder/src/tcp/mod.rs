@@ -14,7 +14,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{platform::Platform, rate_limit::RateLimit, shared::OpenListener};
+use crate::{
+    rate_limit::RateLimit,
+    shared::{OpenListener, Shared},
+};
 
 /// The time to wait for descriptors or memory to become free.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -55,20 +58,24 @@ fn is_of_client(error: &io::Error) -> bool {
     )
 }
 
-/// Sets the options of a connection's socket. A socket without them works, too.
-fn tune(platform: &dyn Platform, protocol: Protocol, socket: &SockRef<'_>) {
+/// Sets the options of a connection's socket, or of a listener whose connections inherit the
+/// options. A socket without them works, too.
+pub(crate) fn tune(shared: &Shared, protocol: Protocol, socket: &SockRef<'_>) {
+    // A connection ends by RST, so that nothing cut off looks complete, until it is released.
+    let _ = socket.set_linger(Some(Duration::ZERO));
     // SCTP has heartbeats of its own.
     if protocol == Protocol::Tcp {
+        let dead_after = shared.config.dead_after;
         let _ = socket.set_tcp_nodelay(true);
         let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(60))
-            .with_interval(Duration::from_secs(15));
+            .with_time(dead_after / 3)
+            .with_interval((dead_after / 12).max(Duration::from_secs(1)));
         let _ = socket.set_tcp_keepalive(&keepalive);
     }
-    let _ = platform.tune(protocol, socket);
+    let _ = shared.platform.tune(protocol, socket, shared.config.dead_after);
 }
 
-/// Closes a connection with RST, so that the other end knows that it has failed.
-fn reset(socket: TcpStream) {
-    let _ = socket.set_zero_linger();
+/// Has a connection end by FIN when it is closed, after all that was sent.
+fn release(socket: &TcpStream) {
+    let _ = SockRef::from(socket).set_linger(None);
 }

@@ -246,7 +246,6 @@ impl Drop for Upstream {
 
 fn connect(platform: &dyn Platform, endpoint: SocketAddr) -> io::Result<UdpSocket> {
     let socket = platform.socket(Protocol::Udp, endpoint)?;
-    socket.set_nonblocking(true)?;
     socket.connect(&endpoint.into())?;
     let socket = UdpSocket::from_std(socket.into())?;
     // If no one has the endpoint's port on this node, the system may have given it to the socket,

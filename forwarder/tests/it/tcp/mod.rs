@@ -1,6 +1,7 @@
 //! TCP connections.
 
 mod copying;
+mod endings;
 mod headers;
 mod limits;
 mod listeners;
