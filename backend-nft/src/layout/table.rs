@@ -40,9 +40,15 @@ const BASE_CHAINS: [(&str, ChainKind, Hook, i32); 8] = [
 const BEHIND_IPVS: (&str, ChainKind, Hook, i32) =
     ("filter-input-behind-ipvs", ChainKind::Filter, Hook::Input, 101);
 
+/// The chain that sees what the node itself sends before IPVS takes it at the priority -99, and
+/// after rules of this table translated it. Virtual servers outlive the last endpoint while there
+/// are connections, and would refuse what is to be dropped.
+const BEFORE_IPVS: (&str, ChainKind, Hook, i32) =
+    ("filter-output-before-ipvs", ChainKind::Filter, Hook::Output, -100);
+
 /// The base chain of this name.
 pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseChain> {
-    let all = BASE_CHAINS.into_iter().chain([BEHIND_IPVS]);
+    let all = BASE_CHAINS.into_iter().chain([BEFORE_IPVS, BEHIND_IPVS]);
     let (_, kind, hook, priority) = all.into_iter().find(|(base, ..)| *base == name.as_str())?;
     // The addresses of Services are the node's: before rules that translate such, as for host
     // ports.
@@ -190,6 +196,8 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     ));
     chains.push(cluster_ips_check(context));
     if context.beneath_ipvs {
+        let checks = [chain::NODEPORT_ENDPOINTS_CHECK, chain::SERVICE_ENDPOINTS_CHECK];
+        chains.push(base(BEFORE_IPVS.0, &checks));
         chains.push(base(BEHIND_IPVS.0, &[chain::OTHER_PORTS]));
         chains.push(ChainRules::new(chain::OTHER_PORTS, vec![other_ports()]));
     }
