@@ -69,7 +69,7 @@ fn random_changes_under_traffic() {
     let sequences = sequences
         .flat_map(|seed| backends.iter().map(move |backend| (seed, *backend)))
         .filter(|(seed, backend)| {
-            let is_common = !["nftables-json", backend::USERSPACE].contains(backend);
+            let is_common = !["nftables-json", backend::USERSPACE, "ipvs"].contains(backend);
             !is_ordinary || is_common || FEWER_SEEDS.contains(seed)
         });
     let sequences = Mutex::new(sequences);

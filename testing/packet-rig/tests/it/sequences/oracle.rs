@@ -147,16 +147,17 @@ impl Oracle<'_> {
 
     /// The outcome of a packet to an address that no frontend has.
     fn unserved(&self, ip: IpAddr) -> Failure {
-        let is_cluster_ip = self
-            .state
-            .service_ports
-            .values()
-            .flat_map(|port| &port.frontends)
-            .any(|frontend| frontend.at == FrontendAddress::ClusterIp(ip));
-        // The other backends have no rules for addresses that no Service has.
-        // userspace mode redirects by rules of nftables mode.
-        let is_guarded = ["nftables", "userspace"].contains(&backend::mode(self.backend));
-        if self.topology.node().has(ip) || (is_cluster_ip && is_guarded) {
+        let mode = backend::mode(self.backend);
+        // All addresses of Services are the node's in ipvs mode.
+        let is_guarded_at = |at: FrontendAddress| {
+            at == FrontendAddress::ClusterIp(ip) || (mode == "ipvs" && at.ip() == Some(ip))
+        };
+        let mut frontends = self.state.service_ports.values().flat_map(|port| &port.frontends);
+        // Userspace and ipvs mode have rules of nftables mode beneath; those of iptables mode know
+        // nothing of addresses that no Service has.
+        let is_guarded = mode != "iptables";
+        let is_own = is_guarded && frontends.any(|frontend| is_guarded_at(frontend.at));
+        if self.topology.node().has(ip) || is_own {
             return Failure::Refused;
         }
         let ranges = self.state.node.service_cidrs.get(IpFamily::of(&ip));
