@@ -206,19 +206,17 @@ QUICK_CASES = sctp addresses::mixed-families affinity::same-endpoint changes::ud
 test-vm-quick: CASES = $(QUICK_CASES)
 test-vm-quick: test-vm
 
-# Ipvs mode on a kernel with IPVS: the tests of its crates, the kit's among them, and of the rig, and packet cases about what IPVS
-# and the rules beside it do, one or two of each kind of address and rule. make test-vm runs all cases. All
-# is run in one machine, which takes less time than one for each test program. capabilities.sh comes first: it
+# Ipvs mode on a kernel with IPVS: the tests of its crates, the kit's among them, and of the rig, and packet cases
+# about what IPVS and the rules beside it do, some sixty of all kinds. make test-vm runs all cases. All is run in
+# one machine, which takes less time than one for each test program. capabilities.sh comes first: it
 # shows what the kernel lacks, and loads modules, which would have the first cases wait.
 IPVS_CRATES = switchyard-netlink
-IPVS_CASES = $(addprefix ipvs::,addresses::mixed-families affinity::same-endpoint \
-	changes::udp-clients-follow clusterip::dual-stack clusterip::hairpin clusterip::sctp \
+IPVS_CASES = $(addprefix ipvs::,addresses:: affinity::same-endpoint changes::udp-clients-follow clusterip:: \
 	conntrack::tcp-connections-stay conntrack::udp-flows-end detect-local::bridge-interface \
-	endpoints::terminating-fallback health::local-endpoints loadbalancer::external-ips \
-	loadbalancer::source-ranges-change mark::another-bit nodeport::addresses-come-and-go \
-	nodeport::chosen-networks policies::external-local-none-here policies::policies-change \
-	refused::no-endpoints refused::undefined-port restart::changes-while-away lb-algorithm::round-robin \
-	weights::zero-drains)
+	endpoints::readiness endpoints::terminating endpoints::zone-hints health:: \
+	lb-algorithm::round-robin loadbalancer:: mark:: nodeport::addresses-come-and-go \
+	nodeport::chosen-networks policies:: refused::no-endpoints refused::undefined-port restart:: \
+	weights::changes weights::slow-start weights::zero-drains)
 # Take-overs under load: one after the other, as the machine gets to nothing else. make test-vm runs the
 # others.
 IPVS_SWAPS = by_ipvs_nft_from_ipvs from_ipvs_legacy_with_ipvs
@@ -228,7 +226,7 @@ COLLECT_IPVS = $(call COLLECT,$(IPVS_TESTS))
 COLLECT = --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/tests.sh', 'collect', '$(1)']"
 test-ipvs: export SWITCHYARD_BACKENDS = ipvs
 test-ipvs: export SWITCHYARD_CASES = $(IPVS_CASES)
-test-ipvs: export VM_SECONDS ?= 2400
+test-ipvs: export VM_SECONDS ?= 4000
 test-ipvs:
 	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
 	$(CARGO) build --workspace --bins --tests
@@ -239,6 +237,8 @@ test-ipvs:
 	done
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test cases
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- ipvs:: --test-threads=6
+	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- \
+		restart:: sequences:: --test-threads=1
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
