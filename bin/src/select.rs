@@ -120,7 +120,6 @@ pub fn probe(backends: &[Arc<dyn Backend>], mode: Mode) -> Result<Probed, Proxie
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::MODES;
 
     fn chosen(
         named: Option<Mode>,
@@ -140,34 +139,6 @@ mod tests {
         let several = "iptables fails:\n  table does not exist\n\nmodprobe?\n";
         let error = ProxierError::lacking(Mode::IPTABLES, several);
         assert_eq!(reason(&error), "iptables fails:; table does not exist; modprobe?");
-    }
-
-    #[test]
-    fn an_empty_mode_is_the_first_that_works() {
-        let mode = |usable| chosen(None, usable, true).unwrap().mode;
-        assert_eq!(mode(&MODES), Mode::NFTABLES);
-        assert_eq!(mode(&[Mode::IPTABLES, Mode::USERSPACE]), Mode::IPTABLES);
-        let last = chosen(None, &[Mode::IPVS, Mode::USERSPACE], true).unwrap();
-        assert_eq!(last.mode, Mode::USERSPACE);
-        let passed_over: Vec<Mode> = last.passed_over.iter().map(ProxierError::mode).collect();
-        assert_eq!(passed_over, [Mode::NFTABLES, Mode::IPTABLES]);
-        assert_eq!(
-            chosen(None, &[Mode::IPVS], true).unwrap_err(),
-            "no mode can be used on this node: \
-             nftables: no nftables; iptables: no iptables; userspace: no userspace"
-        );
-    }
-
-    #[test]
-    fn a_mode_that_is_named_is_used_or_fails() {
-        for mode in MODES {
-            let found = chosen(Some(mode), &[mode], true).unwrap();
-            assert_eq!((found.mode, found.warning), (mode, None));
-        }
-        assert_eq!(
-            chosen(Some(Mode::NFTABLES), &[Mode::IPTABLES], true).unwrap_err(),
-            "nftables cannot be used on this node: no nftables"
-        );
     }
 
     #[test]

@@ -140,31 +140,6 @@ mod tests {
     }
 
     #[test]
-    fn unknown_gates_cause_a_warning() {
-        let warnings = check(&gates(&[
-            ("ExperimentalCriticalPodAnnotation", true),
-            ("ComponentFlagz", false),
-            ("AllAlpha", true),
-        ]));
-        assert_eq!(
-            warnings.unwrap(),
-            ["unrecognized feature gate: ExperimentalCriticalPodAnnotation; it has no effect"]
-        );
-        let warnings = check(&gates(&[(EXTERNAL_IPS, false)])).unwrap();
-        assert!(warnings[0].starts_with("setting GA feature gate AllowServiceExternalIPs=false"));
-    }
-
-    #[test]
-    fn locked_gates_are() {
-        let error = check(&gates(&[("MultiCIDRServiceAllocator", false)])).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to true"
-        );
-        check(&gates(&[("MultiCIDRServiceAllocator", true)])).unwrap();
-    }
-
-    #[test]
     fn a_stage_can_be_switched_at_once() {
         assert!(!is_on(&gates(&[]), LOGGING_ALPHA));
         assert!(is_on(&gates(&[]), LOGGING_BETA));

@@ -361,12 +361,4 @@ mod tests {
         assert_eq!(config.logging.flush_frequency.to_string(), "5s");
         assert_eq!(config.config_sync_period.to_string(), "15m0s");
     }
-
-    #[test]
-    fn defaulting_twice_changes_nothing() {
-        let once = defaulted(|_| {});
-        let mut twice = once.clone();
-        twice.apply_defaults();
-        assert_eq!(once, twice);
-    }
 }

@@ -92,14 +92,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_config_map_that_changes_is_noticed() {
-        let (directory, path) = config_map("a");
-        revision(directory.path(), "..2", "b");
-        let found = noticed(&path, || exchange(directory.path(), "..2")).await;
-        assert_eq!(found, Some(Content::from("b")));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_config_map_that_says_the_same_is_not() {
         let (directory, path) = config_map("a");
         revision(directory.path(), "..2", "a");

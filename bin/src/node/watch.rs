@@ -291,18 +291,6 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_and_ends_the_program() {
-        let unsupported = watch(&[]);
-        assert!(!unsupported.check(Some(&facts(&["fd00::1"], &[]))));
-        assert_eq!(failure(&unsupported).unwrap(), "no support for primary IP family \"IPv6\"");
-        assert_eq!(*unsupported.known().borrow(), None);
-
-        let other_family = watch(&["--detect-local-mode=NodeCIDR"]);
-        assert!(!other_family.check(Some(&facts(&["10.0.0.1"], &["fd01::/64"]))));
-        assert!(failure(&other_family).unwrap().contains("spec.podCIDRs of the Node is IPv6"));
-    }
-
-    #[test]
     fn only_pod_cidrs_cannot_be_done_without() {
         let node = facts(&["10.0.0.1"], &[]);
         for (missing, facts, expected) in [
@@ -337,15 +325,5 @@ mod tests {
         assert_eq!(error, format!("{timeout} node \"node-1\" to exist"));
         assert_eq!(check(&[node_cidr, "--manifests=/"], None), Ok(()));
         assert!(check(&["--bind-address=fd00::1"], Some(&node)).is_err());
-    }
-
-    #[tokio::test]
-    async fn a_failure_is_waited_for() {
-        let watch = watch(&["--detect-local-mode=NodeCIDR"]);
-        let failed = tokio::spawn(failed(watch.failure()));
-        tokio::task::yield_now().await;
-        assert!(!failed.is_finished());
-        watch.gave_up(Missing::PodCidrs, None);
-        assert_eq!(failed.await.unwrap(), NodeError::NoNode("node-1".to_owned()));
     }
 }

@@ -101,7 +101,7 @@ impl UnsupportedEvents {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::{model::LbAlgorithm, objects::ObjectKey, proxier::Mode};
+    use switchyard_core::objects::ObjectKey;
 
     use super::*;
     use crate::node_events::{Message, recorder};
@@ -161,25 +161,5 @@ mod tests {
         let [event] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((&event.regarding, event.reason), (&EventTarget::Node, "NodeUnprepared"));
         assert_eq!(event.note, "node node-1: cannot set /proc/sys/net/ipv4/ip_forward to 1");
-    }
-
-    #[test]
-    fn a_default_that_cannot_be_programmed_is_an_event_of_the_node() {
-        let (recorder, mut queue) = recorder();
-        let events = UnsupportedEvents::new(recorder, "node-1".to_owned());
-        events.on_event(&EngineEvent::DefaultAlgorithmReplaced {
-            mode: Mode::IPTABLES,
-            asked: LbAlgorithm::Maglev,
-            used: LbAlgorithm::Random,
-        });
-        let found = recorded(&mut queue);
-        let [event] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(
-            (&event.regarding, event.reason),
-            (&EventTarget::Node, "LbAlgorithmUnsupported")
-        );
-        assert!(
-            event.note.starts_with("--lb-algorithm=maglev cannot be programmed in iptables mode")
-        );
     }
 }

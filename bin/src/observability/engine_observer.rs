@@ -229,14 +229,13 @@ mod tests {
 
     use async_trait::async_trait;
     use jiff::Timestamp;
-    use switchyard::health::{HealthCheckUpdates, ProxyHealth};
+    use switchyard::health::ProxyHealth;
     use switchyard_core::{
         config::NodeConfig,
         model::IpFamily,
-        objects::{Kind, Metadata, Node, Object, Service},
+        objects::{Kind, Object},
         proxier::{Capabilities, Mode, Profile, Proxier, SyncReport},
         runner::{Input, Runner, RunnerConfig},
-        state::NodePortAddresses,
         track::Tracker,
     };
     use tokio::{sync::mpsc, time::sleep};
@@ -273,72 +272,6 @@ mod tests {
 
     fn replace(kind: Kind, objects: Vec<Object>) -> Input {
         Input::Event(Event::Replace { kind, objects, malformed: Vec::new() })
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_runner_is_observed() {
-        let health = Arc::new(ProxyHealth::new(Duration::from_secs(60)));
-        let metrics = Arc::new(Metrics::for_tests());
-        health.started(&IpFamily::ALL, Timestamp::now());
-        let updates = HealthCheckUpdates::default();
-        let mut health_checks = updates.receiver();
-        let observer = EngineObserver::new(Arc::clone(&metrics));
-        let tracker = Tracker::new(NodeConfig::new("node-1"));
-        let runner = Runner::new(
-            tracker,
-            Box::new(Flaky(Arc::new(1.into()))),
-            RunnerConfig::default(),
-            Arc::new((observer, (Arc::clone(&health), updates))),
-        );
-        let (sender, receiver) = mpsc::channel(16);
-        let running = tokio::spawn(runner.run(receiver, std::future::pending()));
-        assert_eq!(health.report(Instant::now()).families.len(), 2, "both have started");
-
-        let named = |name: &str| Metadata { name: name.into(), ..Metadata::default() };
-        let mut service = Service { metadata: named("web"), ..Service::default() };
-        service.spec.cluster_ips = vec!["nonsense".into()];
-        service.spec.cluster_ip = "nonsense".into();
-        let node = Node { metadata: named("node-1"), ..Node::default() };
-        for (kind, objects) in [
-            (Kind::Node, vec![Object::Node(node)]),
-            (Kind::Service, vec![Object::Service(service)]),
-            (Kind::EndpointSlice, vec![]),
-        ] {
-            sender.send(replace(kind, objects)).await.unwrap();
-        }
-        sleep(Duration::from_secs(30)).await;
-
-        let report = health.report(Instant::now());
-        assert!(report.node_eligible && report.healthy());
-        let text = metrics.text();
-        for line in [
-            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n",
-            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 2\n",
-            "kubeproxy_sync_proxy_rules_service_changes_total 2\n",
-            "kubeproxy_sync_proxy_rules_service_changes_pending 0\n",
-            "switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"} 1\n",
-            "switchyard_transaction_bytes_sum 100\n",
-        ] {
-            assert!(text.contains(line), "{line} is not in\n{text}");
-        }
-
-        assert!(health_checks.has_changed().unwrap(), "every sync is told");
-        assert!(health_checks.borrow_and_update().checks.is_empty());
-        let mut balanced = Service { metadata: named("web"), ..Service::default() };
-        balanced.spec.kind = "LoadBalancer".into();
-        balanced.spec.external_traffic_policy = "Local".into();
-        balanced.spec.cluster_ip = "10.0.0.1".into();
-        balanced.spec.health_check_node_port = 31000;
-        let event = Event::Apply(Object::Service(balanced));
-        sender.send(Input::Event(event)).await.unwrap();
-        health_checks.changed().await.unwrap();
-        let port = health_checks.borrow().checks.values().map(|check| check.port).next();
-        assert_eq!(port, Some(31000), "though nothing had to be programmed");
-        let at = health_checks.borrow().addresses.v4.clone();
-        assert_eq!(at, NodePortAddresses::AllLocal, "though the backend has a list");
-
-        drop(sender);
-        running.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -310,20 +310,6 @@ fn localhost_serves_node_ports_where_asked_for() {
 }
 
 #[test]
-fn ways_to_tell_local_pods() {
-    let local = |arguments: &[&str]| with_flags(arguments).node.local_pods;
-    assert_eq!(local(&["--detect-local-mode=NodeCIDR"]), LocalPodsConfig::NodeCidr);
-    assert_eq!(
-        local(&["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=cni0"]),
-        LocalPodsConfig::BridgeInterface("cni0".into())
-    );
-    assert_eq!(
-        local(&["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=cali"]),
-        LocalPodsConfig::InterfaceNamePrefix("cali".into())
-    );
-}
-
-#[test]
 fn each_error_has_its_path() {
     for (body, message) in [
         (

@@ -104,15 +104,9 @@ fn each_flag_sets_its_field() {
         let company: Vec<String> = company(flag).iter().map(|&flag| flag.to_owned()).collect();
         let before = field(&parsed("kube-proxy", &company), &path);
         let value = other_value(flag);
-        for form in [
-            vec![format!("--{}={value}", flag.name)],
-            vec![format!("--{}={value}", flag.name.replace('-', "_"))],
-            match flag.kind.stands_alone() {
-                true => vec![format!("--{}={value}", flag.name)],
-                false => vec![format!("--{}", flag.name), value.to_owned()],
-            },
-        ] {
-            let arguments: Vec<String> = company.iter().cloned().chain(form).collect();
+        for name in [flag.name.to_owned(), flag.name.replace('-', "_")] {
+            let mut arguments = company.clone();
+            arguments.push(format!("--{name}={value}"));
             let after = field(&parsed("kube-proxy", &arguments), &path);
             if flag.name == "proxy-port-range" {
                 assert_eq!(after, value, "it is kept for those who read it");

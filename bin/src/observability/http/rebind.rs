@@ -232,19 +232,4 @@ mod tests {
         let error = time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
-
-    #[tokio::test]
-    async fn an_address_in_use_is_tried_again() {
-        let [one, _] = free();
-        let blocker = std::net::TcpListener::bind(one).unwrap();
-        time::pause();
-        let (_addresses, task) = start(retried(one));
-        time::sleep(RETRY / 2).await;
-        assert!(!task.is_finished());
-        drop(blocker);
-        time::sleep(RETRY).await;
-        time::resume();
-        expect(one, true).await;
-        task.abort();
-    }
 }

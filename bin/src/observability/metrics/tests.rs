@@ -1,10 +1,10 @@
 //! The metrics of syncs and changes, as text.
 
 use switchyard_core::{
-    model::{LbAlgorithm, PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
+    model::{PerFamily, Protocol, ServiceName, ServicePortId, ServicePortName},
     objects::ObjectKey,
-    proxier::{RefusedAttempt, RefusedParts, RuleCount, SyncReport},
-    state::{ResolvedServicePort, State},
+    proxier::{RefusedParts, SyncReport},
+    state::State,
     testing::OwnedTransition,
     track::NoLocalEndpoints,
 };
@@ -125,15 +125,6 @@ fn old_trigger_times_do_not_count() {
 }
 
 #[test]
-fn buckets_are_kube_proxys() {
-    let buckets = upstream::network_programming_buckets();
-    assert_eq!(buckets.len(), 2 + 59 + 12 + 7);
-    assert_eq!(buckets[..4], [0.25, 0.5, 1.0, 2.0]);
-    assert_eq!(buckets[60..64], [59.0, 60.0, 65.0, 70.0]);
-    assert_eq!(buckets[72..], [115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
-}
-
-#[test]
 fn failures_and_rejections_are_counted() {
     let metrics = Metrics::for_tests();
     let change = OwnedTransition::to(State::default()).comparing();
@@ -178,30 +169,6 @@ fn two_of_them_do_not_collide() {
 }
 
 #[test]
-fn ended_flows_are_told_of_each_family() {
-    let metrics = Metrics::for_tests();
-    let report = |family, deleted| switchyard::conntrack::Report {
-        family,
-        duration: Duration::from_millis(3),
-        scanned: 10,
-        deleted,
-        complete: true,
-    };
-    metrics.flows_reconciled(report(IpFamily::V4, 2));
-    metrics.flows_reconciled(report(IpFamily::V4, 3));
-    metrics.flows_reconciled(report(IpFamily::V6, 0));
-    let text = metrics.text();
-    let prefix = "kubeproxy_conntrack_reconciler_";
-    let of = |name: &str, family: &str| {
-        value(&text, &format!("{prefix}{name}{{ip_family=\"{family}\"}}"))
-    };
-    assert_eq!(of("deleted_entries_total", "IPv4"), 5.0);
-    assert_eq!(of("deleted_entries_total", "IPv6"), 0.0);
-    assert_eq!(of("sync_duration_seconds_count", "IPv4"), 2.0);
-    assert_eq!(of("sync_duration_seconds_sum", "IPv6"), 0.003);
-}
-
-#[test]
 fn only_watches_that_were_heard_from_are_told() {
     let metrics = Metrics::for_tests();
     metrics.watches_heard(|kind| (kind == Kind::Node).then_some(Duration::from_millis(1500)));
@@ -223,91 +190,5 @@ fn leftovers_that_stay_are_counted() {
         let found =
             text.contains(series).then(|| value(&text, &format!("{series}{{ip_family=\"IPv6\"}}")));
         assert_eq!(found, expected);
-    }
-}
-
-/// Returns a state with Service ports of these names and families.
-fn ports(ports: &[(&str, IpFamily)]) -> State {
-    let port = |(name, family): &(&str, IpFamily)| {
-        let name = ServicePortName {
-            service: ServiceName::new("ns", name),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        };
-        let id = ServicePortId { name, family: *family };
-        let port = ResolvedServicePort {
-            proxy_protocol: None,
-            id: id.clone(),
-            frontends: Vec::new(),
-            cluster: [].into(),
-            local: [].into(),
-            draining: [].into(),
-            affinity: None,
-            lb_algorithm: LbAlgorithm::default(),
-        };
-        (id, port.into())
-    };
-    let mut state = State::default();
-    state.service_ports = ports.iter().map(port).collect();
-    state
-}
-
-#[test]
-fn service_ports_are_counted_when_they_may_differ() {
-    let metrics = Metrics::for_tests();
-    let told = |state: &State, changed: &State, full| {
-        let mut change = OwnedTransition::to(state.clone());
-        for id in changed.service_ports.keys() {
-            change = change.port(id.clone(), None);
-        }
-        if full {
-            change = change.comparing();
-        }
-        metrics.synced(&outcome(&change, &SyncReport::default(), &[]));
-        let text = metrics.text();
-        let of =
-            |family| value(&text, &format!("switchyard_service_ports{{ip_family=\"{family}\"}}"));
-        (of("IPv4"), of("IPv6"))
-    };
-    let (v4, v6) = (IpFamily::V4, IpFamily::V6);
-    let none = State::default();
-    assert_eq!(told(&none, &none, true), (0.0, 0.0));
-    let one = ports(&[("a", v4)]);
-    assert_eq!(told(&one, &one, false), (1.0, 0.0));
-    assert_eq!(told(&one, &one, false), (1.0, 0.0), "changed in itself");
-    // One port is replaced by another.
-    let other = ports(&[("a", v6)]);
-    assert_eq!(told(&other, &ports(&[("a", v4), ("a", v6)]), false), (0.0, 1.0));
-    assert_eq!(told(&none, &other, false), (0.0, 0.0));
-}
-
-#[test]
-fn rules_and_refused_attempts_of_iptables_are_counted() {
-    let metrics =
-        Metrics::new(Mode::IPTABLES, &IpFamily::ALL, &BTreeMap::new(), KUBERNETES).unwrap();
-    let family = IpFamily::V4;
-    let mut report = SyncReport::default();
-    let change = partial(family);
-    metrics.synced(&outcome(&change, &report, &[]));
-    assert!(!metrics.text().contains("restore_failures_total{"), "what never happened has none");
-    report.rules = vec![
-        RuleCount { family, table: "filter", owned: 2, written: 0 },
-        RuleCount { family, table: "nat", owned: 6, written: 1 },
-    ];
-    report.refused = vec![RefusedAttempt { family, compared: false }];
-    metrics.synced(&outcome(&change, &report, &[]));
-    let error = ProxierError::backend(Mode::IPTABLES, "no", "why")
-        .after_attempts(vec![RefusedAttempt { family, compared: true }]);
-    metrics.sync_failed(&error, &change.get(), 0.1);
-    let text = metrics.text();
-    for (name, labels, expected) in [
-        ("iptables_total", "ip_family=\"IPv4\",table=\"nat\"", 6.0),
-        ("iptables_last", "ip_family=\"IPv4\",table=\"nat\"", 1.0),
-        ("iptables_total", "ip_family=\"IPv4\",table=\"filter\"", 2.0),
-        ("iptables_restore_failures_total", "ip_family=\"IPv4\"", 2.0),
-        ("iptables_partial_restore_failures_total", "ip_family=\"IPv4\"", 1.0),
-    ] {
-        let series = format!("kubeproxy_sync_proxy_rules_{name}{{{labels}}}");
-        assert_eq!(value(&text, &series), expected, "{series}");
     }
 }
