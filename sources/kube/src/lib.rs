@@ -46,8 +46,8 @@
 //! Client, TLS and authentication are the `kube` crate's, with client-go's behaviour where that
 //! differs: the proxy variables ([`client`]), and credentials that change. Client certificate files
 //! named in the kubeconfig are read again when they change, an exec plugin is run again when its
-//! credentials are rejected, and a token file is read again every minute and when its token is
-//! rejected.
+//! credentials expire or are rejected, for a minute at most, and a token file is read again every
+//! minute and when its token is rejected.
 //!
 //! # Why not `kube::runtime::watcher`
 //!

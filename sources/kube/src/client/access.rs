@@ -10,12 +10,13 @@ use std::{
 };
 
 use hyper::{Uri, header::HeaderValue};
+use k8s_openapi::ByteString;
 use kube::{
     Config,
-    config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError},
 };
 
-use super::{ClientError, KubeConfig, proxy};
+use super::{ClientError, KubeConfig, plugin::Credentials, proxy};
 
 /// The credentials and the server, as they were read once at the start. Files that a kubeconfig
 /// names are read again for each [`Access::client_config`].
@@ -25,6 +26,8 @@ pub(super) struct Access {
     /// Files whose contents the client copies when it is made.
     credential_files: Vec<PathBuf>,
     token_file: Option<PathBuf>,
+    /// The plugin that provides the credentials.
+    pub(super) plugin: Option<ExecConfig>,
 }
 
 impl Access {
@@ -62,10 +65,17 @@ impl Access {
         .filter_map(|(file, counts)| file.as_ref().filter(|_| counts).map(PathBuf::from))
         .collect();
         let token_file = kube.auth_info.token_file.take().map(PathBuf::from);
+        let user = &mut kube.auth_info;
+        let has_others = token_file.is_some()
+            || user.token.is_some()
+            || user.auth_provider.is_some()
+            || user.username.is_some() && user.password.is_some();
+        // As in client-go, other credentials go before those of a plugin.
+        let plugin = user.exec.take().filter(|_| !has_others);
         if let (Ok(name), Ok(value)) = ("user-agent".parse(), config.user_agent.parse()) {
             kube.headers.push((name, value));
         }
-        Ok(Self { config: kube, credential_files, token_file })
+        Ok(Self { config: kube, credential_files, token_file, plugin })
     }
 
     pub(super) fn default_namespace(&self) -> &str {
@@ -87,16 +97,24 @@ impl Access {
         &self.credential_files
     }
 
-    /// Whether a plugin provides the credentials.
-    pub(super) fn has_plugin(&self) -> bool {
-        self.config.auth_info.exec.is_some()
-    }
-
-    /// Returns the configuration for a client, with the token that is in the token file now. As in
-    /// client-go, the token of a file goes before a token in the kubeconfig, which counts at the
-    /// start if the file cannot be read, and a line break may follow the token.
-    pub(super) fn client_config(&self, is_start: bool) -> Result<Config, ClientError> {
+    /// Returns the configuration for a client, with the credentials of the plugin, or with the
+    /// token that is in the token file now. As in client-go, the token of a file goes before a
+    /// token in the kubeconfig, which counts at the start if the file cannot be read, and a line
+    /// break may follow the token.
+    pub(super) fn client_config(
+        &self,
+        credentials: Option<Credentials>,
+        is_start: bool,
+    ) -> Result<Config, ClientError> {
         let mut config = self.config.clone();
+        if let Some(Credentials { token, identity, .. }) = credentials {
+            config.auth_info.token = token.map(Into::into);
+            if let Some(pair) = identity {
+                let [certificate, key] = pair.map(|pem| base64(pem.into_bytes()));
+                config.auth_info.client_certificate_data = Some(certificate);
+                config.auth_info.client_key_data = Some(key.into());
+            }
+        }
         if let Some(path) = &self.token_file {
             match read_token(path) {
                 Ok(token) => config.auth_info.token = Some(token.into()),
@@ -110,15 +128,26 @@ impl Access {
 }
 
 fn read_token(path: &Path) -> io::Result<String> {
+    usable_token(&fs::read_to_string(path)?)
+}
+
+/// Returns a token without the white space around it.
+pub(super) fn usable_token(text: &str) -> io::Result<String> {
     let invalid = |message: &str| io::Error::new(io::ErrorKind::InvalidData, message.to_owned());
-    match fs::read_to_string(path)?.trim() {
-        "" => Err(invalid("the file holds no token")),
+    match text.trim() {
+        "" => Err(invalid("there is no token")),
         // `kube` panics.
         token if HeaderValue::from_str(token).is_err() => {
             Err(invalid("the token holds characters that no header may have"))
         }
         token => Ok(token.to_owned()),
     }
+}
+
+/// Encodes data as a kubeconfig holds it.
+fn base64(data: Vec<u8>) -> String {
+    let encoded = serde_json::to_value(ByteString(data)).ok();
+    encoded.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
 /// Returns the address that `master` means. As in client-go, an address without a scheme is reached

@@ -3,6 +3,7 @@
 mod access;
 mod connect;
 mod observed;
+mod plugin;
 mod proxy;
 mod renewal;
 mod retry_after;
@@ -43,6 +44,14 @@ pub enum ClientError {
     Token {
         /// The file.
         path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The exec plugin provided no credentials.
+    #[error("the exec plugin `{command}` failed")]
+    Plugin {
+        /// The command.
+        command: String,
         /// The cause.
         source: io::Error,
     },

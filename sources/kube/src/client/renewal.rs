@@ -1,8 +1,8 @@
 //! The service that makes a new connection pool when credentials change.
 //!
 //! The `kube` client copies client certificates when it is made. The service therefore makes
-//! another client when the files of certificates or tokens change, and when the server rejects the
-//! credentials of an exec plugin. Requests that are under way, such as open watches, end with the
+//! another client when the files of certificates or tokens change, and when the credentials of an
+//! exec plugin expire, or are rejected by the server. Requests that are under way, such as open watches, end with the
 //! client that they began with; client-go closes them, which only servers notice.
 
 use std::{
@@ -19,18 +19,20 @@ use futures::{FutureExt, future::BoxFuture};
 use hyper::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use switchyard_core::error::ErrorChain;
-use tokio::{sync::Mutex as AsyncMutex, task, time::Instant};
+use tokio::{runtime::Handle, sync::Mutex as AsyncMutex, task, time::Instant};
+use tokio_rustls::rustls;
 use tower::Service;
 use tracing::{info, warn};
 
-use super::{ClientError, access::Access, connect};
+use super::{ClientError, access::Access, connect, plugin};
 
 /// The interval at which credential files are read without a reason, as in client-go.
 const CHECK_AGAIN: Duration = Duration::from_secs(60);
 /// The time to wait at least between two reads of the files, and between two attempts to make a
 /// client, while requests are rejected.
 const CHECK_REJECTED_AGAIN: Duration = Duration::from_secs(1);
-/// The time to wait at least between two runs of a plugin whose credentials are rejected.
+/// The time to wait at least between two runs of a plugin, and the time before their expiry at which
+/// credentials are renewed.
 const RUN_PLUGIN_AGAIN: Duration = Duration::from_secs(10);
 
 /// A service that sends requests with the current credentials. Clones share them.
@@ -53,21 +55,43 @@ struct Current {
     /// A hash of the credential files that the client was made from.
     files: u64,
     files_read: Instant,
+    /// The time at which the credentials of the plugin expire.
+    expires: Option<Instant>,
     plugin_run: Option<Instant>,
     /// Whether the server rejected the credentials.
     is_rejected: bool,
 }
 
+impl Current {
+    /// Whether nothing has to be read or run before the client can be used.
+    fn is_fresh(&self) -> bool {
+        let limit = if self.is_rejected { CHECK_REJECTED_AGAIN } else { CHECK_AGAIN };
+        self.files_read.elapsed() < limit && !(self.is_old() && self.may_run_plugin())
+    }
+
+    /// Whether the credentials of the plugin are about to expire.
+    fn is_old(&self) -> bool {
+        self.expires.is_some_and(|expires| expires <= Instant::now() + RUN_PLUGIN_AGAIN)
+    }
+
+    fn may_run_plugin(&self) -> bool {
+        self.plugin_run.is_none_or(|run| run.elapsed() >= RUN_PLUGIN_AGAIN)
+    }
+}
+
 impl Renewing {
-    /// Reads the credentials and makes the first client.
+    /// Reads the credentials and makes the first client. Blocks while a plugin runs, so that it is
+    /// called from a thread on which a task may block.
     pub(super) fn new(access: Access) -> Result<Self, ClientError> {
         let hasher = RandomState::new();
         let files = hash_files(&hasher, access.credential_files());
+        let (client, expires) = make_client(&access, true)?;
         let current = Current {
-            client: make_client(&access, true)?,
+            client,
             generation: 0,
             files,
             files_read: Instant::now(),
+            expires,
             plugin_run: None,
             is_rejected: false,
         };
@@ -95,7 +119,7 @@ impl Service<Request<Body>> for Renewing {
                 Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
                     shared.reject(generation);
                 }
-                Err(error) if is_about_tls(error) => shared.reject(generation),
+                Err(error) if is_tls_alert(error) => shared.reject(generation),
                 _ => (),
             }
             answer
@@ -107,18 +131,14 @@ impl Service<Request<Body>> for Renewing {
 impl Shared {
     /// Returns the client with the newest credentials.
     async fn client(self: &Arc<Self>) -> (Client, u64) {
-        let is_fresh = |current: &Current| {
-            let limit = if current.is_rejected { CHECK_REJECTED_AGAIN } else { CHECK_AGAIN };
-            current.files_read.elapsed() < limit
-        };
         let current = self.lock().clone();
-        if is_fresh(&current) {
+        if current.is_fresh() {
             return (current.client, current.generation);
         }
         let renewal = Arc::clone(&self.renewal).lock_owned().await;
         // Another request may have made a client in the meantime.
         let current = self.lock().clone();
-        if !is_fresh(&current) {
+        if !current.is_fresh() {
             let shared = Arc::clone(self);
             // The plugin may take longer than the request may, and is not run again before its end.
             let renewing = task::spawn_blocking(move || {
@@ -136,21 +156,23 @@ impl Shared {
     /// Makes a client if there is reason to expect other credentials. Waits for the plugin, if any.
     fn renew(&self, current: &Current) {
         let files = hash_files(&self.hasher, self.access.credential_files());
-        let may_run_plugin = self.access.has_plugin()
-            && current.plugin_run.is_none_or(|run| run.elapsed() >= RUN_PLUGIN_AGAIN);
+        let has_plugin = self.access.plugin.is_some();
+        let runs_plugin =
+            has_plugin && (current.is_rejected || current.is_old()) && current.may_run_plugin();
         self.lock().files_read = Instant::now();
-        if files == current.files && !(may_run_plugin && current.is_rejected) {
+        if files == current.files && !runs_plugin {
             return;
         }
         let made = make_client(&self.access, false);
         let mut current = self.lock();
-        if self.access.has_plugin() {
+        if has_plugin {
             current.plugin_run = Some(Instant::now());
         }
         match made {
-            Ok(client) => {
+            Ok((client, expires)) => {
                 info!("Client credentials rotated; new connections use them");
                 current.client = client;
+                current.expires = expires;
                 current.generation += 1;
                 current.files = files;
                 current.is_rejected = false;
@@ -176,17 +198,31 @@ impl Shared {
     }
 }
 
-fn make_client(access: &Access, is_start: bool) -> Result<Client, ClientError> {
-    connect::client(&access.client_config(is_start)?)
-        .map_err(|error| ClientError::Client(Box::new(error)))
+/// Makes a client, and returns when the credentials of the plugin expire, if there is one.
+fn make_client(access: &Access, is_start: bool) -> Result<(Client, Option<Instant>), ClientError> {
+    let credentials = match &access.plugin {
+        Some(plugin) => {
+            let run = plugin::run(plugin, plugin::LIMIT);
+            let command = plugin.command.clone().unwrap_or_default();
+            let failed = |source| ClientError::Plugin { command, source };
+            Some(Handle::current().block_on(run).map_err(failed)?)
+        }
+        None => None,
+    };
+    let expires = credentials.as_ref().and_then(|credentials| credentials.expires);
+    let client = connect::client(&access.client_config(credentials, is_start)?)
+        .map_err(|error| ClientError::Client(Box::new(error)))?;
+    Ok((client, expires))
 }
 
-/// Whether a request failed in the TLS layer, as it does when the server rejects a certificate.
-fn is_about_tls(error: &kube::Error) -> bool {
+/// Whether the server ended a request in the TLS layer, as it does when it rejects a certificate.
+fn is_tls_alert(error: &kube::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        let io = error.downcast_ref::<io::Error>();
-        if io.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
+        // An error of this type does not have the error in it as its source.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if matches!(inner, Some(rustls::Error::AlertReceived(_))) {
             return true;
         }
         cause = error.source();
@@ -202,6 +238,9 @@ fn hash_files(hasher: &RandomState, files: &[PathBuf]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -217,23 +256,34 @@ mod tests {
         kubeconfig.to_string()
     }
 
-    /// A plugin that counts its runs in a file.
+    /// A plugin that counts its runs in a file, and prints the status in another.
     const PLUGIN: &str = r#"echo >> "$RUNS"
-        echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
-            "status": {"token": "t"}}'"#;
+        echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status":'
+        cat "$STATUS"; echo '}'"#;
+
+    /// Credentials by the plugin, and the files of its runs and its status.
+    async fn with_plugin(dir: &Path, status: &Value) -> (Arc<Shared>, PathBuf, PathBuf) {
+        let [path, runs, file] = ["kubeconfig", "runs", "status"].map(|name| dir.join(name));
+        let cluster = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+        let env = [("RUNS", &runs), ("STATUS", &file)];
+        let user = json!({"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": "sh", "args": ["-c", PLUGIN],
+            "env": env.map(|(name, value)| json!({"name": name, "value": value})),
+        }});
+        fs::write(&path, kubeconfig(cluster, user)).unwrap();
+        fs::write(&file, status.to_string()).unwrap();
+        let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
+        let access = Access::load(&config).unwrap();
+        let Renewing(shared) =
+            task::spawn_blocking(|| Renewing::new(access)).await.unwrap().unwrap();
+        (shared, runs, file)
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_plugin_whose_credentials_are_rejected_is_not_run_in_a_loop() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, runs) = (dir.path().join("kubeconfig"), dir.path().join("runs"));
-        let cluster = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
-        let user = json!({"exec": {
-            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
-            "command": "sh", "args": ["-c", PLUGIN], "env": [{"name": "RUNS", "value": runs}],
-        }});
-        fs::write(&path, kubeconfig(cluster, user)).unwrap();
-        let config = KubeConfig { kubeconfig: Some(path), ..KubeConfig::new("test") };
-        let Renewing(shared) = Renewing::new(Access::load(&config).unwrap()).unwrap();
+        let (shared, runs, _) = with_plugin(dir.path(), &json!({"token": "t"})).await;
         let count = || fs::read(&runs).unwrap().len();
         let (start, mut seen) = (Instant::now(), Vec::new());
         let mut before = count();
@@ -251,8 +301,48 @@ mod tests {
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        // The client runs the plugin twice: for a certificate, and for a token.
-        assert_eq!(seen, [(1, 2, 1), (11, 2, 2), (21, 2, 3)]);
+        assert_eq!(seen, [(1, 1, 1), (11, 1, 2), (21, 1, 3)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_is_run_again_when_its_credentials_expire() {
+        let dir = tempfile::tempdir().unwrap();
+        let status = |seconds| {
+            let expires = Timestamp::now() + Duration::from_secs(seconds);
+            json!({"token": "t", "expirationTimestamp": expires.to_string()})
+        };
+        let (shared, runs, file) = with_plugin(dir.path(), &status(1000)).await;
+        let count = || fs::read(&runs).unwrap().len();
+        tokio::time::advance(Duration::from_secs(900)).await;
+        assert_eq!((shared.client().await.1, count()), (0, 1));
+        fs::write(&file, status(15).to_string()).unwrap();
+        tokio::time::advance(Duration::from_secs(120)).await;
+        // Several requests wait for the same run.
+        let (one, other) = tokio::join!(shared.client(), shared.client());
+        assert_eq!((one.1, other.1, count()), (1, 1, 2));
+        tokio::time::advance(Duration::from_secs(12)).await;
+        fs::write(&file, "{}").unwrap();
+        assert_eq!((shared.client().await.1, count()), (1, 3), "the last client stays");
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!((shared.client().await.1, count()), (1, 3), "not in a loop");
+        // Without an expiry, as none of the credentials before.
+        fs::write(&file, r#"{"token": "u"}"#).unwrap();
+        tokio::time::advance(Duration::from_secs(12)).await;
+        assert_eq!((shared.client().await.1, count()), (2, 4));
+        tokio::time::advance(Duration::from_secs(1000)).await;
+        assert_eq!((shared.client().await.1, count()), (2, 4));
+    }
+
+    #[test]
+    fn the_servers_alert_is_about_credentials_and_its_certificate_is_not() {
+        use rustls::{AlertDescription, CertificateError, Error};
+        for (error, expected) in [
+            (Error::AlertReceived(AlertDescription::CertificateExpired), true),
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), false),
+        ] {
+            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            assert_eq!(is_tls_alert(&kube::Error::Service(error.into())), expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]
