@@ -122,14 +122,15 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Lists and watches until the receiver is dropped.
     pub(crate) async fn run(mut self) {
-        let mut pauses = Pauses::default();
+        // A server that has other versions is reached: it is asked for a list soon, however long the
+        // pauses of an outage before were.
+        let [mut pauses, mut relists] = [Pauses::default(), Pauses::default()];
         loop {
-            let start = Instant::now();
             let Err(failure) = self.step().await else {
                 self.is_absent = false;
                 continue;
             };
-            pauses.failed_after(start.elapsed());
+            let pauses = if failure.is_about_version() { &mut relists } else { &mut pauses };
             match self.recover(failure).await {
                 Ok(None) => (),
                 Ok(Some(at_least)) => time::sleep(pauses.next(at_least)).await,

@@ -6,13 +6,14 @@ use std::{
 };
 
 use switchyard_core::model::Backoff;
+use tokio::time::Instant;
 
 /// The pauses of client-go.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(800), longest: Duration::from_secs(30) };
-/// A request that lasted this long resets the back-off, as two minutes without a failure do in
-/// client-go. A list that is given up does not last so long: a server that is overloaded must not
-/// be asked for lists at a fast pace.
+/// So long after a pause, a failure is the first again. client-go waits two minutes, which is as
+/// long as a list takes that is given up: a server that is overloaded must not be asked for lists
+/// at a fast pace.
 const STABLE: Duration = Duration::from_secs(180);
 
 /// Pauses that grow from failure to failure, up to half a minute, and are up to twice as long at
@@ -20,48 +21,54 @@ const STABLE: Duration = Duration::from_secs(180);
 #[derive(Default)]
 pub(super) struct Pauses {
     failures: u32,
+    /// The end of the last pause.
+    end: Option<Instant>,
 }
 
 impl Pauses {
-    /// Takes into account that a request failed after this time. Pauses begin anew after a request
-    /// that lasted.
-    pub(super) fn failed_after(&mut self, lasted: Duration) {
-        if lasted > STABLE {
+    /// Returns the pause after a failure, which is not shorter than the server asks for.
+    pub(super) fn next(&mut self, at_least: Duration) -> Duration {
+        if self.end.is_some_and(|end| end.elapsed() > STABLE) {
             self.failures = 0;
         }
-    }
-
-    /// Returns the next pause, which is not shorter than the server asks for.
-    pub(super) fn next(&mut self, at_least: Duration) -> Duration {
         let pause = BACKOFF.delay(self.failures);
         self.failures = self.failures.saturating_add(1);
         let random = RandomState::new().hash_one(self.failures) as f64 / u64::MAX as f64;
-        pause.max(at_least) + pause.mul_f64(random)
+        let pause = pause.max(at_least) + pause.mul_f64(random);
+        self.end = Some(Instant::now() + pause);
+        pause
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time;
+
     use super::*;
 
     /// Between the longest first pause and the shortest of the later ones, which are random.
     const BETWEEN: Duration = Duration::from_secs(4);
 
-    fn after_failures(pauses: &mut Pauses, count: usize, lasted: Duration) -> Duration {
-        let pause = |_| {
-            pauses.failed_after(lasted);
-            pauses.next(Duration::ZERO)
-        };
-        (0..count).map(pause).last().unwrap()
+    /// The last pause of some failures, each of which comes some time after the pause before.
+    async fn after_failures(pauses: &mut Pauses, count: usize, after: Duration) -> Duration {
+        let mut pause = Duration::ZERO;
+        for _ in 0..count {
+            time::advance(pause + after).await;
+            pause = pauses.next(Duration::ZERO);
+        }
+        time::advance(pause).await;
+        pause
     }
 
-    #[test]
-    fn pauses_grow_until_a_request_lasts() {
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_until_there_is_no_failure_for_some_time() {
         let mut pauses = Pauses::default();
-        assert!(after_failures(&mut pauses, 1, Duration::ZERO) < BETWEEN);
-        assert!(after_failures(&mut pauses, 7, STABLE) > BETWEEN);
-        assert!(after_failures(&mut pauses, 1, STABLE * 2) < BETWEEN);
-        assert!(after_failures(&mut pauses, 7, Duration::ZERO) > BETWEEN);
+        assert!(after_failures(&mut pauses, 1, Duration::ZERO).await < BETWEEN);
+        assert!(after_failures(&mut pauses, 7, Duration::ZERO).await > BETWEEN);
+        // Requests that fail late, such as lists that are given up, change nothing.
+        assert!(after_failures(&mut pauses, 3, STABLE * 2 / 3).await > BETWEEN);
+        // Nor does it matter how many requests there were without a failure.
+        assert!(after_failures(&mut pauses, 1, STABLE * 2).await < BETWEEN);
     }
 
     /// All nodes are asked for the same pause, and do not come back together.

@@ -1,11 +1,19 @@
 //! Watches: changes, and all that can happen to an open watch.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use api_standin::{Options, Resource, Standin, load};
-use switchyard_core::objects::Kind;
-use switchyard_source_kube::Timing;
-use tokio::time;
+use hyper::{Request, Response};
+use kube::{Client, client::Body};
+use serde_json::json;
+use switchyard_core::objects::{Event, Kind};
+use switchyard_source_kube::{self as source, Pacer, RequestPace, Timing, WatchHealth};
+use tokio::{sync::mpsc, time};
+use tower::service_fn;
 
 use crate::rig::{PATIENCE, Rig, apply, fill, paged};
 
@@ -211,4 +219,57 @@ async fn the_source_ends_with_its_receiver() {
     rig.synced().await;
     drop(rig.events);
     time::timeout(PATIENCE, rig.task).await.unwrap().unwrap().unwrap();
+}
+
+/// A list, an outage, and a server that has forgotten the version, as each API server after its
+/// start.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_back_without_the_version_is_listed_soon() {
+    const OUTAGE: usize = 8;
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&requests);
+    let service = service_fn(move |request: Request<Body>| {
+        let mut requests = seen.lock().unwrap();
+        let is_service = request.uri().path() == "/api/v1/services";
+        if is_service {
+            requests.push(time::Instant::now());
+        }
+        let bookmark = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"},
+            },
+        });
+        let forgotten = json!({
+            "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+            "reason": "Expired", "code": 410, "message": "too old resource version",
+        });
+        let event = match requests.len() {
+            _ if !is_service => None,
+            1 | 11 => Some(json!({"type": "BOOKMARK", "object": bookmark})),
+            10 => Some(json!({"type": "ERROR", "object": forgotten})),
+            _ => None,
+        };
+        async move {
+            let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+            let event = event.ok_or_else(refused)?;
+            Ok::<_, io::Error>(Response::new(Body::from(format!("{event}\n").into_bytes())))
+        }
+    });
+    let (sender, mut events) = mpsc::channel::<Event>(64);
+    let (client, pacer) = (Client::new(service, "default"), Pacer::new(RequestPace::default()));
+    tokio::spawn(async move {
+        let health = WatchHealth::new();
+        source::watch_all(client, pacer, Timing::default(), "node", sender, health).await
+    });
+    for _ in 0..2 {
+        while !matches!(
+            time::timeout(PATIENCE * 100, events.recv()).await.unwrap().unwrap(),
+            Event::Replace { kind: Kind::Service, .. }
+        ) {}
+    }
+    let requests = requests.lock().unwrap();
+    let pauses: Vec<_> = requests.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses[OUTAGE - 1] > Duration::from_secs(20), "{pauses:?}");
+    assert!(pauses[OUTAGE + 1] < Duration::from_secs(3), "{pauses:?}");
 }
