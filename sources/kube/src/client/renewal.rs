@@ -2,8 +2,9 @@
 //!
 //! The `kube` client copies client certificates when it is made. The service therefore makes
 //! another client when the files of certificates or tokens change, and when the credentials of an
-//! exec plugin expire, or are rejected by the server. Requests that are under way, such as open watches, end with the
-//! client that they began with; client-go closes them, which only servers notice.
+//! exec plugin expire, or are rejected by the server. Requests that are under way, such as open
+//! watches, end with the client that they began with; client-go closes them, which only servers
+//! notice.
 
 use std::{
     fs,
@@ -31,8 +32,8 @@ const CHECK_AGAIN: Duration = Duration::from_secs(60);
 /// The time to wait at least between two reads of the files, and between two attempts to make a
 /// client, while requests are rejected.
 const CHECK_REJECTED_AGAIN: Duration = Duration::from_secs(1);
-/// The time to wait at least between two runs of a plugin, and the time before their expiry at which
-/// credentials are renewed.
+/// The time to wait at least between two runs of a plugin, and the time before their expiry at
+/// which credentials are renewed.
 const RUN_PLUGIN_AGAIN: Duration = Duration::from_secs(10);
 
 /// A service that sends requests with the current credentials. Clones share them.

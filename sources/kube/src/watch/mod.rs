@@ -122,8 +122,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
 
     /// Lists and watches until the receiver is dropped.
     pub(crate) async fn run(mut self) {
-        // A server that has other versions is reached: it is asked for a list soon, however long the
-        // pauses of an outage before were.
+        // A server that has other versions is in reach, and is asked for a list soon, however long
+        // the pauses of an outage were.
         let [mut pauses, mut relists] = [Pauses::default(), Pauses::default()];
         loop {
             let Err(failure) = self.step().await else {
