@@ -85,17 +85,24 @@ impl Commands {
     /// gone already is gone.
     pub(crate) fn refused(&self, refusals: Vec<Refusal>) -> Vec<(Step, Refusal)> {
         let step = |refusal: Refusal| Some((self.steps.get(refusal.index)?.clone(), refusal));
-        let matters = |(step, refusal): &(Step, Refusal)| {
-            !(step.takes_away() && [libc::ESRCH, libc::ENOENT].contains(&refusal.errno))
+        // ESRCH is the virtual server's, ENOENT the real server's.
+        let matters = |(step, refusal): &(Step, Refusal)| match step.action {
+            Action::DeleteServer => refusal.errno != libc::ESRCH,
+            Action::DeleteReal(_) | Action::DrainReal(_) => refusal.errno != libc::ENOENT,
+            _ => true,
         };
         refusals.into_iter().filter_map(step).filter(matters).collect()
     }
 }
 
 impl Step {
-    /// Whether the command removes what no Service port needs any more.
-    pub(crate) fn takes_away(&self) -> bool {
-        matches!(self.action, Action::DeleteServer | Action::DeleteReal(_) | Action::DrainReal(_))
+    /// Whether a refusal means that another program has changed the virtual server in the meantime.
+    pub(crate) fn is_stale(&self, refusal: &Refusal) -> bool {
+        match refusal.errno {
+            libc::ESRCH | libc::EEXIST => true,
+            libc::ENOENT => matches!(self.action, Action::EditReal(..)),
+            _ => false,
+        }
     }
 
     /// The scheduler that the kernel lacks, if that is the meaning of the refusal.

@@ -4,7 +4,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
     net::IpAddr,
+    sync::Arc,
     time::Instant,
 };
 
@@ -18,7 +20,7 @@ use switchyard_netlink::Error;
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
 use super::{
-    Held, IpvsProxier, SyncError,
+    IpvsProxier, SyncError,
     commands::{Action, Commands},
     drift::Expected,
     failed_to,
@@ -26,27 +28,33 @@ use super::{
     refused::Refused,
     servers::ServerChanges,
 };
-use crate::layout::{
-    Context, addresses,
-    servers::{self, Server, is_of},
+use crate::{
+    layout::{
+        Context, addresses,
+        servers::{self, Server, is_of},
+    },
+    scheduler::Scheduler,
 };
 
-/// The contents of the kernel when a sync begins, in both families.
-struct Seen {
+/// The addresses of the node when a sync begins, in both families.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
     /// The addresses of `kube-ipvs0`.
-    bound: BTreeSet<IpAddr>,
+    pub(super) bound: BTreeSet<IpAddr>,
+    /// Those that were there and that nobody wants.
+    pub(super) unbound: Vec<IpAddr>,
     /// The addresses that are not to be bound although Services have them.
-    elsewhere: BTreeSet<IpAddr>,
-    servers: Vec<VirtualServer>,
+    pub(super) elsewhere: Arc<BTreeSet<IpAddr>>,
+    /// Whether the device was made.
+    pub(super) is_made: bool,
 }
 
 /// The inputs of a family's sync.
 struct Pass<'a> {
     family: IpFamily,
     state: &'a State,
-    seen: &'a Seen,
-    /// The changes since the last sync; `None` if that is not known.
-    expected: Option<&'a Expected>,
+    seen: &'a Addresses,
+    servers: &'a [VirtualServer],
     /// Whether the rules of every Service port are there.
     is_ruled: bool,
 }
@@ -63,51 +71,90 @@ impl IpvsProxier {
         change: &Transition<'_>,
         families: &PerFamily<bool>,
         was_sure: bool,
+        seen: &Addresses,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
-        let state = change.after();
         self.set_kernel(report)?;
-        let was_sure = !self.try_schedulers(state)? && was_sure;
-        let elsewhere = self.elsewhere()?;
-        report.added += usize::from(self.kernel.ensure_device()?);
-        let servers =
-            self.kernel.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
-        let seen = Seen { bound: self.kernel.addresses()?, elsewhere, servers };
-        let missing = self.missing();
-        let is_ruled = state.service_ports.keys().all(|id| self.rules.holds(id));
+        report.added += usize::from(seen.is_made);
+        let was_sure = !self.try_schedulers(change.after())? && was_sure;
         let mut claimed = BTreeSet::new();
-        for port in state.service_ports.values() {
-            servers::claimed(port, &state.node, |selector| {
+        for port in change.after().service_ports.values() {
+            servers::claimed(port, &change.after().node, |selector| {
                 claimed.insert(selector);
             });
         }
-        let (scheduler, never_bound) = (self.scheduler, self.config.never_bound.clone());
-        let (missing, claimed_by, never_bound) = (&missing, &claimed, &never_bound);
-        let node = &state.node;
-        let context = Context { node, scheduler, missing, claimed: claimed_by, never_bound };
+        self.held.claimed = claimed;
         // A change of the node's settings may change anything.
-        let known = change.before().filter(|_| was_sure && !change.node_changed());
-        let expected = known.map(|before| Expected {
-            difference: Difference::new(before, change, &context, families),
+        let is_explained = was_sure && change.before().is_some() && !change.node_changed();
+        let mut expected = is_explained.then(|| Expected {
             moved: seen.elsewhere.symmetric_difference(&self.held.elsewhere).copied().collect(),
             draining: self.draining.all(),
-            waiting: self.schedulers.waiting().collect(),
+            waiting: self.schedulers.waiting(families).collect(),
+            refused: mem::take(&mut self.held.refused),
+            ..Expected::default()
         });
+        self.held.elsewhere = Arc::clone(&seen.elsewhere);
+        let mut refused = self.compare(change, families, seen, &mut expected, report)?;
+        if refused.is_stale {
+            // Another program has changed something in the meantime.
+            self.try_schedulers(change.after())?;
+            let seen = self.addresses(false)?;
+            self.held.elsewhere = Arc::clone(&seen.elsewhere);
+            refused = self.compare(change, families, &seen, &mut expected, report)?;
+        }
+        refused.is_compared = true;
+        Ok(refused)
+    }
+
+    fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
+        let asked = state.service_ports.values();
+        let asked = asked.map(|port| Scheduler::choose(self.scheduler, port));
+        let asked = asked.chain([self.scheduler.weighted()]).collect();
+        let tried = self.tried.try_all(asked, &mut *self.kernel);
+        tried.map_err(failed_to("try a scheduler of IPVS"))
+    }
+
+    /// Compares everything once.
+    fn compare(
+        &mut self,
+        change: &Transition<'_>,
+        families: &PerFamily<bool>,
+        seen: &Addresses,
+        expected: &mut Option<Expected>,
+        report: &mut SyncReport,
+    ) -> Result<Refused, SyncError> {
+        let state = change.after();
+        let servers =
+            self.kernel.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
+        let is_ruled = state.service_ports.keys().all(|id| self.rules.holds(id));
+        let missing = self.tried.missing();
+        let context = Context {
+            node: &state.node,
+            scheduler: self.scheduler,
+            missing: &missing,
+            claimed: &self.held.claimed,
+            never_bound: &self.config.never_bound,
+        };
+        if let (Some(expected), Some(before)) = (&mut *expected, change.before()) {
+            expected.difference = Difference::new(before, change, &context, families);
+        }
+        let programmed = IpFamily::ALL.into_iter().filter(|family| *families.get(*family));
+        let wanted: Vec<_> = programmed
+            .map(|family| (family, Wanted::new(state, &context, family, &seen.elsewhere)))
+            .collect();
         let mut refused = Refused::default();
-        for family in IpFamily::ALL.into_iter().filter(|family| *families.get(*family)) {
-            let wanted = Wanted::new(state, &context, family, &seen.elsewhere);
-            let expected = expected.as_ref().filter(|_| *self.programmed.get(family));
+        for (family, wanted) in wanted {
+            let expected = expected.as_mut().filter(|_| *self.programmed.get(family));
             // Before they are bound, so that the monitor knows whose they are.
             let mut bound = self.bound.lock();
             bound.retain(|ip| IpFamily::of(ip) != family);
             bound.extend(&wanted.bound);
             drop(bound);
-            let pass = Pass { family, state, seen: &seen, expected, is_ruled };
-            if let Err(error) = self.sync_family(&pass, &wanted, report, &mut refused) {
+            let pass = Pass { family, state, seen, servers: &servers, is_ruled };
+            if let Err(error) = self.sync_family(&pass, &wanted, expected, report, &mut refused) {
                 refused.family(family, error);
             }
         }
-        self.held = Held { elsewhere: seen.elsewhere, claimed };
         Ok(refused)
     }
 
@@ -119,18 +166,20 @@ impl IpvsProxier {
         &mut self,
         pass: &Pass<'_>,
         wanted: &Wanted,
+        expected: Option<&mut Expected>,
         report: &mut SyncReport,
         refused: &mut Refused,
     ) -> Result<(), SyncError> {
-        let &Pass { family, state, seen, expected, is_ruled } = pass;
-        let held = held_servers(&seen.servers, family);
+        let &Pass { family, state, seen, servers, is_ruled } = pass;
+        let held = held_servers(servers, family);
         let (serve, retire) = self.compare_servers(&held, wanted, is_ruled, refused)?;
         let is_bound = |ip: &&IpAddr| IpFamily::of(ip) == family;
         let mut bind: Vec<IpAddr> = wanted.bound.difference(&seen.bound).copied().collect();
         let unbind: Vec<IpAddr> =
             seen.bound.difference(&wanted.bound).filter(is_bound).copied().collect();
         if let Some(expected) = expected {
-            expected.add_drift(&mut report.drift, [&serve, &retire], [&bind, &unbind]);
+            let gone: Vec<IpAddr> = seen.unbound.iter().filter(is_bound).copied().collect();
+            expected.add_drift(&mut report.drift, [&serve, &retire], [&bind, &unbind, &gone]);
         }
         let unserved = self.commit_servers(&serve, wanted, report, refused)?;
         // Nothing must answer at an address that has no virtual server.
@@ -150,7 +199,7 @@ impl IpvsProxier {
             errors.into_iter().for_each(|error| refused.leftover(&error.into()));
         }
         let errors = self.change_addresses(report, &bind, &unbind)?;
-        refused.addresses(errors, &wanted.bound, state, &seen.elsewhere);
+        refused.refused_addresses(errors, &wanted.bound, state, &seen.elsewhere);
         self.commit_servers(&retire, wanted, report, refused)?;
         Ok(())
     }
@@ -179,7 +228,7 @@ impl IpvsProxier {
                 (Ok(reals), _) => changes.compare(held, &reals, server),
                 // The virtual server stays as it is until the next comparison.
                 (Err(error @ Error::Kernel(_)), action) => {
-                    refused.leftover(&SyncError::Ipvs(action, error));
+                    refused.unread(*selector, &SyncError::Ipvs(action, error));
                 }
                 (Err(error), action) => return Err(SyncError::Ipvs(action, error)),
             }
@@ -189,7 +238,7 @@ impl IpvsProxier {
     }
 
     /// Sends commands to IPVS, and returns the addresses of the virtual servers that could not be
-    /// added.
+    /// added, or have no real server.
     fn commit_servers(
         &mut self,
         commands: &Commands,
@@ -198,16 +247,36 @@ impl IpvsProxier {
         refused: &mut Refused,
     ) -> Result<BTreeSet<IpAddr>, SyncError> {
         let mut unserved = BTreeSet::new();
+        let mut unserving: BTreeMap<Selector, usize> = BTreeMap::new();
         for (step, refusal) in self.commit(report, commands)? {
-            if let (Action::AddServer(_), Selector::Address { ip, .. }) =
-                (&step.action, step.selector)
-            {
-                unserved.insert(ip);
+            let (selector, server) = (step.selector, wanted.servers.get(&step.selector));
+            match &step.action {
+                Action::AddServer(_) => drop(unserved.insert(selector)),
+                // The refusal is that of the virtual server.
+                Action::AddReal(..) if unserved.contains(&selector) => continue,
+                Action::AddReal(..) if !step.is_stale(&refusal) => {
+                    let count = unserving.entry(selector).or_default();
+                    *count += 1;
+                    if server.is_some_and(|server| server.weights().len() == *count) {
+                        unserved.insert(selector);
+                        refused.all_endpoints(server.map(|s| &s.port.id), step, refusal);
+                        continue;
+                    }
+                }
+                _ => {}
             }
-            let owner = wanted.servers.get(&step.selector).map(|server| &server.port.id);
-            refused.command(owner, step, refusal);
+            let missing = step.missing_scheduler(&refusal).and_then(|name| name.parse().ok());
+            if missing.is_some_and(|scheduler| self.tried.lose(scheduler)) {
+                refused.is_stale = true;
+            } else {
+                refused.command(server.map(|server| &server.port.id), step, refusal);
+            }
         }
-        Ok(unserved)
+        let ip = |selector| match selector {
+            Selector::Address { ip, .. } => Some(ip),
+            Selector::Mark { .. } => None,
+        };
+        Ok(unserved.into_iter().filter_map(ip).collect())
     }
 }
 

@@ -4,17 +4,20 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
+    time::Instant,
 };
 
 use switchyard_core::{
     model::PerFamily,
+    proxier::SyncReport,
     state::ResolvedServicePort,
     transition::{Before, Transition},
 };
 use switchyard_netlink::ipvs::Selector;
 
+use super::{IpvsProxier, SyncError, servers::ServerChanges};
 use crate::layout::{
-    Context,
+    Context, addresses,
     servers::{self, Server},
 };
 
@@ -28,6 +31,8 @@ pub(crate) struct Difference {
     pub(crate) servers: BTreeMap<Selector, BeforeAndAfter>,
     /// The addresses of frontends.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Those of them that come, where that is known.
+    pub(crate) bind: Vec<IpAddr>,
 }
 
 impl Difference {
@@ -61,5 +66,67 @@ impl Difference {
             *side(self.servers.entry(selector).or_default()) = Some(server);
         });
         self.addresses.extend(port.frontends.iter().filter_map(|frontend| frontend.at.ip()));
+    }
+}
+
+impl IpvsProxier {
+    /// Makes the kernel hold what else has changed, trusting that nothing else differs.
+    ///
+    /// # Errors
+    /// If the kernel refuses anything.
+    pub(super) fn sync_difference(
+        &mut self,
+        families: &PerFamily<bool>,
+        difference: Difference,
+        report: &mut SyncReport,
+    ) -> Result<(), SyncError> {
+        let mut changes =
+            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
+        for (selector, sides) in &difference.servers {
+            match sides {
+                (None, Some(after)) => changes.add(*selector, after),
+                (Some(before), Some(after)) => changes.change(*selector, before, after),
+                (Some(before), None) => {
+                    if before.pool.is_some() || changes.draining.has(selector) {
+                        changes.delete(*selector);
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        let ServerChanges { mut serve, retire, .. } = changes;
+        self.schedulers.catch_up(families, &mut serve);
+        self.commit_all(report, &serve)?;
+        if let Some(error) =
+            self.change_addresses(report, &difference.bind, &[])?.into_iter().next()
+        {
+            return Err(error.into());
+        }
+        self.commit_all(report, &retire)
+    }
+
+    /// Returns which of these addresses to bind and which to unbind.
+    pub(super) fn plan_addresses(
+        &mut self,
+        change: &Transition<'_>,
+        touched: &BTreeSet<IpAddr>,
+    ) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let (elsewhere, mut bound) = (&self.held.elsewhere, self.bound.lock());
+        let of = |port| addresses::of_port(port, elsewhere).filter(|ip| touched.contains(ip));
+        let changed = change.ports().filter_map(|port| port.after);
+        let mut wanted: BTreeSet<IpAddr> = changed.flat_map(|port| of(port)).collect();
+        if touched.iter().any(|ip| bound.contains(ip) && !wanted.contains(ip)) {
+            // Another Service port may have it.
+            wanted.extend(change.after().service_ports.values().flat_map(|port| of(port)));
+        }
+        let (mut bind, mut unbind) = (Vec::new(), Vec::new());
+        for &ip in touched {
+            match wanted.contains(&ip) {
+                true if bound.insert(ip) => bind.push(ip),
+                false if bound.remove(&ip) => unbind.push(ip),
+                _ => {}
+            }
+        }
+        (bind, unbind)
     }
 }

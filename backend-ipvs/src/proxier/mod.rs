@@ -1,8 +1,8 @@
 //! The open backend: makes the kernel hold a resolved state.
 //!
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
-//! servers, then addresses; and for what goes, addresses before virtual servers. A packet to an
-//! address that the node takes for its own always finds its virtual server. For Service ports that
+//! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A packet
+//! to an address that the node takes for its own always finds its rules and its virtual server. For Service ports that
 //! are not delivered yet, the rules translate by themselves until all is there, so that those of
 //! another mode are replaced without a gap, and are synced once more then. Without its rules, a
 //! Service port gets no virtual server and no address, and keeps those that it has.
@@ -10,14 +10,20 @@
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
 //! - [`incremental`]: what a transition changes.
+//! - [`departure`]: what goes before its rules.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
 //! - [`schedulers`]: schedulers that virtual servers have, and are to have.
+//! - [`tried`]: schedulers that the kernel has.
+//! - [`degraded`]: Service ports that are served otherwise than they ask.
+//! - [`settings`]: parameters and timeouts.
 //! - [`kernel`]: the kernel.
 //! - [`monitor`]: notices that other programs change rules or addresses.
 //! - [`drift`]: what other programs have changed.
 
 pub(crate) mod commands;
+mod degraded;
+mod departure;
 pub(crate) mod draining;
 pub(crate) mod drift;
 pub(crate) mod full;
@@ -27,13 +33,16 @@ mod monitor;
 pub(crate) mod refused;
 pub(crate) mod schedulers;
 pub(crate) mod servers;
+mod settings;
 #[cfg(test)]
 mod tests;
+mod tried;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::BTreeSet,
     mem,
     net::IpAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -41,24 +50,25 @@ use async_trait::async_trait;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
-    model::{PerFamily, ServicePortId},
-    proxier::{DegradedPort, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
-    state::{ResolvedServicePort, State},
+    model::PerFamily,
+    proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
     transition::Transition,
 };
 use switchyard_netlink::Error;
-use switchyard_netlink::ipvs::{Refusal, Selector, Timeouts};
+use switchyard_netlink::ipvs::{Refusal, Selector};
 use switchyard_netlink::route::{Bound, DeviceError};
 
 use self::{
     commands::{Action, Commands, Named, Step},
+    degraded::Degraded,
     draining::Draining,
+    full::Addresses,
     incremental::Difference,
     kernel::Kernel,
     monitor::DeviceMonitor,
     refused::Refused,
     schedulers::Schedulers,
-    servers::ServerChanges,
+    tried::Tried,
 };
 use crate::{
     config::IpvsConfig,
@@ -70,6 +80,9 @@ use crate::{
 
 /// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
+/// The time after which everything is compared again if another program changed something during a
+/// comparison, or if new connections go on to a real server that takes none. Doubles up to `RETRY`.
+const SOON: Duration = Duration::from_secs(1);
 /// The same of rules of other kinds, which may take seconds: the system's lock is waited for, and
 /// sets that another program's rules use.
 const REMOVAL_RETRY: Duration = Duration::from_secs(60);
@@ -106,8 +119,7 @@ pub(crate) struct IpvsProxier {
     config: IpvsConfig,
     families: PerFamily<bool>,
     scheduler: Scheduler,
-    /// The schedulers that were asked for, and whether the kernel has them.
-    tried: HashMap<Scheduler, bool>,
+    tried: Tried,
     kernel: Box<dyn Kernel>,
     rules: Rules,
     /// The families of which IPVS delivers everything.
@@ -136,8 +148,11 @@ pub(crate) struct IpvsProxier {
     unset: BTreeSet<String>,
     /// Objects that could not be removed, as it was warned about.
     left: BTreeSet<String>,
-    /// The Service ports that are served otherwise than asked, as they were reported.
-    degraded: BTreeMap<ServicePortId, String>,
+    degraded: Degraded,
+    /// The time of the next comparison because of `left`, and the last wait for one that was to
+    /// follow soon.
+    retry: Option<Instant>,
+    soon: Option<Duration>,
     /// The work done in a sync of which a part was refused.
     unreported: SyncReport,
 }
@@ -147,9 +162,11 @@ pub(crate) struct IpvsProxier {
 struct Held {
     /// The addresses that are not bound although Services have them, when they were last read:
     /// those of other devices, and those that the configuration names.
-    elsewhere: BTreeSet<IpAddr>,
+    elsewhere: Arc<BTreeSet<IpAddr>>,
     /// [`Context::claimed`]
     claimed: BTreeSet<Selector>,
+    /// The virtual servers and the addresses about which the kernel refused something.
+    refused: (BTreeSet<Selector>, BTreeSet<IpAddr>),
 }
 
 /// The backend with the default scheduler.
@@ -167,7 +184,7 @@ impl IpvsProxier {
         Self {
             families,
             scheduler,
-            tried: HashMap::new(),
+            tried: Tried::default(),
             kernel,
             rules,
             delivered: PerFamily::default(),
@@ -183,7 +200,9 @@ impl IpvsProxier {
             is_deprecated: false,
             unset: BTreeSet::new(),
             left: BTreeSet::new(),
-            degraded: BTreeMap::new(),
+            degraded: Degraded::default(),
+            retry: None,
+            soon: None,
             unreported: SyncReport::default(),
             config,
         }
@@ -208,16 +227,18 @@ impl IpvsProxier {
             && self.programmed == families
             && !change.is_resync()
             && !change.node_changed()
+            && self.retry.is_none_or(|due| Instant::now() < due)
             && !is_contested(change)
             && !self.asks_for_untried(change)
             && !self.have_addresses_moved(change).map_err(failed)?;
-        let (bound, elsewhere) = self.addresses(is_known).map_err(failed)?;
-        let never_bound = self.config.never_bound.clone();
+        let mut seen = self.addresses(is_known).map_err(failed)?;
+        let difference = self.take_away(change, &families, is_known, &mut seen, report);
+        let elsewhere = Arc::clone(&seen.elsewhere);
         let delivery = Delivery {
             families: self.delivered,
-            bound: &bound,
+            bound: &seen.bound,
             elsewhere: &elsewhere,
-            never_bound: &never_bound,
+            never_bound: &self.config.never_bound,
         };
         let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
@@ -226,15 +247,14 @@ impl IpvsProxier {
         {
             return rules;
         }
-        let is_known = is_known && rules.is_ok();
-        self.schedulers.begin();
+        self.schedulers.begin(Instant::now());
+        let difference = difference.filter(|_| rules.is_ok());
+        let read = (!is_known).then_some(&seen);
         let mut refused =
-            self.program(change, &families, is_known, was_sure, report).map_err(failed)?;
+            self.program(change, &families, difference, was_sure, read, report).map_err(failed)?;
         self.look_at_draining(&families, report, &mut refused).map_err(failed)?;
-        let left = mem::take(&mut refused.leftovers);
-        report.cleanup_failed |= !left.is_empty();
-        let is_complete = left.is_empty() && refused.is_empty();
-        warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
+        let is_compared = refused.is_compared;
+        let retry = self.note_leftovers(&mut refused, report);
         let refused = refused.into_error(&families);
         if let Some((_, parts)) = &refused {
             // What the rules translate for a family that comes back is served until then.
@@ -245,20 +265,68 @@ impl IpvsProxier {
         rules.and(refused.map_or(Ok(()), Err))?;
         let delivered = PerFamily::from_fn(|f| *self.delivered.get(f) || *families.get(f));
         if mem::replace(&mut self.delivered, delivered) != delivered {
-            let delivery = Delivery { families: delivered, ..delivery };
+            let delivery = Delivery {
+                families: delivered,
+                bound: &seen.bound,
+                elsewhere: &elsewhere,
+                never_bound: &self.config.never_bound,
+            };
             self.rules.deliver(change, delivery, report).await?;
         }
-        let retry = report.cleanup_failed.then_some(RETRY);
         // Rules of before would go on to refuse what they do not know. Neither a family that is
         // left out nor what could not be removed keeps them.
         let removal = self.remove_other_rules(report);
-        self.is_sure = is_complete;
+        // What is left is known.
+        self.is_sure = true;
         self.programmed = families;
-        let draining = self.draining.wait(&families, Instant::now());
-        let waits = [report.requeue_after, draining, self.schedulers.wait(), retry, removal];
+        let now = Instant::now();
+        let draining = self.draining.wait(&families, now);
+        let schedulers = self.schedulers.wait(&families, now);
+        let waits = [report.requeue_after, draining, schedulers, retry, removal];
         report.requeue_after = waits.into_iter().flatten().min();
-        report.degraded.extend(self.newly_degraded(change, is_known));
+        let missing = self.tried.missing();
+        let context = Context {
+            node: &change.after().node,
+            scheduler: self.scheduler,
+            missing: &missing,
+            claimed: &self.held.claimed,
+            never_bound: &self.config.never_bound,
+        };
+        report.degraded.extend(self.degraded.update(change, &context, is_compared));
         Ok(())
+    }
+
+    /// Takes down what was refused and belongs to nobody, and returns the time until everything is
+    /// compared again because of that.
+    fn note_leftovers(
+        &mut self,
+        refused: &mut Refused,
+        report: &mut SyncReport,
+    ) -> Option<Duration> {
+        let mut left = mem::take(&mut refused.leftovers);
+        let (servers, addresses) = &mut self.held.refused;
+        if refused.is_compared {
+            servers.clear();
+            addresses.clear();
+            self.degraded.endpoints = mem::take(&mut refused.endpoints);
+        } else {
+            left.extend(self.left.iter().cloned());
+        }
+        servers.append(&mut refused.servers);
+        addresses.append(&mut refused.addresses);
+        let now = Instant::now();
+        if left.is_empty() {
+            (self.retry, self.soon) = (None, None);
+        } else if refused.is_compared || self.retry.is_none() {
+            let is_soon = refused.is_soon || refused.is_stale;
+            self.soon = is_soon.then(|| self.soon.map_or(SOON, |last| (2 * last).min(RETRY)));
+            self.retry = Some(now + self.soon.unwrap_or(RETRY));
+        }
+        report.cleanup_failed |= !left.is_empty();
+        warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
+        let other = report.cleanup_failed.then_some(RETRY);
+        let wait = self.retry.map(|due| due.saturating_duration_since(now));
+        wait.into_iter().chain(other).min()
     }
 
     /// Whether an address that a changed Service port names came to another device of the node, or
@@ -269,7 +337,7 @@ impl IpvsProxier {
         if external.is_empty() {
             return Ok(false);
         }
-        let (now, then) = (self.elsewhere()?, &self.held.elsewhere);
+        let (now, then) = (self.elsewhere()?, &*self.held.elsewhere);
         Ok(external.iter().any(|ip| now.contains(ip) != then.contains(ip)))
     }
 
@@ -280,16 +348,17 @@ impl IpvsProxier {
         Ok(elsewhere)
     }
 
-    /// Returns the addresses of the device, and those that are not to be bound.
-    fn addresses(
-        &mut self,
-        is_known: bool,
-    ) -> Result<(BTreeSet<IpAddr>, BTreeSet<IpAddr>), SyncError> {
+    /// Returns the addresses of the device, unless they are known, and those that are not to be
+    /// bound.
+    fn addresses(&mut self, is_known: bool) -> Result<Addresses, SyncError> {
         if is_known {
-            return Ok((BTreeSet::new(), self.held.elsewhere.clone()));
+            let elsewhere = Arc::clone(&self.held.elsewhere);
+            return Ok(Addresses { elsewhere, ..Addresses::default() });
         }
-        self.kernel.ensure_device()?;
-        Ok((self.kernel.addresses()?, self.elsewhere()?))
+        let is_made = self.kernel.ensure_device()?;
+        let bound = self.kernel.addresses()?;
+        let elsewhere = Arc::new(self.elsewhere()?);
+        Ok(Addresses { is_made, bound, elsewhere, ..Addresses::default() })
     }
 
     /// Removes the rules of other kinds, once all traffic is masqueraded by those in use. Returns
@@ -319,90 +388,36 @@ impl IpvsProxier {
         self.removal_due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Programs virtual servers and addresses, and returns what was refused.
+    /// Programs virtual servers and addresses, by a difference if that is all that changes, and
+    /// returns what was refused.
     fn program(
         &mut self,
         change: &Transition<'_>,
         families: &PerFamily<bool>,
-        is_known: bool,
+        difference: Option<Difference>,
         was_sure: bool,
+        seen: Option<&Addresses>,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
-        if !is_known {
-            return self.sync_full(change, families, was_sure, report);
-        }
-        match self.sync_difference(change, families, report) {
-            Ok(()) => Ok(Refused::default()),
-            // Another program has changed what the changes rely on; or the kernel has a problem,
-            // which the comparison will show.
-            Err(error) => {
-                tracing::warn!(err = %ErrorChain(&error), "Change rejected; resyncing");
-                self.sync_full(change, families, false, report)
-            }
-        }
-    }
-
-    fn sync_difference(
-        &mut self,
-        change: &Transition<'_>,
-        families: &PerFamily<bool>,
-        report: &mut SyncReport,
-    ) -> Result<(), SyncError> {
-        let Some(before) = change.before() else { return Ok(()) };
-        let state = change.after();
-        let (missing, claimed) = (self.missing(), self.held.claimed.clone());
-        let (scheduler, never_bound) = (self.scheduler, self.config.never_bound.clone());
-        let (missing, claimed, never_bound) = (&missing, &claimed, &never_bound);
-        let context = Context { node: &state.node, scheduler, missing, claimed, never_bound };
-        let difference = Difference::new(before, change, &context, families);
-        let (bind, unbind) = self.plan_addresses(change, &difference.addresses);
-
-        let mut changes =
-            ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
-        for (selector, sides) in &difference.servers {
-            match sides {
-                (None, Some(after)) => changes.add(*selector, after),
-                (Some(before), None) => {
-                    if before.pool.is_some() || changes.draining.has(selector) {
-                        changes.delete(*selector);
-                    }
+        if let Some(difference) = difference {
+            match self.sync_difference(families, difference, report) {
+                Ok(()) => return Ok(Refused::default()),
+                // Another program has changed what the changes rely on; or the kernel has a
+                // problem, which the comparison will show.
+                Err(error) => {
+                    tracing::warn!(err = %ErrorChain(&error), "Change rejected; resyncing");
                 }
-                (Some(before), Some(after)) => changes.change(*selector, before, after),
-                (None, None) => {}
             }
         }
-        let ServerChanges { mut serve, retire, .. } = changes;
-        self.schedulers.catch_up(&mut serve);
-        self.commit_all(report, &serve)?;
-        if let Some(error) = self.change_addresses(report, &bind, &unbind)?.into_iter().next() {
-            return Err(error.into());
-        }
-        self.commit_all(report, &retire)
-    }
-
-    /// Returns which of these addresses to bind and which to unbind.
-    fn plan_addresses(
-        &mut self,
-        change: &Transition<'_>,
-        touched: &BTreeSet<IpAddr>,
-    ) -> (Vec<IpAddr>, Vec<IpAddr>) {
-        let elsewhere = &self.held.elsewhere;
-        let mut bound = self.bound.lock();
-        let all = &change.after().service_ports;
-        let has = |port: &ResolvedServicePort, ip| {
-            addresses::of_port(port, elsewhere).any(|other| other == ip)
+        let read;
+        let seen = match seen {
+            Some(seen) => seen,
+            None => {
+                read = self.addresses(false)?;
+                &read
+            }
         };
-        let (mut bind, mut unbind) = (Vec::new(), Vec::new());
-        for &ip in touched {
-            let is_wanted = change.ports().filter_map(|port| port.after).any(|port| has(port, ip))
-                || all.values().any(|port| has(port, ip));
-            if is_wanted && bound.insert(ip) {
-                bind.push(ip);
-            } else if !is_wanted && bound.remove(&ip) {
-                unbind.push(ip);
-            }
-        }
-        (bind, unbind)
+        self.sync_full(change, families, was_sure, seen, report)
     }
 
     /// Changes the addresses of the device, and returns those that the kernel refused.
@@ -492,137 +507,10 @@ impl IpvsProxier {
         Ok(())
     }
 
-    /// Sets the kernel's parameters for IPVS, and adds to the report those that cannot be set.
-    fn set_parameters(&mut self, report: &mut SyncReport) -> Result<(), KernelSettingError> {
-        let unset = self.kernel.set_parameters(self.config.strict_arp);
-        // A node that was prepared serves on when another program changes a parameter.
-        let unset = match self.is_prepared {
-            true => unset.all(),
-            false => unset.optional()?,
-        };
-        self.is_prepared = true;
-        let texts = unset.iter().map(|error| ErrorChain(error).to_string()).collect();
-        let known = mem::replace(&mut self.unset, texts);
-        report.warnings.extend(self.unset.difference(&known).cloned());
-        Ok(())
-    }
-
-    /// Sets what IPVS needs of the kernel.
-    fn set_kernel(&mut self, report: &mut SyncReport) -> Result<(), SyncError> {
-        self.set_parameters(report)?;
-        let wanted = self.config.timeouts;
-        let wanted = Timeouts {
-            tcp: seconds(wanted.tcp),
-            tcp_fin: seconds(wanted.tcp_fin),
-            udp: seconds(wanted.udp),
-        };
-        let differs = |wanted: u32, held: u32| wanted != 0 && wanted != held;
-        let result = self.kernel.timeouts().and_then(|held| {
-            if differs(wanted.tcp, held.tcp)
-                || differs(wanted.tcp_fin, held.tcp_fin)
-                || differs(wanted.udp, held.udp)
-            {
-                return self.kernel.set_timeouts(wanted);
-            }
-            Ok(())
-        });
-        // Connections work with other timeouts, too.
-        if let Err(error) = result {
-            tracing::error!(err = %ErrorChain(&error), "Failed to set the IPVS timeouts");
-        }
-        Ok(())
-    }
-
     /// Whether a changed Service port asks for a scheduler that was not tried yet.
     fn asks_for_untried(&self, change: &Transition<'_>) -> bool {
         let mut after = change.ports().filter_map(|port| port.after);
-        after.any(|port| !self.tried.contains_key(&Scheduler::choose(self.scheduler, port)))
-    }
-
-    /// Tries the schedulers that Service ports ask for and that the kernel is not known to have.
-    /// Returns whether there are some that it had not when they were tried before.
-    fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
-        let mut is_there = false;
-        let asked =
-            state.service_ports.values().map(|port| Scheduler::choose(self.scheduler, port));
-        let default = self.scheduler.weighted();
-        let mut unknown: BTreeSet<Scheduler> = asked.chain([default]).collect();
-        let missing: Vec<_> =
-            unknown.iter().filter(|s| self.tried.get(s) != Some(&true)).copied().collect();
-        unknown.extend(missing.iter().flat_map(|scheduler| scheduler.instead()));
-        for scheduler in unknown {
-            let known = self.tried.get(&scheduler).copied();
-            if known == Some(true) {
-                continue;
-            }
-            let has = self.kernel.has_scheduler(scheduler);
-            let has = has.map_err(failed_to("try a scheduler of IPVS"))?;
-            self.tried.insert(scheduler, has);
-            let (scheduler, module) = (scheduler.as_str(), scheduler.module());
-            match (known, has) {
-                (Some(false), true) => {
-                    is_there = true;
-                    tracing::info!(scheduler, "The kernel has the scheduler now")
-                }
-                (None, false) => tracing::error!(
-                    scheduler,
-                    module,
-                    "The kernel has no such scheduler, as the module is missing; another one is used instead"
-                ),
-                _ => {}
-            }
-        }
-        Ok(is_there)
-    }
-
-    /// The schedulers that the kernel does not have.
-    fn missing(&self) -> Vec<Scheduler> {
-        let missing = self.tried.iter().filter(|(_, has)| !**has);
-        missing.map(|(scheduler, _)| *scheduler).collect()
-    }
-
-    /// Returns the Service ports that are served otherwise than they ask, and that were not
-    /// reported yet: those that ask for a scheduler that the kernel does not have, and those with
-    /// an address that is never bound. That the default is missing is the node's problem.
-    fn newly_degraded(&mut self, change: &Transition<'_>, is_known: bool) -> Vec<DegradedPort> {
-        let known = self.degraded.clone();
-        match is_known {
-            true => change.ports().for_each(|port| drop(self.degraded.remove(port.id))),
-            false => self.degraded.clear(),
-        }
-        let (missing, state) = (self.missing(), change.after());
-        let (node, scheduler, claimed) = (&state.node, self.scheduler, &self.held.claimed);
-        let never_bound = &self.config.never_bound;
-        let context = Context { node, scheduler, missing: &missing, claimed, never_bound };
-        let mut new = Vec::new();
-        for port in state.service_ports.values() {
-            if is_known && !change.has_port(&port.id) {
-                continue;
-            }
-            let Some(reason) = self.why_degraded(port, &context) else { continue };
-            if known.get(&port.id) != Some(&reason) {
-                new.push(DegradedPort { port: port.id.clone(), reason: reason.clone() });
-            }
-            self.degraded.insert(port.id.clone(), reason);
-        }
-        new.sort_by(|a, b| a.port.cmp(&b.port));
-        new
-    }
-
-    fn why_degraded(&self, port: &ResolvedServicePort, context: &Context<'_>) -> Option<String> {
-        let never_bound = &self.config.never_bound;
-        if let Some(ip) = addresses::external(port).find(|ip| never_bound.contains(ip)) {
-            return Some(format!(
-                "{ip} is an address of the API server, and does not become one of this node"
-            ));
-        }
-        let (used, asked) = context.scheduler(port);
-        let asked = asked.filter(|asked| asked.lb_algorithm() != self.scheduler.lb_algorithm())?;
-        Some(format!(
-            "the kernel has no scheduler `{asked}` (the module {} is missing); connections are spread by \
-             `{used}` instead",
-            asked.module()
-        ))
+        after.any(|port| !self.tried.knows(Scheduler::choose(self.scheduler, port)))
     }
 }
 
@@ -650,11 +538,6 @@ fn is_contested(change: &Transition<'_>) -> bool {
 
 fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {
     move |error| SyncError::Ipvs(action, error)
-}
-
-/// Returns whole seconds. Less than one is not none.
-fn seconds(duration: Duration) -> u32 {
-    u32::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
 }
 
 #[async_trait]

@@ -29,16 +29,22 @@ pub(crate) struct Refused {
     families: PerFamily<Option<String>>,
     /// Objects that could not be deleted, and what belongs to no Service port.
     pub(crate) leftovers: BTreeSet<String>,
+    /// The Service ports of which an endpoint is left out, and why.
+    pub(crate) endpoints: BTreeMap<ServicePortId, String>,
+    /// The virtual servers and the addresses of all these.
+    pub(crate) servers: BTreeSet<Selector>,
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Whether another program has changed something since the kernel was read.
+    pub(crate) is_stale: bool,
+    /// Whether the next comparison is to follow soon.
+    pub(crate) is_soon: bool,
+    /// Whether everything was compared.
+    pub(crate) is_compared: bool,
     /// The first error that concerns a Service port or a family.
     first: Option<SyncError>,
 }
 
 impl Refused {
-    /// Whether everything was done.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.leftovers.is_empty()
-    }
-
     /// Notes that a Service port is refused.
     pub(crate) fn port(&mut self, id: &ServicePortId, error: SyncError) {
         self.ports.entry(id.clone()).or_insert_with(|| ErrorChain(&error).to_string());
@@ -56,28 +62,61 @@ impl Refused {
         self.leftovers.insert(ErrorChain(error).to_string());
     }
 
+    /// Notes that the real servers of a virtual server could not be read.
+    pub(crate) fn unread(&mut self, of: Selector, error: &SyncError) {
+        self.servers.insert(of);
+        self.is_soon = true;
+        self.leftover(error);
+    }
+
     /// Notes that IPVS refused a command about a virtual server of a Service port.
     pub(crate) fn command(&mut self, owner: Option<&ServicePortId>, step: Step, refusal: Refusal) {
-        let takes_away = step.takes_away();
-        let is_addition = matches!(step.action, Action::AddServer(_));
         let selector = step.selector;
-        let error = match step.missing_scheduler(&refusal) {
-            Some(scheduler) => SyncError::NoScheduler(scheduler.to_owned()),
-            None => SyncError::Refused { step, refusal, count: 1 },
-        };
-        match (selector, owner) {
-            _ if takes_away => self.leftover(&error),
-            (Selector::Address { ip, .. }, _) if is_addition && lacks_ipv6(ip, refusal.errno) => {
+        let is_stale = step.is_stale(&refusal);
+        let action = step.action.clone();
+        let error = refused(step, refusal);
+        match (action, selector, owner) {
+            _ if is_stale => {
+                self.is_stale = true;
+                self.leftover(&error);
+            }
+            (Action::AddServer(_), Selector::Address { ip, .. }, _)
+                if lacks_ipv6(ip, refusal.errno) =>
+            {
                 self.family(IpFamily::V6, error);
             }
-            (_, Some(owner)) => self.port(owner, error),
-            (_, None) => self.leftover(&error),
+            (Action::AddServer(_) | Action::EditServer(_), _, Some(owner)) => {
+                self.port(owner, error);
+            }
+            (Action::AddReal(..) | Action::EditReal(..), _, Some(owner)) => {
+                self.servers.insert(selector);
+                let reason = || ErrorChain(&error).to_string();
+                self.endpoints.entry(owner.clone()).or_insert_with(reason);
+            }
+            (action, ..) => {
+                // New connections go on to an endpoint that is gone.
+                self.is_soon |= matches!(action, Action::DrainReal(_));
+                self.servers.insert(selector);
+                self.leftover(&error);
+            }
+        }
+    }
+
+    /// Notes that IPVS refused the last real server of a virtual server.
+    pub(crate) fn all_endpoints(
+        &mut self,
+        owner: Option<&ServicePortId>,
+        step: Step,
+        refusal: Refusal,
+    ) {
+        if let Some(owner) = owner {
+            self.port(owner, refused(step, refusal));
         }
     }
 
     /// Notes that addresses could not be added to the device, which concerns the Service ports that
     /// have them.
-    pub(crate) fn addresses(
+    pub(crate) fn refused_addresses(
         &mut self,
         refused: Vec<DeviceError>,
         wanted: &BTreeSet<IpAddr>,
@@ -93,7 +132,12 @@ impl Refused {
                         false => drop(errors.insert(*address, SyncError::from(error))),
                     }
                 }
-                _ => self.leftover(&error.into()),
+                _ => {
+                    if let DeviceError::Address { address, .. } = &error {
+                        self.addresses.insert(*address);
+                    }
+                    self.leftover(&error.into());
+                }
             }
         }
         let ips: BTreeSet<IpAddr> = errors.keys().copied().collect();
@@ -119,6 +163,13 @@ impl Refused {
         let named = self.ports.into_iter().filter(|(id, _)| !is_whole(&id.family));
         let ports = named.map(|(port, reason)| DegradedPort { port, reason }).collect();
         Some((first, RefusedParts { ports, families: self.families }))
+    }
+}
+
+fn refused(step: Step, refusal: Refusal) -> SyncError {
+    match step.missing_scheduler(&refusal) {
+        Some(scheduler) => SyncError::NoScheduler(scheduler.to_owned()),
+        None => SyncError::Refused { step, refusal, count: 1 },
     }
 }
 
@@ -235,7 +286,7 @@ mod tests {
         let mut refused = Refused::default();
         refused.command(Some(id), step, Refusal { index: 0, errno: libc::ENOMEM });
         assert_eq!(refused.leftovers.len(), 1);
-        assert!(!refused.is_empty() && refused.into_error(&BOTH).is_none());
+        assert!(refused.into_error(&BOTH).is_none());
     }
 
     #[test]
@@ -250,7 +301,7 @@ mod tests {
         let mut refused = Refused::default();
         let wanted = [ip(1), ip(5)].into();
         let errors = vec![error(ip(1)), error(ip(5)), error(ip(99))];
-        refused.addresses(errors, &wanted, tracker.state(), &BTreeSet::new());
+        refused.refused_addresses(errors, &wanted, tracker.state(), &BTreeSet::new());
         assert_eq!(refused.leftovers.len(), 1, "nobody has the last one");
         let (_, parts) = refused.into_error(&BOTH).unwrap();
         assert_eq!(ports(&parts), ["ns/idle:http (TCP, IPv4)", "ns/web:http (TCP, IPv4)"]);

@@ -3,25 +3,33 @@
 //! While the kernel puts one scheduler in the place of another, which takes it tens of
 //! milliseconds, the virtual server refuses new connections, and the kernel carries out no other
 //! command. So a scheduler stays as long as it does what is wanted, and many are changed by a few
-//! in each sync.
+//! at a time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
+use switchyard_core::model::PerFamily;
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
 use super::commands::Commands;
-use crate::{layout::servers::Server, scheduler::Scheduler};
+use crate::{
+    layout::servers::{Server, is_of},
+    scheduler::Scheduler,
+};
 
-/// The most schedulers that a sync changes.
+/// The most schedulers that are changed until a pause is over.
 pub(crate) const MOST: usize = 16;
-/// The time after which further schedulers are changed.
+/// The time after which further schedulers are changed, however many syncs there are.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The virtual servers that do not have the scheduler with which they would be added.
 #[derive(Debug, Default)]
 pub(crate) struct Schedulers {
     others: BTreeMap<Selector, Other>,
-    /// The number of changes that are left to the sync.
+    /// The time until which no more than `left` are changed.
+    until: Option<Instant>,
     left: usize,
 }
 
@@ -34,8 +42,10 @@ struct Other {
 
 impl Schedulers {
     /// Begins a sync.
-    pub(crate) fn begin(&mut self) {
-        self.left = MOST;
+    pub(crate) fn begin(&mut self, now: Instant) {
+        if self.until.is_none_or(|until| until <= now) {
+            (self.until, self.left) = (Some(now + PAUSE), MOST);
+        }
     }
 
     /// Notes that a virtual server is gone.
@@ -77,10 +87,10 @@ impl Schedulers {
         now
     }
 
-    /// Plans as many of the changes that wait as are left to the sync.
-    pub(crate) fn catch_up(&mut self, commands: &mut Commands) {
-        let waiting = self.waiting().take(self.left);
-        for selector in waiting.collect::<Vec<_>>() {
+    /// Plans as many of the changes that wait as may be made now, in these families.
+    pub(crate) fn catch_up(&mut self, families: &PerFamily<bool>, commands: &mut Commands) {
+        let waiting: Vec<Selector> = self.waiting(families).take(self.left).collect();
+        for selector in waiting {
             self.left -= 1;
             if let Some(wanted) = self.others.remove(&selector).and_then(|other| other.wanted) {
                 commands.edit_server(wanted);
@@ -88,14 +98,52 @@ impl Schedulers {
         }
     }
 
-    /// The virtual servers whose change waits.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = Selector> {
+    /// The virtual servers of these families whose change waits.
+    pub(crate) fn waiting(&self, families: &PerFamily<bool>) -> impl Iterator<Item = Selector> {
         let waits = self.others.iter().filter(|(_, other)| other.wanted.is_some());
-        waits.map(|(selector, _)| *selector)
+        waits.map(|(selector, _)| *selector).filter(|selector| is_of(selector, families))
     }
 
-    /// The time until the next changes; `None` if none waits.
-    pub(crate) fn wait(&self) -> Option<Duration> {
-        self.waiting().next().map(|_| PAUSE)
+    /// The time until the next changes in these families; `None` if none waits.
+    pub(crate) fn wait(&self, families: &PerFamily<bool>, now: Instant) -> Option<Duration> {
+        self.waiting(families).next()?;
+        Some(self.until?.saturating_duration_since(now))
+    }
+
+    /// Ends a pause.
+    #[cfg(test)]
+    pub(crate) fn hasten(&mut self) {
+        self.until = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    /// A family that is left out stays as it is.
+    #[test]
+    fn only_the_families_at_hand_are_changed() {
+        let mut schedulers = Schedulers::default();
+        for ip in [IpAddr::from([10, 96, 0, 1]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])] {
+            let selector = Selector::Address { protocol: 6, ip, port: 80 };
+            let scheduler = "sh".to_owned();
+            let wanted = VirtualServer { selector, scheduler, flags: 0, timeout: 0, netmask: 32 };
+            schedulers.others.insert(selector, Other { held: "rr".into(), wanted: Some(wanted) });
+        }
+        let now = Instant::now();
+        schedulers.begin(now);
+        for v6 in [false, true] {
+            let families = PerFamily { v4: !v6, v6 };
+            let mut commands = Commands::default();
+            schedulers.catch_up(&families, &mut commands);
+            let [step] = commands.steps() else { panic!("{commands:?}") };
+            let Selector::Address { ip, .. } = step.selector else { panic!("{step}") };
+            assert_eq!(ip.is_ipv6(), v6);
+            assert_eq!(schedulers.wait(&families, now), None);
+        }
+        assert_eq!(schedulers.left, MOST - 2);
     }
 }

@@ -217,7 +217,7 @@ mod tests {
         alter(&mut reals);
         let mut draining = Draining::new(Duration::from_secs(100));
         let mut schedulers = Schedulers::default();
-        schedulers.begin();
+        schedulers.begin(Instant::now());
         let mut changes = ServerChanges::new(&mut draining, &mut schedulers, Instant::now());
         changes.compare(&held.definition(SELECTOR), &reals, &wanted);
         let actions =

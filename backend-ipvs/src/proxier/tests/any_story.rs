@@ -26,6 +26,10 @@ use crate::{
 enum Incident {
     /// The command or address of this number is refused.
     Refused(usize),
+    /// The list of real servers of this number is refused.
+    Unread(usize),
+    /// Another program changes the virtual server of the command of this number just before.
+    Race(usize),
     /// The rules are refused, in one family or altogether.
     RulesRefused(Option<bool>),
     /// The process ends, and another one starts.
@@ -127,6 +131,8 @@ fn assert_names(report: &SyncReport, expected: &[String]) {
 fn incident() -> impl Strategy<Value = Incident> {
     prop_oneof![
         (0..12usize).prop_map(Incident::Refused),
+        (0..6usize).prop_map(Incident::Unread),
+        (0..12usize).prop_map(Incident::Race),
         option::of(any::<bool>()).prop_map(Incident::RulesRefused),
         Just(Incident::Restart),
         (1..3u8).prop_map(Incident::Moved),
@@ -145,10 +151,19 @@ fn play(node: &mut Stepped<IpvsProxier>, model: &Model, (events, incident, damag
         node.tracker.apply(event);
     }
     match incident {
-        Some(Incident::Refused(number)) => model.lock().refuse = Some(number),
+        Some(Incident::Refused(number)) => {
+            let mut held = model.lock();
+            (held.refuse, held.is_loose) = (Some(number), true);
+        }
+        Some(Incident::Unread(number)) => {
+            model.lock().refuse_list = Some(number);
+            node.tracker.request_resync();
+        }
+        Some(Incident::Race(number)) => model.lock().race = Some(number),
         Some(Incident::RulesRefused(family)) => {
             let family = family.map(|is_v6| if is_v6 { IpFamily::V6 } else { IpFamily::V4 });
-            model.lock().refuse_rules = Some(family);
+            let mut held = model.lock();
+            (held.refuse_rules, held.is_loose) = (Some(family), true);
         }
         Some(Incident::Restart) => {
             node.proxier = model.open(IpvsConfig::default());
@@ -172,15 +187,20 @@ fn play(node: &mut Stepped<IpvsProxier>, model: &Model, (events, incident, damag
     {
         let mut held = model.lock();
         (held.refuse, held.refuse_rules) = (None, None);
+        (held.refuse_list, held.race) = (None, None);
     }
     node.try_sync().expect("nothing is refused");
     // What could not be removed is removed by a comparison.
     assert_names(&node.full(), &[]);
+    model.lock().is_loose = false;
     assert_as_afresh(node, model, "after a change");
     if let Some((kind, number)) = damage {
+        // Addresses without rules are another program's.
+        model.lock().is_loose = matches!(kind, Harm::AddressAdded);
         let expected = harm(model, kind, number);
         assert_names(&node.full(), &expected);
         assert_as_afresh(node, model, "after a repair");
+        model.lock().is_loose = false;
         assert_names(&node.full(), &[]);
     }
 }

@@ -19,7 +19,7 @@ use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
 use super::model::Model;
 use crate::{
     IpvsConfig, Scheduler,
-    proxier::{IpvsProxier, schedulers, seconds},
+    proxier::{IpvsProxier, schedulers, settings::seconds},
 };
 
 fn node(model: &Model) -> Stepped<IpvsProxier> {
@@ -163,7 +163,11 @@ fn schedulers_of_many_change_over_several_syncs() {
     assert_eq!(model.lock().rescheduled, schedulers::MOST);
     assert!(first.requeue_after.is_some_and(|after| after < Duration::from_secs(1)), "{first:?}");
     assert!(node.full().drift.is_none());
+    assert_eq!(model.lock().rescheduled, schedulers::MOST, "the pause is not over");
+    node.proxier.schedulers.hasten();
+    assert!(node.full().drift.is_none());
     assert_eq!(model.lock().rescheduled, 2 * schedulers::MOST);
+    node.proxier.schedulers.hasten();
     let last = format!("s{count}");
     node.apply([endpoints_of(&last, &[7, 8], &[]), service("s2", "10.96.1.2").delete()]);
     let last = node.try_sync().unwrap();
@@ -299,12 +303,17 @@ fn schedulers_are_tried_and_tried_again() {
     assert_eq!((report.degraded.len(), model.lock().tried), (1, tried), "it is known");
     assert_eq!(node.full().degraded, [], "reported");
     model.lock().missing.clear();
-    assert!(node.full().drift.is_none());
+    node.full();
+    assert_eq!(model.lock().tried, tried, "an attempt may take long");
+    for further in 1..=2 {
+        node.proxier.tried.hasten();
+        assert!(node.full().drift.is_none());
+        assert_eq!(model.lock().tried, tried + further, "one in a sync");
+    }
     assert_eq!(scheduler(&model, [10, 96, 0, 9]), "mh");
     assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr", "which does the same");
-    let tried = model.lock().tried;
     node.full();
-    assert_eq!(model.lock().tried, tried);
+    assert_eq!(model.lock().tried, tried + 2);
     node.sync(with_endpoints("new", "10.96.0.11", &[9]));
     assert_eq!(scheduler(&model, [10, 96, 0, 11]), "wrr");
 }
@@ -370,6 +379,100 @@ fn rules_of_another_kind_are_a_warning() {
         "{warnings:?}"
     );
     assert_eq!(node(&model).sync(cluster()).warnings, [""; 0]);
+}
+
+#[test]
+fn a_refused_endpoint_costs_itself() {
+    let model = Model::default();
+    model.lock().bad.insert([10, 244, 0, 2].into());
+    let mut node = node(&model);
+    let report = node.sync(web());
+    let [degraded] = report.degraded.as_slice() else { panic!("{report:?}") };
+    assert!(degraded.reason.contains("add the real server 10.244.0.2:80"), "{degraded:?}");
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 1), (3, 1)]);
+    assert!(model.lock().bound.contains(&IpAddr::from([10, 96, 0, 1])));
+    let again = node.full();
+    assert!(again.drift.is_none() && again.degraded.is_empty(), "{again:?}");
+    let listed = model.lock().listed;
+    node.sync([web_slice(&[2, 3])]);
+    node.sync([web_slice(&[2, 3, 4])]);
+    assert_eq!(model.lock().listed, listed, "only what changes is programmed");
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (3, 1), (4, 1)]);
+    // Without any endpoint, nothing answers at the address.
+    model.lock().bad.extend([[10, 244, 0, 5], [10, 244, 0, 6]].map(IpAddr::from));
+    let report = node.sync(with_endpoints("bad", "10.96.0.9", &[5, 6]));
+    assert!(!report.degraded.is_empty());
+    assert!(!model.lock().ever_bound.contains(&IpAddr::from([10, 96, 0, 9])));
+    model.lock().bad.clear();
+    node.full();
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (2, 1), (3, 1), (4, 1)]);
+    assert_eq!(weights(&model, [10, 96, 0, 9], 80), [(5, 1), (6, 1)]);
+}
+
+/// `ipvsadm -C`, and then something changes.
+#[test]
+fn what_a_change_finds_deleted_is_drift() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(cluster());
+    let others = model.lock().servers.len() - 1;
+    model.lock().servers.clear();
+    let report = node.sync([web_slice(&[2])]);
+    assert_eq!(report.drift.objects, others, "{report:?}");
+}
+
+/// Each change would take as long as a comparison.
+#[test]
+fn what_cannot_be_deleted_is_left_until_the_next_attempt() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(cluster());
+    model.lock().refuse_deletion = true;
+    node.apply([service("web", "10.96.0.1").delete()]);
+    assert!(node.try_sync().unwrap().cleanup_failed);
+    let listed = model.lock().listed;
+    for last in 5..8 {
+        assert!(node.sync(with_endpoints("more", "10.96.0.9", &[last])).cleanup_failed);
+    }
+    assert_eq!(model.lock().listed, listed);
+    let again = node.full();
+    assert!(again.cleanup_failed && again.drift.is_none(), "{again:?}");
+    model.lock().refuse_deletion = false;
+    assert!(!node.full().cleanup_failed);
+    assert!(model.lock().server([10, 96, 0, 1], 80).is_none());
+}
+
+/// New connections go on to an endpoint that is gone.
+#[test]
+fn a_refused_drain_is_tried_again_soon() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(web());
+    model.lock().refuse_draining = true;
+    for wait in [1, 2, 4] {
+        node.apply([web_slice(&[2])]);
+        node.tracker.request_resync();
+        let report = node.try_sync().unwrap();
+        let after = report.requeue_after.unwrap();
+        assert!(after <= Duration::from_secs(wait), "{after:?}");
+    }
+    model.lock().refuse_draining = false;
+    assert!(!node.full().cleanup_failed);
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (2, 1), (3, 0)]);
+}
+
+/// `rmmod ip_vs_wrr`, once nothing uses it.
+#[test]
+fn a_scheduler_that_is_gone_is_replaced() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(web());
+    let mut held = model.lock();
+    held.servers.clear();
+    held.missing.insert(Scheduler::WeightedRoundRobin);
+    drop(held);
+    assert_eq!(node.full().degraded, []);
+    assert_eq!(scheduler(&model, [10, 96, 0, 1]), "rr");
 }
 
 /// Nothing would answer there.

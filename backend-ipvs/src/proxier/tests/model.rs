@@ -1,7 +1,7 @@
 //! A model of IPVS, of the device, and of the rules beneath.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
@@ -51,6 +51,19 @@ pub(super) struct Contents {
     pub(super) rescheduled: usize,
     /// The number of the command or address that is refused, counted down.
     pub(super) refuse: Option<usize>,
+    /// The number of the list of real servers that is refused, counted down.
+    pub(super) refuse_list: Option<usize>,
+    /// The number of the command about a virtual server that another program has just deleted, or
+    /// added, counted down.
+    pub(super) race: Option<usize>,
+    /// Endpoints that are refused, and whether deleting virtual servers and draining are.
+    pub(super) bad: BTreeSet<IpAddr>,
+    pub(super) refuse_deletion: bool,
+    pub(super) refuse_draining: bool,
+    /// Whether the order of commands may be another, as some are refused.
+    pub(super) is_loose: bool,
+    /// The times that virtual servers were listed.
+    pub(super) listed: usize,
     /// Whether kube-proxy's rules and sets are there.
     pub(super) is_of_kube_proxy: bool,
     /// The attempts to remove rules of other kinds, and whether they fail.
@@ -110,10 +123,73 @@ impl Contents {
         is_now
     }
 
+    /// Deletes the virtual server of a command, or adds another in its place.
+    fn play_race(&mut self, step: &Step) {
+        let is_played = step.action != Action::DeleteServer;
+        if !is_played || self.race.take_if(|left| *left == 0).is_none() {
+            self.race = self.race.map(|left| left.saturating_sub(usize::from(is_played)));
+            return;
+        }
+        if let Action::AddServer(server) = &step.action {
+            let other = VirtualServer { flags: server.flags ^ 1, ..server.clone() };
+            self.servers.insert(step.selector, (other, Reals::new()));
+        } else {
+            self.servers.remove(&step.selector);
+        }
+        // The virtual server may be missing at an address.
+        self.is_loose = true;
+    }
+
+    /// The frontends in the rules at an address.
+    fn ruled(&self, ip: IpAddr) -> impl Iterator<Item = (Selector, bool)> {
+        let ports = self.rules.last().into_iter().flat_map(HashMap::values);
+        ports.flat_map(move |port| {
+            let protocol = port.id.name.protocol.number().into();
+            let at = port.frontends.iter().filter(move |f| f.at.ip() == Some(ip));
+            at.map(move |frontend| {
+                let selector = Selector::Address { protocol, ip, port: frontend.port };
+                let is_delivered = matches!(
+                    frontend.action,
+                    switchyard_core::state::Action::Delivered { .. }
+                        | switchyard_core::state::Action::DeliveredLocal
+                );
+                (selector, is_delivered)
+            })
+        })
+    }
+
+    /// A virtual server to which rules lead is deleted after its address.
+    fn assert_order(&self, step: &Step) {
+        let Selector::Address { ip, .. } = step.selector else { return };
+        let is_deleted = step.action == Action::DeleteServer && self.bound.contains(&ip);
+        if is_deleted && !self.is_loose {
+            let leads =
+                self.ruled(ip).any(|(at, is_delivered)| is_delivered && at == step.selector);
+            assert!(!leads, "{step}");
+        }
+    }
+
+    /// An address that is added has rules, and each virtual server to which they lead.
+    fn assert_served(&self, ip: IpAddr) {
+        if !self.is_loose {
+            assert!(self.ruled(ip).next().is_some(), "{ip} has no rules");
+            let mut led = self.ruled(ip).filter(|(_, is_delivered)| *is_delivered);
+            assert!(led.all(|(selector, _)| self.servers.contains_key(&selector)), "{ip}");
+        }
+    }
+
     fn carry_out(&mut self, step: &Step) -> Result<(), i32> {
         if self.is_refused() {
             return Err(libc::ENOMEM);
         }
+        self.play_race(step);
+        match &step.action {
+            Action::AddReal(real, _) if self.bad.contains(&real.ip()) => return Err(libc::EINVAL),
+            Action::DeleteServer if self.refuse_deletion => return Err(libc::EBUSY),
+            Action::DrainReal(_) if self.refuse_draining => return Err(libc::ENOMEM),
+            _ => {}
+        }
+        self.assert_order(step);
         let scheduler = match &step.action {
             Action::AddServer(server) | Action::EditServer(server) => server.scheduler.parse(),
             _ => Ok(Scheduler::default()),
@@ -122,8 +198,11 @@ impl Contents {
             return Err(libc::ENOENT);
         }
         if let Action::AddServer(server) = &step.action {
-            let added = (server.clone(), Reals::new());
-            return self.servers.insert(step.selector, added).map_or(Ok(()), |_| Err(libc::EEXIST));
+            let Entry::Vacant(entry) = self.servers.entry(step.selector) else {
+                return Err(libc::EEXIST);
+            };
+            entry.insert((server.clone(), Reals::new()));
+            return Ok(());
         }
         let Some((server, reals)) = self.servers.get_mut(&step.selector) else {
             return Err(libc::ESRCH);
@@ -167,7 +246,9 @@ impl Kernel for Model {
     }
 
     fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
-        Ok(self.lock().servers.values().map(|(server, _)| server.clone()).collect())
+        let mut held = self.lock();
+        held.listed += 1;
+        Ok(held.servers.values().map(|(server, _)| server.clone()).collect())
     }
 
     /// Real servers with odd addresses have connections.
@@ -180,11 +261,13 @@ impl Kernel for Model {
             active: is_busy(address).into(),
             ..RealServer::new(*address, *weight)
         };
-        Ok(self
-            .lock()
-            .servers
-            .get(of)
-            .map_or_else(Vec::new, |(_, reals)| reals.iter().map(real).collect()))
+        let mut held = self.lock();
+        if held.refuse_list.take_if(|left| *left == 0).is_some() {
+            return Err(Error::Kernel(refusal(libc::ENOBUFS)));
+        }
+        held.refuse_list = held.refuse_list.map(|left| left - 1);
+        let found = held.servers.get(of);
+        Ok(found.map_or_else(Vec::new, |(_, reals)| reals.iter().map(real).collect()))
     }
 
     fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error> {
@@ -220,10 +303,12 @@ impl Kernel for Model {
         let all = add.iter().map(|ip| (ip, true)).chain(remove.iter().map(|ip| (ip, false)));
         for (&address, is_added) in all {
             if held.is_refused() {
-                let (errno, action) = (libc::ENOBUFS, "change an address of");
-                let source = KernelError { errno, sequence: 0, message: None, offset: None };
+                let (source, action) = (refusal(libc::ENOBUFS), "change an address of");
                 errors.push(DeviceError::Address { device: DEVICE, action, address, source });
             } else if is_added {
+                if !held.bound.contains(&address) {
+                    held.assert_served(address);
+                }
                 held.bound.insert(address);
                 held.ever_bound.insert(address);
             } else {
@@ -247,6 +332,10 @@ impl Kernel for Model {
         (held.servers, held.bound) = Default::default();
         Ok(())
     }
+}
+
+fn refusal(errno: i32) -> KernelError {
+    KernelError { errno, sequence: 0, message: None, offset: None }
 }
 
 /// The rules beneath.
@@ -273,6 +362,10 @@ impl Proxier for Model {
         let after = after.map(|(id, port)| (id.clone(), port.clone()));
         let ports = kept.chain(after).collect();
         held.rules.push(ports);
+        if !held.is_loose {
+            let is_unruled = |ip: &&IpAddr| held.ruled(**ip).next().is_none();
+            assert_eq!(held.bound.iter().find(is_unruled), None, "addresses go before rules");
+        }
         Ok(SyncReport::default())
     }
 

@@ -1,0 +1,60 @@
+//! Parameters and timeouts of the kernel.
+
+use std::{mem, time::Duration};
+
+use switchyard_core::{error::ErrorChain, proxier::SyncReport};
+use switchyard_netlink::ipvs::Timeouts;
+
+use super::{IpvsProxier, SyncError};
+use crate::kernel_settings::KernelSettingError;
+
+impl IpvsProxier {
+    /// Sets the kernel's parameters for IPVS, and adds to the report those that cannot be set.
+    pub(super) fn set_parameters(
+        &mut self,
+        report: &mut SyncReport,
+    ) -> Result<(), KernelSettingError> {
+        let unset = self.kernel.set_parameters(self.config.strict_arp);
+        // A node that was prepared serves on when another program changes a parameter.
+        let unset = match self.is_prepared {
+            true => unset.all(),
+            false => unset.optional()?,
+        };
+        self.is_prepared = true;
+        let texts = unset.iter().map(|error| ErrorChain(error).to_string()).collect();
+        let known = mem::replace(&mut self.unset, texts);
+        report.warnings.extend(self.unset.difference(&known).cloned());
+        Ok(())
+    }
+
+    /// Sets what IPVS needs of the kernel.
+    pub(super) fn set_kernel(&mut self, report: &mut SyncReport) -> Result<(), SyncError> {
+        self.set_parameters(report)?;
+        let wanted = self.config.timeouts;
+        let wanted = Timeouts {
+            tcp: seconds(wanted.tcp),
+            tcp_fin: seconds(wanted.tcp_fin),
+            udp: seconds(wanted.udp),
+        };
+        let differs = |wanted: u32, held: u32| wanted != 0 && wanted != held;
+        let result = self.kernel.timeouts().and_then(|held| {
+            if differs(wanted.tcp, held.tcp)
+                || differs(wanted.tcp_fin, held.tcp_fin)
+                || differs(wanted.udp, held.udp)
+            {
+                return self.kernel.set_timeouts(wanted);
+            }
+            Ok(())
+        });
+        // Connections work with other timeouts, too.
+        if let Err(error) = result {
+            tracing::error!(err = %ErrorChain(&error), "Failed to set the IPVS timeouts");
+        }
+        Ok(())
+    }
+}
+
+/// Returns whole seconds. Less than one is not none.
+pub(super) fn seconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
+}
