@@ -217,8 +217,7 @@ impl DummyDevice {
     /// duplicate address detection. The kernel never chooses an added address as the source of
     /// packets to other hosts: in IPv4 by the scope `host`, which an address that is there already
     /// does not get; in IPv6 as a deprecated address. An address that is there already, or is gone
-    /// already, is no error. Removing finds addresses of IPv4 that another program added with a
-    /// network, and none such of IPv6.
+    /// already, is no error. Removing finds addresses that another program added with a network.
     ///
     /// The kernel makes the route to an added address of IPv6 after this has returned, milliseconds
     /// later as a rule; sockets can have the address at once. For each address of IPv6 that is
@@ -249,25 +248,60 @@ impl DummyDevice {
         let mut requests = Pipeline::default();
         for ip in add {
             requests.request(address::NEW, flags::CREATE | flags::REPLACE, |w| {
-                write_address(link.index, *ip, w);
+                write_address(link.index, *ip, single(*ip), w);
             });
         }
         for ip in remove {
-            requests.request(address::DELETE, 0, |w| write_address(link.index, *ip, w));
+            requests
+                .request(address::DELETE, 0, |w| write_address(link.index, *ip, single(*ip), w));
         }
         let refused = self.socket.pipeline(&requests, None);
         let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
         let mut errors = Vec::new();
+        let mut absent = BTreeSet::new();
         for (number, source) in refused {
-            let (done, action, address) = match number.checked_sub(add.len()) {
-                None => (libc::EEXIST, "add an address to", add.get(number)),
-                Some(number) => (libc::EADDRNOTAVAIL, "remove an address from", remove.get(number)),
+            let (action, address) = match number.checked_sub(add.len()) {
+                None => ("add an address to", add.get(number)),
+                Some(number) => ("remove an address from", remove.get(number)),
             };
-            if let Some(address) = address.copied().filter(|_| source.errno != done) {
-                errors.push(DeviceError::Address { device, action, address, source });
+            let Some(&address) = address else { continue };
+            match (source.errno, number < add.len()) {
+                (libc::EEXIST, true) => {}
+                (libc::EADDRNOTAVAIL, false) => drop(absent.insert(address)),
+                _ => errors.push(DeviceError::Address { device, action, address, source }),
             }
         }
+        absent.retain(IpAddr::is_ipv6);
+        errors.extend(self.remove_with_networks(link.index, &absent)?);
         Ok(errors)
+    }
+
+    /// Removes those of these addresses of IPv6 that are there with a network: the kernel finds
+    /// them by address and length together.
+    fn remove_with_networks(
+        &mut self,
+        index: u32,
+        ips: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<DeviceError>, DeviceError> {
+        if ips.is_empty() {
+            return Ok(Vec::new());
+        }
+        let device = self.name;
+        let is_its = |of: u32, ip: IpAddr| of == index && ips.contains(&ip);
+        let found = list::with_prefixes(&mut self.socket, index, is_its);
+        let found = found.map_err(DeviceError::List)?;
+        let mut requests = Pipeline::default();
+        for (ip, prefix) in &found {
+            requests.request(address::DELETE, 0, |w| write_address(index, *ip, *prefix, w));
+        }
+        let refused = self.socket.pipeline(&requests, None);
+        let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        let error = |(number, source): (usize, KernelError)| {
+            let (address, _) = *found.get(number)?;
+            let action = "remove an address from";
+            Some(DeviceError::Address { device, action, address, source })
+        };
+        Ok(refused.into_iter().filter_map(error).collect())
     }
 
     fn check_type(&self, link: &Link) -> Result<(), DeviceError> {
@@ -298,16 +332,27 @@ impl DummyDevice {
     }
 }
 
-/// Appends what a request about a single address contains.
-fn write_address(index: u32, ip: IpAddr, writer: &mut Writer) {
+/// The length of the network of a single address.
+fn single(ip: IpAddr) -> u8 {
+    if ip.is_ipv6() { 128 } else { 32 }
+}
+
+/// Appends what a request about an address contains.
+fn write_address(index: u32, ip: IpAddr, prefix: u8, writer: &mut Writer) {
     match ip {
         IpAddr::V4(ip) => {
-            writer.raw(&address::header(libc::AF_INET as u8, 32, 0, address::SCOPE_HOST, index));
+            writer.raw(&address::header(
+                libc::AF_INET as u8,
+                prefix,
+                0,
+                address::SCOPE_HOST,
+                index,
+            ));
             writer.attribute(address::LOCAL, &ip.octets());
         }
         IpAddr::V6(ip) => {
             let family = libc::AF_INET6 as u8;
-            writer.raw(&address::header(family, 128, address::NO_DETECTION, 0, index));
+            writer.raw(&address::header(family, prefix, address::NO_DETECTION, 0, index));
             writer.attribute(address::LOCAL, &ip.octets());
             writer.attribute(address::LIFETIMES, &address::NEVER_PREFERRED);
         }

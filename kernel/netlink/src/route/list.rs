@@ -40,7 +40,17 @@ pub(crate) fn addresses(
     index: u32,
     keep: impl Fn(u32, IpAddr) -> bool,
 ) -> Result<BTreeSet<IpAddr>, Error> {
-    let mut addresses = BTreeSet::new();
+    let found = with_prefixes(socket, index, keep)?;
+    Ok(found.into_iter().map(|(ip, _)| ip).collect())
+}
+
+/// Lists the same with the lengths of the networks.
+pub(crate) fn with_prefixes(
+    socket: &mut Socket,
+    index: u32,
+    keep: impl Fn(u32, IpAddr) -> bool,
+) -> Result<Vec<(IpAddr, u8)>, Error> {
+    let mut addresses = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let of_family = socket.dump(
             |sequence| {
@@ -50,9 +60,10 @@ pub(crate) fn addresses(
                 });
                 writer.as_slice().to_vec()
             },
-            |found: &mut Vec<IpAddr>, message| {
+            |found: &mut Vec<(IpAddr, u8)>, message| {
                 let (of, ip) = read_address(&message).ok_or(Error::Malformed("an address"))?;
-                found.extend(ip.filter(|ip| keep(of, *ip)));
+                let prefix = message.payload.get(address::PREFIX).copied().unwrap_or_default();
+                found.extend(ip.filter(|ip| keep(of, *ip)).map(|ip| (ip, prefix)));
                 Ok(())
             },
         )?;
@@ -157,6 +168,8 @@ pub(crate) mod abi {
 
         /// The length of `struct ifaddrmsg`.
         pub(crate) const HEADER: usize = 8;
+        /// The place of `ifa_prefixlen` there.
+        pub(crate) const PREFIX: usize = 1;
 
         pub(crate) fn header(
             family: u8,

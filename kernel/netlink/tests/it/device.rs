@@ -184,7 +184,8 @@ fn what_is_there_or_gone_already_is_no_error() {
         }
         // Also with the network of another program.
         run("ip address add 203.0.113.1/24 dev kube-ipvs0");
-        device.change(&[], &addresses(&["203.0.113.1"])).unwrap();
+        run("ip address add 2001:db8:1::1/64 dev kube-ipvs0");
+        device.change(&[], &addresses(&["203.0.113.1", "2001:db8:1::1"])).unwrap();
         assert_eq!(device.addresses().unwrap(), more.into_iter().collect());
     });
 }
