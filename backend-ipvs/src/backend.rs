@@ -121,15 +121,17 @@ impl Backend for IpvsBackend {
     /// mode serves.
     ///
     /// kube-proxy deletes every virtual server of the node. This backend deletes those with an
-    /// address, and only on a node that has `kube-ipvs0` or an IP set of ipvs mode: elsewhere, the
-    /// virtual servers are another program's.
+    /// address that is not within [`IpvsConfig::excluded`], and only on a node that has
+    /// `kube-ipvs0` or an IP set of ipvs mode: elsewhere, the virtual servers are another
+    /// program's.
     fn clean_up(&self, keep: Option<Mode>) -> Result<(), ProxierError> {
+        let excluded = &self.config.excluded;
         match keep {
-            Some(Mode::IPTABLES) => leftovers::remove_beside_iptables(),
-            Some(_) => leftovers::remove_all(),
+            Some(Mode::IPTABLES) => leftovers::remove_beside_iptables(excluded),
+            Some(_) => leftovers::remove_all(excluded),
             None => {
                 let rules = self.nftables().clean_up(None).and(self.iptables().clean_up(None));
-                leftovers::remove_all().and(rules)
+                leftovers::remove_all(excluded).and(rules)
             }
         }
     }

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::IpNet;
 use switchyard_core::{
     model::PerFamily,
     proxier::{Backend, Mode, ProxierError},
@@ -16,12 +17,12 @@ use switchyard_core::{
 use switchyard_iptables::IptablesBackend;
 use switchyard_netlink::Error;
 use switchyard_netlink::ipset::{DestroyError, IpSets};
-use switchyard_netlink::ipvs::{Ipvs, Selector};
+use switchyard_netlink::ipvs::Ipvs;
 use switchyard_netlink::route::{DeviceError, DummyDevice};
 use switchyard_nft::{NftBackend, NftConfig};
 use switchyard_xtables::{Jump, OwnedChains, RuleText, Table};
 
-use crate::{config::DEVICE, probe, sets};
+use crate::{config::DEVICE, layout::servers::is_excluded, probe, sets};
 
 /// The chains that iptables mode has, too, under the same names.
 const SHARED_WITH_IPTABLES: [(Table, &str); 6] = [
@@ -107,35 +108,39 @@ pub(crate) enum LeftoverError {
     Device(DeviceError),
 }
 
-/// Removes everything of ipvs mode, but for the rules beneath of the names of another mode.
-pub(crate) fn remove_all() -> Result<(), ProxierError> {
-    remove_with(&owned())
+/// Removes everything of ipvs mode, but for the rules beneath of the names of another mode, and for
+/// virtual servers within `excluded`.
+pub(crate) fn remove_all(excluded: &[IpNet]) -> Result<(), ProxierError> {
+    remove_with(&owned(), excluded)
 }
 
-/// Removes everything of ipvs mode, but for the chains that iptables mode has under the same names.
-pub(crate) fn remove_beside_iptables() -> Result<(), ProxierError> {
+/// Does the same, but for the chains that iptables mode has under the same names.
+pub(crate) fn remove_beside_iptables(excluded: &[IpNet]) -> Result<(), ProxierError> {
     let shared = SHARED_WITH_IPTABLES.into_iter().filter(|(_, name)| *name != "KUBE-IPVS-FILTER");
-    remove_with(&owned().without(&shared.collect::<Vec<_>>()))
+    remove_with(&owned().without(&shared.collect::<Vec<_>>()), excluded)
 }
 
-fn remove_with(chains: &OwnedChains) -> Result<(), ProxierError> {
-    removed(remove(chains)).and(earlier_table().clean_up(None))
+fn remove_with(chains: &OwnedChains, excluded: &[IpNet]) -> Result<(), ProxierError> {
+    removed(remove(chains, excluded)).and(earlier_table().clean_up(None))
 }
 
 /// Removes the rules of other kinds than those of the mode `beneath`, which serve: those of
 /// kube-proxy's ipvs mode, those of earlier releases, and those that were beneath before. Returns
-/// whether there were IP sets, which are for rules of iptables that served.
+/// whether nftables takes the place of iptables: there were IP sets, or the chains beneath.
 pub(crate) fn remove_other_rules(beneath: Mode) -> Result<bool, ProxierError> {
-    let (chains, others) = match beneath {
-        Mode::IPTABLES => {
-            let kept = [&SHARED_WITH_IPTABLES[..], &BENEATH].concat();
-            (owned().without(&kept), NftBackend::new(NftConfig::default()).clean_up(None))
-        }
-        _ => (owned(), IptablesBackend::default().clean_up(None)),
-    };
-    let had_sets = removed(remove_chains_and_sets(&chains));
-    let others = others.and(earlier_table().clean_up(None));
-    had_sets.and_then(|had_sets| others.map(|()| had_sets))
+    if beneath == Mode::IPTABLES {
+        let kept = [&SHARED_WITH_IPTABLES[..], &BENEATH].concat();
+        let others = NftBackend::new(NftConfig::default()).clean_up(None);
+        let removed = removed(remove_chains_and_sets(&owned().without(&kept)));
+        return removed.and(others).and(earlier_table().clean_up(None)).map(|()| false);
+    }
+    let names = BENEATH.to_vec();
+    let of_iptables = OwnedChains { names, prefixes: Vec::new(), jumps: Vec::new() };
+    let had_rules = removed(switchyard_xtables::remove(&of_iptables).map_err(LeftoverError::Rules));
+    let had_sets = removed(remove_chains_and_sets(&owned()));
+    let others = IptablesBackend::default().clean_up(None).and(earlier_table().clean_up(None));
+    let (had_rules, had_sets) = (had_rules?, had_sets?);
+    others.map(|()| had_rules || had_sets)
 }
 
 fn earlier_table() -> NftBackend {
@@ -151,20 +156,20 @@ fn removed<T>(result: Result<T, LeftoverError>) -> Result<T, ProxierError> {
     })
 }
 
-/// Removes these chains, and all virtual servers, sets and the device of ipvs mode. A second call
+/// Removes these chains, and the virtual servers, sets and the device of ipvs mode. A second call
 /// finds nothing.
 ///
 /// # Errors
 /// The first error, after everything else was removed; but the sets and the device stay as long as
 /// there are virtual servers that cannot be deleted.
-fn remove(chains: &OwnedChains) -> Result<(), LeftoverError> {
-    let rules = switchyard_xtables::remove(chains).map_err(LeftoverError::Rules);
+fn remove(chains: &OwnedChains, excluded: &[IpNet]) -> Result<(), LeftoverError> {
+    let rules = switchyard_xtables::remove(chains).map(drop).map_err(LeftoverError::Rules);
     let sets = ExistingSets::find().map_err(LeftoverError::Sets);
     let device = find_device().map_err(LeftoverError::Device);
     if matches!((&sets, &device), (Ok(sets), Ok(None)) if sets.is_empty()) {
         return rules;
     }
-    let servers = match delete_virtual_servers() {
+    let servers = match delete_virtual_servers(excluded) {
         Ok(count) => count,
         Err(error) => return rules.and(Err(LeftoverError::VirtualServers(error))),
     };
@@ -208,8 +213,9 @@ fn find_device() -> Result<Option<DummyDevice>, DeviceError> {
 /// kernel has no IPVS.
 ///
 /// kube-proxy's ipvs mode selects packets by address and port, and deletes all other virtual
-/// servers that do so at each sync. Those that serve marks are never kube-proxy's.
-fn delete_virtual_servers() -> Result<usize, Error> {
+/// servers that do so at each sync. Those that serve marks are never kube-proxy's, and those within
+/// `excluded` are another program's.
+fn delete_virtual_servers(excluded: &[IpNet]) -> Result<usize, Error> {
     // A module that is not loaded has no virtual servers, and the question would load it.
     if !probe::is_loaded() {
         return Ok(0);
@@ -217,7 +223,7 @@ fn delete_virtual_servers() -> Result<usize, Error> {
     let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
     let mut count = 0;
     for server in ipvs.virtual_servers()? {
-        if matches!(server.selector, Selector::Address { .. }) {
+        if !is_excluded(&server.selector, excluded) {
             count += usize::from(ipvs.delete(&server.selector)?);
         }
     }

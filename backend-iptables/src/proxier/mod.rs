@@ -413,5 +413,6 @@ pub(crate) fn clean_up_chains(names: &ChainNames) -> Result<(), ProxierError> {
 
 fn remove(chains: &OwnedChains) -> Result<(), ProxierError> {
     switchyard_xtables::remove(chains)
+        .map(|_| ())
         .map_err(|error| ProxierError::backend(Mode::IPTABLES, "cannot remove all rules", error))
 }

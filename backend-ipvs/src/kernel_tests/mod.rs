@@ -3,6 +3,7 @@
 
 mod conformance;
 mod families;
+mod leftovers;
 mod subject;
 
 /// Skips the test on kernels without IPVS.

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
 use switchyard_core::{
     model::{IpFamily, PerFamily},
     state::{Action, Frontend, NodePortAddresses, NodeState, PoolKind, ResolvedServicePort},
@@ -23,6 +24,14 @@ pub(crate) fn is_of(selector: &Selector, families: &PerFamily<bool>) -> bool {
     match selector {
         Selector::Address { ip, .. } => *families.get(IpFamily::of(ip)),
         Selector::Mark { .. } => false,
+    }
+}
+
+/// Whether a virtual server is another program's: within these networks, or that of a mark.
+pub(crate) fn is_excluded(selector: &Selector, excluded: &[IpNet]) -> bool {
+    match selector {
+        Selector::Address { ip, .. } => excluded.iter().any(|net| net.contains(ip)),
+        Selector::Mark { .. } => true,
     }
 }
 

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     layout::{
         Context, addresses,
-        servers::{self, Server, is_of},
+        servers::{self, Server, is_excluded, is_of},
     },
     scheduler::Scheduler,
 };
@@ -41,7 +41,7 @@ use crate::{
 pub(super) struct Addresses {
     /// The addresses of `kube-ipvs0`.
     pub(super) bound: BTreeSet<IpAddr>,
-    /// Those that were there and that nobody wants.
+    /// Those that were there and that no Service port has.
     pub(super) unbound: Vec<IpAddr>,
     /// The addresses that are not to be bound although Services have them.
     pub(super) elsewhere: Arc<BTreeSet<IpAddr>>,
@@ -324,11 +324,7 @@ fn delete_unwanted(
     excluded: &[ipnet::IpNet],
 ) {
     for selector in held.keys().filter(|selector| !wanted.contains_key(selector)) {
-        let is_excluded = match selector {
-            Selector::Address { ip, .. } => excluded.iter().any(|net| net.contains(ip)),
-            Selector::Mark { .. } => true,
-        };
-        if !is_excluded {
+        if !is_excluded(selector, excluded) {
             changes.delete(*selector);
         }
     }

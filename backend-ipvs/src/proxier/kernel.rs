@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
+use ipnet::IpNet;
 use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_netlink::{
     Error,
@@ -41,7 +42,7 @@ pub(crate) trait Kernel: Send {
     ) -> Result<Vec<DeviceError>, DeviceError>;
 
     fn remove_other_rules(&mut self, beneath: Mode) -> Result<bool, ProxierError>;
-    fn remove_all(&mut self) -> Result<(), ProxierError>;
+    fn remove_all(&mut self, excluded: &[IpNet]) -> Result<(), ProxierError>;
 }
 
 /// The kernel of this node, in the network namespace of the thread that opened it.
@@ -111,7 +112,7 @@ impl Kernel for NodeKernel {
         leftovers::remove_other_rules(beneath)
     }
 
-    fn remove_all(&mut self) -> Result<(), ProxierError> {
-        leftovers::remove_all()
+    fn remove_all(&mut self, excluded: &[IpNet]) -> Result<(), ProxierError> {
+        leftovers::remove_all(excluded)
     }
 }

@@ -1,11 +1,12 @@
 //! The open backend: makes the kernel hold a resolved state.
 //!
 //! The order of a sync keeps every moment safe: rules, then virtual servers with their real
-//! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A packet
-//! to an address that the node takes for its own always finds its rules and its virtual server. For Service ports that
-//! are not delivered yet, the rules translate by themselves until all is there, so that those of
-//! another mode are replaced without a gap, and are synced once more then. Without its rules, a
-//! Service port gets no virtual server and no address, and keeps those that it has.
+//! servers, then addresses; and for what goes, addresses, then virtual servers, then rules. A
+//! packet to an address that the node takes for its own always finds its rules and its virtual
+//! server. For Service ports that are not delivered yet, the rules translate by themselves until
+//! all is there, so that those of another mode are replaced without a gap, and are synced once more
+//! then. Without its rules, a Service port gets no virtual server and no address, and keeps those
+//! that it has.
 //!
 //! - [`full`]: a sync of everything.
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
@@ -296,8 +297,8 @@ impl IpvsProxier {
         Ok(())
     }
 
-    /// Takes down what was refused and belongs to nobody, and returns the time until everything is
-    /// compared again because of that.
+    /// Takes down what was refused and belongs to no Service port, and returns the time until
+    /// everything is compared again because of that.
     fn note_leftovers(
         &mut self,
         refused: &mut Refused,
@@ -368,9 +369,9 @@ impl IpvsProxier {
         let now = Instant::now();
         if due <= now {
             let removed = self.kernel.remove_other_rules(self.rules.mode());
-            if matches!(removed, Ok(true)) && self.rules.mode() != Mode::IPTABLES {
+            if matches!(removed, Ok(true)) {
                 report.warnings.push(
-                    "the rules of ipvs mode are those of nftables now, in place of kube-proxy's of \
+                    "the rules of ipvs mode are those of nftables now, in place of those of \
                      iptables: what other rules of the host drop, they cannot accept"
                         .to_owned(),
                 );
@@ -576,7 +577,7 @@ impl Proxier for IpvsProxier {
         self.bound.lock().clear();
         self.draining = Draining::new(self.config.drain_limit);
         let rules = self.rules.clean_up().await;
-        rules.and(self.kernel.remove_all())
+        rules.and(self.kernel.remove_all(&self.config.excluded))
     }
 
     /// A monitor of rules and addresses: IPVS does not announce changes.

@@ -375,7 +375,7 @@ fn rules_of_another_kind_are_a_warning() {
     model.lock().is_of_kube_proxy = true;
     let warnings = node(&model).sync(cluster()).warnings;
     assert!(
-        warnings.len() == 1 && warnings[0].contains("in place of kube-proxy's"),
+        warnings.len() == 1 && warnings[0].contains("in place of those of iptables"),
         "{warnings:?}"
     );
     assert_eq!(node(&model).sync(cluster()).warnings, [""; 0]);

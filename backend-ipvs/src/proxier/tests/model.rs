@@ -327,7 +327,7 @@ impl Kernel for Model {
         }
     }
 
-    fn remove_all(&mut self) -> Result<(), ProxierError> {
+    fn remove_all(&mut self, _: &[ipnet::IpNet]) -> Result<(), ProxierError> {
         let mut held = self.lock();
         (held.servers, held.bound) = Default::default();
         Ok(())

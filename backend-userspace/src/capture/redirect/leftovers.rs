@@ -20,7 +20,7 @@ pub(crate) fn clean_up() -> Result<(), ProxierError> {
         prefixes: Vec::new(),
         jumps: CHAINS.map(jump).into(),
     };
-    remove(&owned).map_err(|error| {
+    remove(&owned).map(drop).map_err(|error| {
         let message = "cannot remove the rules of kube-proxy's userspace mode";
         ProxierError::backend(Mode::USERSPACE, message, error)
     })

@@ -8,7 +8,7 @@ use std::{
 
 use switchyard_model::IpFamily;
 
-use super::{ATTEMPTS, LeftoverError, entries};
+use super::{ATTEMPTS, LeftoverError, both, entries};
 use crate::{
     OwnedChains, Table,
     legacy_table::{self, Counters, LegacyTable},
@@ -20,20 +20,20 @@ pub(super) fn remove(
     family: IpFamily,
     owned: &OwnedChains,
     lock: &OnceCell<Option<File>>,
-) -> Result<(), LeftoverError> {
+) -> Result<bool, LeftoverError> {
     let names = legacy_table::table_names(family);
     let has_module = |module: &str| fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
     let tables = tables(names, has_module, family);
     if tables.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     // Without the lock, a change that a program makes at the same time may fail; this one is
     // repeated.
     lock.get_or_init(|| lock::acquire(&lock::default_file()));
-    let mut result = Ok(());
+    let mut result = Ok(false);
     for table in tables {
         let opened = LegacyTable::open(family, table).map_err(|error| read_error(table, error));
-        result = result.and(opened.and_then(|kernel| remove_from(&kernel, owned)));
+        result = both(result, opened.and_then(|kernel| remove_from(&kernel, owned)));
     }
     result
 }
@@ -59,21 +59,22 @@ fn tables(
     Table::ALL.into_iter().filter(is_there).collect()
 }
 
-/// Removes the owned chains of a table.
-fn remove_from(kernel: &LegacyTable, owned: &OwnedChains) -> Result<(), LeftoverError> {
+/// Removes the owned chains of a table. Returns whether there was any.
+fn remove_from(kernel: &LegacyTable, owned: &OwnedChains) -> Result<bool, LeftoverError> {
     let table = kernel.table;
     for _ in 0..ATTEMPTS {
         let old = kernel.read().map_err(|error| read_error(table, error))?;
         let (new, kept) = entries::without(&old, table, kernel.family, owned)
             .ok_or(LeftoverError::Malformed { table: table.name() })?;
         if new == old {
-            return Ok(());
+            return Ok(false);
         }
         match kernel.replace(&old, &new) {
             Ok(counters) => {
                 let kept: Vec<Counters> =
                     kept.iter().filter_map(|&index| counters.get(index).copied()).collect();
-                return kernel.add_counters(&kept).map_err(|source| replace_error(table, source));
+                let added = kernel.add_counters(&kept);
+                return added.map(|_| true).map_err(|source| replace_error(table, source));
             }
             // The number of entries has changed.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}

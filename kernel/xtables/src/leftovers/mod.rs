@@ -48,19 +48,28 @@ pub enum LeftoverError {
 
 /// Removes the owned chains, the jumps to them, and all rules in them, of both flavours and both
 /// families. A chain that rules of other programs lead to is emptied only.
+/// Returns whether there was any.
 ///
 /// Blocks for at most five seconds while another program holds the xtables lock.
 ///
 /// # Errors
 ///
 /// The first error, after everything else was removed.
-pub fn remove(owned: &OwnedChains) -> Result<(), LeftoverError> {
+pub fn remove(owned: &OwnedChains) -> Result<bool, LeftoverError> {
     // Waited for once, and only if there are tables of iptables-legacy.
     let lock = OnceCell::new();
-    let mut result = Ok(());
+    let mut result = Ok(false);
     for family in IpFamily::ALL {
-        result = result.and(nft::remove(family, owned));
-        result = result.and(legacy::remove(family, owned, &lock));
+        result = both(result, nft::remove(family, owned));
+        result = both(result, legacy::remove(family, owned, &lock));
     }
     result
+}
+
+/// Whether there was any in one of both, or the first error.
+fn both(
+    one: Result<bool, LeftoverError>,
+    other: Result<bool, LeftoverError>,
+) -> Result<bool, LeftoverError> {
+    one.and_then(|one| other.map(|other| one || other))
 }

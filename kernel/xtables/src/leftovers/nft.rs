@@ -18,15 +18,15 @@ use crate::{
     nft_tables::{self, ChainJump},
 };
 
-/// Removes the owned chains of a family, in one transaction.
-pub(super) fn remove(family: IpFamily, owned: &OwnedChains) -> Result<(), LeftoverError> {
+/// Removes the owned chains of a family, in one transaction. Returns whether there was any.
+pub(super) fn remove(family: IpFamily, owned: &OwnedChains) -> Result<bool, LeftoverError> {
     let mut socket = nft_tables::open()?;
     for _ in 0..ATTEMPTS {
-        let Some(generation) = nftables::generation(&mut socket)? else { return Ok(()) };
+        let Some(generation) = nftables::generation(&mut socket)? else { return Ok(false) };
         let chains =
             nft_tables::chains(&mut socket, family, |table, name| owned.contains(table, name))?;
         if chains.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let jumps = nft_tables::jumps(&mut socket, family, None, |table, from, to| {
             owned.contains(table, to) && !owned.contains(table, from)
@@ -36,7 +36,7 @@ pub(super) fn remove(family: IpFamily, owned: &OwnedChains) -> Result<(), Leftov
         let removal = Removal { chains, jumps: removed, foreign };
         let errors = removal.commit(&mut socket, family, generation)?;
         match errors.into_iter().next() {
-            None => return Ok(()),
+            None => return Ok(true),
             Some(error) if error.errno == libc::ERESTART => {}
             Some(error) => return Err(Error::Kernel(error).into()),
         }

@@ -1,0 +1,34 @@
+//! Clean-up beside the virtual servers of other programs.
+
+use switchyard_core::proxier::Backend;
+use switchyard_netlink::ipvs::{Batch, Ipvs, Selector, VirtualServer};
+
+use super::on_ipvs;
+use crate::{IpvsBackend, IpvsConfig, probe};
+
+#[test]
+fn excluded_virtual_servers_stay() {
+    on_ipvs!(probe::is_loaded().then_some(()));
+    test_netns::in_namespace(|| {
+        test_netns::run("ip link add kube-ipvs0 type dummy");
+        let mut ipvs = Ipvs::open().unwrap().unwrap();
+        let selectors = [[10, 96, 0, 1], [192, 0, 2, 1]].map(|ip| Selector::Address {
+            protocol: 6,
+            ip: ip.into(),
+            port: 80,
+        });
+        let mut batch = Batch::default();
+        for selector in selectors {
+            let scheduler = "rr".to_owned();
+            let (flags, timeout, netmask) = (0, 0, u32::MAX);
+            batch.add_server(&VirtualServer { selector, scheduler, flags, timeout, netmask });
+        }
+        assert_eq!(ipvs.commit(&batch).unwrap(), []);
+        let excluded = vec!["192.0.2.0/24".parse().unwrap()];
+        let backend = IpvsBackend::new(IpvsConfig { excluded, ..IpvsConfig::default() });
+        backend.clean_up(None).unwrap();
+        let left: Vec<Selector> =
+            ipvs.virtual_servers().unwrap().into_iter().map(|server| server.selector).collect();
+        assert_eq!(left, selectors[1..]);
+    });
+}
