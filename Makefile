@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard-agent api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
-	bench fmt clippy deny features doc package semver shell forget-skipped skipped \
+	bench scale fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
 	@echo "make semver BASE=REVISION  breaking changes of the libraries' public API since the revision, or the last tag"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
+	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
 	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
 	@echo "            swap an image into a cluster's kube-proxy, check with packets, and swap back"
 	@echo "make e2e-restore KUBECONFIG=FILE"
@@ -265,6 +266,12 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench lb_algorithms
 	$(CARGO) bench --package switchyard-iptables --bench sync
 	$(CARGO) bench --package switchyard-userspace --bench traffic
+
+# Memory and CPU time with up to 100,000 Services: make scale SHAPES='10000x5 5000x50'
+scale:
+	@scripts/install-tools.sh cc ip nft
+	$(CARGO) build --release --bin switchyard --bin api-standin
+	@scripts/scale.sh $(SHAPES)
 
 # On a real cluster (docs/e2e.md). KUBECONFIG, IMAGE and E2E_IMAGE come from the command line or the
 # environment.
