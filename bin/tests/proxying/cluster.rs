@@ -1,4 +1,4 @@
-//! From an API server, as a pod of kubeadm's DaemonSet would be started.
+//! Ways to an API server that are missing, or cannot be trusted.
 
 use std::{
     fs,
@@ -6,61 +6,9 @@ use std::{
     process::Stdio,
 };
 
-use api_standin::{Resource, load};
 use tempfile::TempDir;
 
-use crate::{
-    namespace::{HEALTH, Namespace, Program},
-    standin::{Cluster, NODE, run},
-};
-
-#[test]
-fn an_api_server_is_followed() {
-    run(|namespace| async move { follows_the_server(&namespace).await });
-}
-
-async fn follows_the_server(namespace: &Namespace) {
-    let Cluster { server, directory } = Cluster::start().await;
-    server.store().apply(load::node(NODE)).unwrap();
-    load::fill(server.store(), 3, 2).unwrap();
-
-    let kubeconfig = directory.path().join("kubeconfig");
-    let config = include_str!("../fixtures/kubeadm.yaml")
-        .replace("/var/lib/kube-proxy/kubeconfig.conf", kubeconfig.to_str().unwrap())
-        // The limit of connections belongs to the machine, not to the namespace.
-        .replace("maxPerCore: null", "maxPerCore: 0");
-    let path = directory.path().join("config.conf");
-    fs::write(&path, config).unwrap();
-    let config = format!("--config={}", path.display());
-    let program = Program::start(namespace, &[&config, &format!("--hostname-override={NODE}")]);
-
-    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
-    namespace.wait_for_service_ports(3);
-    let first = load::cluster_ip(0).to_string();
-    let rules = || namespace.list("table ip kube-proxy");
-    assert!(rules().contains(&first), "{}", rules());
-    assert!(server.user_agent().is_some_and(|agent| agent.starts_with("switchyard/")));
-
-    server.store().apply(load::service(3)).unwrap();
-    namespace.wait_for_service_ports(4);
-    let name = load::service(0)["metadata"]["name"].as_str().unwrap().to_owned();
-    let spaces = load::service(0)["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
-    assert!(server.store().delete(Resource::Services, &spaces, &name));
-    namespace.wait_for_service_ports(3);
-    assert!(!rules().contains(&format!("{first} ")), "{}", rules());
-
-    let mut node = load::node(NODE);
-    node["spec"]["taints"] = serde_json::json!([{
-        "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule",
-    }]);
-    server.store().apply(node).unwrap();
-    let body = namespace.wait(HEALTH, "/healthz", |status, _| status == 503);
-    assert!(body.contains("\"nodeEligible\":false,\"healthy\":true"), "{body}");
-
-    let (signal, log) = program.terminate();
-    assert_eq!(signal, Some(15), "{log}");
-    assert!(!log.contains("panicked"), "{log}");
-}
+use crate::namespace::Namespace;
 
 #[test]
 fn no_way_to_a_server_is_an_error() {

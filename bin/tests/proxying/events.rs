@@ -31,7 +31,7 @@ fn starts_and_ports_in_use_are_events() {
         service["spec"]["externalTrafficPolicy"] = "Local".into();
         service["spec"]["healthCheckNodePort"] = 31000.into();
         let name = service["metadata"]["name"].as_str().unwrap().to_owned();
-        cluster.server.store().apply(service.clone()).unwrap();
+        cluster.server.store().apply(service.clone());
         let _blocker = TcpListener::bind("192.0.2.1:31000").unwrap();
 
         let arguments = cluster.arguments();
@@ -85,7 +85,7 @@ fn starts_and_ports_in_use_are_events() {
         // The same again is the same Event.
         for port in [31001, 31000] {
             service["spec"]["healthCheckNodePort"] = port.into();
-            cluster.server.store().apply(service.clone()).unwrap();
+            cluster.server.store().apply(service.clone());
             if port == 31001 {
                 namespace.wait("192.0.2.1:31001", "/", |status, _| status == 503);
             }
@@ -132,9 +132,9 @@ fn what_the_mode_cannot_do_is_an_event_a_metric_and_one_warning() {
         let mut service = load::service(1);
         let name = service["metadata"]["name"].as_str().unwrap().to_owned();
         service["metadata"]["annotations"] = json!({"kube-router.io/service.scheduler": "lc"});
-        cluster.server.store().apply(service).unwrap();
+        cluster.server.store().apply(service);
         // This one asks for nothing, and has the node's default.
-        cluster.server.store().apply(load::service(2)).unwrap();
+        cluster.server.store().apply(load::service(2));
 
         let [one, two, three] = cluster.arguments();
         let mode = "--proxy-mode=nftables";

@@ -49,11 +49,11 @@ fn a_flow_goes_where_an_endpoint_is() {
     // The same source port all the time: without help from us the flow would live for ever.
     reach(&client, &two);
 
-    let deleted = "kubeproxy_conntrack_reconciler_deleted_entries_total";
-    let duration = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
+    let of_ipv4 = |name| format!("kubeproxy_conntrack_reconciler_{name}{{ip_family=\"IPv4\"}}");
+    let deleted = of_ipv4("deleted_entries_total");
+    let duration = of_ipv4("sync_duration_seconds_count");
     namespace.wait(METRICS, "/metrics", |_, text| {
-        metric_values(text, deleted).iter().sum::<f64>() >= 1.0
-            && metric_values(text, duration).iter().sum::<f64>() >= 2.0
+        metric_values(text, &deleted)[0] >= 1.0 && metric_values(text, &duration)[0] >= 2.0
     });
     let (_, log) = program.terminate();
     let deleted = log.lines().find(|line| line.contains("\"Deleting conntrack entry\"")).unwrap();

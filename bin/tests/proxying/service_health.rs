@@ -1,12 +1,10 @@
 //! Health of single Services, as load balancers ask for it.
 
-use std::net::{SocketAddr, TcpListener};
-
-use packet_rig::http;
+use std::net::TcpListener;
 
 use crate::{
     manifests::{Manifests, NODE, service, slice},
-    namespace::{Namespace, until},
+    namespace::Namespace,
 };
 
 /// The node, and the Service for load balancers in both families, whose health is served at a port.
@@ -35,60 +33,6 @@ fn answers(namespace: &Namespace, address: &str, status: u16, count: usize) {
     namespace.wait(address, "/", |got, body| {
         got == status && body.contains(&format!("\"localEndpoints\": {count},"))
     });
-}
-
-#[track_caller]
-fn refuses(namespace: &Namespace, address: &str) {
-    until(&format!("{address} refuses"), || namespace.get(address, "/").is_none());
-}
-
-#[test]
-fn load_balancers_are_told_of_local_endpoints() {
-    let namespace = Namespace::new();
-    let manifests = Manifests::new(&web(31000, "Local"));
-    manifests.write("slice", &endpoints(&[(1, true), (2, true)]));
-    let program = manifests.start(&namespace, &["-v=2"]);
-
-    // nftables mode serves node ports, and this too, on the node's own address.
-    answers(&namespace, "192.0.2.1:31000", 200, 2);
-    let address: SocketAddr = "192.0.2.1:31000".parse().unwrap();
-    let answer = http::get(&namespace.0, address, "/whatever").unwrap();
-    assert_eq!(
-        answer.body,
-        "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\
-         \n\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}"
-    );
-    for header in [
-        "Content-Type: application/json",
-        "X-Content-Type-Options: nosniff",
-        "X-Load-Balancing-Endpoint-Weight: 2",
-    ] {
-        assert!(answer.head.contains(header), "{header} is not in\n{}", answer.head);
-    }
-    refuses(&namespace, "127.0.0.1:31000");
-    // IPv6 has an address here, and no endpoints.
-    answers(&namespace, "[::1]:31000", 503, 0);
-
-    // Terminating endpoints serve, but load balancers should look elsewhere.
-    manifests.write("slice", &endpoints(&[(1, false), (2, false)]));
-    answers(&namespace, "192.0.2.1:31000", 503, 0);
-    manifests.write("slice", &endpoints(&[(1, true), (2, false)]));
-    answers(&namespace, "192.0.2.1:31000", 200, 1);
-
-    manifests.write("all", &web(31001, "Local"));
-    answers(&namespace, "192.0.2.1:31001", 200, 1);
-    refuses(&namespace, "192.0.2.1:31000");
-    manifests.write("all", &web(31001, "Cluster"));
-    refuses(&namespace, "192.0.2.1:31001");
-    refuses(&namespace, "[::1]:31001");
-    manifests.write("all", &web(31001, "Local"));
-    answers(&namespace, "192.0.2.1:31001", 200, 1);
-    manifests.write("all", NODE);
-    refuses(&namespace, "192.0.2.1:31001");
-
-    let (signal, log) = program.terminate();
-    assert_eq!(signal, Some(15), "{log}");
-    assert!(!log.contains("Failed to start healthcheck"), "{log}");
 }
 
 #[test]

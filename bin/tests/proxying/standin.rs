@@ -19,12 +19,12 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// With a Node, and nothing else.
     pub(crate) async fn start() -> Self {
-        let server = Standin::start(Options::default()).await.unwrap();
+        let server = Standin::start(Options::default()).await;
         let mut node = load::node(NODE);
         node["status"]["addresses"] = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
-        server.store().apply(node).unwrap();
+        server.store().apply(node);
         let directory = TempDir::new().unwrap();
-        server.write_kubeconfig(&directory.path().join("kubeconfig")).unwrap();
+        server.write_kubeconfig(&directory.path().join("kubeconfig"));
         Self { server, directory }
     }
 

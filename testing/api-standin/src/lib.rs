@@ -2,7 +2,7 @@
 //!
 //! It speaks the list and watch protocol that a Service proxy depends on, over TLS and HTTP/1.1,
 //! for Nodes, Services, EndpointSlices and ServiceCIDRs: resource versions, pages, selectors,
-//! bookmarks, streamed lists, an event log of bounded length and the errors of a server whose log
+//! bookmarks, streamed lists, a log of events and the errors of a server whose log
 //! does not reach back far enough. It accepts Events and keeps them.
 //!
 //! Its purpose is faults that a test switches on ([`Faults`]): connections that are cut or go
@@ -13,14 +13,13 @@
 //! [`control_plane`] starts that.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), api_standin::StandinError> {
-//! let server = api_standin::Standin::start(api_standin::Options::default()).await?;
-//! server.write_kubeconfig("/tmp/kubeconfig".as_ref())?;
+//! # async fn example() {
+//! let server = api_standin::Standin::start(api_standin::Options::default()).await;
+//! server.write_kubeconfig("/tmp/kubeconfig".as_ref());
 //! server.store().apply(serde_json::json!({
 //!     "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-//! }))?;
+//! }));
 //! server.faults().cut_connections();
-//! # Ok(())
 //! # }
 //! ```
 
@@ -51,9 +50,9 @@ mod watch;
 
 pub use self::{
     faults::Faults,
-    manifests::{ManifestError, Manifests},
+    manifests::Manifests,
     resource::Resource,
-    server::{Options, Standin, StandinError},
-    store::{Store, StoreError},
+    server::{Options, Standin},
+    store::Store,
     tls::ClientCertificate,
 };

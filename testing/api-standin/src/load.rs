@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// The most endpoints of one slice, as the cluster's own controller has it.
 const SLICE_SIZE: usize = 100;
@@ -115,23 +115,19 @@ pub fn node(name: &str) -> Value {
 
 /// Puts `services` Services with `endpoints` endpoints each into the store, and the default
 /// ServiceCIDR.
-///
-/// # Errors
-/// Does not happen with a store of this crate.
-pub fn fill(store: &Store, services: usize, endpoints: usize) -> Result<(), StoreError> {
+pub fn fill(store: &Store, services: usize, endpoints: usize) {
     store.apply(json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": ["10.96.0.0/12"]},
-    }))?;
+    }));
     for index in 0..services {
-        store.apply(service(index))?;
+        store.apply(service(index));
         for slice in slices(index, endpoints) {
-            store.apply(slice)?;
+            store.apply(slice);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

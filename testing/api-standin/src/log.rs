@@ -1,4 +1,4 @@
-//! The bounded log of changes to one resource.
+//! The log of changes to one resource.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -53,11 +53,10 @@ impl Change {
     }
 }
 
-/// The newest changes of a resource.
-#[derive(Debug)]
+/// The changes of a resource.
+#[derive(Debug, Default)]
 pub(crate) struct Log {
     changes: VecDeque<Change>,
-    capacity: usize,
     /// The newest version that a watch can no longer start from.
     forgotten: u64,
     /// The version of the newest change that was removed from `changes`.
@@ -72,18 +71,8 @@ pub(crate) struct Expired {
 }
 
 impl Log {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { changes: VecDeque::new(), capacity, forgotten: 0, dropped: 0 }
-    }
-
     pub(crate) fn push(&mut self, change: Change) {
         self.changes.push_back(change);
-        while self.changes.len() > self.capacity {
-            if let Some(change) = self.changes.pop_front() {
-                self.dropped = change.version;
-                self.forgotten = self.forgotten.max(change.version);
-            }
-        }
     }
 
     /// Forgets everything up to and including `version`.
@@ -96,7 +85,7 @@ impl Log {
 
     /// Forgets all changes and versions.
     pub(crate) fn restart(&mut self) {
-        *self = Self::new(self.capacity);
+        *self = Self::default();
     }
 
     /// Returns the changes after `version`, oldest first, for a request with that version.

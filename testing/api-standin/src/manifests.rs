@@ -12,44 +12,10 @@ use std::{
 use serde_json::Value;
 use tokio::time;
 
-use crate::{
-    Resource,
-    defaults::add_defaults,
-    store::{Store, StoreError},
-};
+use crate::{Resource, defaults::add_defaults, store::Store};
 
 /// The time between two looks at the directory.
 const INTERVAL: Duration = Duration::from_millis(20);
-
-/// Why the objects of a directory cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ManifestError {
-    /// The directory or a file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file is neither YAML nor JSON.
-    #[error("cannot decode {}: {message}", path.display())]
-    Decode {
-        /// The file.
-        path: PathBuf,
-        /// The place and the cause.
-        message: String,
-    },
-    /// An object cannot be stored.
-    #[error("cannot serve an object of {}", path.display())]
-    Object {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: StoreError,
-    },
-}
 
 /// The identity of an object: its resource, its namespace (empty for objects of the cluster) and
 /// its name.
@@ -67,48 +33,36 @@ pub struct Manifests {
 
 impl Manifests {
     /// Puts the objects of a directory into the store.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be read or decoded, or has an object that the stand-in does not serve.
-    pub fn load(directory: &Path, store: Store) -> Result<Self, ManifestError> {
+    pub fn load(directory: &Path, store: Store) -> Self {
         let (texts, objects) = (BTreeMap::new(), BTreeMap::new());
         let mut manifests = Self { directory: directory.to_owned(), store, texts, objects };
-        manifests.update()?;
-        Ok(manifests)
+        manifests.update();
+        manifests
     }
 
-    /// Follows the changes of the directory.
-    ///
-    /// # Errors
-    ///
-    /// Ends with the first error: the objects of a test are meant to be served.
-    pub async fn follow(mut self) -> ManifestError {
+    /// Follows the changes of the directory for ever.
+    pub async fn follow(mut self) {
         loop {
             time::sleep(INTERVAL).await;
-            if let Err(error) = self.update() {
-                return error;
-            }
+            self.update();
         }
     }
 
     /// Reads the directory, and changes in the store what has changed in the files.
-    fn update(&mut self) -> Result<(), ManifestError> {
-        let texts = read_all(&self.directory)?;
+    fn update(&mut self) {
+        let texts = read_all(&self.directory);
         if texts == self.texts {
-            return Ok(());
+            return;
         }
         let mut objects = BTreeMap::new();
         for (path, text) in &texts {
-            let decoded = serde_saphyr::from_multiple::<Value>(text).map_err(|error| {
-                ManifestError::Decode { path: path.clone(), message: error.to_string() }
-            })?;
+            let decoded = serde_saphyr::from_multiple::<Value>(text)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             for mut object in decoded.into_iter().flat_map(items) {
                 add_defaults(&mut object);
-                let object_error = |source| ManifestError::Object { path: path.clone(), source };
-                let identity = Store::identity(&object).map_err(object_error)?;
+                let identity = Store::identity(&object);
                 if self.objects.get(&identity) != Some(&object) {
-                    self.store.apply(object.clone()).map_err(object_error)?;
+                    self.store.apply(object.clone());
                 }
                 objects.insert(identity, object);
             }
@@ -118,7 +72,6 @@ impl Manifests {
             self.store.delete(*resource, namespace, name);
         }
         (self.texts, self.objects) = (texts, objects);
-        Ok(())
     }
 }
 
@@ -138,14 +91,10 @@ fn items(document: Value) -> Vec<Value> {
 
 /// Reads all files of manifests. A file that is replaced while the directory is read is read at the
 /// next look.
-fn read_all(directory: &Path) -> Result<BTreeMap<PathBuf, String>, ManifestError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ManifestError::Read { path, source }
-    };
+fn read_all(directory: &Path) -> BTreeMap<PathBuf, String> {
     let mut texts = BTreeMap::new();
-    for entry in fs::read_dir(directory).map_err(failed(directory))? {
-        let path = entry.map_err(failed(directory))?.path();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
         let is_manifest =
             |extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known);
         if !path.extension().is_some_and(is_manifest) {
@@ -154,10 +103,10 @@ fn read_all(directory: &Path) -> Result<BTreeMap<PathBuf, String>, ManifestError
         match fs::read_to_string(&path) {
             Ok(text) => drop(texts.insert(path, text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
-            Err(error) => return Err(failed(&path)(error)),
+            Err(error) => panic!("{}: {error}", path.display()),
         }
     }
-    Ok(texts)
+    texts
 }
 
 #[cfg(test)]
@@ -181,17 +130,17 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
         write("a.yaml", &(NODE.to_owned() + &service("one") + &service("two")));
         write("notes.txt", "{");
-        let store = Store::new(100);
-        let mut manifests = Manifests::load(directory.path(), store.clone()).unwrap();
+        let store = Store::default();
+        let mut manifests = Manifests::load(directory.path(), store.clone());
         assert_eq!(names(&store), ["one", "two"]);
         let one = store.get(Resource::Services, "default", "one").unwrap();
         assert_eq!(one["spec"]["type"], "ClusterIP");
 
         let version = store.version();
-        manifests.update().unwrap();
+        manifests.update();
         write("a.yaml", &(NODE.to_owned() + &service("two")));
         write("b.yaml", &service("one"));
-        manifests.update().unwrap();
+        manifests.update();
         assert_eq!(store.version(), version, "the same objects, in other files");
 
         fs::remove_file(directory.path().join("b.yaml")).unwrap();
@@ -201,19 +150,7 @@ mod tests {
             "c.json",
             r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "three"}}"#,
         );
-        manifests.update().unwrap();
+        manifests.update();
         assert_eq!(names(&store), ["four", "three", "two"]);
-    }
-
-    #[test]
-    fn errors_name_the_file() {
-        for (text, part) in [("{", "decode"), ("{apiVersion: v1, kind: Pod}", "serve an object")] {
-            let directory = tempfile::tempdir().unwrap();
-            fs::write(directory.path().join("bad.yaml"), text).unwrap();
-            let error = Manifests::load(directory.path(), Store::new(1)).unwrap_err().to_string();
-            assert!(error.contains("bad.yaml") && error.contains(part), "{error}");
-        }
-        let error = Manifests::load("/nowhere".as_ref(), Store::new(1)).unwrap_err();
-        assert_eq!(error.to_string(), "cannot read /nowhere");
     }
 }

@@ -103,36 +103,3 @@ fn decode(text: &str) -> Cow<'_, str> {
     }
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queries_are_decoded() {
-        let query =
-            Query::parse("fieldSelector=spec.clusterIP%21%3DNone&watch=true&limit=5&x=a+b%2");
-        assert_eq!(query.get("fieldSelector"), "spec.clusterIP!=None");
-        assert!(query.is_true("watch") && !query.is_true("other"));
-        assert_eq!(query.number("limit"), Ok(Some(5)));
-        assert!(query.number("x").is_err());
-        assert_eq!(query.get("x"), "a b%");
-    }
-
-    #[test]
-    fn managed_fields_are_left_out_if_that_is_asked() {
-        let object = serde_json::json!({"metadata": {"name": "a", "managedFields": [1]}});
-        for (accept, leaves_out) in [
-            ("", false),
-            ("application/json", false),
-            ("application/json;drop=spec", false),
-            ("application/json, application/json;drop=metadata.managedFields", false),
-            ("application/json;drop=metadata.managedFields", true),
-            ("application/json; drop=spec+metadata.managedFields, application/json", true),
-        ] {
-            let shown = Query::default().accepting(accept).view()(&object);
-            assert_eq!(shown["metadata"].get("managedFields").is_none(), leaves_out, "{accept}");
-            assert_eq!(shown["metadata"]["name"], "a");
-        }
-    }
-}

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The resource, namespace and object that a path names.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct Target<'p> {
     resource: Resource,
     namespace: Option<&'p str>,
@@ -84,10 +84,6 @@ fn dispatch(
     if let Some(accept) = accept.filter(|_| shared.faults.drops_fields()) {
         query = query.accepting(accept);
     }
-    if path == "/version" {
-        let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0-standin"});
-        return Ok(object(StatusCode::OK, &version));
-    }
     if path.starts_with("/apis/events.k8s.io/v1/") || path.ends_with("/events") {
         return event(shared, request.method(), body);
     }
@@ -104,37 +100,21 @@ fn dispatch(
         (&Method::GET, Some(_)) => "get",
         (&Method::GET, None) if is_watch => "watch",
         (&Method::GET, None) => "list",
-        (&Method::DELETE, Some(_)) => "delete",
-        (&Method::PUT, Some(_)) | (&Method::POST, None) => "update",
         _ => return Err(Status::new(405, "MethodNotAllowed", "not served by the stand-in")),
     };
     if let Some(answer) = shared.faults.verdict(resource, verb) {
         return Ok(answer);
     }
     let (store, faults) = (&shared.store, &shared.faults);
-    match (verb, name) {
-        ("watch", _) => watch::watch(store, faults, resource, namespace, &query, shared.bookmarks),
-        ("list", _) => list::list(store, faults, resource, namespace, &query),
-        ("get", Some(name)) => match store.get(resource, namespace.unwrap_or_default(), name) {
+    match name {
+        None if is_watch => {
+            watch::watch(store, faults, resource, namespace, &query, shared.bookmarks)
+        }
+        None => list::list(store, faults, resource, namespace, &query),
+        Some(name) => match store.get(resource, namespace.unwrap_or_default(), name) {
             Some(value) => Ok(object(StatusCode::OK, &query.view()(&value))),
             None => Err(not_found(resource, name)),
         },
-        ("delete", Some(name)) => match store.delete(resource, namespace.unwrap_or_default(), name)
-        {
-            true => Ok(object(
-                StatusCode::OK,
-                &json!({
-                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-                }),
-            )),
-            false => Err(not_found(resource, name)),
-        },
-        _ => {
-            let value: Value = serde_json::from_slice(body)
-                .map_err(|error| Status::bad_request(error.to_string()))?;
-            store.apply(value.clone()).map_err(|error| Status::bad_request(error.to_string()))?;
-            Ok(object(StatusCode::OK, &value))
-        }
     }
 }
 
@@ -167,33 +147,4 @@ fn event(shared: &Shared, method: &Method, body: &Bytes) -> Result<Response<Stre
     let answer = object(code, &value);
     shared.keep_event(value);
     Ok(answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_name_resources() {
-        let target = |resource, namespace, name| Some(Target { resource, namespace, name });
-        for (path, expected) in [
-            ("/api/v1/nodes", target(Resource::Nodes, None, None)),
-            ("/api/v1/nodes/n1", target(Resource::Nodes, None, Some("n1"))),
-            ("/api/v1/namespaces/a/services", target(Resource::Services, Some("a"), None)),
-            ("/api/v1/namespaces/a/services/b", target(Resource::Services, Some("a"), Some("b"))),
-            (
-                "/apis/discovery.k8s.io/v1/endpointslices",
-                target(Resource::EndpointSlices, None, None),
-            ),
-            (
-                "/apis/networking.k8s.io/v1/servicecidrs/x",
-                target(Resource::ServiceCidrs, None, Some("x")),
-            ),
-            ("/api/v1/pods", None),
-            ("/api/v1/namespaces/a/nodes", None),
-            ("/apis/apps/v1/services", None),
-        ] {
-            assert_eq!(Target::parse(path), expected, "{path}");
-        }
-    }
 }

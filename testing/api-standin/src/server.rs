@@ -1,6 +1,6 @@
 //! The listener, its connections, and the handle on a running stand-in.
 
-use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http_body_util::{BodyExt, Limited};
@@ -19,7 +19,7 @@ use crate::{
     route,
     state::Shared,
     store::Store,
-    tls::{ClientCertificate, Identity, TlsError},
+    tls::{ClientCertificate, Identity},
 };
 
 /// The longest body that is read.
@@ -36,8 +36,6 @@ pub struct Options {
     /// The interval at which a bookmark is sent on watches; every minute by default, as by a real
     /// server.
     pub bookmarks: Duration,
-    /// The number of changes of each resource that are kept for watches that start in the past.
-    pub log_capacity: usize,
     /// Whether lists can be streamed.
     pub streaming_lists: bool,
     /// The token that clients must send.
@@ -50,34 +48,10 @@ impl Default for Options {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             names: Vec::new(),
             bookmarks: Duration::from_secs(60),
-            log_capacity: 10_000,
             streaming_lists: true,
             token: "standin-token".to_owned(),
         }
     }
-}
-
-/// Why the stand-in cannot start, or cannot write its kubeconfig.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StandinError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
-    /// TLS cannot be configured.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The kubeconfig cannot be written.
-    #[error("cannot write the kubeconfig")]
-    Kubeconfig(#[source] io::Error),
-    /// An object cannot be stored.
-    #[error(transparent)]
-    Store(#[from] crate::StoreError),
 }
 
 /// A running stand-in, which ends when it is dropped.
@@ -91,24 +65,20 @@ pub struct Standin {
 
 impl Standin {
     /// Starts a stand-in with an empty store, on the current tokio runtime.
-    ///
-    /// # Errors
-    /// If the address cannot be listened on, or no certificate can be made.
-    pub async fn start(options: Options) -> Result<Self, StandinError> {
-        let listen = |source| StandinError::Listen { address: options.address, source };
-        let listener = TcpListener::bind(options.address).await.map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
+    pub async fn start(options: Options) -> Self {
+        let listener = TcpListener::bind(options.address).await.unwrap();
+        let address = listener.local_addr().unwrap();
         let mut names: Vec<_> = ["127.0.0.1", "::1", "localhost"].map(String::from).into();
         names.push(address.ip().to_string());
         names.extend(options.names.iter().cloned());
         names.sort();
         names.dedup();
-        let identity = Arc::new(Identity::new(names)?);
-        let store = Store::new(options.log_capacity);
+        let identity = Arc::new(Identity::new(names));
+        let store = Store::default();
         let faults = Faults::new(store.clone(), options.streaming_lists);
         let shared = Arc::new(Shared::new(store, faults, options.token, options.bookmarks));
         let task = tokio::spawn(accept(listener, identity.clone(), shared.clone()));
-        Ok(Self { shared, address, identity, task })
+        Self { shared, address, identity, task }
     }
 
     /// The objects.
@@ -152,21 +122,15 @@ impl Standin {
     }
 
     /// Issues a client certificate that counts instead of the token.
-    ///
-    /// # Errors
-    /// If no certificate can be made.
-    pub fn issue_certificate(&self) -> Result<ClientCertificate, StandinError> {
-        let certificate = self.identity.issue(false)?;
+    pub fn issue_certificate(&self) -> ClientCertificate {
+        let certificate = self.identity.issue(false);
         self.shared.certificates().insert(certificate.der.clone());
-        Ok(certificate)
+        certificate
     }
 
     /// Issues a client certificate that has expired: connections with it end with a TLS alert.
-    ///
-    /// # Errors
-    /// If no certificate can be made.
-    pub fn issue_expired_certificate(&self) -> Result<ClientCertificate, StandinError> {
-        Ok(self.identity.issue(true)?)
+    pub fn issue_expired_certificate(&self) -> ClientCertificate {
+        self.identity.issue(true)
     }
 
     /// Rejects all client certificates that were issued so far with 401.
@@ -203,11 +167,8 @@ users:
     }
 
     /// Writes [`Standin::kubeconfig`] to a file.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn write_kubeconfig(&self, path: &Path) -> Result<(), StandinError> {
-        fs::write(path, self.kubeconfig()).map_err(StandinError::Kubeconfig)
+    pub fn write_kubeconfig(&self, path: &Path) {
+        fs::write(path, self.kubeconfig()).unwrap();
     }
 }
 

@@ -14,26 +14,6 @@ use crate::{
     selector::Selector,
 };
 
-/// Why an object cannot be stored.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// `apiVersion` and `kind` name no resource of the stand-in.
-    #[error("`{kind}` in `{api_version}` is not served")]
-    Kind {
-        /// The object's `kind`.
-        kind: String,
-        /// The object's `apiVersion`.
-        api_version: String,
-    },
-    /// The object has no `metadata.name`.
-    #[error("the object has no name")]
-    Name,
-    /// The object is not a mapping with a mapping `metadata`.
-    #[error("the object has no metadata")]
-    Metadata,
-}
-
 /// The objects that the stand-in serves. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -47,7 +27,7 @@ struct Inner {
     tables: BTreeMap<Resource, Table>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Table {
     objects: BTreeMap<Key, Stored>,
     log: Log,
@@ -60,64 +40,51 @@ pub(crate) struct Snapshot {
     pub(crate) objects: BTreeMap<Key, Stored>,
 }
 
-impl Store {
-    /// An empty store that remembers `log_capacity` changes of each resource.
-    pub(crate) fn new(log_capacity: usize) -> Self {
-        let table = || Table { objects: BTreeMap::new(), log: Log::new(log_capacity) };
-        let tables = Resource::ALL.map(|resource| (resource, table())).into();
-        Self {
-            inner: Arc::new(Mutex::new(Inner { version: 1, tables })),
-            version: watch::Sender::new(1),
-        }
+impl Default for Store {
+    /// An empty store, whose version is 1.
+    fn default() -> Self {
+        let inner = Inner { version: 1, tables: BTreeMap::new() };
+        Self { inner: Arc::new(Mutex::new(inner)), version: watch::Sender::new(1) }
     }
+}
 
+impl Store {
     /// Creates an object, or replaces the one of the same name. Nothing is validated. Returns its
     /// resource version.
-    ///
-    /// # Errors
-    /// If the object has no known kind, no name or no metadata.
-    pub fn apply(&self, object: Value) -> Result<u64, StoreError> {
-        let (resource, namespace, name) = Self::identity(&object)?;
+    pub fn apply(&self, object: Value) -> u64 {
+        let (resource, namespace, name) = Self::identity(&object);
         self.apply_as(resource, &namespace, &name, object)
     }
 
     /// The resource, the namespace (empty for objects of the cluster) and the name of an object.
-    pub(crate) fn identity(object: &Value) -> Result<(Resource, String, String), StoreError> {
+    pub(crate) fn identity(object: &Value) -> (Resource, String, String) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let Some(resource) = Resource::of(&api_version, &kind) else {
-            return Err(StoreError::Kind { kind, api_version });
+            panic!("`{kind}` in `{api_version}` is not served")
         };
         let name = text(&object["metadata"]["name"]);
-        if name.is_empty() {
-            return Err(StoreError::Name);
-        }
+        assert!(!name.is_empty(), "the object has no name: {object}");
         let namespace = match (resource.is_namespaced(), &object["metadata"]["namespace"]) {
             (false, _) => "",
             (true, Value::String(namespace)) => namespace,
             (true, _) => "default",
         };
-        Ok((resource, namespace.to_owned(), name))
+        (resource, namespace.to_owned(), name)
     }
 
     /// Does the same as [`Store::apply`] under the given resource, namespace and name, whatever the
     /// object's own fields: for objects that no client can decode.
-    ///
-    /// # Errors
-    /// If the object has no metadata to put a resource version in.
     pub fn apply_as(
         &self,
         resource: Resource,
         namespace: &str,
         name: &str,
         mut object: Value,
-    ) -> Result<u64, StoreError> {
+    ) -> u64 {
         let mut inner = self.lock();
         let version = inner.version + 1;
-        let metadata = object
-            .get_mut("metadata")
-            .and_then(Value::as_object_mut)
-            .ok_or(StoreError::Metadata)?;
+        let metadata = object["metadata"].as_object_mut().expect("metadata");
         metadata.insert("resourceVersion".to_owned(), version.to_string().into());
         if resource.is_namespaced() {
             metadata.entry("namespace").or_insert_with(|| namespace.into());
@@ -129,7 +96,7 @@ impl Store {
             Some(Stored { value: Arc::new(object) }),
         );
         self.announce(inner);
-        Ok(version)
+        version
     }
 
     /// Deletes an object and returns whether it existed. `namespace` is empty for cluster-scoped
@@ -149,11 +116,6 @@ impl Store {
     pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Value> {
         let key = (namespace.to_owned(), name.to_owned());
         self.lock().table(resource).objects.get(&key).map(|stored| Value::clone(&stored.value))
-    }
-
-    /// The number of objects of the resource that there are.
-    pub fn count(&self, resource: Resource) -> usize {
-        self.lock().table(resource).objects.len()
     }
 
     /// The newest resource version.
@@ -243,9 +205,7 @@ impl Store {
 
 impl Inner {
     fn table(&mut self, resource: Resource) -> &mut Table {
-        self.tables
-            .entry(resource)
-            .or_insert_with(|| Table { objects: BTreeMap::new(), log: Log::new(0) })
+        self.tables.entry(resource).or_default()
     }
 
     fn change(&mut self, resource: Resource, key: Key, after: Option<Stored>) {
@@ -279,12 +239,12 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_the_past_undoes_changes() {
-        let store = Store::new(10);
-        store.apply(service("a", "x")).unwrap();
-        let then = store.apply(service("b", "x")).unwrap();
+        let store = Store::default();
+        store.apply(service("a", "x"));
+        let then = store.apply(service("b", "x"));
         store.delete(Resource::Services, "default", "a");
-        store.apply(service("b", "y")).unwrap();
-        store.apply(service("c", "x")).unwrap();
+        store.apply(service("b", "y"));
+        store.apply(service("c", "x"));
         let past = store.snapshot(Resource::Services, Some(then)).unwrap();
         assert_eq!(names(&past), ["a", "b"]);
         let b = &past.objects[&("default".to_owned(), "b".to_owned())];
@@ -296,12 +256,12 @@ mod tests {
 
     #[test]
     fn selections_are_entered_and_left() {
-        let store = Store::new(10);
+        let store = Store::default();
         let start = store.version();
-        store.apply(service("a", "x")).unwrap();
-        store.apply(service("a", "y")).unwrap();
-        store.apply(service("a", "y")).unwrap();
-        store.apply(service("a", "x")).unwrap();
+        store.apply(service("a", "x"));
+        store.apply(service("a", "y"));
+        store.apply(service("a", "y"));
+        store.apply(service("a", "x"));
         store.delete(Resource::Services, "default", "a");
         let types = |label: &str| {
             let selector = Selector::parse(label, "").unwrap();
@@ -319,34 +279,5 @@ mod tests {
             (*kind, &last.value["metadata"]["resourceVersion"]),
             ("DELETED", &version.into())
         );
-    }
-
-    #[test]
-    fn the_log_is_bounded() {
-        let store = Store::new(3);
-        let versions: Vec<_> = (0..5).map(|_| store.apply(service("a", "x")).unwrap()).collect();
-        let events = |version| {
-            store.events(Resource::Services, version, &Selector::default()).map(|(e, _)| e.len())
-        };
-        assert_eq!(events(versions[1]), Ok(3));
-        assert_eq!(events(versions[0]), Err(Expired { oldest: versions[1] }));
-        // Other resources have their own log.
-        assert!(store.check(Resource::Nodes, versions[0]).is_ok());
-        // An open watch that is up to date outlives compaction, but cannot start over.
-        store.expire_log();
-        assert_eq!(events(versions[4]), Ok(0));
-        assert!(store.check(Resource::Services, versions[4]).is_err());
-        assert!(store.check(Resource::Services, store.version()).is_ok());
-    }
-
-    #[test]
-    fn what_has_no_name_is_refused() {
-        let store = Store::new(1);
-        assert!(matches!(store.apply(json!({"kind": "Pod"})), Err(StoreError::Kind { .. })));
-        let nameless = json!({"apiVersion": "v1", "kind": "Node"});
-        assert!(matches!(store.apply(nameless), Err(StoreError::Name)));
-        let odd = json!({"metadata": {"name": 5}, "spec": []});
-        store.apply_as(Resource::Services, "ns", "odd", odd).unwrap();
-        assert_eq!(store.get(Resource::Services, "ns", "odd").unwrap()["metadata"]["name"], 5);
     }
 }

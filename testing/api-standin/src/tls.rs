@@ -9,27 +9,12 @@ use rcgen::{
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        self, RootCertStore, ServerConfig,
+        RootCertStore, ServerConfig,
         crypto::ring,
         pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-        server::{VerifierBuilderError, WebPkiClientVerifier},
+        server::WebPkiClientVerifier,
     },
 };
-
-/// Why TLS cannot be configured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TlsError {
-    /// A certificate cannot be made.
-    #[error("cannot make a certificate")]
-    Certificate(#[from] rcgen::Error),
-    /// The certificate is not accepted.
-    #[error("cannot configure TLS")]
-    Config(#[from] rustls::Error),
-    /// Client certificates cannot be verified.
-    #[error("cannot verify client certificates")]
-    Verifier(#[from] VerifierBuilderError),
-}
 
 /// A client certificate and its key.
 #[derive(Clone)]
@@ -64,33 +49,36 @@ impl fmt::Debug for Identity {
 
 impl Identity {
     /// Returns a new authority, and a server certificate for these names and addresses.
-    pub(crate) fn new(names: Vec<String>) -> Result<Self, TlsError> {
-        let mut params = CertificateParams::new(Vec::new())?;
+    pub(crate) fn new(names: Vec<String>) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, "api-standin authority");
-        let key = KeyPair::generate()?;
-        let ca = params.self_signed(&key)?;
+        let key = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&key).unwrap();
         let authority = Issuer::new(params, key);
 
-        let mut params = CertificateParams::new(names)?;
+        let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, "api-standin");
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &authority)?;
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap();
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(ca.der().clone())?;
+        roots.add(ca.der().clone()).unwrap();
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .allow_unauthenticated()
-                .build()?;
+                .build()
+                .unwrap();
         let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
+            .with_safe_default_protocol_versions()
+            .unwrap()
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate.into()], key)?;
-        Ok(Self { acceptor: Arc::new(config).into(), authority, ca_pem: ca.pem() })
+            .with_single_cert(vec![certificate.into()], key)
+            .unwrap();
+        Self { acceptor: Arc::new(config).into(), authority, ca_pem: ca.pem() }
     }
 
     /// The authority's certificate.
@@ -99,19 +87,19 @@ impl Identity {
     }
 
     /// Issues a client certificate.
-    pub(crate) fn issue(&self, is_expired: bool) -> Result<ClientCertificate, TlsError> {
-        let mut params = CertificateParams::new(Vec::new())?;
+    pub(crate) fn issue(&self, is_expired: bool) -> ClientCertificate {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, "system:kube-proxy");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         if is_expired {
             params.not_after = date_time_ymd(2020, 1, 1);
         }
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.authority)?;
-        Ok(ClientCertificate {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.authority).unwrap();
+        ClientCertificate {
             certificate_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
             der: certificate.der().to_vec(),
-        })
+        }
     }
 }

@@ -102,11 +102,11 @@ impl Drop for Owner {
 /// Puts objects of all sorts there.
 fn fill(cluster: &Cluster) {
     let store = cluster.server.store();
-    load::fill(store, 3, 2).unwrap();
+    load::fill(store, 3, 2);
     let with = |index, change: fn(&mut serde_json::Value)| {
         let mut service = load::service(index);
         change(&mut service);
-        store.apply(service).unwrap();
+        store.apply(service);
     };
     with(3, |service| service["spec"]["internalTrafficPolicy"] = "Local".into());
     with(4, |service| {
@@ -117,7 +117,7 @@ fn fill(cluster: &Cluster) {
     });
     // Endpoints of these are on other nodes.
     for slice in [3, 4].into_iter().flat_map(|index| load::slices(index, 2)) {
-        store.apply(slice).unwrap();
+        store.apply(slice);
     }
     with(5, |service| service["spec"]["externalIPs"] = json!(["nonsense"]));
     with(6, |service| {
@@ -127,7 +127,7 @@ fn fill(cluster: &Cluster) {
     });
     with(7, |service| service["spec"]["ports"] = "none".into());
     with(8, |service| service["spec"]["ports"][0]["protocol"] = "UDP".into());
-    store.apply(datagrams(2)).unwrap();
+    store.apply(datagrams(2));
 }
 
 /// The slice of the Service with datagrams.
@@ -160,7 +160,7 @@ fn nftables_mode_exports_what_the_table_says() {
         wait(&namespace, ports, |ports| ports == 7.0).await;
 
         let owner = Owner::of_table(&namespace);
-        cluster.server.store().apply(load::slices(0, 1).remove(0)).unwrap();
+        cluster.server.store().apply(load::slices(0, 1).remove(0));
         let failures =
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}";
         wait(&namespace, failures, |failures| failures >= 1.0).await;
@@ -169,11 +169,11 @@ fn nftables_mode_exports_what_the_table_says() {
         let mut slice = load::slices(0, 3).remove(0);
         slice["metadata"]["annotations"] =
             json!({"endpoints.kubernetes.io/last-change-trigger-time": jiff_now()});
-        cluster.server.store().apply(slice).unwrap();
+        cluster.server.store().apply(slice);
         let programming =
             "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
         wait(&namespace, programming, |count| count == 1.0).await;
-        cluster.server.store().apply(datagrams(1)).unwrap();
+        cluster.server.store().apply(datagrams(1));
         let flows = "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}";
         wait(&namespace, flows, |count| count == 0.0).await;
         cluster.event("Starting", "").await;

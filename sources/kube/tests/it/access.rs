@@ -27,7 +27,7 @@ use crate::rig::{AGENT, NODE, PATIENCE, Rig, apply, fill};
 
 #[tokio::test]
 async fn the_master_overrides_the_kubeconfig() {
-    let server = Standin::start(Options::default()).await.unwrap();
+    let server = Standin::start(Options::default()).await;
     fill(&server, 1);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
@@ -65,7 +65,7 @@ async fn changes_follow(rig: &mut Rig) {
 }
 
 async fn standin() -> Standin {
-    let server = Standin::start(Options::default()).await.unwrap();
+    let server = Standin::start(Options::default()).await;
     fill(&server, 1);
     server
 }
@@ -82,6 +82,10 @@ async fn a_token_file_may_end_with_a_line_break_and_change() {
     let mut rig = Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await;
     rig.synced().await;
     rig.server.set_token("another");
+    rig.server.faults().cut_connections();
+    while rig.health.unauthorized(Kind::Service).is_none() {
+        rig.wait(Duration::from_millis(10)).await;
+    }
     fs::write(&path, "another\n").unwrap();
     changes_follow(&mut rig).await;
 }
@@ -104,18 +108,18 @@ async fn with_certificate(server: Standin, certificate: &ClientCertificate) -> (
 #[tokio::test]
 async fn certificate_files_are_read_again_when_the_server_rejects_them() {
     let server = standin().await;
-    let certificate = server.issue_certificate().unwrap();
+    let certificate = server.issue_certificate();
     let (mut rig, dir) = with_certificate(server, &certificate).await;
     rig.synced().await;
     rig.server.revoke_certificates();
-    write_certificate(dir.path(), &rig.server.issue_certificate().unwrap());
+    write_certificate(dir.path(), &rig.server.issue_certificate());
     changes_follow(&mut rig).await;
 }
 
 #[tokio::test]
 async fn certificate_files_are_read_again_when_the_certificate_has_expired() {
     let server = standin().await;
-    let certificate = server.issue_expired_certificate().unwrap();
+    let certificate = server.issue_expired_certificate();
     let (mut rig, dir) = with_certificate(server, &certificate).await;
     while rig.health.failed(Kind::Service).is_none() {
         rig.wait(Duration::from_millis(10)).await;
@@ -123,7 +127,7 @@ async fn certificate_files_are_read_again_when_the_certificate_has_expired() {
     let (_, why) = rig.health.failed(Kind::Service).unwrap();
     assert!(why.contains("alert"), "{why}");
     // Half of a pair is of no use, and no reason to stop.
-    let certificate = rig.server.issue_certificate().unwrap();
+    let certificate = rig.server.issue_certificate();
     fs::write(dir.path().join("client.crt"), &certificate.certificate_pem).unwrap();
     rig.wait(Duration::from_millis(2500)).await;
     assert!(rig.replaced.is_empty());
@@ -146,7 +150,7 @@ async fn a_plugin_is_run_again_when_the_server_rejects_its_certificate() {
         });
         fs::write(&path, credential.to_string()).unwrap();
     };
-    write(&server.issue_certificate().unwrap());
+    write(&server.issue_certificate());
     let version = "client.authentication.k8s.io/v1";
     let user = format!(
         "{{exec: {{apiVersion: {version}, command: cat, args: [{path:?}], interactiveMode: Never}}}}"
@@ -155,7 +159,7 @@ async fn a_plugin_is_run_again_when_the_server_rejects_its_certificate() {
     let mut rig = Rig::with_kubeconfig(server, &kubeconfig, Timing::default()).await;
     rig.synced().await;
     rig.server.revoke_certificates();
-    write(&rig.server.issue_certificate().unwrap());
+    write(&rig.server.issue_certificate());
     changes_follow(&mut rig).await;
 }
 
@@ -323,7 +327,7 @@ async fn a_source_with_proxy_variables() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn proxy_variables_are_heeded() {
     let options = Options { names: vec!["api.test".to_owned()], ..Options::default() };
-    let server = Standin::start(options).await.unwrap();
+    let server = Standin::start(options).await;
     fill(&server, 1);
     let proxy = Proxy::start(&server).await;
     let port = server.address().port();

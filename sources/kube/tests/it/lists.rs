@@ -162,7 +162,7 @@ async fn managed_fields_are_left_out_by_servers_that_can() {
     for (options, can) in
         [(paged(), true), (paged(), false), (Options::default(), true), (Options::default(), false)]
     {
-        let server = Standin::start(options.clone()).await.unwrap();
+        let server = Standin::start(options.clone()).await;
         server.faults().drop_fields(can);
         fill(&server, 3);
         let managed = "x".repeat(100_000);
@@ -196,7 +196,7 @@ async fn managed_fields_are_left_out_by_servers_that_can() {
 
 #[tokio::test]
 async fn a_list_counts_once_for_the_pace() {
-    let server = Standin::start(paged()).await.unwrap();
+    let server = Standin::start(paged()).await;
     fill(&server, 1100);
     in_pages(&server);
     let kubeconfig = server.kubeconfig();
@@ -297,7 +297,7 @@ async fn a_list_that_streams_too_slowly_is_read_without_a_stream() {
 async fn sixty_thousand_endpoints(options: Options) {
     let start = Instant::now();
     let mut rig = Rig::start(options, Timing::default(), |server| {
-        load::fill(server.store(), 12_000, 5).unwrap();
+        load::fill(server.store(), 12_000, 5);
     })
     .await;
     let filled = start.elapsed();

@@ -15,7 +15,7 @@ pub type Rig = crate::source::Rig<Standin>;
 
 impl Rig {
     pub async fn start(options: Options, timing: Timing, fill: impl FnOnce(&Standin)) -> Self {
-        let server = Standin::start(options).await.unwrap();
+        let server = Standin::start(options).await;
         fill(&server);
         let kubeconfig = server.kubeconfig();
         Self::with_kubeconfig(server, &kubeconfig, timing).await
@@ -70,7 +70,7 @@ pub fn paged() -> Options {
 }
 
 pub fn apply(server: &Standin, object: Value) {
-    server.store().apply(object).unwrap();
+    server.store().apply(object);
 }
 
 pub fn labelled(mut object: Value, label: &str) -> Value {
@@ -82,5 +82,5 @@ pub fn fill(server: &Standin, services: usize) {
     for name in ["node-0", NODE] {
         apply(server, load::node(name));
     }
-    load::fill(server.store(), services, 5).unwrap();
+    load::fill(server.store(), services, 5);
 }

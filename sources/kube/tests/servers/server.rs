@@ -42,9 +42,9 @@ impl Server {
     /// Starts a stand-in with the namespace of the scenarios.
     pub async fn standin(lists: Lists) -> Self {
         let options = Options { streaming_lists: lists == Lists::Streamed, ..Options::default() };
-        let server = Standin::start(options).await.unwrap();
+        let server = Standin::start(options).await;
         // A genuine server makes this object at its start.
-        load::fill(server.store(), 0, 0).unwrap();
+        load::fill(server.store(), 0, 0);
         Self::Standin(Box::new(server))
     }
 
@@ -54,11 +54,11 @@ impl Server {
         if lists == Lists::Paged {
             options.flags.push("--feature-gates=WatchList=false".to_owned());
         }
-        let server = ControlPlane::start(programs, options).await.unwrap();
+        let server = ControlPlane::start(programs, options).await;
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": load::NAMESPACE},
         });
-        server.apply(namespace).await.unwrap();
+        server.apply(namespace).await;
         Self::Genuine(Box::new(server))
     }
 
@@ -75,8 +75,10 @@ impl Server {
     /// Creates or replaces an object.
     pub async fn apply(&self, object: Value) {
         match self {
-            Self::Standin(server) => drop(server.store().apply(object).unwrap()),
-            Self::Genuine(server) => server.apply(object).await.unwrap(),
+            Self::Standin(server) => {
+                server.store().apply(object);
+            }
+            Self::Genuine(server) => server.apply(object).await,
         }
     }
 
@@ -91,7 +93,7 @@ impl Server {
                     (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
                 assert!(server.store().delete(resource, &namespace, &name));
             }
-            Self::Genuine(server) => server.delete(object).await.unwrap(),
+            Self::Genuine(server) => server.delete(object).await,
         }
     }
 
@@ -113,7 +115,7 @@ impl Server {
                 server.store().expire_log();
                 server.faults().refuse_connections(false);
             }
-            Self::Genuine(server) => server.start_api_server().await.unwrap(),
+            Self::Genuine(server) => server.start_api_server().await,
         }
     }
 }

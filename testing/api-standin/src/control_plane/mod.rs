@@ -8,26 +8,23 @@
 //! ```no_run
 //! use api_standin::control_plane::{ControlPlane, Options, Programs, User};
 //!
-//! # async fn example() -> Result<(), api_standin::control_plane::ControlPlaneError> {
-//! let Some(programs) = Programs::find()? else { return Ok(()) };
-//! let server = ControlPlane::start(programs, Options::default()).await?;
+//! # async fn example() {
+//! let Some(programs) = Programs::find() else { return };
+//! let server = ControlPlane::start(programs, Options::default()).await;
 //! server.apply(serde_json::json!({
 //!     "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"},
-//! })).await?;
+//! })).await;
 //! println!("{}", server.kubeconfig(User::KubeProxy).display());
-//! # Ok(())
 //! # }
 //! ```
 
-mod error;
 mod objects;
 mod programs;
 mod server;
 mod users;
 
 pub use self::{
-    error::{ControlPlaneError, Result},
-    programs::{API_SERVER, ETCD, Programs},
+    programs::Programs,
     server::{ControlPlane, Options},
     users::User,
 };

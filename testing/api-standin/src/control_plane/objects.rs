@@ -4,8 +4,6 @@ use http::{Method, Request};
 use kube::Client;
 use serde_json::Value;
 
-use super::error::{ControlPlaneError, Result};
-
 /// The kinds that tests use: `apiVersion`, `kind`, name in paths, whether objects have a namespace,
 /// and whether the status is its own resource.
 const KINDS: [(&str, &str, &str, bool, bool); 5] = [
@@ -25,14 +23,14 @@ struct Place {
 }
 
 impl Place {
-    fn of(object: &Value) -> Result<Self> {
+    fn of(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let name = text(&object["metadata"]["name"]);
         let known = KINDS.into_iter().find(|known| known.0 == version && known.1 == kind);
         let Some((_, _, plural, is_namespaced, has_status)) = known.filter(|_| !name.is_empty())
         else {
-            return Err(ControlPlaneError::Object(format!("{version} {kind} {name:?}")));
+            panic!("the test's object cannot be sent: {version} {kind} {name:?}")
         };
         let base = match version.contains('/') {
             true => format!("/apis/{version}"),
@@ -43,7 +41,7 @@ impl Place {
             (true, Value::String(namespace)) => format!("{base}/namespaces/{namespace}/{plural}"),
             (true, _) => format!("{base}/namespaces/default/{plural}"),
         };
-        Ok(Self { collection, name, has_status })
+        Self { collection, name, has_status }
     }
 
     fn path(&self) -> String {
@@ -52,52 +50,36 @@ impl Place {
 }
 
 /// Creates an object, or replaces the one of the same name, with its status.
-pub(crate) async fn apply(client: &Client, object: &Value) -> Result<()> {
-    let place = Place::of(object)?;
-    match send(client, "PUT", &place.path(), Some(object)).await {
-        Err(ControlPlaneError::Request { source, .. }) if is_missing(&source) => {
-            send(client, "POST", &place.collection, Some(object)).await?;
+pub(crate) async fn apply(client: &Client, object: &Value) {
+    let place = Place::of(object);
+    match send(client, Method::PUT, &place.path(), Some(object)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            send(client, Method::POST, &place.collection, Some(object)).await.unwrap();
         }
-        other => other?,
+        other => other.unwrap(),
     }
-    match place.has_status && !object["status"].is_null() {
-        true => send(client, "PUT", &format!("{}/status", place.path()), Some(object)).await,
-        false => Ok(()),
+    if place.has_status && !object["status"].is_null() {
+        let path = format!("{}/status", place.path());
+        send(client, Method::PUT, &path, Some(object)).await.unwrap();
     }
 }
 
 /// Deletes an object, of which only the kind, the namespace and the name count.
-pub(crate) async fn delete(client: &Client, object: &Value) -> Result<()> {
-    send(client, "DELETE", &Place::of(object)?.path(), None).await
+pub(crate) async fn delete(client: &Client, object: &Value) {
+    send(client, Method::DELETE, &Place::of(object).path(), None).await.unwrap();
 }
 
 async fn send(
     client: &Client,
-    method: &'static str,
+    method: Method,
     path: &str,
     body: Option<&Value>,
-) -> Result<()> {
-    let failed = |source: kube::Error| ControlPlaneError::Request {
-        method,
-        path: path.to_owned(),
-        source: Box::new(source),
-    };
-    let verb = match method {
-        "PUT" => Method::PUT,
-        "POST" => Method::POST,
-        _ => Method::DELETE,
-    };
+) -> Result<(), kube::Error> {
     let body = body.map(|object| object.to_string().into_bytes()).unwrap_or_default();
     let request = Request::builder()
-        .method(verb)
+        .method(method)
         .uri(path)
         .header("content-type", "application/json")
-        .body(body)
-        .map_err(|error| failed(kube::Error::HttpError(error)))?;
-    client.request_text(request).await.map(drop).map_err(failed)
-}
-
-/// Whether a request failed since there is no such object.
-fn is_missing(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
+        .body(body);
+    client.request_text(request.unwrap()).await.map(drop)
 }

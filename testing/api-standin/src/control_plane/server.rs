@@ -19,7 +19,6 @@ use tempfile::TempDir;
 use tokio::time;
 
 use super::{
-    error::{ControlPlaneError, Result},
     objects,
     programs::Programs,
     users::{self, User},
@@ -44,14 +43,12 @@ struct Ports {
 
 impl Ports {
     /// Three ports that are free in the namespace of the process at this moment.
-    fn free() -> Result<Self> {
-        let listen = || TcpListener::bind("127.0.0.1:0").map_err(ControlPlaneError::Port);
+    fn free() -> Self {
         // Held until all are known, so that they differ.
-        let [a, b, c] = [listen()?, listen()?, listen()?];
-        let port = |listener: &TcpListener| {
-            listener.local_addr().map(|address| address.port()).map_err(ControlPlaneError::Port)
-        };
-        Ok(Self { api_server: port(&a)?, etcd: port(&b)?, etcd_peers: port(&c)? })
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [api_server, etcd, etcd_peers] =
+            listeners.each_ref().map(|listener| listener.local_addr().unwrap().port());
+        Self { api_server, etcd, etcd_peers }
     }
 }
 
@@ -75,28 +72,21 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts both servers, and waits until the API server is ready.
-    ///
-    /// # Errors
-    ///
-    /// If a program cannot be run, or if the API server is not ready in time; the error has the
-    /// logs.
-    pub async fn start(programs: Programs, options: Options) -> Result<Self> {
-        let ports = Ports::free()?;
-        let directory = tempfile::Builder::new().prefix("control-plane-").tempdir();
-        let directory = directory
-            .map_err(|source| ControlPlaneError::File { path: std::env::temp_dir(), source })?;
-        let etcd = start_etcd(&programs, ports, directory.path())?;
+    pub async fn start(programs: Programs, options: Options) -> Self {
+        let ports = Ports::free();
+        let directory = tempfile::Builder::new().prefix("control-plane-").tempdir().unwrap();
+        let etcd = start_etcd(&programs, ports, directory.path());
         let mut server =
             Self { programs, options, ports, api_server: None, etcd, directory, client: None };
-        server.write("tokens.csv", &users::tokens())?;
+        server.write("tokens.csv", &users::tokens());
         for user in User::ALL {
             let authority = server.file("certificates/apiserver.crt");
             let text = user.kubeconfig(&server.url(), &authority.to_string_lossy());
-            server.write(user.file(), &text)?;
+            server.write(user.file(), &text);
         }
-        server.make_key()?;
-        server.start_api_server().await?;
-        Ok(server)
+        server.make_key();
+        server.start_api_server().await;
+        server
     }
 
     /// The URL of the API server.
@@ -117,63 +107,46 @@ impl ControlPlane {
     }
 
     /// Starts the API server, (again) with the same port, and waits until it is ready.
-    ///
-    /// # Errors
-    ///
-    /// If the program cannot be run, or if it is not ready in time.
-    pub async fn start_api_server(&mut self) -> Result<()> {
+    pub async fn start_api_server(&mut self) {
         self.stop_api_server();
-        self.api_server = Some(self.run_api_server()?);
+        self.api_server = Some(self.run_api_server());
         let started = Instant::now();
         loop {
             // The file with the certificates exists from the first start on.
             let last = match self.is_ready().await {
                 Ok(client) => {
                     self.client = Some(client);
-                    return Ok(());
+                    return;
                 }
                 Err(last) => last,
             };
             let ended = self.api_server.as_mut().and_then(|child| child.try_wait().ok().flatten());
             if ended.is_some() || started.elapsed() > scaled(READY) {
                 let logs = ["etcd.log", "api-server.log"].map(|name| self.end_of(name)).concat();
-                return Err(ControlPlaneError::NotReady { waited: started.elapsed(), last, logs });
+                panic!("the API server is not ready after {:?}: {last}\n{logs}", started.elapsed());
             }
             time::sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// Creates an object, or replaces the one of the same name, with its status.
-    ///
-    /// # Errors
-    ///
-    /// If the object's kind is none that tests use, or if the server refuses the object.
-    pub async fn apply(&self, object: Value) -> Result<()> {
-        objects::apply(self.client()?, &object).await
+    pub async fn apply(&self, object: Value) {
+        objects::apply(self.client(), &object).await;
     }
 
     /// Deletes an object, of which only the kind, the namespace and the name count.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such object, or if the server refuses the request.
-    pub async fn delete(&self, object: &Value) -> Result<()> {
-        objects::delete(self.client()?, object).await
+    pub async fn delete(&self, object: &Value) {
+        objects::delete(self.client(), object).await;
     }
 
     /// A client of the administrator.
-    ///
-    /// # Errors
-    ///
-    /// If the API server has never been ready.
-    pub fn client(&self) -> Result<&Client> {
-        self.client.as_ref().ok_or_else(|| ControlPlaneError::Client("not started".into()))
+    pub fn client(&self) -> &Client {
+        self.client.as_ref().expect("a server that was started")
     }
 
     async fn is_ready(&self) -> Result<Client, String> {
-        let client = self.administrator().await.map_err(|error| packet_rig::chain(&error))?;
-        let request = http::Request::get("/readyz").body(Vec::new());
-        let request = request.map_err(|error| error.to_string())?;
+        let client = self.administrator().await?;
+        let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
         let answer = time::timeout(Duration::from_secs(2), client.request_text(request)).await;
         match answer.map_err(|_| "no answer within two seconds")? {
             Ok(_) => Ok(client),
@@ -181,18 +154,16 @@ impl ControlPlane {
         }
     }
 
-    async fn administrator(&self) -> Result<Client> {
-        let failed =
-            |error: Box<dyn std::error::Error + Send + Sync>| ControlPlaneError::Client(error);
-        let path = self.kubeconfig(User::Administrator);
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(error.into()))?;
+    /// A client, which there is when the API server has written its certificate.
+    async fn administrator(&self) -> Result<Client, String> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig(User::Administrator)).unwrap();
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        Client::try_from(config.map_err(|error| failed(error.into()))?)
-            .map_err(|error| failed(error.into()))
+        let config = config.map_err(|error| packet_rig::chain(&error))?;
+        Client::try_from(config).map_err(|error| packet_rig::chain(&error))
     }
 
-    fn run_api_server(&self) -> Result<Child> {
+    fn run_api_server(&self) -> Child {
         let file = |name: &str| self.file(name).to_string_lossy().into_owned();
         let mut command = spawn::command(&self.programs.api_server);
         command.args([
@@ -211,33 +182,22 @@ impl ControlPlane {
             "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".to_owned(),
         ]);
         command.args(&self.options.flags);
-        self.run(command, &self.programs.api_server, "api-server.log")
+        run(command, self.directory.path(), "api-server.log")
     }
 
     /// Makes a key by `openssl`, which every machine with TLS has.
-    fn make_key(&self) -> Result<()> {
-        let program = PathBuf::from("openssl");
-        let start = |source| ControlPlaneError::Start { program: program.clone(), source };
-        let mut command = Command::new(&program);
+    fn make_key(&self) {
+        let mut command = Command::new("openssl");
         command.args(["genrsa", "-out"]).arg(self.file(KEY_FILE)).stderr(Stdio::null());
-        let status = command.status().map_err(start)?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(start(std::io::Error::other(status.to_string()))),
-        }
-    }
-
-    fn run(&self, command: Command, program: &Path, log: &str) -> Result<Child> {
-        run(command, program, self.directory.path(), log)
+        assert!(command.status().unwrap().success(), "openssl makes no key");
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.file(name);
-        fs::write(&path, text).map_err(|source| ControlPlaneError::File { path, source })
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).unwrap();
     }
 
     /// The last lines of a log, under its name.
@@ -265,7 +225,7 @@ impl Drop for ControlPlane {
     }
 }
 
-fn start_etcd(programs: &Programs, ports: Ports, directory: &Path) -> Result<Child> {
+fn start_etcd(programs: &Programs, ports: Ports, directory: &Path) -> Child {
     let client = format!("http://127.0.0.1:{}", ports.etcd);
     let peers = format!("http://127.0.0.1:{}", ports.etcd_peers);
     let mut command = spawn::command(&programs.etcd);
@@ -275,18 +235,15 @@ fn start_etcd(programs: &Programs, ports: Ports, directory: &Path) -> Result<Chi
     command.arg("--initial-cluster").arg(format!("default={peers}"));
     // The objects of a test need not outlive the machine.
     command.arg("--unsafe-no-fsync");
-    run(command, &programs.etcd, directory, "etcd.log")
+    run(command, directory, "etcd.log")
 }
 
 /// Runs a server in the directory. Its output is appended to the log.
-fn run(mut command: Command, program: &Path, directory: &Path, log: &str) -> Result<Child> {
-    let path = directory.join(log);
-    let open = File::options().create(true).append(true).open(&path);
-    let log = open.map_err(|source| ControlPlaneError::File { path: path.clone(), source })?;
-    let again = log.try_clone().map_err(|source| ControlPlaneError::File { path, source })?;
+fn run(mut command: Command, directory: &Path, log: &str) -> Child {
+    let log = File::options().create(true).append(true).open(directory.join(log)).unwrap();
+    let again = log.try_clone().unwrap();
     command.current_dir(directory).stdin(Stdio::null()).stdout(log).stderr(again);
-    let start = |source| ControlPlaneError::Start { program: program.to_owned(), source };
-    spawn::spawn(command).map_err(start)
+    spawn::spawn(command).unwrap()
 }
 
 fn end(child: &mut Child) {
