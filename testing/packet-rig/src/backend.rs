@@ -68,7 +68,7 @@ pub fn selected() -> Result<Vec<&'static str>> {
         Some(list) => {
             let backends = runnable(parse(&list)?, capability::load_ipvs)?;
             match backends.iter().any(|name| is_kube_proxy(name)) && kube_proxy::find()?.is_none() {
-                true => Err(RigError::NoKubeProxy),
+                true => Err(no_kube_proxy()),
                 false => Ok(backends),
             }
         }
@@ -89,6 +89,11 @@ pub fn selected_and_references() -> Result<Vec<&'static str>> {
     Ok(backends)
 }
 
+/// The error of a list that names kube-proxy where no program of it is named.
+pub(crate) fn no_kube_proxy() -> RigError {
+    RigError::Setup(format!("{BACKENDS_VARIABLE} names kube-proxy, and KUBE_PROXY no program"))
+}
+
 /// Whether a backend is genuine kube-proxy's.
 pub fn is_kube_proxy(backend: &str) -> bool {
     REFERENCES.contains(&backend)
@@ -105,7 +110,10 @@ fn runnable(
     load_ipvs: impl FnOnce() -> bool,
 ) -> Result<Vec<&'static str>> {
     match backends.iter().any(|name| mode(name) == IPVS) && !load_ipvs() {
-        true => Err(RigError::NoIpvs),
+        true => Err(RigError::Setup(format!(
+            "{BACKENDS_VARIABLE} names ipvs, but this kernel has no IPVS (module ip_vs); make \
+             test-ipvs runs the cases on a kernel that has"
+        ))),
         false => Ok(backends),
     }
 }
@@ -114,7 +122,9 @@ fn parse(list: &OsString) -> Result<Vec<&'static str>> {
     let list = list.to_string_lossy();
     let find = |word: &str| {
         let known = BACKENDS.into_iter().chain(REFERENCES).find(|name| *name == word.trim());
-        known.ok_or_else(|| RigError::UnknownBackend { name: word.to_owned() })
+        known.ok_or_else(|| {
+            RigError::Setup(format!("{BACKENDS_VARIABLE}: there is no backend {word:?}"))
+        })
     };
     list.split(',').map(find).collect()
 }
@@ -148,7 +158,9 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
 /// If they cannot be had, which [`not_runnable`] tells before.
 pub(crate) fn programs(backend: &str) -> Result<Option<PathBuf>> {
     match backend {
-        BY_JSON => newer_nft().map(Some).ok_or(RigError::NoNft),
+        BY_JSON => newer_nft().map(Some).ok_or_else(|| {
+            RigError::Setup("there is no nft 1.1.3, which the JSON transport needs".to_owned())
+        }),
         _ => Ok(None),
     }
 }
@@ -180,7 +192,7 @@ mod tests {
         assert_eq!(parse("iptables").unwrap(), ["iptables"]);
         assert_eq!(parse("iptables, nftables").unwrap(), ["iptables", "nftables"]);
         for list in ["", "nftables,", "nft"] {
-            assert!(matches!(parse(list), Err(RigError::UnknownBackend { .. })), "{list:?}");
+            assert!(parse(list).unwrap_err().to_string().contains("no backend"), "{list:?}");
         }
     }
 

@@ -20,7 +20,7 @@ pub fn find() -> Result<PathBuf> {
         let path = PathBuf::from(path);
         return match path.is_file() {
             true => Ok(path),
-            false => Err(RigError::NoBinary(format!("SWITCHYARD_BIN: no file {}", path.display()))),
+            false => Err(RigError::Setup(format!("SWITCHYARD_BIN: no file {}", path.display()))),
         };
     }
     built("switchyard")
@@ -33,16 +33,20 @@ pub fn find() -> Result<PathBuf> {
 /// If there is no such program, or if the program is older than one of its sources.
 pub fn built(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()
-        .map_err(|error| RigError::NoBinary(format!("this program's path is unknown: {error}")))?;
+        .map_err(|error| RigError::Setup(format!("this program's path is unknown: {error}")))?;
     // Tests are built into target/debug/deps, programs into target/debug.
     let built = own.parent().and_then(Path::parent).map(|dir| dir.join(name));
     let built = built.filter(|path| path.is_file()).ok_or_else(|| {
-        RigError::NoBinary(format!(
+        RigError::Setup(format!(
             "build {name} first (cargo build --workspace --bins), or set SWITCHYARD_BIN"
         ))
     })?;
     match newer_source(&built) {
-        Some(source_file) => Err(RigError::StaleBinary { binary: built, source_file }),
+        Some(source_file) => Err(RigError::Setup(format!(
+            "{} is older than {}: build it again (cargo build --workspace --bins)",
+            built.display(),
+            source_file.display()
+        ))),
         None => Ok(built),
     }
 }

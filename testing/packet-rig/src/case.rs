@@ -331,12 +331,9 @@ impl Reaches {
 impl Case {
     /// Reads the cases of a file.
     pub fn load(path: &Path) -> Result<Vec<Self>> {
-        let text = fs::read_to_string(path).map_err(|source| RigError::File {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        })?;
-        let bad = |message| RigError::BadCase { case: path.display().to_string(), message };
+        let shown = path.display();
+        let text = fs::read_to_string(path).map_err(RigError::io(format!("read {shown}")))?;
+        let bad = |message| RigError::Setup(format!("case {shown}: {message}"));
         let cases: Vec<Self> =
             serde_saphyr::from_str(&text).map_err(|error| bad(error.to_string()))?;
         let mut names = BTreeSet::new();

@@ -76,19 +76,17 @@ impl EchoServer {
     /// Starts a server named `name` on all addresses of the namespace.
     pub fn start(namespace: &NetNs, name: &str, port: u16, protocols: &[Protocol]) -> Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let socket = |source| RigError::Socket {
-            what: format!("echo server {name} on port {port}"),
-            source,
-        };
-        let sockets = namespace.run(|| Sockets::open(any, protocols))?.map_err(socket)?;
-        Self::serve(name, sockets).map_err(socket)
+        namespace
+            .run(|| Sockets::open(any, protocols))?
+            .and_then(|sockets| Self::serve(name, sockets))
+            .map_err(RigError::io(format!("start the echo server {name} on port {port}")))
     }
 
     /// Starts a server named `name` at an address and port of the namespace that the thread is in.
     pub fn start_at(name: &str, address: SocketAddr, protocols: &[Protocol]) -> Result<Self> {
-        Sockets::open(address, protocols).and_then(|sockets| Self::serve(name, sockets)).map_err(
-            |source| RigError::Socket { what: format!("echo server {name} at {address}"), source },
-        )
+        Sockets::open(address, protocols)
+            .and_then(|sockets| Self::serve(name, sockets))
+            .map_err(RigError::io(format!("start the echo server {name} at {address}")))
     }
 
     /// Has the server accept no TCP connection any more, so that nothing answers a SYN, as with a

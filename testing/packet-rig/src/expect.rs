@@ -73,10 +73,7 @@ pub fn check(
 }
 
 fn find<'a>(topology: &'a Topology, name: &str) -> Result<&'a Place> {
-    topology.place(name).ok_or_else(|| RigError::BadCase {
-        case: format!("a probe from {name}"),
-        message: "there is no such place".to_owned(),
-    })
+    topology.place(name).ok_or_else(|| RigError::Setup(format!("there is no place {name}")))
 }
 
 /// Whether a server (its name is its place's, perhaps with a suffix) is at this place.
@@ -113,11 +110,9 @@ fn check_failures(
         running
             .into_iter()
             .map(|(place, target, thread)| {
-                let panicked = |_| RigError::Socket {
-                    what: format!("probe {target}"),
-                    source: std::io::Error::other("the thread panicked"),
-                };
-                (place, target, thread.join().map_err(panicked).and_then(|outcomes| outcomes))
+                let panicked =
+                    |_| Err(RigError::Setup(format!("the thread that probes {target} panicked")));
+                (place, target, thread.join().unwrap_or_else(panicked))
             })
             .collect()
     });

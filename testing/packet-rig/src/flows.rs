@@ -21,10 +21,7 @@ const LENGTH: usize = 20;
 /// Has the kernel forget all flows of a namespace, so that the next packet of each is the first of
 /// a new one.
 pub fn forget_flows(namespace: &NetNs) -> Result<()> {
-    namespace.run(forget).and_then(|result| {
-        result
-            .map_err(|source| RigError::Socket { what: "forgetting all flows".to_owned(), source })
-    })
+    namespace.run(forget)?.map_err(RigError::io("forget all flows"))
 }
 
 fn forget() -> io::Result<()> {

@@ -25,7 +25,7 @@ pub struct HttpAnswer {
 
 /// Asks for `path` at `address`, from inside `namespace`.
 pub fn get(namespace: &NetNs, address: SocketAddr, path: &str) -> Result<HttpAnswer> {
-    let failed = |source| RigError::Socket { what: format!("GET http://{address}{path}"), source };
+    let failed = || RigError::io(format!("GET http://{address}{path}"));
     let text = namespace
         .run(|| {
             let timeout = scaled(Duration::from_secs(5));
@@ -38,8 +38,8 @@ pub fn get(namespace: &NetNs, address: SocketAddr, path: &str) -> Result<HttpAns
             stream.read_to_end(&mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         })?
-        .map_err(failed)?;
-    parse(&text).ok_or_else(|| failed(std::io::Error::other(format!("no HTTP: {text:?}"))))
+        .map_err(failed())?;
+    parse(&text).ok_or_else(|| failed()(std::io::Error::other(format!("no HTTP: {text:?}"))))
 }
 
 fn parse(text: &str) -> Option<HttpAnswer> {

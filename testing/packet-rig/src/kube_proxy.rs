@@ -39,7 +39,7 @@ pub fn find() -> Result<Option<PathBuf>> {
     let Some(path) = env::var_os(VARIABLE).map(PathBuf::from) else { return Ok(None) };
     match path.is_file() {
         true => Ok(Some(path)),
-        false => Err(RigError::NoBinary(format!("{VARIABLE}: no file {}", path.display()))),
+        false => Err(RigError::Setup(format!("{VARIABLE}: no file {}", path.display()))),
     }
 }
 
@@ -62,21 +62,24 @@ impl ManifestServer {
         let program = binary::built("api-standin")?;
         let kubeconfig = manifests.with_file_name("kubeconfig");
         let log = manifests.with_file_name("server.log");
-        let file = |source| RigError::File { action: "open", path: log.clone(), source };
+        let file = || RigError::io(format!("open {}", log.display()));
         let mut command = namespace.command(&program);
         command.arg(&kubeconfig).args(["--listen", SERVER, "--manifests"]).arg(manifests);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(std::fs::File::create(&log).map_err(file)?);
-        let start = |source| RigError::Start { program: program.display().to_string(), source };
-        let child = spawn::spawn(command).map_err(start)?;
+        command.stderr(std::fs::File::create(&log).map_err(file())?);
+        let start = || RigError::io(format!("run {}", program.display()));
+        let child = spawn::spawn(command).map_err(start())?;
         let mut server = Self { child, kubeconfig };
         let mut line = String::new();
         if let Some(output) = server.child.stdout.take() {
-            BufReader::new(output).read_line(&mut line).map_err(start)?;
+            BufReader::new(output).read_line(&mut line).map_err(start())?;
         }
         match line.starts_with("serving") {
             true => Ok(server),
-            false => Err(RigError::NoServer(std::fs::read_to_string(&log).map_err(file)?)),
+            false => {
+                let log = std::fs::read_to_string(&log).map_err(file())?;
+                Err(RigError::Setup(format!("the stand-in for the API server ended: {log}")))
+            }
         }
     }
 

@@ -124,8 +124,6 @@ pub struct LoadReport {
     /// Requests over connections that stay open. A connection that breaks counts as a failure, and
     /// is not opened again.
     pub persistent: Tally,
-    /// The duration of the traffic.
-    pub lasted: Duration,
 }
 
 /// Running traffic. Dropping it stops it.
@@ -133,7 +131,6 @@ pub struct LoadReport {
 pub struct LoadGenerator {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<(Kind, Tally)>>>,
-    started: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +161,7 @@ impl LoadGenerator {
                 })
             })
             .collect();
-        Self { stop, threads, started }
+        Self { stop, threads }
     }
 
     /// Stops the traffic and returns the outcomes.
@@ -172,16 +169,14 @@ impl LoadGenerator {
         self.stop.store(true, Ordering::Relaxed);
         let mut report = LoadReport::default();
         for thread in self.threads.drain(..) {
-            let (kind, tally) = thread.join().map_err(|_| RigError::Socket {
-                what: "load".to_owned(),
-                source: std::io::Error::other("a thread panicked"),
-            })??;
+            let (kind, tally) = thread.join().unwrap_or_else(|_| {
+                Err(RigError::Setup("a thread of clients panicked".to_owned()))
+            })?;
             match kind {
                 Kind::New => report.new_connections.add(tally),
                 Kind::Persistent => report.persistent.add(tally),
             }
         }
-        report.lasted = self.started.elapsed();
         Ok(report)
     }
 }

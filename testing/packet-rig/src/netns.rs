@@ -48,7 +48,7 @@ impl NetNs {
             }
             Ok(File::open("/proc/thread-self/ns/net")?.into())
         })
-        .map_err(|source| RigError::Namespace { action: "create", source })?;
+        .map_err(RigError::io("create a network namespace (root is needed)"))?;
         Ok(Self { fd: Arc::new(fd), search_path: None })
     }
 
@@ -71,7 +71,7 @@ impl NetNs {
             enter(self.fd.as_raw_fd())?;
             Ok(work())
         })
-        .map_err(|source| RigError::Namespace { action: "enter", source })
+        .map_err(RigError::io("enter a network namespace (root is needed)"))
     }
 
     /// A command that will run inside the namespace. The process is killed when the thread that
@@ -99,18 +99,18 @@ impl NetNs {
     /// Runs `program` inside with `input` on its standard input; an exit code other than 0 is an
     /// error.
     pub fn output(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
-        let start = |source| RigError::Start { program: program.to_owned(), source };
+        let start = || RigError::io(format!("run {program}"));
         let mut command = self.command(program);
         command.args(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(start)?;
+        let mut child = command.spawn().map_err(start())?;
         let pipe = child.stdin.take();
         let Output { status, stdout, stderr } = thread::scope(|scope| {
             // Written beside the reading, or a program that answers early would block both sides.
             scope.spawn(move || pipe.map(|mut pipe| pipe.write_all(input.as_bytes())));
             child.wait_with_output()
         })
-        .map_err(start)?;
+        .map_err(start())?;
         if status.success() {
             return Ok(String::from_utf8_lossy(&stdout).into_owned());
         }
@@ -136,11 +136,7 @@ impl NetNs {
         self.run(|| {
             settings.iter().try_for_each(|(name, value)| {
                 let path = PathBuf::from("/proc/sys/net").join(name);
-                fs::write(&path, value).map_err(|source| RigError::File {
-                    action: "write",
-                    path,
-                    source,
-                })
+                fs::write(&path, value).map_err(RigError::io(format!("write {}", path.display())))
             })
         })?
     }
@@ -148,17 +144,6 @@ impl NetNs {
     /// A path by which other processes of root can reach the namespace while this process lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", process::id(), self.fd.as_raw_fd()).into()
-    }
-
-    /// The identity of the namespace, as in `net:[4026531840]`.
-    pub fn inode(&self) -> Result<String> {
-        let path = self.path();
-        let link = fs::read_link(&path).map_err(|source| RigError::File {
-            action: "read",
-            path,
-            source,
-        })?;
-        Ok(link.to_string_lossy().into_owned())
     }
 }
 

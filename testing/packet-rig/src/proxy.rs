@@ -145,11 +145,11 @@ impl Proxy {
             .create(true)
             .append(true)
             .open(log)
-            .map_err(|source| RigError::File { action: "open", path: log.clone(), source })?;
+            .map_err(RigError::io(format!("open {}", log.display())))?;
         let mut command = self.command(&self.options.arguments());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let child = spawn::spawn(command)
-            .map_err(|source| RigError::Start { program: binary.display().to_string(), source })?;
+        let child =
+            spawn::spawn(command).map_err(RigError::io(format!("run {}", binary.display())))?;
         self.child = Some(child);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Proxy {
                 return Ok(());
             }
             if let Some(status) = self.ended() {
-                return Err(RigError::ProxyEnded { status });
+                return Err(RigError::Proxy(format!("ended ({status})")));
             }
             let waited = started.elapsed();
             if waited > timeout {
@@ -222,7 +222,7 @@ impl Proxy {
                     Ok(_) => format!("{LAST_SYNC} is not set"),
                     Err(error) => chain(&error),
                 };
-                return Err(RigError::ProxyNotReady { waited, last });
+                return Err(RigError::Proxy(format!("was not ready after {waited:?}: {last}")));
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -275,10 +275,9 @@ impl Proxy {
     }
 
     fn get(&self, address: &str, path: &str) -> Result<HttpAnswer> {
-        let address: SocketAddr = address.parse().map_err(|error| RigError::Socket {
-            what: format!("address {address}"),
-            source: std::io::Error::other(error),
-        })?;
+        let address: SocketAddr = address
+            .parse()
+            .map_err(|_| RigError::Setup(format!("{address} is no address and port")))?;
         http::get(&self.namespace, address, path)
     }
 }

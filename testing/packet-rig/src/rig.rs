@@ -85,7 +85,7 @@ impl Rig {
         }
         let mut api_server = None;
         if backend::is_kube_proxy(backend) {
-            options.binary = kube_proxy::find()?.ok_or(RigError::NoKubeProxy)?;
+            options.binary = kube_proxy::find()?.ok_or_else(backend::no_kube_proxy)?;
             let server = ManifestServer::start(node, &directory)?;
             options.objects = Objects::Server(server.kubeconfig().to_owned());
             api_server = Some(server);
@@ -188,7 +188,7 @@ impl Rig {
 }
 
 fn no_such_place(name: &str) -> RigError {
-    RigError::BadCase { case: format!("at {name}"), message: "there is no such place".to_owned() }
+    RigError::Setup(format!("there is no place {name}"))
 }
 
 /// Repeats `check` until it succeeds, or the deadline has passed.
@@ -201,7 +201,7 @@ fn until_it_holds(
         let checked = check().map_err(|error| chain(&error))?;
         let Err(mismatch) = checked else { return Ok(()) };
         if let Some(status) = proxy.lock().unwrap_or_else(PoisonError::into_inner).ended() {
-            return Err(format!("{mismatch}; {}", RigError::ProxyEnded { status }));
+            return Err(format!("{mismatch}; the proxy ended ({status})"));
         }
         if Instant::now() >= deadline {
             return Err(mismatch);

@@ -60,9 +60,7 @@ impl From<RigError> for Failure {
     fn from(error: RigError) -> Self {
         let report = chain(&error);
         match error {
-            RigError::ProxyEnded { .. }
-            | RigError::ProxyNotReady { .. }
-            | RigError::ProxyNotStopped { .. } => Self::Proxy(report),
+            RigError::Proxy(_) => Self::Proxy(report),
             _ => Self::Rig(report),
         }
     }
@@ -132,7 +130,10 @@ impl Running {
             match action {
                 ProxyAction::Stop => match self.rig.proxy.stop() {
                     Some(status) if status.signal() != Some(libc::SIGKILL) => {}
-                    status => return Err(RigError::ProxyNotStopped { status }),
+                    status => {
+                        let message = format!("did not end by SIGTERM ({status:?})");
+                        return Err(RigError::Proxy(message));
+                    }
                 },
                 ProxyAction::Kill => self.rig.proxy.kill(),
                 ProxyAction::Start => self.rig.start_again()?,
@@ -166,10 +167,8 @@ impl Running {
         let place = self.rig.place(&plan.from)?;
         let source_port = plan.source_port;
         let probe = Probe { source_port, timeout: scaled(ANSWER), ..Probe::new(plan.to) };
-        place.namespace.run(|| probe.converse())?.map_err(|source| RigError::Socket {
-            what: format!("connection {} from {} to {}", plan.name, plan.from, plan.to),
-            source,
-        })
+        let what = format!("open {} from {} to {}", plan.name, plan.from, plan.to);
+        place.namespace.run(|| probe.converse())?.map_err(RigError::io(what))
     }
 
     /// Makes requests over a kept connection until the answer is the expected one: a UDP flow

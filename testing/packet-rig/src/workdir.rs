@@ -32,11 +32,7 @@ impl WorkDir {
         let name: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let path = env::temp_dir().join(format!("{PREFIX}{}-{number}-{name}", process::id()));
-        fs::create_dir(&path).map_err(|source| RigError::File {
-            action: "create",
-            path: path.clone(),
-            source,
-        })?;
+        fs::create_dir(&path).map_err(RigError::io(format!("create {}", path.display())))?;
         Ok(Self { path })
     }
 
@@ -48,10 +44,8 @@ impl WorkDir {
     /// Makes a directory inside.
     pub fn directory(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        match fs::create_dir_all(&path) {
-            Ok(()) => Ok(path),
-            Err(source) => Err(RigError::File { action: "create", path, source }),
-        }
+        fs::create_dir_all(&path).map_err(RigError::io(format!("create {}", path.display())))?;
+        Ok(path)
     }
 
     /// Writes the file `name` of the directory `directory` inside so that readers see the old
@@ -61,14 +55,14 @@ impl WorkDir {
         let fresh = self.path.join("replacement");
         fs::write(&fresh, content)
             .and_then(|()| fs::rename(&fresh, &path))
-            .map_err(|source| RigError::File { action: "write", path: path.clone(), source })?;
+            .map_err(RigError::io(format!("write {}", path.display())))?;
         Ok(path)
     }
 
     /// Removes the file `name` of the directory `directory` inside.
     pub fn remove(&self, directory: &str, name: &str) -> Result<()> {
         let path = self.path.join(directory).join(name);
-        fs::remove_file(&path).map_err(|source| RigError::File { action: "remove", path, source })
+        fs::remove_file(&path).map_err(RigError::io(format!("remove {}", path.display())))
     }
 }
 

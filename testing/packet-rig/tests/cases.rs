@@ -106,7 +106,7 @@ fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
         None => Ok(trials),
         Some(part) => {
             let message = format!("no name contains {part:?}, which {CASES} or a list has");
-            Err(RigError::BadCase { case: "all".to_owned(), message })
+            Err(RigError::Setup(message))
         }
     }
 }
@@ -146,12 +146,12 @@ fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) 
 
 fn case_files() -> Result<Vec<PathBuf>, RigError> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
-    let failed = |source| RigError::File { action: "read", path: directory.clone(), source };
+    let failed = || RigError::io(format!("read {}", directory.display()));
     let mut files: Vec<PathBuf> = fs::read_dir(&directory)
-        .map_err(failed)?
+        .map_err(failed())?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<_, _>>()
-        .map_err(failed)?;
+        .map_err(failed())?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
     Ok(files)

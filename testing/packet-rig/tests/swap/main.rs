@@ -20,7 +20,6 @@ macro_rules! tests {
 
 mod between_modes;
 mod cleanup;
-mod fixtures;
 mod kube_proxy;
 mod same_rules;
 mod support;

@@ -116,7 +116,7 @@ impl Genuine {
     pub fn clean_up(&self, node: &NetNs) -> Result<()> {
         let files = WorkDir::new("kube-proxy-cleanup")?;
         let mut command: Command = self.on(node, &files)?.command(&self.binary);
-        let start = |source| RigError::Start { program: self.binary.display().to_string(), source };
+        let start = RigError::io(format!("run {}", self.binary.display()));
         let output = command.arg("--cleanup").output().map_err(start)?;
         match output.status.success() {
             true => Ok(()),
@@ -135,11 +135,8 @@ impl Genuine {
             for suffix in ["", "-save", "-restore"] {
                 let target = program(self.flavour, family, suffix);
                 let plain = target.replace(&format!("-{}", self.flavour), "");
-                link_program(&directory, &plain, &target).map_err(|source| RigError::File {
-                    action: "link",
-                    path: target.into(),
-                    source,
-                })?;
+                link_program(&directory, &plain, &target)
+                    .map_err(RigError::io(format!("link {target}")))?;
             }
         }
         let mut node = node.clone();
