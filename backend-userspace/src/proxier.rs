@@ -85,7 +85,9 @@ impl Proxier for UserspaceProxier {
     /// First the forwarder knows the endpoints, then traffic reaches it, and last of all it forgets
     /// Service ports.
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
-        self.forwarder.set_local_clients(local_clients(&change.after().node));
+        if change.node_changed() || change.is_resync() {
+            self.forwarder.set_local_clients(local_clients(&change.after().node));
+        }
         for port in change.ports().filter_map(|change| change.after) {
             self.forwarder.serve(port);
         }
@@ -112,7 +114,10 @@ fn local_clients(node: &NodeState) -> LocalClients {
         Some(LocalPods::Source(net)) => Some(*net),
         _ => None,
     };
-    LocalClients { networks: IpFamily::ALL.into_iter().filter_map(network).collect() }
+    LocalClients {
+        networks: IpFamily::ALL.into_iter().filter_map(network).collect(),
+        addresses: node.addresses.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io, mem,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
 };
 
 use switchyard_core::{
@@ -42,6 +42,9 @@ pub struct Usage {
     pub limit: usize,
     /// Connections and flows that were refused since the start, since they were too many.
     pub refused: u64,
+    /// Attempts to connect since the start for which this node had no port left that is not
+    /// connected to the same endpoint.
+    pub without_port: u64,
 }
 
 /// Forwards connections and datagrams, on threads of its own, in the network namespace of the
@@ -80,7 +83,12 @@ impl Forwarder {
     /// Returns what is open.
     pub fn usage(&self) -> Usage {
         let slots = &self.shared.slots;
-        Usage { connections: slots.taken(), limit: slots.limit(), refused: slots.refused() }
+        Usage {
+            connections: slots.taken(),
+            limit: slots.limit(),
+            refused: slots.refused(),
+            without_port: self.shared.without_port.load(Ordering::Relaxed),
+        }
     }
 
     /// Sets which clients run on this node.
@@ -95,7 +103,8 @@ impl Forwarder {
         match state.ports.get(&resolved.id) {
             Some(port) => port.update(resolved),
             None => {
-                state.ports.insert(resolved.id.clone(), Arc::new(Port::new(resolved)));
+                let port = Port::new(resolved, &self.shared.remembered);
+                state.ports.insert(resolved.id.clone(), Arc::new(port));
             }
         }
     }
@@ -106,7 +115,13 @@ impl Forwarder {
         let mut state = self.lock();
         state.ports.remove(id);
         let closed = state.listeners.extract_if(|_, (open, ..)| open.serving().port.id() == id);
-        let tasks: Vec<_> = closed.map(|(_, (_, task, _))| task).collect();
+        let mut listening = self.shared.listening.write().unwrap_or_else(PoisonError::into_inner);
+        let end = |(place, (_, task, _))| {
+            listening.remove(&place);
+            task
+        };
+        let tasks: Vec<_> = closed.map(end).collect();
+        drop(listening);
         Task::end_all(tasks);
     }
 
@@ -142,14 +157,18 @@ impl Forwarder {
             Socket::Stream(socket) => Task::start(runtime, tcp::serve(Arc::clone(&open), socket)),
             Socket::Datagram(socket) => Task::start(runtime, udp::serve(Arc::clone(&open), socket)),
         };
-        state.listeners.insert((protocol, address), (open, task, slot));
+        let place = (protocol, address);
+        self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).insert(place);
+        state.listeners.insert(place, (open, task, slot));
         Ok(address)
     }
 
     /// Closes a listener, by the address that was bound. TCP connections go on until they end;
     /// flows end. Returns whether the listener was open.
     pub fn close(&self, protocol: Protocol, address: SocketAddr) -> bool {
-        let closed = self.lock().listeners.remove(&(protocol, address));
+        let place = (protocol, address);
+        let closed = self.lock().listeners.remove(&place);
+        self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).remove(&place);
         closed.map(|(_, task, _)| Task::end_all([task])).is_some()
     }
 

@@ -19,6 +19,7 @@ mod port;
 mod rate_limit;
 mod shared;
 mod slots;
+mod source_ports;
 mod task;
 mod tcp;
 mod udp;

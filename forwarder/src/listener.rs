@@ -26,7 +26,7 @@ pub struct Listener {
     /// The handling of connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other
     /// route, they are closed at once, and datagrams are dropped.
     pub action: Action,
-    /// If present, connections from any other source are closed at once.
+    /// If present, connections from any other source are closed at once. Sorted, without overlaps.
     pub allowed_sources: Option<Arc<[IpNet]>>,
 }
 
@@ -34,17 +34,23 @@ impl Listener {
     /// Whether a client is among the allowed sources.
     pub(crate) fn allows(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
-        let sources = self.allowed_sources.as_deref();
-        sources.is_none_or(|sources| sources.iter().any(|net| net.contains(&client)))
+        let Some(sources) = self.allowed_sources.as_deref() else { return true };
+        let after = sources.partition_point(|net| net.network() <= client);
+        after.checked_sub(1).is_some_and(|last| sources[last].contains(&client))
     }
 
-    /// Returns the pool that serves a client, or `None` if the route serves no client.
+    /// Returns the pool that serves a client, or `None` if the client is not among the allowed
+    /// sources, or the route serves no client.
     pub(crate) fn pool(&self, client: IpAddr, local: &RwLock<LocalClients>) -> Option<PoolKind> {
+        if !self.allows(client) {
+            return None;
+        }
         match self.action {
             Action::Pool { pool, .. } => Some(pool),
             Action::ExternalLocal => {
-                let local = local.read().unwrap_or_else(PoisonError::into_inner);
-                let is_local = local.contains(client.to_canonical());
+                // A client on this node may have any of its addresses, also that of the Service.
+                let is_local = self.address.ip() == client.to_canonical()
+                    || local.read().unwrap_or_else(PoisonError::into_inner).contains(client);
                 Some(if is_local { PoolKind::Cluster } else { PoolKind::Local })
             }
             Action::Reject | Action::Drop | Action::Delivered { .. } | Action::DeliveredLocal => {
@@ -121,34 +127,48 @@ mod tests {
 
     use super::*;
 
-    fn listener(action: Action, sources: Option<&str>) -> Listener {
+    fn listener(action: Action, sources: &[&str]) -> Listener {
         let service = ServiceName::new("default", "web");
         let name = ServicePortName { service, port: "http".into(), protocol: Protocol::Tcp };
         Listener {
             port: ServicePortId { name, family: IpFamily::V4 },
             address: ([127, 0, 0, 1], 80).into(),
             action,
-            allowed_sources: sources.map(|net| Arc::from([net.parse().unwrap()])),
+            allowed_sources: (!sources.is_empty())
+                .then(|| sources.iter().map(|net| net.parse().unwrap()).collect()),
         }
     }
 
     #[test]
     fn local_policy_sends_only_clients_of_this_node_to_all_endpoints() {
         let pool = |route, client: &str| {
-            listener(route, None).pool(client.parse().unwrap(), &RwLock::default())
+            listener(route, &[]).pool(client.parse().unwrap(), &RwLock::default())
         };
         assert_eq!(pool(Action::ExternalLocal, "127.0.0.1"), Some(PoolKind::Cluster));
         assert_eq!(pool(Action::ExternalLocal, "198.51.100.7"), Some(PoolKind::Local));
         assert_eq!(pool(Action::Drop, "127.0.0.1"), None);
+        let restricted = listener(Action::ExternalLocal, &["192.0.2.0/24"]);
+        let stranger = "198.51.100.7".parse().unwrap();
+        assert_eq!(restricted.pool(stranger, &RwLock::default()), None, "no allowed source");
     }
 
     #[test]
     fn allowed_sources_are_enforced_in_either_form_of_an_address() {
-        let open = listener(Action::ExternalLocal, None);
-        let restricted = listener(Action::ExternalLocal, Some("192.0.2.0/24"));
-        for (client, allowed) in
-            [("192.0.2.1", true), ("::ffff:192.0.2.1", true), ("198.51.100.7", false)]
-        {
+        let open = listener(Action::ExternalLocal, &[]);
+        let restricted = listener(
+            Action::ExternalLocal,
+            &["10.0.0.0/8", "192.0.2.0/24", "203.0.113.1/32", "2001:db8::/32"],
+        );
+        for (client, allowed) in [
+            ("192.0.2.1", true),
+            ("::ffff:192.0.2.1", true),
+            ("10.255.255.255", true),
+            ("2001:db8::1", true),
+            ("198.51.100.7", false),
+            ("9.255.255.255", false),
+            ("203.0.113.2", false),
+            ("2001:db9::", false),
+        ] {
             let client: IpAddr = client.parse().unwrap();
             assert!(open.allows(client));
             assert_eq!(restricted.allows(client), allowed, "{client}");

@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicUsize},
     time::Instant,
 };
 
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::{
     balance::{Affinity, Connection, Member, Pool},
     ends::Ends,
+    rate_limit::RateLimit,
 };
 
 /// A Service port, shared by its listeners, connections and flows.
@@ -26,6 +27,7 @@ pub(crate) struct Port {
     snapshot: RwLock<Arc<Snapshot>>,
     affinity: Mutex<Affinity>,
     changes: watch::Sender<()>,
+    warned: Mutex<RateLimit>,
 }
 
 /// The pools and endpoints of a Service port at a time.
@@ -87,12 +89,14 @@ impl Snapshot {
 }
 
 impl Port {
-    pub(crate) fn new(resolved: &Arc<ResolvedServicePort>) -> Self {
+    /// Makes a Service port, whose clients with affinity count in `remembered` with those of all.
+    pub(crate) fn new(resolved: &Arc<ResolvedServicePort>, remembered: &Arc<AtomicUsize>) -> Self {
         Self {
             id: resolved.id.clone(),
             snapshot: RwLock::new(Arc::new(Snapshot::new(resolved, None))),
-            affinity: Mutex::default(),
+            affinity: Mutex::new(Affinity::new(remembered)),
             changes: watch::Sender::new(()),
+            warned: Mutex::default(),
         }
     }
 
@@ -112,7 +116,7 @@ impl Port {
 
     fn forget_what_left(&self, before: &ResolvedServicePort, now: &ResolvedServicePort) {
         let Some(timeout) = now.affinity else {
-            *self.affinity() = Affinity::default();
+            self.affinity().retain(|_| false);
             return;
         };
         let stays: HashSet<SocketAddr> = now.reachable().map(|endpoint| endpoint.address).collect();
@@ -125,6 +129,11 @@ impl Port {
     /// Returns a receiver that learns of each change.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
+    }
+
+    /// Whether the last warning about connections of this Service port is a minute ago.
+    pub(crate) fn is_warning_due(&self) -> bool {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).is_due()
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {

@@ -2,10 +2,18 @@
 //! listener serves.
 
 use std::{
-    net::SocketAddr,
-    sync::{Arc, PoisonError, RwLock},
+    collections::HashSet,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, AtomicUsize},
+    },
     time::Duration,
 };
+
+use socket2::Socket;
+use switchyard_core::model::Protocol;
 
 use crate::{
     clients::LocalClients,
@@ -14,7 +22,11 @@ use crate::{
     platform::{self, Platform},
     port::Port,
     slots::Slots,
+    source_ports::SourcePorts,
 };
+
+/// The memory that a connection may take: buffers of the proxy and of the kernel.
+const MEMORY_OF_CONNECTION: usize = 64 * 1024;
 
 /// The settings of a [`Forwarder`](crate::Forwarder).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +35,14 @@ pub struct ForwarderConfig {
     /// The number of threads; by default one for each processor.
     pub threads: Option<usize>,
     /// The most connections and flows at a time; by default, and at most, as many as the limit of
-    /// file descriptors allows; a listener needs one, and a connection two.
+    /// file descriptors allows, of which a listener needs one, and a connection two, and as the
+    /// memory allows, of which a connection may take 64 KiB.
     pub connections: Option<usize>,
     /// The most file descriptors that the forwarder takes; by default, all those of the process
     /// except [`spare_descriptors`].
     pub descriptors: Option<usize>,
     /// The time that a UDP flow lasts without a datagram in either direction; a minute by default.
-    /// A sixth of that, if the flow is one datagram of the client that was answered.
+    /// Half of that, if the client has had as many answers as it has sent datagrams.
     pub udp_idle: Duration,
     /// The time to wait for an endpoint to take a connection, try after try; the last value counts
     /// for all further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace
@@ -66,6 +79,14 @@ pub(crate) struct Shared {
     pub(crate) platform: Box<dyn Platform>,
     pub(crate) pipes: Pipes,
     pub(crate) clients: RwLock<LocalClients>,
+    /// The ports that flows come from.
+    pub(crate) source_ports: Arc<SourcePorts>,
+    /// The addresses that are listened on.
+    pub(crate) listening: RwLock<HashSet<(Protocol, SocketAddr)>>,
+    /// The clients that affinity remembers.
+    pub(crate) remembered: Arc<AtomicUsize>,
+    /// The connections to an endpoint that found no local port.
+    pub(crate) without_port: AtomicU64,
 }
 
 impl Shared {
@@ -75,8 +96,37 @@ impl Shared {
             let all = platform.descriptors();
             all - spare_descriptors(all)
         });
-        let slots = Slots::within(descriptors, config.connections);
-        Self { config, slots, platform, pipes: Pipes::default(), clients: RwLock::default() }
+        let by_memory = platform.memory().map(|memory| memory / MEMORY_OF_CONNECTION);
+        let most = config.connections.into_iter().chain(by_memory).min();
+        let slots = Slots::within(descriptors, most);
+        let source_ports = SourcePorts::new(platform.ephemeral_ports());
+        Self {
+            config,
+            slots,
+            platform,
+            pipes: Pipes::default(),
+            clients: RwLock::default(),
+            source_ports,
+            listening: RwLock::default(),
+            remembered: Arc::default(),
+            without_port: AtomicU64::new(0),
+        }
+    }
+
+    /// The source that connections of a client are counted for.
+    pub(crate) fn source(&self, client: IpAddr) -> IpAddr {
+        self.clients.read().unwrap_or_else(PoisonError::into_inner).source(client)
+    }
+
+    /// Makes a socket that is to be connected to an endpoint. An endpoint that is a listener of the
+    /// forwarder refuses: each of its connections would make another one.
+    pub(crate) fn socket_to(&self, protocol: Protocol, endpoint: SocketAddr) -> io::Result<Socket> {
+        let listening = self.listening.read().unwrap_or_else(PoisonError::into_inner);
+        if listening.contains(&(protocol, endpoint)) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        drop(listening);
+        self.platform.socket(protocol, endpoint)
     }
 }
 

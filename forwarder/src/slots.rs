@@ -3,15 +3,15 @@
 //! The bounds are dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for
 //! shared-memory packet switches", 1998): a Service port may take another slot only while the
 //! number of free slots exceeds those that it holds. A Service that takes all that it may leaves
-//! half of the places, two leave a third; a single client leaves two thirds. So there is always a
-//! place for those who hold few, and nothing is set aside for them in advance. The protocols of a
-//! Service are counted apart: flows of UDP, which have no end, must not keep a client from
-//! connecting.
+//! half of the places, two leave a third; a single client leaves two thirds to others of a Service,
+//! and half whatever the number of Services. So there is always a place for those who hold few, and
+//! nothing is set aside for them in advance. The protocols of a Service are counted apart: flows of
+//! UDP, which have no end, must not keep a client from connecting.
 
 use std::{
     collections::HashMap,
     fmt,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -39,6 +39,8 @@ struct Taken {
     listeners: usize,
     refused: u64,
     services: HashMap<Owner, Service>,
+    /// The connections of each source, of all Services.
+    sources: HashMap<IpAddr, usize>,
     warned: RateLimit,
 }
 
@@ -48,7 +50,7 @@ type Owner = (ServiceName, Protocol);
 #[derive(Default)]
 struct Service {
     connections: usize,
-    clients: HashMap<IpAddr, usize>,
+    sources: HashMap<IpAddr, usize>,
     warned: RateLimit,
 }
 
@@ -56,7 +58,7 @@ struct Service {
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     owner: Owner,
-    client: IpAddr,
+    source: IpAddr,
 }
 
 /// The place of a listener, until it is dropped.
@@ -72,8 +74,10 @@ pub(crate) enum LimitReached {
     All,
     /// The Service has as many places as are free.
     Service,
-    /// The client has too many of the Service's places.
+    /// The client has too many of the Service's places, of all, or of the endpoint's ports.
     Client,
+    /// The flows of the endpoint have all ports of this node.
+    Endpoint,
 }
 
 impl fmt::Display for LimitReached {
@@ -82,6 +86,7 @@ impl fmt::Display for LimitReached {
             Self::All => "all Services together",
             Self::Service => "the Service",
             Self::Client => "the client",
+            Self::Endpoint => "the endpoint, whose flows have all local ports",
         })
     }
 }
@@ -99,39 +104,38 @@ impl Slots {
         Arc::new(Self { most, descriptors, taken: Mutex::default() })
     }
 
-    /// Takes a place for a connection of a client to a Service port. Returns `None` if the client,
-    /// the Service or all together have as many as they may, which is counted and logged.
-    pub(crate) fn take(self: &Arc<Self>, port: &ServicePortId, client: IpAddr) -> Option<Slot> {
-        self.try_take(port, client).inspect_err(|full| self.refuse(port, client, *full)).ok()
-    }
-
-    pub(crate) fn try_take(
+    /// Takes a place for a connection to a Service port, of a client by whose
+    /// [source](crate::clients::LocalClients::source) connections are counted.
+    pub(crate) fn take(
         self: &Arc<Self>,
         port: &ServicePortId,
-        client: IpAddr,
+        source: IpAddr,
     ) -> Result<Slot, LimitReached> {
-        let (owner, client) = (owner(port), source(client));
+        let owner = owner(port);
         let mut taken = self.lock();
         let free = self.free(&taken);
         let own = taken.services.get(&owner);
         let of_service = own.map_or(0, |own| own.connections);
-        let of_client = own.and_then(|own| own.clients.get(&client)).copied().unwrap_or(0);
+        let there = own.and_then(|own| own.sources.get(&source)).copied().unwrap_or(0);
+        let everywhere = taken.sources.get(&source).copied().unwrap_or(0);
         if free == 0 {
             return Err(LimitReached::All);
         }
         if of_service >= free {
             return Err(LimitReached::Service);
         }
-        if of_client >= free - of_service {
+        if there >= free - of_service || everywhere >= free {
             return Err(LimitReached::Client);
         }
         taken.connections += 1;
         let own = taken.services.entry(owner.clone()).or_default();
         own.connections += 1;
-        *own.clients.entry(client).or_default() += 1;
-        Ok(Slot { slots: Arc::clone(self), owner, client })
+        *own.sources.entry(source).or_default() += 1;
+        *taken.sources.entry(source).or_default() += 1;
+        Ok(Slot { slots: Arc::clone(self), owner, source })
     }
 
+    /// Counts and logs that a client has no place.
     pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: LimitReached) {
         let limit = self.limit();
         let mut taken = self.lock();
@@ -199,12 +203,20 @@ fn owner(port: &ServicePortId) -> Owner {
     (port.name.service.clone(), port.name.protocol)
 }
 
-/// The key of a client: an address, or all addresses that begin like an IPv6 address, since one
-/// host can have them all (RFC 4291, section 2.5.4).
-pub(crate) fn source(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        v4 @ IpAddr::V4(_) => v4,
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+/// Takes one from what a source has.
+pub(crate) fn count_down(counts: &mut HashMap<IpAddr, usize>, source: IpAddr) {
+    if let Some(count) = counts.get_mut(&source) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&source);
+        }
+    }
+}
+
+impl Slot {
+    /// The source that the place counts for.
+    pub(crate) fn source(&self) -> IpAddr {
+        self.source
     }
 }
 
@@ -214,15 +226,11 @@ impl Drop for Slot {
         taken.connections -= 1;
         let Some(own) = taken.services.get_mut(&self.owner) else { return };
         own.connections -= 1;
-        if let Some(of_client) = own.clients.get_mut(&self.client) {
-            *of_client -= 1;
-            if *of_client == 0 {
-                own.clients.remove(&self.client);
-            }
-        }
+        count_down(&mut own.sources, self.source);
         if own.connections == 0 {
             taken.services.remove(&self.owner);
         }
+        count_down(&mut taken.sources, self.source);
     }
 }
 
@@ -262,7 +270,7 @@ mod tests {
     fn fill(slots: &Arc<Slots>, name: &str, clients: &[u8]) -> (Vec<Slot>, LimitReached) {
         let mut held = Vec::new();
         for i in clients.iter().cycle() {
-            match slots.try_take(&service(name), client(*i)) {
+            match slots.take(&service(name), client(*i)) {
                 Ok(slot) => held.push(slot),
                 Err(full) => return (held, full),
             }
@@ -275,21 +283,21 @@ mod tests {
         let slots = Slots::new(900);
         let (held, full) = fill(&slots, "web", &[1]);
         assert_eq!((held.len(), full), (300, LimitReached::Client));
-        assert!(slots.try_take(&service("web"), client(2)).is_ok(), "another client");
-        assert!(slots.try_take(&service("api"), client(1)).is_ok(), "another Service");
+        assert!(slots.take(&service("web"), client(2)).is_ok(), "another client");
+        assert!(slots.take(&service("api"), client(1)).is_ok(), "another Service");
     }
 
     #[test]
     fn the_flows_of_a_client_leave_places_for_its_connections() {
         let slots = Slots::new(900);
-        let flow = || slots.try_take(&port("dns", Protocol::Udp), client(1)).ok();
+        let flow = || slots.take(&port("dns", Protocol::Udp), client(1)).ok();
         let flows: Vec<Slot> = std::iter::from_fn(flow).collect();
         assert_eq!(flows.len(), 300);
         let (connections, full) = fill(&slots, "dns", &[1]);
         assert_eq!(
             (connections.len(), full),
-            (200, LimitReached::Client),
-            "a third of what is left"
+            (150, LimitReached::Client),
+            "half of all, with the flows"
         );
     }
 
@@ -303,36 +311,32 @@ mod tests {
         assert_ne!(full, LimitReached::All);
         let (two, _) = fill(&slots, "api", &many);
         assert!(two.len() > 200, "{}", two.len());
-        assert!(slots.try_take(&service("dns"), client(1)).is_ok());
+        assert!(slots.take(&service("dns"), client(1)).is_ok());
         drop((one, two));
         assert_eq!(slots.taken(), 0);
-        assert!(
-            slots.lock().services.is_empty(),
-            "nothing is kept of Services without connections"
-        );
+        let taken = slots.lock();
+        assert!(taken.services.is_empty() && taken.sources.is_empty(), "nothing is kept");
+        drop(taken);
         assert_eq!(fill(&slots, "web", &[1]).0.len(), 300, "all places are free again");
     }
 
     #[test]
-    fn the_addresses_of_a_network_of_hosts_are_one_client() {
-        let slots = Slots::new(90);
-        let take = |i: u16| {
-            let client = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, i);
-            slots.try_take(&service("web"), client.into())
-        };
-        let held: Vec<Slot> = (0..100).map_while(|i| take(i).ok()).collect();
-        assert_eq!(held.len(), 30);
-        let other = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1);
-        assert!(slots.try_take(&service("web"), other.into()).is_ok());
+    fn a_client_of_many_services_leaves_half() {
+        let slots = Slots::new(900);
+        let held = (0..12).flat_map(|i| fill(&slots, &format!("web-{i}"), &[1]).0);
+        let held: Vec<Slot> = held.collect();
+        assert_eq!(held.len(), 450);
+        let others = |i| slots.take(&service("api"), client(i));
+        assert_eq!((2..40).map_while(|i| others(i).ok()).count(), 38);
     }
 
     #[test]
     fn a_few_places_serve_someone() {
         let slots = Slots::new(1);
-        let held = slots.try_take(&service("web"), client(1));
+        let held = slots.take(&service("web"), client(1));
         assert!(held.is_ok());
-        assert_eq!(slots.try_take(&service("api"), client(2)).err(), Some(LimitReached::All));
-        assert!(Slots::new(0).try_take(&service("web"), client(1)).is_err());
+        assert_eq!(slots.take(&service("api"), client(2)).err(), Some(LimitReached::All));
+        assert!(Slots::new(0).take(&service("web"), client(1)).is_err());
     }
 
     #[test]
@@ -353,7 +357,7 @@ mod tests {
     #[test]
     fn refusals_are_counted() {
         let slots = Slots::new(0);
-        assert!(slots.take(&service("web"), client(1)).is_none());
+        slots.refuse(&service("web"), client(1), LimitReached::All);
         assert_eq!(slots.refused(), 1);
     }
 }

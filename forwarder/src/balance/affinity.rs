@@ -3,12 +3,17 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-/// The most clients that are remembered for a Service port, some 30 MiB. Those that are over are
+/// The most clients that are remembered for all Service ports, some 60 MiB. A Service port may have
+/// as many as are left to others, so half of them if it is alone; those that are over are
 /// forgotten, the longest unused first.
-const MOST_CLIENTS: usize = 262_144;
+const MOST_CLIENTS: usize = 524_288;
 
 /// The number of clients whose time is over that are forgotten with each new connection. More than
 /// one, so that all are in the end.
@@ -17,6 +22,8 @@ const FORGOTTEN_AT_ONCE: usize = 16;
 /// The clients of a Service port that are remembered.
 #[derive(Default)]
 pub(crate) struct Affinity {
+    /// The number of clients of all Service ports.
+    all: Arc<AtomicUsize>,
     clients: HashMap<IpAddr, Entry>,
     /// The clients in the order of their last connections, which are numbered.
     order: BTreeMap<u64, IpAddr>,
@@ -31,6 +38,11 @@ struct Entry {
 }
 
 impl Affinity {
+    /// Remembers no client, and counts those to come in `all`, as other Service ports do.
+    pub(crate) fn new(all: &Arc<AtomicUsize>) -> Self {
+        Self { all: Arc::clone(all), clients: HashMap::new(), order: BTreeMap::new(), next: 0 }
+    }
+
     /// The endpoint of a client whose last connection is not older than the timeout.
     pub(crate) fn endpoint(
         &self,
@@ -55,9 +67,15 @@ impl Affinity {
         self.next += 1;
         if let Some(before) = self.clients.insert(client, Entry { endpoint, used: now, number }) {
             self.order.remove(&before.number);
+        } else {
+            self.all.fetch_add(1, Ordering::Relaxed);
         }
         self.order.insert(number, client);
-        if self.clients.len() > MOST_CLIENTS {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let free = MOST_CLIENTS.saturating_sub(self.all.load(Ordering::Relaxed));
+            if self.clients.len() <= free {
+                break;
+            }
             self.forget_first();
         }
         self.purge(FORGOTTEN_AT_ONCE, timeout, now);
@@ -70,16 +88,18 @@ impl Affinity {
             && let Some(entry) = self.clients.remove(&client)
         {
             self.order.remove(&entry.number);
+            self.all.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Forgets all clients of endpoints that are gone.
     pub(crate) fn retain(&mut self, stays: impl Fn(SocketAddr) -> bool) {
-        let Self { clients, order, .. } = self;
+        let Self { all, clients, order, .. } = self;
         clients.retain(|_, entry| {
             let stays = stays(entry.endpoint);
             if !stays {
                 order.remove(&entry.number);
+                all.fetch_sub(1, Ordering::Relaxed);
             }
             stays
         });
@@ -99,7 +119,14 @@ impl Affinity {
     fn forget_first(&mut self) {
         if let Some((_, client)) = self.order.pop_first() {
             self.clients.remove(&client);
+            self.all.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for Affinity {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.clients.len(), Ordering::Relaxed);
     }
 }
 
@@ -141,7 +168,7 @@ mod tests {
     #[test]
     fn the_longest_unused_is_forgotten_first() {
         let (mut affinity, now) = (Affinity::default(), Instant::now());
-        let most = MOST_CLIENTS as u32;
+        let most = MOST_CLIENTS as u32 / 2;
         for i in 0..most {
             affinity.remember(client(i), endpoint(1), TIMEOUT, now);
         }
@@ -149,7 +176,18 @@ mod tests {
         affinity.remember(client(most), endpoint(1), TIMEOUT, now);
         assert_eq!(affinity.endpoint(client(0), TIMEOUT, now), Some(endpoint(2)));
         assert_eq!(affinity.endpoint(client(1), TIMEOUT, now), None);
-        assert_eq!((affinity.clients.len(), affinity.order.len()), (MOST_CLIENTS, MOST_CLIENTS));
+        assert_eq!((affinity.clients.len(), affinity.order.len()), (most as usize, most as usize));
+
+        // Another Service port has its share, which the first gives up.
+        let mut other = Affinity::new(&affinity.all);
+        (0..1000).for_each(|i| other.remember(client(i), endpoint(1), TIMEOUT, now));
+        assert_eq!(other.clients.len(), 1000);
+        affinity.remember(client(0), endpoint(2), TIMEOUT, now);
+        assert!(affinity.clients.len() < most as usize);
+        let all = Arc::clone(&affinity.all);
+        assert_eq!(all.load(Ordering::Relaxed), affinity.clients.len() + 1000);
+        drop((affinity, other));
+        assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 
     #[test]

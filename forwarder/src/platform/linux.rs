@@ -1,7 +1,7 @@
 //! Linux: its limits, its errors, SCTP, the packet filter, and splice(2).
 
 use std::{
-    io,
+    fs, io,
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
     time::Duration,
@@ -12,6 +12,7 @@ use rustix::{
     net::sockopt,
     pipe::{PipeFlags, SpliceFlags, pipe_with, splice},
     process::{Resource, getrlimit},
+    system::sysinfo,
 };
 use socket2::{Domain, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
@@ -32,6 +33,28 @@ impl Platform for Linux {
     fn descriptors(&self) -> usize {
         let soft = getrlimit(Resource::Nofile).current;
         soft.map_or(usize::MAX, |soft| usize::try_from(soft).unwrap_or(usize::MAX))
+    }
+
+    /// The memory of the machine or, if that is less, of the container.
+    fn memory(&self) -> Option<usize> {
+        let info = sysinfo();
+        let machine = usize::try_from(info.totalram).ok()?.saturating_mul(info.mem_unit as usize);
+        let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+        let container = limit.and_then(|limit| limit.trim().parse().ok());
+        Some(container.map_or(machine, |limit: usize| limit.min(machine)))
+    }
+
+    /// ip-sysctl: `ip_local_port_range` without `ip_local_reserved_ports`. No setting of IPv6.
+    fn ephemeral_ports(&self) -> Vec<u16> {
+        let read = |name| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
+        let range = read("ip_local_port_range").unwrap_or_default();
+        let mut bounds = range.split_whitespace().map_while(|bound| bound.parse().ok());
+        let (Some(first), Some(last)) = (bounds.next(), bounds.next()) else { return Vec::new() };
+        let reserved = read("ip_local_reserved_ports").unwrap_or_default();
+        let reserved: Vec<(u16, u16)> = reserved.trim().split(',').filter_map(ports).collect();
+        let is_reserved =
+            |port: &u16| reserved.iter().any(|(from, to)| (*from..=*to).contains(port));
+        (first..=last).filter(|port| !is_reserved(port)).collect()
     }
 
     fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
@@ -95,14 +118,7 @@ impl Platform for Linux {
     fn is_exhausted(&self, error: &io::Error) -> bool {
         matches!(
             Errno::from_io_error(error),
-            Some(
-                Errno::MFILE
-                    | Errno::NFILE
-                    | Errno::NOBUFS
-                    | Errno::NOMEM
-                    | Errno::ADDRNOTAVAIL
-                    | Errno::AGAIN
-            )
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN)
         )
     }
 
@@ -119,6 +135,12 @@ impl Platform for Linux {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Box::new(Splicing { read, write }))
     }
+}
+
+/// Reads a port, or a range of ports.
+fn ports(text: &str) -> Option<(u16, u16)> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    Some((from.parse().ok()?, to.parse().ok()?))
 }
 
 /// The amount that may be in a pipe; the kernel has its own lower limit.
@@ -165,9 +187,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_descriptors_or_ports_is_no_refusal() {
+    fn a_lack_of_descriptors_is_no_refusal() {
         let is_exhausted = |errno: Errno| Linux.is_exhausted(&errno.into());
-        assert!(is_exhausted(Errno::MFILE) && is_exhausted(Errno::ADDRNOTAVAIL));
+        assert!(is_exhausted(Errno::MFILE) && is_exhausted(Errno::NOBUFS));
         assert!(!is_exhausted(Errno::CONNREFUSED));
     }
 }
@@ -179,8 +201,17 @@ mod kernel_tests {
     use super::*;
 
     #[test]
+    fn reserved_ports_are_left_to_those_who_bind_them() {
+        in_namespace(|| {
+            fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009").unwrap();
+            fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "40001,40003-40008").unwrap();
+            assert_eq!(Linux.ephemeral_ports(), [40000, 40002, 40009]);
+        });
+    }
+
+    #[test]
     fn a_receive_buffer_may_exceed_the_limit_for_users() {
-        let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap();
+        let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap();
         let limit: usize = limit.trim().parse().unwrap();
         in_namespace(|| {
             run("ip link set lo up");

@@ -15,6 +15,18 @@ pub(crate) trait Platform: Send + Sync {
         8192
     }
 
+    /// The memory that the process may have, if it is known, in bytes.
+    fn memory(&self) -> Option<usize> {
+        None
+    }
+
+    /// The ports that the system chooses from for sockets that are not bound, in the network
+    /// namespace of the calling thread, if sockets that are connected to different endpoints may
+    /// share a port: see [`reuse_address`](Self::reuse_address).
+    fn ephemeral_ports(&self) -> Vec<u16> {
+        Vec::new()
+    }
+
     /// Makes a socket of a protocol, for the family of an address, whose calls do not block. The
     /// error is `Unsupported` where the system has no such protocol.
     fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
@@ -71,9 +83,9 @@ pub(crate) trait Platform: Send + Sync {
     }
 
     /// Whether an error means that the system or the process has no more descriptors or memory for
-    /// sockets, or no more local ports, so that no endpoint is to blame.
+    /// sockets, so that no endpoint is to blame.
     fn is_exhausted(&self, error: &io::Error) -> bool {
-        matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable)
+        error.kind() == io::ErrorKind::OutOfMemory
     }
 
     /// The address that a client has connected to, if the packet filter has sent the connection

@@ -51,7 +51,8 @@ fn choose(port: &Port, client: u8, at: Instant) -> SocketAddr {
 
 #[test]
 fn a_client_stays_with_its_endpoint() {
-    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
+    let port =
+        Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]), &Arc::default());
     let start = Instant::now();
     let after = |seconds| start + Duration::from_secs(seconds);
     let first = choose(&port, 1, start);
@@ -65,7 +66,8 @@ fn a_client_stays_with_its_endpoint() {
 
 #[test]
 fn affinity_holds_across_pools_and_changes() {
-    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
+    let port =
+        Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]), &Arc::default());
     let now = Instant::now();
     let local = port.choose_at(now, PoolKind::Local, ends(1), &[]).unwrap().address;
     assert_eq!(local, address(1));
@@ -83,7 +85,8 @@ fn affinity_holds_across_pools_and_changes() {
 
 #[test]
 fn affinity_ends_with_the_endpoint_and_with_the_setting() {
-    let port = Port::new(&resolved(LbAlgorithm::WeightedFailover, Some(100), &[1, 2]));
+    let port =
+        Port::new(&resolved(LbAlgorithm::WeightedFailover, Some(100), &[1, 2]), &Arc::default());
     let now = Instant::now();
     assert_eq!(choose(&port, 1, now), address(1));
     port.update(&resolved(LbAlgorithm::WeightedFailover, Some(100), &[2, 3]));
@@ -97,7 +100,8 @@ fn affinity_ends_with_the_endpoint_and_with_the_setting() {
 
 #[test]
 fn a_failure_moves_the_client_for_good() {
-    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
+    let port =
+        Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]), &Arc::default());
     let now = Instant::now();
     let first = choose(&port, 1, now);
     port.failed_at(now, first, ends(1).client.ip());
@@ -110,7 +114,8 @@ fn a_failure_moves_the_client_for_good() {
 
 #[test]
 fn affinity_does_not_send_clients_to_an_endpoint_that_is_left_out() {
-    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]));
+    let port =
+        Port::new(&resolved(LbAlgorithm::RoundRobin, Some(100), &[1, 2, 3]), &Arc::default());
     let now = Instant::now();
     let first = choose(&port, 1, now);
     for other in [7, 8] {
@@ -121,7 +126,7 @@ fn affinity_does_not_send_clients_to_an_endpoint_that_is_left_out() {
 
 #[test]
 fn endpoints_that_fail_are_left_out_of_both_pools_until_they_answer() {
-    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2, 3, 4]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2, 3, 4]), &Arc::default());
     let now = Instant::now();
     for _ in 0..2 {
         port.failed_at(now, address(1), ends(1).client.ip());
@@ -148,7 +153,7 @@ fn endpoints_that_fail_are_left_out_of_both_pools_until_they_answer() {
 
 #[test]
 fn connections_of_an_endpoint_that_comes_back_count() {
-    let port = Port::new(&resolved(LbAlgorithm::LeastConnections, None, &[1]));
+    let port = Port::new(&resolved(LbAlgorithm::LeastConnections, None, &[1]), &Arc::default());
     let now = Instant::now();
     let held = port.choose_at(now, PoolKind::Cluster, ends(1), &[]);
     port.update(&resolved(LbAlgorithm::LeastConnections, None, &[2]));
@@ -160,7 +165,7 @@ fn connections_of_an_endpoint_that_comes_back_count() {
 
 #[test]
 fn an_endpoint_that_comes_back_while_it_has_connections_is_used_at_once() {
-    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2]));
+    let port = Port::new(&resolved(LbAlgorithm::RoundRobin, None, &[1, 2]), &Arc::default());
     let now = Instant::now();
     let _held = [(); 2].map(|()| port.choose_at(now, PoolKind::Cluster, ends(1), &[]));
     for _ in 0..2 {
@@ -173,7 +178,7 @@ fn an_endpoint_that_comes_back_while_it_has_connections_is_used_at_once() {
 
 #[test]
 fn each_change_is_announced() {
-    let port = Port::new(&resolved(LbAlgorithm::Random, None, &[1]));
+    let port = Port::new(&resolved(LbAlgorithm::Random, None, &[1]), &Arc::default());
     let changes = port.changes();
     assert!(!changes.has_changed().unwrap());
     port.update(&resolved(LbAlgorithm::Random, None, &[2]));

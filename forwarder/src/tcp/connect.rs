@@ -1,6 +1,6 @@
 //! Connecting to an endpoint, or to the next one.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use socket2::SockRef;
 use switchyard_core::{error::ErrorChain, model::Protocol, state::PoolKind};
@@ -32,12 +32,16 @@ pub(super) async fn connect(
     let protocol = port.id().name.protocol;
     let mut tried = Vec::new();
     let mut tries = 0;
+    let mut is_without_port = false;
     while tries < timeouts.len().max(TRIES) {
         let Some(chosen) = port.choose(pool, ends, &tried) else {
             if tried.is_empty() || tries >= timeouts.len() {
                 break;
             }
             tried.clear();
+            if is_without_port {
+                sleep(PAUSE).await;
+            }
             continue;
         };
         let limit = timeouts.get(tries).or(timeouts.last()).copied().unwrap_or(Duration::MAX);
@@ -56,9 +60,22 @@ pub(super) async fn connect(
                 );
                 if shared.platform.is_exhausted(&error) {
                     sleep(PAUSE).await;
+                    continue;
+                }
+                tried.push(address);
+                if error.kind() == io::ErrorKind::AddrNotAvailable {
+                    // All ports are connected to the endpoint, which is not to blame.
+                    is_without_port = true;
+                    shared.without_port.fetch_add(1, Ordering::Relaxed);
+                    if port.is_warning_due() {
+                        tracing::warn!(
+                            service = %port.id().name, endpoint = %address,
+                            "Endpoint passed over: all local ports are connected to it, or have \
+                             been within a minute (ip_local_port_range)"
+                        );
+                    }
                 } else {
                     port.failed(address, ends.client.ip());
-                    tried.push(address);
                 }
             }
         }
@@ -71,7 +88,7 @@ async fn attempt(
     protocol: Protocol,
     address: SocketAddr,
 ) -> io::Result<TcpStream> {
-    let socket = shared.platform.socket(protocol, address)?;
+    let socket = shared.socket_to(protocol, address)?;
     tune(shared, protocol, &SockRef::from(&socket));
     let stream = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
     // No one listens at a port of this node from which the system lets sockets connect: then the
@@ -130,7 +147,7 @@ mod tests {
         };
         let endpoint =
             |address| Endpoint { address, is_local: false, may_be_local: false, weight: 1 };
-        Port::new(&Arc::new(ResolvedServicePort {
+        let resolved = ResolvedServicePort {
             id: ServicePortId { name, family: IpFamily::V4 },
             frontends: Vec::new(),
             cluster: endpoints.into_iter().map(endpoint).collect(),
@@ -139,7 +156,8 @@ mod tests {
             affinity: Some(Duration::from_secs(100)),
             lb_algorithm: LbAlgorithm::RoundRobin,
             proxy_protocol: None,
-        }))
+        };
+        Port::new(&Arc::new(resolved), &Arc::default())
     }
 
     #[test]

@@ -28,12 +28,14 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
         tune(shared, protocol, &SockRef::from(&client));
     }
     let (listener, client_ip) = (&serving.listener, address.ip());
-    let pool = listener.pool(client_ip, &shared.clients).filter(|_| listener.allows(client_ip));
-    let admitted =
-        pool.and_then(|pool| Some((pool, shared.slots.take(serving.port.id(), client_ip)?)));
-    // Otherwise the client's connection is reset, as any that is dropped.
-    if let Some((pool, slot)) = admitted {
-        tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
+    // A connection that is dropped is reset.
+    let Some(pool) = listener.pool(client_ip, &shared.clients) else { return };
+    let id = serving.port.id();
+    match shared.slots.take(id, shared.source(client_ip)) {
+        Ok(slot) => {
+            tokio::spawn(run(Arc::clone(shared), serving, pool, client, address, slot));
+        }
+        Err(full) => shared.slots.refuse(id, client_ip, full),
     }
 }
 

@@ -2,24 +2,25 @@
 
 use std::{
     io::{self, Read},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
 
-use socket2::{SockAddr, SockRef};
+use socket2::{SockAddr, SockRef, Socket};
 use switchyard_core::{model::Protocol, state::PoolKind};
 use tokio::{io::Interest, net::UdpSocket, sync::mpsc::UnboundedSender, task::AbortHandle};
 
 use super::{buffer::with_buffer, is_refusal};
 use crate::{
     ends::Ends,
-    platform::Platform,
     port::{Chosen, Port},
-    slots::Slot,
+    shared::Shared,
+    slots::{LimitReached, Slot},
+    source_ports::SourcePort,
 };
 
 /// The largest datagram that is kept until there is an answer, to be sent to another endpoint if
@@ -29,10 +30,15 @@ const LARGEST_KEPT: usize = 4096;
 /// The number of answers that are sent before other tasks of the thread have their turn.
 const AT_ONCE: usize = 64;
 
+/// The number of ports that are tried for a flow, if other programs have ports of the same range.
+const PORTS: usize = 8;
+
 /// State shared by the flows of a listener.
 pub(super) struct Context {
     pub(super) listener: Weak<UdpSocket>,
     pub(super) failures: UnboundedSender<Failure>,
+    /// The number of the last way to an endpoint.
+    pub(super) numbers: u64,
 }
 
 /// The endpoint of a client's flow did not take a datagram.
@@ -51,11 +57,11 @@ pub(super) struct Flow {
     upstream: Upstream,
     /// The last datagram, if it is not too large.
     kept: Vec<u8>,
-    /// The number of datagrams the client has sent, up to two.
-    sent: u8,
+    /// The number of datagrams the client has sent.
+    sent: u64,
     /// The time at which a datagram was last seen in either direction, as of the last look.
     pub(super) used: Instant,
-    _slot: Slot,
+    slot: Slot,
 }
 
 /// The socket that is connected to an endpoint, and the task that reads answers from it.
@@ -65,6 +71,7 @@ pub(super) struct Upstream {
     socket: Arc<UdpSocket>,
     activity: Arc<Activity>,
     answers: AbortHandle,
+    _port: Option<SourcePort>,
 }
 
 /// The datagrams of a flow, as its two tasks show each other.
@@ -74,7 +81,8 @@ struct Activity {
     is_used: AtomicBool,
     /// Whether the last datagram has had no answer.
     is_awaited: AtomicBool,
-    has_answered: AtomicBool,
+    /// The number of answers.
+    answers: AtomicU64,
 }
 
 /// The reason that a flow has no endpoint.
@@ -82,6 +90,8 @@ struct Activity {
 pub(super) enum UpstreamError {
     /// No endpoint takes the datagram.
     NoEndpoint,
+    /// There are too many flows.
+    Full(LimitReached),
     /// The system has no socket for the flow.
     Exhausted(io::Error),
 }
@@ -90,16 +100,16 @@ impl Flow {
     /// Starts a flow to an endpoint that takes the client's first datagram, as far as can be seen
     /// at once.
     pub(super) fn start(
-        context: &Context,
-        platform: &dyn Platform,
+        context: &mut Context,
+        shared: &Shared,
         port: &Arc<Port>,
         pool: PoolKind,
         ends: Ends,
         slot: Slot,
-        numbers: &mut u64,
     ) -> Result<Self, UpstreamError> {
         let mut tried = Vec::new();
-        let upstream = Upstream::choose(context, platform, port, pool, ends, &mut tried, numbers)?;
+        let source = slot.source();
+        let upstream = Upstream::choose(context, shared, port, pool, ends, source, &mut tried)?;
         Ok(Self {
             port: Arc::clone(port),
             pool,
@@ -109,12 +119,17 @@ impl Flow {
             kept: Vec::new(),
             sent: 0,
             used: Instant::now(),
-            _slot: slot,
+            slot,
         })
     }
 
     pub(super) fn endpoint(&self) -> SocketAddr {
         self.upstream.chosen.address
+    }
+
+    /// The source that the flow counts for.
+    pub(super) fn source(&self) -> IpAddr {
+        self.slot.source()
     }
 
     pub(super) fn is_at(&self, upstream: u64) -> bool {
@@ -123,7 +138,7 @@ impl Flow {
 
     /// Sends a datagram of the client. Returns whether the endpoint may have it.
     pub(super) fn send(&mut self, datagram: &[u8]) -> bool {
-        self.sent = (self.sent + 1).min(2);
+        self.sent += 1;
         self.kept.clear();
         if datagram.len() <= LARGEST_KEPT {
             self.kept.extend_from_slice(datagram);
@@ -134,29 +149,30 @@ impl Flow {
     /// Goes on to another endpoint, since this one has not taken a datagram.
     pub(super) fn move_on(
         &mut self,
-        context: &Context,
-        platform: &dyn Platform,
-        numbers: &mut u64,
+        context: &mut Context,
+        shared: &Shared,
     ) -> Result<(), UpstreamError> {
         loop {
-            if self.upstream.activity.has_answered.load(Ordering::Acquire) {
+            if self.upstream.activity.answers.load(Ordering::Acquire) > 0 {
                 self.tried.clear();
             }
             let is_awaited = self.upstream.activity.is_awaited.load(Ordering::Acquire);
             self.port.failed(self.endpoint(), self.ends.client.ip());
             self.tried.push(self.endpoint());
-            let Self { port, pool, ends, tried, .. } = self;
-            self.upstream =
-                Upstream::choose(context, platform, port, *pool, *ends, tried, numbers)?;
+            let Self { port, pool, ends, tried, slot, .. } = self;
+            let source = slot.source();
+            self.upstream = Upstream::choose(context, shared, port, *pool, *ends, source, tried)?;
+            // The datagram at hand is the first for this endpoint.
+            self.sent = 1;
             if !is_awaited || self.kept.is_empty() || self.upstream.send(&self.kept) {
                 return Ok(());
             }
         }
     }
 
-    /// Whether the client has asked one question, and has the answer.
+    /// Whether the client has had an answer to each question, as far as numbers show it.
     pub(super) fn is_answered(&self) -> bool {
-        self.sent == 1 && self.upstream.activity.has_answered.load(Ordering::Relaxed)
+        self.upstream.activity.answers.load(Ordering::Relaxed) >= self.sent
     }
 
     /// Whether nothing was seen since the last look.
@@ -177,27 +193,28 @@ impl Flow {
 impl Upstream {
     /// Chooses an endpoint. Those that cannot be reached from here are added to `tried`.
     fn choose(
-        context: &Context,
-        platform: &dyn Platform,
+        context: &mut Context,
+        shared: &Shared,
         port: &Arc<Port>,
         pool: PoolKind,
         ends: Ends,
+        source: IpAddr,
         tried: &mut Vec<SocketAddr>,
-        numbers: &mut u64,
     ) -> Result<Self, UpstreamError> {
+        let mut error = UpstreamError::NoEndpoint;
         loop {
-            let chosen = port.choose(pool, ends, tried).ok_or(UpstreamError::NoEndpoint)?;
-            match connect(platform, chosen.address) {
-                Ok(socket) => {
-                    *numbers += 1;
-                    return Ok(Self::start(context, port, ends, chosen, socket, *numbers));
+            let Some(chosen) = port.choose(pool, ends, tried) else { return Err(error) };
+            match connect(shared, chosen.address, source) {
+                Ok((socket, source_port)) => {
+                    context.numbers += 1;
+                    return Ok(Self::start(context, port, ends, chosen, socket, source_port));
                 }
-                Err(error) if is_refusal(&error) => {
-                    port.failed(chosen.address, ends.client.ip());
-                    tried.push(chosen.address);
-                }
-                Err(error) => return Err(UpstreamError::Exhausted(error)),
+                Err(UpstreamError::NoEndpoint) => port.failed(chosen.address, ends.client.ip()),
+                // The endpoint is not to blame.
+                Err(full @ UpstreamError::Full(_)) => error = full,
+                Err(error) => return Err(error),
             }
+            tried.push(chosen.address);
         }
     }
 
@@ -207,8 +224,9 @@ impl Upstream {
         ends: Ends,
         chosen: Chosen,
         socket: UdpSocket,
-        number: u64,
+        source_port: Option<SourcePort>,
     ) -> Self {
+        let number = context.numbers;
         let (socket, activity) = (Arc::new(socket), Arc::new(Activity::default()));
         let answers = Answers {
             listener: Weak::clone(&context.listener),
@@ -221,7 +239,7 @@ impl Upstream {
             endpoint: chosen.address,
         };
         let answers = tokio::spawn(answers.run()).abort_handle();
-        Self { number, chosen, socket, activity, answers }
+        Self { number, chosen, socket, activity, answers, _port: source_port }
     }
 
     /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has
@@ -244,16 +262,55 @@ impl Drop for Upstream {
     }
 }
 
-fn connect(platform: &dyn Platform, endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = platform.socket(Protocol::Udp, endpoint)?;
-    socket.connect(&endpoint.into())?;
-    let socket = UdpSocket::from_std(socket.into())?;
-    // If no one has the endpoint's port on this node, the system may have given it to the socket,
-    // which then talks to itself.
-    if socket.local_addr()? == endpoint {
-        return Err(io::ErrorKind::ConnectionRefused.into());
+/// Connects a socket to an endpoint. Any error of the system that another endpoint may not have is
+/// `NoEndpoint`.
+fn connect(
+    shared: &Shared,
+    endpoint: SocketAddr,
+    source: IpAddr,
+) -> Result<(UdpSocket, Option<SourcePort>), UpstreamError> {
+    let failed = |error| match shared.platform.is_exhausted(&error) {
+        true => UpstreamError::Exhausted(error),
+        false => UpstreamError::NoEndpoint,
+    };
+    let socket = shared.socket_to(Protocol::Udp, endpoint).map_err(failed)?;
+    let source_port = bind(shared, &socket, endpoint, source)?;
+    let connect = || {
+        socket.connect(&endpoint.into())?;
+        // Before, anyone could send to the port.
+        for _ in 0..AT_ONCE {
+            if (&socket).read(&mut [0]).is_err() {
+                break;
+            }
+        }
+        let socket = UdpSocket::from_std(socket.into())?;
+        // If no one has the endpoint's port on this node, the socket may have it, and then talks to
+        // itself.
+        if socket.local_addr()? == endpoint {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(socket)
+    };
+    Ok((connect().map_err(failed)?, source_port))
+}
+
+/// Binds a socket to a port that other programs do not have.
+fn bind(
+    shared: &Shared,
+    socket: &Socket,
+    endpoint: SocketAddr,
+    source: IpAddr,
+) -> Result<Option<SourcePort>, UpstreamError> {
+    let mut last = io::ErrorKind::AddrInUse.into();
+    for _ in 0..PORTS {
+        let taken = shared.source_ports.take(endpoint, source).map_err(UpstreamError::Full)?;
+        let Some(port) = taken else { return Ok(None) };
+        match port.bind(socket) {
+            Ok(()) => return Ok(Some(port)),
+            Err(error) => last = error,
+        }
     }
-    Ok(socket)
+    Err(UpstreamError::Exhausted(last))
 }
 
 /// Sends the answers of an endpoint to the client.
@@ -306,7 +363,7 @@ impl Answers {
     fn send(&self, answer: &[u8]) -> bool {
         self.activity.is_used.store(true, Ordering::Relaxed);
         self.activity.is_awaited.store(false, Ordering::Release);
-        if !self.activity.has_answered.swap(true, Ordering::AcqRel) {
+        if self.activity.answers.fetch_add(1, Ordering::AcqRel) == 0 {
             self.port.succeeded(self.endpoint);
         }
         let Some(listener) = self.listener.upgrade() else { return false };
@@ -319,13 +376,13 @@ impl Answers {
 mod tests {
     use std::sync::Mutex;
 
-    use socket2::Socket;
     use tokio::{runtime::Builder, sync::mpsc::unbounded_channel};
 
     use super::*;
     use crate::{
-        platform,
-        shared::{ForwarderConfig, Shared},
+        platform::{self, Platform},
+        shared::ForwarderConfig,
+        source_ports::SourcePorts,
         udp::tests::serving,
     };
 
@@ -340,12 +397,12 @@ mod tests {
         let shared = Shared::new(ForwarderConfig::default());
         let endpoint = std::net::UdpSocket::bind(any()).unwrap();
         let serving = serving(endpoint.local_addr().unwrap(), any());
-        let context = Context { listener: Weak::new(), failures: unbounded_channel().0 };
+        let failures = unbounded_channel().0;
+        let mut context = Context { listener: Weak::new(), failures, numbers: 0 };
         let slot = shared.slots.take(serving.port.id(), any().ip()).unwrap();
         let ends = Ends { client: any(), destination: any() };
-        let (platform, pool) = (&*shared.platform, PoolKind::Cluster);
-        let port = &serving.port;
-        let flow = Flow::start(&context, platform, port, pool, ends, slot, &mut 0);
+        let (port, pool) = (&serving.port, PoolKind::Cluster);
+        let flow = Flow::start(&mut context, &shared, port, pool, ends, slot);
         let mut flow = flow.unwrap_or_else(|error| panic!("{error:?}"));
         assert!(flow.send(&[1; LARGEST_KEPT]));
         assert_eq!(flow.kept, [1; LARGEST_KEPT]);
@@ -369,7 +426,11 @@ mod tests {
         let socket = platform::current().socket(Protocol::Udp, any()).unwrap();
         socket.bind(&any().into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
-        let connected = connect(&Prepared(Mutex::new(Some(socket))), address);
-        assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        socket.set_nonblocking(true).unwrap();
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.platform = Box::new(Prepared(Mutex::new(Some(socket))));
+        shared.source_ports = SourcePorts::new(Vec::new());
+        let connected = connect(&shared, address, any().ip());
+        assert!(matches!(connected, Err(UpstreamError::NoEndpoint)));
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::error::ErrorChain;
+use switchyard_core::{error::ErrorChain, state::PoolKind};
 use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::flow::{Context, Failure, Flow, UpstreamError};
@@ -16,11 +16,14 @@ use crate::{
     port::Port,
     rate_limit::RateLimit,
     shared::{OpenListener, Serving, Shared},
-    slots::{LimitReached, Slot, source},
+    slots::{LimitReached, count_down},
 };
 
 /// The time that a flow must have been idle to make room for another.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// The time to wait for descriptors, memory or ports to become free.
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Flows {
     shared: Arc<Shared>,
@@ -28,18 +31,18 @@ pub(super) struct Flows {
     /// Where clients send datagrams.
     address: SocketAddr,
     by_client: HashMap<SocketAddr, Flow>,
-    /// The number of flows each client has, who may have several ports.
+    /// The number of flows of each source.
     counts: HashMap<IpAddr, usize>,
     /// Flows that may be ended to make room, as of the last look.
     idle: Option<Idle>,
-    /// The number of the last way to an endpoint.
-    numbers: u64,
+    /// The time until which no flow is started, since the system had no socket.
+    paused_until: Option<Instant>,
     warned: RateLimit,
 }
 
 /// Idle flows, the longest idle first.
 struct Idle {
-    of_client: HashMap<IpAddr, VecDeque<SocketAddr>>,
+    of_source: HashMap<IpAddr, VecDeque<SocketAddr>>,
     /// Those of clients with many flows first, and how many that are.
     all: VecDeque<(usize, SocketAddr)>,
 }
@@ -52,12 +55,12 @@ impl Flows {
     ) -> Self {
         Self {
             shared: Arc::clone(&open.shared),
-            context: Context { listener: Arc::downgrade(listener), failures },
+            context: Context { listener: Arc::downgrade(listener), failures, numbers: 0 },
             address: open.address,
             by_client: HashMap::new(),
             counts: HashMap::new(),
             idle: None,
-            numbers: 0,
+            paused_until: None,
             warned: RateLimit::default(),
         }
     }
@@ -83,54 +86,60 @@ impl Flows {
         }
     }
 
-    /// Starts a flow. Returns whether the client has one now.
+    /// Starts a flow, if need be in the place of an idle one. Returns whether the client has one
+    /// now.
     fn start(&mut self, serving: &Serving, client: SocketAddr) -> bool {
+        if self.paused_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
         let pool = serving.listener.pool(client.ip(), &self.shared.clients);
         let Some(pool) = pool else { return false };
-        let Some(slot) = self.take_slot(&serving.port, client.ip()) else { return false };
-        let ends = Ends { client, destination: self.address };
-        let platform = &*self.shared.platform;
-        let Self { context, numbers, .. } = self;
-        match Flow::start(context, platform, &serving.port, pool, ends, slot, numbers) {
-            Ok(flow) => {
-                self.by_client.insert(client, flow);
-                *self.counts.entry(source(client.ip())).or_default() += 1;
-                true
-            }
-            Err(error) => {
-                self.report(&serving.port, &error);
-                false
-            }
+        let source = self.shared.source(client.ip());
+        let mut result = self.try_start(&serving.port, pool, client, source);
+        let full = match &result {
+            Err(UpstreamError::Full(full)) => Some(*full),
+            Err(UpstreamError::Exhausted(_)) => Some(LimitReached::All),
+            Ok(()) | Err(UpstreamError::NoEndpoint) => None,
+        };
+        if full.is_some_and(|full| self.make_room(source, full)) {
+            result = self.try_start(&serving.port, pool, client, source);
         }
+        match result {
+            Ok(()) => return true,
+            Err(UpstreamError::Full(full)) => {
+                self.shared.slots.refuse(serving.port.id(), client.ip(), full);
+            }
+            Err(error) => self.report(&serving.port, &error),
+        }
+        false
     }
 
-    fn take_slot(&mut self, port: &Port, client: IpAddr) -> Option<Slot> {
-        let slots = Arc::clone(&self.shared.slots);
-        let full = match slots.try_take(port.id(), client) {
-            Ok(slot) => return Some(slot),
-            Err(full) => full,
-        };
-        if self.make_room(client, full)
-            && let Ok(slot) = slots.try_take(port.id(), client)
-        {
-            return Some(slot);
-        }
-        slots.refuse(port.id(), client, full);
-        None
+    fn try_start(
+        &mut self,
+        port: &Arc<Port>,
+        pool: PoolKind,
+        client: SocketAddr,
+        source: IpAddr,
+    ) -> Result<(), UpstreamError> {
+        let slot = self.shared.slots.take(port.id(), source).map_err(UpstreamError::Full)?;
+        let ends = Ends { client, destination: self.address };
+        let flow = Flow::start(&mut self.context, &self.shared, port, pool, ends, slot)?;
+        self.by_client.insert(client, flow);
+        *self.counts.entry(source).or_default() += 1;
+        Ok(())
     }
 
     /// Ends an idle flow of the client, or else of a client who has more flows, so that a client
     /// with many flows cannot end those of others. Returns whether there was one.
-    fn make_room(&mut self, client: IpAddr, full: LimitReached) -> bool {
+    fn make_room(&mut self, source: IpAddr, full: LimitReached) -> bool {
         // A list for each tick at most: finding idle flows for each refused datagram would take all
         // the time.
         let mut idle = self.idle.take().unwrap_or_else(|| self.list_idle());
-        let client = source(client);
         let is_idle = |flow: SocketAddr| self.by_client.get(&flow).is_some_and(Flow::is_quiet);
-        let own = idle.of_client.get_mut(&client);
+        let own = idle.of_source.get_mut(&source);
         let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
         if found.is_none() && full != LimitReached::Client {
-            let own = self.counts.get(&client).copied().unwrap_or(0);
+            let own = self.counts.get(&source).copied().unwrap_or(0);
             let of_more = idle.all.front().is_some_and(|(count, _)| *count > own);
             if of_more {
                 found = first(&mut idle.all, |(_, flow)| is_idle(*flow)).map(|(_, flow)| flow);
@@ -146,15 +155,15 @@ impl Flows {
         let idle = idle.filter(|(_, flow)| flow.is_quiet() && now - flow.used >= IDLE);
         let mut idle: Vec<(&SocketAddr, &Flow)> = idle.collect();
         idle.sort_by_key(|(_, flow)| flow.used);
-        let mut of_client: HashMap<IpAddr, VecDeque<SocketAddr>> = HashMap::new();
-        for (client, _) in &idle {
-            of_client.entry(source(client.ip())).or_default().push_back(**client);
+        let mut of_source: HashMap<IpAddr, VecDeque<SocketAddr>> = HashMap::new();
+        for (client, flow) in &idle {
+            of_source.entry(flow.source()).or_default().push_back(**client);
         }
-        let count = |client: &SocketAddr| self.counts.get(&source(client.ip())).copied();
-        let all = idle.iter().map(|(client, _)| (count(client).unwrap_or(0), **client));
+        let count = |flow: &Flow| self.counts.get(&flow.source()).copied();
+        let all = idle.iter().map(|(client, flow)| (count(flow).unwrap_or(0), **client));
         let mut all: Vec<(usize, SocketAddr)> = all.collect();
         all.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
-        Idle { of_client, all: all.into() }
+        Idle { of_source, all: all.into() }
     }
 
     /// Moves the flow of a client to another endpoint, if it still has the one that failed.
@@ -165,9 +174,9 @@ impl Flows {
     }
 
     fn move_on(&mut self, client: SocketAddr) {
-        let Self { by_client, context, shared, numbers, .. } = self;
+        let Self { by_client, context, shared, .. } = self;
         let Some(flow) = by_client.get_mut(&client) else { return };
-        if let Err(error) = flow.move_on(context, &*shared.platform, numbers) {
+        if let Err(error) = flow.move_on(context, shared) {
             let port = Arc::clone(&flow.port);
             self.report(&port, &error);
             self.end(client);
@@ -175,9 +184,9 @@ impl Flows {
     }
 
     fn report(&mut self, port: &Port, error: &UpstreamError) {
-        if let UpstreamError::Exhausted(error) = error
-            && self.warned.is_due()
-        {
+        let UpstreamError::Exhausted(error) = error else { return };
+        self.paused_until = Some(Instant::now() + PAUSE);
+        if self.warned.is_due() {
             tracing::warn!(
                 service = %port.id().name, err = %ErrorChain(error),
                 "Dropping UDP flow: cannot create a socket"
@@ -190,43 +199,32 @@ impl Flows {
         self.retain(|flow| Arc::ptr_eq(&flow.port, port) && port.serves(flow.endpoint()));
     }
 
-    /// Ends the flows that are idle. One question and its answer, such as those of DNS, are a whole
-    /// flow as a rule, and keep the place for a sixth of the time only.
+    /// Ends the flows that are idle. Questions and their answers, such as those of DNS, are a whole
+    /// flow as a rule, and keep the place for half of the time only: by default no less than the
+    /// kernel's connection tracking keeps it (`nf_conntrack_udp_timeout`).
     pub(super) fn tick(&mut self, now: Instant, idle: Duration) {
         self.idle = None;
         self.retain(|flow| {
             flow.look(now);
-            now - flow.used < if flow.is_answered() { idle / 6 } else { idle }
+            now - flow.used < if flow.is_answered() { idle / 2 } else { idle }
         });
     }
 
     fn retain(&mut self, mut stays: impl FnMut(&mut Flow) -> bool) {
         let Self { by_client, counts, .. } = self;
-        by_client.retain(|client, flow| {
+        by_client.retain(|_, flow| {
             let stays = stays(flow);
             if !stays {
-                count_down(counts, client.ip());
+                count_down(counts, flow.source());
             }
             stays
         });
     }
 
     fn end(&mut self, client: SocketAddr) -> bool {
-        let ended = self.by_client.remove(&client).is_some();
-        if ended {
-            count_down(&mut self.counts, client.ip());
-        }
-        ended
-    }
-}
-
-fn count_down(counts: &mut HashMap<IpAddr, usize>, client: IpAddr) {
-    let client = source(client);
-    if let Some(count) = counts.get_mut(&client) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&client);
-        }
+        let Some(ended) = self.by_client.remove(&client) else { return false };
+        count_down(&mut self.counts, ended.source());
+        true
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
     };
     let action = Action::Pool { pool: PoolKind::Cluster, masquerade: Masquerade::Always };
     let listener = Listener { port: id, address, action, allowed_sources: None };
-    Serving { port: Arc::new(Port::new(&Arc::new(resolved))), listener }
+    Serving { port: Arc::new(Port::new(&Arc::new(resolved), &Arc::default())), listener }
 }
 
 #[test]

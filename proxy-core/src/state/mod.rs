@@ -72,6 +72,9 @@ pub struct NodeState {
     /// The addresses of the node on which the health checks of Services are served: those of
     /// `node_ports`, as configured, whatever the backend has to know.
     pub health_check_addresses: PerFamily<NodePortAddresses>,
+    /// All addresses of the node's interfaces, for backends that
+    /// [have to know each](crate::proxier::Capabilities::with_listed_node_ports); for others, none.
+    pub addresses: BTreeSet<IpAddr>,
     /// Ranges that cluster IPs are allocated from: sorted, without overlaps, adjacent ones merged.
     /// Traffic to an address in them that no Service has is dropped.
     pub service_cidrs: PerFamily<Vec<IpNet>>,

@@ -71,7 +71,10 @@ impl NodeInputs {
             }),
             false => addresses.clone(),
         };
+        let known = self.interface_addresses.as_ref();
+        let known = known.filter(|_| capabilities.lists_node_ports());
         NodeState {
+            addresses: known.cloned().unwrap_or_default(),
             local_pods: PerFamily::from_fn(|family| self.local_pods(config, family)),
             node_ports,
             health_check_addresses: addresses,

@@ -291,6 +291,7 @@ fn health_checks_are_served_as_configured_though_node_ports_are_listed() {
     cluster.events([]);
     assert!(cluster.tracker.transition().node_changed());
     assert_eq!(addresses(&cluster)[1], only(&["2001:db8::1"]));
+    assert_eq!(cluster.tracker.state().node.addresses.len(), INTERFACES.len());
     assert_eq!(cluster.tracker.state().node.health_check_addresses, configured);
 }
 

@@ -66,11 +66,21 @@ fn a_listener_changes_in_place() {
 
 #[test]
 fn local_policy_depends_on_the_client() {
-    let (forwarder, mut listener) = with_both_pools();
-    listener.action = Action::ExternalLocal;
-    let to = forwarder.listen(&listener).unwrap();
-    forwarder.set_local_clients(LocalClients::default());
-    expect(&mut connect(to), "cluster");
+    test_netns::in_namespace(|| {
+        test_netns::run("ip link set lo up");
+        test_netns::run("ip addr add 198.51.100.7/32 dev lo");
+        let (forwarder, mut listener) = with_both_pools();
+        listener.action = Action::ExternalLocal;
+        let to = forwarder.listen(&listener).unwrap();
+        expect(&mut connect(to), "cluster");
+        // As a client from outside: that a socket can have an address does not make it the node's
+        // (net.ipv4.ip_nonlocal_bind).
+        let client = [198, 51, 100, 7];
+        expect(&mut connect_from(client, to), "local");
+        let addresses = [client.into()].into();
+        forwarder.set_local_clients(LocalClients { addresses, ..LocalClients::default() });
+        expect(&mut connect_from(client, to), "cluster");
+    });
 }
 
 #[test]

@@ -18,16 +18,24 @@ fn idle_flows_end() {
 }
 
 #[test]
-fn one_question_with_its_answer_keeps_a_place_for_a_shorter_time() {
+fn questions_that_are_all_answered_keep_a_place_for_a_shorter_time() {
     let forwarder = forwarder(|config| config.udp_idle = Duration::from_secs(3));
-    let address = serve(&forwarder, port(&[echo("a")]));
-    let (once, again) = (Client::new(1, address), Client::new(1, address));
-    again.ask();
-    again.ask();
-    once.ask();
-    until("the one question is forgotten", || forwarder.usage().connections == 1);
-    assert_eq!(again.ask(), "a");
-    assert_eq!(forwarder.usage().connections, 1, "the same flow");
+    let (endpoint, at) = bind();
+    let address = serve(&forwarder, port(&[at]));
+    let (pair, waiting) = (Client::new(1, address), Client::new(1, address));
+    let receive = || endpoint.recv_from(&mut [0; 16]).unwrap().1;
+    waiting.send("?");
+    let flow = receive();
+    // Both addresses of a name, from one socket.
+    pair.send("A");
+    pair.send("AAAA");
+    for _ in 0..2 {
+        endpoint.send_to(b"a", receive()).unwrap();
+        pair.receive();
+    }
+    until("the questions are forgotten", || forwarder.usage().connections == 1);
+    endpoint.send_to(b"late", flow).unwrap();
+    assert_eq!(waiting.receive(), "late", "the flow that waits has its place");
 }
 
 #[test]
