@@ -119,13 +119,14 @@ impl Publisher {
     /// Sends an Event, again and again while the server is unreachable or overloaded. Returns the
     /// error of a server that will reject the Event every time.
     async fn attempt(&self, event: &ApiEvent) -> Result<(), Option<kube::Error>> {
-        let method = if event.series.is_some() { "PATCH" } else { "POST" };
+        let creates = event.series.is_none();
+        let method = if creates { "POST" } else { "PATCH" };
         for attempt in 1..=self.patience.attempts {
             self.pacer.permit(method).await;
             let reason = match time::timeout(TIMEOUT, self.request(event)).await {
                 Ok(Ok(())) => return Ok(()),
                 // An earlier attempt created the Event, and its answer was lost.
-                Ok(Err(kube::Error::Api(status))) if status.code == 409 => return Ok(()),
+                Ok(Err(kube::Error::Api(status))) if status.code == 409 && creates => return Ok(()),
                 Ok(Err(error)) if is_final(&error) => return Err(Some(error)),
                 Ok(Err(error)) => ErrorChain(&error).to_string(),
                 Err(_) => "timed out".to_owned(),
@@ -227,7 +228,10 @@ fn log_failure(reason: &str, error: Option<kube::Error>) {
 /// Whether the server will reject the request every time.
 fn is_final(error: &kube::Error) -> bool {
     match error {
-        kube::Error::Api(status) => (400..500).contains(&status.code) && status.code != 429,
+        // A change in the meantime (409) or too many requests (429) pass.
+        kube::Error::Api(status) => {
+            (400..500).contains(&status.code) && !matches!(status.code, 409 | 429)
+        }
         kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => true,
         _ => false,
     }

@@ -161,11 +161,13 @@ async fn requests_to_an_overloaded_server_are_repeated() {
 /// The first answer was lost: the attempts have one name and one time, so that there is one Event.
 #[tokio::test]
 async fn an_event_that_the_server_has_already_is_sent() {
-    let server = Server::start(&[500, 409, 200]);
+    let server = Server::start(&[500, 409, 409, 200]);
     publish_all(&server, 3, [failed(1), failed(1)]).await;
     let requests = server.requests();
-    let [first, second, (path, series)] = &requests[..] else { panic!("{requests:#?}") };
+    let [first, second, changed, again] = &requests[..] else { panic!("{requests:#?}") };
     assert_eq!(first, second);
+    assert_eq!(changed, again, "a conflict about a change is no success");
+    let (path, series) = changed;
     let name = first.1["metadata"]["name"].as_str().unwrap();
     assert_eq!(*path, format!("/apis/events.k8s.io/v1/namespaces/shop/events/{name}"));
     assert_eq!(series["series"]["count"], 2);

@@ -36,6 +36,8 @@ pub enum Kind {
     Float32,
     /// A duration in Go's format, such as `1m30s`.
     Duration,
+    /// A duration that is not negative.
+    Limit,
     /// Texts separated by commas. A flag that is given again extends the list.
     List,
     /// `name=true` or `name=false`, separated by commas.

@@ -80,7 +80,7 @@ pub fn placeholder(kind: Kind) -> &'static str {
         Kind::Text => "TEXT",
         Kind::Int32 | Kind::Uint32 => "NUMBER",
         Kind::Float32 => "DECIMAL",
-        Kind::Duration => "DURATION",
+        Kind::Duration | Kind::Limit => "DURATION",
         Kind::List => "TEXT,...",
         Kind::Gates => "NAME=BOOL,...",
         Kind::Levels => "PATTERN=NUMBER,...",

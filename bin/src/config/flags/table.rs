@@ -56,7 +56,7 @@ pub static FLAGS: &[Flag] = &[
         "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
          the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),
-    Flag::new("ipvs-drain-limit", Duration, "24h0m0s", Program,
+    Flag::new("ipvs-drain-limit", Limit, "24h0m0s", Program,
         "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
     Flag::new("userspace-capture", Word(&["nftables", "iptables", "addresses", "loopback"]), "", Program,
         "How traffic reaches the proxy, in userspace mode: by rules that redirect it, by owning the Services' \
@@ -66,7 +66,7 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("userspace-table", Text, "-", Program,
         "The file for the table of loopback addresses, as a JSON array that is replaced when it changes; - prints \
          a JSON object in a line for each change to standard output").status(Status::Ours),
-    Flag::new("userspace-udp-timeout", Duration, "0s", Program,
+    Flag::new("userspace-udp-timeout", Limit, "0s", Program,
         "How long a UDP flow lasts without a datagram, in userspace mode; 0 for a minute").status(Status::Ours),
     Flag::new("userspace-connections", Uint32, "0", Program,
         "The most connections and flows at a time, in userspace mode; 0 for as many as the limit of file \

@@ -24,6 +24,8 @@ pub fn read(kind: Kind, text: &str) -> Result<Value, String> {
             Ok(duration) => Ok(duration.to_string().into()),
             Err(error) => Err(error.to_string()),
         },
+        Kind::Limit if text.starts_with('-') => Err("must be greater than or equal to 0".into()),
+        Kind::Limit => read(Kind::Duration, text),
         Kind::List if text.is_empty() => Ok(Vec::<Value>::new().into()),
         Kind::List => Ok(text.split(',').map(Value::from).collect::<Vec<_>>().into()),
         Kind::Gates => gates(text),
@@ -151,6 +153,8 @@ mod tests {
         assert_eq!(refused(Kind::Uint32, "-1"), "value out of range");
         assert_eq!(refused(Kind::Int32, "1.5"), "not a whole number");
         assert_eq!(read(Kind::Float32, "0.5").unwrap(), Value::from(0.5f32));
+        assert_eq!(read(Kind::Limit, "90s").unwrap(), Value::from("1m30s"));
+        assert_eq!(refused(Kind::Limit, "-5s"), "must be greater than or equal to 0");
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn other_value(flag: &Flag) -> &'static str {
         (_, Kind::Text) => "some-text",
         (_, Kind::Int32 | Kind::Uint32) => "7",
         (_, Kind::Float32) => "7.5",
-        (_, Kind::Duration) => "7s",
+        (_, Kind::Duration | Kind::Limit) => "7s",
         (_, Kind::List) => "a,b",
         (_, Kind::Gates) => "ComponentFlagz=false",
         (_, Kind::Levels) => "run=7",
