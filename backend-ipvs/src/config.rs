@@ -1,6 +1,11 @@
 //! The configuration of the backend.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use switchyard_core::{model::PerFamily, proxier::Mode};
@@ -36,8 +41,9 @@ pub struct IpvsConfig {
     /// removed from the kernel, whether or not connections are left.
     pub drain_limit: Duration,
     /// Addresses that never become the node's, though Services have them as external or load
-    /// balancer IPs: those of the API server, to which the node would lose its connections.
-    pub never_bound: BTreeSet<IpAddr>,
+    /// balancer IPs: those of the API server, to which the node would lose its connections. Empty
+    /// until they are known.
+    pub never_bound: Arc<OnceLock<BTreeSet<IpAddr>>>,
 }
 
 impl Default for IpvsConfig {
@@ -53,7 +59,7 @@ impl Default for IpvsConfig {
             timeouts: IpvsTimeouts::default(),
             rules: None,
             drain_limit: Duration::from_secs(24 * 3600),
-            never_bound: BTreeSet::new(),
+            never_bound: Arc::default(),
         }
     }
 }

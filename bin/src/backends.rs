@@ -1,6 +1,12 @@
 //! The table of backends, which is all that the program knows about single backends.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    env,
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use switchyard_core::{
     model::PerFamily,
@@ -17,7 +23,7 @@ use crate::config::{
     ConfigError, Loaded,
     settings::{BackendSettings, IpvsSettings, NftTransport, UserspaceSettings},
 };
-use crate::{reachable, source_task};
+use crate::reachable;
 
 /// A function that makes a backend from its part of the settings, for these families.
 type MakeBackend = fn(&BackendSettings, PerFamily<bool>) -> Arc<dyn Backend>;
@@ -52,17 +58,18 @@ pub const MODES: [Mode; TABLE.len()] = {
 };
 
 /// Makes all backends, each with the settings of its own mode, for the families of this node.
+/// `api_addresses` are those of [`source_task::resolve_server`].
 ///
 /// # Errors
 /// If the configuration cannot be applied to a mode.
-pub fn all(loaded: &Loaded) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
+pub fn all(
+    loaded: &Loaded,
+    api_addresses: &Arc<OnceLock<BTreeSet<IpAddr>>>,
+) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
     let families = families();
     let make = |(mode, make): &(Mode, MakeBackend)| {
         let mut settings = loaded.with_mode(*mode)?;
-        // ipvs mode is used only if it is named.
-        if *mode == Mode::IPVS && loaded.named_mode() == Some(Mode::IPVS) {
-            settings.backend.ipvs.api_addresses = source_task::api_addresses(&settings.source);
-        }
+        settings.backend.ipvs.api_addresses = Arc::clone(api_addresses);
         Ok(make(&settings.backend, families))
     };
     TABLE.iter().map(make).collect()
@@ -115,7 +122,7 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
     if let Some(limit) = drain_limit {
         made.drain_limit = if limit.is_zero() { Duration::MAX } else { *limit };
     }
-    made.never_bound.clone_from(api_addresses);
+    made.never_bound = Arc::clone(api_addresses);
     made
 }
 
@@ -152,7 +159,7 @@ mod tests {
     }
 
     fn with_defaults() -> Vec<Arc<dyn Backend>> {
-        all(&load(&[])).unwrap()
+        all(&load(&[]), &Arc::default()).unwrap()
     }
 
     fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {
@@ -207,13 +214,15 @@ mod tests {
             ("localhost", vec!["127.0.0.1"]),
         ] {
             let loaded = load(&["--proxy-mode=ipvs", &format!("--master={master}")]);
-            let found = source_task::api_addresses(&loaded.settings.source);
+            let known = Arc::default();
+            crate::source_task::resolve_server(&loaded.settings.source, &known);
+            let found = known.wait();
             for address in expected {
                 assert!(found.contains(&address.parse().unwrap()), "{master}: {found:?}");
             }
         }
-        let mut settings = load(&["--proxy-mode=ipvs"]).with_mode(Mode::IPVS).unwrap().backend;
-        settings.ipvs.api_addresses = [std::net::IpAddr::from([192, 0, 2, 7])].into();
+        let settings = load(&["--proxy-mode=ipvs"]).with_mode(Mode::IPVS).unwrap().backend;
+        settings.ipvs.api_addresses.set([IpAddr::from([192, 0, 2, 7])].into()).unwrap();
         let made = ipvs_config(&settings, PerFamily { v4: true, v6: true });
         assert_eq!(made.never_bound, settings.ipvs.api_addresses);
     }

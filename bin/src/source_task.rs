@@ -4,7 +4,9 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     net::{IpAddr, ToSocketAddrs},
-    sync::Arc,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
 };
 
 use futures::{FutureExt, future};
@@ -17,6 +19,9 @@ use tokio::sync::mpsc::Sender;
 
 use crate::config::settings::{ClientSettings, SourceSettings};
 use crate::node_events::{self, EventQueue};
+
+/// The longest time between two attempts to resolve the API server's name.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why the source of objects ended.
 #[derive(Debug, thiserror::Error)]
@@ -64,18 +69,34 @@ pub async fn check(source: &SourceSettings) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Returns the addresses that connections to the API server go to; none if that is not known. Waits
-/// for the resolver if the server has a name.
-pub fn api_addresses(source: &SourceSettings) -> BTreeSet<IpAddr> {
-    let SourceSettings::Cluster(client) = source else { return BTreeSet::new() };
+/// Finds out the addresses that connections to the API server go to. Does not wait: a name is
+/// resolved by a thread, until that succeeds.
+pub fn resolve_server(source: &SourceSettings, known: &Arc<OnceLock<BTreeSet<IpAddr>>>) {
+    let SourceSettings::Cluster(client) = source else { return };
     // A configuration that cannot be used is an error of the source.
-    let Ok(Some(host)) = kube::peer(&kube_config(client)) else { return BTreeSet::new() };
-    match (host.as_str(), 0).to_socket_addrs() {
-        Ok(found) => found.map(|address| address.ip()).collect(),
-        Err(error) => {
-            tracing::warn!(err = %error, host, "Failed to resolve the API server's name");
-            BTreeSet::new()
-        }
+    let Ok(Some(host)) = kube::peer(&kube_config(client)) else { return };
+    let known = Arc::clone(known);
+    if let Ok(ip) = host.parse() {
+        // Nothing else sets the cell.
+        let _ = known.set([ip].into());
+        return;
+    }
+    let resolve = move || {
+        let mut pause = Duration::from_secs(1);
+        let found = loop {
+            match (host.as_str(), 0).to_socket_addrs() {
+                Ok(found) => break found,
+                Err(error) => {
+                    tracing::warn!(err = %error, host, "Failed to resolve the API server's name; retrying");
+                }
+            }
+            thread::sleep(pause);
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        };
+        let _ = known.set(found.map(|address| address.ip()).collect());
+    };
+    if let Err(error) = thread::Builder::new().name("resolver".to_owned()).spawn(resolve) {
+        tracing::warn!(err = %error, "Failed to start the resolver of the API server's name");
     }
 }
 

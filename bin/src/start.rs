@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use switchyard_core::{error::ErrorChain, proxier::Backend};
+use switchyard_core::{
+    error::ErrorChain,
+    proxier::{Backend, Mode},
+};
 
 use crate::config::{
     Loaded,
@@ -13,14 +16,19 @@ use crate::config::{
 use crate::{
     Failure, backends, process, run,
     select::{self, Chosen, NoMode},
-    sysctl,
+    source_task, sysctl,
 };
 
 /// Chooses the mode and prepares the node. Then proxies, unless `--init-only` is given; so this
 /// returns only after `--init-only`, or with the reason why the program ends.
 pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     process::raise_file_limit();
-    let backends = backends::all(loaded)?;
+    let api_addresses = Arc::default();
+    // ipvs mode is used only if it is named.
+    if loaded.named_mode() == Some(Mode::IPVS) {
+        source_task::resolve_server(&loaded.settings.source, &api_addresses);
+    }
+    let backends = backends::all(loaded, &api_addresses)?;
     let chosen = choose_mode(loaded, &backends)?;
     let settings = loaded.with_mode(chosen.mode)?;
     if let Some(conntrack) = &settings.conntrack {

@@ -39,7 +39,7 @@ impl IpvsProxier {
             scheduler: self.scheduler,
             missing: &missing,
             claimed: &self.held.claimed,
-            never_bound: &self.config.never_bound,
+            never_bound: &self.never_bound,
         };
         let difference = change.before().map(|b| Difference::new(b, change, &context, families));
         let mut difference = difference.unwrap_or_default();

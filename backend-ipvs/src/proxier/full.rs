@@ -133,7 +133,7 @@ impl IpvsProxier {
             scheduler: self.scheduler,
             missing: &missing,
             claimed: &self.held.claimed,
-            never_bound: &self.config.never_bound,
+            never_bound: &self.never_bound,
         };
         if let (Some(expected), Some(before)) = (&mut *expected, change.before()) {
             expected.difference = Difference::new(before, change, &context, families);

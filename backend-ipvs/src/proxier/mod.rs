@@ -133,6 +133,8 @@ pub(crate) struct IpvsProxier {
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
     /// everything.
     held: Held,
+    /// [`IpvsConfig::never_bound`], as far as it is known.
+    never_bound: BTreeSet<IpAddr>,
     /// The addresses of `kube-ipvs0`.
     bound: Bound,
     draining: Draining,
@@ -192,6 +194,7 @@ impl IpvsProxier {
             removal_due: Some(Instant::now()),
             unremoved: BTreeSet::new(),
             held: Held::default(),
+            never_bound: BTreeSet::new(),
             bound: Bound::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
@@ -224,7 +227,8 @@ impl IpvsProxier {
             PerFamily::from_fn(|family| *self.families.get(family) && change.programs(family));
         // A failure leaves something half done, which only a comparison finds.
         let was_sure = mem::take(&mut self.is_sure);
-        let is_known = was_sure
+        let is_known = !self.learns_never_bound()
+            && was_sure
             && self.programmed == families
             && !change.is_resync()
             && !change.node_changed()
@@ -239,7 +243,7 @@ impl IpvsProxier {
             families: self.delivered,
             bound: &seen.bound,
             elsewhere: &elsewhere,
-            never_bound: &self.config.never_bound,
+            never_bound: &self.never_bound,
         };
         let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
@@ -270,7 +274,7 @@ impl IpvsProxier {
                 families: delivered,
                 bound: &seen.bound,
                 elsewhere: &elsewhere,
-                never_bound: &self.config.never_bound,
+                never_bound: &self.never_bound,
             };
             self.rules.deliver(change, delivery, report).await?;
         }
@@ -291,7 +295,7 @@ impl IpvsProxier {
             scheduler: self.scheduler,
             missing: &missing,
             claimed: &self.held.claimed,
-            never_bound: &self.config.never_bound,
+            never_bound: &self.never_bound,
         };
         report.degraded.extend(self.degraded.update(change, &context, is_compared));
         Ok(())
@@ -330,6 +334,16 @@ impl IpvsProxier {
         wait.into_iter().chain(other).min()
     }
 
+    /// Takes in the addresses that are never bound. Returns whether they are news.
+    fn learns_never_bound(&mut self) -> bool {
+        let known = self.config.never_bound.get().filter(|known| **known != self.never_bound);
+        let is_news = known.is_some();
+        if let Some(known) = known {
+            self.never_bound.clone_from(known);
+        }
+        is_news
+    }
+
     /// Whether an address that a changed Service port names came to another device of the node, or
     /// left it, which concerns all Service ports with the address.
     fn have_addresses_moved(&mut self, change: &Transition<'_>) -> Result<bool, SyncError> {
@@ -345,7 +359,7 @@ impl IpvsProxier {
     /// Returns the addresses that are not to be bound although Services have them.
     fn elsewhere(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         let mut elsewhere = self.kernel.other_addresses()?;
-        elsewhere.extend(&self.config.never_bound);
+        elsewhere.extend(&self.never_bound);
         Ok(elsewhere)
     }
 

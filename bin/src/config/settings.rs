@@ -5,6 +5,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -124,8 +125,8 @@ pub struct IpvsSettings {
     /// The time that an endpoint that is gone keeps its connections; zero for no limit, `None` for
     /// the backend's default.
     pub drain_limit: Option<Duration>,
-    /// The addresses that connections to the API server go to, as far as they are known.
-    pub api_addresses: BTreeSet<IpAddr>,
+    /// The addresses that connections to the API server go to, once they are known.
+    pub api_addresses: Arc<OnceLock<BTreeSet<IpAddr>>>,
 }
 
 impl IpvsSettings {
