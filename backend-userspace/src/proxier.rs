@@ -102,6 +102,10 @@ impl Proxier for UserspaceProxier {
         self.capture.clean_up().await
     }
 
+    fn drain(&mut self, limit: Duration) {
+        self.forwarder.drain(limit);
+    }
+
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         self.capture.monitor()
     }

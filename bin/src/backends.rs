@@ -127,7 +127,7 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
 }
 
 fn userspace_config(settings: &BackendSettings, families: PerFamily<bool>) -> UserspaceConfig {
-    let UserspaceSettings { capture, is_named, udp_timeout, connections, table } =
+    let UserspaceSettings { capture, is_named, udp_timeout, connections, drain: _, table } =
         &settings.userspace;
     let mut made = UserspaceConfig::default();
     // Another word was rejected when the flags were parsed.

@@ -3,7 +3,10 @@
 
 use std::{
     fs, io, process,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -12,9 +15,10 @@ use rustix::{
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
-    flag,
+    flag, low_level,
 };
 use switchyard_core::error::ErrorChain;
+use tokio::signal::unix::SignalKind;
 
 /// Has signals end the program, if it is the first process of its PID namespace.
 ///
@@ -29,12 +33,46 @@ pub fn end_by_signals() -> io::Result<()> {
     if process::id() != 1 {
         return Ok(());
     }
-    let always = Arc::new(AtomicBool::new(true));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for (signal, ends) in
+        [(SIGHUP, always()), (SIGINT, always()), (SIGTERM, Arc::clone(&TERM_ENDS))]
+    {
         // The handler calls `_exit`, so that a thread that hangs cannot delay the end.
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&always))?;
+        flag::register_conditional_shutdown(signal, 128 + signal, ends)?;
     }
     Ok(())
+}
+
+/// Whether SIGTERM ends the first process of a PID namespace at once.
+static TERM_ENDS: LazyLock<Arc<AtomicBool>> = LazyLock::new(always);
+
+fn always() -> Arc<AtomicBool> {
+    Arc::new(AtomicBool::new(true))
+}
+
+/// Returns a future that is ready at the first SIGTERM, which no longer ends the program by itself;
+/// the second one does. Needs a runtime.
+///
+/// # Errors
+/// If the handler cannot be installed.
+pub fn terminated() -> io::Result<impl Future<Output = ()>> {
+    let mut signals = tokio::signal::unix::signal(SignalKind::terminate())?;
+    TERM_ENDS.store(false, Ordering::Relaxed);
+    Ok(async move {
+        signals.recv().await;
+        if process::id() == 1 {
+            TERM_ENDS.store(true, Ordering::Relaxed);
+        } else if let Err(error) = flag::register_conditional_default(SIGTERM, always()) {
+            tracing::warn!(err = %ErrorChain(&error), "A second SIGTERM will not end the program");
+        }
+    })
+}
+
+/// Ends the program as SIGTERM does by itself.
+pub fn end_as_terminated() -> ! {
+    if process::id() != 1 {
+        let _ = low_level::emulate_default_handler(SIGTERM);
+    }
+    low_level::exit(128 + SIGTERM)
 }
 
 /// Passes CAP_NET_ADMIN on to all programs that are run later, if this program has the capability.

@@ -11,9 +11,17 @@
 //!
 //! [`reload`](crate::reload) decides what a change of the configuration does.
 //!
-//! Nothing here ends by itself, and a signal ends the program at once ([`process`](crate::process)).
+//! Nothing here ends by itself, and a signal ends the program at once ([`process`]); in userspace
+//! mode, SIGTERM lets connections go on for a time before.
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::pending,
+    io,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use switchyard::{
     Proxy, StartError,
@@ -44,6 +52,7 @@ use crate::{
     backends, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
+    process,
     reload::{LiveParts, Reloader},
     select::Chosen,
     source_task::{self, ApiServerLink, SourceError},
@@ -81,6 +90,9 @@ pub enum RunError {
     /// A changed field of the configuration file requires a restart, by the program's supervisor.
     #[error("content of the proxy server's configuration file was updated")]
     ConfigurationChanged,
+    /// The handler of SIGTERM cannot be installed.
+    #[error("cannot handle SIGTERM")]
+    Signal(#[source] io::Error),
     /// A task panicked.
     #[error("a task ended unexpectedly")]
     Task(#[source] JoinError),
@@ -145,7 +157,10 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(RunError::Runtime)?;
-    let error = runtime.block_on(async {
+    // The kernel's modes have nothing to drain.
+    let drain =
+        if mode == Mode::USERSPACE { settings.backend.userspace.drain } else { Duration::ZERO };
+    let error: Option<RunError> = runtime.block_on(async {
         let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
         tokio::select! {
             () = proxy.ended() => RunError::Engine,
@@ -153,13 +168,43 @@ pub fn run(
             error = sourcing => error.map_or_else(RunError::Task, RunError::Source),
             error = serving => error.unwrap_or_else(RunError::Task),
             () = reloader.run() => RunError::ConfigurationChanged,
+            terminated = terminated(drain) => match terminated {
+                Ok(()) => return None,
+                Err(error) => RunError::Signal(error),
+            },
         }
+        .into()
     });
+    let Some(error) = error else { drain_and_end(proxy, drain) };
     // The remaining tasks need not end before the program does, nor does a sync, which may take
     // minutes.
     runtime.shutdown_background();
     std::mem::forget(proxy);
     Err(error)
+}
+
+/// Waits for SIGTERM, if there is a time to drain.
+async fn terminated(drain: Duration) -> io::Result<()> {
+    if drain.is_zero() {
+        return pending().await;
+    }
+    process::terminated()?.await;
+    Ok(())
+}
+
+/// Lets connections go on for a time, and ends the program.
+fn drain_and_end(proxy: Proxy, limit: Duration) -> ! {
+    tracing::info!(?limit, "Terminated: waiting for the end of connections");
+    logging::flush();
+    let (drained, is_drained) = mpsc::channel();
+    // A sync that is under way may take minutes.
+    thread::spawn(move || {
+        let _ = drained.send(proxy.drain(limit));
+    });
+    let _ = is_drained.recv_timeout(limit);
+    tracing::info!("Ending");
+    logging::flush();
+    process::end_as_terminated()
 }
 
 /// Returns the metrics of a proxy that programs the families in `supported`.

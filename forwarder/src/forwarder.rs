@@ -5,6 +5,8 @@ use std::{
     io, mem,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
@@ -46,6 +48,9 @@ pub struct Usage {
     /// connected to the same endpoint.
     pub without_port: u64,
 }
+
+/// The interval at which connections are looked at while they are waited for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Forwards connections and datagrams, on threads of its own, in the network namespace of the
 /// thread that started it. When the value is dropped, all connections end.
@@ -170,6 +175,22 @@ impl Forwarder {
         let closed = self.lock().listeners.remove(&place);
         self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).remove(&place);
         closed.map(|(_, task, _)| Task::end_all([task])).is_some()
+    }
+
+    /// Lets connections of TCP and SCTP go on until none is left, at most for a time. New ones are
+    /// accepted until then, or until the last tenth of the time: a successor may start only when
+    /// this program has ended. Blocks until then. Whatever is left ends with this value.
+    pub fn drain(&self, limit: Duration) {
+        let start = Instant::now();
+        let wait = |limit| {
+            while self.shared.slots.streams() > 0 && start.elapsed() < limit {
+                thread::sleep(LOOK);
+            }
+        };
+        wait(limit - limit / 10);
+        let listeners = mem::take(&mut self.lock().listeners);
+        Task::end_all(listeners.into_values().map(|(_, task, _)| task));
+        wait(limit);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

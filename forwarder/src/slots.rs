@@ -181,6 +181,13 @@ impl Slots {
         self.lock().connections
     }
 
+    /// The number of connections that have an end: all but flows of UDP.
+    pub(crate) fn streams(&self) -> usize {
+        let taken = self.lock();
+        let streams = taken.services.iter().filter(|((_, protocol), _)| *protocol != Protocol::Udp);
+        streams.map(|(_, service)| service.connections).sum()
+    }
+
     /// The number of connections and flows that were refused since the start.
     pub(crate) fn refused(&self) -> u64 {
         self.lock().refused

@@ -152,6 +152,17 @@ impl Proxy {
         engine.stop().map(drop)
     }
 
+    /// Stops the proxy, as [`stop`](Self::stop) does, but lets the connections that the proxy itself
+    /// forwards go on until they end, at most for a time. Blocks until then.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`]
+    pub fn drain(self, limit: Duration) -> Result<(), EngineError> {
+        let Self { servers, sockets, engine, .. } = self;
+        drop((servers, sockets));
+        engine.stop().map(|mut proxier| proxier.drain(limit))
+    }
+
     /// Stops the proxy, and removes everything that the backend programs, also after a panic. Rules
     /// that keep other hosts from loopback addresses stay as long as the kernel routes these.
     ///

@@ -103,6 +103,8 @@ pub struct UserspaceSettings {
     /// The most connections and flows at a time; `None` for as many as the limit of descriptors
     /// allows.
     pub connections: Option<usize>,
+    /// The time that connections may go on after SIGTERM.
+    pub drain: Duration,
     /// The file for the table of loopback addresses; `None` for standard output.
     pub table: Option<PathBuf>,
 }

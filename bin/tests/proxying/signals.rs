@@ -2,13 +2,21 @@
 
 use std::{
     fs,
+    io::{self, Read, Write},
+    net::{TcpListener, TcpStream},
     os::unix::process::ExitStatusExt,
-    process::{Command, ExitStatus},
+    process::{Command, ExitStatus, Stdio},
+    thread,
+};
+
+use test_netns::{
+    in_namespace, run,
+    wait::{PATIENCE, until, until_ok},
 };
 
 use crate::{
-    manifests::{Manifests, service},
-    namespace::{Namespace, Program},
+    manifests::{Manifests, service, slice},
+    namespace::{HEALTH, Namespace, Program},
 };
 
 /// Starts the program by `command`, sends a signal to the process that `find` finds when it
@@ -45,6 +53,74 @@ fn signals_have_their_default_effect_and_rules_stay() {
         assert_eq!(status.signal(), Some(number), "{log}");
         assert_rules_stay(&namespace);
     }
+}
+
+/// Connections end in their own time, and no one else's.
+#[test]
+fn userspace_mode_lets_connections_end_before_it_does() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for stream in server.incoming() {
+                let stream = stream.unwrap();
+                thread::spawn(move || io::copy(&mut &stream, &mut &stream));
+            }
+        });
+        let objects = service(
+            "web",
+            "type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]",
+        ) + &slice("web", &port.to_string(), "{addresses: [127.0.0.1]}");
+        let manifests = Manifests::new(&objects);
+        let start = |drain: &str| {
+            let mut command = Command::new("env");
+            command.args(["--default-signal", env!("CARGO_BIN_EXE_switchyard"), drain]);
+            command.args(manifests.arguments()).stdout(Stdio::null());
+            command.args(["--proxy-mode=userspace", "--userspace-capture=loopback"]);
+            Program::spawn(command)
+        };
+        let terminate = |program: &Program| run(&format!("kill -s TERM {}", program.id()));
+        let connect = || TcpStream::connect("127.0.0.1:30080");
+        let ask = |mut stream: &TcpStream| {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(b"?").and_then(|()| stream.read_exact(&mut [0]))
+        };
+
+        let program = start("--userspace-drain=10m");
+        let client = until_ok(connect);
+        ask(&client).unwrap();
+        terminate(&program);
+        until_ok(|| match TcpStream::connect(HEALTH) {
+            Ok(mut health) => {
+                let mut answer = String::new();
+                health.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+                health.read_to_string(&mut answer).unwrap();
+                if answer.contains(" 503 ") { Ok(()) } else { Err(answer) }
+            }
+            Err(error) => Err(error.to_string()),
+        });
+        ask(&client).expect("the connection goes on");
+        ask(&connect().unwrap()).expect("there is no one else to serve new ones");
+        drop(client);
+        let (status, log) = program.ended();
+        assert_eq!(status.signal(), Some(15), "{log}");
+
+        for (drain, signals) in [("--userspace-drain=0s", 1), ("--userspace-drain=10m", 2)] {
+            let program = start(drain);
+            let client = until_ok(connect);
+            ask(&client).unwrap();
+            terminate(&program);
+            if signals == 2 {
+                until("it drains", || TcpStream::connect(HEALTH).is_ok());
+                terminate(&program);
+            }
+            let (status, log) = program.ended();
+            assert!(status.signal() == Some(15), "{status:?} {log}");
+            let error = ask(&client).expect_err("the connection is cut");
+            assert_ne!(error.kind(), io::ErrorKind::UnexpectedEof, "it looks cut");
+        }
+    });
 }
 
 #[test]

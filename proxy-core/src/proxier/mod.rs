@@ -8,6 +8,8 @@ mod mode;
 mod profile;
 mod report;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 pub use self::{
@@ -63,6 +65,11 @@ pub trait Proxier: Send {
     /// If something is left.
     async fn clean_up(&mut self) -> Result<(), ProxierError>;
 
+    /// Lets the connections that the backend itself forwards go on until they end, at most for a
+    /// time. Nothing is synced afterwards. Blocks until then; does nothing where the kernel
+    /// forwards.
+    fn drain(&mut self, _limit: Duration) {}
+
     /// Opens a monitor of what the backend programs; `None` if changes by other programs cannot be
     /// watched, so that only the periodic resync finds them. An engine asks once, before the
     /// first sync.
@@ -87,6 +94,10 @@ impl Proxier for Box<dyn Proxier> {
 
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         (**self).clean_up().await
+    }
+
+    fn drain(&mut self, limit: Duration) {
+        (**self).drain(limit);
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {

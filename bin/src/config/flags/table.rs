@@ -71,6 +71,8 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("userspace-connections", Uint32, "0", Program,
         "The most connections and flows at a time, in userspace mode; 0 for as many as the limit of file \
          descriptors allows").status(Status::Ours),
+    Flag::new("userspace-drain", Duration, "20s", Program,
+        "How long connections may go on after SIGTERM, in userspace mode; 0 ends them at once").status(Status::Ours),
     // The API server.
     Flag::new("master", Text, "", Program,
         "The URL of the API server; overrides the URL in the kubeconfig"),

@@ -10,7 +10,7 @@
 //! Flags come after the defaults because a flag that was given counts even if the value is zero,
 //! which means "unset" in a file.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
@@ -33,6 +33,9 @@ use crate::{
     },
     klog::LogConfig,
 };
+
+/// The default of `--userspace-drain`, by which the program ends within a pod's grace period.
+const DRAIN: Duration = Duration::from_secs(20);
 
 /// A configuration with all values, of which only `logging` is checked.
 #[derive(Debug)]
@@ -182,6 +185,10 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
                 .number("userspace-connections")
                 .and_then(|n| usize::try_from(n).ok())
                 .filter(|n| *n > 0),
+            drain: flags
+                .text("userspace-drain")
+                .and_then(|text| text.parse::<GoDuration>().ok())
+                .map_or(DRAIN, GoDuration::to_std),
             table: flags.text("userspace-table").filter(|path| *path != "-").map(Into::into),
         },
         user_agent: version::user_agent(flags.precedence, version::reported(flags)),

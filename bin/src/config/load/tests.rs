@@ -165,6 +165,7 @@ fn userspace_mode_has_flags_of_its_own() {
         "--userspace-capture=loopback",
         "--userspace-udp-timeout=5s",
         "--userspace-connections=100",
+        "--userspace-drain=7s",
         "--userspace-table=/tmp/t",
         "--manifests=/m",
     ]);
@@ -173,12 +174,13 @@ fn userspace_mode_has_flags_of_its_own() {
         is_named: true,
         udp_timeout: Some(Duration::from_secs(5)),
         connections: Some(100),
+        drain: Duration::from_secs(7),
         table: Some("/tmp/t".into()),
     };
     assert_eq!(given.backend.userspace, expected);
     assert!(given.node.loopback_endpoints, "a machine that serves itself");
     let cluster = with_flags(&["--proxy-mode=userspace", "--userspace-table=-"]);
-    let named = UserspaceSettings { is_named: true, ..UserspaceSettings::default() };
+    let named = UserspaceSettings { is_named: true, drain: DRAIN, ..UserspaceSettings::default() };
     assert_eq!(cluster.backend.userspace, named);
     assert!(!cluster.node.loopback_endpoints);
     let other = with_flags(&["--proxy-mode=nftables", "--manifests=/m"]);
