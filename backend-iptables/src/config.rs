@@ -42,6 +42,10 @@ pub struct IptablesConfig {
     /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules
     /// have more to refuse, and less to translate.
     pub beneath_ipvs: bool,
+    /// The bits of the packet mark that together exempt what the node itself sends from the rules:
+    /// those of a proxy that the rules lead to, and whose connections to endpoints would come back
+    /// to it.
+    pub exempt_mark: Option<u32>,
 }
 
 impl Default for IptablesConfig {
@@ -54,6 +58,7 @@ impl Default for IptablesConfig {
             programs: ProgramOptions::default(),
             chains: ChainNaming::default(),
             beneath_ipvs: false,
+            exempt_mark: None,
         }
     }
 }

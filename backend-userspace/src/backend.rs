@@ -119,7 +119,10 @@ impl Backend for UserspaceBackend {
             Some(kind) => self.choose_configured(kind)?,
             None => self.choose_best(|kind| self.probe_capture(kind))?,
         };
-        let config = self.config.clone();
+        let mut config = self.config.clone();
+        if matches!(kind, CaptureMode::Nftables | CaptureMode::Iptables) {
+            config.forwarder.mark = Some(config.mark());
+        }
         Ok(Probed::new(self.config.families, move || {
             let capture = open_capture()?;
             let forwarder = Forwarder::start(config.forwarder.clone()).map_err(|error| {

@@ -81,3 +81,12 @@ impl Default for UserspaceConfig {
         }
     }
 }
+
+impl UserspaceConfig {
+    /// The packet mark of the proxy's own connections, which redirecting rules let pass: neither
+    /// the bit for masquerading, nor that of the CNI's port mappings (13), nor that of an older
+    /// kubelet's drops (15).
+    pub(crate) fn mark(&self) -> u32 {
+        if self.masquerade_bit == 12 { 1 << 11 } else { 1 << 12 }
+    }
+}

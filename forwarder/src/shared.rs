@@ -51,6 +51,10 @@ pub struct ForwarderConfig {
     /// The time after which an end of a TCP connection is taken for gone that takes nothing of what
     /// was sent, or does not answer; three minutes by default.
     pub dead_after: Duration,
+    /// The packet mark of connections to endpoints, so that rules which lead to the forwarder can
+    /// let these pass. Needs CAP_NET_ADMIN; without it, and on other systems than Linux, there is
+    /// no mark.
+    pub mark: Option<u32>,
 }
 
 impl Default for ForwarderConfig {
@@ -62,6 +66,7 @@ impl Default for ForwarderConfig {
             udp_idle: Duration::from_secs(60),
             connect_timeouts: [250, 500, 1000, 2000].map(Duration::from_millis).into(),
             dead_after: Duration::from_secs(180),
+            mark: None,
         }
     }
 }
@@ -126,7 +131,12 @@ impl Shared {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         drop(listening);
-        self.platform.socket(protocol, endpoint)
+        let socket = self.platform.socket(protocol, endpoint)?;
+        if let Some(mark) = self.config.mark {
+            // An endpoint that no rule leads back from can be reached without the mark.
+            let _ = self.platform.set_mark(&socket, mark);
+        }
+        Ok(socket)
     }
 }
 

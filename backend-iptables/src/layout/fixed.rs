@@ -35,14 +35,14 @@ pub(crate) fn owned(names: &ChainNames) -> OwnedChains {
     OwnedChains {
         names: canaries.into_iter().chain(filter).chain(nat).collect(),
         prefixes: names.prefixes().map(|prefix| (Table::Nat, prefix)).into(),
-        jumps: all_jumps(names, true),
+        jumps: all_jumps(names, true, None),
     }
 }
 
 /// Returns the jumps, in the order in which they are inserted at the head of their chains: later
 /// jumps end up above earlier ones.
 pub(crate) fn jumps(settings: &Settings) -> Vec<Jump> {
-    all_jumps(settings.names, settings.beneath_ipvs)
+    all_jumps(settings.names, settings.beneath_ipvs, settings.exempt_mark)
 }
 
 /// Returns the jumps that only the rules beneath ipvs mode have, unless these are such rules.
@@ -53,18 +53,24 @@ pub(crate) fn unwanted_jumps(settings: &Settings) -> Vec<Jump> {
             (wanted.table, wanted.from, &wanted.rule) == (jump.table, jump.from, &jump.rule)
         })
     };
-    let mut jumps = all_jumps(settings.names, true);
+    let mut jumps = all_jumps(settings.names, true, settings.exempt_mark);
     jumps.retain(|jump| !is_wanted(jump));
     jumps
 }
 
-fn all_jumps(names: &ChainNames, beneath_ipvs: bool) -> Vec<Jump> {
+fn all_jumps(names: &ChainNames, beneath_ipvs: bool, exempt_mark: Option<u32>) -> Vec<Jump> {
     let mut jumps = Vec::new();
     let mut add = |table, from: &[&'static str], to, is_new, comment: &str| {
         for from in from {
             let rule = match is_new {
                 true => RuleText::new().ct_state("NEW"),
                 false => RuleText::new(),
+            };
+            let rule = match exempt_mark {
+                Some(mark) if *from == "OUTPUT" => {
+                    rule.matching(&format!("-m mark ! --mark {mark:#x}/{mark:#x}"))
+                }
+                _ => rule,
             };
             jumps.push(Jump { table, from, to, rule: rule.comment(comment).jump(to) });
         }

@@ -94,6 +94,8 @@ pub(crate) struct Settings {
     pub(crate) drops_invalid: bool,
     /// [`IptablesConfig::beneath_ipvs`](crate::IptablesConfig::beneath_ipvs)
     pub(crate) beneath_ipvs: bool,
+    /// [`IptablesConfig::exempt_mark`](crate::IptablesConfig::exempt_mark)
+    pub(crate) exempt_mark: Option<u32>,
 }
 
 /// The input of rules besides Services: the same for all rules of a family.

@@ -101,6 +101,7 @@ fn settings(config: &IptablesConfig) -> Settings {
         names: config.chains.names(),
         drops_invalid: !be_liberal && !config.beneath_ipvs,
         beneath_ipvs: config.beneath_ipvs,
+        exempt_mark: config.exempt_mark,
     }
 }
 

@@ -24,6 +24,10 @@ pub struct NftConfig {
     /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules
     /// have more to refuse, and less to translate.
     pub beneath_ipvs: bool,
+    /// The bits of the packet mark, one of which exempts what the node itself sends from the rules:
+    /// those of a proxy that the rules lead to, and whose connections to endpoints would come back
+    /// to it.
+    pub exempt_mark: Option<u32>,
 }
 
 impl Default for NftConfig {
@@ -36,6 +40,7 @@ impl Default for NftConfig {
             any_kernel: false,
             table: KUBE_PROXY,
             beneath_ipvs: false,
+            exempt_mark: None,
         }
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Context<'a> {
     pub(crate) mark: u32,
     /// [`NftConfig::beneath_ipvs`]
     pub(crate) beneath_ipvs: bool,
+    /// [`NftConfig::exempt_mark`]
+    pub(crate) exempt_mark: Option<u32>,
     pub(crate) node: &'a NodeState,
 }
 
@@ -58,7 +60,13 @@ impl ChainRules {
 impl<'a> Context<'a> {
     /// The context of a family, on a node.
     pub(crate) fn new(config: &NftConfig, family: Family, node: &'a NodeState) -> Self {
-        Self { family, mark: config.mark(), beneath_ipvs: config.beneath_ipvs, node }
+        Self {
+            family,
+            mark: config.mark(),
+            beneath_ipvs: config.beneath_ipvs,
+            exempt_mark: config.exempt_mark,
+            node,
+        }
     }
 
     /// Matches packets from pods of this node if `is_local`, otherwise all other packets. Returns

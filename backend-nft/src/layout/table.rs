@@ -204,6 +204,12 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     chains.push(affinity::lookup_chain());
     chains.push(ChainRules::new(chain::REJECT, vec![Rule::new([Statement::Reject])]));
     chains.push(masquerading(context));
+    if let Some(mark) = context.exempt_mark {
+        let exempt = Rule::new([Statement::MarkSet(mark), Statement::Verdict(Verdict::Accept)]);
+        for chain in chains.iter_mut().filter(|chain| OF_NODE.contains(&chain.name.as_str())) {
+            chain.rules.insert(0, exempt.clone());
+        }
+    }
     chains
 }
 
@@ -214,6 +220,9 @@ fn base(name: &str, to: &[&str]) -> ChainRules {
     };
     ChainRules::new(name, to.iter().map(jump).collect())
 }
+
+/// The base chains of what the node itself sends.
+const OF_NODE: [&str; 3] = ["filter-output-pre-dnat", "filter-output", "nat-output"];
 
 /// The base chains that packets enter after their destination was translated.
 const AFTER_TRANSLATION: [&str; 3] = ["filter-input", "filter-forward", "filter-output"];

@@ -124,6 +124,24 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
     });
 }
 
+/// The connections of the proxy to such an endpoint would come back to the proxy.
+#[test]
+fn an_endpoint_may_be_at_the_external_ip_and_port_of_its_service() {
+    with_each(|kind| {
+        let mut settings = settings(kind);
+        settings.forwarder.connections = Some(50);
+        let mut node = start(settings);
+        servers(&[2]);
+        let web = service("web", "10.96.0.1")
+            .port("http", "TCP", 8080)
+            .set("spec.externalIPs", serde_json::json!(["192.0.2.2"]));
+        node.sync([web.apply(), web_slice(&[2])]);
+        for address in ["10.96.0.1:8080", "192.0.2.2:8080"] {
+            assert_eq!(answers(address, 2), [Some(2); 2], "{kind}: {address}");
+        }
+    });
+}
+
 /// Connections of other hosts would end at the node's own servers.
 #[test]
 fn endpoints_at_loopback_addresses_are_rejected() {

@@ -74,6 +74,10 @@ impl Platform for Linux {
         })
     }
 
+    fn set_mark(&self, socket: &Socket, mark: u32) -> io::Result<()> {
+        socket.set_mark(mark)
+    }
+
     fn tune(
         &self,
         protocol: Protocol,

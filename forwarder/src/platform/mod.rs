@@ -40,6 +40,11 @@ pub(crate) trait Platform: Send + Sync {
         Ok(socket)
     }
 
+    /// Sets the mark of the packets of a socket.
+    fn set_mark(&self, _socket: &Socket, _mark: u32) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Lets a listener be bound while connections of an earlier one at the address go on, but not
     /// beside another listener.
     fn reuse_address(&self, socket: &Socket) -> io::Result<()> {

@@ -30,10 +30,12 @@ impl Redirects {
         nftables.table = TABLE;
         nftables.families = config.families;
         nftables.masquerade_bit = config.masquerade_bit;
+        nftables.exempt_mark = Some(config.mark());
         let mut iptables = IptablesConfig::default();
         iptables.chains = ChainNaming::Switchyard;
         iptables.families = config.families;
         iptables.masquerade_bit = config.masquerade_bit;
+        iptables.exempt_mark = Some(config.mark());
         Self {
             nftables: NftBackend::new(nftables),
             iptables: IptablesBackend::new(iptables),
