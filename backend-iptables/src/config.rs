@@ -1,5 +1,7 @@
 //! The configuration of the backend.
 
+use std::net::IpAddr;
+
 use switchyard_core::model::PerFamily;
 use switchyard_xtables::{Flavour, ProgramOptions};
 
@@ -46,6 +48,9 @@ pub struct IptablesConfig {
     /// those of a proxy that the rules lead to, and whose connections to endpoints would come back
     /// to it.
     pub exempt_mark: Option<u32>,
+    /// Addresses of the node that take only connections whose destination was translated: those of
+    /// a proxy that the rules lead to, which would serve any client that asks there directly.
+    pub only_translated: PerFamily<Option<IpAddr>>,
 }
 
 impl Default for IptablesConfig {
@@ -59,6 +64,7 @@ impl Default for IptablesConfig {
             chains: ChainNaming::default(),
             beneath_ipvs: false,
             exempt_mark: None,
+            only_translated: PerFamily::default(),
         }
     }
 }

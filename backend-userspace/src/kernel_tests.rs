@@ -1,8 +1,8 @@
 //! The stories of the kit about what the kernel refuses, with the rules of either backend. Needs
 //! root, and the programs `ip`, `nft` and those of iptables.
 //!
-//! Each open backend has sockets of its own, at ports that the system chooses, so that a successor
-//! changes all rules: the stories of take-overs cannot hold.
+//! Each open backend has sockets of its own, at ports that no other has, so that a successor beside
+//! a predecessor changes all rules: the stories of take-overs cannot hold.
 
 #![cfg(target_os = "linux")]
 

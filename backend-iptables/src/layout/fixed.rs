@@ -1,6 +1,9 @@
 //! The chains that are always there, and the jumps that lead to them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
 
 use switchyard_core::{
     model::{IpFamily, Protocol, ServiceName},
@@ -146,6 +149,17 @@ fn forward(context: &Context<'_>) -> Vec<String> {
 pub(crate) fn tail(shared: SharedChain, context: &Context<'_>) -> Vec<String> {
     match shared {
         SharedChain::NatServices => {}
+        SharedChain::FilterExternal => {
+            let address = context.settings.only_translated.get(context.family);
+            // Whose destination was not translated.
+            let rule = |ip: &IpAddr| {
+                RuleText::new()
+                    .destination(*ip)
+                    .matching("-m conntrack ! --ctstate DNAT")
+                    .jump(context.reject())
+            };
+            return address.iter().map(rule).collect();
+        }
         SharedChain::FilterDelivered => {
             return vec![RuleText::new().jump(context.settings.names.ipvs_others)];
         }

@@ -10,7 +10,12 @@ pub(crate) mod fixed;
 pub(crate) mod names;
 pub(crate) mod service_port;
 
-use switchyard_core::{model::IpFamily, state::NodeState};
+use std::net::IpAddr;
+
+use switchyard_core::{
+    model::{IpFamily, PerFamily},
+    state::NodeState,
+};
 use switchyard_xtables::Table;
 
 use self::names::ChainNames;
@@ -96,6 +101,8 @@ pub(crate) struct Settings {
     pub(crate) beneath_ipvs: bool,
     /// [`IptablesConfig::exempt_mark`](crate::IptablesConfig::exempt_mark)
     pub(crate) exempt_mark: Option<u32>,
+    /// [`IptablesConfig::only_translated`](crate::IptablesConfig::only_translated)
+    pub(crate) only_translated: PerFamily<Option<IpAddr>>,
 }
 
 /// The input of rules besides Services: the same for all rules of a family.
@@ -110,6 +117,14 @@ impl Context<'_> {
     /// Whether node ports are served on loopback addresses.
     pub(crate) fn serves_localhost(&self) -> bool {
         self.node.node_ports.get(self.family).has_loopback()
+    }
+
+    /// The target that refuses packets with an answer.
+    pub(crate) fn reject(&self) -> &'static str {
+        match self.family {
+            IpFamily::V4 => "REJECT --reject-with icmp-port-unreachable",
+            IpFamily::V6 => "REJECT --reject-with icmp6-port-unreachable",
+        }
     }
 
     pub(crate) fn loopback(&self) -> &'static str {

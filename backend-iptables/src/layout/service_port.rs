@@ -151,7 +151,7 @@ impl Rendering<'_> {
     fn refuse_other_ports(&mut self, frontend: &Frontend) {
         let Some(ip) = frontend.at.ip() else { return };
         let rule = RuleText::new().destination(ip).comment(&self.comment(" and no other port"));
-        let rule = rule.jump(reject(self.context.family));
+        let rule = rule.jump(self.context.reject());
         self.rules.shared.push((SharedChain::FilterOtherPorts, rule));
     }
 
@@ -296,7 +296,7 @@ impl Rendering<'_> {
     fn refuse(&mut self, frontend: &Frontend, refusal: Refusal) {
         let (what, target) = match refusal {
             Refusal::Drop => (" has no local endpoints", "DROP"),
-            Refusal::Reject => (" has no endpoints", reject(self.context.family)),
+            Refusal::Reject => (" has no endpoints", self.context.reject()),
         };
         let rules: Vec<RuleText> = match frontend.at {
             FrontendAddress::NodePort => self.at_node_port(frontend, what),
@@ -432,14 +432,6 @@ impl Rendering<'_> {
             None => rule,
         };
         Chain { rules: vec![hairpin, rule.translate(endpoint.address)], name }
-    }
-}
-
-/// The target that refuses packets with an answer.
-fn reject(family: IpFamily) -> &'static str {
-    match family {
-        IpFamily::V4 => "REJECT --reject-with icmp-port-unreachable",
-        IpFamily::V6 => "REJECT --reject-with icmp6-port-unreachable",
     }
 }
 

@@ -102,6 +102,7 @@ fn settings(config: &IptablesConfig) -> Settings {
         drops_invalid: !be_liberal && !config.beneath_ipvs,
         beneath_ipvs: config.beneath_ipvs,
         exempt_mark: config.exempt_mark,
+        only_translated: config.only_translated,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The configuration of the backend.
 
+use std::net::IpAddr;
+
 use switchyard_core::{model::PerFamily, transition::Transition};
 use switchyard_nft_ruleset::{Family, Table, TransportKind};
 
@@ -28,6 +30,9 @@ pub struct NftConfig {
     /// those of a proxy that the rules lead to, and whose connections to endpoints would come back
     /// to it.
     pub exempt_mark: Option<u32>,
+    /// Addresses of the node that take only connections whose destination was translated: those of
+    /// a proxy that the rules lead to, which would serve any client that asks there directly.
+    pub only_translated: PerFamily<Option<IpAddr>>,
 }
 
 impl Default for NftConfig {
@@ -41,6 +46,7 @@ impl Default for NftConfig {
             table: KUBE_PROXY,
             beneath_ipvs: false,
             exempt_mark: None,
+            only_translated: PerFamily::default(),
         }
     }
 }

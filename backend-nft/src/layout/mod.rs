@@ -20,7 +20,7 @@ pub(crate) mod slots;
 pub(crate) mod source_ranges;
 pub(crate) mod table;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, net::IpAddr};
 
 use switchyard_core::state::{LocalPods, NodeState};
 use switchyard_nft_ruleset::{ChainName, Family, InterfaceMatch, Rule, SetName, Side, Statement};
@@ -36,6 +36,8 @@ pub(crate) struct Context<'a> {
     pub(crate) beneath_ipvs: bool,
     /// [`NftConfig::exempt_mark`]
     pub(crate) exempt_mark: Option<u32>,
+    /// [`NftConfig::only_translated`]
+    pub(crate) only_translated: Option<IpAddr>,
     pub(crate) node: &'a NodeState,
 }
 
@@ -65,6 +67,7 @@ impl<'a> Context<'a> {
             mark: config.mark(),
             beneath_ipvs: config.beneath_ipvs,
             exempt_mark: config.exempt_mark,
+            only_translated: *config.only_translated.get(family.into()),
             node,
         }
     }

@@ -2,7 +2,7 @@
 //! maps.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::{Arc, LazyLock},
 };
 
@@ -177,6 +177,10 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     {
         chain.rules.push(remember_clients());
     }
+    if let Some(address) = context.only_translated {
+        let input = chains.iter_mut().filter(|chain| chain.name.as_str() == "filter-input");
+        input.for_each(|chain| chain.rules.extend(only_translated(address)));
+    }
     let jump = |from: &str, to: &str| {
         ChainRules::new(from, vec![Rule::new([Statement::Verdict(Verdict::Jump(to.into()))])])
     };
@@ -234,6 +238,17 @@ fn remember_clients() -> Rule {
         Statement::CtStatusDnat,
         Statement::Verdict(Verdict::Jump(chain::REMEMBER_CLIENTS.into())),
     ])
+}
+
+/// The rules that refuse connections to an address whose destination was not translated.
+fn only_translated(address: IpAddr) -> [Rule; 2] {
+    let destination =
+        Statement::Address { side: Side::Destination, negated: false, net: address.into() };
+    [
+        vec![Statement::CtStatusDnat, Statement::Verdict(Verdict::Accept)],
+        vec![destination, Statement::Reject],
+    ]
+    .map(|statements| Rule::new([vec![Statement::CtStateNew], statements].concat()))
 }
 
 /// Appends a chain of its own with the rules that keep other hosts from loopback addresses, for

@@ -1,12 +1,9 @@
 //! Loopback: clients on this machine reach Services at loopback addresses, which a table lists.
 //! This needs no privileges.
-//!
-//! A Service port has the same port number at every start, unless another program or Service port
-//! has taken it: a hash of its name chooses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -22,15 +19,7 @@ use switchyard_core::{
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 
-use super::{Capture, RETRY};
-
-/// The first port for Services. The range ends before that of node ports, and before the ports that
-/// systems give to clients.
-const FIRST: u16 = 20_000;
-/// The number of ports for Services.
-const PORTS: u16 = 10_000;
-/// The number of ports that are tried, one after the other, before the system chooses.
-const TRIES: u16 = 64;
+use super::{Capture, RETRY, ports};
 
 /// Where a Service port can be reached on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -151,7 +140,12 @@ impl Loopback {
             Ok(address)
         };
         let mut note = |error: Box<ListenError>| failed = Some(ErrorChain(&*error).to_string());
-        let (address, error) = self.choose(&port.id, known, |ip| listen(ip, main.action));
+        let ip: IpAddr = match port.id.family {
+            IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
+            IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
+        };
+        let (address, error) =
+            ports::listen(&port.id, ip, known, &self.taken, |at| listen(at, main.action));
         error.into_iter().for_each(&mut note);
         let node_port = find(|at| at == FrontendAddress::NodePort).map(|frontend| {
             let address = SocketAddr::new(address.ip(), frontend.port);
@@ -175,34 +169,6 @@ impl Loopback {
         Some(Entry { row, open, failed })
     }
 
-    /// Chooses the address of a Service port: the known one, else the first that no other has, and
-    /// that `listen` can open, else one that the system chooses. Returns the error with an address
-    /// that could not be opened.
-    fn choose(
-        &self,
-        id: &ServicePortId,
-        known: Option<SocketAddr>,
-        mut listen: impl FnMut(SocketAddr) -> Result<SocketAddr, Box<ListenError>>,
-    ) -> (SocketAddr, Option<Box<ListenError>>) {
-        let ip: IpAddr = match id.family {
-            IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
-            IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
-        };
-        let start = preferred(id);
-        let ports = (0..TRIES).map(|offset| FIRST + (start + offset) % PORTS);
-        let is_free = |address: &SocketAddr| !self.taken.contains(&(id.name.protocol, *address));
-        let ours = ports.map(|port| SocketAddr::new(ip, port)).filter(is_free);
-        let any = SocketAddr::new(ip, 0);
-        for address in known.into_iter().chain(ours) {
-            match listen(address) {
-                Ok(address) => return (address, None),
-                Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return (address, Some(error)),
-            }
-        }
-        listen(any).map_or_else(|error| (any, Some(error)), |address| (address, None))
-    }
-
     /// Shows the table if a row has changed.
     fn show(&mut self) {
         let Some(show) = &self.show else { return };
@@ -214,16 +180,6 @@ impl Loopback {
             self.shown = Some(rows);
         }
     }
-}
-
-/// The number within the range of ports that a Service port begins with, the same in both families:
-/// the hash FNV-1a of its name.
-fn preferred(id: &ServicePortId) -> u16 {
-    let text = id.name.to_string();
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    (hash % u64::from(PORTS)) as u16
 }
 
 #[async_trait]

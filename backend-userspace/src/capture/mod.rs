@@ -5,6 +5,7 @@ pub(crate) mod addresses;
 pub(crate) mod loopback;
 #[cfg(target_os = "linux")]
 mod monitor;
+mod ports;
 pub(crate) mod redirect;
 
 use std::{error::Error, time::Duration};

@@ -124,7 +124,7 @@ fn ipv6_that_is_switched_off_on_the_device_costs_ipv4_nothing() {
     });
 }
 
-/// The connections of the proxy to such an endpoint would come back to the proxy.
+/// Without their mark, the proxy's connections to the endpoint would come back to the proxy.
 #[test]
 fn an_endpoint_may_be_at_the_external_ip_and_port_of_its_service() {
     with_each(|kind| {
@@ -140,6 +140,44 @@ fn an_endpoint_may_be_at_the_external_ip_and_port_of_its_service() {
             assert_eq!(answers(address, 2), [Some(2); 2], "{kind}: {address}");
         }
     });
+}
+
+/// A connection to the proxy itself would pass by source ranges and firewalls.
+#[test]
+fn a_neighbour_reaches_the_proxy_through_services_alone() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        // The system gives no client such a port.
+        let [port] = ports_of_the_proxy()[..] else { panic!("one socket") };
+        assert!((20_000..30_000).contains(&port), "{port}");
+        let outside = std::fs::read_link("/proc/thread-self").expect("proc");
+        in_namespace(|| {
+            let outside = format!("nsenter --net=/proc/{}/ns/net", outside.display());
+            run(&format!("{outside} ip link add eth1 type veth peer name eth0"));
+            let inside = std::fs::read_link("/proc/thread-self").expect("proc");
+            let inside = inside.file_name().expect("a thread").display().to_string();
+            run(&format!("{outside} ip link set eth0 netns {inside}"));
+            run(&format!("{outside} ip addr add 192.0.3.1/24 dev eth1"));
+            run(&format!("{outside} ip link set eth1 up"));
+            run("ip addr add 192.0.3.2/24 dev eth0");
+            run("ip link set eth0 up");
+            run("ip route add default via 192.0.3.1");
+            assert_eq!(answers(EVERYWHERE[0], 1), [Some(2)], "{kind}");
+            assert_eq!(answers(&format!("192.0.0.83:{port}"), 1), [None], "{kind}");
+        });
+    });
+}
+
+/// The ports at 192.0.0.83 that are listened on.
+fn ports_of_the_proxy() -> Vec<u16> {
+    let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("proc");
+    let port = |line: &str| {
+        let address = line.split_whitespace().nth(1)?;
+        u16::from_str_radix(address.strip_prefix("530000C0:")?, 16).ok()
+    };
+    sockets.lines().filter_map(port).collect()
 }
 
 /// Connections of other hosts would end at the node's own servers.

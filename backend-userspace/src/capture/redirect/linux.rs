@@ -7,7 +7,10 @@ use switchyard_core::{
 use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 use switchyard_nft::{NftBackend, NftConfig};
 
-use super::{Rules, leftovers, sockets::Redirect};
+use super::{
+    Rules, leftovers,
+    sockets::{Redirect, own_address},
+};
 use crate::{
     UserspaceConfig,
     capture::{OpenCapture, SystemError, addresses},
@@ -31,11 +34,13 @@ impl Redirects {
         nftables.families = config.families;
         nftables.masquerade_bit = config.masquerade_bit;
         nftables.exempt_mark = Some(config.mark());
+        nftables.only_translated = PerFamily::from_fn(|family| Some(own_address(family)));
         let mut iptables = IptablesConfig::default();
         iptables.chains = ChainNaming::Switchyard;
         iptables.families = config.families;
         iptables.masquerade_bit = config.masquerade_bit;
         iptables.exempt_mark = Some(config.mark());
+        iptables.only_translated = PerFamily::from_fn(|family| Some(own_address(family)));
         Self {
             nftables: NftBackend::new(nftables),
             iptables: IptablesBackend::new(iptables),

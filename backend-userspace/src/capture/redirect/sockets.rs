@@ -27,7 +27,7 @@ use switchyard_core::{
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_netlink::route::{Bound, DeviceError, DummyDevice};
 
-use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor};
+use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
 /// section 2.2.2). A link-local one will not do: SCTP does not answer a client of a private network
@@ -53,6 +53,8 @@ pub(crate) struct Redirect {
     bound: Bound,
     families: PerFamily<bool>,
     sockets: HashMap<ServicePortId, PoolSockets>,
+    /// The addresses of all sockets that are open.
+    taken: BTreeSet<(Protocol, SocketAddr)>,
     /// Sockets that the rules no longer lead to once they are synced.
     unused: Vec<(Protocol, SocketAddr)>,
     /// Service ports whose sockets could not be opened, and why.
@@ -78,6 +80,7 @@ impl Redirect {
             bound: Bound::default(),
             families,
             sockets: HashMap::new(),
+            taken: BTreeSet::new(),
             unused: Vec::new(),
             failed: BTreeMap::new(),
             flows: flows.ok(),
@@ -139,16 +142,23 @@ impl Redirect {
         let mut now = PoolSockets::default();
         let mut result = Ok(());
         if let Some(port) = port {
-            let open = |pool, before: Option<SocketAddr>| -> Result<_, ListenError> {
+            let mut open = |pool, before: Option<SocketAddr>| -> Result<_, Box<ListenError>> {
                 if port.pool(pool).is_empty() {
                     return Ok(None);
                 }
-                let any = SocketAddr::new(own_address(id.family), 0);
-                let address = before.unwrap_or(any);
+                let ip = own_address(id.family);
                 let action = Action::Pool { pool, masquerade: Masquerade::Never };
-                let listener =
-                    Listener { port: id.clone(), address, action, allowed_sources: None };
-                forwarder.listen(&listener).map(Some)
+                let listen = |address| {
+                    let listener =
+                        Listener { port: id.clone(), address, action, allowed_sources: None };
+                    forwarder.listen(&listener).map_err(Box::new)
+                };
+                let (address, error) = ports::listen(id, ip, before, &self.taken, listen);
+                if let Some(error) = error {
+                    return Err(error);
+                }
+                self.taken.insert((id.name.protocol, address));
+                Ok(Some(address))
             };
             result = open(PoolKind::Cluster, before.cluster).and_then(|cluster| {
                 now.cluster = cluster;
@@ -167,7 +177,7 @@ impl Redirect {
         match result {
             Ok(()) => self.failed.remove(id),
             Err(error) => {
-                let why = format!("{}; its connections are refused", ErrorChain(&error));
+                let why = format!("{}; its connections are refused", ErrorChain(&*error));
                 self.failed.insert(id.clone(), why)
             }
         };
@@ -226,6 +236,7 @@ impl Capture for Redirect {
         report.requeue_after = self.derived.requeue_after();
         for (protocol, address) in self.unused.drain(..) {
             forwarder.close(protocol, address);
+            self.taken.remove(&(protocol, address));
         }
         report.added += missing.len();
         let lost = missing.iter().filter(|ip| known.contains(ip));
@@ -268,7 +279,7 @@ impl Capture for Redirect {
     }
 }
 
-fn own_address(family: IpFamily) -> IpAddr {
+pub(super) fn own_address(family: IpFamily) -> IpAddr {
     match family {
         IpFamily::V4 => V4.into(),
         IpFamily::V6 => V6.into(),
