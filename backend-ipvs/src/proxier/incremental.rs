@@ -76,7 +76,6 @@ impl IpvsProxier {
     /// If the kernel refuses anything.
     pub(super) fn sync_difference(
         &mut self,
-        families: &PerFamily<bool>,
         difference: Difference,
         report: &mut SyncReport,
     ) -> Result<(), SyncError> {
@@ -94,8 +93,7 @@ impl IpvsProxier {
                 (None, None) => {}
             }
         }
-        let ServerChanges { mut serve, retire, .. } = changes;
-        self.schedulers.catch_up(families, &mut serve);
+        let ServerChanges { serve, retire, .. } = changes;
         self.commit_all(report, &serve)?;
         if let Some(error) =
             self.change_addresses(report, &difference.bind, &[])?.into_iter().next()

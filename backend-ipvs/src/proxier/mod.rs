@@ -252,7 +252,6 @@ impl IpvsProxier {
         {
             return rules;
         }
-        self.schedulers.begin(Instant::now());
         let difference = difference.filter(|_| rules.is_ok());
         let read = (!is_known).then_some(&seen);
         let mut refused =
@@ -278,6 +277,7 @@ impl IpvsProxier {
             };
             self.rules.deliver(change, delivery, report).await?;
         }
+        self.change_schedulers(change, &families, &seen, report).await?;
         // Rules of before would go on to refuse what they do not know. Neither a family that is
         // left out nor what could not be removed keeps them.
         let removal = self.remove_other_rules(report);
@@ -415,7 +415,7 @@ impl IpvsProxier {
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
         if let Some(difference) = difference {
-            match self.sync_difference(families, difference, report) {
+            match self.sync_difference(difference, report) {
                 Ok(()) => return Ok(Refused::default()),
                 // Another program has changed what the changes rely on; or the kernel has a
                 // problem, which the comparison will show.

@@ -1,21 +1,27 @@
 //! Schedulers of virtual servers that are there, which the kernel changes slowly.
 //!
 //! While the kernel puts one scheduler in the place of another, which takes it tens of
-//! milliseconds, the virtual server refuses new connections, and the kernel carries out no other
-//! command. So a scheduler stays as long as it does what is wanted, and many are changed by a few
-//! at a time.
+//! milliseconds (`ip_vs_edit_service` in `net/netfilter/ipvs/ip_vs_ctl.c`), the virtual server
+//! refuses new connections, and the kernel carries out no other command. So a scheduler stays as
+//! long as it does what is wanted, many are changed by a few at a time, and the rules translate new
+//! connections meanwhile.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use switchyard_core::model::PerFamily;
+use switchyard_core::{
+    model::{PerFamily, ServicePortId},
+    proxier::{ProxierError, SyncReport},
+    transition::Transition,
+};
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
-use super::commands::Commands;
+use super::{IpvsProxier, commands::Commands, failed, full::Addresses};
 use crate::{
     layout::servers::{Server, is_of},
+    rules::Delivery,
     scheduler::Scheduler,
 };
 
@@ -33,21 +39,15 @@ pub(crate) struct Schedulers {
     left: usize,
 }
 
-/// The scheduler of a virtual server, and what the virtual server should be, if that differs.
+/// The scheduler of a virtual server, and what the virtual server should be, if that differs, with
+/// its Service port.
 #[derive(Debug)]
 struct Other {
     held: String,
-    wanted: Option<VirtualServer>,
+    wanted: Option<(ServicePortId, VirtualServer)>,
 }
 
 impl Schedulers {
-    /// Begins a sync.
-    pub(crate) fn begin(&mut self, now: Instant) {
-        if self.until.is_none_or(|until| until <= now) {
-            (self.until, self.left) = (Some(now + PAUSE), MOST);
-        }
-    }
-
     /// Notes that a virtual server is gone.
     pub(crate) fn forget(&mut self, selector: &Selector) {
         self.others.remove(selector);
@@ -75,27 +75,28 @@ impl Schedulers {
             ("lc", Scheduler::WeightedLeastConnections) => !server.is_uneven(),
             _ => false,
         };
-        if !is_the_same && self.left > 0 {
-            self.left -= 1;
-            return wanted;
-        }
         // Flags of a scheduler go with it.
         let flags = held.parse().map_or(0, Scheduler::flags);
         let flags = wanted.flags & VirtualServer::PERSISTENT | flags;
         let now = VirtualServer { scheduler: held.clone(), flags, ..wanted.clone() };
-        self.others.insert(selector, Other { held, wanted: (!is_the_same).then_some(wanted) });
+        let wanted = (!is_the_same).then(|| (server.port.id.clone(), wanted));
+        self.others.insert(selector, Other { held, wanted });
         now
     }
 
-    /// Plans as many of the changes that wait as may be made now, in these families.
-    pub(crate) fn catch_up(&mut self, families: &PerFamily<bool>, commands: &mut Commands) {
-        let waiting: Vec<Selector> = self.waiting(families).take(self.left).collect();
-        for selector in waiting {
-            self.left -= 1;
-            if let Some(wanted) = self.others.remove(&selector).and_then(|other| other.wanted) {
-                commands.edit_server(wanted);
-            }
+    /// Returns as many of the changes that wait as may be made now, in these families.
+    fn take(
+        &mut self,
+        families: &PerFamily<bool>,
+        now: Instant,
+    ) -> Vec<(ServicePortId, VirtualServer)> {
+        if self.until.is_none_or(|until| until <= now) {
+            (self.until, self.left) = (Some(now + PAUSE), MOST);
         }
+        let waiting: Vec<Selector> = self.waiting(families).take(self.left).collect();
+        self.left -= waiting.len();
+        let taken = waiting.iter().filter_map(|selector| self.others.remove(selector)?.wanted);
+        taken.collect()
     }
 
     /// The virtual servers of these families whose change waits.
@@ -117,9 +118,45 @@ impl Schedulers {
     }
 }
 
+impl IpvsProxier {
+    /// Changes as many schedulers as may be changed now. The rules translate what is new for their
+    /// Service ports in the meantime, without affinity.
+    ///
+    /// # Errors
+    /// If the rules or the kernel refuse anything. All is to be compared then.
+    pub(super) async fn change_schedulers(
+        &mut self,
+        change: &Transition<'_>,
+        families: &PerFamily<bool>,
+        seen: &Addresses,
+        report: &mut SyncReport,
+    ) -> Result<(), ProxierError> {
+        let (mut ports, mut commands) = (Vec::new(), Commands::default());
+        for (port, server) in self.schedulers.take(families, Instant::now()) {
+            ports.extend(change.after().service_ports.get(&port));
+            commands.edit_server(server);
+        }
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let never_bound = self.never_bound.clone();
+        let delivery = Delivery {
+            families: self.delivered,
+            bound: &seen.bound,
+            elsewhere: &seen.elsewhere,
+            never_bound: &never_bound,
+        };
+        self.rules.translate(&ports, delivery, report).await?;
+        self.commit_all(report, &commands).map_err(failed)?;
+        self.rules.resume(&ports, delivery, report).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::{net::IpAddr, sync::Arc};
+
+    use switchyard_core::model::{IpFamily, Protocol, ServiceName, ServicePortName};
 
     use super::*;
 
@@ -127,20 +164,22 @@ mod tests {
     #[test]
     fn only_the_families_at_hand_are_changed() {
         let mut schedulers = Schedulers::default();
+        let service = ServiceName::new("ns", "web");
+        let name = ServicePortName { service, port: Arc::default(), protocol: Protocol::Tcp };
+        let port = ServicePortId { name, family: IpFamily::V4 };
         for ip in [IpAddr::from([10, 96, 0, 1]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])] {
             let selector = Selector::Address { protocol: 6, ip, port: 80 };
             let scheduler = "sh".to_owned();
             let wanted = VirtualServer { selector, scheduler, flags: 0, timeout: 0, netmask: 32 };
-            schedulers.others.insert(selector, Other { held: "rr".into(), wanted: Some(wanted) });
+            let wanted = Some((port.clone(), wanted));
+            schedulers.others.insert(selector, Other { held: "rr".into(), wanted });
         }
         let now = Instant::now();
-        schedulers.begin(now);
         for v6 in [false, true] {
             let families = PerFamily { v4: !v6, v6 };
-            let mut commands = Commands::default();
-            schedulers.catch_up(&families, &mut commands);
-            let [step] = commands.steps() else { panic!("{commands:?}") };
-            let Selector::Address { ip, .. } = step.selector else { panic!("{step}") };
+            let taken = schedulers.take(&families, now);
+            let [(_, server)] = &*taken else { panic!("{taken:?}") };
+            let Selector::Address { ip, .. } = server.selector else { panic!("{server:?}") };
             assert_eq!(ip.is_ipv6(), v6);
             assert_eq!(schedulers.wait(&families, now), None);
         }

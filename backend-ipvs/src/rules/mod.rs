@@ -88,6 +88,28 @@ impl Rules {
         self.commit(report).await
     }
 
+    /// Has the rules translate for these Service ports, until [`Rules::resume`].
+    pub(crate) async fn translate(
+        &mut self,
+        ports: &[&Arc<ResolvedServicePort>],
+        delivery: Delivery<'_>,
+        report: &mut SyncReport,
+    ) -> Result<(), ProxierError> {
+        ports.iter().for_each(|port| self.set_as(port, false, delivery));
+        self.commit(report).await
+    }
+
+    /// Has IPVS deliver for these Service ports again.
+    pub(crate) async fn resume(
+        &mut self,
+        ports: &[&Arc<ResolvedServicePort>],
+        delivery: Delivery<'_>,
+        report: &mut SyncReport,
+    ) -> Result<(), ProxierError> {
+        ports.iter().for_each(|port| self.set(&port.id, Some(port), delivery));
+        self.commit(report).await
+    }
+
     fn set_all(&mut self, change: &Transition<'_>, delivery: Delivery<'_>) {
         let after = &change.after().service_ports;
         let known = self.derived.state().service_ports.keys();
@@ -103,12 +125,16 @@ impl Rules {
         port: Option<&Arc<ResolvedServicePort>>,
         delivery: Delivery<'_>,
     ) {
-        let derived = port.map(|port| {
-            let mut derived = derive(port, delivery.delivers(port), delivery.elsewhere);
-            derived.frontends.retain(|f| addresses::is_served(f.at, delivery.never_bound));
-            Arc::new(derived)
-        });
-        self.derived.set_port(id, derived);
+        match port {
+            Some(port) => self.set_as(port, delivery.delivers(port), delivery),
+            None => self.derived.set_port(id, None),
+        }
+    }
+
+    fn set_as(&mut self, port: &ResolvedServicePort, is_delivered: bool, delivery: Delivery<'_>) {
+        let mut derived = derive(port, is_delivered, delivery.elsewhere);
+        derived.frontends.retain(|f| addresses::is_served(f.at, delivery.never_bound));
+        self.derived.set_port(&port.id, Some(Arc::new(derived)));
     }
 
     /// Whether the rules of a Service port are known to be what they should be.

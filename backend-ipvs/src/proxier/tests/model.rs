@@ -158,11 +158,19 @@ impl Contents {
         })
     }
 
-    /// A virtual server to which rules lead is deleted after its address.
+    /// A virtual server to which rules lead is deleted after its address, and no other scheduler
+    /// takes the place of its own.
     fn assert_order(&self, step: &Step) {
         let Selector::Address { ip, .. } = step.selector else { return };
-        let is_deleted = step.action == Action::DeleteServer && self.bound.contains(&ip);
-        if is_deleted && !self.is_loose {
+        let refuses_for_a_while = match &step.action {
+            Action::DeleteServer => true,
+            Action::EditServer(wanted) => self
+                .servers
+                .get(&step.selector)
+                .is_some_and(|(server, _)| server.scheduler != wanted.scheduler),
+            _ => false,
+        };
+        if refuses_for_a_while && self.bound.contains(&ip) && !self.is_loose {
             let leads =
                 self.ruled(ip).any(|(at, is_delivered)| is_delivered && at == step.selector);
             assert!(!leads, "{step}");
