@@ -125,7 +125,8 @@ impl Backend for UserspaceBackend {
         }
         Ok(Probed::new(self.config.families, move || {
             let capture = open_capture()?;
-            let forwarder = Forwarder::start(config.forwarder.clone()).map_err(|error| {
+            let forwarder = Forwarder::start_counting(config.forwarder.clone(), &config.counters)
+                .map_err(|error| {
                 ProxierError::backend(Mode::USERSPACE, "cannot start the proxy", error)
             })?;
             let keep = match kind {

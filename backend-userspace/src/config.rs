@@ -1,9 +1,9 @@
 //! The configuration of the backend.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use switchyard_core::model::PerFamily;
-use switchyard_forwarder::ForwarderConfig;
+use switchyard_forwarder::{Counters, ForwarderConfig};
 
 use crate::capture::loopback::ShowTable;
 
@@ -65,6 +65,8 @@ pub struct UserspaceConfig {
     pub masquerade_bit: u8,
     /// The limits and timeouts of connections.
     pub forwarder: ForwarderConfig,
+    /// The counters of what is forwarded, which only one open backend should have.
+    pub counters: Arc<Counters>,
     /// The receiver of the table of [`CaptureMode::Loopback`].
     pub table: Option<ShowTable>,
 }
@@ -77,6 +79,7 @@ impl Default for UserspaceConfig {
             families: PerFamily { v4: true, v6: true },
             masquerade_bit: 14,
             forwarder: ForwarderConfig::default(),
+            counters: Arc::default(),
             table: None,
         }
     }

@@ -35,4 +35,4 @@ pub use self::{
     config::{CaptureMode, UserspaceConfig},
     node_ports::LoopbackNodePorts,
 };
-pub use switchyard_forwarder::{ForwarderConfig, spare_descriptors};
+pub use switchyard_forwarder::{Counted, Counters, ForwarderConfig, spare_descriptors};

@@ -7,11 +7,13 @@ use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
     model::IpFamily,
-    proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
+    proxier::{
+        DegradedPort, ExternalChange, Mode, Monitor, Profile, Proxier, ProxierError, SyncReport,
+    },
     state::{LocalPods, NodeState},
     transition::Transition,
 };
-use switchyard_forwarder::{CAPABILITIES, Forwarder, LocalClients};
+use switchyard_forwarder::{CAPABILITIES, Forwarder, LocalClients, Panicked};
 
 use crate::capture::Capture;
 
@@ -95,6 +97,9 @@ impl Proxier for UserspaceProxier {
         let gone = change.ports().filter(|change| change.after.is_none());
         gone.for_each(|change| self.forwarder.remove(change.id));
         self.remove_leftovers(&mut report);
+        report.degraded.extend(self.forwarder.panicked().take().into_iter().map(|port| {
+            DegradedPort { port, reason: "its listener panicked, and is opened again".to_owned() }
+        }));
         Ok(report)
     }
 
@@ -107,7 +112,30 @@ impl Proxier for UserspaceProxier {
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
-        self.capture.monitor()
+        let (capture, panicked) = (self.capture.monitor(), self.forwarder.panicked());
+        Some(Box::new(UserspaceMonitor { capture, panicked }))
+    }
+}
+
+/// The monitor of the capture mode, and of listeners that panic, which a sync reports.
+struct UserspaceMonitor {
+    capture: Option<Box<dyn Monitor>>,
+    panicked: Panicked,
+}
+
+#[async_trait]
+impl Monitor for UserspaceMonitor {
+    async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
+        let capture = async {
+            match &mut self.capture {
+                Some(capture) => capture.externally_changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = capture => changed,
+            () = self.panicked.added() => Ok(ExternalChange::Suspected),
+        }
     }
 }
 
@@ -263,5 +291,20 @@ mod tests {
             assert!(!node.full().cleanup_failed);
             assert_eq!(*removals.lock().unwrap(), 2);
         }
+    }
+
+    #[test]
+    fn a_listener_that_panics_is_reported() {
+        let proxier = UserspaceProxier::new(forwarder(), Box::new(Asking::default()));
+        let mut node = Stepped::new(NodeConfig::new(NODE), proxier);
+        node.sync([service("web", "10.96.0.1").port("http", "TCP", 80).apply()]);
+        let id = node.tracker.transition().after().service_ports.keys().next().unwrap().clone();
+        let mut monitor = node.proxier.monitor().unwrap();
+        node.proxier.forwarder.panicked().add(id.clone());
+        let noticed = node.runtime.block_on(monitor.externally_changed());
+        assert_eq!(noticed.unwrap(), ExternalChange::Suspected);
+        let degraded = node.full().degraded;
+        assert_eq!(degraded.iter().map(|port| &port.port).collect::<Vec<_>>(), [&id]);
+        assert_eq!(node.full().degraded, []);
     }
 }

@@ -17,7 +17,7 @@ use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
 use switchyard_netlink::kernel::families;
 use switchyard_nft::{NftBackend, NftConfig};
 use switchyard_nft_ruleset::TransportKind;
-use switchyard_userspace::{UserspaceBackend, UserspaceConfig};
+use switchyard_userspace::{Counters, UserspaceBackend, UserspaceConfig};
 
 use crate::config::{
     ConfigError, Loaded,
@@ -26,19 +26,23 @@ use crate::config::{
 use crate::reachable;
 
 /// A function that makes a backend from its part of the settings, for these families.
-type MakeBackend = fn(&BackendSettings, PerFamily<bool>) -> Arc<dyn Backend>;
+type MakeBackend = fn(&BackendSettings, PerFamily<bool>, &Arc<Counters>) -> Arc<dyn Backend>;
 
 /// Every backend, by its mode. A new backend is one more row.
 const TABLE: &[(Mode, MakeBackend)] = &[
-    (Mode::NFTABLES, |settings, families| {
+    (Mode::NFTABLES, |settings, families, _| {
         Arc::new(NftBackend::new(nft_config(settings, families)))
     }),
-    (Mode::IPTABLES, |settings, families| {
+    (Mode::IPTABLES, |settings, families, _| {
         Arc::new(IptablesBackend::new(iptables_config(settings, families)))
     }),
-    (Mode::IPVS, |settings, families| Arc::new(IpvsBackend::new(ipvs_config(settings, families)))),
-    (Mode::USERSPACE, |settings, families| {
-        Arc::new(UserspaceBackend::new(userspace_config(settings, families)))
+    (Mode::IPVS, |settings, families, _| {
+        Arc::new(IpvsBackend::new(ipvs_config(settings, families)))
+    }),
+    (Mode::USERSPACE, |settings, families, traffic| {
+        let mut config = userspace_config(settings, families);
+        config.counters = Arc::clone(traffic);
+        Arc::new(UserspaceBackend::new(config))
     }),
 ];
 
@@ -58,19 +62,21 @@ pub const MODES: [Mode; TABLE.len()] = {
 };
 
 /// Makes all backends, each with the settings of its own mode, for the families of this node.
-/// `api_addresses` are those of [`source_task::resolve_server`].
+/// `api_addresses` are those of [`source_task::resolve_server`], and `traffic` gets what userspace
+/// mode counts.
 ///
 /// # Errors
 /// If the configuration cannot be applied to a mode.
 pub fn all(
     loaded: &Loaded,
     api_addresses: &Arc<OnceLock<BTreeSet<IpAddr>>>,
+    traffic: &Arc<Counters>,
 ) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
     let families = families();
     let make = |(mode, make): &(Mode, MakeBackend)| {
         let mut settings = loaded.with_mode(*mode)?;
         settings.backend.ipvs.api_addresses = Arc::clone(api_addresses);
-        Ok(make(&settings.backend, families))
+        Ok(make(&settings.backend, families, traffic))
     };
     TABLE.iter().map(make).collect()
 }
@@ -159,7 +165,7 @@ mod tests {
     }
 
     fn with_defaults() -> Vec<Arc<dyn Backend>> {
-        all(&load(&[]), &Arc::default()).unwrap()
+        all(&load(&[]), &Arc::default(), &Arc::default()).unwrap()
     }
 
     fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {

@@ -163,7 +163,7 @@ fn render_manifests(settings: &Settings, format: RenderFormat) -> Result<(), Fai
 
 /// Removes what any backend has programmed. Needs no cluster.
 fn clean_up(loaded: &Loaded) -> Result<(), Failure> {
-    let backends = backends::all(loaded, &Default::default())?;
+    let backends = backends::all(loaded, &Default::default(), &Default::default())?;
     proxier::clean_up(&backends).map_err(|error| {
         let why = ErrorChain(&error);
         format!("encountered an error while tearing down rules: {why}").into()

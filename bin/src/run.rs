@@ -36,6 +36,7 @@ use switchyard_core::{
     proxier::{Backend, Mode, Probed},
 };
 use switchyard_source_kube::WatchHealth;
+use switchyard_userspace::Counters;
 use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::config::{Loaded, flags::Flags, settings::Settings, version};
@@ -102,16 +103,17 @@ pub enum RunError {
 }
 
 /// Proxies in the chosen mode until something makes the program end, and returns the reason.
-/// `settings` are those of the mode, and `loaded` is the configuration that `flags` led to.
+/// `settings` are those of the mode, and `loaded` is the configuration that `flags` led to;
+/// the backend of userspace mode, if it is chosen, counts `traffic`.
 pub fn run(
     settings: &Settings,
     loaded: &Loaded,
     flags: &Flags,
-    backends: Vec<Arc<dyn Backend>>,
+    (backends, traffic): (Vec<Arc<dyn Backend>>, &Arc<Counters>),
     Chosen { mode, probed, warning, .. }: Chosen,
 ) -> Result<Infallible, RunError> {
     let supported = probed.families;
-    let metrics = metrics(mode, supported, loaded, flags)?;
+    let metrics = metrics(mode, supported, loaded, flags, traffic)?;
     let node = Arc::new(NodeWatch::new(NodeChecks::new(&loaded.config, settings, supported)));
     let (recorder, recorded) = node_events::recorder();
     let proxy = start_proxy(settings, backends, (mode, probed), &metrics, &node, &recorder)?;
@@ -213,11 +215,12 @@ fn metrics(
     supported: PerFamily<bool>,
     loaded: &Loaded,
     flags: &Flags,
+    traffic: &Arc<Counters>,
 ) -> Result<Arc<Metrics>, RunError> {
     let families: Vec<IpFamily> =
         IpFamily::ALL.into_iter().filter(|family| *supported.get(*family)).collect();
     let gates = &loaded.config.feature_gates;
-    Ok(Arc::new(Metrics::new(mode, &families, gates, version::reported(flags))?))
+    Ok(Arc::new(Metrics::new(mode, &families, gates, version::reported(flags), traffic)?))
 }
 
 /// Starts the proxy, which reports to the log, the metrics and the Events.

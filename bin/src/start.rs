@@ -28,7 +28,8 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     if loaded.named_mode() == Some(Mode::IPVS) {
         source_task::resolve_server(&loaded.settings.source, &api_addresses);
     }
-    let backends = backends::all(loaded, &api_addresses)?;
+    let traffic = Arc::default();
+    let backends = backends::all(loaded, &api_addresses, &traffic)?;
     let chosen = choose_mode(loaded, &backends)?;
     let settings = loaded.with_mode(chosen.mode)?;
     if let Some(conntrack) = &settings.conntrack {
@@ -43,7 +44,7 @@ pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
         process::set_oom_score_adj(score);
     }
     log_start(&settings);
-    match run::run(&settings, loaded, flags, backends, chosen) {
+    match run::run(&settings, loaded, flags, (backends, &traffic), chosen) {
         Ok(never) => match never {},
         Err(error) => Err(error.into()),
     }

@@ -17,12 +17,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     clients::LocalClients,
+    counters::Counters,
     listener::{ListenError, Listener, Socket, TooManyListeners},
     port::Port,
     shared::{ForwarderConfig, OpenListener, Serving, Shared},
     slots::ListenerSlot,
+    supervisor::{self, Panicked},
     task::Task,
-    tcp, udp,
 };
 
 /// Why a [`Forwarder`] could not be started.
@@ -72,6 +73,18 @@ impl Forwarder {
     /// # Errors
     /// If the threads cannot be started.
     pub fn start(config: ForwarderConfig) -> Result<Self, ForwarderError> {
+        Self::start_counting(config, &Arc::default())
+    }
+
+    /// Starts the threads, as [`Forwarder::start`] does, with the counters of the caller, which no
+    /// other forwarder should have.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    pub fn start_counting(
+        config: ForwarderConfig,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, ForwarderError> {
         let mut builder = Builder::new_multi_thread();
         if let Some(threads) = config.threads {
             builder.worker_threads(threads);
@@ -81,7 +94,7 @@ impl Forwarder {
             .enable_all()
             .build()
             .map_err(ForwarderError::Threads)?;
-        let shared = Arc::new(Shared::new(config));
+        let shared = Arc::new(Shared::counting(config, Arc::clone(counters)));
         Ok(Self { shared, state: Mutex::default(), runtime: Some(runtime) })
     }
 
@@ -94,6 +107,11 @@ impl Forwarder {
             refused: slots.refused(),
             without_port: self.shared.without_port.load(Ordering::Relaxed),
         }
+    }
+
+    /// The Service ports with a listener that panicked, which was opened again.
+    pub fn panicked(&self) -> Panicked {
+        self.shared.panicked.clone()
     }
 
     /// Sets which clients run on this node.
@@ -158,10 +176,7 @@ impl Forwarder {
         };
         let (address, socket) = bind().map_err(failed)?;
         let open = Arc::new(OpenListener::new(&self.shared, address, serving));
-        let task = match socket {
-            Socket::Stream(socket) => Task::start(runtime, tcp::serve(Arc::clone(&open), socket)),
-            Socket::Datagram(socket) => Task::start(runtime, udp::serve(Arc::clone(&open), socket)),
-        };
+        let task = Task::start(runtime, supervisor::serve(Arc::clone(&open), socket));
         let place = (protocol, address);
         self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).insert(place);
         state.listeners.insert(place, (open, task, slot));

@@ -10,6 +10,7 @@
 
 mod balance;
 mod clients;
+mod counters;
 mod ends;
 mod forwarder;
 mod listener;
@@ -20,6 +21,7 @@ mod rate_limit;
 mod shared;
 mod slots;
 mod source_ports;
+mod supervisor;
 mod task;
 mod tcp;
 mod udp;
@@ -27,7 +29,9 @@ mod udp;
 pub use self::{
     balance::CAPABILITIES,
     clients::LocalClients,
+    counters::{Counted, Counters},
     forwarder::{Forwarder, ForwarderError, Usage},
     listener::{ListenError, Listener},
     shared::{ForwarderConfig, spare_descriptors},
+    supervisor::Panicked,
 };

@@ -195,20 +195,22 @@ impl Port {
     }
 
     /// Notes that an endpoint did not take the connection of a client, which is remembered no
-    /// longer.
-    pub(crate) fn failed(&self, endpoint: SocketAddr, client: IpAddr) {
-        self.failed_at(Instant::now(), endpoint, client);
+    /// longer. Returns whether the endpoint is left out from now on.
+    pub(crate) fn failed(&self, endpoint: SocketAddr, client: IpAddr) -> bool {
+        self.failed_at(Instant::now(), endpoint, client)
     }
 
-    fn failed_at(&self, at: Instant, endpoint: SocketAddr, client: IpAddr) {
+    fn failed_at(&self, at: Instant, endpoint: SocketAddr, client: IpAddr) -> bool {
         let snapshot = self.snapshot();
         if snapshot.resolved.affinity.is_some() {
             self.affinity().forget(client, endpoint);
         }
-        if snapshot.members.get(&endpoint).is_some_and(|member| member.failed(at)) {
+        let is_left_out = snapshot.members.get(&endpoint).is_some_and(|member| member.failed(at));
+        if is_left_out {
             snapshot.cluster.leave_out(endpoint);
             snapshot.local.leave_out(endpoint);
         }
+        is_left_out
     }
 
     /// Notes that an endpoint took a connection, or answered.

@@ -17,12 +17,14 @@ use switchyard_core::model::Protocol;
 
 use crate::{
     clients::LocalClients,
+    counters::Counters,
     listener::Listener,
     pipes::Pipes,
     platform::{self, Platform},
     port::Port,
     slots::Slots,
     source_ports::SourcePorts,
+    supervisor::Panicked,
 };
 
 /// The memory that a connection may take: buffers of the proxy and of the kernel.
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<Slots>,
     pub(crate) platform: Box<dyn Platform>,
     pub(crate) pipes: Pipes,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) panicked: Panicked,
     pub(crate) clients: RwLock<LocalClients>,
     /// The ports that flows come from.
     pub(crate) source_ports: Arc<SourcePorts>,
@@ -95,7 +99,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    #[cfg(test)]
     pub(crate) fn new(config: ForwarderConfig) -> Self {
+        Self::counting(config, Arc::default())
+    }
+
+    pub(crate) fn counting(config: ForwarderConfig, counters: Arc<Counters>) -> Self {
         let platform = platform::current();
         let descriptors = config.descriptors.unwrap_or_else(|| {
             let all = platform.descriptors();
@@ -103,13 +112,15 @@ impl Shared {
         });
         let by_memory = platform.memory().map(|memory| memory / MEMORY_OF_CONNECTION);
         let most = config.connections.into_iter().chain(by_memory).min();
-        let slots = Slots::within(descriptors, most);
+        let slots = Slots::within(descriptors, most, Arc::clone(&counters));
         let source_ports = SourcePorts::new(platform.ephemeral_ports());
         Self {
             config,
             slots,
             platform,
             pipes: Pipes::default(),
+            counters,
+            panicked: Panicked::default(),
             clients: RwLock::default(),
             source_ports,
             listening: RwLock::default(),

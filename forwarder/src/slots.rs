@@ -17,7 +17,10 @@ use std::{
 
 use switchyard_core::model::{Protocol, ServiceName, ServicePortId};
 
-use crate::rate_limit::RateLimit;
+use crate::{
+    counters::{Counted, Counters},
+    rate_limit::RateLimit,
+};
 
 /// The file descriptors of a connection: one to the client and one to the endpoint. A pipe has two
 /// as well.
@@ -30,6 +33,7 @@ pub(crate) struct Slots {
     /// The file descriptors for connections, pipes and listeners.
     descriptors: usize,
     taken: Mutex<Taken>,
+    counters: Arc<Counters>,
 }
 
 #[derive(Default)]
@@ -37,7 +41,6 @@ struct Taken {
     connections: usize,
     pipes: usize,
     listeners: usize,
-    refused: u64,
     services: HashMap<Owner, Service>,
     /// The connections of each source, of all Services.
     sources: HashMap<IpAddr, usize>,
@@ -80,6 +83,19 @@ pub(crate) enum LimitReached {
     Endpoint,
 }
 
+impl LimitReached {
+    const ALL: [Self; 4] = [Self::All, Self::Service, Self::Client, Self::Endpoint];
+
+    fn counted(self) -> Counted {
+        match self {
+            Self::All => Counted::RefusedAll,
+            Self::Service => Counted::RefusedService,
+            Self::Client => Counted::RefusedClient,
+            Self::Endpoint => Counted::RefusedEndpoint,
+        }
+    }
+}
+
 impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -95,13 +111,17 @@ impl Slots {
     /// Makes a number of places.
     #[cfg(test)]
     pub(crate) fn new(total: usize) -> Arc<Self> {
-        Self::within(usize::MAX, Some(total))
+        Self::within(usize::MAX, Some(total), Arc::default())
     }
 
     /// Makes as many places as file descriptors allow, but not more than `most`.
-    pub(crate) fn within(descriptors: usize, most: Option<usize>) -> Arc<Self> {
+    pub(crate) fn within(
+        descriptors: usize,
+        most: Option<usize>,
+        counters: Arc<Counters>,
+    ) -> Arc<Self> {
         let most = most.unwrap_or(usize::MAX);
-        Arc::new(Self { most, descriptors, taken: Mutex::default() })
+        Arc::new(Self { most, descriptors, taken: Mutex::default(), counters })
     }
 
     /// Takes a place for a connection to a Service port, of a client by whose
@@ -128,6 +148,7 @@ impl Slots {
             return Err(LimitReached::Client);
         }
         taken.connections += 1;
+        self.counters.set_active(taken.connections);
         let own = taken.services.entry(owner.clone()).or_default();
         own.connections += 1;
         *own.sources.entry(source).or_default() += 1;
@@ -137,9 +158,9 @@ impl Slots {
 
     /// Counts and logs that a client has no place.
     pub(crate) fn refuse(&self, port: &ServicePortId, client: IpAddr, full: LimitReached) {
+        self.counters.count(full.counted());
         let limit = self.limit();
         let mut taken = self.lock();
-        taken.refused += 1;
         let Taken { services, warned, connections, .. } = &mut *taken;
         let warned = services.get_mut(&owner(port)).map_or(warned, |own| &mut own.warned);
         let is_due = warned.is_due();
@@ -190,7 +211,7 @@ impl Slots {
 
     /// The number of connections and flows that were refused since the start.
     pub(crate) fn refused(&self) -> u64 {
-        self.lock().refused
+        LimitReached::ALL.iter().map(|full| self.counters.get(full.counted())).sum()
     }
 
     fn total(&self, taken: &Taken) -> usize {
@@ -231,6 +252,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.lock();
         taken.connections -= 1;
+        self.slots.counters.set_active(taken.connections);
         let Some(own) = taken.services.get_mut(&self.owner) else { return };
         own.connections -= 1;
         count_down(&mut own.sources, self.source);
@@ -348,7 +370,7 @@ mod tests {
 
     #[test]
     fn listeners_and_pipes_have_descriptors_too() {
-        let slots = Slots::within(100, None);
+        let slots = Slots::within(100, None, Arc::default());
         assert_eq!(slots.limit(), 50);
         let listeners: Vec<_> = (0..60).map_while(|_| slots.take_for_listener()).collect();
         assert_eq!(listeners.len(), 50);

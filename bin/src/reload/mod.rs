@@ -145,7 +145,8 @@ impl Reloader {
             self.check_node(&loaded)?;
             return Ok(loaded);
         }
-        let (named, backends) = (loaded.named_mode(), backends::all(&loaded, &Default::default())?);
+        let backends = backends::all(&loaded, &Default::default(), &Default::default())?;
+        let named = loaded.named_mode();
         let choose = move || select::choose(named, |mode| select::probe(&backends, mode));
         // After a panic the start decides.
         if let Ok(chosen) = task::spawn_blocking(choose).await {

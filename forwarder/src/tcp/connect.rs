@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{PAUSE, tune};
 use crate::{
+    counters::Counted,
     ends::Ends,
     port::{Chosen, Port},
     shared::Shared,
@@ -33,6 +34,7 @@ pub(super) async fn connect(
     let mut tried = Vec::new();
     let mut tries = 0;
     let mut is_without_port = false;
+    let mut last = None;
     while tries < timeouts.len().max(TRIES) {
         let Some(chosen) = port.choose(pool, ends, &tried) else {
             if tried.is_empty() || tries >= timeouts.len() {
@@ -46,11 +48,15 @@ pub(super) async fn connect(
         };
         let limit = timeouts.get(tries).or(timeouts.last()).copied().unwrap_or(Duration::MAX);
         let address = chosen.address;
+        if tries > 0 {
+            shared.counters.count(Counted::Retries);
+        }
         let attempt = timeout(limit, attempt(shared, protocol, address)).await;
         tries += 1;
         match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
                 port.succeeded(address);
+                shared.counters.count(Counted::connection(protocol));
                 return Some((stream, chosen));
             }
             Err(error) => {
@@ -59,6 +65,7 @@ pub(super) async fn connect(
                     "Failed to connect to an endpoint"
                 );
                 if shared.platform.is_exhausted(&error) {
+                    shared.counters.count(Counted::Exhausted);
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -67,6 +74,7 @@ pub(super) async fn connect(
                     // All ports are connected to the endpoint, which is not to blame.
                     is_without_port = true;
                     shared.without_port.fetch_add(1, Ordering::Relaxed);
+                    shared.counters.count(Counted::Exhausted);
                     if port.is_warning_due() {
                         tracing::warn!(
                             service = %port.id().name, endpoint = %address,
@@ -75,10 +83,20 @@ pub(super) async fn connect(
                         );
                     }
                 } else {
-                    port.failed(address, ends.client.ip());
+                    shared.counters.count(Counted::failure(&error));
+                    if port.failed(address, ends.client.ip()) {
+                        shared.counters.count(Counted::LeftOut);
+                    }
                 }
+                last = Some(error);
             }
         }
+    }
+    shared.counters.count(Counted::unserved(protocol));
+    if port.is_warning_due() {
+        let err =
+            last.map_or("no endpoint is left".to_owned(), |last| ErrorChain(&last).to_string());
+        tracing::warn!(service = %port.id().name, client = %ends.client, err, "No endpoint took a connection");
     }
     None
 }

@@ -13,6 +13,7 @@ use super::{
     release, tune,
 };
 use crate::{
+    counters::Counted,
     ends::Ends,
     port::Chosen,
     shared::{OpenListener, Serving, Shared},
@@ -29,6 +30,10 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
     }
     let (listener, client_ip) = (&serving.listener, address.ip());
     // A connection that is dropped is reset.
+    if !listener.allows(client_ip) {
+        shared.counters.count(Counted::RefusedSource);
+        return;
+    }
     let Some(pool) = listener.pool(client_ip, &shared.clients) else { return };
     let id = serving.port.id();
     match shared.slots.take(id, shared.source(client_ip)) {

@@ -21,7 +21,7 @@ use socket2::SockRef;
 use switchyard_core::model::Protocol;
 use tokio::{io::Interest, net::TcpStream, time::timeout};
 
-use crate::{pipes::PooledPipe, platform::Platform, shared::Shared};
+use crate::{counters::Counted, pipes::PooledPipe, platform::Platform, shared::Shared};
 
 /// The amount that is read at a time.
 const PIECE: usize = 32 * 1024;
@@ -42,6 +42,8 @@ thread_local! {
 /// One direction of a connection.
 #[derive(Default)]
 struct Direction {
+    /// Whether it is the client that sends.
+    is_up: bool,
     state: State,
     /// Bytes read and not yet written, from `written` on.
     kept: Vec<u8>,
@@ -115,7 +117,7 @@ pub(super) async fn copy(
     let platform = &*shared.platform;
     // A pipe does not keep the bounds of SCTP's messages.
     let has_pipes = protocol == Protocol::Tcp;
-    let mut up = Direction { kept: header, ..Direction::default() };
+    let mut up = Direction { is_up: true, kept: header, ..Direction::default() };
     let mut down = Direction::default();
     let mut watches: [Option<Watch<'_>>; 2] = [None, None];
     let mut up_first = false;
@@ -244,7 +246,11 @@ impl Direction {
                 self.copy(cx, &*shared.platform, from, to)
             };
             match ready!(read)? {
-                Progress::Bytes(bytes) => moved += bytes,
+                Progress::Bytes(bytes) => {
+                    moved += bytes;
+                    let counted = if self.is_up { Counted::BytesIn } else { Counted::BytesOut };
+                    shared.counters.add(counted, bytes as u64);
+                }
                 Progress::End => return Poll::Ready(Ok(())),
             }
         }

@@ -16,6 +16,7 @@ use tokio::{io::Interest, net::UdpSocket, sync::mpsc::UnboundedSender, task::Abo
 
 use super::{buffer::with_buffer, is_refusal};
 use crate::{
+    counters::{Counted, Counters},
     ends::Ends,
     port::{Chosen, Port},
     shared::Shared,
@@ -39,6 +40,7 @@ pub(super) struct Context {
     pub(super) failures: UnboundedSender<Failure>,
     /// The number of the last way to an endpoint.
     pub(super) numbers: u64,
+    pub(super) counters: Arc<Counters>,
 }
 
 /// The endpoint of a client's flow did not take a datagram.
@@ -72,6 +74,7 @@ pub(super) struct Upstream {
     activity: Arc<Activity>,
     answers: AbortHandle,
     _port: Option<SourcePort>,
+    counters: Arc<Counters>,
 }
 
 /// The datagrams of a flow, as its two tasks show each other.
@@ -157,7 +160,9 @@ impl Flow {
                 self.tried.clear();
             }
             let is_awaited = self.upstream.activity.is_awaited.load(Ordering::Acquire);
-            self.port.failed(self.endpoint(), self.ends.client.ip());
+            let refused = io::ErrorKind::ConnectionRefused.into();
+            failed(context, &self.port, self.endpoint(), self.ends.client.ip(), &refused);
+            context.counters.count(Counted::Retries);
             self.tried.push(self.endpoint());
             let Self { port, pool, ends, tried, slot, .. } = self;
             let source = slot.source();
@@ -209,10 +214,16 @@ impl Upstream {
                     context.numbers += 1;
                     return Ok(Self::start(context, port, ends, chosen, socket, source_port));
                 }
-                Err(UpstreamError::NoEndpoint) => port.failed(chosen.address, ends.client.ip()),
+                Err(UpstreamError::NoEndpoint) => {
+                    let refused = io::ErrorKind::ConnectionRefused.into();
+                    failed(context, port, chosen.address, ends.client.ip(), &refused);
+                }
                 // The endpoint is not to blame.
                 Err(full @ UpstreamError::Full(_)) => error = full,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    context.counters.count(Counted::Exhausted);
+                    return Err(error);
+                }
             }
             tried.push(chosen.address);
         }
@@ -230,6 +241,7 @@ impl Upstream {
         let (socket, activity) = (Arc::new(socket), Arc::new(Activity::default()));
         let answers = Answers {
             listener: Weak::clone(&context.listener),
+            counters: Arc::clone(&context.counters),
             failures: context.failures.clone(),
             port: Arc::clone(port),
             socket: Arc::clone(&socket),
@@ -239,7 +251,8 @@ impl Upstream {
             endpoint: chosen.address,
         };
         let answers = tokio::spawn(answers.run()).abort_handle();
-        Self { number, chosen, socket, activity, answers, _port: source_port }
+        let counters = Arc::clone(&context.counters);
+        Self { number, chosen, socket, activity, answers, _port: source_port, counters }
     }
 
     /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has
@@ -250,9 +263,25 @@ impl Upstream {
         // Not by the socket of Tokio, which sends nothing until it has heard from the system that
         // it may.
         match SockRef::from(&*self.socket).send(datagram) {
-            Ok(_) => true,
-            Err(error) => !is_refusal(&error),
+            Ok(_) => {
+                self.counters.count(Counted::DatagramsIn);
+                self.counters.add(Counted::BytesIn, datagram.len() as u64);
+                true
+            }
+            Err(error) if is_refusal(&error) => false,
+            Err(_) => {
+                self.counters.count(Counted::DroppedIn);
+                true
+            }
         }
+    }
+}
+
+/// Notes and counts that an endpoint did not take a datagram.
+fn failed(context: &Context, port: &Port, endpoint: SocketAddr, client: IpAddr, error: &io::Error) {
+    context.counters.count(Counted::failure(error));
+    if port.failed(endpoint, client) {
+        context.counters.count(Counted::LeftOut);
     }
 }
 
@@ -316,6 +345,7 @@ fn bind(
 /// Sends the answers of an endpoint to the client.
 struct Answers {
     listener: Weak<UdpSocket>,
+    counters: Arc<Counters>,
     failures: UnboundedSender<Failure>,
     port: Arc<Port>,
     socket: Arc<UdpSocket>,
@@ -367,7 +397,13 @@ impl Answers {
             self.port.succeeded(self.endpoint);
         }
         let Some(listener) = self.listener.upgrade() else { return false };
-        let _ = SockRef::from(&*listener).send_to(answer, &self.client);
+        match SockRef::from(&*listener).send_to(answer, &self.client) {
+            Ok(_) => {
+                self.counters.count(Counted::DatagramsOut);
+                self.counters.add(Counted::BytesOut, answer.len() as u64);
+            }
+            Err(_) => self.counters.count(Counted::DroppedOut),
+        }
         true
     }
 }
@@ -398,7 +434,8 @@ mod tests {
         let endpoint = std::net::UdpSocket::bind(any()).unwrap();
         let serving = serving(endpoint.local_addr().unwrap(), any());
         let failures = unbounded_channel().0;
-        let mut context = Context { listener: Weak::new(), failures, numbers: 0 };
+        let counters = Arc::default();
+        let mut context = Context { listener: Weak::new(), failures, numbers: 0, counters };
         let slot = shared.slots.take(serving.port.id(), any().ip()).unwrap();
         let ends = Ends { client: any(), destination: any() };
         let (port, pool) = (&serving.port, PoolKind::Cluster);

@@ -12,6 +12,7 @@ use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
 use super::flow::{Context, Failure, Flow, UpstreamError};
 use crate::{
+    counters::Counted,
     ends::Ends,
     port::Port,
     rate_limit::RateLimit,
@@ -55,7 +56,12 @@ impl Flows {
     ) -> Self {
         Self {
             shared: Arc::clone(&open.shared),
-            context: Context { listener: Arc::downgrade(listener), failures, numbers: 0 },
+            context: Context {
+                listener: Arc::downgrade(listener),
+                failures,
+                numbers: 0,
+                counters: Arc::clone(&open.shared.counters),
+            },
             address: open.address,
             by_client: HashMap::new(),
             counts: HashMap::new(),
@@ -105,11 +111,17 @@ impl Flows {
             result = self.try_start(&serving.port, pool, client, source);
         }
         match result {
-            Ok(()) => return true,
+            Ok(()) => {
+                self.shared.counters.count(Counted::Udp);
+                return true;
+            }
             Err(UpstreamError::Full(full)) => {
                 self.shared.slots.refuse(serving.port.id(), client.ip(), full);
             }
-            Err(error) => self.report(&serving.port, &error),
+            Err(error) => {
+                self.shared.counters.count(Counted::UnservedUdp);
+                self.report(&serving.port, &error);
+            }
         }
         false
     }

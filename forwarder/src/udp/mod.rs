@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use self::{buffer::with_buffer, flows::Flows};
-use crate::shared::OpenListener;
+use crate::{counters::Counted, shared::OpenListener};
 
 /// The number of datagrams that are received before anything else is looked at.
 const AT_ONCE: usize = 64;
@@ -79,7 +79,7 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
                 Ok((length, client)) if serving.listener.allows(client.ip()) => {
                     flows.forward(&serving, client, &buffer[..length]);
                 }
-                Ok(_) => {}
+                Ok(_) => open.shared.counters.count(Counted::RefusedSource),
                 // Windows reports here that a client did not take an answer.
                 Err(error) if is_refusal(&error) => {}
                 Err(_) => return received,
@@ -115,4 +115,4 @@ impl Drop for CloseOnDrop {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The target of a listener at `address` serves, with one endpoint.
-pub(super) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
+pub(crate) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
     let name = ServicePortName {
         service: ServiceName::new("default", "dns"),
         port: "dns".into(),

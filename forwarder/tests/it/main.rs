@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod counters;
 mod ports;
 mod sctp;
 mod support;

@@ -11,11 +11,12 @@ mod reloads;
 mod requests;
 mod sli;
 mod upstream;
+mod userspace;
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -32,6 +33,7 @@ use switchyard_core::{
     track::{Problem, Reason},
     transition::Transition,
 };
+use switchyard_userspace::Counters;
 
 use self::{
     maker::Maker,
@@ -43,6 +45,7 @@ use self::{
         ChangeMetrics, ConntrackMetrics, ExtentMetrics, IptablesMetrics, NftablesMetrics,
         SyncMetrics,
     },
+    userspace::UserspaceMetrics,
 };
 pub use self::{reloads::Reload, requests::RequestMetrics};
 
@@ -64,6 +67,7 @@ pub struct Metrics {
     nftables: Option<NftablesMetrics>,
     iptables: Option<IptablesMetrics>,
     conntrack: Option<ConntrackMetrics>,
+    userspace: Option<UserspaceMetrics>,
     ours: OurMetrics,
     reloads: ReloadMetrics,
     /// `kubernetes_feature_enabled`
@@ -77,12 +81,14 @@ pub struct Metrics {
 impl Metrics {
     /// Returns the metrics of a proxy in this mode for these families, in a new registry. `gates`
     /// are the feature gates that a configuration names, `release` is the release of Kubernetes to
-    /// report. Returns an error if two metrics have the same name.
+    /// report, `traffic` are the counters of userspace mode. Returns an error if two metrics have the
+    /// same name.
     pub fn new(
         mode: Mode,
         families: &[IpFamily],
         gates: &BTreeMap<String, bool>,
         release: &str,
+        traffic: &Arc<Counters>,
     ) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let make = Maker::new(&registry);
@@ -118,6 +124,10 @@ impl Metrics {
                 Mode::USERSPACE => None,
                 _ => Some(ConntrackMetrics::new(&make)?),
             },
+            userspace: match mode {
+                Mode::USERSPACE => Some(UserspaceMetrics::new(&make, Arc::clone(traffic))?),
+                _ => None,
+            },
             ours: OurMetrics::new(&make)?,
             reloads: ReloadMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
@@ -134,6 +144,9 @@ impl Metrics {
     pub fn text(&self) -> String {
         let _one_at_a_time = self.scraping.lock();
         self.process.refresh();
+        if let Some(userspace) = &self.userspace {
+            userspace.refresh();
+        }
         text(&self.registry)
     }
 
@@ -397,7 +410,8 @@ use crate::config::release::KUBERNETES;
 impl Metrics {
     /// Returns metrics of the nftables mode for both families.
     pub(crate) fn for_tests() -> Self {
-        Self::new(Mode::NFTABLES, &IpFamily::ALL, &BTreeMap::new(), KUBERNETES).unwrap()
+        Self::new(Mode::NFTABLES, &IpFamily::ALL, &BTreeMap::new(), KUBERNETES, &Arc::default())
+            .unwrap()
     }
 }
 

@@ -13,12 +13,16 @@ use std::{
 };
 
 use api_standin::load;
+use packet_rig::{EchoServer, Probe, Protocol};
 use serde_json::json;
 use tempfile::TempDir;
 
-use self::{scrape::Family, table::Kind};
+use self::{
+    scrape::Family,
+    table::{Kind, Modes},
+};
 use crate::{
-    manifests::{Manifests, service, slice},
+    manifests::{Manifests, NODE, service, slice},
     namespace::{HEALTH, METRICS, Namespace, Program, until, until_ok_async},
     standin::{Cluster, run},
 };
@@ -360,6 +364,34 @@ fn iptables_mode_exports_what_the_table_says() {
             ("switchyard_objects_rejected_total{kind=\"Service\",reason=\"invalid\"}", 1.0),
         ],
     );
+}
+
+#[test]
+fn userspace_mode_exports_what_its_forwarder_counts() {
+    let namespace = Namespace::new();
+    let objects = [
+        NODE.to_owned(),
+        service("web", "clusterIP: 10.96.0.11, ports: [{port: 80}]"),
+        slice("web", "8080", "{addresses: [192.0.2.1]}"),
+    ];
+    let manifests = Manifests::new(&objects.concat());
+    let _server = EchoServer::start(&namespace.0, "web", 8080, &[Protocol::Tcp]).unwrap();
+    let mode = ["--proxy-mode=userspace", "--userspace-capture=addresses"];
+    let _program = manifests.start(&namespace, &mode);
+    namespace.wait_for_service_ports(1);
+    let answered = Probe::new("tcp://10.96.0.11:80".parse().unwrap()).run(&namespace.0).unwrap();
+    assert_eq!(answered.endpoint(), Some("web"));
+    let bytes = "switchyard_userspace_bytes_total{direction=\"out\"}";
+    let text = namespace.wait(METRICS, "/metrics", |_, text| value(text, bytes) > Some(0.0));
+    assert_values(&text, &[("switchyard_userspace_connections_total{protocol=\"TCP\"}", 1.0)]);
+    let mut families = scrape::families(&text);
+    families.retain(|name, _| name.starts_with("switchyard_userspace_"));
+    for row in table::all().filter(|row| row.modes == Modes::Userspace) {
+        let family = families.remove(row.name).unwrap_or_else(|| panic!("{} in\n{text}", row.name));
+        assert_eq!(family.kind, row.kind.name(), "{}", row.name);
+        assert!(family.labels.iter().eq(row.labels), "{}: {:?}", row.name, family.labels);
+    }
+    assert_eq!(families.keys().next(), None, "not in the table");
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(super) enum Modes {
     All,
     Nftables,
     Iptables,
+    Userspace,
 }
 
 impl Modes {
@@ -45,6 +46,7 @@ impl Modes {
             Self::All => true,
             Self::Nftables => mode == "nftables",
             Self::Iptables => mode == "iptables",
+            Self::Userspace => mode == "userspace",
         }
     }
 }
@@ -65,6 +67,7 @@ const MESSAGES: &str = "1 4 16 64 256 1024 4096 16384 65536 262144";
 const WAITS: &str = "0.001 0.004 0.016 0.064 0.256 1.024 4.096 16.384";
 
 const FAMILY: &[&str] = &["ip_family"];
+const DIRECTION: &[&str] = &["direction"];
 const HOST: &[&str] = &["host", "verb"];
 
 const fn row(
@@ -78,7 +81,7 @@ const fn row(
 }
 
 use Kind::{Counter, Gauge, Histogram};
-use Modes::{All, Iptables, Nftables};
+use Modes::{All, Iptables, Nftables, Userspace};
 
 pub(super) const KUBE_PROXY: &[Row] = &[
     row(
@@ -431,6 +434,85 @@ pub(super) const OURS: &[Row] = &[
         All,
         "1 if the content of the configuration file is in effect, 0 if it was rejected",
     ),
+    row(
+        "switchyard_userspace_active_connections",
+        Gauge,
+        &[],
+        Userspace,
+        "Connections and UDP flows that are open",
+    ),
+    row(
+        "switchyard_userspace_connections_total",
+        Counter,
+        &["protocol"],
+        Userspace,
+        "Connections that an endpoint took, and UDP flows that began",
+    ),
+    row(
+        "switchyard_userspace_unserved_connections_total",
+        Counter,
+        &["protocol"],
+        Userspace,
+        "Connections and flows that no endpoint took",
+    ),
+    row(
+        "switchyard_userspace_bytes_total",
+        Counter,
+        DIRECTION,
+        Userspace,
+        "Bytes that were forwarded, from clients (`in`) and from endpoints (`out`)",
+    ),
+    row(
+        "switchyard_userspace_datagrams_total",
+        Counter,
+        DIRECTION,
+        Userspace,
+        "UDP datagrams that were forwarded",
+    ),
+    row(
+        "switchyard_userspace_dropped_datagrams_total",
+        Counter,
+        DIRECTION,
+        Userspace,
+        "UDP datagrams that could not be sent at once",
+    ),
+    row(
+        "switchyard_userspace_endpoint_failures_total",
+        Counter,
+        &["reason"],
+        Userspace,
+        "Tries to reach an endpoint that failed: `refused`, `timeout`, `unreachable`, \
+         `exhausted` (this system lacks ports, descriptors or memory), `other`",
+    ),
+    row(
+        "switchyard_userspace_retries_total",
+        Counter,
+        &[],
+        Userspace,
+        "Tries to reach an endpoint after another one",
+    ),
+    row(
+        "switchyard_userspace_endpoints_left_out_total",
+        Counter,
+        &[],
+        Userspace,
+        "Times that an endpoint was left out for a while, after failures",
+    ),
+    row(
+        "switchyard_userspace_refused_connections_total",
+        Counter,
+        &["limit"],
+        Userspace,
+        "Connections and flows that were refused, by limit: `all`, `service`, `client`, \
+         `endpoint` (each has too many), `source` (not in `loadBalancerSourceRanges`)",
+    ),
+    row(
+        "switchyard_userspace_listener_restarts_total",
+        Counter,
+        &[],
+        Userspace,
+        "Listeners that were opened again after a panic",
+    ),
 ];
 
 /// Returns all rows.
@@ -484,6 +566,7 @@ pub(super) fn page() -> String {
                 All => "",
                 Nftables => "nftables",
                 Iptables => "iptables",
+                Userspace => "userspace",
             };
             let labels: Vec<_> = row.labels.iter().map(|label| format!("`{label}`")).collect();
             let (kind, labels) = (row.kind.name(), labels.join(", "));
