@@ -261,6 +261,7 @@ soak:
 bench:
 	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) bench --package switchyard-nft --bench sync
+	$(CARGO) bench --package switchyard-nft --bench changes
 	$(CARGO) bench --package switchyard-nft --bench disturbed
 	$(CARGO) bench --package switchyard-nft --bench ranges
 	$(CARGO) bench --package switchyard-nft --bench lb_algorithms

@@ -22,6 +22,7 @@ pub(crate) fn table_comment(table: &Table) -> String {
 /// Regular chains that always exist.
 pub(crate) mod chain {
     pub(crate) const SERVICES: &str = "services";
+    pub(crate) const CLUSTER_IPS_LB: &str = "cluster-ips/lb";
     pub(crate) const MASQUERADING: &str = "masquerading";
     pub(crate) const FIREWALL_CHECK: &str = "firewall-check";
     pub(crate) const SERVICE_ENDPOINTS_CHECK: &str = "service-endpoints-check";

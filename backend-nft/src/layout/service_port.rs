@@ -94,7 +94,7 @@ pub(crate) fn objects(
     let mut objects = PortObjects::default();
     let comment = comment(port);
     for frontend in &port.frontends {
-        objects.add_frontend(port, frontend, &comment);
+        objects.add_frontend(port, frontend, context, &comment);
     }
     // The filter comes first: of a huge pool, hardly any endpoints can be on this node.
     let both = port.cluster.iter().chain(port.local.iter());
@@ -128,7 +128,13 @@ pub(crate) fn objects(
 }
 
 impl PortObjects {
-    fn add_frontend(&mut self, port: &ResolvedServicePort, frontend: &Frontend, comment: &str) {
+    fn add_frontend(
+        &mut self,
+        port: &ResolvedServicePort,
+        frontend: &Frontend,
+        context: &Context<'_>,
+        comment: &str,
+    ) {
         let keys = FrontendKeys::new(port, frontend);
         if let FrontendAddress::ClusterIp(ip) = frontend.at {
             self.counted.push((TableSet::ClusterIps, Key::new().address(ip)));
@@ -144,7 +150,7 @@ impl PortObjects {
                     Masquerade::ExceptLocalPods => Role::MasqueradeNonLocal,
                     Masquerade::Always => Role::MasqueradeAll,
                 };
-                self.serve(port, frontend, &keys, role, pool, comment);
+                self.serve(port, &keys, context, role, pool, comment);
             }
             Action::ExternalLocal => {
                 let local = match port.local.is_empty() {
@@ -152,7 +158,7 @@ impl PortObjects {
                     false => Selection::of(port.lb_algorithm, &port.local).slots,
                 };
                 let role = Role::ExternalLocal { local };
-                self.serve(port, frontend, &keys, role, PoolKind::Cluster, comment);
+                self.serve(port, &keys, context, role, PoolKind::Cluster, comment);
                 if port.local.is_empty() {
                     self.add(keys.no_endpoints(), &keys, Verdict::Drop, comment);
                 } else {
@@ -168,7 +174,7 @@ impl PortObjects {
             }
             Action::DeliveredLocal => {
                 let role = Role::DeliveredLocal;
-                self.serve(port, frontend, &keys, role, PoolKind::Cluster, comment);
+                self.serve(port, &keys, context, role, PoolKind::Cluster, comment);
             }
             Action::Drop => self.add(keys.no_endpoints(), &keys, Verdict::Drop, comment),
             Action::Reject => {
@@ -183,13 +189,13 @@ impl PortObjects {
     fn serve(
         &mut self,
         port: &ResolvedServicePort,
-        frontend: &Frontend,
-        keys: &FrontendKeys,
+        keys: &FrontendKeys<'_>,
+        context: &Context<'_>,
         role: Role,
         pool: PoolKind,
         comment: &str,
     ) {
-        let chain = match entry_chain(port, keys.scope, frontend.action) {
+        let chain = match entry_chain(port, keys.scope, keys.frontend.action) {
             Some(chain) => {
                 self.add_slots(keys, pool, pool);
                 self.lb_chains.extend(lb_chain(port, keys.scope, pool));
@@ -198,7 +204,15 @@ impl PortObjects {
             None => {
                 self.add_slots(keys, PoolKind::Cluster, pool);
                 let selection = Selection::of(port.lb_algorithm, port.pool(pool));
-                self.need_lb_chain(LbChain { scope: keys.scope, role, selection })
+                let leads_to = LbChain { scope: keys.scope, role, selection };
+                let chain = self.need_lb_chain(leads_to);
+                if let FrontendAddress::ClusterIp(_) = keys.frontend.at
+                    && let Some(set) = TableSet::of_cluster_ip(context, &leads_to)
+                {
+                    self.elements.push((set, Element::new(keys.key).with_comment(comment)));
+                    return;
+                }
+                chain
             }
         };
         if port.affinity.is_some() {
@@ -210,7 +224,7 @@ impl PortObjects {
         self.add(keys.services(), keys, Verdict::Goto(chain), comment);
     }
 
-    fn add_slots(&mut self, keys: &FrontendKeys, slots: PoolKind, pool: PoolKind) {
+    fn add_slots(&mut self, keys: &FrontendKeys<'_>, slots: PoolKind, pool: PoolKind) {
         self.slots.push(SlotRange { map: keys.slots(slots), key: keys.slot_key, pool });
     }
 
@@ -221,7 +235,7 @@ impl PortObjects {
         chain.name()
     }
 
-    fn add(&mut self, map: TableSet, keys: &FrontendKeys, verdict: Verdict, comment: &str) {
+    fn add(&mut self, map: TableSet, keys: &FrontendKeys<'_>, verdict: Verdict, comment: &str) {
         self.elements.push((map, Element::verdict(keys.key, verdict).with_comment(comment)));
     }
 }
@@ -234,8 +248,9 @@ fn comment(port: &ResolvedServicePort) -> String {
     comment
 }
 
-/// The keys of a frontend in the maps.
-struct FrontendKeys {
+/// A frontend with its keys in the maps.
+struct FrontendKeys<'a> {
+    frontend: &'a Frontend,
     scope: Scope,
     protocol: Protocol,
     /// The key in maps for all protocols.
@@ -244,14 +259,15 @@ struct FrontendKeys {
     slot_key: Key,
 }
 
-impl FrontendKeys {
-    fn new(port: &ResolvedServicePort, frontend: &Frontend) -> Self {
+impl<'a> FrontendKeys<'a> {
+    fn new(port: &ResolvedServicePort, frontend: &'a Frontend) -> Self {
         let protocol = port.id.name.protocol;
         let (scope, prefix) = match frontend.at.ip() {
             Some(ip) => (Scope::Ip, Key::new().address(ip)),
             None => (Scope::NodePort, Key::new()),
         };
         Self {
+            frontend,
             scope,
             protocol,
             key: prefix.protocol(protocol).port(frontend.port),

@@ -16,8 +16,9 @@ use switchyard_nft_ruleset::{
 use super::{
     ChainRules, Context, NftConfig,
     affinity::{self, AffinityMap},
-    lb_chains::EndpointMap,
+    lb_chains::{EndpointMap, LbChain, Role, Scope},
     names::{chain, set, table_comment},
+    slots::{Method, Selection},
 };
 
 /// The loopback addresses of IPv4 (RFC 1122).
@@ -57,6 +58,9 @@ pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseCha
     Some(BaseChain { name: name.clone(), kind, hook, priority })
 }
 
+/// The most slots of a cluster IP that a set has instead of `service-ips`.
+const MOST_SLOTS_BY_SET: u32 = 8;
+
 /// A set or map that always exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TableSet {
@@ -68,6 +72,8 @@ pub(crate) enum TableSet {
     NoEndpointNodePorts,
     NodePortIps,
     HairpinConnections,
+    /// Cluster IPs whose pools have this number of slots.
+    ClusterIpsBySlots(u32),
     /// Frontends of Service ports with ClientIP affinity.
     Affinity(AffinityMap),
     /// Endpoints by slot.
@@ -88,13 +94,16 @@ impl TableSet {
 
     /// All fixed sets.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let by_slots = (1..=MOST_SLOTS_BY_SET).map(Self::ClusterIpsBySlots);
         let affinity = AffinityMap::all().map(Self::Affinity);
-        Self::SINGLE.into_iter().chain(affinity).chain(EndpointMap::all().map(Self::Endpoints))
+        let endpoints = EndpointMap::all().map(Self::Endpoints);
+        Self::SINGLE.into_iter().chain(by_slots).chain(affinity).chain(endpoints)
     }
 
     /// The place of the set in [`TableSet::all`].
     fn index(self) -> usize {
-        let affinity = Self::SINGLE.len();
+        let by_slots = Self::SINGLE.len();
+        let affinity = by_slots + MOST_SLOTS_BY_SET as usize;
         let slots = affinity + AffinityMap::all().count();
         match self {
             Self::ClusterIps => 0,
@@ -105,6 +114,7 @@ impl TableSet {
             Self::NoEndpointNodePorts => 5,
             Self::NodePortIps => 6,
             Self::HairpinConnections => 7,
+            Self::ClusterIpsBySlots(slots) => by_slots + slots as usize - 1,
             Self::Affinity(map) => affinity + map.index(),
             Self::Endpoints(map) => slots + map.index(),
         }
@@ -117,6 +127,23 @@ impl TableSet {
                 .map(|family| TableSet::all().map(|set| Arc::new(set.define(family))).collect())
         });
         &DEFINITIONS[family as usize][self.index()]
+    }
+
+    /// The set that has a cluster IP which leads to this chain; `None` if `service-ips` has it.
+    ///
+    /// Whenever a rule is added to a table, or a verdict that leads to a chain, the kernel walks
+    /// all elements of the verdict maps of that table (`nft_table_validate`, once for each base
+    /// chain that leads to the map). It does not walk sets, so that hardly any Service is in
+    /// `service-ips`.
+    pub(crate) fn of_cluster_ip(context: &Context<'_>, leads_to: &LbChain) -> Option<Self> {
+        lb_chains(context)
+            .find(|chain| chain == leads_to)
+            .map(|chain| Self::ClusterIpsBySlots(chain.selection.slots))
+    }
+
+    /// Whether an element leads packets on to a pool.
+    pub(crate) fn leads_to_pools(self) -> bool {
+        matches!(self, Self::ServiceIps | Self::ServiceNodePorts | Self::ClusterIpsBySlots(_))
     }
 
     /// Whether the map leads from slots to endpoints.
@@ -151,6 +178,10 @@ impl TableSet {
                 [address, address, Field::InetProto, Field::InetService],
             )
             .with_comment("connections of local endpoints to themselves"),
+            Self::ClusterIpsBySlots(slots) => {
+                SetDef::set(format!("{}-{slots}", set::CLUSTER_IPS), by_ip)
+                    .with_comment(format!("ClusterIP traffic to {slots} endpoints"))
+            }
             Self::Affinity(map) => map.define(family),
             Self::Endpoints(map) => map.define(family),
         }
@@ -190,6 +221,7 @@ pub(crate) fn chains(context: &Context<'_>) -> Vec<ChainRules> {
     chains
         .push(ChainRules::new(chain::FIREWALL_CHECK, vec![Rule::new([by_ip(set::FIREWALL_IPS)])]));
     chains.push(services(context));
+    chains.extend(cluster_ips_lb(context));
     chains.push(ChainRules::new(
         chain::SERVICE_ENDPOINTS_CHECK,
         vec![Rule::new([by_ip(set::NO_ENDPOINT_SERVICES)])],
@@ -291,14 +323,54 @@ fn martians() -> [Rule; 2] {
 }
 
 fn by_ip(map: &str) -> Statement {
-    let key = vec![Selector::DestinationAddress, Selector::Protocol, Selector::DestinationPort];
-    Statement::VerdictMap { key, map: map.into() }
+    Statement::VerdictMap { key: by_ip_key(), map: map.into() }
+}
+
+fn by_ip_key() -> Vec<Selector> {
+    vec![Selector::DestinationAddress, Selector::Protocol, Selector::DestinationPort]
 }
 
 fn services(context: &Context<'_>) -> ChainRules {
-    let rules =
-        vec![Rule::new([by_ip(set::SERVICE_IPS)]), node_port_rule(context, set::SERVICE_NODEPORTS)];
-    ChainRules::new(chain::SERVICES, rules)
+    let to_cluster_ip = (!context.beneath_ipvs).then(|| {
+        let key = vec![Selector::DestinationAddress];
+        Rule::new([
+            Statement::Lookup { key, set: set::CLUSTER_IPS.into() },
+            Statement::Verdict(Verdict::Jump(chain::CLUSTER_IPS_LB.into())),
+        ])
+    });
+    let others =
+        [Rule::new([by_ip(set::SERVICE_IPS)]), node_port_rule(context, set::SERVICE_NODEPORTS)];
+    ChainRules::new(chain::SERVICES, to_cluster_ip.into_iter().chain(others).collect())
+}
+
+/// The chain that looks cluster IPs up in the sets for each number of slots.
+fn cluster_ips_lb(context: &Context<'_>) -> Option<ChainRules> {
+    let by_slots = |leads_to: LbChain| {
+        let set = TableSet::ClusterIpsBySlots(leads_to.selection.slots);
+        let set = set.definition(context.family).name.clone();
+        Rule::new([
+            Statement::Lookup { key: by_ip_key(), set },
+            Statement::Verdict(Verdict::Goto(leads_to.name())),
+        ])
+    };
+    let rules: Vec<Rule> = lb_chains(context).map(by_slots).collect();
+    (!rules.is_empty()).then(|| ChainRules::new(chain::CLUSTER_IPS_LB, rules))
+}
+
+/// The load-balancing chains that sets of cluster IPs lead to, which always exist; none where
+/// another backend translates.
+pub(crate) fn lb_chains(context: &Context<'_>) -> impl Iterator<Item = LbChain> + use<> {
+    // Core asks for no masquerading of cluster IPs where pods are not known.
+    let role = match context.node.local_pods.get(context.family.into()) {
+        Some(_) => Role::MasqueradeNonLocal,
+        None => Role::Balance,
+    };
+    let most = if context.beneath_ipvs { 0 } else { MOST_SLOTS_BY_SET };
+    (1..=most).map(move |slots| LbChain {
+        scope: Scope::Ip,
+        role,
+        selection: Selection { method: Method::Random, slots },
+    })
 }
 
 /// The rule that looks up node ports, for packets to addresses of the node: all, all except

@@ -1,7 +1,7 @@
 //! The changes of one sync, collected by kind, and put into an order that the kernel accepts.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 use switchyard_nft_ruleset::{
@@ -94,10 +94,11 @@ impl Changes {
     /// from before the commit, but finds the elements from after it. So chains are added before
     /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of
     /// a pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3
-    /// just after it.
+    /// just after it. A frontend that moves from one set to another is in both for a while.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus_slots();
+        last.delete_elements.extend(self.take_moved_frontends());
         let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
         let replaces_sets = self.delete_sets.iter().any(|set| added.contains(set));
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
@@ -127,6 +128,20 @@ impl Changes {
             surplus.insert(set, deleted.extract_if(.., |key| !refilled.contains(key)).collect());
         }
         surplus
+    }
+
+    /// Removes and returns the deletions of frontends that are added to another set.
+    fn take_moved_frontends(&mut self) -> BTreeMap<TableSet, Vec<Key>> {
+        let added = self.add_elements.iter().filter(|(set, _)| set.leads_to_pools());
+        let added: HashMap<Key, TableSet> = added
+            .flat_map(|(set, elements)| elements.iter().map(|element| (element.key, *set)))
+            .collect();
+        let mut moved = BTreeMap::new();
+        for (&set, deleted) in self.delete_elements.iter_mut().filter(|(s, _)| s.leads_to_pools()) {
+            let is_moved = |key: &mut Key| added.get(key).is_some_and(|to| *to != set);
+            moved.insert(set, deleted.extract_if(.., is_moved).collect());
+        }
+        moved
     }
 
     /// Sorts added elements by their keys, for readers.

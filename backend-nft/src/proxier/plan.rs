@@ -149,6 +149,7 @@ impl<'a> Plan<'a> {
         if change.node_changed() {
             synced.add_table(&context, &table.lb_chains);
             self.want.add_table(&self.context, &table.lb_chains);
+            self.want_lb_chains(table::lb_chains(&self.context), &table.lb_chains);
         }
         for port in self.ports(last, before, change) {
             let id = port.id;
@@ -214,6 +215,7 @@ impl<'a> Plan<'a> {
         let clients = KnownClients::from_dump(dump);
         let known = dump.map(Known::read).unwrap_or_default();
         self.want.add_table(&self.context, &BTreeSet::new());
+        self.want_lb_chains(table::lb_chains(&self.context), &BTreeSet::new());
         for set in TableSet::all() {
             let definition = set.definition(family).clone();
             self.want.add_set(PortSet { definition, contents: Contents::None });
@@ -232,6 +234,16 @@ impl<'a> Plan<'a> {
             Some(_) => (Known::default(), TableChange::Replace, Vec::new()),
         };
         Changes { table, restore, ..self.finish(known, None, is_swept) }
+    }
+
+    /// Adds chains of the table that are not among the `known` ones.
+    fn want_lb_chains(&mut self, needed: impl Iterator<Item = LbChain>, known: &BTreeSet<LbChain>) {
+        let table = self.update.tables.get_mut(self.context.family.into());
+        for chain in needed.flat_map(|chain| chain.leads_to().chain([chain])) {
+            if !known.contains(&chain) && table.lb_chains.insert(chain) {
+                self.want.add_chains([chain.rules(&self.context)]);
+            }
+        }
     }
 
     fn counts(&mut self) -> &mut HashMap<(TableSet, Key), i64> {
@@ -254,11 +266,7 @@ impl<'a> Plan<'a> {
         for element in &objects.counted {
             *table.counts.entry(*element).or_default() += 1;
         }
-        for &chain in &objects.lb_chains {
-            if !lb_chains.contains(&chain) && table.lb_chains.insert(chain) {
-                self.want.add_chains([chain.rules(&self.context)]);
-            }
-        }
+        self.want_lb_chains(objects.lb_chains.iter().copied(), lb_chains);
         self.want.add_port(objects, &allocations);
         let kept = allocations.is_historic().then_some(allocations);
         self.update.allocations.push((port.id.clone(), kept));

@@ -541,7 +541,7 @@ fn the_number_of_chains_and_sets_does_not_depend_on_the_number_of_endpoints() {
     let counts = |listed: &str| {
         ["\tchain ", "\tset ", "\tmap ", "\t\tct state"].map(|kind| listed.matches(kind).count())
     };
-    let listings = [5u16, 10_000].map(|count| {
+    let listings = [9u16, 10_000].map(|count| {
         // The thread of each has its own namespace.
         thread::scope(|scope| {
             let run = || {

@@ -144,8 +144,8 @@ impl Subject for Nft {
             )
             .of_any_state(),
             damage(
-                "delete element ip kube-proxy service-ips { 10.96.0.1 . tcp . 80 }",
-                "the element 10.96.0.1 . tcp . 80 in ip service-ips was missing or altered",
+                "delete element ip kube-proxy cluster-ips-3 { 10.96.0.1 . tcp . 80 }",
+                "the element 10.96.0.1 . tcp . 80 in ip cluster-ips-3 was missing or altered",
             ),
             damage(
                 "add element ip kube-proxy cluster-ips { 10.96.9.9 }",
@@ -197,14 +197,26 @@ fn spoil(transaction: &mut Transaction, part: &RefusedPart) {
     let nowhere = || Verdict::Goto("nowhere".into());
     let is_of = |family: IpFamily, table: &Table| IpFamily::from(table.family) == family;
     let mut is_spoilt = false;
+    // The addresses of the Service port.
+    let mut addresses: Vec<Vec<u8>> = Vec::new();
+    for operation in transaction.operations() {
+        if let (RefusedPart::Port(id), OperationKind::AddElements(_, elements)) =
+            (part, &operation.kind)
+            && is_of(id.family, &operation.table)
+        {
+            let comment = id.name.to_string();
+            let own = elements.iter().filter(|e| e.comment.as_deref() == Some(&comment));
+            // Before protocol and port.
+            addresses.extend(own.map(|e| e.key.as_slice()[..e.key.as_slice().len() - 8].to_vec()));
+        }
+    }
     for operation in transaction.operations_mut() {
         match (part, &mut operation.kind) {
-            (RefusedPart::Port(id), OperationKind::AddElements(_, elements))
-                if is_of(id.family, &operation.table) =>
+            (RefusedPart::Port(id), OperationKind::AddElements(set, elements))
+                if is_of(id.family, &operation.table) && set.is_map() =>
             {
-                let comment = id.name.to_string();
                 for element in elements {
-                    if element.comment.as_deref() == Some(&comment) {
+                    if addresses.iter().any(|ip| element.key.as_slice().starts_with(ip)) {
                         element.data = ElementData::Verdict(nowhere());
                     }
                 }

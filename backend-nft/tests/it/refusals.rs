@@ -105,8 +105,8 @@ fn no_service_is_left_out_for_what_another_program_changes() {
         let mut node = intercepted(move |transaction| match attempts.load(Ordering::Relaxed) {
             0 => Ok(()),
             1 => {
-                let is_of_service = |_, kind: &OperationKind| matches!(kind, OperationKind::AddElements(set, _) if set.is_map());
-                // The first transaction of the attempt makes a chain alone.
+                let is_of_service =
+                    |_, kind: &OperationKind| matches!(kind, OperationKind::AddElements(..));
                 let refused = refused(transaction, libc::EEXIST, is_of_service);
                 refused.map_or(Ok(()), |error| {
                     attempts.store(0, Ordering::Relaxed);

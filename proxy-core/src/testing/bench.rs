@@ -87,7 +87,8 @@ pub fn time<T>(work: impl FnOnce() -> T) -> Duration {
 /// An engine that syncs at once, in the namespace of the thread that starts it.
 pub struct TimedEngine {
     inner: Engine,
-    synced: mpsc::Receiver<()>,
+    /// The time that the kernel took for the commits of each sync.
+    synced: mpsc::Receiver<Duration>,
 }
 
 impl TimedEngine {
@@ -100,7 +101,7 @@ impl TimedEngine {
             .timing(timing)
             .observer(Arc::new(move |event: &EngineEvent<'_>| match event {
                 // The benchmark may have ended.
-                EngineEvent::Synced(_) => _ = sender.send(()),
+                EngineEvent::Synced(outcome) => _ = sender.send(outcome.report.commit),
                 EngineEvent::SyncFailed { error, .. } => panic!("{error}: {:?}", error.source()),
                 _ => {}
             }))
@@ -120,10 +121,16 @@ impl TimedEngine {
 
     /// Sends an event that changes something; returns the time until the kernel has it.
     pub fn time(&self, event: Event) -> Duration {
+        self.time_parts(event)[0]
+    }
+
+    /// Sends an event that changes something; returns the time until the kernel has it, and how
+    /// much of that the commits took.
+    pub fn time_parts(&self, event: Event) -> [Duration; 2] {
         let start = Instant::now();
         self.send(event);
-        self.synced.recv().expect("the engine syncs");
-        start.elapsed()
+        let commit = self.synced.recv().expect("the engine syncs");
+        [start.elapsed(), commit]
     }
 
     fn send(&self, event: Event) {

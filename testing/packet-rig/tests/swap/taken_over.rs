@@ -113,6 +113,10 @@ fn by_nftables_from_nftables() {
                 assert!(listing.maps.remove(&map), "{map} is gone: must the page list it?");
             }
         }
+        for slots in 1..=8 {
+            let set = format!("cluster-ips-{slots}");
+            assert!(listing.sets.remove(&set), "{set} is gone: must the page list it?");
+        }
         for names in [&mut listing.chains, &mut listing.sets, &mut listing.maps] {
             let before = names.len();
             names.retain(|name| !is_left_by_affinity(name));
