@@ -69,4 +69,9 @@ impl proxier::Monitor for Monitor {
             ProxierError::backend(Mode::NFTABLES, "cannot watch the tables", error)
         })
     }
+
+    /// The kernel reports all commits, or that reports were lost.
+    fn misses_nothing(&self) -> bool {
+        true
+    }
 }

@@ -134,6 +134,7 @@ impl EngineBuilder {
         let proxier: Box<dyn Proxier> = Box::new(proxier);
         let monitor = proxier.monitor();
         let runner = Runner::new(Tracker::new(node), proxier, timing, observer)
+            .watched(monitor.as_ref().is_some_and(|monitor| monitor.misses_nothing()))
             .waiting_for_node(node_patience, node_check)
             .replacing(conflicting);
         let (inputs, received) = mpsc::channel(QUEUE);

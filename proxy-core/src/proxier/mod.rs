@@ -115,6 +115,12 @@ pub trait Monitor: Send {
     /// # Errors
     /// If nothing can be watched now. The engine calls again after a while.
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError>;
+
+    /// Whether the monitor misses no change since it was made: an error or a report covers what was
+    /// lost. Then nothing is compared on a period.
+    fn misses_nothing(&self) -> bool {
+        false
+    }
 }
 
 /// A report of a [`Monitor`].

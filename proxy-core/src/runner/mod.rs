@@ -70,6 +70,8 @@ pub struct Runner {
     not_before: Instant,
     retries: Retries,
     last_resync: Option<Instant>,
+    /// Whether each change by another program is reported.
+    is_watched: bool,
     /// The time when the backend asked to be synced again.
     revisit: Option<Instant>,
     /// Resyncs that disturbances ask for.
@@ -104,6 +106,7 @@ impl Runner {
             not_before: Instant::now(),
             retries: Retries::default(),
             last_resync: None,
+            is_watched: false,
             revisit: None,
             resyncs: Resyncs::default(),
             conflicting: Conflicting::default(),
@@ -122,6 +125,11 @@ impl Runner {
     ) -> Self {
         self.node_wait = NodeWait::new(patience, check, &mut self.tracker);
         self
+    }
+
+    /// Has the runner make no periodic resyncs if each change by another program is an input.
+    pub fn watched(self, is_watched: bool) -> Self {
+        Self { is_watched, ..self }
     }
 
     /// Has the runner remove what these backends left behind once its own serves.
@@ -291,20 +299,24 @@ impl Runner {
         if let Some(retry) = self.retries.due() {
             return Some(retry.max(self.not_before));
         }
-        let periodic = self.last_resync.map(|last| after(last, self.config.full_period));
         match self.oldest_change {
             Some(_) => Some(self.not_before),
             None => {
-                let due = periodic.into_iter().chain(self.revisit).min()?;
+                let due = self.periodic_resync().into_iter().chain(self.revisit).min()?;
                 Some(due.max(self.not_before))
             }
         }
     }
 
+    /// The time of the next resync without a reason. (The first sync is one in any case.)
+    fn periodic_resync(&self) -> Option<Instant> {
+        let last = self.last_resync.filter(|_| !self.is_watched)?;
+        Some(after(last, self.config.full_period))
+    }
+
     async fn sync(&mut self) {
         let start = Instant::now();
-        let full_period = self.config.full_period;
-        if self.last_resync.is_none_or(|last| start >= after(last, full_period)) {
+        if self.periodic_resync().is_some_and(|due| start >= due) {
             self.tracker.request_resync();
         }
         let compares = self.tracker.transition().is_resync();

@@ -259,6 +259,26 @@ async fn a_tracker_that_knows_a_cluster_is_synced_without_being_told_more() {
     assert_eq!(running.asked()[0].ports, ["ns/s1"]);
 }
 
+/// A comparison reads everything, and would find nothing.
+#[tokio::test(start_paused = true)]
+async fn what_is_watched_is_not_compared_on_a_period() {
+    for (is_watched, comparisons) in [(false, 3), (true, 1)] {
+        let log = Arc::new(Mutex::new(Log::default()));
+        let proxier = Box::new(Recorder { start: Instant::now(), log: log.clone() });
+        let tracker = Tracker::new(NodeConfig::new(NODE));
+        let (inputs, receiver) = mpsc::channel(8);
+        let runner = Runner::new(tracker, proxier, RunnerConfig::default(), Arc::new(()));
+        let task = tokio::spawn(runner.watched(is_watched).run(receiver, pending()));
+        let running = Running { inputs, log, task };
+        running.list(&[web(1)]).await;
+        pass(9_000_000).await;
+        running.apply(&[web(2)]).await;
+        pass(1_000).await;
+        let full = running.asked().iter().filter(|asked| asked.is_full).count();
+        assert_eq!(full, comparisons, "{is_watched}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn periods_may_be_endless() {
     let log = Arc::new(Mutex::new(Log::default()));
