@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the image without a registry and without a container engine, with cargo, tar and sha256sum: a
+# Builds the image without a registry and without a container engine, with cargo, cc, make, tar and sha256sum: a
 # static binary, a small root file system, and an OCI layout in a tar file.
 #
 #   [LEVEL=1-9] [PROFILE=NAME] deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]

@@ -12,7 +12,7 @@ package_of() {
         nft) echo nftables ;;
         ip) echo iproute2 ;;
         setcap) echo libcap2-bin ;;
-        cc) echo gcc libc6-dev ;;
+        cc) echo gcc libc6-dev make ;;
         nc) echo netcat-openbsd ;;
         qemu-system-x86_64) echo qemu-system-x86 ;;
         setpriv) echo util-linux ;;

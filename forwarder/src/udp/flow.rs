@@ -330,16 +330,17 @@ fn bind(
     endpoint: SocketAddr,
     source: IpAddr,
 ) -> Result<Option<SourcePort>, UpstreamError> {
-    let mut last = io::ErrorKind::AddrInUse.into();
     for _ in 0..PORTS {
         let taken = shared.source_ports.take(endpoint, source).map_err(UpstreamError::Full)?;
         let Some(port) = taken else { return Ok(None) };
         match port.bind(socket) {
             Ok(()) => return Ok(Some(port)),
-            Err(error) => last = error,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(UpstreamError::Exhausted(error)),
         }
     }
-    Err(UpstreamError::Exhausted(last))
+    // Other programs have what this endpoint's flows leave; other endpoints may have more.
+    Err(UpstreamError::Full(LimitReached::Endpoint))
 }
 
 /// Sends the answers of an endpoint to the client.

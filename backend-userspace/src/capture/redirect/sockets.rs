@@ -224,11 +224,15 @@ impl Capture for Redirect {
             report = match self.rules.sync(&self.derived.transition()).await {
                 Ok(report) => report,
                 Err(error) => {
+                    self.flows.iter().for_each(Reconciler::doubt);
                     self.derived.request_resync();
                     return Err(error);
                 }
             };
             if let Some(flows) = &self.flows {
+                if !report.drift.is_none() {
+                    flows.doubt();
+                }
                 flows.synced(&self.derived.transition());
             }
             self.derived.mark_synced(report.requeue_after);

@@ -296,12 +296,14 @@ impl DummyDevice {
         }
         let refused = self.socket.pipeline(&requests, None);
         let refused = refused.map_err(|source| DeviceError::Change { device, source })?;
+        // An address that has gone meanwhile is no error.
+        let refused = refused.into_iter().filter(|(_, e)| e.errno != libc::EADDRNOTAVAIL);
         let error = |(number, source): (usize, KernelError)| {
             let (address, _) = *found.get(number)?;
             let action = "remove an address from";
             Some(DeviceError::Address { device, action, address, source })
         };
-        Ok(refused.into_iter().filter_map(error).collect())
+        Ok(refused.filter_map(error).collect())
     }
 
     fn check_type(&self, link: &Link) -> Result<(), DeviceError> {
