@@ -70,11 +70,16 @@ pub(super) struct Flow {
 pub(super) struct Upstream {
     number: u64,
     chosen: Chosen,
-    socket: Arc<UdpSocket>,
+    socket: Arc<Connected>,
     activity: Arc<Activity>,
     answers: AbortHandle,
-    _port: Option<SourcePort>,
     counters: Arc<Counters>,
+}
+
+/// A socket with its port, which is free again once both tasks have dropped the socket.
+struct Connected {
+    socket: UdpSocket,
+    _port: Option<SourcePort>,
 }
 
 /// The datagrams of a flow, as its two tasks show each other.
@@ -210,9 +215,9 @@ impl Upstream {
         loop {
             let Some(chosen) = port.choose(pool, ends, tried) else { return Err(error) };
             match connect(shared, chosen.address, source) {
-                Ok((socket, source_port)) => {
+                Ok(socket) => {
                     context.numbers += 1;
-                    return Ok(Self::start(context, port, ends, chosen, socket, source_port));
+                    return Ok(Self::start(context, port, ends, chosen, socket));
                 }
                 Err(UpstreamError::NoEndpoint) => {
                     let refused = io::ErrorKind::ConnectionRefused.into();
@@ -234,8 +239,7 @@ impl Upstream {
         port: &Arc<Port>,
         ends: Ends,
         chosen: Chosen,
-        socket: UdpSocket,
-        source_port: Option<SourcePort>,
+        socket: Connected,
     ) -> Self {
         let number = context.numbers;
         let (socket, activity) = (Arc::new(socket), Arc::new(Activity::default()));
@@ -252,7 +256,7 @@ impl Upstream {
         };
         let answers = tokio::spawn(answers.run()).abort_handle();
         let counters = Arc::clone(&context.counters);
-        Self { number, chosen, socket, activity, answers, _port: source_port, counters }
+        Self { number, chosen, socket, activity, answers, counters }
     }
 
     /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has
@@ -262,7 +266,7 @@ impl Upstream {
         self.activity.is_awaited.store(true, Ordering::Release);
         // Not by the socket of Tokio, which sends nothing until it has heard from the system that
         // it may.
-        match SockRef::from(&*self.socket).send(datagram) {
+        match SockRef::from(&self.socket.socket).send(datagram) {
             Ok(_) => {
                 self.counters.count(Counted::DatagramsIn);
                 self.counters.add(Counted::BytesIn, datagram.len() as u64);
@@ -297,13 +301,12 @@ fn connect(
     shared: &Shared,
     endpoint: SocketAddr,
     source: IpAddr,
-) -> Result<(UdpSocket, Option<SourcePort>), UpstreamError> {
-    let failed = |error| match shared.platform.is_exhausted(&error) {
+) -> Result<Connected, UpstreamError> {
+    let failed = |error: io::Error| match shared.platform.is_exhausted(&error) {
         true => UpstreamError::Exhausted(error),
         false => UpstreamError::NoEndpoint,
     };
-    let socket = shared.socket_to(Protocol::Udp, endpoint).map_err(failed)?;
-    let source_port = bind(shared, &socket, endpoint, source)?;
+    let (socket, source_port) = bind(shared, endpoint, source, failed)?;
     let connect = || {
         socket.connect(&endpoint.into())?;
         // Before, anyone could send to the port.
@@ -320,21 +323,23 @@ fn connect(
         }
         Ok(socket)
     };
-    Ok((connect().map_err(failed)?, source_port))
+    Ok(Connected { socket: connect().map_err(failed)?, _port: source_port })
 }
 
-/// Binds a socket to a port that other programs do not have.
+/// Opens a socket at a port that other programs do not have.
 fn bind(
     shared: &Shared,
-    socket: &Socket,
     endpoint: SocketAddr,
     source: IpAddr,
-) -> Result<Option<SourcePort>, UpstreamError> {
+    failed: impl Fn(io::Error) -> UpstreamError,
+) -> Result<(Socket, Option<SourcePort>), UpstreamError> {
     for _ in 0..PORTS {
-        let taken = shared.source_ports.take(endpoint, source).map_err(UpstreamError::Full)?;
-        let Some(port) = taken else { return Ok(None) };
-        match port.bind(socket) {
-            Ok(()) => return Ok(Some(port)),
+        let port = shared.source_ports.take(endpoint, source).map_err(UpstreamError::Full)?;
+        // A socket that could not be bound may share the port of another program.
+        let socket = shared.socket_to(Protocol::Udp, endpoint).map_err(&failed)?;
+        let Some(port) = port else { return Ok((socket, None)) };
+        match port.bind(&socket) {
+            Ok(()) => return Ok((socket, Some(port))),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(UpstreamError::Exhausted(error)),
         }
@@ -349,7 +354,7 @@ struct Answers {
     counters: Arc<Counters>,
     failures: UnboundedSender<Failure>,
     port: Arc<Port>,
-    socket: Arc<UdpSocket>,
+    socket: Arc<Connected>,
     activity: Arc<Activity>,
     client: SockAddr,
     failure: Failure,
@@ -360,9 +365,11 @@ impl Answers {
     async fn run(self) {
         // An error without a datagram does not make a socket readable.
         const INTEREST: Interest = Interest::READABLE.add(Interest::ERROR);
-        while self.socket.ready(INTEREST).await.is_ok() {
+        while self.socket.socket.ready(INTEREST).await.is_ok() {
             let receive = |buffer: &mut [u8], interest| {
-                self.socket.try_io(interest, || (&*SockRef::from(&*self.socket)).read(buffer))
+                self.socket
+                    .socket
+                    .try_io(interest, || (&*SockRef::from(&self.socket.socket)).read(buffer))
             };
             // Each on its own: Tokio never tries when it is asked for two interests at once.
             let receive = |buffer: &mut [u8]| match receive(buffer, Interest::READABLE) {
