@@ -32,14 +32,19 @@ fn more() -> String {
 
 /// A configuration of nftables mode with these fields.
 fn configuration(fields: &str) -> String {
+    in_mode("nftables", fields)
+}
+
+fn in_mode(mode: &str, fields: &str) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-         mode: nftables\nhostnameOverride: node-1\n{fields}"
+         mode: {mode}\nhostnameOverride: node-1\n{fields}"
     )
 }
 
 /// The program at work with a configuration that can be exchanged.
 struct Running {
+    mode: &'static str,
     namespace: Namespace,
     config: ConfigMap,
     directory: TempDir,
@@ -56,6 +61,10 @@ fn program(namespace: &Namespace, config: &ConfigMap, manifests: &Manifests) -> 
 impl Running {
     /// In nftables mode, with these fields.
     fn start(fields: &str) -> Self {
+        Self::start_in("nftables", fields)
+    }
+
+    fn start_in(mode: &'static str, fields: &str) -> Self {
         let namespace = Namespace::new();
         namespace
             .0
@@ -66,10 +75,10 @@ impl Running {
         let directory = TempDir::new().unwrap();
         let web = web("web", "10.96.0.10", "198.51.100.1", 30080);
         let manifests = Manifests::new(&(NODE_MANIFEST.to_owned() + &web));
-        let config = ConfigMap::new(&directory.path().join("mounted"), &configuration(fields));
+        let config = ConfigMap::new(&directory.path().join("mounted"), &in_mode(mode, fields));
         let program = Program::spawn(program(&namespace, &config, &manifests));
         namespace.wait_for_service_ports(1);
-        Self { namespace, config, directory, manifests, program }
+        Self { mode, namespace, config, directory, manifests, program }
     }
 
     /// Exchanges the configuration, and waits until that had this result so often.
@@ -80,7 +89,7 @@ impl Running {
 
     #[track_caller]
     fn change_from(&mut self, fields: &str, metrics: &str, result: &str, count: u32) {
-        self.config.exchange(&configuration(fields));
+        self.config.exchange(&in_mode(self.mode, fields));
         let name = format!("switchyard_config_reloads_total{{result=\"{result}\"}}");
         self.namespace
             .wait(metrics, "/metrics", |_, text| metric_values(text, &name) == [f64::from(count)]);
@@ -89,7 +98,8 @@ impl Running {
     /// Ends the program, which has run all the time, and starts it again with what the file says
     /// now. Both logs.
     fn start_again(self) -> [String; 2] {
-        let Self { namespace, config, manifests, program: first, directory: _directory } = self;
+        let Self { namespace, config, manifests, program: first, directory: _directory, mode: _ } =
+            self;
         let (signal, before) = first.terminate();
         assert_eq!(signal, Some(15), "it ended by itself: {before}");
         let second = Program::spawn(program(&namespace, &config, &manifests));
@@ -117,11 +127,14 @@ impl Running {
         until(&what, || self.open(address).and_then(|mut c| c.ask()).is_ok() == answers);
     }
 
-    /// Waits until the rules for IPv4 have this in them, or no longer have.
+    /// Waits until the mode's rules for IPv4 have this in them, or no longer have.
     #[track_caller]
     fn wait_for_rules(&self, text: &str, has: bool) {
         until_ok(|| {
-            let table = self.namespace.list("table ip kube-proxy");
+            let table = match self.mode {
+                "nftables" => self.namespace.list("table ip kube-proxy"),
+                _ => self.namespace.listing("iptables-save", &[]),
+            };
             match table.contains(text) == has {
                 true => Ok(()),
                 false => Err(format!("{text}: not {has}: {table}")),
@@ -138,7 +151,21 @@ impl Running {
 
 #[test]
 fn what_the_node_serves_changes_under_load() {
-    let mut running = Running::start("nodePortAddresses: [192.0.2.1/32]\n");
+    // Cluster IPs are in a set, unless all clients are masqueraded.
+    let in_set = "{ 10.96.0.10 . tcp . 80 comment \"shop/web\" }";
+    let pods = ["ip saddr != 10.1.0.0/16 ", in_set];
+    serves_other_things("nftables", &pods);
+}
+
+#[test]
+fn what_the_node_serves_changes_under_load_with_iptables() {
+    serves_other_things("iptables", &["! -s 10.1.0.0/16 "]);
+}
+
+/// `pods` is what is in the rules if pods are told by `10.1.0.0/16`, and only they are not
+/// masqueraded.
+fn serves_other_things(mode: &'static str, pods: &[&str]) {
+    let mut running = Running::start_in(mode, "nodePortAddresses: [192.0.2.1/32]\n");
     let _server = EchoServer::start(&running.namespace.0, "web", 8080, &[Protocol::Tcp]).unwrap();
     running.wait_for("10.96.0.10:80", true);
     running.wait_for("192.0.2.1:30080", true);
@@ -155,8 +182,10 @@ fn what_the_node_serves_changes_under_load() {
     running.change("nodePortAddresses: [192.0.2.2/32]\n", "applied", 1);
     running.wait_for("192.0.2.2:30080", true);
     running.wait_for("192.0.2.1:30080", false);
-    let addresses = running.namespace.list("set ip kube-proxy nodeport-ips");
-    assert!(addresses.contains("192.0.2.2") && !addresses.contains("192.0.2.1"), "{addresses}");
+    if mode == "nftables" {
+        let addresses = running.namespace.list("set ip kube-proxy nodeport-ips");
+        assert!(addresses.contains("192.0.2.2") && !addresses.contains("192.0.2.1"), "{addresses}");
+    }
     assert_eq!(running.in_configz("/nodePortAddresses"), json!(["192.0.2.2/32"]));
 
     // A gate, local pods, masquerading: what concerns Services comes along, in one sync.
@@ -168,19 +197,18 @@ fn what_the_node_serves_changes_under_load() {
         2,
     );
     running.wait_for("198.51.100.1:80", false);
-    running.wait_for_rules("ip saddr != 10.1.0.0/16 ", true);
-    // Cluster IPs are in a set, unless all clients are masqueraded.
-    let in_set = "{ 10.96.0.10 . tcp . 80 comment \"shop/web\" }";
-    running.wait_for_rules(in_set, true);
+    pods.iter().for_each(|rule| running.wait_for_rules(rule, true));
     running.change(
-        "nodePortAddresses: [192.0.2.2/32]\nclusterCIDR: 10.1.0.0/16\n\
-         nftables: {masqueradeAll: true}\n",
+        &format!(
+            "nodePortAddresses: [192.0.2.2/32]\nclusterCIDR: 10.1.0.0/16\n\
+             {mode}: {{masqueradeAll: true}}\n"
+        ),
         "applied",
         3,
     );
     running.wait_for("198.51.100.1:80", true);
     // Everybody is masqueraded now.
-    running.wait_for_rules(in_set, false);
+    running.wait_for_rules(pods[pods.len() - 1], false);
 
     open.ask().expect("a connection stays, though its address is no longer served");
     let report = load.finish().unwrap();
@@ -191,9 +219,11 @@ fn what_the_node_serves_changes_under_load() {
 
     // A new start with the same file makes the same of it.
     running.change(
-        "nodePortAddresses: [192.0.2.0/24]\nclusterCIDR: 10.2.0.0/16\n\
-         featureGates: {AllowServiceExternalIPs: false}\n\
-         nftables: {masqueradeAll: true}\nlogging: {verbosity: 2}\n",
+        &format!(
+            "nodePortAddresses: [192.0.2.0/24]\nclusterCIDR: 10.2.0.0/16\n\
+             featureGates: {{AllowServiceExternalIPs: false}}\n\
+             {mode}: {{masqueradeAll: true}}\nlogging: {{verbosity: 2}}\n"
+        ),
         "applied",
         4,
     );
@@ -285,8 +315,8 @@ fn what_would_make_a_start_fail_is_an_event() {
         let mut node = load::node(NODE);
         node["status"]["addresses"] = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
         node["spec"]["podCIDRs"] = json!([]);
-        cluster.server.store().apply(node.clone());
-        load::fill(cluster.server.store(), 1, 1);
+        cluster.server.store().apply(node.clone()).unwrap();
+        load::fill(cluster.server.store(), 1, 1).unwrap();
         let text = |fields: &str| of_cluster(&cluster, fields);
         let (mut config, program) = from_cluster(&cluster, &namespace, &text(""));
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
@@ -311,7 +341,7 @@ fn what_would_make_a_start_fail_is_an_event() {
         config.exchange(&text("detectLocalMode: NodeCIDR\n"));
         cluster.event("ConfigurationRejected", "PodCIDR allocation on node").await;
         node["spec"]["podCIDRs"] = json!(["10.244.1.0/24"]);
-        cluster.server.store().apply(node);
+        cluster.server.store().apply(node).unwrap();
         let metrics = wait("applied", 2.0);
         let name = "switchyard_config_reloads_total{result=\"rejected\"}";
         assert_eq!(metric_values(&metrics, name), [3.0], "each is told once");

@@ -255,3 +255,26 @@ fn slices_may_come_before_their_service_and_stay_after_it() {
     cluster.apply(&[web()]);
     assert_eq!(pool(&cluster.port("web", "").cluster), "10.1.0.1:8080*");
 }
+
+/// Slices that people write often name no node: such an endpoint is not one of this node's for any
+/// policy, but a connection from it may have to be recognised as its own.
+#[test]
+fn an_endpoint_without_a_node_may_be_anywhere() {
+    let nameless = |ip: &str, name: Option<&str>| {
+        let mut made = endpoint(ip, HERE);
+        made["nodeName"] = json!(name);
+        made
+    };
+    let mut cluster = Cluster::new();
+    cluster.apply(&[
+        web(),
+        of_web("a")
+            .endpoint(nameless("10.1.0.1", Some(HERE)))
+            .endpoint(nameless("10.1.0.2", Some(THERE)))
+            .endpoint(nameless("10.1.0.3", None))
+            .endpoint(nameless("10.1.0.4", Some(""))),
+    ]);
+    let port = cluster.port("web", "");
+    let known: Vec<_> = port.cluster.iter().map(|e| (e.is_local, e.may_be_local)).collect();
+    assert_eq!(known, [(true, true), (false, false), (false, true), (false, true)]);
+}
