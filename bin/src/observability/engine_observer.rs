@@ -160,6 +160,9 @@ impl EngineObserver {
                 tracing::trace!(object = %object.key(), "Object added or changed");
             }
             Event::Delete(object) => tracing::trace!(%object, "Object deleted"),
+            Event::Listed(kind) => {
+                tracing::debug!(target: "switchyard::v3", kind = kind.as_str(), "Listed");
+            }
             Event::Replace { kind, objects, malformed } => tracing::debug!(
                 target: "switchyard::v3",
                 kind = kind.as_str(),

@@ -206,8 +206,11 @@ pub enum Event {
     Apply(Object),
     /// The object is gone, or no longer concerns this proxy.
     Delete(ObjectKey),
+    /// All objects of the kind have been sent, one by one. Ends a first list, and marks the kind as
+    /// synced: nothing is programmed before Services and EndpointSlices are.
+    Listed(Kind),
     /// These are all objects of the kind; every other one is gone. Ends a list, and marks the kind
-    /// as synced: nothing is programmed before Services and EndpointSlices are.
+    /// as synced. Later lists need it, and a first list that began again after objects were sent.
     Replace {
         /// The kind that was listed.
         kind: Kind,

@@ -405,6 +405,6 @@ fn is_of_node(event: &Event) -> bool {
     match event {
         Event::Apply(object) => matches!(object, Object::Node(_)),
         Event::Delete(key) | Event::Malformed { object: key, .. } => key.kind == Kind::Node,
-        Event::Replace { kind, .. } => *kind == Kind::Node,
+        Event::Listed(kind) | Event::Replace { kind, .. } => *kind == Kind::Node,
     }
 }

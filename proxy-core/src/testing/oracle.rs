@@ -27,7 +27,7 @@ pub fn final_objects(events: &[Event]) -> Vec<Object> {
                 objects.retain(|key, _| key.kind != *kind || stays(key));
                 listed.iter().for_each(|object| set(&mut objects, object));
             }
-            Event::Malformed { .. } => {}
+            Event::Listed(_) | Event::Malformed { .. } => {}
         }
     }
     objects.into_values().collect()

@@ -83,6 +83,7 @@ pub fn arbitrary_event() -> impl Strategy<Value = Event> {
             field: "spec".to_owned(),
             message: "cannot be read".to_owned(),
         }),
+        1 => select(&Kind::ALL).prop_map(Event::Listed),
         1 => arbitrary_replace(),
     ]
 }

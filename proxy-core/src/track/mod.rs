@@ -145,6 +145,10 @@ impl Tracker {
                 self.remove(&key);
                 Vec::new()
             }
+            Event::Listed(kind) => {
+                self.listed.insert(kind);
+                Vec::new()
+            }
             Event::Replace { kind, objects, malformed } => self.replace(kind, objects, malformed),
             Event::Malformed { object, field, message } => {
                 let problem = Problem {

@@ -3,9 +3,10 @@
 //! # What a source is
 //!
 //! A source is a task that sends [`Event`]s about Services, EndpointSlices, Nodes and ServiceCIDRs
-//! until the receiver is dropped. A source sends one [`Event::Replace`] per kind as soon as all
-//! objects of that kind are known, and single changes after that. A source fails only if it cannot
-//! start at all: later trouble is logged and retried, and the last good state stays.
+//! until the receiver is dropped. A source sends all objects of a kind and then [`Event::Listed`],
+//! or all of them in one [`Event::Replace`], and single changes after that. A source fails only if
+//! it cannot start at all: later trouble is logged and retried, and the last good state stays. A
+//! source that is started again needs a receiver that knows no objects yet.
 //!
 //! # The watches
 //!
@@ -16,7 +17,8 @@
 //! | `discovery.k8s.io/v1` endpointslices | label `!service.kubernetes.io/headless` |
 //! | `networking.k8s.io/v1` servicecidrs | none; may be absent or forbidden |
 //!
-//! - The watches run independently. Each begins with a list and ends the list with one
+//! - The watches run independently. Each begins with a list, whose objects are sent as they
+//!   arrive, followed by [`Event::Listed`]. Later lists, and a first one that began again, are one
 //!   [`Event::Replace`].
 //! - A list is streamed (`sendInitialEvents`). A server that is overloaded (429), fails (5xx), does
 //!   not answer or cannot be reached is asked for a stream again, with growing pauses that are not

@@ -7,6 +7,15 @@ use tracing::error;
 
 use super::decode::{DecodableObject, Fault, Item};
 
+/// A list that is not complete yet.
+#[derive(Debug)]
+pub(super) enum List {
+    /// So many objects were sent already.
+    Sent(usize),
+    /// The objects are sent together, when the list is complete.
+    Collected(Collected),
+}
+
 /// The objects of a kind that have arrived so far.
 #[derive(Debug)]
 pub(super) struct Collected {
@@ -29,10 +38,8 @@ impl Collected {
     }
 
     /// Removes an object that was deleted while the list was streamed.
-    pub(super) fn remove<T: DecodableObject>(&mut self, item: &Item<T>) {
-        if let Some(key) = &item.key {
-            self.objects.remove(key);
-        }
+    pub(super) fn remove(&mut self, key: &ObjectKey) {
+        self.objects.remove(key);
     }
 
     /// Returns the events of the complete list: one [`Event::Replace`], and one

@@ -29,7 +29,7 @@ pub(crate) use self::decode::DecodableObject;
 use self::{
     decode::{Item, Page, WatchItem, ends_list},
     failure::{Failure, ReceiverDropped},
-    list::{Collected, log_nameless, malformed_event},
+    list::{Collected, List, log_nameless, malformed_event},
     pauses::Pauses,
 };
 use crate::{config::Timing, health::Pulse, pace::Pacer};
@@ -75,6 +75,8 @@ pub(crate) struct Watch<T, I> {
     /// The version up to which all changes were sent; `None` while there is no complete list.
     version: Option<String>,
     is_synced: bool,
+    /// Whether an object was sent, which may be gone when the next list is read.
+    has_sent: bool,
     /// Whether the next list is streamed.
     streams: bool,
     /// The version that a list which is not streamed may not be older than: the server takes such a
@@ -109,6 +111,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             pulse,
             version: None,
             is_synced: false,
+            has_sent: false,
             streams: true,
             // Any version, as in client-go's first list.
             least: Some("0".to_owned()),
@@ -243,7 +246,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         }
         self.pulse.absent();
         if !self.is_synced {
-            self.replace(Collected::new(T::KIND)).await?;
+            self.complete(List::Collected(Collected::new(T::KIND))).await?;
         }
         Ok(self.timing.absent)
     }
@@ -252,12 +255,14 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     async fn stream(&mut self) -> Result<(), Failure> {
         let params = WatchParams { send_initial_events: true, ..self.watch_params() };
         let mut events = self.open(&params, "").await?;
-        let mut collected = Collected::new(T::KIND);
+        let mut list = self.begin();
         let version = loop {
             match self.next_event(&mut events).await? {
                 // Modified: a change since the list began.
-                Some(WatchEvent::Added(item) | WatchEvent::Modified(item)) => collected.add(item),
-                Some(WatchEvent::Deleted(item)) => collected.remove(&item),
+                Some(WatchEvent::Added(item) | WatchEvent::Modified(item)) => {
+                    self.add(&mut list, item).await?;
+                }
+                Some(WatchEvent::Deleted(item)) => self.remove(&mut list, item).await?,
                 Some(WatchEvent::Bookmark(bookmark)) if ends_list(&bookmark) => {
                     break bookmark.metadata.resource_version;
                 }
@@ -268,7 +273,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         };
         self.version = Some(version);
         self.failures = 0;
-        self.replace(collected).await?;
+        self.complete(list).await?;
         self.follow(events).await
     }
 
@@ -282,12 +287,12 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
             resource_version: self.least.clone(),
             ..ListParams::default()
         };
-        let mut collected = Collected::new(T::KIND);
+        let mut list = self.begin();
         self.pacer.permit("GET").await;
         let version = loop {
             let page = self.page(&params).await?;
             for item in page.items.into_iter().flatten() {
-                collected.add(item);
+                self.add(&mut list, item).await?;
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
@@ -297,7 +302,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let version = version.filter(|version| !version.is_empty()).ok_or(Failure::NoVersion)?;
         self.pages = true;
         self.version = Some(version);
-        self.replace(collected).await?;
+        self.complete(list).await?;
         Ok(())
     }
 
@@ -401,7 +406,8 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         }
     }
 
-    async fn apply(&self, item: Item<T>) -> Result<(), Failure> {
+    async fn apply(&mut self, item: Item<T>) -> Result<(), ReceiverDropped> {
+        self.has_sent = true;
         let event = match (item.content, item.key) {
             (Ok(object), _) => Event::Apply(object),
             (Err(fault), Some(key)) => malformed_event(key, fault),
@@ -410,16 +416,63 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
                 return Ok(());
             }
         };
-        Ok(self.send(event).await?)
+        self.send(event).await
     }
 
-    /// Sends a complete list.
-    async fn replace(&mut self, collected: Collected) -> Result<(), ReceiverDropped> {
-        info!(kind = %T::KIND, objects = collected.len(), "Caches are synced");
-        for event in collected.into_events() {
-            self.send(event).await?;
+    /// Begins a list. The objects of the first are sent as they arrive, since nothing can be gone.
+    fn begin(&self) -> List {
+        match self.has_sent {
+            true => List::Collected(Collected::new(T::KIND)),
+            false => List::Sent(0),
+        }
+    }
+
+    /// Adds an object to a list.
+    async fn add(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
+        match list {
+            List::Sent(objects) => {
+                *objects += 1;
+                self.apply(item).await
+            }
+            List::Collected(collected) => {
+                collected.add(item);
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes an object from a list that is streamed.
+    async fn remove(&mut self, list: &mut List, item: Item<T>) -> Result<(), ReceiverDropped> {
+        match (list, item.key) {
+            (List::Sent(objects), Some(key)) => {
+                *objects = objects.saturating_sub(1);
+                self.send(Event::Delete(key)).await
+            }
+            (List::Collected(collected), Some(key)) => {
+                collected.remove(&key);
+                Ok(())
+            }
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Sends what ends a list.
+    async fn complete(&mut self, list: List) -> Result<(), ReceiverDropped> {
+        let objects = match &list {
+            List::Sent(objects) => *objects,
+            List::Collected(collected) => collected.len(),
+        };
+        info!(kind = %T::KIND, objects, "Caches are synced");
+        match list {
+            List::Sent(_) => self.send(Event::Listed(T::KIND)).await?,
+            List::Collected(collected) => {
+                for event in collected.into_events() {
+                    self.send(event).await?;
+                }
+            }
         }
         self.is_synced = true;
+        self.has_sent = true;
         self.pulse.synced();
         Ok(())
     }

@@ -41,7 +41,7 @@ async fn the_master_overrides_the_kubeconfig() {
     };
     tokio::spawn(async move { source::run(config, NODE, sender).await });
     let event = time::timeout(PATIENCE, events.recv()).await.unwrap();
-    assert!(matches!(event, Some(Event::Replace { .. })));
+    assert!(matches!(event, Some(Event::Apply(_) | Event::Listed(_))));
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn certificate_files_are_read_again_when_the_certificate_has_expired() {
     let certificate = rig.server.issue_certificate();
     fs::write(dir.path().join("client.crt"), &certificate.certificate_pem).unwrap();
     rig.wait(Duration::from_millis(2500)).await;
-    assert!(rig.replaced.is_empty());
+    assert!(rig.listed.is_empty());
     write_certificate(dir.path(), &certificate);
     rig.synced().await;
 }
@@ -321,7 +321,7 @@ async fn a_source_with_proxy_variables() {
     let (sender, mut events) = mpsc::channel(64);
     tokio::spawn(async move { source::run(config, NODE, sender).await.unwrap() });
     let event = time::timeout(Duration::from_secs(20), events.recv()).await.unwrap();
-    assert!(matches!(event, Some(Event::Replace { .. })));
+    assert!(matches!(event, Some(Event::Apply(_) | Event::Listed(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

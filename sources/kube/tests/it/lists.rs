@@ -40,7 +40,7 @@ async fn first_sync(options: Options) -> Rig {
     let expected: BTreeSet<_> = (0..1100).map(|index| format!("svc-{index}")).collect();
     assert_eq!(rig.names(Kind::Service), expected.iter().map(String::as_str).collect());
     assert_eq!(rig.names(Kind::EndpointSlice).len(), 1100);
-    assert!(rig.replaced.values().all(|count| *count == 1), "{:?}", rig.replaced);
+    assert!(rig.listed.values().all(|count| *count == 1), "{:?}", rig.listed);
     for kind in Kind::ALL {
         assert!(rig.health.is_synced(kind) && rig.health.heard(kind).is_some());
     }
@@ -85,7 +85,7 @@ async fn lists_are_taken_from_the_servers_cache_where_they_are_not_streamed() {
     // A list that follows may not be older than what is known.
     let version = rig.server.store().version();
     rig.server.faults().expire_watches();
-    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+    rig.until("a second list", |rig| rig.listed[&Kind::Service] == 2).await;
     let lists = rig.lists("services");
     assert!(lists[1].contains(&format!("resourceVersion={version}")), "{lists:?}");
     assert!(!lists[1].contains("limit="), "{lists:?}");
@@ -179,12 +179,14 @@ async fn managed_fields_are_left_out_by_servers_that_can() {
             KubeConfig { observer: Some(counts.clone()), ..config(&server.kubeconfig(), &dir) };
         let (sender, mut events) = mpsc::channel(64);
         let source = tokio::spawn(async move { source::run(config, NODE, sender).await });
-        let services = loop {
+        let mut services = 0;
+        loop {
             match time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap() {
-                Event::Replace { kind: Kind::Service, objects, .. } => break objects.len(),
-                _ => continue,
+                Event::Apply(Object::Service(_)) => services += 1,
+                Event::Listed(Kind::Service) => break,
+                _ => {}
             }
-        };
+        }
         assert_eq!(services, 3);
         if !options.streaming_lists {
             let bytes = counts.bytes.load(Ordering::Relaxed);
@@ -235,7 +237,7 @@ async fn a_list_without_a_version_is_not_taken() {
     })
     .await;
     rig.until_requests("services", "limit=500", 2).await;
-    assert!(rig.replaced.is_empty());
+    assert!(rig.listed.is_empty());
     rig.server.faults().omit_versions(false);
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service).len(), 3);
@@ -250,10 +252,28 @@ async fn a_silent_list_is_asked_for_again() {
     })
     .await;
     rig.wait(Duration::from_millis(1000)).await;
-    assert!(rig.replaced.is_empty());
+    assert!(rig.listed.is_empty());
     rig.server.faults().trickle(None);
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service).len(), 3);
+}
+
+#[tokio::test]
+async fn what_is_deleted_before_a_first_list_begins_again_is_gone() {
+    let timing = Timing { idle: Duration::from_millis(400), ..Timing::default() };
+    let mut rig = Rig::start(Options::default(), timing, |server| {
+        fill(server, 30);
+        server.faults().trickle(Some((6000, Duration::from_secs(5))));
+    })
+    .await;
+    rig.until("a part of the list", |rig| !rig.names(Kind::Service).is_empty()).await;
+    let sent = rig.names(Kind::Service).first().unwrap().to_string();
+    assert!(rig.listed.is_empty());
+    rig.server.store().delete(Resource::Services, load::NAMESPACE, &sent);
+    rig.server.faults().trickle(None);
+    rig.synced().await;
+    assert!(!rig.has(Kind::Service, &sent));
+    assert_eq!(rig.names(Kind::Service).len(), 29);
 }
 
 #[tokio::test]
@@ -343,13 +363,13 @@ async fn a_streamed_list_that_ends_in_an_error_is_read_without_a_stream() {
     assert_eq!(counts(&rig), [1, 1]);
     // Each new list is tried as a stream once: the server may be another one.
     rig.server.faults().expire_watches();
-    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+    rig.until("a second list", |rig| rig.listed[&Kind::Service] == 2).await;
     assert_eq!(counts(&rig), [2, 2]);
     apply(&rig.server, load::service(9));
     rig.until("a change", |rig| rig.has(Kind::Service, "svc-9")).await;
     rig.server.faults().progress_requests(true);
     rig.server.faults().expire_watches();
-    rig.until("a third list", |rig| rig.replaced[&Kind::Service] == 3).await;
+    rig.until("a third list", |rig| rig.listed[&Kind::Service] == 3).await;
     assert_eq!(counts(&rig), [3, 2]);
 }
 
@@ -384,7 +404,7 @@ async fn changes_while_a_list_is_streamed_are_part_of_it() {
     rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-1");
     apply(&rig.server, load::service(8));
     rig.wait(Duration::from_millis(100)).await;
-    assert!(rig.replaced.is_empty());
+    assert!(rig.listed.is_empty());
     rig.server.faults().withhold_list_ends(false);
     rig.synced().await;
     assert_eq!(rig.names(Kind::Service), ["svc-0", "svc-2", "svc-8"].into());
@@ -398,5 +418,5 @@ async fn changes_while_a_list_is_streamed_are_part_of_it() {
         .collect();
     assert_eq!(addresses[0], "10.9.9.9");
     assert_eq!(rig.requests("services", "").len(), 1);
-    assert!(rig.replaced.values().all(|count| *count == 1));
+    assert!(rig.listed.values().all(|count| *count == 1));
 }

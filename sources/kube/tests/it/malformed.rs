@@ -38,7 +38,7 @@ async fn a_malformed_object_is_reported_and_the_rest_arrives() {
         rig.until("the report of a change", |rig| !rig.malformed.is_empty()).await;
         assert!(rig.has(Kind::Service, "svc-1"));
         rig.server.faults().expire_watches();
-        rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+        rig.until("a second list", |rig| rig.listed[&Kind::Service] == 2).await;
         assert!(rig.has(Kind::Service, "svc-1"));
         rig.server.store().delete(Resource::Services, load::NAMESPACE, "svc-1");
         rig.until("a deletion", |rig| !rig.has(Kind::Service, "svc-1")).await;

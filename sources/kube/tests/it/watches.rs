@@ -38,7 +38,7 @@ async fn a_watch_resumes_from_its_last_bookmark() {
     rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-9")).await;
     let resumed = format!("resourceVersion={version}");
     assert_eq!(rig.requests("services", &resumed).len(), 1, "{:?}", rig.requests("services", ""));
-    assert_eq!(rig.replaced[&Kind::Service], 1);
+    assert_eq!(rig.listed[&Kind::Service], 1);
 }
 
 async fn nothing_is_missed_while_the_log_expires(options: Options) {
@@ -56,7 +56,7 @@ async fn nothing_is_missed_while_the_log_expires(options: Options) {
     assert_eq!(rig.names(Kind::Service).len(), 10);
     rig.server.faults().refuse_connections(false);
     rig.until("a second list", |rig| {
-        rig.replaced[&Kind::Service] == 2 && rig.replaced[&Kind::EndpointSlice] == 2
+        rig.listed[&Kind::Service] == 2 && rig.listed[&Kind::EndpointSlice] == 2
     })
     .await;
     assert!(!rig.has(Kind::Service, "svc-4") && !rig.has(Kind::EndpointSlice, "svc-4-0"));
@@ -79,8 +79,8 @@ async fn a_version_that_the_server_does_not_know_is_given_up() {
     rig.synced().await;
     rig.server.faults().fail_next(Some(Resource::Services), 504, 1);
     rig.server.faults().cut_connections();
-    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
-    assert_eq!(rig.replaced[&Kind::EndpointSlice], 1);
+    rig.until("a second list", |rig| rig.listed[&Kind::Service] == 2).await;
+    assert_eq!(rig.listed[&Kind::EndpointSlice], 1);
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_cut_connection_is_replaced_at_once() {
     apply(&rig.server, load::service(8));
     rig.until("a change after the cut", |rig| rig.has(Kind::Service, "svc-8")).await;
     println!("a change after a cut took {:?}", cut.elapsed());
-    assert_eq!(rig.replaced[&Kind::Service], 1);
+    assert_eq!(rig.listed[&Kind::Service], 1);
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_silent_watch_is_opened_again() {
     assert!(!rig.has(Kind::Service, "svc-8"));
     rig.server.faults().stall_watches(false);
     rig.until("a change after the silence", |rig| rig.has(Kind::Service, "svc-8")).await;
-    assert_eq!(rig.replaced[&Kind::Service], 1);
+    assert_eq!(rig.listed[&Kind::Service], 1);
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_server_restored_from_a_backup_is_listed_again() {
     // The new version is below that of the watch, which is therefore not sent the change.
     apply(&rig.server, load::service(8));
     rig.until("a change after the restoration", |rig| rig.has(Kind::Service, "svc-8")).await;
-    assert!(rig.replaced[&Kind::Service] > 1);
+    assert!(rig.listed[&Kind::Service] > 1);
 }
 
 #[tokio::test]
@@ -158,9 +158,9 @@ async fn an_object_without_a_version_leads_to_a_list() {
     rig.synced().await;
     rig.server.faults().omit_versions(true);
     apply(&rig.server, load::service(8));
-    rig.until("a second list", |rig| rig.replaced[&Kind::Service] == 2).await;
+    rig.until("a second list", |rig| rig.listed[&Kind::Service] == 2).await;
     assert!(rig.has(Kind::Service, "svc-8"));
-    assert_eq!(rig.replaced[&Kind::EndpointSlice], 1);
+    assert_eq!(rig.listed[&Kind::EndpointSlice], 1);
 }
 
 /// Has ServiceCIDRs answered by an error, or no longer.
@@ -265,7 +265,7 @@ async fn a_server_that_is_back_without_the_version_is_listed_soon() {
     for _ in 0..2 {
         while !matches!(
             time::timeout(PATIENCE * 100, events.recv()).await.unwrap().unwrap(),
-            Event::Replace { kind: Kind::Service, .. }
+            Event::Listed(Kind::Service) | Event::Replace { kind: Kind::Service, .. }
         ) {}
     }
     let requests = requests.lock().unwrap();

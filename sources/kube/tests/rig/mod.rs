@@ -31,7 +31,7 @@ pub struct Rig<S> {
     pub task: JoinHandle<Result<(), KubeSourceError>>,
     pub objects: BTreeMap<ObjectKey, Object>,
     pub malformed: BTreeMap<ObjectKey, (String, String)>,
-    pub replaced: BTreeMap<Kind, usize>,
+    pub listed: BTreeMap<Kind, usize>,
 }
 
 impl<S> Rig<S> {
@@ -57,7 +57,7 @@ impl<S> Rig<S> {
             task,
             objects: BTreeMap::new(),
             malformed: BTreeMap::new(),
-            replaced: BTreeMap::new(),
+            listed: BTreeMap::new(),
         }
     }
 
@@ -71,8 +71,9 @@ impl<S> Rig<S> {
                 self.objects.remove(&key);
                 self.malformed.remove(&key);
             }
+            Event::Listed(kind) => *self.listed.entry(kind).or_default() += 1,
             Event::Replace { kind, objects, malformed } => {
-                *self.replaced.entry(kind).or_default() += 1;
+                *self.listed.entry(kind).or_default() += 1;
                 self.objects.retain(|key, _| key.kind != kind || malformed.contains(key));
                 self.objects.extend(objects.into_iter().map(|object| (object.key(), object)));
             }
@@ -96,7 +97,7 @@ impl<S> Rig<S> {
     }
 
     pub async fn synced(&mut self) {
-        self.until("all kinds", |rig| rig.replaced.len() == Kind::ALL.len()).await;
+        self.until("all kinds", |rig| rig.listed.len() == Kind::ALL.len()).await;
     }
 
     /// Takes all events that arrive in this time.

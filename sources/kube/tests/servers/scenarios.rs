@@ -102,7 +102,7 @@ pub async fn changes_and_selections_are_followed(server: Server) {
     .await;
     rig.server.apply(service_cidr()).await;
     rig.until("a range of cluster IPs", |rig| rig.has(Kind::ServiceCidr, "more")).await;
-    assert!(rig.replaced.values().all(|count| *count == 1), "{:?}", rig.replaced);
+    assert!(rig.listed.values().all(|count| *count == 1), "{:?}", rig.listed);
 }
 
 fn service_cidr() -> Value {
@@ -120,7 +120,7 @@ pub async fn more_objects_than_a_page_arrive(server: Server) {
     }
     let rig = follow(server).await;
     assert_eq!(names(&rig, Kind::EndpointSlice).len(), count);
-    assert_eq!(rig.replaced[&Kind::EndpointSlice], 1);
+    assert_eq!(rig.listed[&Kind::EndpointSlice], 1);
 }
 
 pub async fn changes_follow_a_restart(server: Server) {
@@ -161,5 +161,5 @@ pub async fn a_busy_cluster_is_followed(server: Server) {
         rig.server.apply(load::slice(number % 5 + 1, 0, &[number])).await;
     }
     rig.until("the last endpoints", |rig| (195..200).all(|number| has_endpoint(rig, number))).await;
-    assert_eq!(rig.replaced[&Kind::EndpointSlice], 1, "no list but the first");
+    assert_eq!(rig.listed[&Kind::EndpointSlice], 1, "no list but the first");
 }
