@@ -10,6 +10,7 @@ mod lb_algorithm;
 mod local_pods;
 mod names;
 mod proxy_protocol;
+mod tables;
 
 pub use self::{
     address::{AddressError, aggregated, parse_cidr, parse_ip},
@@ -21,4 +22,5 @@ pub use self::{
     local_pods::LocalPods,
     names::{Protocol, ServiceName, ServicePortId, ServicePortName},
     proxy_protocol::ProxyProtocol,
+    tables::shrink_table,
 };

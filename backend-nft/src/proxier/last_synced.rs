@@ -11,7 +11,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{PerFamily, ServicePortId},
+    model::{PerFamily, ServicePortId, shrink_table},
     state::ResolvedServicePort,
     transition::PortChange,
 };
@@ -93,6 +93,7 @@ impl LastSynced {
                     table.counts.remove(&element);
                 }
             }
+            shrink_table(&mut table.counts);
             table.lb_chains.extend(update.lb_chains);
             for chain in update.stale_chains {
                 table.stale_chains.entry(chain).or_insert(now);

@@ -31,8 +31,8 @@ pub(crate) struct Service {
     pub(crate) name: ServiceName,
     /// `creationTimestamp`, empty if unknown.
     pub(crate) created: Arc<str>,
-    pub(crate) addresses: PerFamily<Option<Addresses>>,
-    pub(crate) ports: Vec<ServicePort>,
+    pub(crate) addresses: PerFamily<Option<Box<Addresses>>>,
+    pub(crate) ports: Box<[ServicePort]>,
     pub(crate) affinity: Option<Duration>,
     /// The algorithm that the Service asks for; `None` for the node's default.
     pub(crate) lb_algorithm: Option<AskedAlgorithm>,
@@ -119,7 +119,7 @@ impl Service {
             name,
             created: object.metadata.creation_timestamp.as_str().into(),
             addresses,
-            ports: parse_ports(&spec.ports, problems),
+            ports: parse_ports(&spec.ports, problems).into(),
             affinity: parse_affinity(spec, problems),
             lb_algorithm: lb_algorithm::parse(&object.metadata, problems),
             slow_start: slow_start::parse(&object.metadata, problems),
@@ -190,13 +190,15 @@ fn parse_affinity(spec: &objects::ServiceSpec, problems: &mut Problems) -> Optio
 fn parse_addresses(
     object: &objects::Service,
     problems: &mut Problems,
-) -> PerFamily<Option<Addresses>> {
+) -> PerFamily<Option<Box<Addresses>>> {
     let spec = &object.spec;
-    let mut addresses = parse_cluster_ips(spec, problems).map(|cluster_ip| Addresses {
-        cluster_ip,
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        source_ranges: Vec::new(),
+    let mut addresses = parse_cluster_ips(spec, problems).map(|cluster_ip| {
+        Box::new(Addresses {
+            cluster_ip,
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            source_ranges: Vec::new(),
+        })
     });
     for (i, text) in spec.external_ips.iter().enumerate() {
         let Some(ip) = parse_ip_field(text, || format!("spec.externalIPs[{i}]"), problems) else {

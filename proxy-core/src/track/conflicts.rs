@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    model::{IpFamily, Protocol, ServiceName, ServicePortId},
+    model::{IpFamily, Protocol, ServiceName, ServicePortId, shrink_table},
     state::FrontendAddress,
 };
 
@@ -123,6 +123,11 @@ impl Listeners {
             }
             Contenders::Several(several) => several.insert(place, contender),
         }
+    }
+
+    /// Gives back the room that listeners had which are gone.
+    pub(crate) fn shrink(&mut self) {
+        shrink_table(&mut self.by_listener);
     }
 
     /// Removes a contender. If the winner changes, adds every remaining contender to `displaced`.

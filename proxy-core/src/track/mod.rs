@@ -39,7 +39,7 @@ pub use crate::parsed::{
 };
 use crate::{
     config::NodeConfig,
-    model::{LbAlgorithm, PerFamily, ServiceName},
+    model::{LbAlgorithm, PerFamily, ServiceName, shrink_table},
     objects::{self, Event, Kind, Object, ObjectKey},
     parsed::{node::parse_cidrs, problem::Problems, service::Service},
     proxier::{Capabilities, DegradedPort, Mode},
@@ -70,7 +70,7 @@ pub struct Tracker {
     /// The capabilities of the backend, and its mode.
     capabilities: Capabilities,
     mode: Option<Mode>,
-    services: HashMap<ServiceName, Service>,
+    services: HashMap<ServiceName, Box<Service>>,
     slices: Slices,
     node_inputs: NodeInputs,
     listeners: Listeners,
@@ -308,6 +308,7 @@ impl Tracker {
 
     /// Notes that the kernel holds [`Tracker::state`] now.
     pub fn mark_synced(&mut self) {
+        self.shrink();
         self.forget_tried();
         self.unsynced.mark_synced();
         self.trigger_times.clear();
@@ -353,7 +354,8 @@ impl Tracker {
         match object {
             Object::Service(object) => self.apply_service(object, &key, &mut problems),
             Object::EndpointSlice(object) => {
-                let changed = self.slices.apply(object, &self.config, &mut problems);
+                let changed =
+                    self.slices.apply(object, &self.config, &self.services, &mut problems);
                 // The changes in the first list happened before this program was there.
                 if self.is_synced()
                     && let Some(service) = changed.first()
@@ -390,11 +392,14 @@ impl Tracker {
         problems: &mut Problems,
     ) {
         match Service::parse(object, problems) {
-            Some(service) => {
+            Some(mut service) => {
+                if let Some(name) = self.slices.name(&service.name) {
+                    service.name = name.clone();
+                }
                 let before = self.services.get(&service.name);
-                if before != Some(&service) {
+                if before.is_none_or(|before| **before != service) {
                     self.touched.insert(service.name.clone());
-                    self.services.insert(service.name.clone(), service);
+                    self.services.insert(service.name.clone(), Box::new(service));
                 }
             }
             None => self.remove_service(&ServiceName::new(&key.namespace, &key.name)),
@@ -443,6 +448,15 @@ impl Tracker {
         }
         self.listed.insert(kind);
         problems
+    }
+
+    /// Gives back the room that objects had which are gone.
+    fn shrink(&mut self) {
+        shrink_table(&mut self.services);
+        self.slices.shrink();
+        self.listeners.shrink();
+        shrink_table(&mut self.resolved);
+        shrink_table(&mut self.state.service_ports);
     }
 
     /// Moves a Service's pending trigger times to those of the transition: its ports changed.

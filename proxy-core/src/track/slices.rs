@@ -4,10 +4,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     config::NodeConfig,
-    model::ServiceName,
+    model::{ServiceName, shrink_table},
     objects::{self, Kind, ObjectKey},
     parsed::{
         problem::Problems,
+        service::Service,
         slice::{Slice, SliceParser},
     },
 };
@@ -28,12 +29,18 @@ impl Slices {
         self.by_service.get(service).into_iter().flatten().map(|(_, slice)| slice)
     }
 
-    /// Adds a slice, or changes it. Returns the Services whose endpoints changed, the slice's own
-    /// first.
+    /// The name of a Service that has slices, to be shared.
+    pub(crate) fn name(&self, service: &ServiceName) -> Option<&ServiceName> {
+        self.by_service.get_key_value(service).map(|(name, _)| name)
+    }
+
+    /// Adds a slice, or changes it. Shares the names of `services`. Returns the Services whose
+    /// endpoints changed, the slice's own first.
     pub(crate) fn apply(
         &mut self,
         object: &objects::EndpointSlice,
         node: &NodeConfig,
+        services: &HashMap<ServiceName, Box<Service>>,
         problems: &mut Problems,
     ) -> Vec<ServiceName> {
         let key = ObjectKey::new(Kind::EndpointSlice, &object.metadata);
@@ -45,10 +52,8 @@ impl Slices {
             Some(owner) if *owner != service => self.remove(&owner_key.0, &owner_key.1),
             _ => Vec::new(),
         };
-        let service = match self.by_service.get_key_value(&service) {
-            Some((known, _)) => known.clone(),
-            None => service,
-        };
+        let known = self.name(&service).or(services.get_key_value(&service).map(|(name, _)| name));
+        let service = known.cloned().unwrap_or(service);
         let slices = self.by_service.entry(service.clone()).or_default();
         match slices.binary_search_by(|(name, _)| name.cmp(&owner_key.1)) {
             Ok(place) if slices[place].1 == slice => return before,
@@ -77,6 +82,12 @@ impl Slices {
             }
         }
         vec![service]
+    }
+
+    /// Gives back the room that slices had which are gone.
+    pub(crate) fn shrink(&mut self) {
+        shrink_table(&mut self.by_service);
+        shrink_table(&mut self.owners);
     }
 
     /// The keys of all slices.

@@ -239,7 +239,7 @@ impl Tracker {
 fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Addresses)> {
     IpFamily::ALL
         .into_iter()
-        .filter_map(|family| Some((family, service.addresses.get(family).as_ref()?)))
+        .filter_map(|family| Some((family, service.addresses.get(family).as_deref()?)))
 }
 
 /// Returns the listeners of a Service, port by port.
