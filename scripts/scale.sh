@@ -35,7 +35,8 @@ cpu() { awk -v hertz="$(getconf CLK_TCK)" '{ printf "%.2f", ($14 + $15) / hertz 
 printf '%-12s %12s %12s %12s %10s %10s\n' shape 'settled MiB' 'peak MiB' 'of it anon' 'synced s' 'CPU s'
 for shape; do
     config=$work/$shape.kubeconfig log=$work/$shape.log
-    target/release/api-standin "$config" --node node-0 --services "${shape%x*}" --endpoints "${shape#*x}" >"$work/out" &
+    rm -f "$config" "$log"
+    target/release/api-standin "$config" --services "${shape%x*}" --endpoints "${shape#*x}" >"$work/out" &
     server=$! processes=$!
     until_found server: "$config"
     start=$(date +%s.%N)
