@@ -15,6 +15,7 @@
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
 //! - [`schedulers`]: schedulers that virtual servers have, and are to have.
+//! - [`rescheduling`]: the change from one to the other.
 //! - [`tried`]: schedulers that the kernel has.
 //! - [`degraded`]: Service ports that are served otherwise than they ask.
 //! - [`settings`]: parameters and timeouts.
@@ -32,6 +33,7 @@ pub(crate) mod incremental;
 pub(crate) mod kernel;
 mod monitor;
 pub(crate) mod refused;
+mod rescheduling;
 pub(crate) mod schedulers;
 pub(crate) mod servers;
 mod settings;

@@ -11,17 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::{
-    model::{PerFamily, ServicePortId},
-    proxier::{ProxierError, SyncReport},
-    transition::Transition,
-};
+use switchyard_core::model::{PerFamily, ServicePortId};
 use switchyard_netlink::ipvs::{Selector, VirtualServer};
 
-use super::{IpvsProxier, commands::Commands, failed, full::Addresses};
 use crate::{
     layout::servers::{Server, is_of},
-    rules::Delivery,
     scheduler::Scheduler,
 };
 
@@ -85,7 +79,7 @@ impl Schedulers {
     }
 
     /// Returns as many of the changes that wait as may be made now, in these families.
-    fn take(
+    pub(crate) fn take(
         &mut self,
         families: &PerFamily<bool>,
         now: Instant,
@@ -115,40 +109,6 @@ impl Schedulers {
     #[cfg(test)]
     pub(crate) fn hasten(&mut self) {
         self.until = None;
-    }
-}
-
-impl IpvsProxier {
-    /// Changes as many schedulers as may be changed now. The rules translate what is new for their
-    /// Service ports in the meantime, without affinity.
-    ///
-    /// # Errors
-    /// If the rules or the kernel refuse anything. All is to be compared then.
-    pub(super) async fn change_schedulers(
-        &mut self,
-        change: &Transition<'_>,
-        families: &PerFamily<bool>,
-        seen: &Addresses,
-        report: &mut SyncReport,
-    ) -> Result<(), ProxierError> {
-        let (mut ports, mut commands) = (Vec::new(), Commands::default());
-        for (port, server) in self.schedulers.take(families, Instant::now()) {
-            ports.extend(change.after().service_ports.get(&port));
-            commands.edit_server(server);
-        }
-        if ports.is_empty() {
-            return Ok(());
-        }
-        let never_bound = self.never_bound.clone();
-        let delivery = Delivery {
-            families: self.delivered,
-            bound: &seen.bound,
-            elsewhere: &seen.elsewhere,
-            never_bound: &never_bound,
-        };
-        self.rules.translate(&ports, delivery, report).await?;
-        self.commit_all(report, &commands).map_err(failed)?;
-        self.rules.resume(&ports, delivery, report).await
     }
 }
 
