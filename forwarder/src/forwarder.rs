@@ -18,11 +18,13 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     clients::LocalClients,
     counters::Counters,
-    listener::{ListenError, Listener, Socket, TooManyListeners},
+    listener::{ListenError, Listener, TooManyListeners},
+    panicked::Panicked,
     port::Port,
     shared::{ForwarderConfig, OpenListener, Serving, Shared},
     slots::ListenerSlot,
-    supervisor::{self, Panicked},
+    socket::Socket,
+    supervisor,
     task::Task,
 };
 

@@ -14,12 +14,14 @@ mod counters;
 mod ends;
 mod forwarder;
 mod listener;
+mod panicked;
 mod pipes;
 mod platform;
 mod port;
 mod rate_limit;
 mod shared;
 mod slots;
+mod socket;
 mod source_ports;
 mod supervisor;
 mod task;
@@ -32,6 +34,6 @@ pub use self::{
     counters::{Counted, Counters},
     forwarder::{Forwarder, ForwarderError, Usage},
     listener::{ListenError, Listener},
+    panicked::Panicked,
     shared::{ForwarderConfig, spare_descriptors},
-    supervisor::Panicked,
 };

@@ -19,12 +19,12 @@ use crate::{
     clients::LocalClients,
     counters::Counters,
     listener::Listener,
+    panicked::Panicked,
     pipes::Pipes,
     platform::{self, Platform},
     port::Port,
     slots::Slots,
     source_ports::SourcePorts,
-    supervisor::Panicked,
 };
 
 /// The memory that a connection may take: buffers of the proxy and of the kernel.

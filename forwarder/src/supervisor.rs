@@ -1,45 +1,22 @@
 //! The future of a listener, which outlives a panic of what serves the listener.
 
 use std::{
-    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use switchyard_core::{error::ErrorChain, model::ServicePortId};
-use tokio::{sync::Notify, time::sleep};
+use switchyard_core::error::ErrorChain;
+use tokio::time::sleep;
 
 use crate::{
-    counters::Counted, listener::Socket, rate_limit::RateLimit, shared::OpenListener, tcp, udp,
+    counters::Counted, rate_limit::RateLimit, shared::OpenListener, socket::Socket, tcp, udp,
 };
 
 /// The time to wait before a socket is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// The Service ports with a listener whose task has panicked. Clones are one set.
-#[derive(Clone, Debug, Default)]
-pub struct Panicked(Arc<(Mutex<BTreeSet<ServicePortId>>, Notify)>);
-
-impl Panicked {
-    /// Adds a Service port.
-    pub fn add(&self, port: ServicePortId) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).insert(port);
-        self.0.1.notify_one();
-    }
-
-    /// Waits until a Service port is added. For one waiting task at a time.
-    pub async fn added(&self) {
-        self.0.1.notified().await;
-    }
-
-    /// Takes all Service ports.
-    pub fn take(&self) -> BTreeSet<ServicePortId> {
-        std::mem::take(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// A future whose panic is its end.
 struct Caught(Pin<Box<dyn Future<Output = ()> + Send>>);

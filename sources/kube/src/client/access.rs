@@ -9,14 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hyper::{Uri, header::HeaderValue};
+use hyper::Uri;
 use k8s_openapi::ByteString;
 use kube::{
     Config,
     config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError},
 };
 
-use super::{ClientError, KubeConfig, plugin::Credentials, proxy};
+use super::{ClientError, KubeConfig, plugin::Credentials, proxy, token::usable_token};
 
 /// The credentials and the server, as they were read once at the start. Files that a kubeconfig
 /// names are read again for each [`Access::client_config`].
@@ -129,19 +129,6 @@ impl Access {
 
 fn read_token(path: &Path) -> io::Result<String> {
     usable_token(&fs::read_to_string(path)?)
-}
-
-/// Returns a token without the white space around it.
-pub(super) fn usable_token(text: &str) -> io::Result<String> {
-    let invalid = |message: &str| io::Error::new(io::ErrorKind::InvalidData, message.to_owned());
-    match text.trim() {
-        "" => Err(invalid("there is no token")),
-        // `kube` panics.
-        token if HeaderValue::from_str(token).is_err() => {
-            Err(invalid("the token holds characters that no header may have"))
-        }
-        token => Ok(token.to_owned()),
-    }
 }
 
 /// Encodes data as a kubeconfig holds it.

@@ -7,6 +7,7 @@ mod plugin;
 mod proxy;
 mod renewal;
 mod retry_after;
+mod token;
 
 use std::{io, path::PathBuf};
 

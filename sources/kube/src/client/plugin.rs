@@ -16,7 +16,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::access::usable_token;
+use super::token::usable_token;
 
 /// The most time that a plugin may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
