@@ -315,8 +315,8 @@ fn what_would_make_a_start_fail_is_an_event() {
         let mut node = load::node(NODE);
         node["status"]["addresses"] = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
         node["spec"]["podCIDRs"] = json!([]);
-        cluster.server.store().apply(node.clone()).unwrap();
-        load::fill(cluster.server.store(), 1, 1).unwrap();
+        cluster.server.store().apply(node.clone());
+        load::fill(cluster.server.store(), 1, 1);
         let text = |fields: &str| of_cluster(&cluster, fields);
         let (mut config, program) = from_cluster(&cluster, &namespace, &text(""));
         namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
@@ -341,7 +341,7 @@ fn what_would_make_a_start_fail_is_an_event() {
         config.exchange(&text("detectLocalMode: NodeCIDR\n"));
         cluster.event("ConfigurationRejected", "PodCIDR allocation on node").await;
         node["spec"]["podCIDRs"] = json!(["10.244.1.0/24"]);
-        cluster.server.store().apply(node).unwrap();
+        cluster.server.store().apply(node);
         let metrics = wait("applied", 2.0);
         let name = "switchyard_config_reloads_total{result=\"rejected\"}";
         assert_eq!(metric_values(&metrics, name), [3.0], "each is told once");
