@@ -325,7 +325,8 @@ impl Subject for IpvsSubject {
                 batch.delete_server(&web());
             }),
             ipvs("a virtual server is altered", "server TCP 10.96.0.1:80 was missing", |batch| {
-                // For another scheduler, the rules translate, which leaves chains for the next sync.
+                // While another scheduler is set, the rules translate, which leaves chains for the
+                // next sync.
                 let (selector, scheduler) = (web(), "wrr".to_owned());
                 let (flags, timeout, netmask) = (VirtualServer::PERSISTENT, 5, u32::MAX);
                 batch.edit_server(&VirtualServer { selector, scheduler, flags, timeout, netmask });
