@@ -1,7 +1,7 @@
 //! Notices that another program changes the rules, or the addresses of `kube-ipvs0`.
 
 use async_trait::async_trait;
-use switchyard_core::proxier::{ExternalChange, Mode, Monitor, ProxierError};
+use switchyard_core::proxier::{ExternalChange, Mode, Monitor, ProxierError, changed_beneath_or};
 use switchyard_netlink::route::{AddressAnnouncements, Bound};
 
 use crate::config::DEVICE;
@@ -21,24 +21,11 @@ impl DeviceMonitor {
 #[async_trait]
 impl Monitor for DeviceMonitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
-        let Self { rules, device } = self;
-        let of_rules = async {
-            match rules {
-                Some(rules) => rules.externally_changed().await,
-                None => std::future::pending().await,
-            }
+        let of_device = async {
+            self.device.differs().await.map_err(|error| {
+                ProxierError::backend(Mode::IPVS, "cannot watch the addresses of Services", error)
+            })
         };
-        // A change of the rules that is forgotten with its future is found by the comparison.
-        tokio::select! {
-            changed = of_rules => changed,
-            differs = device.differs() => match differs {
-                Ok(()) => Ok(ExternalChange::Changed { by: None }),
-                Err(error) => Err(ProxierError::backend(
-                    Mode::IPVS,
-                    "cannot watch the addresses of Services",
-                    error,
-                )),
-            },
-        }
+        changed_beneath_or(&mut self.rules, of_device).await
     }
 }

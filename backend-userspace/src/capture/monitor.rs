@@ -2,7 +2,7 @@
 //! the device.
 
 use async_trait::async_trait;
-use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError};
+use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError, changed_beneath_or};
 use switchyard_netlink::route::{AddressAnnouncements, Bound};
 
 use super::{DEVICE, failed};
@@ -22,19 +22,10 @@ impl DeviceMonitor {
 #[async_trait]
 impl Monitor for DeviceMonitor {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError> {
-        let Self { rules, device } = self;
-        let of_rules = async {
-            match rules {
-                Some(rules) => rules.externally_changed().await,
-                None => std::future::pending().await,
-            }
+        let of_device = async {
+            let differs = self.device.differs().await;
+            differs.map_err(failed("cannot watch the addresses of the device"))
         };
-        // A change of the rules that is forgotten with its future is found by the comparison.
-        tokio::select! {
-            changed = of_rules => changed,
-            differs = device.differs() => differs
-                .map(|()| ExternalChange::Changed { by: None })
-                .map_err(failed("cannot watch the addresses of the device")),
-        }
+        changed_beneath_or(&mut self.rules, of_device).await
     }
 }

@@ -123,6 +123,27 @@ pub trait Monitor: Send {
     }
 }
 
+/// Waits until the monitor of a backend beneath, if there is any, reports a change, or until
+/// `other` notices one. What is forgotten with a future is found by the comparison that follows.
+///
+/// # Errors
+/// Those of the monitor, and of `other`.
+pub async fn changed_beneath_or(
+    beneath: &mut Option<Box<dyn Monitor>>,
+    other: impl Future<Output = Result<(), ProxierError>> + Send,
+) -> Result<ExternalChange, ProxierError> {
+    let of_beneath = async {
+        match beneath {
+            Some(beneath) => beneath.externally_changed().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        changed = of_beneath => changed,
+        noticed = other => noticed.map(|()| ExternalChange::Changed { by: None }),
+    }
+}
+
 /// A report of a [`Monitor`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExternalChange {

@@ -8,7 +8,7 @@ use std::{error::Error, io, process::ExitStatus};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RigError {
-    /// An operation failed: a network namespace, a program, a file or a socket is not to be had.
+    /// An operation failed: a network namespace, a program, a file or a socket cannot be used.
     #[error("cannot {what}")]
     Io {
         /// The operation.

@@ -27,7 +27,7 @@ fn in_short_namespace(test: impl FnOnce() + Send) {
     });
 }
 
-/// An end that says nothing is asked after three seconds.
+/// An end that sends nothing is asked after three seconds.
 fn soon_asked(config: &mut ForwarderConfig) {
     config.dead_after = Duration::from_secs(9);
 }
