@@ -8,7 +8,7 @@ mod mode;
 mod profile;
 mod report;
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 
@@ -132,16 +132,21 @@ pub async fn changed_beneath_or(
     beneath: &mut Option<Box<dyn Monitor>>,
     other: impl Future<Output = Result<(), ProxierError>> + Send,
 ) -> Result<ExternalChange, ProxierError> {
-    let of_beneath = async {
+    let mut of_beneath = pin!(async {
         match beneath {
             Some(beneath) => beneath.externally_changed().await,
             None => std::future::pending().await,
         }
-    };
-    tokio::select! {
-        changed = of_beneath => changed,
-        noticed = other => noticed.map(|()| ExternalChange::Changed { by: None }),
-    }
+    });
+    let mut other = pin!(other);
+    poll_fn(|context| match of_beneath.as_mut().poll(context) {
+        Poll::Pending => {
+            let noticed = other.as_mut().poll(context);
+            noticed.map(|noticed| noticed.map(|()| ExternalChange::Changed { by: None }))
+        }
+        changed => changed,
+    })
+    .await
 }
 
 /// A report of a [`Monitor`].
