@@ -3,6 +3,7 @@
 
 mod address;
 mod backoff;
+mod code;
 pub mod error;
 mod family;
 mod interface_addresses;
@@ -15,6 +16,7 @@ mod tables;
 pub use self::{
     address::{AddressError, aggregated, parse_cidr, parse_ip},
     backoff::Backoff,
+    code::Code,
     error::ErrorChain,
     family::{IpFamily, PerFamily},
     interface_addresses::InterfaceAddresses,

@@ -13,10 +13,12 @@ use super::semantics::{names, root, rows};
 fn pages() -> BTreeMap<PathBuf, String> {
     let mut paths: Vec<PathBuf> =
         ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from).into();
-    for entry in fs::read_dir(root().join("docs")).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            paths.push(Path::new("docs").join(entry.file_name()));
+    for folder in ["docs", "docs/codes"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                paths.push(Path::new(folder).join(entry.file_name()));
+            }
         }
     }
     assert!(paths.len() > 10, "{paths:?}");
@@ -259,7 +261,7 @@ fn every_package_in_a_command_exists() {
 }
 
 /// Adds the Rust sources below a folder.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+pub fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy();

@@ -9,6 +9,7 @@
 
 mod backends;
 mod circles;
+mod codes;
 mod documents;
 mod ipvs;
 mod lb_algorithm;
