@@ -12,7 +12,7 @@ use super::semantics::{names, root, rows};
 /// Returns every page, by its path from the root.
 fn pages() -> BTreeMap<PathBuf, String> {
     let mut paths: Vec<PathBuf> =
-        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from).into();
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(PathBuf::from).into();
     for folder in ["docs", "docs/codes"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let entry = entry.unwrap();
