@@ -103,11 +103,12 @@ clippy:
 	@scripts/install-tools.sh cc
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
-# The scripts' lints, and whether the shells that run them can read them.
+# The lints of scripts and workflows, and whether the shells that run the scripts can read them.
 SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/*.sh)
 shell:
-	@scripts/install-tools.sh shellcheck
+	@scripts/install-tools.sh shellcheck actionlint
 	shellcheck --external-sources $(SCRIPTS)
+	actionlint
 	@for script in $(SCRIPTS); do \
 		case $$(head -n 1 $$script) in *bash*) bash -n $$script ;; *) sh -n $$script ;; esac || exit 1; \
 	done
@@ -166,7 +167,7 @@ deny:
 tests: tests-of-crates tests-of-captures
 
 tests-of-crates:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc helm kubectl
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test --workspace --no-fail-fast --test proxying

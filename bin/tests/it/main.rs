@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
+mod chart;
 mod deploy;
 mod e2e;
 mod image;

@@ -24,4 +24,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - name: NODE_NAME
   valueFrom:
     fieldRef: {fieldPath: spec.nodeName}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- /* With a digest, the tag names nothing. */ -}}
+{{- define "switchyard.image" -}}
+{{- with .Values.image -}}
+{{ if .digest }}{{ printf "%s@%s" .repository .digest | quote }}{{ else }}{{ printf "%s:%s" .repository .tag | quote }}{{ end }}
+{{- end }}
+{{- end }}
+{{- /* The port at the end of an address, such as [::]:10256. */ -}}
+{{- define "switchyard.port" -}}
+{{ regexFind "[0-9]+$" . }}
+{{- end }}
+{{- /* The request of a probe: of the path, at the port of healthzBindAddress. */ -}}
+{{- define "switchyard.probe" -}}
+{path: {{ index . 0 }}, port: {{ include "switchyard.port" ((index . 1).Values.config.healthzBindAddress | default ":10256") }}}
 {{- end }}
