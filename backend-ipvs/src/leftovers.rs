@@ -145,7 +145,7 @@ pub(crate) fn remove_other_rules(beneath: Mode) -> Result<bool, ProxierError> {
 
 fn earlier_table() -> NftBackend {
     let mut config = NftConfig::default();
-    config.table = EARLIER_TABLE;
+    config.table = EARLIER_TABLE.into();
     config.families = PerFamily { v4: true, v6: true };
     NftBackend::new(config)
 }

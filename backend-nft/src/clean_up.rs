@@ -7,7 +7,7 @@ use switchyard_nft_ruleset::{Elements, Family, Transaction, Transport, Transport
 use crate::{NftConfig, layout::table};
 
 /// Deletes the tables of both families, except for what [`table::guard_loopback`] adds, which stays
-/// while the kernel routes loopback addresses.
+/// while the kernel routes loopback addresses, unless another proxy cares for them.
 pub(crate) fn delete_tables(
     config: &NftConfig,
     transport: &mut dyn Transport,
@@ -17,7 +17,8 @@ pub(crate) fn delete_tables(
         if let Some(dump) = transport.read(&table, Elements::Omit)? {
             let mut transaction = Transaction::new();
             transaction.delete_table(&table);
-            if family == Family::Ip && routes_localnet() && table::guards_loopback(&dump) {
+            let guards = family == Family::Ip && !config.is_beside;
+            if guards && routes_localnet() && table::guards_loopback(&dump) {
                 table::guard_loopback(config, &mut transaction);
             }
             transport.commit(&transaction)?;

@@ -128,7 +128,7 @@ impl Redirected {
                     }
                 });
                 let mut config = NftConfig::default();
-                config.table = "switchyard-userspace";
+                config.table = "switchyard-userspace".into();
                 Box::new(NftProxier::new(config, Box::new(transport)))
             }
             Rules::Iptables(programs) => {

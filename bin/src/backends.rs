@@ -73,12 +73,15 @@ pub fn all(
     traffic: &Arc<Counters>,
 ) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
     let families = families();
+    // Beside another proxy, the rules of other modes are that proxy's.
+    let is_beside = loaded.settings.node.service_proxy_name.is_some();
+    let table = TABLE.iter().filter(|(mode, _)| !is_beside || *mode == Mode::NFTABLES);
     let make = |(mode, make): &(Mode, MakeBackend)| {
         let mut settings = loaded.with_mode(*mode)?;
         settings.backend.ipvs.api_addresses = Arc::clone(api_addresses);
         Ok(make(&settings.backend, families, traffic))
     };
-    TABLE.iter().map(make).collect()
+    table.map(make).collect()
 }
 
 /// Returns the backend of a mode.
@@ -95,6 +98,10 @@ pub fn nft_config(settings: &BackendSettings, families: PerFamily<bool>) -> NftC
         NftTransport::Netlink => TransportKind::Netlink,
         NftTransport::Json => TransportKind::Json,
     };
+    if let Some(table) = &settings.nft_table {
+        config.table = table.clone().into();
+        config.is_beside = true;
+    }
     config.any_kernel = env::var_os(SKIP_KERNEL_CHECK).is_some_and(|value| !value.is_empty());
     config
 }

@@ -12,7 +12,8 @@ use std::{
 use futures::{FutureExt, future};
 use switchyard_core::runner::Input;
 use switchyard_source_kube::{
-    self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, WatchHealth,
+    self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, Scope,
+    WatchHealth,
 };
 use switchyard_source_manifests::{self as manifests, ManifestsError};
 use tokio::sync::mpsc::Sender;
@@ -105,6 +106,7 @@ fn kube_config(client: &ClientSettings) -> KubeConfig {
         kubeconfig: client.kubeconfig.clone(),
         master: client.master.clone(),
         pace: RequestPace { qps: client.qps, burst: client.burst },
+        service_proxy_name: client.service_proxy_name.clone(),
         ..KubeConfig::new(client.user_agent.clone())
     }
 }
@@ -128,8 +130,10 @@ async fn from_source(
             let pacer = Pacer::new(config.pace).observed_by(observer);
             let publishing =
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
+            let service_proxy_name = config.service_proxy_name.as_deref();
+            let scope = Scope { node_name, service_proxy_name };
             let watching =
-                kube::watch_all(client, pacer, config.timing, node_name, sender, link.watches);
+                kube::watch_all(client, pacer, config.timing, scope, sender, link.watches);
             // The watches go on even if there is nothing to publish any more.
             let publishing = publishing.then(|()| future::pending());
             tokio::select! {

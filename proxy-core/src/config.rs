@@ -44,6 +44,11 @@ pub struct NodeConfig {
     /// ([`Capabilities::has_loopback_endpoints`](crate::proxier::Capabilities::has_loopback_endpoints));
     /// fixed for the lifetime of a tracker, like the name.
     pub loopback_endpoints: bool,
+    /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services that this
+    /// proxy serves (KEP-2447); `None` for Services without the label. A proxy with a name stands
+    /// beside the cluster's: addresses of a ServiceCIDR that no Service has are the other proxy's
+    /// to drop. Fixed for the lifetime of a tracker, like the name.
+    pub service_proxy_name: Option<String>,
 }
 
 impl NodeConfig {
@@ -60,6 +65,7 @@ impl NodeConfig {
             external_ips: true,
             lb_algorithm: None,
             loopback_endpoints: false,
+            service_proxy_name: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration of the backend.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use switchyard_core::{model::PerFamily, transition::Transition};
 use switchyard_nft_ruleset::{Family, Table, TransportKind};
@@ -22,7 +22,10 @@ pub struct NftConfig {
     pub any_kernel: bool,
     /// The name of the table of each family: kube-proxy's, unless rules of several proxies are to
     /// stand beside each other.
-    pub table: &'static str,
+    pub table: Cow<'static, str>,
+    /// Whether the node has another proxy, whose rules drop what is sent to a cluster IP that they
+    /// do not have, and which cares for the node's loopback addresses.
+    pub is_beside: bool,
     /// Whether IPVS delivers the traffic of Services at addresses of the node, so that the rules
     /// have more to refuse, and less to translate.
     pub beneath_ipvs: bool,
@@ -43,7 +46,8 @@ impl Default for NftConfig {
             families: PerFamily { v4: true, v6: true },
             transport: TransportKind::default(),
             any_kernel: false,
-            table: KUBE_PROXY,
+            table: Cow::Borrowed(KUBE_PROXY),
+            is_beside: false,
             beneath_ipvs: false,
             exempt_mark: None,
             only_translated: PerFamily::default(),
@@ -59,7 +63,7 @@ impl NftConfig {
 
     /// The table of a family.
     pub(crate) fn table(&self, family: Family) -> Table {
-        Table::new(family, self.table)
+        Table::new(family, &*self.table)
     }
 
     /// The same configuration for the families that a sync programs.

@@ -54,7 +54,9 @@ pub(crate) fn base_chain(config: &NftConfig, name: &ChainName) -> Option<BaseCha
     // The addresses of Services are the node's: before rules that translate such, as for host
     // ports.
     let is_first = config.beneath_ipvs && kind == ChainKind::Nat && priority < 0;
-    let priority = priority - i32::from(is_first);
+    // The other proxy would drop what is to be refused.
+    let is_before = config.is_beside && kind == ChainKind::Filter && priority == 0;
+    let priority = priority - i32::from(is_first || is_before);
     Some(BaseChain { name: name.clone(), kind, hook, priority })
 }
 

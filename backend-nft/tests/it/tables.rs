@@ -17,7 +17,7 @@ const OTHER: &str = "other-proxy";
 /// A node whose backend has tables of another name.
 fn start_other() -> Node {
     let mut other = NftConfig::default();
-    other.table = OTHER;
+    other.table = OTHER.into();
     let transport = TransportKind::Netlink.open().expect("netlink is there");
     Stepped::new(config(), NftProxier::new(other, transport))
 }

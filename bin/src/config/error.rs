@@ -28,6 +28,14 @@ pub enum ConfigError {
     /// Fields have invalid values.
     #[error("failed validate")]
     Invalid(#[from] Invalid),
+    /// A proxy of this name cannot stand beside the cluster's.
+    #[error("failed validate: --service-proxy-name={name}: {why}")]
+    ProxyName {
+        /// The name.
+        name: String,
+        /// The problem with the name, or with the mode.
+        why: &'static str,
+    },
     /// An address that passed validation could not be parsed.
     #[error("failed validate: {text:?}: {why}")]
     Address {

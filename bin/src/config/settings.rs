@@ -63,6 +63,8 @@ pub struct ClientSettings {
     pub qps: f32,
     /// The number of requests that may exceed the rate in a burst.
     pub burst: u32,
+    /// The label's value of the Services to watch.
+    pub service_proxy_name: Option<String>,
 }
 
 /// The transport of transactions to nftables.
@@ -84,6 +86,8 @@ pub struct BackendSettings {
     pub masquerade_bit: u8,
     /// The transport of transactions, in nftables mode.
     pub nft_transport: NftTransport,
+    /// The name of the tables in nftables mode; `None` for kube-proxy's.
+    pub nft_table: Option<String>,
     /// Settings that only ipvs mode needs; the defaults in any other mode.
     pub ipvs: IpvsSettings,
     /// Settings that only userspace mode needs.
@@ -248,6 +252,8 @@ pub struct FlagOnlySettings {
     pub master: Option<String>,
     /// `--nft-transport`
     pub nft_transport: NftTransport,
+    /// `--service-proxy-name`
+    pub service_proxy_name: Option<String>,
     /// `--lb-algorithm`
     pub lb_algorithm: Option<LbAlgorithm>,
     /// `--ipvs-drain-limit`
@@ -316,11 +322,14 @@ impl Settings {
         node.masquerade_all = section.masquerade_all;
         node.local_pods = local_pods(config)?;
         node.node_port_addresses = node_port_addresses(config, flag_only, mode);
-        node.localhost_node_ports = localhost_node_ports(config, mode);
+        // Loopback addresses are the cluster's proxy's.
+        node.localhost_node_ports =
+            localhost_node_ports(config, mode) && flag_only.service_proxy_name.is_none();
         node.bind_address = parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified());
         node.eligible_without_node = flag_only.manifests.is_some();
         node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
         node.lb_algorithm = flag_only.lb_algorithm;
+        node.service_proxy_name.clone_from(&flag_only.service_proxy_name);
         node.loopback_endpoints = mode == Mode::USERSPACE && flag_only.manifests.is_some();
         Ok(Self {
             source: source(config, flag_only),
@@ -332,6 +341,10 @@ impl Settings {
                     .and_then(|b| b.try_into().ok())
                     .unwrap_or(14),
                 nft_transport: flag_only.nft_transport,
+                nft_table: flag_only
+                    .service_proxy_name
+                    .as_ref()
+                    .map(|name| format!("service-proxy-{name}")),
                 ipvs: match mode {
                     Mode::IPVS => IpvsSettings {
                         drain_limit: flag_only.ipvs_drain_limit,
@@ -412,6 +425,7 @@ fn source(config: &KubeProxyConfiguration, flag_only: &FlagOnlySettings) -> Sour
         user_agent: flag_only.user_agent.clone(),
         qps: client.qps,
         burst: client.burst.try_into().unwrap_or(0),
+        service_proxy_name: flag_only.service_proxy_name.clone(),
     })
 }
 

@@ -22,7 +22,8 @@ use crate::{
 const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
 /// The values that the API allows for `timeoutSeconds`.
 const AFFINITY_SECONDS: RangeInclusive<i64> = 1..=86_400;
-/// A Service with this label belongs to another proxy, whatever the label's value.
+/// The label that names the proxy of a Service (KEP-2447). A Service without the label belongs to
+/// the cluster's proxy.
 const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
 /// A Service that this proxy serves, parsed.
@@ -87,15 +88,19 @@ impl Service {
             || !addresses.external_ips(external_ips).is_empty()
     }
 
-    /// Parses `object`. Returns `None` if the Service is not for this proxy (headless,
+    /// Parses `object`. Returns `None` if the Service is not for the proxy with this name (headless,
     /// ExternalName, another proxy's), or has nothing usable. Values that cannot be used are left
     /// out and added to `problems`.
-    pub(crate) fn parse(object: &objects::Service, problems: &mut Problems) -> Option<Self> {
+    pub(crate) fn parse(
+        object: &objects::Service,
+        proxy: Option<&str>,
+        problems: &mut Problems,
+    ) -> Option<Self> {
         let spec = &object.spec;
         if spec.kind == "ExternalName"
             || spec.cluster_ip == "None"
             || spec.cluster_ips.first().is_some_and(|ip| ip == "None")
-            || object.metadata.labels.contains_key(SERVICE_PROXY_NAME)
+            || object.metadata.labels.get(SERVICE_PROXY_NAME).map(|name| &**name) != proxy
             || (spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty())
         {
             return None;

@@ -164,12 +164,13 @@ impl Tracker {
 
     /// Sets another configuration of the same node: the changes are in the next transition. The
     /// node's name stays, whatever `config` names: which endpoints are local was decided by the
-    /// name. So does [`NodeConfig::loopback_endpoints`].
+    /// name. So do [`NodeConfig::loopback_endpoints`] and [`NodeConfig::service_proxy_name`].
     pub fn set_config(&mut self, config: NodeConfig) {
-        let NodeConfig { node_name, loopback_endpoints, .. } =
+        let NodeConfig { node_name, loopback_endpoints, service_proxy_name, .. } =
             mem::replace(&mut self.config, config);
         self.config.node_name = node_name;
         self.config.loopback_endpoints = loopback_endpoints;
+        self.config.service_proxy_name = service_proxy_name;
         self.touched_node = true;
     }
 
@@ -391,7 +392,7 @@ impl Tracker {
         key: &ObjectKey,
         problems: &mut Problems,
     ) {
-        match Service::parse(object, problems) {
+        match Service::parse(object, self.config.service_proxy_name.as_deref(), problems) {
             Some(mut service) => {
                 if let Some(name) = self.slices.name(&service.name) {
                     service.name = name.clone();

@@ -78,12 +78,15 @@ impl NodeInputs {
             local_pods: PerFamily::from_fn(|family| self.local_pods(config, family)),
             node_ports,
             health_check_addresses: addresses,
-            service_cidrs: PerFamily::from_fn(|family| {
-                let nets = self.service_cidrs.values().flatten().copied();
-                let of_family: Vec<IpNet> =
-                    nets.filter(|net| IpFamily::of_net(net) == family).collect();
-                aggregated(&of_family)
-            }),
+            service_cidrs: match config.service_proxy_name {
+                Some(_) => PerFamily::default(),
+                None => PerFamily::from_fn(|family| {
+                    let nets = self.service_cidrs.values().flatten().copied();
+                    let of_family: Vec<IpNet> =
+                        nets.filter(|net| IpFamily::of_net(net) == family).collect();
+                    aggregated(&of_family)
+                }),
+            },
         }
     }
 

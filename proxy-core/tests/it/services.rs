@@ -7,7 +7,7 @@ use serde_json::json;
 use switchyard_core::{
     model::{IpFamily, Protocol},
     state::FrontendAddress,
-    testing::{Builder, endpoint, node, service, slice},
+    testing::{Builder, endpoint, node, service, service_cidr, slice},
 };
 
 use crate::support::{Cluster, fields, frontends, id, id_of};
@@ -73,6 +73,25 @@ fn what_is_not_ours_is_left_alone() {
         cluster.apply(&[web()]);
         assert_eq!(cluster.programmed(), ["ns/web:http (TCP, IPv4)"], "{what}");
     }
+}
+
+#[test]
+fn a_proxy_with_a_name_serves_the_services_that_name_it() {
+    let labelled = |name: &str| web().label("service.kubernetes.io/service-proxy-name", name);
+    let mut cluster = Cluster::with(|config| config.service_proxy_name = Some("pilot".to_owned()));
+    for (service, programmed) in [
+        (labelled("pilot"), &["ns/web:http (TCP, IPv4)"][..]),
+        (labelled("other"), &[]),
+        (labelled("pilot"), &["ns/web:http (TCP, IPv4)"]),
+        (web(), &[]),
+        (labelled(""), &[]),
+    ] {
+        assert_eq!(cluster.apply(&[service]), []);
+        assert_eq!(cluster.programmed(), programmed);
+    }
+    // Addresses that no Service has are the other proxy's.
+    cluster.apply(&[service_cidr("kubernetes", &["10.0.0.0/16"])]);
+    assert_eq!(cluster.tracker.state().node.service_cidrs, Default::default());
 }
 
 #[test]

@@ -20,6 +20,10 @@ pub struct KubeConfig {
     pub timing: Timing,
     /// Receives a report of each request.
     pub observer: Option<Arc<dyn RequestObserver>>,
+    /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services to watch;
+    /// `None` for Services without the label. The node's configuration has the same
+    /// (`NodeConfig::service_proxy_name`).
+    pub service_proxy_name: Option<String>,
 }
 
 impl KubeConfig {
@@ -32,6 +36,7 @@ impl KubeConfig {
             pace: RequestPace::default(),
             timing: Timing::default(),
             observer: None,
+            service_proxy_name: None,
         }
     }
 }

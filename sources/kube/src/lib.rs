@@ -13,7 +13,7 @@
 //! | Resource | Selectors |
 //! |---|---|
 //! | `v1` nodes | field `metadata.name=<node>` |
-//! | `v1` services | label `!service.kubernetes.io/service-proxy-name`, field `spec.clusterIP!=None` |
+//! | `v1` services | label `!service.kubernetes.io/service-proxy-name`, or with the configured value; field `spec.clusterIP!=None` |
 //! | `discovery.k8s.io/v1` endpointslices | label `!service.kubernetes.io/headless` |
 //! | `networking.k8s.io/v1` servicecidrs | none; may be absent or forbidden |
 //!
@@ -128,7 +128,24 @@ pub async fn run<I: From<Event> + Send + 'static>(
     if let Some(observer) = config.observer {
         pacer = pacer.observed_by(observer);
     }
-    watch_all(client, pacer, config.timing, node_name, sender, WatchHealth::new()).await
+    let scope = Scope { node_name, service_proxy_name: config.service_proxy_name.as_deref() };
+    watch_all(client, pacer, config.timing, scope, sender, WatchHealth::new()).await
+}
+
+/// The objects that the proxy of a node watches.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// The name of the node.
+    pub node_name: &'a str,
+    /// The same as [`KubeConfig::service_proxy_name`].
+    pub service_proxy_name: Option<&'a str>,
+}
+
+impl<'a> From<&'a str> for Scope<'a> {
+    /// Returns the scope of this node's own proxy.
+    fn from(node_name: &'a str) -> Self {
+        Self { node_name, service_proxy_name: None }
+    }
 }
 
 /// Does the same as [`run`] with a client and a pacer that the caller may share with other users of
@@ -140,10 +157,11 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
     client: Client,
     pacer: Pacer,
     timing: Timing,
-    node_name: &str,
+    scope: impl Into<Scope<'_>>,
     sender: Sender<I>,
     health: WatchHealth,
 ) -> Result<(), KubeSourceError> {
+    let scope = scope.into();
     let mut watches = JoinSet::new();
     let context = (client, pacer, timing, sender.clone(), health);
     start::<Node, _>(
@@ -152,7 +170,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
         Target {
             path: "/api/v1/nodes",
             labels: None,
-            fields: Some(format!("metadata.name={node_name}")),
+            fields: Some(format!("metadata.name={}", scope.node_name)),
             is_optional: false,
         },
     );
@@ -171,7 +189,10 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
         &context,
         Target {
             path: "/api/v1/services",
-            labels: Some("!service.kubernetes.io/service-proxy-name"),
+            labels: Some(match scope.service_proxy_name {
+                Some(name) => format!("service.kubernetes.io/service-proxy-name={name}"),
+                None => "!service.kubernetes.io/service-proxy-name".to_owned(),
+            }),
             fields: Some("spec.clusterIP!=None".to_owned()),
             is_optional: false,
         },
@@ -181,7 +202,7 @@ pub async fn watch_all<I: From<Event> + Send + 'static>(
         &context,
         Target {
             path: "/apis/discovery.k8s.io/v1/endpointslices",
-            labels: Some("!service.kubernetes.io/headless"),
+            labels: Some("!service.kubernetes.io/headless".to_owned()),
             fields: None,
             is_optional: false,
         },

@@ -11,10 +11,8 @@
 //!
 //! Every `*.yaml`, `*.yml` and `*.json` file below the directory is read, except hidden files. A
 //! file may hold several documents and lists. Services, EndpointSlices, Nodes and ServiceCIDRs are
-//! read, and objects of other kinds are skipped. Like the watches of an API server, the source
-//! skips objects that belong to another proxy: Services labelled
-//! `service.kubernetes.io/service-proxy-name` and EndpointSlices labelled
-//! `service.kubernetes.io/headless`.
+//! read, and objects of other kinds are skipped. Like the watch of an API server, the source
+//! skips EndpointSlices labelled `service.kubernetes.io/headless`.
 //!
 //! - An object that cannot be decoded keeps its last good state, and so does every object of a
 //!   document that is not YAML at all.

@@ -30,7 +30,7 @@ pub(crate) struct Redirects {
 impl Redirects {
     pub(crate) fn new(config: &UserspaceConfig) -> Self {
         let mut nftables = NftConfig::default();
-        nftables.table = TABLE;
+        nftables.table = TABLE.into();
         nftables.families = config.families;
         nftables.masquerade_bit = config.masquerade_bit;
         nftables.exempt_mark = Some(config.mark());

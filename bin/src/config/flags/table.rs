@@ -52,6 +52,9 @@ pub static FLAGS: &[Flag] = &[
         .status(Status::Ours),
     Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
         "How to reach nftables: directly by netlink, or through the nft program by JSON").status(Status::Ours),
+    Flag::new("service-proxy-name", Text, "", Program,
+        "Serve the Services whose label service.kubernetes.io/service-proxy-name has this value, and no others, beside \
+         the cluster's own proxy; in nftables mode only").status(Status::Ours),
     Flag::new("lb-algorithm", Word(&LB_ALGORITHMS), "", Program,
         "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
          the mode does: random, in ipvs mode as --ipvs-scheduler names")

@@ -63,7 +63,10 @@ pub struct Loaded {
 impl Loaded {
     /// The mode that the configuration names, or `None` if the configuration leaves the choice.
     pub fn named_mode(&self) -> Option<Mode> {
-        Some(self.settings.backend.mode).filter(|_| !self.config.mode.is_empty())
+        // A proxy beside the cluster's has but one mode.
+        let is_named =
+            !self.config.mode.is_empty() || self.settings.node.service_proxy_name.is_some();
+        Some(self.settings.backend.mode).filter(|_| is_named)
     }
 
     /// Returns the settings of a run in this mode.
@@ -93,12 +96,32 @@ impl Completed {
     /// Checks and parses the configuration.
     pub fn validate(self) -> Result<Loaded, ConfigError> {
         let Self { config, flag_only, warnings, modes, .. } = self;
+        if let Some(name) = &flag_only.service_proxy_name {
+            proxy_name(name, &config.mode)?;
+        }
         let mode = settings::select_mode(&modes, &config.mode);
         validate::validate(&config, mode, &modes)?;
         // Validation passed, so the mode is known.
         let settings = Settings::new(&config, &flag_only, mode.unwrap_or(Mode::NFTABLES))?;
         Ok(Loaded { settings, config, warnings, flag_only })
     }
+}
+
+/// Checks the name of a proxy beside the cluster's, which is the value of a label, and the mode of
+/// the proxy.
+fn proxy_name(name: &str, mode: &str) -> Result<(), ConfigError> {
+    let is_inner = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    let has_ends = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric());
+    let why = if name.len() > 63 || !has_ends || !name.bytes().all(is_inner) {
+        "must be a value of a label: at most 63 letters, digits and `-_.`, a letter or digit first and last"
+    } else if !mode.is_empty() && mode != Mode::NFTABLES.as_str() {
+        "a proxy beside another one needs tables of its own, which only nftables mode has: add \
+         --proxy-mode=nftables"
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::ProxyName { name: name.to_owned(), why })
 }
 
 /// The settings of the log by the flags alone, for messages about an invalid configuration.
@@ -164,6 +187,10 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             Some("json") => NftTransport::Json,
             _ => NftTransport::Netlink,
         },
+        service_proxy_name: flags
+            .text("service-proxy-name")
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned),
         // Another word was rejected when the flags were parsed.
         lb_algorithm: flags.text("lb-algorithm").and_then(|name| name.parse().ok()),
         ipvs_drain_limit: flags

@@ -99,6 +99,7 @@ fn kubeadms_configuration_is_defaulted() {
             user_agent: version::user_agent(Precedence::Flags, release::KUBERNETES),
             qps: 5.0,
             burst: 10,
+            service_proxy_name: None,
         })
     );
 }

@@ -58,7 +58,7 @@ type Events<T> = BoxStream<'static, Result<WatchItem<T>, kube::Error>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) path: &'static str,
-    pub(crate) labels: Option<&'static str>,
+    pub(crate) labels: Option<String>,
     pub(crate) fields: Option<String>,
     /// Whether the server may lack or forbid the resource.
     pub(crate) is_optional: bool,
@@ -280,7 +280,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
     /// Reads a list that is not streamed: from the server's cache, or else in pages.
     async fn list(&mut self) -> Result<(), Failure> {
         let mut params = ListParams {
-            label_selector: self.target.labels.map(str::to_owned),
+            label_selector: self.target.labels.clone(),
             field_selector: self.target.fields.clone(),
             // With a limit, the server would read the list from etcd.
             limit: (self.pages && self.least.is_none()).then_some(PAGE_SIZE),
@@ -341,7 +341,7 @@ impl<T: DecodableObject, I: From<Event>> Watch<T, I> {
         let seconds = self.timing.watch.as_secs().max(1);
         let seconds = seconds + RandomState::new().hash_one(T::KIND) % (seconds + 1);
         WatchParams {
-            label_selector: self.target.labels.map(str::to_owned),
+            label_selector: self.target.labels.clone(),
             field_selector: self.target.fields.clone(),
             timeout: Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
             bookmarks: true,

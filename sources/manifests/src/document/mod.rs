@@ -190,18 +190,15 @@ fn problem(file: &Path, number: usize, error: DecodeError) -> Problem {
     }
 }
 
-/// Applies the label selectors of the watches on an API server.
+/// Applies the label selector of the watch of EndpointSlices on an API server. Whose a Service is,
+/// the tracker decides.
 fn is_for_this_proxy(object: &Object) -> bool {
-    let (metadata, label) = match object {
-        Object::Service(service) => (&service.metadata, "service.kubernetes.io/service-proxy-name"),
-        Object::EndpointSlice(slice) => (&slice.metadata, "service.kubernetes.io/headless"),
-        Object::Node(_) | Object::ServiceCidr(_) => return true,
-    };
-    let is_ours = !metadata.labels.contains_key(label);
-    if !is_ours {
-        debug!(object = %object.key(), label, "Skipping an object of another proxy");
+    let Object::EndpointSlice(slice) = object else { return true };
+    let is_headless = slice.metadata.labels.contains_key("service.kubernetes.io/headless");
+    if is_headless {
+        debug!(object = %object.key(), "Skipping a headless Service's slice");
     }
-    is_ours
+    !is_headless
 }
 
 /// The `apiVersion` in which an object of this kind is read.

@@ -179,11 +179,9 @@ fn the_version_is_checked() {
 }
 
 #[test]
-fn other_proxies_objects_are_left_out() {
+fn slices_of_headless_services_are_left_out() {
     let content = yaml(
-        "{apiVersion: v1, kind: Service, metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: ''}}}
----
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: b, labels: {service.kubernetes.io/headless: ''}}}
+        "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: b, labels: {service.kubernetes.io/headless: ''}}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: c, labels: {service.kubernetes.io/headless: ''}}}
 ",

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
 mod backends;
+mod beside;
 mod circles;
 mod codes;
 mod documents;
