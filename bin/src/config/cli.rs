@@ -4,9 +4,12 @@ use std::{ffi::OsString, fmt};
 
 use clap::{Arg, Command, builder::PossibleValuesParser, error::ErrorKind};
 
-use crate::config::flags::{
-    CalledAs, Flags,
-    parse::{self, UsageError},
+use crate::config::{
+    flags::{
+        CalledAs, Flags,
+        parse::{self, UsageError},
+    },
+    manual,
 };
 
 /// The command line, parsed.
@@ -32,7 +35,7 @@ pub enum RenderFormat {
 /// Why the program ends without running.
 #[derive(Clone, Debug)]
 pub enum EarlyExit {
-    /// Help was requested; this is the text.
+    /// Help, completions or the manual page were requested; this is the text.
     Help(String),
     /// The arguments were rejected.
     Usage {
@@ -76,6 +79,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
         Err(error) => return Err(usage(parse::usage_error(&error))),
     };
     let (render, matches) = match matches.subcommand() {
+        Some((name, matches)) if name != RENDER => {
+            return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard"))));
+        }
         Some((_, matches)) => (Some(format(matches)), matches),
         None => (None, &matches),
     };
@@ -99,7 +105,7 @@ fn command() -> Command {
         .max_term_width(100)
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
-    parse::with_flags(main).subcommand(parse::with_flags(render))
+    parse::with_flags(main).subcommand(parse::with_flags(render)).subcommands(manual::subcommands())
 }
 
 fn format(matches: &clap::ArgMatches) -> RenderFormat {

@@ -76,6 +76,27 @@ fn help_and_version_are_no_errors() {
     assert!(expect(0, &["render", "--help"]).0.contains("--format <FORMAT>"));
 }
 
+/// bash reads what is printed for it, and completes a flag and the words that the flag accepts.
+#[test]
+fn completions_and_manual_are_of_the_flags() {
+    let (script, _) = expect(0, &["completions", "bash"]);
+    for (words, expected) in [("--proxy-m", "--proxy-mode"), ("--nft-transport ''", "netlink json")]
+    {
+        let run = "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+            _switchyard switchyard \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; echo \"${COMPREPLY[@]}\"";
+        let script = format!("{script}\nCOMP_WORDS=(switchyard {words}); {run}");
+        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{output:?}");
+    }
+    for shell in ["zsh", "fish"] {
+        assert!(expect(0, &["completions", shell]).0.contains("nft-transport"));
+    }
+    let (page, _) = expect(0, &["man"]);
+    assert!(page.contains(".TH switchyard 1") && page.contains("Implements Kubernetes Services"));
+    assert!(page.contains("\\-\\-proxy\\-mode"), "{page}");
+    assert!(expect(1, &["completions", "tcsh"]).1.contains("invalid value 'tcsh'"));
+}
+
 #[test]
 fn what_is_not_a_flag_is_an_error() {
     for (arguments, message) in [

@@ -168,7 +168,9 @@ pub fn usage_error(error: &clap::Error) -> UsageError {
         ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => {
             UsageError::Argument(argument())
         }
-        ErrorKind::InvalidValue | ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues => {
+        ErrorKind::InvalidValue | ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues
+            if context(ContextKind::InvalidValue).is_none_or(|value| value.is_empty()) =>
+        {
             UsageError::NoValue(argument())
         }
         _ => {
