@@ -2,10 +2,13 @@
 # Builds the image without a registry and without a container engine, with cargo, cc, make, tar and sha256sum: a
 # static binary, a small root file system, and an OCI layout in a tar file.
 #
-#   [LEVEL=1-9] [PROFILE=NAME] deploy/build-image.sh [-v VARIANT] [-o FILE] [-t NAME:TAG] [-b BINARY] [-f DIRECTORY]
+#   [LEVEL=1-9] [PROFILE=NAME] deploy/build-image.sh [-v VARIANT] [-a ARCHITECTURE] [-o FILE] [-t NAME:TAG] \
+#       [-b BINARY] [-f DIRECTORY]
 #
 #   -v  nftables: the binary alone, if not given; iptables: also iptables, ipset and modprobe, taken
 #       from this distribution by iptables-root.sh
+#   -a  amd64 or arm64; this machine's if not given. For another than this machine's: `rustup target add`, and
+#       the C compiler of aarch64-linux-gnu or x86_64-linux-gnu; the variant is nftables
 #   -o  the tar file; target/image/switchyard-VARIANT.oci.tar if not given
 #   -t  the name in it; switchyard:latest if not given
 #   -b  a binary that was built before, instead of building one
@@ -14,17 +17,18 @@
 # LEVEL is the compression level of the layer; 9 if not given. PROFILE is cargo's profile; dist if not
 # given.
 #
-# Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
+# index-images.sh joins the images of several architectures. Then `ctr -n k8s.io images import FILE`, `kind load image-archive FILE`,
 # `skopeo copy oci-archive:FILE docker://...`, or `podman load -i FILE`.
 set -eu
 # The result must not depend on the user who builds it.
 umask 022
 
 cd "$(dirname "$0")/.."
-variant=nftables output='' name=switchyard:latest binary='' overlay=''
-while getopts v:o:t:b:f: option; do
+variant=nftables output='' name=switchyard:latest binary='' overlay='' machine=$(uname -m)
+while getopts v:a:o:t:b:f: option; do
     case $option in
         v) variant=$OPTARG ;;
+        a) machine=$OPTARG ;;
         o) output=$OPTARG ;;
         t) name=$OPTARG ;;
         b) binary=$OPTARG ;;
@@ -39,18 +43,28 @@ esac
 output=${output:-target/image/switchyard-$variant.oci.tar}
 profile=${PROFILE:-dist}
 
-case $(uname -m) in
-    x86_64) target=x86_64-unknown-linux-gnu architecture=amd64 ;;
-    aarch64) target=aarch64-unknown-linux-gnu architecture=arm64 ;;
-    *) echo "do not know the architecture $(uname -m)" >&2; exit 1 ;;
+case $machine in
+    x86_64 | amd64) machine=x86_64 architecture=amd64 ;;
+    aarch64 | arm64) machine=aarch64 architecture=arm64 ;;
+    *) echo "do not know the architecture $machine" >&2; exit 1 ;;
 esac
+target=$machine-unknown-linux-gnu
+if [ "$machine" != "$(uname -m)" ]; then
+    [ "$variant" = nftables ] ||
+        { echo "the programs of iptables come from this machine: build this variant on $machine" >&2; exit 1; }
+    # What cargo, and what the build script of jemalloc, take a compiler by.
+    compiler=$machine-linux-gnu-gcc
+    export "CARGO_TARGET_$(echo "$target" | tr a-z- A-Z_)_LINKER=$compiler" "CC_$(echo "$target" | tr - _)=$compiler"
+fi
+# Kernels for arm64 have pages of 4, 16 or 64 KiB. jemalloc runs with what it was built for, and smaller ones.
+export AARCH64_UNKNOWN_LINUX_GNU_JEMALLOC_SYS_WITH_LG_PAGE=16
 
 if [ -z "$binary" ]; then
     flags="-C target-feature=+crt-static"
     # Packs the list of addresses to adjust at the start, 3% of the file. The C library's start code
-    # can read that since glibc 2.36.
+    # can read that since glibc 2.36, and linkers write it for x86-64.
     version=$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)
-    if [ "$(printf '2.36\n%s\n' "$version" | sort -V | head -n 1)" = 2.36 ]; then
+    if [ "$machine" = x86_64 ] && [ "$(printf '2.36\n%s\n' "$version" | sort -V | head -n 1)" = 2.36 ]; then
         flags="$flags -C link-arg=-Wl,-z,pack-relative-relocs"
     fi
     # The explicit target keeps the flags from build scripts and macros.
@@ -86,18 +100,8 @@ else
     echo "cannot mark the binary with cap_net_admin (setcap, as root): run the image as root" >&2
 fi
 
-# The same input makes the same image: order, owners and times are fixed.
-reproducible() {
-    tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --format=posix \
-        --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime "$@"
-}
-digest() { sha256sum "$1" | cut -d' ' -f1; }
-# Moves a file to the path of its digest; prints digest and size as two words.
-blob() {
-    sum=$(digest "$1")
-    mv "$1" "$layout/blobs/sha256/$sum"
-    echo "$sum $(wc -c <"$layout/blobs/sha256/$sum")"
-}
+# shellcheck source=deploy/oci.sh
+. deploy/oci.sh
 
 # shellcheck disable=SC2086
 reproducible $xattrs -C "$root" -cf "$work/layer.tar" .
@@ -119,13 +123,7 @@ printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+js
 set -- $(blob "$work/manifest.json")
 manifest=$1 manifest_size=$2
 
-case $name in
-    */*) full=$name ;;
-    *) full=localhost/$name ;;
-esac
-printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
-    "$manifest" "$manifest_size" "$architecture" "$full" "${name##*:}" >"$layout/index.json"
-printf '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"
+put_index "$name" '"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:'"$manifest"'","size":'"$manifest_size"',"platform":{"architecture":"'"$architecture"'","os":"linux"}'
 # For engines that read only Docker's archives.
 printf '[{"Config":"blobs/sha256/%s","RepoTags":["%s"],"Layers":["blobs/sha256/%s"]}]' \
     "$config" "$name" "$layer" >"$layout/manifest.json"

@@ -7,6 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 fn script(name: &str) -> PathBuf {
@@ -33,6 +34,50 @@ fn the_same_input_makes_the_same_image() {
         fs::read(image).unwrap()
     };
     assert!(make("first.tar") == make("second.tar"), "the images differ");
+}
+
+/// The index of both, by which a node's container runtime chooses.
+#[test]
+fn images_of_two_architectures_are_joined() {
+    let directory = TempDir::new().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for architecture in ["amd64", "arm64"] {
+        build(&path(architecture), &["-b", "/bin/true", "-a", architecture]);
+    }
+    let join = |images: [&str; 2]| {
+        let mut command = Command::new(script("index-images.sh"));
+        command.args(["-t", "somewhere/proxy:1", "-o"]).arg(path("joined"));
+        command.args(images.map(path)).output().unwrap()
+    };
+    let joined = join(["amd64", "arm64"]);
+    assert!(joined.status.success(), "{joined:?}");
+    let layout = path("layout");
+    fs::create_dir(&layout).unwrap();
+    let mut unpack = Command::new("tar");
+    assert!(
+        unpack.arg("-xf").arg(path("joined")).arg("-C").arg(&layout).status().unwrap().success()
+    );
+    let read = |file: &Path| -> Value { serde_json::from_slice(&fs::read(file).unwrap()).unwrap() };
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let file = layout.join("blobs/sha256").join(digest);
+        assert_eq!(descriptor["size"], fs::metadata(&file).unwrap().len());
+        file
+    };
+    let outer = read(&layout.join("index.json"))["manifests"][0].clone();
+    assert_eq!(outer["annotations"]["io.containerd.image.name"], "somewhere/proxy:1");
+    let index = read(&blob(&outer));
+    let manifests = index["manifests"].as_array().unwrap();
+    let platforms = manifests.iter().map(|manifest| {
+        let inner = read(&blob(manifest));
+        blob(&inner["layers"][0]);
+        let config = read(&blob(&inner["config"]));
+        assert_eq!(manifest["platform"]["architecture"], config["architecture"]);
+        config["architecture"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(platforms.collect::<Vec<_>>(), ["amd64", "arm64"]);
+    let refused = join(["arm64", "arm64"]);
+    assert!(!refused.status.success(), "{refused:?}");
 }
 
 #[test]
