@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard-agent api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
-	bench scale fmt clippy deny features doc package semver shell forget-skipped skipped \
+	bench scale release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -39,6 +39,8 @@ help:
 	@echo "make semver BASE=REVISION  breaking changes of the libraries' public API since the revision, or the last tag"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
+	@echo "make release      what a release consists of, in target/release-files, without publishing it"
+	@echo "make arm64        the image for arm64, whose program is emulated where this machine is another"
 	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
 	@echo "            swap an image into a cluster's kube-proxy, check with packets, and swap back"
 	@echo "make e2e-restore KUBECONFIG=FILE"
@@ -125,10 +127,12 @@ fuzz:
 	@cp Cargo.lock fuzz/Cargo.lock
 	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 
-# Links that lead nowhere are errors.
+# The documentation of the crates, and the site of docs/. Links that lead nowhere are errors.
 doc: export RUSTDOCFLAGS = -D warnings
 doc:
 	$(CARGO) doc --workspace --no-deps --all-features --quiet
+	@scripts/install-tools.sh mdbook
+	@scripts/build-site.sh
 
 # Whether the program can be linked statically, and proxies in a root file system that has nothing else, and in one
 # with the programs of iptables, in every mode that these are for.
@@ -139,6 +143,16 @@ static:
 		PROFILE=gate LEVEL=1 deploy/build-image.sh -v $$variant -o target/image/gate.oci.tar && \
 		LIMIT=$$((1 << 30)) deploy/test-image.sh target/image/gate.oci.tar || exit 1; \
 	done
+
+# The image for arm64, with the program of `static`: emulated, as far as that carries.
+arm64:
+	@scripts/install-tools.sh cc setcap aarch64-linux-gnu-gcc qemu-aarch64 curl
+	PROFILE=gate LEVEL=1 deploy/build-image.sh -a arm64 -o target/image/gate-arm64.oci.tar
+	LIMIT=$$((1 << 30)) deploy/test-image.sh target/image/gate-arm64.oci.tar
+
+# All of a release but signatures and publication. No part of `test`, as it builds two optimized programs.
+release:
+	scripts/release.sh --dry-run
 
 # Whether each library can be packaged as it is, with the packages of the others.
 package:
@@ -167,7 +181,7 @@ deny:
 tests: tests-of-crates tests-of-captures
 
 tests-of-crates:
-	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc helm kubectl
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod setcap curl nc helm kubectl systemd-analyze
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test --workspace --no-fail-fast --test proxying

@@ -25,6 +25,15 @@ package_of() {
     esac
 }
 
+# Installs $program in this version by cargo, with these flags.
+install_cargo_tool() {
+    ! command -v "$program" >/dev/null || return 0
+    echo "installing $program (once; it takes some minutes)"
+    version=$1
+    shift
+    cargo install --quiet --locked --root target/tools "$@" --version "$version" "$program"
+}
+
 # Installs a package of scripts/tools.txt into target/tools/PACKAGE.
 install_python_package() {
     scripts/install-tools.sh pip3
@@ -32,7 +41,7 @@ install_python_package() {
     mkdir -p target/tools/bin
     rm -rf "target/tools/$1"
     grep "^$1==" scripts/tools.txt >target/tools/requirement
-    pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
+    PIP_ROOT_USER_ACTION=ignore pip3 install --quiet --disable-pip-version-check --no-deps --require-hashes \
         --only-binary=:all: --target "target/tools/$1" --requirement target/tools/requirement
 }
 
@@ -52,19 +61,10 @@ PATH=$PWD/target/tools/bin:$PATH
 packages=""
 for program in "$@"; do
     case "$program" in
-        cargo-deny)
-            if ! command -v cargo-deny >/dev/null; then
-                echo "installing cargo-deny (once; it takes some minutes)"
-                cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
-            fi
-            ;;
-        cargo-semver-checks)
-            if ! command -v cargo-semver-checks >/dev/null; then
-                echo "installing cargo-semver-checks (once; it takes some minutes)"
-                # The baseline is a revision of this repository: no client of a registry is needed.
-                cargo install --quiet --locked --no-default-features --root target/tools --version 0.51.0 cargo-semver-checks
-            fi
-            ;;
+        cargo-deny) install_cargo_tool 0.20.2 ;;
+        cargo-cyclonedx) install_cargo_tool 0.5.9 ;;
+        # The baseline is a revision of this repository: no client of a registry is needed.
+        cargo-semver-checks) install_cargo_tool 0.51.0 --no-default-features ;;
         helm | kubectl)
             command -v "$program" >/dev/null || install_kubernetes_tools
             ;;

@@ -1,5 +1,5 @@
 //! Tests without a network namespace: the program's arguments and output, the manifests in
-//! `deploy/`, and the scripts that make images and try them on clusters.
+//! `deploy/`, and the scripts that make images and packages and try images on clusters.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
@@ -7,4 +7,5 @@ mod chart;
 mod deploy;
 mod e2e;
 mod image;
+mod package;
 mod program;
