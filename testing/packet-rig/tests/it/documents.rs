@@ -16,7 +16,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
     for folder in ["docs", "docs/codes"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let entry = entry.unwrap();
-            if entry.file_type().unwrap().is_file() {
+            if entry.path().extension().is_some_and(|it| it == "md") {
                 paths.push(Path::new(folder).join(entry.file_name()));
             }
         }
@@ -239,6 +239,23 @@ fn every_link_in_the_pages_leads_somewhere() {
                 assert!(is_there, "{}: there is no {target}", page.display());
             }
         }
+    }
+}
+
+/// The summary of the site, by which readers find the page. scripts/build-site.sh adds the codes.
+#[test]
+fn every_page_is_in_the_summary() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let is_listed = |page: &PathBuf| {
+        !page.ends_with("SUMMARY.md")
+            && (!page.starts_with("docs/codes") || page.ends_with("README.md"))
+    };
+    for page in pages().into_keys().filter(is_listed) {
+        let link = match page.strip_prefix("docs") {
+            Ok(page) => format!("]({})", page.display()),
+            Err(_) => format!("](../{})", page.display()),
+        };
+        assert!(summary.contains(&link), "docs/SUMMARY.md has no link {link}");
     }
 }
 
