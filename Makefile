@@ -283,9 +283,10 @@ bench:
 	$(CARGO) bench --package switchyard-iptables --bench sync
 	$(CARGO) bench --package switchyard-userspace --bench traffic
 
-# Memory and CPU time with up to 100,000 Services: make scale SHAPES='10000x5 5000x50'
+# Time, memory and CPU time with up to 100,000 Services: make scale SHAPES='10000x5 5000x50'; with DOC=FILE it is
+# written to a page, and with KUBE_PROXY=PROGRAM for that as well.
 scale:
-	@scripts/install-tools.sh cc ip nft
+	@scripts/install-tools.sh cc ip nft curl
 	$(CARGO) build --release --bin switchyard --bin api-standin
 	@scripts/scale.sh $(SHAPES)
 

@@ -3,7 +3,7 @@
 //! Service `n` has the cluster IP `10.96.0.1 + n`, its endpoints follow each other from
 //! `100.64.0.1` on. There is room for a million Services and four million endpoints.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, ops::Range, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -11,6 +11,8 @@ use crate::store::Store;
 
 /// The most endpoints of one slice, as the cluster's own controller has it.
 const SLICE_SIZE: usize = 100;
+/// The first number of endpoints that move.
+const MOST_ENDPOINTS: usize = 2_000_000;
 /// The number of nodes the endpoints that are spread over: `node-0`, `node-1`, ...
 const NODES: usize = 100;
 
@@ -60,7 +62,12 @@ pub fn service(index: usize) -> Value {
 
 /// The EndpointSlices of Service `index` if each Service has `endpoints` of them.
 pub fn slices(index: usize, endpoints: usize) -> Vec<Value> {
-    let numbers: Vec<_> = (index * endpoints..(index + 1) * endpoints).collect();
+    slices_of(index, index * endpoints..(index + 1) * endpoints)
+}
+
+/// The EndpointSlices of Service `index` with the endpoints of these numbers.
+fn slices_of(index: usize, numbers: Range<usize>) -> Vec<Value> {
+    let numbers: Vec<_> = numbers.collect();
     let chunks = numbers.chunks(SLICE_SIZE).enumerate();
     chunks.map(|(part, numbers)| slice(index, part, numbers)).collect()
 }
@@ -116,17 +123,37 @@ pub fn node(name: &str) -> Value {
 /// Puts `services` Services with `endpoints` endpoints each into the store, and the default
 /// ServiceCIDR.
 pub fn fill(store: &Store, services: usize, endpoints: usize) {
+    fill_with(store, &[(services, endpoints)]);
+}
+
+/// Does the same with groups of Services, each of which has its own number of endpoints.
+pub fn fill_with(store: &Store, groups: &[(usize, usize)]) {
     store.apply(json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": ["10.96.0.0/12"]},
     }));
-    for index in 0..services {
-        store.apply(service(index));
-        for slice in slices(index, endpoints) {
-            store.apply(slice);
+    let (mut index, mut number) = (0, 0);
+    for &(services, endpoints) in groups {
+        for _ in 0..services {
+            store.apply(service(index));
+            for slice in slices_of(index, number..number + endpoints) {
+                store.apply(slice);
+            }
+            (index, number) = (index + 1, number + endpoints);
         }
+    }
+}
+
+/// Moves an endpoint of one Service after another of `services`, for ever, at this interval.
+pub async fn change(store: &Store, services: usize, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    for round in 0usize.. {
+        ticks.tick().await;
+        // Far from each other, as a prime is no divisor.
+        let index = round.wrapping_mul(7919) % services.max(1);
+        store.apply(slice(index, 0, &[MOST_ENDPOINTS + round % MOST_ENDPOINTS]));
     }
 }
 
