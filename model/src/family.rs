@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum IpFamily {
     /// IPv4
     #[cfg_attr(feature = "serde", serde(rename = "IPv4"))]
@@ -55,7 +55,7 @@ impl fmt::Display for IpFamily {
 
 /// One value for each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PerFamily<T> {
     /// The value for IPv4.
     pub v4: T,

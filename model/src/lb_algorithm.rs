@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 /// The kernel's documentation of its schedulers (`ip_vs`, `ipvsadm(8)`) is the source of those that
 /// only some backends have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum LbAlgorithm {
     /// `random`: each connection draws an endpoint (kube-proxy's iptables and nftables modes).

@@ -6,7 +6,7 @@ use super::IpFamily;
 
 /// A transport protocol a Service port may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "UPPERCASE"))]
 pub enum Protocol {
     /// TCP
@@ -71,7 +71,7 @@ impl FromStr for Protocol {
 
 /// Namespace and name of a Service. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceName {
     /// The namespace.
     pub namespace: Arc<str>,
@@ -101,7 +101,7 @@ impl fmt::Debug for ServiceName {
 /// One port of a Service: the name of the port is its `name` in the Service, which endpoints must
 /// share; it is empty if the port has none. Shown as kube-proxy does: `namespace/name[:port]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServicePortName {
     /// The Service.
     pub service: ServiceName,
@@ -129,7 +129,7 @@ impl fmt::Debug for ServicePortName {
 
 /// A Service port in one address family: the unit that backends program.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServicePortId {
     /// The Service port.
     pub name: ServicePortName,

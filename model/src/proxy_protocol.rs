@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// A version of the PROXY protocol, by which a proxy that ends connections sends the client's
 /// address to the endpoint ahead of the client's bytes (HAProxy's `proxy-protocol.txt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum ProxyProtocol {
     /// `v1`: a line of text.

@@ -28,7 +28,7 @@
 //! - `runner` (default): [`engine`], [`runner`] and [`worker`], which need tokio.
 //! - `k8s-openapi`: `From` conversions of that crate's types into [`objects`]. The program that is
 //!   built selects the version of the API.
-//! - `serde`: `Serialize` for [`state::State`] and everything in it.
+//! - `serde`: `Serialize` for [`state::State`] and everything in it, and for [`explain`].
 //! - `testing`: objects, strategies and oracles for tests of backends.
 
 #![forbid(unsafe_code)]
@@ -36,6 +36,7 @@
 pub mod config;
 #[cfg(feature = "runner")]
 pub mod engine;
+pub mod explain;
 pub mod maglev;
 pub mod objects;
 mod parsed;

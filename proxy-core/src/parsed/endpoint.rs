@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use crate::explain::Whereabouts;
+
 /// An endpoint of a slice.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SliceEndpoint {
@@ -43,6 +45,16 @@ pub(crate) enum Place {
     Unknown,
     /// On this node.
     Here,
+}
+
+impl From<Place> for Whereabouts {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Elsewhere => Self::Elsewhere,
+            Place::Unknown => Self::Unknown,
+            Place::Here => Self::Here,
+        }
+    }
 }
 
 /// Names of zones: sorted, each once. The same few sets are shared by all endpoints.

@@ -88,6 +88,17 @@ impl Service {
             || !addresses.external_ips(external_ips).is_empty()
     }
 
+    /// Whether any frontend of this port has the `Cluster` policy in this family, were there no
+    /// other Services.
+    pub(crate) fn uses_cluster(
+        &self,
+        port: &ServicePort,
+        addresses: &Addresses,
+        external_ips: bool,
+    ) -> bool {
+        !self.internal_local || self.is_externally_accessible(port, addresses, external_ips)
+    }
+
     /// Parses `object`. Returns `None` if the Service is not for the proxy with this name (headless,
     /// ExternalName, another proxy's), or has nothing usable. Values that cannot be used are left
     /// out and added to `problems`.

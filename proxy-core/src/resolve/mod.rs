@@ -89,7 +89,7 @@ pub(crate) fn resolve<'s>(
         id,
         endpoints,
         node.zone.as_deref(),
-        !service.internal_local || external,
+        service.uses_cluster(port, addresses, node.external_ips),
         service.internal_local || (service.external_local && external),
         weights,
         node.capabilities.drains_tcp(),

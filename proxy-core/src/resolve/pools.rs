@@ -2,7 +2,7 @@
 //! to terminating endpoints (KEP-1669, KEP-2433, KEP-3015).
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
 };
 
@@ -11,12 +11,13 @@ use super::{
     slow_start::{GrowingShares, STEPS},
 };
 use crate::{
-    model::{Protocol, ServicePortId},
+    explain::{EndpointState, KnownEndpoint},
+    model::{IpFamily, Protocol, ServicePortId},
     parsed::{
         endpoint::{NodeHint, Place, SliceEndpoint},
         slice::Slice,
     },
-    state::{Endpoint, Pool, is_in},
+    state::{Endpoint, Pool, ResolvedServicePort, is_in},
 };
 
 /// The endpoints that are chosen for a Service port.
@@ -81,6 +82,69 @@ pub(crate) fn local_ready<'s>(
     let endpoints = candidates(id, slices);
     let wanted = endpoints.iter().filter(|(_, e)| e.is_local() && e.takes_new());
     wanted.map(|(address, _)| address.ip()).collect()
+}
+
+/// Returns every endpoint of the port, with the reason why it is in neither pool of the `resolved`
+/// port; `uses_cluster` is that of [`Pools::choose`].
+pub(crate) fn examined<'s>(
+    id: &ServicePortId,
+    slices: impl Iterator<Item = &'s Slice>,
+    zone: Option<&str>,
+    uses_cluster: bool,
+    resolved: Option<&ResolvedServicePort>,
+) -> Vec<KnownEndpoint> {
+    let endpoints = candidates(id, slices);
+    let scope = Scope::from_hints(&endpoints, zone);
+    let is_chosen = |address| {
+        resolved.is_some_and(|port| [&port.cluster, &port.local].iter().any(|p| is_in(p, address)))
+    };
+    let state = |address, e: &SliceEndpoint| match e {
+        _ if is_chosen(address) && e.ready => EndpointState::Ready,
+        _ if is_chosen(address) => EndpointState::LastResort,
+        SliceEndpoint { weight: 0, .. } => EndpointState::ZeroWeight,
+        SliceEndpoint { ready: false, terminating: false, .. } => EndpointState::NotReady,
+        SliceEndpoint { ready: false, serving: false, .. } => EndpointState::Terminating,
+        _ if !uses_cluster && !e.is_local() => EndpointState::NotLocal,
+        SliceEndpoint { ready: false, .. } => EndpointState::Draining,
+        _ if uses_cluster && !scope.allows(e) => match scope {
+            Scope::SameNode => EndpointState::HintsOtherNode,
+            Scope::SameZone(_) | Scope::Anywhere => EndpointState::HintsOtherZone,
+        },
+        _ => EndpointState::NoFrontend,
+    };
+    let known = endpoints.into_iter().map(|(address, e)| KnownEndpoint {
+        address,
+        node: e.place.into(),
+        state: state(address, e),
+    });
+    known.collect()
+}
+
+/// Returns the endpoints that are none of the port's, but may be meant to be: those of slices
+/// without the port, and those of a family that the Service has no address in. Each has port 0.
+pub(crate) fn strays<'s>(
+    id: &ServicePortId,
+    slices: impl Iterator<Item = &'s Slice>,
+    has_family: impl Fn(IpFamily) -> bool,
+) -> BTreeSet<KnownEndpoint> {
+    let mut strays = BTreeSet::new();
+    for slice in slices {
+        let has_port = slice
+            .ports
+            .iter()
+            .any(|port| port.name == id.name.port && port.protocol == id.name.protocol);
+        let state = match slice.family == id.family {
+            true if !has_port => EndpointState::NoSuchPort,
+            false if !has_family(slice.family) => EndpointState::OtherFamily,
+            _ => continue,
+        };
+        strays.extend(slice.endpoints.iter().map(|e| KnownEndpoint {
+            address: SocketAddr::new(e.address, 0),
+            node: e.place.into(),
+            state,
+        }));
+    }
+    strays
 }
 
 /// Every endpoint of the port, one per address.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::RunnerConfig;
+use super::{Query, RunnerConfig};
 use crate::{config::NodeConfig, objects::Event, proxier::ExternalChange};
 
 /// An input of a running [`Engine`](crate::engine::Engine). Inputs are applied in the order in
@@ -24,6 +24,9 @@ pub enum Input {
     ExternallyChanged(ExternalChange),
     /// A request to compare everything with the kernel at the next sync, which is due now.
     Compare,
+    /// A question about what is known, which is answered once everything that arrived before is
+    /// resolved. Changes nothing.
+    Query(Query),
 }
 
 impl From<Event> for Input {

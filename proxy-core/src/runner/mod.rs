@@ -15,6 +15,7 @@ mod conflicting;
 mod input;
 mod node_wait;
 mod observer;
+mod query;
 mod resyncs;
 mod retries;
 mod timing;
@@ -34,6 +35,7 @@ pub use self::{
     input::Input,
     node_wait::{NodeCheck, NodePatience},
     observer::{EngineEvent, Observer, SyncOutcome},
+    query::Query,
     timing::{Pace, RunnerConfig},
 };
 use crate::{
@@ -200,6 +202,7 @@ impl Runner {
         let arrived = Instant::now();
         let changes = self.tracker.changes();
         let mut may_help = false;
+        let mut queries = Vec::new();
         for input in batch {
             may_help |= matches!(input, Input::Node(_) | Input::Timing(_) | Input::Compare);
             match input {
@@ -222,6 +225,7 @@ impl Runner {
                     self.resyncs.plan(&change, &self.config, arrived);
                 }
                 Input::Compare => self.tracker.request_resync(),
+                Input::Query(query) => queries.push(query),
             }
         }
         let eligible = self.tracker.is_node_eligible();
@@ -230,6 +234,7 @@ impl Runner {
             self.report(EngineEvent::NodeEligible(eligible));
         }
         self.look_for_changes(arrived);
+        queries.into_iter().for_each(|query| query.answer(&self.tracker));
         // An input that changes nothing is not the remedy of a failure.
         if may_help || self.tracker.changes() != changes {
             self.retries.hasten(arrived);

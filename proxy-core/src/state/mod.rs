@@ -46,7 +46,7 @@ pub struct State {
 /// The health check by which load balancers find out whether this node has endpoints of a Service
 /// (`healthCheckNodePort`): for type `LoadBalancer` with `externalTrafficPolicy: Local`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct HealthCheck {
     /// The port of the health check, 1 to 65535, on the addresses of
@@ -60,7 +60,7 @@ pub struct HealthCheck {
 
 /// The settings of the whole node, in each family.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct NodeState {
     /// The way to detect that a packet comes from a pod of this node; `None` if not configured.
@@ -82,7 +82,7 @@ pub struct NodeState {
 
 /// The addresses of the node on which node ports are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum NodePortAddresses {
     /// Every local address, except loopback addresses.
@@ -117,7 +117,7 @@ impl NodePortAddresses {
 
 /// A Service port in one family, as this node should program it.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct ResolvedServicePort {
     /// The id of the Service port.
@@ -136,10 +136,7 @@ pub struct ResolvedServicePort {
     pub draining: Pool,
     /// For how long after its last new connection a client goes back to the same endpoint
     /// (`sessionAffinity: ClientIP`), whichever frontend the client uses.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "affinitySeconds", serialize_with = "serialized::seconds")
-    )]
+    #[cfg_attr(feature = "serde", serde(rename = "affinitySeconds", with = "serialized::seconds"))]
     pub affinity: Option<Duration>,
     /// The way that new connections are shared out among the endpoints of a pool: one of the
     /// algorithms that the backend [can program](crate::proxier::Profile::capabilities). With
@@ -188,7 +185,7 @@ pub(crate) fn is_in(pool: &Pool, address: SocketAddr) -> bool {
 
 /// An endpoint of a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Endpoint {
     /// The address and port at which the endpoint listens.
@@ -206,7 +203,7 @@ pub struct Endpoint {
 
 /// A kind of a Service port's pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum PoolKind {
     /// [`ResolvedServicePort::cluster`]
@@ -217,7 +214,7 @@ pub enum PoolKind {
 
 /// An address and port where a Service port's traffic arrives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Frontend {
     /// The address.
@@ -233,7 +230,7 @@ pub struct Frontend {
 
 /// The address of a [`Frontend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum FrontendAddress {
     /// `spec.clusterIPs`; in a [derived state](crate::transition::DerivedState), any address whose
@@ -259,7 +256,7 @@ impl FrontendAddress {
 
 /// The handling of a new connection or flow at a [`Frontend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum Action {
     /// The traffic goes to an endpoint of this pool, which is not empty.
@@ -293,7 +290,7 @@ pub enum Action {
 
 /// The clients whose source addresses are replaced with the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum Masquerade {
     /// No clients.

@@ -1,6 +1,6 @@
 //! Forms in which fields of a [`State`](super::State) are serialized.
 
-use std::{collections::HashMap, fmt::Display, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Display, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
@@ -24,10 +24,22 @@ pub(super) fn by_name<S: Serializer, K: Ord + Display, V: Serialize>(
     serializer.collect_map(entries.into_iter().map(|(key, value)| (key.to_string(), value)))
 }
 
-/// Serializes a time as seconds.
-pub(super) fn seconds<S: Serializer>(
-    time: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    time.map(|time| time.as_secs()).serialize(serializer)
+/// A time as seconds.
+pub(super) mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.map(|time| time.as_secs()).serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Duration::from_secs))
+    }
 }

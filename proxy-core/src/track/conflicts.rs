@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    explain::LostFrontend,
     model::{IpFamily, Protocol, ServiceName, ServicePortId, shrink_table},
     state::FrontendAddress,
 };
@@ -20,10 +21,10 @@ use crate::{
 /// An address, protocol and port; `None` stands for the node's own addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListenerKey {
-    ip: Option<IpAddr>,
-    family: IpFamily,
-    protocol: Protocol,
-    port: u16,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) family: IpFamily,
+    pub(crate) protocol: Protocol,
+    pub(crate) port: u16,
 }
 
 impl ListenerKey {
@@ -150,6 +151,28 @@ impl Listeners {
         if let [last] = several.as_slice() {
             *contenders = Contenders::One(last.clone());
         }
+    }
+
+    /// Divides the addresses and ports that a Service port wants into the addresses that the port
+    /// has, sorted, and those that belong to other Service ports.
+    pub(crate) fn divide(
+        &self,
+        id: &ServicePortId,
+        wanted: impl Iterator<Item = (FrontendAddress, u16)>,
+    ) -> (Vec<FrontendAddress>, Vec<LostFrontend>) {
+        let (mut owned, mut lost) = (Vec::new(), Vec::new());
+        for (at, port) in wanted {
+            match self.winner(&ListenerKey::new(id, at, port)) {
+                Some(contender) if contender.is_of(id, at) => owned.push(at),
+                // An address that the Service itself names twice is served as the kind that ranks
+                // first.
+                Some(contender) if contender.id == *id => {}
+                Some(contender) => lost.push(LostFrontend { at, port, to: contender.id.clone() }),
+                None => {}
+            }
+        }
+        owned.sort_unstable();
+        (owned, lost)
     }
 
     /// Returns the contender that wins the listener.

@@ -25,6 +25,11 @@ impl KnownProblems {
         self.known.keys().filter(move |object| object.kind == kind)
     }
 
+    /// The problems of an object, in any order.
+    pub(crate) fn of(&self, object: &ObjectKey) -> impl Iterator<Item = &Problem> {
+        self.known.get(object).into_iter().flatten()
+    }
+
     /// Replaces the problems of `object`, and returns those that are new.
     pub(crate) fn replace(&mut self, object: &ObjectKey, problems: Vec<Problem>) -> Vec<Problem> {
         if problems.is_empty() {

@@ -7,6 +7,7 @@
 //! with the state so far (`update`).
 
 mod conflicts;
+mod known;
 mod known_problems;
 mod missing;
 mod node;

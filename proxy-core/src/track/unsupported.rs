@@ -25,6 +25,11 @@ impl Unsupported {
         self.counts
     }
 
+    /// The problems that were reported.
+    pub(super) fn problems(&self) -> &KnownProblems {
+        &self.problems
+    }
+
     /// Replaces the ports of a Service, which is resolved for a backend of this mode. Returns the
     /// problems that are new.
     pub(super) fn replace(

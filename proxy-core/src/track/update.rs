@@ -11,6 +11,7 @@ use super::{
     service_key,
 };
 use crate::{
+    explain::LostFrontend,
     model::{IpFamily, PerFamily, ServiceName, ServicePortId},
     parsed::{
         problem::{Problem, Problems},
@@ -125,18 +126,9 @@ impl Tracker {
             for (family, addresses) in families(service) {
                 for port in &service.ports {
                     let id = resolve::id(service, port, family);
-                    let mut owned = Vec::new();
-                    for (at, port) in listeners(port, addresses, self.config.external_ips) {
-                        match self.listeners.winner(&ListenerKey::new(&id, at, port)) {
-                            Some(contender) if contender.is_of(&id, at) => owned.push(at),
-                            // An address that the Service itself names twice is served as the
-                            // kind that ranks first.
-                            Some(contender) if *contender.id() == id => {}
-                            Some(contender) => lost.push((at, port, contender.id().clone())),
-                            None => {}
-                        }
-                    }
-                    owned.sort_unstable();
+                    let wanted = listeners(port, addresses, self.config.external_ips);
+                    let (owned, others) = self.listeners.divide(&id, wanted);
+                    lost.extend(others);
                     let owns = |frontend: &Frontend| owned.binary_search(&frontend.at).is_ok();
                     let endpoints = Endpoints { slices: self.slices.get(name), growing };
                     let around = around.get(family);
@@ -153,7 +145,7 @@ impl Tracker {
         if !lost.is_empty() || !self.conflicts.is_empty() {
             let key = service_key(name);
             let mut conflicts = Problems::new_conflicts(key.clone());
-            for (at, port, winner) in lost {
+            for LostFrontend { at, port, to: winner } in lost {
                 conflicts.add(
                     field_of(at),
                     format_args!(
@@ -236,7 +228,7 @@ impl Tracker {
 }
 
 /// The families that a Service has addresses in.
-fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Addresses)> {
+pub(super) fn families(service: &Service) -> impl Iterator<Item = (IpFamily, &Addresses)> {
     IpFamily::ALL
         .into_iter()
         .filter_map(|family| Some((family, service.addresses.get(family).as_deref()?)))

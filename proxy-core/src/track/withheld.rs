@@ -125,6 +125,22 @@ impl Withheld {
         self.ports.get_mut(id)?.waits.as_mut().map(|(_, value)| value)
     }
 
+    /// A Service port that is left out.
+    pub(super) fn value(&self, id: &ServicePortId) -> Option<&Arc<ResolvedServicePort>> {
+        self.ports.get(id)?.waits.as_ref().map(|(_, value)| value)
+    }
+
+    /// Why a Service port is left out.
+    pub(super) fn reason(&self, id: &ServicePortId) -> Option<&str> {
+        self.ports.get(id).filter(|port| port.waits.is_some()).map(|port| &*port.reason)
+    }
+
+    /// Why a family is left out.
+    pub(super) fn family_reason(&self, family: IpFamily) -> Option<&str> {
+        let refused = self.families.get(family).as_ref();
+        refused.filter(|refused| refused.due.is_some()).map(|refused| &*refused.reported)
+    }
+
     /// Whether a port of a Service is left out in a family.
     pub(super) fn has(&self, service: &ServiceName, family: IpFamily) -> bool {
         self.of_service(service).any(|(id, port)| id.family == family && port.waits.is_some())

@@ -6,6 +6,7 @@ mod conflicts;
 mod decoding;
 mod derived;
 mod engine;
+mod explain;
 mod from_k8s_openapi;
 mod health_checks;
 mod lb_algorithms;

@@ -1,0 +1,202 @@
+//! Explanations: the verdict, a sentence, and the lines beneath.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use ipnet::IpNet;
+
+use super::{
+    client::{Client, Route, RouteEnd},
+    facts::{EndpointState, KnownNode, Whereabouts},
+    question::Question,
+};
+use crate::{
+    model::{Code, IpFamily, LbAlgorithm, Protocol},
+    state::{FrontendAddress, HealthCheck, PoolKind},
+};
+
+/// The fate of the traffic that is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Verdict {
+    /// Served.
+    Serves,
+    /// Refused at once.
+    Refuses,
+    /// Dropped without an answer.
+    Drops,
+    /// There is no such Service, or the proxy leaves the traffic alone.
+    Unknown,
+    /// Served, but something is wrong.
+    Impaired,
+}
+
+impl Verdict {
+    /// The exit status of a program that prints the verdict. (3 is for a kernel that differs.)
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Self::Serves => 0,
+            Self::Refuses => 1,
+            Self::Drops => 2,
+            Self::Unknown => 4,
+            Self::Impaired => 5,
+        }
+    }
+}
+
+/// Whether the kernel was asked if it holds what was resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[non_exhaustive]
+pub enum KernelCheck {
+    /// The kernel was not asked.
+    NotAsked,
+}
+
+/// An answer, which prints as text.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Explanation {
+    /// The question.
+    pub question: String,
+    /// The name of the node.
+    pub node: String,
+    /// The mode of the proxy; `None` if none is chosen.
+    pub mode: Option<String>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The verdict and its reason.
+    pub sentence: String,
+    /// Whether the kernel was asked.
+    pub kernel: KernelCheck,
+    /// The Service, as `NAMESPACE/NAME`; `None` if there is none.
+    pub service: Option<String>,
+    /// The health check for load balancers.
+    pub health_check: Option<HealthCheck>,
+    /// The kind of the client, if the question names one.
+    pub client: Option<Client>,
+    /// The route of this client, if a frontend has the address.
+    pub route: Option<Route>,
+    /// The frontends.
+    pub frontends: Vec<FrontendLine>,
+    /// The endpoints, used or left out.
+    pub endpoints: Vec<EndpointLine>,
+    /// Reasons and remedies, those that make the verdict first.
+    pub findings: Vec<Finding>,
+}
+
+/// An address and port where traffic arrives.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct FrontendLine {
+    /// The name of the port in its Service; empty if it has none.
+    pub port_name: Arc<str>,
+    /// The family.
+    pub family: IpFamily,
+    /// The address, with its kind.
+    pub at: FrontendAddress,
+    /// The port.
+    pub port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The sources that are not dropped; `None` for all.
+    pub allowed_sources: Option<Arc<[IpNet]>>,
+    /// The handling of each kind of client; empty if the node refuses the port.
+    pub routes: Vec<Route>,
+    /// The way that connections are shared out.
+    pub lb_algorithm: LbAlgorithm,
+    /// For how long a client goes back to the same endpoint, in seconds.
+    pub affinity_seconds: Option<u64>,
+}
+
+/// An endpoint, used or left out.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct EndpointLine {
+    /// The name of the Service's port; empty if it has none.
+    pub port_name: Arc<str>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The address; the port is 0 if the endpoint lacks the port.
+    pub address: SocketAddr,
+    /// The name of the pod; `None` if it is not known.
+    pub pod: Option<String>,
+    /// Whether the endpoint runs on this node.
+    pub node: Whereabouts,
+    /// The name of the node; `None` if it is not known.
+    pub node_name: Option<String>,
+    /// The zone; `None` if it is not known.
+    pub zone: Option<String>,
+    /// The share of new connections by the policy `Cluster`, from 0 to 1; `None` if the endpoint
+    /// gets none, or the algorithm has no shares.
+    pub share: Option<f64>,
+    /// The same by the policy `Local`.
+    pub local_share: Option<f64>,
+    /// Whether the endpoint gets new connections, or why it does not.
+    pub state: EndpointState,
+    /// The code of the reason.
+    pub code: Option<Code>,
+}
+
+impl EndpointLine {
+    fn share_of(&self, pool: PoolKind) -> Option<f64> {
+        match pool {
+            PoolKind::Cluster => self.share,
+            PoolKind::Local => self.local_share,
+        }
+    }
+}
+
+/// A reason, with its remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Finding {
+    /// The code, whose page is in `docs/codes`.
+    pub code: Code,
+    /// Whether something is wrong; if not, it is as the objects ask.
+    pub is_problem: bool,
+    /// The finding and its reason.
+    pub because: String,
+    /// The remedy.
+    pub remedy: &'static str,
+}
+
+impl Explanation {
+    pub(super) fn new(
+        question: &Question,
+        node: &KnownNode,
+        verdict: Verdict,
+        sentence: String,
+    ) -> Self {
+        Self {
+            question: question.to_string(),
+            node: node.name.clone(),
+            mode: node.mode.clone(),
+            verdict,
+            sentence,
+            kernel: KernelCheck::NotAsked,
+            service: None,
+            health_check: None,
+            client: None,
+            route: None,
+            frontends: Vec::new(),
+            endpoints: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The endpoints that the client of the question may reach.
+    pub fn reached(&self) -> impl Iterator<Item = &EndpointLine> {
+        let pool = match self.route.map(|route| route.to) {
+            Some(RouteEnd::Pool(pool)) => Some(pool),
+            _ => None,
+        };
+        let is_in = move |line: &&EndpointLine| pool.is_some_and(|p| line.share_of(p).is_some());
+        self.endpoints.iter().filter(is_in)
+    }
+}

@@ -1,0 +1,164 @@
+//! Explanations as text.
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+
+use super::{
+    client::{Clients, Route, RouteEnd, Sees},
+    explanation::{EndpointLine, Explanation, FrontendLine, KernelCheck},
+    facts::Whereabouts,
+    findings::reason,
+};
+use crate::state::{FrontendAddress, PoolKind};
+
+/// The most source ranges that are shown.
+const MOST_RANGES: usize = 3;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.sentence)?;
+        match self.kernel {
+            KernelCheck::NotAsked => write!(f, "This is the model; the kernel was not asked.")?,
+        }
+        writeln!(f, " {}, {}", self.node, self.mode.as_deref().unwrap_or("no mode"))?;
+        if !self.frontends.is_empty() {
+            let header = ["FRONTEND", "PORT", "FROM", "TO", "POD SEES"].map(str::to_owned).to_vec();
+            let lines = self.frontends.iter().flat_map(|line| frontend_rows(line, &self.node));
+            table(f, std::iter::once(header).chain(lines).collect())?;
+        }
+        if let Some(check) = self.health_check {
+            let local: usize = [check.local_endpoints.v4, check.local_endpoints.v6]
+                .into_iter()
+                .flatten()
+                .max()
+                .unwrap_or_default();
+            let status = if local > 0 { 200 } else { 503 };
+            writeln!(f, "health check :{}  {status}, {local} local endpoints", check.port)?;
+        }
+        if !self.endpoints.is_empty() {
+            let header = ["ENDPOINT", "POD", "NODE", "ZONE", "SHARE", "LOCAL", "STATE"];
+            let header = header.map(str::to_owned).to_vec();
+            let lines = self.endpoints.iter().map(endpoint_row);
+            table(f, std::iter::once(header).chain(lines).collect())?;
+        }
+        if !self.findings.is_empty() {
+            writeln!(f)?;
+        }
+        for finding in &self.findings {
+            let mark = if finding.is_problem { "!" } else { " " };
+            writeln!(f, "{} {mark} {}", finding.code, finding.because)?;
+            writeln!(f, "          try: {}", finding.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes rows with aligned columns, after an empty line. Columns in which nothing is known are
+/// left out.
+fn table(f: &mut fmt::Formatter<'_>, mut rows: Vec<Vec<String>>) -> fmt::Result {
+    let columns = rows.first().map_or(0, Vec::len);
+    for column in (0..columns).rev() {
+        if rows.iter().skip(1).all(|row| row[column] == "-") {
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
+    }
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
+    writeln!(f)?;
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        writeln!(f, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn frontend_rows(line: &FrontendLine, node: &str) -> Vec<Vec<String>> {
+    let at = match line.at {
+        FrontendAddress::NodePort => node.to_owned(),
+        other => other.ip().as_ref().map(IpAddr::to_string).unwrap_or_default(),
+    };
+    let port = format!("{}/{}", line.port, line.protocol.as_lower());
+    let mut rows = Vec::new();
+    if line.routes.is_empty() {
+        rows.push([at, port, "-".to_owned(), "not programmed".to_owned(), "-".to_owned()].to_vec());
+        return rows;
+    }
+    for route in &line.routes {
+        let (at, port) = match rows.is_empty() {
+            true => (at.clone(), port.clone()),
+            false => (String::new(), String::new()),
+        };
+        let from = from(route.clients, line.allowed_sources.as_deref());
+        rows.push(vec![at, port, from, to(route, line), sees(route).to_owned()]);
+    }
+    rows
+}
+
+fn from(clients: Clients, allowed: Option<&[IpNet]>) -> String {
+    let clients = match clients {
+        Clients::All => "everyone",
+        Clients::LocalPods => "pods here",
+        Clients::ExceptLocalPods => "all others",
+        Clients::Node => "this node",
+        Clients::Others => "all others",
+    };
+    let Some(allowed) = allowed else { return clients.to_owned() };
+    let named: Vec<String> = allowed.iter().take(MOST_RANGES).map(ToString::to_string).collect();
+    let more = if allowed.len() > MOST_RANGES { ", ..." } else { "" };
+    format!("{clients} in {}{more}", named.join(", "))
+}
+
+fn to(route: &Route, line: &FrontendLine) -> String {
+    let pool = match route.to {
+        RouteEnd::Refused => return "refused".to_owned(),
+        RouteEnd::Dropped => return "dropped".to_owned(),
+        RouteEnd::Pool(pool) => pool,
+    };
+    let plural = if route.endpoints == 1 { "" } else { "s" };
+    let mut text = match pool {
+        PoolKind::Cluster => format!("{} endpoint{plural}", route.endpoints),
+        PoolKind::Local => format!("{} endpoint{plural} here (Local)", route.endpoints),
+    };
+    if route.endpoints > 1 {
+        text.push_str(&format!(", {}", line.lb_algorithm));
+    }
+    if let Some(seconds) = line.affinity_seconds {
+        text.push_str(&format!(", affinity {seconds} s"));
+    }
+    text
+}
+
+fn sees(route: &Route) -> &'static str {
+    match route.pod_sees {
+        Some(Sees::Client) => "client",
+        Some(Sees::Node) => "node",
+        None => "-",
+    }
+}
+
+fn endpoint_row(line: &EndpointLine) -> Vec<String> {
+    let address = match line.address.port() {
+        0 => line.address.ip().to_string(),
+        _ => format!("{}/{}", line.address, line.protocol.as_lower()),
+    };
+    let known = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+    let node = match (line.node, &line.node_name) {
+        (Whereabouts::Here, _) => "here".to_owned(),
+        (_, Some(name)) => name.clone(),
+        (Whereabouts::Elsewhere, None) => "elsewhere".to_owned(),
+        (Whereabouts::Unknown, None) => "-".to_owned(),
+    };
+    let percent = |share: Option<f64>| {
+        let share = share.map(|share| format!("{:.0} %", share * 100.0));
+        share.unwrap_or_else(|| "-".to_owned())
+    };
+    let state = match line.code {
+        Some(code) => format!("{} ({code})", reason(line.state)),
+        None => reason(line.state).to_owned(),
+    };
+    let (pod, zone) = (known(&line.pod), known(&line.zone));
+    vec![address, pod, node, zone, percent(line.share), percent(line.local_share), state]
+}

@@ -1,0 +1,315 @@
+//! Answers to questions about Services and addresses.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use switchyard_core::{
+    explain::{Explanation, Known, Picture, Question, Verdict, explain},
+    objects::{Event, Kind},
+    proxier::{Capabilities, Mode},
+    testing::{
+        Builder, NODE, arbitrary_config, arbitrary_events, endpoint, proptest_config, service,
+        service_cidr, slice,
+    },
+    track::Tracker,
+};
+
+use crate::support::Cluster;
+
+const ELSEWHERE: &str = "node-2";
+
+/// A cluster whose objects are all listed.
+fn cluster<'b>(builders: impl IntoIterator<Item = &'b Builder>) -> Tracker {
+    let mut cluster = Cluster::new();
+    cluster.tracker.set_interface_addresses(["192.168.10.1".parse().unwrap()]);
+    cluster.events(Kind::ALL.map(Event::Listed));
+    cluster.apply(builders);
+    cluster.tracker
+}
+
+fn ask(known: &dyn Known, question: &str) -> Explanation {
+    explain(&question.parse().unwrap(), known)
+}
+
+/// The codes of the findings, with `!` for problems.
+fn codes(explanation: &Explanation) -> Vec<String> {
+    let mark = |is_problem| if is_problem { "!" } else { "" };
+    let findings = explanation.findings.iter();
+    findings.map(|found| format!("{}{}", found.code, mark(found.is_problem))).collect()
+}
+
+/// A Service of type LoadBalancer with policy Local for external traffic.
+fn local_balancer() -> Builder {
+    service("web", "10.96.0.1")
+        .set("spec.type", "LoadBalancer")
+        .set("spec.externalTrafficPolicy", "Local")
+        .set("spec.healthCheckNodePort", 31999)
+        .port("http", "TCP", 80)
+        .node_port(30080)
+        .ingress("203.0.113.7")
+}
+
+fn with(condition: Value) -> Value {
+    let mut made = endpoint("10.1.0.9", ELSEWHERE);
+    made["conditions"] = condition;
+    made
+}
+
+#[test]
+fn each_client_of_a_local_policy_has_its_answer() {
+    let elsewhere =
+        slice("web", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.2.1", ELSEWHERE));
+    let tracker = cluster([&local_balancer(), &elsewhere]);
+    for (question, verdict, expected) in [
+        ("10.1.0.5 -> 203.0.113.7:80", Verdict::Serves, "with the client's address"),
+        ("192.168.10.1 -> 203.0.113.7:80", Verdict::Serves, "with the node's address"),
+        ("198.51.100.9 -> 203.0.113.7:80", Verdict::Drops, "externalTrafficPolicy Local"),
+        ("198.51.100.9 -> 192.168.10.1:30080", Verdict::Drops, "health check on port 31999"),
+        ("198.51.100.9 -> 10.96.0.1:80", Verdict::Serves, "with the node's address"),
+        ("198.51.100.9 -> 10.96.0.1:81", Verdict::Refuses, "ns/web, which has no port 81/tcp"),
+        ("198.51.100.9 -> 10.96.0.1:80/udp", Verdict::Refuses, "no port 80/udp"),
+        ("198.51.100.9 -> 203.0.113.7:81", Verdict::Unknown, "left alone"),
+        ("203.0.113.7:80", Verdict::Serves, "one endpoint"),
+        ("ns/web", Verdict::Serves, "by its only endpoint"),
+    ] {
+        let answer = ask(&tracker, question);
+        assert_eq!(answer.verdict, verdict, "{answer}");
+        assert!(answer.sentence.contains(expected), "{answer}");
+    }
+    let answer = ask(&tracker, "ns/web");
+    assert_eq!(codes(&answer), ["SWY0102"]);
+    assert!(answer.to_string().contains("health check :31999  503, 0 local endpoints"), "{answer}");
+}
+
+#[test]
+fn each_endpoint_that_is_left_out_has_its_reason() {
+    let web = || service("web", "10.96.0.1").port("http", "TCP", 80);
+    let ready = || slice("web", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
+    let hinted = |ip: &str, zone: &str| {
+        let mut made = endpoint(ip, ELSEWHERE);
+        made["hints"] = json!({"forZones": [{"name": zone}]});
+        made
+    };
+    let zoned = testing_node("zone-1");
+    let two_zones = slice("web", "a")
+        .port("http", "TCP", 8080)
+        .endpoint(hinted("10.1.0.1", "zone-1"))
+        .endpoint(hinted("10.1.0.9", "zone-2"));
+    let lacks_port =
+        slice("web", "b").port("web", "TCP", 8080).endpoint(endpoint("10.1.0.9", NODE));
+    let of_v6 = slice("web", "b")
+        .set("addressType", "IPv6")
+        .port("http", "TCP", 8080)
+        .endpoint(endpoint("fd01::9", NODE));
+    let left_out = |condition: Value| ready().endpoint(with(condition));
+    for (objects, reason, code) in [
+        (vec![left_out(json!({"ready": false}))], "not ready", "SWY0110"),
+        (
+            vec![left_out(json!({"ready": false, "serving": false, "terminating": true}))],
+            "does not serve",
+            "SWY0111",
+        ),
+        (
+            vec![left_out(json!({"ready": false, "serving": true, "terminating": true}))],
+            "while others are ready",
+            "SWY0111",
+        ),
+        (
+            vec![left_out(json!({})).annotation("switchyard/weights", "10.1.0.9=0")],
+            "weight 0",
+            "SWY0114",
+        ),
+        (vec![zoned, two_zones], "others are for this zone", "SWY0112"),
+        (vec![ready(), lacks_port], "lacks the port", "SWY0115!"),
+        (vec![ready(), of_v6], "no address in its family", "SWY0116"),
+    ] {
+        let tracker = cluster(objects.iter().chain([&web()]));
+        let answer = ask(&tracker, "ns/web");
+        assert_eq!(codes(&answer), [code], "{answer}");
+        let line =
+            answer.endpoints.iter().find(|line| line.address.ip().to_string().ends_with('9'));
+        let line = line.unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!((line.share, line.local_share), (None, None), "{answer}");
+        assert!(!line.state.is_used() && answer.to_string().contains(reason), "{answer}");
+        let used: Vec<_> = answer.endpoints.iter().filter(|line| line.share == Some(1.0)).collect();
+        assert_eq!(used.len(), 1, "{answer}");
+    }
+    let local = web().set("spec.internalTrafficPolicy", "Local");
+    let both = ready().endpoint(endpoint("10.1.0.9", ELSEWHERE));
+    let answer = ask(&cluster([&local, &both]), "ns/web");
+    assert_eq!((codes(&answer), answer.verdict), (vec!["SWY0113".to_owned()], Verdict::Serves));
+    let last = slice("web", "a")
+        .port("http", "TCP", 8080)
+        .endpoint(with(json!({"ready": false, "serving": true, "terminating": true})));
+    let answer = ask(&cluster([&web(), &last]), "ns/web");
+    assert_eq!((codes(&answer), answer.verdict), (vec!["SWY0117!".to_owned()], Verdict::Impaired));
+}
+
+fn testing_node(zone: &str) -> Builder {
+    switchyard_core::testing::node(NODE, "192.168.10.1").label("topology.kubernetes.io/zone", zone)
+}
+
+#[test]
+fn what_is_not_served_has_a_reason_a_code_and_a_verdict() {
+    let none_ready =
+        slice("web", "a").port("http", "TCP", 8080).endpoint(with(json!({"ready": false})));
+    let web = service("web", "10.96.0.1")
+        .port("http", "TCP", 80)
+        .set("spec.externalIPs", json!(["198.51.100.1"]));
+    let other = service("other", "198.51.100.1").port("http", "TCP", 80);
+    let ranges = local_balancer()
+        .set("metadata.name", "ranges")
+        .set("spec.clusterIP", "10.96.0.3")
+        .set("spec.clusterIPs", json!(["10.96.0.3"]))
+        .set("spec.loadBalancerSourceRanges", json!(["198.51.100.0/24"]));
+    let here = slice("ranges", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
+    let cidr = service_cidr("all", &["10.96.0.0/16"]);
+    let tracker = cluster([&web, &other, &none_ready, &ranges, &here, &cidr]);
+    for (question, verdict, code) in [
+        ("ns/web", Verdict::Refuses, "SWY0101!"),
+        ("10.96.0.1:80", Verdict::Refuses, "SWY0101!"),
+        ("198.51.100.1:80", Verdict::Refuses, "SWY0101!"),
+        ("ns/wob", Verdict::Unknown, "SWY0103!"),
+        ("ns/ranges:https", Verdict::Unknown, "SWY0105!"),
+        ("10.96.7.7:80", Verdict::Drops, "SWY0104!"),
+        ("10.97.7.7:80", Verdict::Unknown, "SWY0104!"),
+        ("203.0.113.9 -> 203.0.113.7:80", Verdict::Drops, "SWY0106!"),
+        ("198.51.100.9 -> 203.0.113.7:80", Verdict::Serves, ""),
+        ("192.168.10.1:30081", Verdict::Unknown, "SWY0105!"),
+    ] {
+        let answer = ask(&tracker, question);
+        assert_eq!(answer.verdict, verdict, "{answer}");
+        assert_eq!(codes(&answer).first().map_or("", String::as_str), code, "{answer}");
+    }
+    assert_eq!(
+        ask(&tracker, "ns/wob").sentence,
+        format!("No Service ns/wob is proxied on {NODE}; did you mean ns/web?")
+    );
+    let answer = ask(&tracker, "ns/web");
+    assert!(
+        answer
+            .findings
+            .iter()
+            .any(|found| found.because == "port 80 of 198.51.100.1 belongs to ns/other:http"),
+        "{answer}"
+    );
+    // Nothing is listed.
+    let answer = ask(&Cluster::new().tracker, "ns/web");
+    assert_eq!((answer.verdict, &codes(&answer)[0] as &str), (Verdict::Unknown, "SWY0119!"));
+}
+
+/// The answers to all questions that a picture of the tracker gives rise to.
+fn questions(picture: &Picture) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for service in &picture.services {
+        questions.push(Question::Service { service: service.name.clone(), port: None });
+        for port in service.ports.iter().filter_map(|port| port.resolved.as_ref()) {
+            for frontend in &port.frontends {
+                let Some(ip) = frontend.at.ip() else { continue };
+                for client in [None, Some("10.1.0.7"), Some("192.0.2.9"), Some("203.0.113.200")] {
+                    let client = client.map(|client| client.parse().unwrap());
+                    let to = (ip, frontend.port).into();
+                    let protocol = port.id.name.protocol;
+                    questions.push(Question::Address { client, to, protocol });
+                }
+            }
+        }
+    }
+    questions
+}
+
+proptest! {
+    #![proptest_config(proptest_config(64))]
+
+    /// A picture, written and read, gives the same answers; every endpoint of a pool is among the
+    /// endpoints as used, and no other one is.
+    #[test]
+    fn a_picture_answers_as_the_tracker(config in arbitrary_config(), events in arbitrary_events(40)) {
+        let mut tracker = Tracker::new(config);
+        for event in events {
+            tracker.apply(event);
+        }
+        tracker.resolve();
+        let services = tracker.names().filter_map(|name| Known::service(&tracker, name));
+        let picture = Picture { node: Known::node(&tracker), services: services.collect() };
+        let text = serde_json::to_string(&picture).unwrap();
+        prop_assert_eq!(&serde_json::from_str::<Picture>(&text).unwrap(), &picture);
+        for question in questions(&picture) {
+            let answer = explain(&question, &tracker);
+            prop_assert_eq!(answer.to_string(), explain(&question, &picture).to_string());
+            let json = serde_json::to_value(&answer).unwrap();
+            check_schema(&json);
+        }
+        for port in picture.services.iter().flat_map(|service| &service.ports) {
+            let used = port.endpoints.iter().filter(|e| e.state.is_used()).map(|e| e.address);
+            let pools = port.resolved.iter().flat_map(|port| port.reachable()).map(|e| e.address);
+            prop_assert_eq!(used.collect::<Vec<_>>(), pools.collect::<Vec<_>>(), "{:?}", port);
+        }
+    }
+}
+
+/// Checks an answer by `docs/explain.schema.json`: the part of JSON Schema that the file uses.
+fn check_schema(answer: &Value) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/explain.schema.json");
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    check(answer, &schema, &schema, "answer");
+}
+
+fn check(value: &Value, schema: &Value, root: &Value, at: &str) {
+    let schema = match schema["$ref"].as_str() {
+        Some(name) => root.pointer(&name[1..]).unwrap_or_else(|| panic!("no {name}")),
+        None => schema,
+    };
+    if let Some(values) = schema["enum"].as_array() {
+        assert!(values.contains(value), "{at}: {value} is not one of {values:?}");
+    }
+    if let Some(choices) = schema["type"].as_array() {
+        let kind = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        assert!(choices.contains(&json!(kind)), "{at} is {kind}: {value}");
+    }
+    match value {
+        Value::Array(items) => {
+            items.iter().for_each(|item| check(item, &schema["items"], root, &format!("{at}[]")));
+        }
+        Value::Object(fields) => {
+            let known =
+                schema["properties"].as_object().unwrap_or_else(|| panic!("{at}: {schema}"));
+            for (name, field) in fields {
+                let known =
+                    known.get(name).unwrap_or_else(|| panic!("{at}.{name} is not described"));
+                check(field, known, root, &format!("{at}.{name}"));
+            }
+            for name in schema["required"].as_array().into_iter().flatten() {
+                assert!(fields.contains_key(name.as_str().unwrap()), "{at} lacks {name}");
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_mode_decides_about_addresses_that_no_port_has() {
+    let cidr = service_cidr("all", &["10.96.0.0/16"]);
+    for (mode, expected) in [
+        (Mode::NFTABLES, [Verdict::Refuses, Verdict::Unknown, Verdict::Drops]),
+        (Mode::IPTABLES, [Verdict::Unknown, Verdict::Unknown, Verdict::Unknown]),
+        (Mode::IPVS, [Verdict::Refuses, Verdict::Refuses, Verdict::Drops]),
+    ] {
+        let mut tracker = cluster([&local_balancer(), &cidr]);
+        tracker.set_capabilities(Capabilities::KUBE_PROXY, mode);
+        tracker.resolve();
+        for (question, verdict) in
+            ["10.96.0.1:99", "203.0.113.7:99", "10.96.9.9:80"].iter().zip(expected)
+        {
+            let answer = ask(&tracker, question);
+            assert_eq!(answer.verdict, verdict, "{mode}: {answer}");
+        }
+    }
+}
