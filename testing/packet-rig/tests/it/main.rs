@@ -20,6 +20,7 @@ mod proxy;
 mod repairs;
 mod restart;
 mod rig;
+mod rolling_update;
 mod semantics;
 mod sequences;
 mod traffic;
