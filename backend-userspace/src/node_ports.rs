@@ -88,7 +88,7 @@ impl LoopbackNodePorts {
         }
         if let Some(forwarder) = &self.forwarder {
             self.sockets.change(forwarder, listeners);
-            gone.iter().for_each(|id| forwarder.remove(id));
+            forwarder.remove(&gone.iter().collect());
         }
     }
 

@@ -95,7 +95,7 @@ impl Proxier for UserspaceProxier {
         }
         let mut report = self.capture.sync(change, &self.forwarder).await?;
         let gone = change.ports().filter(|change| change.after.is_none());
-        gone.for_each(|change| self.forwarder.remove(change.id));
+        self.forwarder.remove(&gone.map(|change| change.id).collect());
         self.remove_leftovers(&mut report);
         report.degraded.extend(self.forwarder.panicked().take().into_iter().map(|port| {
             DegradedPort { port, reason: "its listener panicked, and is opened again".to_owned() }

@@ -57,10 +57,8 @@ impl Sockets {
             released.remove(&place(listener));
         }
         // First what goes: a descriptor that is free may be needed.
-        for place in released {
-            self.open.remove(&place);
-            changed.closed += usize::from(forwarder.close(place.0, place.1));
-        }
+        self.open.retain(|place, _| !released.contains(place));
+        changed.closed = forwarder.close(released);
         for listener in listeners {
             changed.opened += usize::from(self.open(forwarder, &listener));
         }

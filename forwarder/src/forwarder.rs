@@ -1,7 +1,7 @@
 //! The forwarder: its threads, its Service ports, and its listeners.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io, mem,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
@@ -134,20 +134,19 @@ impl Forwarder {
         }
     }
 
-    /// Forgets a Service port, and closes its listeners. TCP connections go on until they end;
+    /// Forgets Service ports, and closes their listeners. TCP connections go on until they end;
     /// flows end.
-    pub fn remove(&self, id: &ServicePortId) {
+    pub fn remove(&self, ids: &HashSet<&ServicePortId>) {
+        if ids.is_empty() {
+            return;
+        }
         let mut state = self.lock();
-        state.ports.remove(id);
-        let closed = state.listeners.extract_if(|_, (open, ..)| open.serving().port.id() == id);
-        let mut listening = self.shared.listening.write().unwrap_or_else(PoisonError::into_inner);
-        let end = |(place, (_, task, _))| {
-            listening.remove(&place);
-            task
-        };
-        let tasks: Vec<_> = closed.map(end).collect();
-        drop(listening);
-        Task::end_all(tasks);
+        state.ports.retain(|id, _| !ids.contains(id));
+        let is_closed = |open: &OpenListener| ids.contains(open.serving().port.id());
+        let closed = state.listeners.iter().filter(|(_, (open, ..))| is_closed(open));
+        let closed: Vec<_> = closed.map(|(place, _)| *place).collect();
+        drop(state);
+        self.close(closed);
     }
 
     /// Opens a listener for a Service port that is [served](Self::serve), in the network namespace
@@ -185,13 +184,21 @@ impl Forwarder {
         Ok(address)
     }
 
-    /// Closes a listener, by the address that was bound. TCP connections go on until they end;
-    /// flows end. Returns whether the listener was open.
-    pub fn close(&self, protocol: Protocol, address: SocketAddr) -> bool {
-        let place = (protocol, address);
-        let closed = self.lock().listeners.remove(&place);
-        self.shared.listening.write().unwrap_or_else(PoisonError::into_inner).remove(&place);
-        closed.map(|(_, task, _)| Task::end_all([task])).is_some()
+    /// Closes listeners, by the addresses that were bound. TCP connections go on until they end;
+    /// flows end. Returns the number of listeners that were open.
+    pub fn close(&self, places: impl IntoIterator<Item = (Protocol, SocketAddr)>) -> usize {
+        let mut state = self.lock();
+        let mut listening = self.shared.listening.write().unwrap_or_else(PoisonError::into_inner);
+        let close = |place| {
+            listening.remove(&place);
+            state.listeners.remove(&place)
+        };
+        let closed: Vec<_> = places.into_iter().filter_map(close).collect();
+        drop((state, listening));
+        let count = closed.len();
+        // Without the locks: all wait for the threads at the same time.
+        Task::end_all(closed.into_iter().map(|(_, task, _)| task));
+        count
     }
 
     /// Lets connections of TCP and SCTP go on until none is left, at most for a time. New ones are

@@ -4,10 +4,14 @@ use std::{
     pin::Pin,
     sync::mpsc::{Receiver, Sender, channel},
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{runtime::Runtime, task::AbortHandle};
+
+/// The time to wait for tasks to end. They end at once, unless the threads are overloaded, and then
+/// the caller should not hang.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The task of a listener.
 pub(crate) struct Task {
@@ -47,10 +51,10 @@ impl Task {
         for task in &tasks {
             task.abort.abort();
         }
+        let deadline = Instant::now() + PATIENCE;
         for task in tasks {
-            // The sender is dropped without a message. Tasks end at once, unless the threads are
-            // overloaded, and then the caller should not hang.
-            let _ = task.ended.recv_timeout(Duration::from_secs(1));
+            // The sender is dropped without a message.
+            let _ = task.ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
     }
 }

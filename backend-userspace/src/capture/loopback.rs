@@ -109,7 +109,7 @@ impl Loopback {
         let after = entry.as_ref().map_or(&[][..], |entry| &entry.open);
         let opened = after.iter().filter(|address| !before.contains(address)).count();
         let gone = before.iter().filter(|address| !after.contains(address));
-        let closed = gone.filter(|address| forwarder.close(protocol, **address)).count();
+        let closed = forwarder.close(gone.map(|address| (protocol, *address)));
         if let Some(entry) = entry {
             self.taken.insert((protocol, entry.row.address));
             self.entries.insert(id.clone(), entry);

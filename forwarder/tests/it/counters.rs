@@ -65,7 +65,7 @@ fn datagrams_count_each_way() {
         client.recv(&mut [0; 16]).unwrap();
     }
     assert_eq!(counters.active(), 1);
-    forwarder.close(Protocol::Udp, address);
+    forwarder.close([(Protocol::Udp, address)]);
     until("the flow ends", || counters.active() == 0);
     let ways = [Counted::DatagramsIn, Counted::BytesIn, Counted::DatagramsOut, Counted::BytesOut];
     // An answer is counted once it is sent.

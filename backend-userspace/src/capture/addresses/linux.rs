@@ -77,26 +77,76 @@ impl OwnedAddresses for Device {
         add: &[IpAddr],
         remove: &[IpAddr],
     ) -> Result<BTreeMap<IpAddr, String>, SystemError> {
-        // Before they are there or gone, so that the monitor knows whose changes they are.
         let mut bound = self.bound.lock();
-        bound.extend(add);
-        remove.iter().for_each(|ip| {
-            bound.remove(ip);
-        });
-        drop(bound);
         let refused = self.device.change_each(add, remove)?;
         let refused = refused.into_iter().filter_map(|error| match error {
             DeviceError::Address { address, .. } => Some((address, ErrorChain(&error).to_string())),
             _ => None,
         });
         let refused: BTreeMap<IpAddr, String> = refused.collect();
-        let mut bound = self.bound.lock();
-        bound.retain(|ip| !refused.contains_key(ip));
-        bound.extend(remove.iter().filter(|ip| refused.contains_key(ip)));
+        bound.extend(add.iter().filter(|ip| !refused.contains_key(ip)));
+        remove.iter().filter(|ip| !refused.contains_key(ip)).for_each(|ip| {
+            bound.remove(ip);
+        });
         Ok(refused)
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
         Some(Box::new(DeviceMonitor::new(None, &self.bound)))
+    }
+}
+
+#[cfg(test)]
+mod kernel_tests {
+    use std::{
+        net::Ipv6Addr,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+        time::Duration,
+    };
+
+    use test_netns::{in_namespace, run};
+    use tokio::{runtime::Builder, time::timeout};
+
+    use super::*;
+
+    #[test]
+    fn a_change_that_is_half_way_is_not_that_of_another_program() {
+        in_namespace(|| {
+            run("ip link add name other type bridge");
+            let mut device = open().unwrap();
+            device.ensure().unwrap();
+            let mut monitor = device.monitor().unwrap();
+            let over = AtomicBool::new(false);
+            let noticed = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        run("ip addr add 192.0.2.1/32 dev other");
+                        run("ip addr del 192.0.2.1/32 dev other");
+                    }
+                });
+                let noticed = scope.spawn(|| {
+                    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        while !over.load(Ordering::Relaxed) {
+                            let long = Duration::from_millis(200);
+                            if timeout(long, monitor.externally_changed()).await.is_ok() {
+                                return true;
+                            }
+                        }
+                        false
+                    })
+                });
+                let address = |i: u128| Ipv6Addr::from_bits((0xfd00 << 112) + i).into();
+                let addresses: Vec<IpAddr> = (1..2000).map(address).collect();
+                for _ in 0..3 {
+                    device.change(&addresses, &[]).unwrap();
+                    device.change(&[], &addresses).unwrap();
+                }
+                over.store(true, Ordering::Relaxed);
+                noticed.join().unwrap()
+            });
+            assert!(!noticed);
+        });
     }
 }

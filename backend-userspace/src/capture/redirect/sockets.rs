@@ -108,18 +108,18 @@ impl Redirect {
         let missing: Vec<IpAddr> =
             programmed().map(own_address).filter(|ip| !bound.contains(ip)).collect();
         bound.extend(&missing);
-        // Before they are there, so that the monitor knows whose they are.
-        *self.bound.lock() = bound;
+        let mut should_be = self.bound.lock();
         let mut parts = RefusedParts::default();
         let mut first = None;
         for error in self.device.change_each(&missing, &[]).map_err(&failed)? {
             if let DeviceError::Address { address, .. } = &error {
                 let reason = ErrorChain(&error).to_string();
                 *parts.families.get_mut(IpFamily::of(address)) = Some(reason);
-                self.bound.lock().remove(address);
+                bound.remove(address);
             }
             first.get_or_insert(error);
         }
+        *should_be = bound;
         match first {
             None => Ok([missing, others]),
             // If nothing of any family can be served, something else is wrong.
@@ -238,19 +238,19 @@ impl Capture for Redirect {
             self.derived.mark_synced(report.requeue_after);
         }
         report.requeue_after = self.derived.requeue_after();
-        for (protocol, address) in self.unused.drain(..) {
-            forwarder.close(protocol, address);
-            self.taken.remove(&(protocol, address));
-        }
+        self.unused.iter().for_each(|socket| {
+            self.taken.remove(socket);
+        });
+        forwarder.close(self.unused.drain(..));
         report.added += missing.len();
         let lost = missing.iter().filter(|ip| known.contains(ip));
         for ip in lost.chain(others.iter().filter(|_| !known.is_empty())) {
             report.drift.found(|| format!("the address {ip} on {DEVICE}"));
         }
         if !others.is_empty() {
-            let left = self.device.change_each(&[], &others);
-            let left = left.map_err(failed("cannot remove the addresses of others"))?;
-            report.removed += others.len() - left.len();
+            // The rules are in place, and the report should be heard.
+            let left = self.device.change_each(&[], &others).unwrap_or_else(|error| vec![error]);
+            report.removed += others.len().saturating_sub(left.len());
             for error in left {
                 report.cleanup_failed = true;
                 tracing::warn!(err = %ErrorChain(&error), "Failed to remove an address");

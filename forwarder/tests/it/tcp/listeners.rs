@@ -58,7 +58,7 @@ fn a_listener_changes_in_place() {
     forwarder.listen(&listener).unwrap();
     expect(&mut connect(to), "api");
     // The address is no longer that of the first Service port.
-    forwarder.remove(&web);
+    forwarder.remove(&[&web].into());
     expect(&mut connect(to), "api");
 
     established.write_all(b"still there").unwrap();
@@ -92,15 +92,15 @@ fn connections_outlive_their_listener() {
     let mut established = connect(to);
     expect(&mut established, "a");
 
-    assert!(forwarder.close(Protocol::Tcp, to));
-    assert!(!forwarder.close(Protocol::Tcp, to));
+    assert_eq!(forwarder.close([(Protocol::Tcp, to)]), 1);
+    assert_eq!(forwarder.close([(Protocol::Tcp, to)]), 0);
     TcpListener::bind(to).expect("the address is free at once");
     let mut again = listener(&web);
     again.address = to;
     assert_eq!(forwarder.listen(&again).unwrap(), to, "beside the established connection");
     expect(&mut connect(to), "a");
 
-    forwarder.remove(&web);
+    forwarder.remove(&[&web].into());
     TcpListener::bind(to).expect("the address is free at once");
     assert_eq!(forwarder.listen(&again).unwrap_err().source.kind(), ErrorKind::NotFound);
     established.write_all(b"still there").unwrap();

@@ -69,9 +69,9 @@ fn flows_end_with_their_listener_whose_address_is_free_then() {
         assert_eq!(client.ask(), "a");
         client.send("an answer to this may be on its way");
         if round % 2 == 0 {
-            assert!(forwarder.close(Protocol::Udp, address));
+            assert_eq!(forwarder.close([(Protocol::Udp, address)]), 1);
         } else {
-            forwarder.remove(&id("dns", Protocol::Udp));
+            forwarder.remove(&[&id("dns", Protocol::Udp)].into());
         }
         drop(UdpSocket::bind(address).expect("the address is free"));
         assert_eq!(forwarder.usage().connections, 0);

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{Error, Socket};
 
-/// The addresses that a device should have: each is here before the kernel has it, and no longer
-/// when it is taken away. Clones are one set.
+/// The addresses that a device should have. Who changes them holds the lock until the kernel has
+/// done the same. Clones are one set.
 #[derive(Clone, Debug, Default)]
 pub struct Bound(Arc<Mutex<BTreeSet<IpAddr>>>);
 
@@ -75,8 +75,12 @@ impl AddressAnnouncements {
                 }
             }
             // The list alone shows of which device, and what is now.
-            if is_suspected && device.addresses()? != wanted {
-                return Ok(());
+            if is_suspected {
+                // Not half-way through a change of this program's.
+                let wanted = self.bound.lock();
+                if device.addresses()? != *wanted {
+                    return Ok(());
+                }
             }
         }
     }
