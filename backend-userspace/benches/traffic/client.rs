@@ -11,7 +11,7 @@ use std::{
 use crate::hosts::{self, BULK, CLIENTS, ECHO, SHORT, word};
 
 /// The time that each measurement takes.
-const TIME: Duration = Duration::from_millis(500);
+pub const TIME: Duration = Duration::from_millis(500);
 
 /// The number of threads that connect at the same time.
 const CONNECTING: usize = 8;

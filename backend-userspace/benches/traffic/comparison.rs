@@ -1,8 +1,9 @@
 //! Each way to an endpoint, beside the direct one.
 
 use crate::{
+    client::TIME,
     hosts::{self, Hosts, Process},
-    proxy::{ADDRESSES, NFTABLES, PLAIN, REDIRECT},
+    proxy::{ADDRESSES, HAPROXY, NFTABLES, PLAIN, REDIRECT, has_haproxy},
 };
 
 /// The ways are taken by turns, so that what else the machine does meets all.
@@ -17,23 +18,27 @@ const IDLE: usize = 2_000;
 const DIRECT: u8 = 3;
 
 /// The ways, and what they are called in the table. Without a name, clients connect to the
-/// endpoint.
-const WAYS: [(Option<&str>, &str); 5] = [
+/// endpoint. HAProxy is there if it is installed.
+const WAYS: [(Option<&str>, &str); 6] = [
     (None, "direct"),
     (Some(NFTABLES), "nftables backend"),
     (Some(PLAIN), "plain proxy"),
+    (Some(HAPROXY), "HAProxy"),
     (Some(REDIRECT), "userspace: redirect"),
     (Some(ADDRESSES), "userspace: addresses"),
 ];
 
-/// A measurement, and how many of its units are shown as one.
-const COLUMNS: [(&str, f64); 6] = [
+/// A measurement, and how many of its units are shown as one. The time of a proxy is that of its
+/// process alone, whatever else the machine does.
+const COLUMNS: [(&str, f64); 8] = [
     ("1 conn., MB/s", 1e6),
     ("8 conn., MB/s", 1e6),
     ("connections/s", 1.0),
     ("latency, us", 1e-6),
     ("p99, us", 1e-6),
     ("datagrams/s", 1.0),
+    ("us of CPU/conn.", 1e-6),
+    ("us of CPU/answer", 1e-6),
 ];
 
 pub fn run() {
@@ -43,10 +48,14 @@ pub fn run() {
     for round in 0..ROUNDS {
         for ((way, _), (measured, memory)) in WAYS.iter().zip(measured.iter_mut().zip(&mut memory))
         {
+            if *way == Some(HAPROXY) && !has_haproxy() {
+                measured.push([f64::NAN; COLUMNS.len()]);
+                continue;
+            }
             let mut proxy = way.map(|way| Process::start(&[crate::PROXY, way]));
             let to = match way {
                 None => hosts::server(DIRECT),
-                Some(PLAIN) => hosts::NODE,
+                Some(PLAIN | HAPROXY) => hosts::NODE,
                 Some(_) => hosts::service(0),
             };
             if let Some(proxy) = &mut proxy {
@@ -54,13 +63,23 @@ pub fn run() {
             }
             let client = &mut hosts.client;
             let [one, eight] = [1, 8].map(|count| client.ask::<f64>(format!("bulk {to} {count}")));
-            let short: f64 = client.ask(format!("short {to}"));
+            let is_proxy = matches!(*way, Some(PLAIN | HAPROXY | REDIRECT | ADDRESSES));
+            let time = || proxy.as_ref().filter(|_| is_proxy).map_or(f64::NAN, Process::time);
+            // The number in a second, and the time that the proxy takes for each.
+            let mut costly = |what: &str| -> [f64; 2] {
+                let before = time();
+                let number: f64 = client.ask(format!("{what} {to}"));
+                [number, (time() - before) / (number * TIME.as_secs_f64())]
+            };
+            let [short, time_of_short] = costly("short");
+            let is_udp = !matches!(*way, Some(PLAIN | HAPROXY));
+            let [datagrams, time_of_datagram] =
+                if is_udp { costly("datagrams") } else { [f64::NAN; 2] };
             let [median, worst]: [f64; 2] = client.ask(format!("latency {to}"));
-            let is_udp = *way != Some(PLAIN);
-            let datagrams = if is_udp { client.ask(format!("datagrams {to}")) } else { f64::NAN };
-            measured.push([one, eight, short, median, worst, datagrams]);
-            let is_proxy = matches!(*way, Some(PLAIN | REDIRECT | ADDRESSES));
-            if let (true, Some(proxy)) = (is_proxy && round == 0, &proxy) {
+            let times = [time_of_short, time_of_datagram];
+            measured.push([one, eight, short, median, worst, datagrams, times[0], times[1]]);
+            let is_measured = is_proxy && *way != Some(HAPROXY) && round == 0;
+            if let (true, Some(proxy)) = (is_measured, &proxy) {
                 let before = proxy.memory();
                 let () = client.ask(format!("idle {to} {IDLE}"));
                 *memory = Some((proxy.memory() - before) / IDLE as f64);
@@ -78,6 +97,8 @@ pub fn run() {
         for ((value, direct), (_, unit)) in medians(rounds).into_iter().zip(direct).zip(COLUMNS) {
             if value.is_nan() {
                 print!("{:>19}", "-");
+            } else if direct.is_nan() {
+                print!("{:>19.1}", value / unit);
             } else {
                 print!("{:>12.0} ({:.2})", value / unit, value / direct);
             }

@@ -133,6 +133,20 @@ impl Process {
         T::read(&mut line.split_whitespace())
     }
 
+    /// The time that processors have run the process and those that it has started, in seconds.
+    pub fn time(&self) -> f64 {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.expect("the process runs");
+        let all = children.split_whitespace().map(str::to_owned).chain([pid.to_string()]);
+        let tasks = all.flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).expect("tasks"));
+        let times = tasks.map(|task| {
+            let stat = fs::read_to_string(task.expect("a task").path().join("schedstat"));
+            word::<f64>(&mut stat.unwrap_or_else(|_| "0".to_owned()).split_whitespace())
+        });
+        times.sum::<f64>() / 1e9
+    }
+
     /// The memory that the process has, in bytes: its resident set.
     pub fn memory(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));

@@ -1,6 +1,9 @@
 //! The process with the proxy, on the node.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    process::{Command, Stdio},
+};
 
 use switchyard_core::{
     config::NodeConfig,
@@ -11,6 +14,7 @@ use switchyard_core::{
 };
 use switchyard_nft::{NftBackend, NftConfig};
 use switchyard_userspace::{CaptureMode, UserspaceBackend, UserspaceConfig};
+use test_netns::wait::until;
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -19,9 +23,10 @@ use tokio::{
 
 use crate::hosts::{self, BULK, ECHO, SHORT, server};
 
-/// The ways to the endpoints that need a process: with [`PLAIN`], clients connect to the node's
+/// The ways to the endpoints that need a process: with [`PLAIN`] and [`HAPROXY`], clients connect to the node's
 /// address, otherwise to the cluster IPs of Services.
 pub const PLAIN: &str = "plain";
+pub const HAPROXY: &str = "haproxy";
 pub const NFTABLES: &str = "nftables";
 pub const REDIRECT: &str = "redirect";
 pub const ADDRESSES: &str = "addresses";
@@ -36,6 +41,7 @@ pub fn run(way: &str) {
     };
     let backend: Box<dyn Backend> = match way {
         PLAIN => return plain(),
+        HAPROXY => return haproxy(),
         NFTABLES => Box::new(NftBackend::new(NftConfig::default())),
         REDIRECT => Box::new(UserspaceBackend::new(config(CaptureMode::Nftables))),
         ADDRESSES => Box::new(UserspaceBackend::new(config(CaptureMode::Addresses))),
@@ -98,4 +104,28 @@ async fn pass_on(mut client: TcpStream, to: (Ipv4Addr, u16)) -> std::io::Result<
     client.set_nodelay(true)?;
     endpoint.set_nodelay(true)?;
     copy_bidirectional(&mut client, &mut endpoint).await.map(drop)
+}
+
+/// Whether the program is installed.
+pub fn has_haproxy() -> bool {
+    Command::new("haproxy").arg("-v").stdout(Stdio::null()).status().is_ok()
+}
+
+/// HAProxy, as it comes.
+fn haproxy() {
+    let mut config = "defaults\nmode tcp\noption splice-auto\n".to_owned();
+    for timeout in ["connect", "client", "server"] {
+        config += &format!("timeout {timeout} 60s\n");
+    }
+    for port in [BULK, SHORT, ECHO] {
+        let (node, server) = (hosts::NODE, server(0));
+        config += &format!("listen s{port}\nbind {node}:{port}\nserver a {server}:{port}\n");
+    }
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&file, config).expect("written");
+    let mut child = Command::new("haproxy");
+    let mut child = child.arg("-db").arg("-f").arg(file.path()).spawn().expect("HAProxy");
+    until("HAProxy listens", || std::net::TcpStream::connect((hosts::NODE, ECHO)).is_ok());
+    hosts::serve(|_, _| Vec::new());
+    child.kill().and_then(|()| child.wait()).expect("HAProxy has run");
 }
