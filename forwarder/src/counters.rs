@@ -112,7 +112,9 @@ impl Counted {
         match error.kind() {
             ConnectionRefused | ConnectionReset => Self::EndpointRefused,
             TimedOut => Self::EndpointTimeout,
-            HostUnreachable | NetworkUnreachable | NetworkDown => Self::EndpointUnreachable,
+            HostUnreachable | NetworkUnreachable | NetworkDown | AddrNotAvailable => {
+                Self::EndpointUnreachable
+            }
             _ => Self::EndpointOther,
         }
     }

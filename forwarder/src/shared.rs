@@ -113,7 +113,6 @@ impl Shared {
         let by_memory = platform.memory().map(|memory| memory / MEMORY_OF_CONNECTION);
         let most = config.connections.into_iter().chain(by_memory).min();
         let slots = Slots::within(descriptors, most, Arc::clone(&counters));
-        let source_ports = SourcePorts::new(platform.ephemeral_ports());
         Self {
             config,
             slots,
@@ -122,7 +121,7 @@ impl Shared {
             counters,
             panicked: Panicked::default(),
             clients: RwLock::default(),
-            source_ports,
+            source_ports: Arc::default(),
             listening: RwLock::default(),
             remembered: Arc::default(),
             without_port: AtomicU64::new(0),

@@ -3,40 +3,70 @@
 //! A socket that connects without a port of its own gets one that no other socket of the node has,
 //! so that all flows and all other programs together could have some 28,000. Flows to different
 //! endpoints share ports instead, and leave a third of the ports to others.
+//!
+//! A port rests after a flow, before it leads to the same endpoint again: a late answer to one
+//! client must not reach another. An eighth of the ports is for that.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use socket2::Socket;
 
 use crate::{
     balance::random::below,
+    platform::Platform,
     slots::{LimitReached, count_down},
 };
 
-/// The ports of all flows. Empty where the system chooses the ports.
-pub(crate) struct SourcePorts {
-    ports: Box<[u16]>,
-    taken: Mutex<Taken>,
-}
+/// The time that a port rests after a flow, if there are others.
+const REST: Duration = Duration::from_secs(5);
+
+/// The interval at which the system is asked for its ports, which may change.
+const ASK: Duration = Duration::from_secs(10);
+
+/// The ports that Services listen at: those of the proxy's own sockets, and node ports, as long as
+/// the cluster has Kubernetes' default range.
+const LISTENERS: RangeInclusive<u16> = 20_000..=32_767;
+
+/// The ports of all flows.
+#[derive(Default)]
+pub(crate) struct SourcePorts(Mutex<Taken>);
 
 #[derive(Default)]
 struct Taken {
+    /// The ports that flows may have. Empty where the system chooses the ports.
+    ports: Vec<u16>,
+    asked: Option<Instant>,
     endpoints: HashMap<SocketAddr, Endpoint>,
-    /// The number of flows that have each port.
-    flows: Vec<u32>,
+    sharers: HashMap<Place, Sharers>,
+}
+
+/// A port, and whether it is one of IPv6.
+type Place = (bool, u16);
+
+/// The flows that have a port.
+#[derive(Default)]
+struct Sharers {
+    flows: usize,
+    /// Whether one of them has bound the port, so that no other program has it.
+    is_bound: bool,
 }
 
 /// The flows of an endpoint.
+#[derive(Default)]
 struct Endpoint {
-    /// A bit for each port, in words.
-    is_taken: Box<[u64]>,
+    /// The ports that flows have, and those that rest.
+    taken: HashSet<u16>,
     flows: usize,
     sources: HashMap<IpAddr, usize>,
+    /// The ports that rest, and since when.
+    resting: VecDeque<(Instant, u16)>,
 }
 
 /// The port of a flow, until it is dropped.
@@ -44,77 +74,115 @@ pub(crate) struct SourcePort {
     ports: Arc<SourcePorts>,
     endpoint: SocketAddr,
     source: IpAddr,
-    index: usize,
-    /// Whether no other flow has the port.
+    port: u16,
+    /// Whether no other flow has bound the port.
     is_alone: bool,
 }
 
 impl SourcePorts {
-    /// Flows have the upper two thirds of the ports, most of which are far from those that servers
-    /// have.
-    pub(crate) fn new(mut ports: Vec<u16>) -> Arc<Self> {
-        let ports = ports.split_off(ports.len() / 3);
-        let taken = Taken { flows: vec![0; ports.len()], ..Taken::default() };
-        Arc::new(Self { ports: ports.into(), taken: Mutex::new(taken) })
-    }
-
     /// Takes a port that no flow to the endpoint has, or `None` where the system chooses. The limit
     /// is a dynamic threshold as in [`slots`](crate::slots): a client may have as many as are free.
     pub(crate) fn take(
         self: &Arc<Self>,
+        platform: &dyn Platform,
         endpoint: SocketAddr,
         source: IpAddr,
     ) -> Result<Option<SourcePort>, LimitReached> {
-        if self.ports.is_empty() {
+        self.take_at(Instant::now(), platform, endpoint, source)
+    }
+
+    fn take_at(
+        self: &Arc<Self>,
+        now: Instant,
+        platform: &dyn Platform,
+        endpoint: SocketAddr,
+        source: IpAddr,
+    ) -> Result<Option<SourcePort>, LimitReached> {
+        let mut taken = self.lock();
+        if taken.asked.is_none_or(|asked| now - asked >= ASK) {
+            taken.ports = for_flows(platform.ephemeral_ports());
+            taken.asked = Some(now);
+        }
+        let Taken { ports, endpoints, sharers, .. } = &mut *taken;
+        if ports.is_empty() {
             return Ok(None);
         }
-        let mut taken = self.lock();
-        let Taken { endpoints, flows } = &mut *taken;
-        let of_endpoint = endpoints.entry(endpoint).or_insert_with(|| Endpoint::new(flows.len()));
-        let free = flows.len() - of_endpoint.flows;
+        if !endpoints.contains_key(&endpoint) {
+            endpoints.retain(|_, other| other.is_needed(now));
+        }
+        let of_endpoint = endpoints.entry(endpoint).or_default();
+        let free = most(ports).saturating_sub(of_endpoint.flows);
         let of_source = of_endpoint.sources.get(&source).copied().unwrap_or(0);
-        let index = of_endpoint.free().ok_or(LimitReached::Endpoint)?;
+        if free == 0 {
+            return Err(LimitReached::Endpoint);
+        }
         if of_source >= free {
             return Err(LimitReached::Client);
         }
-        of_endpoint.is_taken[index / 64] |= 1 << (index % 64);
+        let port = of_endpoint.free(now, ports).ok_or(LimitReached::Endpoint)?;
+        of_endpoint.taken.insert(port);
         of_endpoint.flows += 1;
         *of_endpoint.sources.entry(source).or_default() += 1;
-        flows[index] += 1;
-        let is_alone = flows[index] == 1;
-        Ok(Some(SourcePort { ports: Arc::clone(self), endpoint, source, index, is_alone }))
+        let sharers = sharers.entry((endpoint.is_ipv6(), port)).or_default();
+        sharers.flows += 1;
+        let is_alone = !sharers.is_bound;
+        Ok(Some(SourcePort { ports: Arc::clone(self), endpoint, source, port, is_alone }))
+    }
+
+    /// Whether flows have as many ports as there may be of an endpoint.
+    pub(crate) fn are_taken(&self, endpoint: SocketAddr) -> bool {
+        let taken = self.lock();
+        let flows = taken.endpoints.get(&endpoint).map_or(0, |of_endpoint| of_endpoint.flows);
+        flows >= most(&taken.ports)
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Returns those of the system's ports that flows may have: the upper two thirds, most of which are
+/// far from those that servers have.
+fn for_flows(mut ports: Vec<u16>) -> Vec<u16> {
+    let mut upper = ports.split_off(ports.len() / 3);
+    upper.retain(|port| !LISTENERS.contains(port));
+    upper
+}
+
+/// The most flows of an endpoint.
+fn most(ports: &[u16]) -> usize {
+    ports.len() - ports.len() / 8
+}
+
 impl Endpoint {
-    fn new(ports: usize) -> Self {
-        let mut is_taken: Box<[u64]> = vec![0; ports.div_ceil(64)].into();
-        // There are no ports behind the last.
-        if let Some(last) = is_taken.last_mut() {
-            *last = (u64::MAX << ((ports - 1) % 64)) << 1;
+    /// Returns a port that is free, else the one that has rested the longest. Others, who could
+    /// answer in the place of the endpoint, cannot foresee a free one.
+    fn free(&mut self, now: Instant, ports: &[u16]) -> Option<u16> {
+        while let Some((_, port)) = self.resting.pop_front_if(|(since, _)| now - *since >= REST) {
+            self.taken.remove(&port);
         }
-        Self { is_taken, flows: 0, sources: HashMap::new() }
+        let start = below(ports.len() as u64) as usize;
+        let mut from_start = ports[start..].iter().chain(&ports[..start]);
+        let free = from_start.find(|port| !self.taken.contains(port)).copied();
+        // The system may have reserved a port that rests.
+        let mut rested = || {
+            let at = self.resting.iter().position(|(_, port)| ports.binary_search(port).is_ok())?;
+            self.resting.remove(at)
+        };
+        free.or_else(|| rested().map(|(_, port)| port))
     }
 
-    /// Returns the index of a port that is free. It is not foreseen by others, who could answer in
-    /// the place of the endpoint.
-    fn free(&self) -> Option<usize> {
-        let words = self.is_taken.len();
-        let (start, bit) = (below(words as u64) as usize, below(64) as u32);
-        let word = (0..words).map(|i| (start + i) % words).find(|i| self.is_taken[*i] != !0)?;
-        let free = (!self.is_taken[word]).rotate_right(bit).trailing_zeros();
-        Some(word * 64 + ((free + bit) % 64) as usize)
+    /// Whether the endpoint has flows, or ports that rest.
+    fn is_needed(&self, now: Instant) -> bool {
+        self.flows > 0 || self.resting.back().is_some_and(|(since, _)| now - *since < REST)
     }
 }
 
 impl SourcePort {
     /// Binds a socket that is to be connected to the endpoint. The port of another program is not
-    /// shared: the first flow of a port binds it alone.
-    pub(crate) fn bind(&self, socket: &Socket) -> io::Result<()> {
+    /// shared: the first flow of a port binds it alone. Nor is the port of a flow, unless with a
+    /// program of the same user that asks for it.
+    pub(crate) fn bind(&self, platform: &dyn Platform, socket: &Socket) -> io::Result<()> {
         let any: IpAddr = match self.endpoint {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -123,59 +191,113 @@ impl SourcePort {
             socket.set_only_v6(true)?;
         }
         if !self.is_alone {
-            socket.set_reuse_address(true)?;
+            platform.share_port(socket)?;
         }
-        socket.bind(&SocketAddr::new(any, self.ports.ports[self.index]).into())?;
-        socket.set_reuse_address(true)
+        socket.bind(&SocketAddr::new(any, self.port).into())?;
+        if self.is_alone {
+            platform.share_port(socket)?;
+            let mut taken = self.ports.lock();
+            let sharers = taken.sharers.get_mut(&self.place());
+            sharers.into_iter().for_each(|sharers| sharers.is_bound = true);
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> Place {
+        (self.endpoint.is_ipv6(), self.port)
     }
 }
 
 impl Drop for SourcePort {
     fn drop(&mut self) {
+        let place = self.place();
         let mut taken = self.ports.lock();
-        let Taken { endpoints, flows } = &mut *taken;
-        flows[self.index] -= 1;
-        let Some(of_endpoint) = endpoints.get_mut(&self.endpoint) else { return };
-        of_endpoint.is_taken[self.index / 64] &= !(1 << (self.index % 64));
-        of_endpoint.flows -= 1;
-        count_down(&mut of_endpoint.sources, self.source);
-        if of_endpoint.flows == 0 {
-            endpoints.remove(&self.endpoint);
+        let Taken { endpoints, sharers, .. } = &mut *taken;
+        if let Some(of_port) = sharers.get_mut(&place) {
+            of_port.flows -= 1;
+            if of_port.flows == 0 {
+                sharers.remove(&place);
+            }
         }
+        let Some(of_endpoint) = endpoints.get_mut(&self.endpoint) else { return };
+        of_endpoint.flows -= 1;
+        of_endpoint.resting.push_back((Instant::now(), self.port));
+        count_down(&mut of_endpoint.sources, self.source);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
+
+    /// A system with these ports.
+    struct System(RangeInclusive<u16>);
+
+    impl Platform for System {
+        fn ephemeral_ports(&self) -> Vec<u16> {
+            self.0.clone().collect()
+        }
+    }
 
     fn client(i: u8) -> IpAddr {
         [192, 0, 2, i].into()
     }
 
+    fn endpoint(i: u8) -> SocketAddr {
+        ([10, 0, 0, i], 53).into()
+    }
+
     #[test]
     fn each_endpoint_has_all_ports_and_a_client_half_of_them() {
-        let ports = SourcePorts::new((40_000..40_300).collect());
-        let take = |endpoint: u8, i| ports.take(([10, 0, 0, endpoint], 53).into(), client(i));
+        let (ports, system) = (Arc::<SourcePorts>::default(), System(40_000..=40_299));
+        let take = |to: u8, i| ports.take(&system, endpoint(to), client(i));
         let mut held = Vec::new();
-        for endpoint in [1, 2] {
+        for to in [1, 2] {
             let before = held.len();
             let full = loop {
-                match take(endpoint, 1) {
+                match take(to, 1) {
                     Ok(port) => held.extend(port),
                     Err(full) => break full,
                 }
             };
-            assert_eq!((held.len() - before, full), (100, LimitReached::Client));
-            held.extend((2..=101).map(|i| take(endpoint, i).ok().flatten().unwrap()));
-            assert_eq!(take(endpoint, 102).err(), Some(LimitReached::Endpoint));
-            let distinct: HashSet<usize> = held[before..].iter().map(|port| port.index).collect();
-            assert_eq!(distinct, (0..200).collect());
+            assert_eq!((held.len() - before, full), (88, LimitReached::Client));
+            held.extend((2..=88).map(|i| take(to, i).ok().flatten().unwrap()));
+            assert_eq!(take(to, 89).err(), Some(LimitReached::Endpoint));
+            assert!(ports.are_taken(endpoint(to)));
+            let distinct: HashSet<u16> = held[before..].iter().map(|port| port.port).collect();
+            assert_eq!(distinct.len(), 175, "two thirds, without an eighth");
         }
         drop(held);
+        let end = Instant::now() + REST;
+        drop(ports.take_at(end, &system, endpoint(3), client(1)));
         let taken = ports.lock();
-        assert!(taken.endpoints.is_empty() && taken.flows.iter().all(|flows| *flows == 0));
+        assert_eq!((taken.endpoints.len(), taken.sharers.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_port_rests_before_it_leads_to_the_same_endpoint_again() {
+        let (ports, system) = (Arc::<SourcePorts>::default(), System(40_000..=40_023));
+        let now = Instant::now();
+        let take = |i| ports.take_at(now, &system, endpoint(1), client(i)).unwrap().unwrap();
+        let used: HashSet<u16> = (0..16).map(|_| take(1).port).collect();
+        assert_eq!(used.len(), 16, "none comes again while there are others");
+        // With all flows that there may be, the ports that rest come again in turn.
+        let mut held: VecDeque<SourcePort> = (0..14).map(take).collect();
+        for i in 14..50 {
+            let ended: Vec<u16> = held.drain(..1).map(|ended| ended.port).collect();
+            let begun = take(i);
+            assert_ne!(ended, [begun.port]);
+            held.push_back(begun);
+        }
+    }
+
+    #[test]
+    fn ports_that_are_reserved_later_are_left_out() {
+        let (ports, mut system) = (Arc::<SourcePorts>::default(), System(40_000..=40_299));
+        let now = Instant::now();
+        drop(ports.take_at(now, &system, endpoint(1), client(1)));
+        system.0 = 10_000..=40_000;
+        let later = ports.take_at(now + ASK, &system, endpoint(1), client(1)).unwrap().unwrap();
+        assert!((32_768..=40_000).contains(&later.port), "nor those that Services listen at");
     }
 }

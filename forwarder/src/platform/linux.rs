@@ -57,6 +57,10 @@ impl Platform for Linux {
         (first..=last).filter(|port| !is_reserved(port)).collect()
     }
 
+    fn share_port(&self, socket: &Socket) -> io::Result<()> {
+        socket.set_reuse_port(true)
+    }
+
     fn socket(&self, protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
         let (kind, protocol) = match protocol {
             Protocol::Tcp => (Type::STREAM, socket2::Protocol::TCP),

@@ -20,11 +20,17 @@ pub(crate) trait Platform: Send + Sync {
         None
     }
 
-    /// The ports that the system chooses from for sockets that are not bound, in the network
-    /// namespace of the calling thread, if sockets that are connected to different endpoints may
-    /// share a port: see [`reuse_address`](Self::reuse_address).
+    /// The ports that the system chooses from for sockets that are not bound, in ascending order,
+    /// in the network namespace of the calling thread, if sockets that are connected to different
+    /// endpoints may [share a port](Self::share_port).
     fn ephemeral_ports(&self) -> Vec<u16> {
         Vec::new()
+    }
+
+    /// Lets a socket share its port with others for which this is set, too, and which belong to the
+    /// same user.
+    fn share_port(&self, _socket: &Socket) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Makes a socket of a protocol, for the family of an address, whose calls do not block. The

@@ -70,7 +70,7 @@ pub(super) async fn connect(
                     continue;
                 }
                 tried.push(address);
-                if error.kind() == io::ErrorKind::AddrNotAvailable {
+                if error.kind() == io::ErrorKind::AddrNotAvailable && has_source(shared, address) {
                     // All ports are connected to the endpoint, which is not to blame.
                     is_without_port = true;
                     shared.without_port.fetch_add(1, Ordering::Relaxed);
@@ -99,6 +99,13 @@ pub(super) async fn connect(
         tracing::warn!(service = %port.id().name, client = %ends.client, err, "No endpoint took a connection");
     }
     None
+}
+
+/// Whether this node has an address for sockets that connect to an endpoint. Without one, which
+/// happens with IPv6, the error is the same as without a port. UDP has ports of its own.
+fn has_source(shared: &Shared, endpoint: SocketAddr) -> bool {
+    let connect = || shared.socket_to(Protocol::Udp, endpoint)?.connect(&endpoint.into());
+    !connect().is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
 }
 
 async fn attempt(
@@ -197,6 +204,27 @@ mod tests {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         results.lock().unwrap().push(Err(refused));
         assert_ne!(endpoint(), Some(first));
+    }
+
+    #[test]
+    fn an_endpoint_that_no_address_of_the_node_leads_to_is_left_out() {
+        test_netns::in_namespace(|| {
+            test_netns::run("ip link add name br7 type bridge");
+            test_netns::run("ip link set br7 addrgenmode none");
+            test_netns::run("ip link set br7 up");
+            test_netns::run("ip -6 route add 2001:db8::/64 dev br7");
+            let shared = Shared::new(ForwarderConfig::default());
+            let port = port(["[2001:db8::1]:80", "[2001:db8::2]:80"].map(|at| at.parse().unwrap()));
+            let client = SocketAddr::from(([127, 0, 0, 1], 4711));
+            let ends = Ends { client, destination: client };
+            for _ in 0..2 {
+                let connected = connect(&shared, &port, PoolKind::Cluster, ends);
+                assert!(runtime().block_on(connected).is_none());
+            }
+            assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
+            assert!(shared.counters.get(Counted::EndpointUnreachable) > 0);
+            assert!(shared.counters.get(Counted::LeftOut) > 0);
+        });
     }
 
     #[test]

@@ -34,6 +34,9 @@ const AT_ONCE: usize = 64;
 /// The number of ports that are tried for a flow, if other programs have ports of the same range.
 const PORTS: usize = 8;
 
+/// The number of endpoints that are tried at once for a datagram.
+const ENDPOINTS: usize = 8;
+
 /// State shared by the flows of a listener.
 pub(super) struct Context {
     pub(super) listener: Weak<UdpSocket>,
@@ -185,6 +188,11 @@ impl Flow {
         self.upstream.activity.answers.load(Ordering::Relaxed) >= self.sent
     }
 
+    /// Whether the last datagram has had no answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.upstream.activity.is_awaited.load(Ordering::Relaxed)
+    }
+
     /// Whether nothing was seen since the last look.
     pub(super) fn is_quiet(&self) -> bool {
         !self.upstream.activity.is_used.load(Ordering::Relaxed)
@@ -194,7 +202,7 @@ impl Flow {
     pub(super) fn look(&mut self, now: Instant) {
         if self.upstream.activity.is_used.swap(false, Ordering::Relaxed) {
             self.used = now;
-        } else if !self.upstream.activity.is_awaited.load(Ordering::Relaxed) {
+        } else if !self.is_awaited() {
             self.kept = Vec::new();
         }
     }
@@ -212,8 +220,8 @@ impl Upstream {
         tried: &mut Vec<SocketAddr>,
     ) -> Result<Self, UpstreamError> {
         let mut error = UpstreamError::NoEndpoint;
-        loop {
-            let Some(chosen) = port.choose(pool, ends, tried) else { return Err(error) };
+        for _ in 0..ENDPOINTS {
+            let Some(chosen) = port.choose(pool, ends, tried) else { break };
             match connect(shared, chosen.address, source) {
                 Ok(socket) => {
                     context.numbers += 1;
@@ -232,6 +240,7 @@ impl Upstream {
             }
             tried.push(chosen.address);
         }
+        Err(error)
     }
 
     fn start(
@@ -334,11 +343,13 @@ fn bind(
     failed: impl Fn(io::Error) -> UpstreamError,
 ) -> Result<(Socket, Option<SourcePort>), UpstreamError> {
     for _ in 0..PORTS {
-        let port = shared.source_ports.take(endpoint, source).map_err(UpstreamError::Full)?;
+        let platform = &*shared.platform;
+        let port = shared.source_ports.take(platform, endpoint, source);
+        let port = port.map_err(UpstreamError::Full)?;
         // A socket that could not be bound may share the port of another program.
         let socket = shared.socket_to(Protocol::Udp, endpoint).map_err(&failed)?;
         let Some(port) = port else { return Ok((socket, None)) };
-        match port.bind(&socket) {
+        match port.bind(platform, &socket) {
             Ok(()) => return Ok((socket, Some(port))),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(UpstreamError::Exhausted(error)),
@@ -426,7 +437,6 @@ mod tests {
     use crate::{
         platform::{self, Platform},
         shared::ForwarderConfig,
-        source_ports::SourcePorts,
         udp::tests::serving,
     };
 
@@ -474,7 +484,6 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let mut shared = Shared::new(ForwarderConfig::default());
         shared.platform = Box::new(Prepared(Mutex::new(Some(socket))));
-        shared.source_ports = SourcePorts::new(Vec::new());
         let connected = connect(&shared, address, any().ip());
         assert!(matches!(connected, Err(UpstreamError::NoEndpoint)));
     }

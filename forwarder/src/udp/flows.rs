@@ -23,6 +23,9 @@ use crate::{
 /// The time that a flow must have been idle to make room for another.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The same for a flow that awaits an answer, such as that of a resolver, which may ask others.
+const AWAITING: Duration = Duration::from_secs(5);
+
 /// The time to wait for descriptors, memory or ports to become free.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,7 +44,7 @@ pub(super) struct Flows {
     warned: RateLimit,
 }
 
-/// Idle flows, the longest idle first.
+/// Idle flows, the longest idle first, and those that await an answer after the others.
 struct Idle {
     of_source: HashMap<IpAddr, VecDeque<SocketAddr>>,
     /// Those of clients with many flows first, and how many that are.
@@ -147,7 +150,13 @@ impl Flows {
         // A list for each tick at most: finding idle flows for each refused datagram would take all
         // the time.
         let mut idle = self.idle.take().unwrap_or_else(|| self.list_idle());
-        let is_idle = |flow: SocketAddr| self.by_client.get(&flow).is_some_and(Flow::is_quiet);
+        let helps = |flow: &Flow| {
+            // Otherwise its place is not the one that is missing.
+            full != LimitReached::Endpoint || self.shared.source_ports.are_taken(flow.endpoint())
+        };
+        let is_idle = |flow: SocketAddr| {
+            self.by_client.get(&flow).is_some_and(|flow| flow.is_quiet() && helps(flow))
+        };
         let own = idle.of_source.get_mut(&source);
         let mut found = own.and_then(|own| first(own, |flow| is_idle(*flow)));
         if found.is_none() && full != LimitReached::Client {
@@ -164,9 +173,13 @@ impl Flows {
     fn list_idle(&self) -> Idle {
         let now = Instant::now();
         let idle = self.by_client.iter();
-        let idle = idle.filter(|(_, flow)| flow.is_quiet() && now - flow.used >= IDLE);
+        let idle = idle.filter(|(_, flow)| {
+            let enough = if flow.is_awaited() { AWAITING } else { IDLE };
+            flow.is_quiet() && now - flow.used >= enough
+        });
         let mut idle: Vec<(&SocketAddr, &Flow)> = idle.collect();
-        idle.sort_by_key(|(_, flow)| flow.used);
+        // What comes for one that awaits an answer would be lost.
+        idle.sort_by_key(|(_, flow)| (flow.is_awaited(), flow.used));
         let mut of_source: HashMap<IpAddr, VecDeque<SocketAddr>> = HashMap::new();
         for (client, flow) in &idle {
             of_source.entry(flow.source()).or_default().push_back(**client);
@@ -190,7 +203,10 @@ impl Flows {
         let Some(flow) = by_client.get_mut(&client) else { return };
         if let Err(error) = flow.move_on(context, shared) {
             let port = Arc::clone(&flow.port);
-            self.report(&port, &error);
+            match error {
+                UpstreamError::Full(full) => shared.slots.refuse(port.id(), client.ip(), full),
+                error => self.report(&port, &error),
+            }
             self.end(client);
         }
     }
@@ -268,7 +284,7 @@ mod tests {
 
         let client = |last: u8, port: u16| SocketAddr::from(([127, 0, 0, last], port));
         (1..=3).for_each(|port| flows.forward(&serving, client(1, port), b"?"));
-        let before = Instant::now() - 2 * IDLE;
+        let before = Instant::now() - 2 * AWAITING;
         flows.by_client.values_mut().for_each(|flow| flow.look(before));
         flows.forward(&serving, client(2, 1), b"?");
         assert_eq!(flows.by_client.len(), 4);

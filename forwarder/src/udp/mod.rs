@@ -89,12 +89,18 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
     })
 }
 
-/// Whether an error says that an earlier datagram could not be delivered: ICMP, or on Windows a
-/// reset.
+/// Whether an error says that an earlier datagram could not be delivered: ICMP, by which IPv6 also
+/// shows that a firewall forbids it, or on Windows a reset.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::*;
-    let kind = error.kind();
-    matches!(kind, ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable)
+    matches!(
+        error.kind(),
+        ConnectionRefused
+            | ConnectionReset
+            | HostUnreachable
+            | NetworkUnreachable
+            | PermissionDenied
+    )
 }
 
 /// The socket of a listener. When the value is dropped, the socket is closed: answers that are

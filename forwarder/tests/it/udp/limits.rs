@@ -57,3 +57,26 @@ fn clients_with_many_flows_make_room_for_others() {
     assert_eq!(forwarder.usage().connections, 2);
     assert_eq!(newcomer.ask(), "a");
 }
+
+#[test]
+fn flows_that_await_an_answer_make_room_later() {
+    let forwarder = forwarder(|config| config.connections = Some(9));
+    let (endpoint, at) = bind();
+    let address = serve(&forwarder, port(&[at]));
+    let clients: Vec<Client> = (0..4).map(|_| Client::new(1, address)).collect();
+    let receive = || endpoint.recv_from(&mut [0; 16]).unwrap().1;
+    clients[0].send("?");
+    let slow = receive();
+    for client in &clients[1..3] {
+        client.send("?");
+        endpoint.send_to(b"a", receive()).unwrap();
+        client.receive();
+    }
+    endpoint.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    until("a flow has been idle for a second", || {
+        clients[3].send("?");
+        endpoint.recv_from(&mut [0; 16]).is_ok()
+    });
+    endpoint.send_to(b"late", slow).unwrap();
+    assert_eq!(clients[0].receive(), "late");
+}
