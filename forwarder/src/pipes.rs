@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use switchyard_core::error::ErrorChain;
+
 use crate::{
     platform::{Pipe, Platform},
     slots::{PipeSlot, Slots},
@@ -54,8 +56,8 @@ impl Pipes {
     pub(crate) fn are_useless(&self, error: &io::Error) -> bool {
         use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
         let useless = matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported);
-        if useless {
-            self.useless.store(true, Ordering::Relaxed);
+        if useless && !self.useless.swap(true, Ordering::Relaxed) {
+            tracing::info!(err = %ErrorChain(error), "Bulk data is copied: splice refused");
         }
         useless
     }

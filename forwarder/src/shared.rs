@@ -27,8 +27,19 @@ use crate::{
     source_ports::SourcePorts,
 };
 
-/// The memory that a connection may take: buffers of the proxy and of the kernel.
-const MEMORY_OF_CONNECTION: usize = 64 * 1024;
+/// The memory that a connection may take as a rule: buffers of the proxy and of the kernel.
+const MEMORY_OF_CONNECTION: usize = 256 * 1024;
+
+/// The size of the receive buffer of a listener for datagrams, as far as the system allows:
+/// datagrams wait there while the threads do something else.
+pub(crate) const RECEIVE_BUFFER: usize = 2 << 20;
+
+/// The size that sockets have without being asked, as a rule.
+const USUAL_BUFFER: usize = 104 << 10;
+
+/// The part of the memory that listeners share for receive buffers, unless they are so many that
+/// even the usual size takes more.
+const FOR_RECEIVING: usize = 128;
 
 /// The settings of a [`Forwarder`](crate::Forwarder).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +49,7 @@ pub struct ForwarderConfig {
     pub threads: Option<usize>,
     /// The most connections and flows at a time; by default, and at most, as many as the limit of
     /// file descriptors allows, of which a listener needs one, and a connection two, and as the
-    /// memory allows, of which a connection may take 64 KiB.
+    /// memory allows, of which a connection counts for 256 KiB.
     pub connections: Option<usize>,
     /// The most file descriptors that the forwarder takes; by default, all those of the process
     /// except [`spare_descriptors`].
@@ -94,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) listening: RwLock<HashSet<(Protocol, SocketAddr)>>,
     /// The clients that affinity remembers.
     pub(crate) remembered: Arc<AtomicUsize>,
+    /// The memory for the receive buffers of all listeners.
+    for_receiving: usize,
     /// The connections to an endpoint that found no local port.
     pub(crate) without_port: AtomicU64,
 }
@@ -110,7 +123,8 @@ impl Shared {
             let all = platform.descriptors();
             all - spare_descriptors(all)
         });
-        let by_memory = platform.memory().map(|memory| memory / MEMORY_OF_CONNECTION);
+        let memory = platform.memory();
+        let by_memory = memory.map(|memory| memory / MEMORY_OF_CONNECTION);
         let most = config.connections.into_iter().chain(by_memory).min();
         let slots = Slots::within(descriptors, most, Arc::clone(&counters));
         Self {
@@ -124,6 +138,7 @@ impl Shared {
             source_ports: Arc::default(),
             listening: RwLock::default(),
             remembered: Arc::default(),
+            for_receiving: memory.map_or(usize::MAX, |memory| memory / FOR_RECEIVING),
             without_port: AtomicU64::new(0),
         }
     }
@@ -131,6 +146,12 @@ impl Shared {
     /// The source that connections of a client are counted for.
     pub(crate) fn source(&self, client: IpAddr) -> IpAddr {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).source(client)
+    }
+
+    /// The size of the receive buffer of one more listener.
+    pub(crate) fn receive_buffer(&self) -> usize {
+        let share = self.for_receiving / self.slots.listeners().max(1);
+        share.clamp(USUAL_BUFFER, RECEIVE_BUFFER)
     }
 
     /// Makes a socket that is to be connected to an endpoint. An endpoint that is a listener of the
@@ -177,5 +198,21 @@ impl OpenListener {
 
     pub(crate) fn change(&self, serving: Serving) {
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_share_the_memory_for_receive_buffers() {
+        let mut shared = Shared::new(ForwarderConfig::default());
+        shared.for_receiving = 64 << 20;
+        let taken = (0..500).map(|_| (shared.slots.take_for_listener(), shared.receive_buffer()));
+        let (_slots, sizes): (Vec<_>, Vec<usize>) = taken.unzip();
+        assert_eq!(sizes[..32], [RECEIVE_BUFFER; 32]);
+        assert_eq!(sizes[499], (64 << 20) / 500);
+        assert!(sizes.iter().sum::<usize>() < 4 * (64 << 20), "as many as there may be");
     }
 }

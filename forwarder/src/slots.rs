@@ -183,6 +183,11 @@ impl Slots {
         })
     }
 
+    /// The number of listeners that have a place.
+    pub(crate) fn listeners(&self) -> usize {
+        self.lock().listeners
+    }
+
     /// Takes a place for a pipe. Pipes are a convenience, and leave four times as many places.
     pub(crate) fn take_for_pipe(self: &Arc<Self>) -> Option<PipeSlot> {
         let mut taken = self.lock();

@@ -152,7 +152,7 @@ fn ports(text: &str) -> Option<(u16, u16)> {
 }
 
 /// The amount that may be in a pipe; the kernel has its own lower limit.
-const IN_PIPE: usize = 1024 * 1024;
+const IN_PIPE: usize = 512 * 1024;
 
 /// A pipe that has both its ends.
 struct Splicing {

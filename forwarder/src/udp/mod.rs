@@ -29,16 +29,13 @@ use crate::{counters::Counted, shared::OpenListener};
 /// The number of datagrams that are received before anything else is looked at.
 const AT_ONCE: usize = 64;
 
-/// The size of a listener's receive buffer, as far as the system allows: datagrams wait there while
-/// the threads do something else.
-const RECEIVE_BUFFER: usize = 2 << 20;
-
 /// The interval at which flows are looked at, at least, to see which are idle.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// Serves a listener. The future does not end; when it is dropped, flows end.
 pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
-    open.shared.platform.set_receive_buffer(&SockRef::from(&socket), RECEIVE_BUFFER);
+    let size = open.shared.receive_buffer();
+    open.shared.platform.set_receive_buffer(&SockRef::from(&socket), size);
     let socket = CloseOnDrop(Some(Arc::new(socket)));
     let Some(listener) = &socket.0 else { return };
     let (failures, mut failed) = mpsc::unbounded_channel();

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     listener::Listener,
     port::Port,
-    shared::{ForwarderConfig, Serving, Shared},
+    shared::{ForwarderConfig, RECEIVE_BUFFER, Serving, Shared},
 };
 
 /// The target of a listener at `address` serves, with one endpoint.
