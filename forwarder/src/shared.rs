@@ -61,8 +61,8 @@ pub struct ForwarderConfig {
     /// for all further tries. By default 250 ms, 500 ms, 1 s and 2 s, as in kube-proxy's userspace
     /// mode.
     pub connect_timeouts: Vec<Duration>,
-    /// The time after which an end of a TCP connection is taken for gone that takes nothing of what
-    /// was sent, or does not answer; three minutes by default.
+    /// The time after which an end of a TCP connection that does not answer is taken for gone;
+    /// three minutes by default. An end that answers, but takes nothing of what was sent, is there.
     pub dead_after: Duration,
     /// The packet mark of connections to endpoints, so that rules which lead to the forwarder can
     /// let these pass. Needs CAP_NET_ADMIN; without it, and on other systems than Linux, there is

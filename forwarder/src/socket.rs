@@ -36,6 +36,7 @@ impl Socket {
         }
         shared.platform.reuse_address(&socket)?;
         tcp::tune(shared, protocol, &SockRef::from(&socket));
+        tcp::tune_lasting(shared, protocol, &SockRef::from(&socket));
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(Self::Stream(TcpListener::from_std(socket.into())?))

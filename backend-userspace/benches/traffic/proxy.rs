@@ -23,8 +23,8 @@ use tokio::{
 
 use crate::hosts::{self, BULK, ECHO, SHORT, server};
 
-/// The ways to the endpoints that need a process: with [`PLAIN`] and [`HAPROXY`], clients connect to the node's
-/// address, otherwise to the cluster IPs of Services.
+/// The ways to the endpoints that need a process: with [`PLAIN`] and [`HAPROXY`], clients connect to
+/// the node's address, otherwise to the cluster IPs of Services.
 pub const PLAIN: &str = "plain";
 pub const HAPROXY: &str = "haproxy";
 pub const NFTABLES: &str = "nftables";

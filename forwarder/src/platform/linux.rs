@@ -1,7 +1,7 @@
 //! Linux: its limits, its errors, SCTP, the packet filter, and splice(2).
 
 use std::{
-    fs, io,
+    fs, io, mem,
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
     time::Duration,
@@ -17,15 +17,17 @@ use rustix::{
 use socket2::{Domain, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use super::{Pipe, Platform};
+use super::{Message, Pipe, Platform, sctp};
 
 /// The number of bytes a socket takes ahead of what it can that send, so that a client that does
 /// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does
 /// not count.
 const UNSENT: u32 = 256 * 1024;
 
-/// `SCTP_NODELAY` of `linux/sctp.h`.
+/// Options of `linux/sctp.h`: send messages at once instead of collecting them, and receive
+/// each with its attributes.
 const SCTP_NODELAY: libc::c_int = 3;
+const SCTP_RECVRCVINFO: libc::c_int = 32;
 
 pub(super) struct Linux;
 
@@ -82,20 +84,21 @@ impl Platform for Linux {
         socket.set_mark(mark)
     }
 
-    fn tune(
-        &self,
-        protocol: Protocol,
-        socket: &SockRef<'_>,
-        dead_after: Duration,
-    ) -> io::Result<()> {
-        match protocol {
-            Protocol::Tcp => {
-                socket.set_tcp_user_timeout(Some(dead_after))?;
-                socket.set_tcp_notsent_lowat(UNSENT)
-            }
-            Protocol::Sctp => sctp_nodelay(socket),
-            Protocol::Udp => Ok(()),
-        }
+    fn tune_sctp(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        set_sctp(socket, SCTP_NODELAY)?;
+        set_sctp(socket, SCTP_RECVRCVINFO)
+    }
+
+    fn send(&self, socket: &Socket, bytes: &[u8], message: Message) -> io::Result<usize> {
+        sctp::send(socket, bytes, message)
+    }
+
+    fn receive(&self, socket: &Socket, buffer: &mut [u8]) -> io::Result<(usize, Message)> {
+        sctp::receive(socket, buffer)
+    }
+
+    fn limit_unsent(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        socket.set_tcp_notsent_lowat(UNSENT)
     }
 
     fn inherits_options(&self) -> bool {
@@ -107,12 +110,32 @@ impl Platform for Linux {
         error.kind() == io::ErrorKind::BrokenPipe
     }
 
-    fn has_acknowledged(&self, socket: &Socket) -> bool {
+    fn has_acknowledged(&self, socket: &Socket) -> Option<bool> {
         let mut unacknowledged: libc::c_int = 0;
         // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes an int to the pointer.
         let result =
             unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unacknowledged) };
-        result == 0 && unacknowledged == 0
+        (result == 0).then_some(unacknowledged == 0)
+    }
+
+    /// `TCP_USER_TIMEOUT` (tcp(7)) would also end connections to an end that answers the probes of
+    /// its closed window.
+    fn is_silent(&self, socket: &Socket, time: Duration) -> bool {
+        // SAFETY: all fields are integers, for which zero is a value.
+        let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+        let mut size = size_of_val(&info) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `size` bytes to the pointer, which are those of `info`.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut size,
+            )
+        };
+        let is_asked = info.tcpi_retransmits.max(info.tcpi_probes) > 1;
+        result == 0 && is_asked && u128::from(info.tcpi_last_ack_recv) >= time.as_millis()
     }
 
     /// With CAP_NET_ADMIN, the limit `net.core.rmem_max` does not count, which is 208 KiB by
@@ -173,8 +196,8 @@ impl Pipe for Splicing {
     }
 }
 
-/// Sends messages at once instead of collecting them.
-fn sctp_nodelay(socket: &Socket) -> io::Result<()> {
+/// Switches an option of SCTP on.
+fn set_sctp(socket: &Socket, option: libc::c_int) -> io::Result<()> {
     let on: libc::c_int = 1;
     let size = size_of_val(&on) as libc::socklen_t;
     // SAFETY: the kernel reads `size` bytes at the pointer, which are those of `on`.
@@ -182,7 +205,7 @@ fn sctp_nodelay(socket: &Socket) -> io::Result<()> {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_SCTP,
-            SCTP_NODELAY,
+            option,
             (&raw const on).cast(),
             size,
         )

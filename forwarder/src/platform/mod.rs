@@ -2,11 +2,26 @@
 
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(target_os = "linux")]
+mod sctp;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io::{self, Read, Write},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use socket2::{Domain, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
+
+/// The attributes of a message of SCTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// The payload protocol identifier, in network byte order.
+    pub(crate) protocol: [u8; 4],
+    /// Whether the message may overtake others.
+    pub(crate) is_unordered: bool,
+}
 
 /// The system that the forwarder runs on. What is written here holds for any system with sockets.
 pub(crate) trait Platform: Send + Sync {
@@ -58,14 +73,23 @@ pub(crate) trait Platform: Send + Sync {
         if cfg!(unix) { socket.set_reuse_address(true) } else { Ok(()) }
     }
 
-    /// Sets the options of the system for the socket of a connection, whose other end is gone if it
-    /// takes nothing for a time.
-    fn tune(
-        &self,
-        _protocol: Protocol,
-        _socket: &SockRef<'_>,
-        _dead_after: Duration,
-    ) -> io::Result<()> {
+    /// Has messages of SCTP sent at once, and received with their attributes.
+    fn tune_sctp(&self, _socket: &SockRef<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Sends a message of SCTP.
+    fn send(&self, mut socket: &Socket, bytes: &[u8], _message: Message) -> io::Result<usize> {
+        socket.write(bytes)
+    }
+
+    /// Receives a message of SCTP.
+    fn receive(&self, mut socket: &Socket, buffer: &mut [u8]) -> io::Result<(usize, Message)> {
+        Ok((socket.read(buffer)?, Message::default()))
+    }
+
+    /// Has the system take no more for a connection than it can soon send.
+    fn limit_unsent(&self, _socket: &SockRef<'_>) -> io::Result<()> {
         Ok(())
     }
 
@@ -80,9 +104,16 @@ pub(crate) trait Platform: Send + Sync {
         false
     }
 
-    /// Whether the other end has acknowledged everything that was sent, as far as the system shows
-    /// that.
-    fn has_acknowledged(&self, _socket: &Socket) -> bool {
+    /// Whether the other end has acknowledged everything that was sent; `None` where the system
+    /// does not show that.
+    fn has_acknowledged(&self, _socket: &Socket) -> Option<bool> {
+        None
+    }
+
+    /// Whether the other end of a TCP connection has not answered for a time, although the system
+    /// has asked more than once. An end that takes nothing, but answers, is there (RFC 9293,
+    /// section 3.8.6.1).
+    fn is_silent(&self, _socket: &Socket, _time: Duration) -> bool {
         false
     }
 

@@ -1,6 +1,9 @@
 //! One connection, from its client's arrival to its end.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{Shutdown, SocketAddr},
+    sync::Arc,
+};
 
 use socket2::SockRef;
 use switchyard_core::{model::Protocol, state::PoolKind};
@@ -8,9 +11,10 @@ use tokio::{io::Interest, net::TcpStream, select};
 
 use super::{
     connect::connect,
-    copy::{Ending, copy, delivered},
+    copy::{Ending, copy},
+    delivery::{Delivery, delivered, taken},
     header::header,
-    release, tune,
+    release, tune, tune_lasting,
 };
 use crate::{
     counters::Counted,
@@ -27,6 +31,7 @@ pub(super) fn admit(open: &Arc<OpenListener>, client: TcpStream, address: Socket
     let protocol = serving.port.id().name.protocol;
     if !shared.platform.inherits_options() {
         tune(shared, protocol, &SockRef::from(&client));
+        tune_lasting(shared, protocol, &SockRef::from(&client));
     }
     let (listener, client_ip) = (&serving.listener, address.ip());
     // A connection that is dropped is reset.
@@ -59,25 +64,40 @@ async fn run(
     drop(serving);
     match copy(&shared, protocol, &client, &endpoint, header).await {
         Ending::Complete => {
-            release(&client);
-            release(&endpoint);
+            for (end, other) in [(&client, &endpoint), (&endpoint, &client)] {
+                if is_pending(&shared, end) {
+                    // What the system keeps for an end takes the place as long.
+                    let _ = SockRef::from(other).shutdown(Shutdown::Write);
+                    let _ = SockRef::from(end).shutdown(Shutdown::Write);
+                    if Box::pin(taken(&shared, end)).await == Delivery::Failed {
+                        continue;
+                    }
+                }
+                release(end);
+            }
         }
         Ending::EndpointGone => {
             drop(endpoint);
-            Box::pin(delivered(&*shared.platform, &client)).await;
-            // Has the system reset the connection when the client sends something.
-            release(&client);
+            if Box::pin(delivered(&shared, &client)).await != Delivery::Failed {
+                // Has the system reset the connection when the client sends something.
+                release(&client);
+            }
         }
         Ending::ClientGone => {
             drop(client);
             // An endpoint that works for a client who is gone should know. A reset takes nothing
             // from the endpoint that it has.
-            if Box::pin(delivered(&*shared.platform, &endpoint)).await {
+            if Box::pin(delivered(&shared, &endpoint)).await == Delivery::Closed {
                 release(&endpoint);
             }
         }
         Ending::Failed => {}
     }
+}
+
+/// Whether something is known to be on its way to an end.
+fn is_pending(shared: &Shared, end: &TcpStream) -> bool {
+    shared.platform.has_acknowledged(&SockRef::from(end)) == Some(false)
 }
 
 /// A connection that an endpoint has taken.

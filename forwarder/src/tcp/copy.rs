@@ -12,16 +12,25 @@ use std::{
     future::poll_fn,
     io::{self, Read, Write},
     net::Shutdown,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use socket2::SockRef;
 use switchyard_core::model::Protocol;
-use tokio::{io::Interest, net::TcpStream, time::timeout};
+use tokio::{
+    io::Interest,
+    net::TcpStream,
+    time::{Instant, sleep},
+};
 
-use crate::{counters::Counted, pipes::PooledPipe, platform::Platform, shared::Shared};
+use super::tune_lasting;
+use crate::{
+    counters::Counted,
+    pipes::PooledPipe,
+    platform::{Message, Platform},
+    shared::Shared,
+};
 
 /// The amount that is read at a time.
 const PIECE: usize = 32 * 1024;
@@ -35,8 +44,16 @@ const BULK: usize = 64 * 1024;
 /// Pieces that are smaller than that are not worth a pipe.
 const SMALL: usize = 2048;
 
+/// The number of times that a connection is looked at until an end that does not answer is gone.
+const LOOKS: u32 = 4;
+
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
+}
+
+/// Lends the thread's buffer.
+pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| work(buffer))
 }
 
 /// One direction of a connection.
@@ -45,6 +62,8 @@ struct Direction {
     /// Whether it is the client that sends.
     is_up: bool,
     state: State,
+    /// The attributes of the message that the bytes are of, which SCTP has.
+    message: Option<Message>,
     /// Bytes read and not yet written, from `written` on.
     kept: Vec<u8>,
     written: usize,
@@ -117,11 +136,26 @@ pub(super) async fn copy(
     let platform = &*shared.platform;
     // A pipe does not keep the bounds of SCTP's messages.
     let has_pipes = protocol == Protocol::Tcp;
-    let mut up = Direction { is_up: true, kept: header, ..Direction::default() };
-    let mut down = Direction::default();
+    let message = (protocol == Protocol::Sctp).then(Message::default);
+    let mut up = Direction { is_up: true, message, kept: header, ..Direction::default() };
+    let mut down = Direction { message, ..Direction::default() };
     let mut watches: [Option<Watch<'_>>; 2] = [None, None];
     let mut up_first = false;
+    let looks = shared.config.dead_after / LOOKS;
+    let mut look = pin!(sleep(looks));
     poll_fn(|cx| {
+        while look.as_mut().poll(cx).is_ready() {
+            look.as_mut().reset(Instant::now() + looks);
+            if protocol == Protocol::Tcp {
+                // The client's socket has the options of the listener.
+                tune_lasting(shared, protocol, &SockRef::from(endpoint));
+                let is_silent =
+                    |end| platform.is_silent(&SockRef::from(end), shared.config.dead_after);
+                if is_silent(client) || is_silent(endpoint) {
+                    return Poll::Ready(Ending::Failed);
+                }
+            }
+        }
         // Each direction has its turn, even if the other takes all of the task's budget.
         up_first = !up_first;
         for is_up in [up_first, !up_first] {
@@ -187,33 +221,6 @@ pub(super) async fn copy(
     .await
 }
 
-/// Waits until an end has everything that was sent, or has closed. What the end sends is discarded,
-/// as the other end is gone. Returns whether the end has closed.
-pub(super) async fn delivered(platform: &dyn Platform, to: &TcpStream) -> bool {
-    // No event shows that everything is acknowledged.
-    let mut pause = Duration::from_millis(1);
-    while !platform.has_acknowledged(&SockRef::from(to)) {
-        if let Ok(closed) = timeout(pause, discard(to)).await {
-            return closed;
-        }
-        pause = (2 * pause).min(Duration::from_secs(1));
-    }
-    false
-}
-
-/// Discards what an end sends. Returns whether the end has closed; else it is gone.
-async fn discard(from: &TcpStream) -> bool {
-    while from.readable().await.is_ok() {
-        let read = BUFFER.with_borrow_mut(|buffer| from.try_read(buffer));
-        match read {
-            Ok(0) => return true,
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return false,
-            _ => {}
-        }
-    }
-    false
-}
-
 fn gone(platform: &dyn Platform, error: &io::Error) -> Gone {
     if platform.is_after_end(error) { Gone::Complete } else { Gone::Cut }
 }
@@ -239,7 +246,7 @@ impl Direction {
         let failed = |error| Failed::Write(gone(&*shared.platform, &error));
         let mut moved = 0;
         while moved < TURN {
-            ready!(self.flush(cx, to)).map_err(failed)?;
+            ready!(self.flush(cx, &*shared.platform, to)).map_err(failed)?;
             let read = if has_pipes && self.use_pipe(shared) {
                 self.fill(cx, shared, from)
             } else {
@@ -336,14 +343,19 @@ impl Direction {
         to: &TcpStream,
     ) -> Poll<Result<Progress, Failed>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let read = ready!(poll_read(cx, from, buffer)).map_err(|_| Failed::Read)?;
+            let read = poll_read(cx, platform, from, buffer, &mut self.message);
+            let read = ready!(read).map_err(|_| Failed::Read)?;
             if read == 0 {
                 return Poll::Ready(Ok(Progress::End));
             }
             self.bulk = BULK.min(self.bulk + read);
+            if self.is_up && self.bulk == BULK {
+                // The other direction has the option of the listener.
+                let _ = platform.limit_unsent(&SockRef::from(to));
+            }
             let mut rest = &buffer[..read];
             while !rest.is_empty() {
-                match poll_write(cx, to, rest) {
+                match poll_write(cx, platform, to, rest, self.message) {
                     Poll::Ready(Ok(written)) => rest = &rest[written..],
                     Poll::Ready(Err(error)) => {
                         return Poll::Ready(Err(Failed::Write(gone(platform, &error))));
@@ -360,9 +372,15 @@ impl Direction {
     }
 
     /// Writes what was kept, or is in the pipe.
-    fn flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<()>> {
+    fn flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        platform: &dyn Platform,
+        to: &TcpStream,
+    ) -> Poll<io::Result<()>> {
         while self.written < self.kept.len() {
-            self.written += ready!(poll_write(cx, to, &self.kept[self.written..]))?;
+            let rest = &self.kept[self.written..];
+            self.written += ready!(poll_write(cx, platform, to, rest, self.message))?;
         }
         if !self.kept.is_empty() {
             self.kept = Vec::new();
@@ -390,24 +408,46 @@ impl Direction {
 
 /// Reads at most a buffer, or a message of SCTP; 0 bytes are the end. A buffer that is not filled
 /// is no sign that there is no more: reading ends at urgent data.
-fn poll_read(cx: &mut Context<'_>, from: &TcpStream, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+fn poll_read(
+    cx: &mut Context<'_>,
+    platform: &dyn Platform,
+    from: &TcpStream,
+    buffer: &mut [u8],
+    message: &mut Option<Message>,
+) -> Poll<io::Result<usize>> {
     let socket = SockRef::from(from);
     let ready = || from.poll_read_ready(cx);
-    poll_io(from, Interest::READABLE, 0, ready, || (&*socket).read(buffer))
+    poll_io(from, Interest::READABLE, 0, ready, || match message {
+        None => (&*socket).read(buffer),
+        Some(message) => {
+            let received = platform.receive(&socket, buffer)?;
+            *message = received.1;
+            Ok(received.0)
+        }
+    })
 }
 
 fn is_nothing(result: &io::Result<usize>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-fn poll_write(cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8]) -> Poll<io::Result<usize>> {
+fn poll_write(
+    cx: &mut Context<'_>,
+    platform: &dyn Platform,
+    to: &TcpStream,
+    bytes: &[u8],
+    message: Option<Message>,
+) -> Poll<io::Result<usize>> {
     let socket = SockRef::from(to);
     poll_io(
         to,
         Interest::WRITABLE,
         bytes.len(),
         || to.poll_write_ready(cx),
-        || (&*socket).write(bytes),
+        || match message {
+            None => (&*socket).write(bytes),
+            Some(message) => platform.send(&socket, bytes, message),
+        },
     )
 }
 
@@ -486,7 +526,7 @@ mod tests {
                 read.unwrap();
                 assert!(sent == received);
                 // The one thread runs everything that is ready before it comes back here.
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                sleep(std::time::Duration::from_millis(1)).await;
                 idle.push(shared.pipes.idle());
             }
             drop((client, endpoint));

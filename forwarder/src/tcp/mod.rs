@@ -3,6 +3,7 @@
 mod connect;
 mod connection;
 mod copy;
+mod delivery;
 mod header;
 
 use std::{io, sync::Arc, time::Duration};
@@ -63,16 +64,22 @@ fn is_of_client(error: &io::Error) -> bool {
 pub(crate) fn tune(shared: &Shared, protocol: Protocol, socket: &SockRef<'_>) {
     // A connection ends by RST, so that nothing cut off looks complete, until it is released.
     let _ = socket.set_linger(Some(Duration::ZERO));
-    // SCTP has heartbeats of its own.
+    let _ = match protocol {
+        Protocol::Sctp => shared.platform.tune_sctp(socket),
+        _ => socket.set_tcp_nodelay(true),
+    };
+}
+
+/// Sets the options that only a connection needs that lasts. SCTP has heartbeats of its own.
+pub(crate) fn tune_lasting(shared: &Shared, protocol: Protocol, socket: &SockRef<'_>) {
     if protocol == Protocol::Tcp {
         let dead_after = shared.config.dead_after;
-        let _ = socket.set_tcp_nodelay(true);
         let keepalive = TcpKeepalive::new()
             .with_time(dead_after / 3)
             .with_interval((dead_after / 12).max(Duration::from_secs(1)));
         let _ = socket.set_tcp_keepalive(&keepalive);
+        let _ = shared.platform.limit_unsent(socket);
     }
-    let _ = shared.platform.tune(protocol, socket, shared.config.dead_after);
 }
 
 /// Has a connection end by FIN when it is closed, after all that was sent.

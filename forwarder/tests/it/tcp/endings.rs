@@ -27,9 +27,10 @@ fn in_short_namespace(test: impl FnOnce() + Send) {
     });
 }
 
-/// An end that sends nothing is asked after three seconds.
+/// An end that sends nothing is asked after a second. One that answers is there, however long it
+/// takes nothing.
 fn soon_asked(config: &mut ForwarderConfig) {
-    config.dead_after = Duration::from_secs(9);
+    config.dead_after = Duration::from_secs(4);
 }
 
 /// Connects with a small receive buffer.
@@ -63,6 +64,28 @@ fn a_slow_reader_gets_the_whole_answer_of_an_endpoint_that_has_closed() {
         }
         until("the connections end", || forwarder.usage().connections == 0);
     });
+}
+
+/// The client has also sent everything, so that nothing more is copied.
+#[test]
+fn a_client_that_does_not_read_the_answer_keeps_its_place() {
+    const SIZE: usize = 150_000;
+    let forwarder = forwarder(|_| {});
+    let (written, is_written) = mpsc::channel();
+    let server = endpoint(move |mut stream| {
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        stream.write_all(&[7; SIZE]).unwrap();
+        drop(stream);
+        written.send(()).unwrap();
+    });
+    let mut client = slow_reader(serve(&forwarder, "web", &[server]));
+    client.write_all(b"request").unwrap();
+    end(&client);
+    is_written.recv_timeout(PATIENCE).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(forwarder.usage().connections, 1);
+    assert_eq!(read_all(client), SIZE);
+    until("the connection ends", || forwarder.usage().connections == 0);
 }
 
 #[test]
