@@ -19,7 +19,7 @@ fn idle_flows_end() {
 
 #[test]
 fn questions_that_are_all_answered_keep_a_place_for_a_shorter_time() {
-    let forwarder = forwarder(|config| config.udp_idle = Duration::from_secs(3));
+    let forwarder = forwarder(|config| config.udp_idle = Duration::from_secs(6));
     let (endpoint, at) = bind();
     let address = serve(&forwarder, port(&[at]));
     let (pair, waiting) = (Client::new(1, address), Client::new(1, address));
