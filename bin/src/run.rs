@@ -34,6 +34,7 @@ use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily},
     proxier::{Backend, Mode, Probed},
+    runner::Observer,
 };
 use switchyard_source_kube::WatchHealth;
 use switchyard_userspace::Counters;
@@ -41,6 +42,7 @@ use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::config::{Loaded, flags::Flags, settings::Settings, version};
 use crate::observability::{
+    conntrack::Destinations,
     engine_observer::EngineObserver,
     http::{
         healthz::HealthzHandler,
@@ -48,6 +50,7 @@ use crate::observability::{
         rebind::{self, ServerAddress},
     },
     metrics::Metrics,
+    status::{StatusBoard, StatusSources},
 };
 use crate::{
     backends, logging,
@@ -116,7 +119,16 @@ pub fn run(
     let metrics = metrics(mode, supported, loaded, flags, traffic)?;
     let node = Arc::new(NodeWatch::new(NodeChecks::new(&loaded.config, settings, supported)));
     let (recorder, recorded) = node_events::recorder();
-    let proxy = start_proxy(settings, backends, (mode, probed), &metrics, &node, &recorder)?;
+    let destinations = settings.conntrack_services.map(|_| Arc::<Destinations>::default());
+    let board = Arc::<StatusBoard>::default();
+    let proxy = start_proxy(
+        settings,
+        backends,
+        (mode, probed),
+        &metrics,
+        &node,
+        (&recorder, (destinations.clone(), Arc::clone(&board))),
+    )?;
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }
@@ -130,8 +142,15 @@ pub fn run(
     let watches = Arc::new(link.watches.clone());
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));
     let healthz = HealthzHandler::new(proxy.health(), Arc::clone(&metrics), watches.clone());
+    let status = StatusSources {
+        board,
+        health: proxy.health(),
+        table: Arc::clone(metrics.table_usage()),
+        watches,
+        node: settings.node.node_name.clone(),
+    };
     let exposition =
-        MetricsHandler::new(Arc::clone(&metrics), watches, shown_pages, logging::set_verbosity);
+        MetricsHandler::new(Arc::clone(&metrics), status, shown_pages, logging::set_verbosity);
     let addresses = rebind::addresses(&settings.servers).map(watch::Sender::new);
     let serving = serve(
         addresses.each_ref().map(watch::Sender::subscribe),
@@ -139,6 +158,11 @@ pub fn run(
         proxy.connections(),
         recorder.clone(),
     );
+    let table = node_events::watch_table(Arc::clone(metrics.table_usage()), recorder.clone());
+    let shown = Arc::clone(&metrics);
+    let counting = destinations.zip(settings.conntrack_services).map(|(destinations, period)| {
+        destinations.count_for_ever(period, move |shares| shown.table_shares(&shares))
+    });
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();
     let sourcing = async move { source_task::run(&source, &node_name, objects, link).await };
@@ -164,6 +188,8 @@ pub fn run(
         if mode == Mode::USERSPACE { settings.backend.userspace.drain } else { Duration::ZERO };
     let error: Option<RunError> = runtime.block_on(async {
         let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
+        tokio::spawn(table);
+        counting.map(tokio::spawn);
         tokio::select! {
             () = proxy.ended() => RunError::Engine,
             error = node_watch::failed(failure) => RunError::Node(error),
@@ -230,7 +256,7 @@ fn start_proxy(
     (mode, probed): (Mode, Probed),
     metrics: &Arc<Metrics>,
     node: &Arc<NodeWatch>,
-    recorder: &Recorder,
+    (recorder, more): (&Recorder, impl Observer + 'static),
 ) -> Result<Proxy, RunError> {
     let backend = Arc::clone(backends::get(&backends, mode).ok_or(RunError::NoBackend)?);
     let node_name = &settings.node.node_name;
@@ -245,7 +271,7 @@ fn start_proxy(
         .timing(settings.periods.runner_config())
         .node_patience(node_watch::patience(&settings.source))
         .node_check(move |facts| check.check(facts))
-        .observer((observer, (Arc::clone(node), unsupported)))
+        .observer(((observer, more), (Arc::clone(node), unsupported)))
         .on_reconciled(move |report| flows.flows_reconciled(report))
         .on_ipv6_localhost(move |open, failures| listeners.localhost_listeners(open, failures))
         .on_not_served(not_served(recorder.clone(), node_name.clone()))

@@ -205,6 +205,8 @@ pub struct Settings {
     pub log: LogConfig,
     /// The kernel's connection tracking, or `None` to leave the kernel's settings alone.
     pub conntrack: Option<ConntrackSettings>,
+    /// The period of counts of conntrack's entries by Service, or `None` for no counts.
+    pub conntrack_services: Option<Duration>,
     /// The OOM score adjustment of this process, or `None` to leave the adjustment alone.
     pub oom_score_adj: Option<i32>,
     /// The configuration file, if there is one.
@@ -258,6 +260,8 @@ pub struct FlagOnlySettings {
     pub lb_algorithm: Option<LbAlgorithm>,
     /// `--ipvs-drain-limit`
     pub ipvs_drain_limit: Option<Duration>,
+    /// `--conntrack-services-period`, unless it is zero.
+    pub conntrack_services: Option<Duration>,
     /// `--userspace-capture` and the other flags of userspace mode.
     pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
@@ -370,6 +374,7 @@ impl Settings {
             // With manifests, this may be a developer's machine, whose kernel's settings stay.
             conntrack: (flag_only.manifests.is_none() || flag_only.conntrack_was_named)
                 .then(|| conntrack(&config.conntrack, flag_only.conntrack_was_named)),
+            conntrack_services: flag_only.conntrack_services,
             oom_score_adj: config.oom_score_adj.filter(|_| flag_only.manifests.is_none()),
             config_file: flag_only.config_file.clone(),
         })

@@ -4,6 +4,7 @@
 //! Delivery is best effort: an Event that the server rejects, or that cannot be sent in twelve
 //! attempts, is dropped.
 
+mod conntrack;
 mod publish;
 mod unsupported;
 
@@ -19,7 +20,7 @@ use tokio::{
     time,
 };
 
-pub use self::{publish::publish, unsupported::UnsupportedEvents};
+pub use self::{conntrack::watch_table, publish::publish, unsupported::UnsupportedEvents};
 
 /// The number of Events that may wait to be sent.
 const QUEUE: usize = 256;
@@ -83,6 +84,11 @@ impl Event {
             note,
             ..Self::starting()
         }
+    }
+
+    /// Returns the Event of a node whose table of connections is nearly full.
+    pub fn conntrack_nearly_full(note: String) -> Self {
+        Self { reason: "ConntrackNearlyFull", ..Self::node_unprepared(note) }
     }
 
     /// Returns the Event of a configuration file that was rejected while the proxy runs.

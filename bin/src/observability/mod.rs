@@ -11,7 +11,9 @@
 //! ([`SyncReport`](switchyard_core::proxier::SyncReport)). The state of the watches of the API server
 //! comes through [`watches::Watches`].
 
+pub mod conntrack;
 pub mod engine_observer;
 pub mod http;
 pub mod metrics;
+pub mod status;
 pub mod watches;

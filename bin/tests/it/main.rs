@@ -7,5 +7,6 @@ mod chart;
 mod deploy;
 mod e2e;
 mod image;
+mod monitoring;
 mod package;
 mod program;

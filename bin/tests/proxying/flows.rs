@@ -42,7 +42,7 @@ fn a_flow_goes_where_an_endpoint_is() {
     let client = socket(&namespace, "192.0.2.1:40000");
 
     let manifests = Manifests::new(&objects("192.0.2.1"));
-    let program = manifests.start(&namespace, &["-v=6"]);
+    let program = manifests.start(&namespace, &["-v=6", "--conntrack-services-period=10s"]);
     namespace.wait_for_service_ports(1);
     reach(&client, &one);
     manifests.write("all", &objects("192.0.2.2"));
@@ -55,6 +55,12 @@ fn a_flow_goes_where_an_endpoint_is() {
     namespace.wait(METRICS, "/metrics", |_, text| {
         metric_values(text, &deleted)[0] >= 1.0 && metric_values(text, &duration)[0] >= 2.0
     });
+    let of_service = "switchyard_conntrack_service_entries{namespace=\"shop\",service=\"dns\"}";
+    let text =
+        namespace.wait(METRICS, "/metrics", |_, text| metric_values(text, of_service) == [1.0]);
+    let elsewhere = metric_values(&text, "switchyard_conntrack_other_entries{to=\"elsewhere\"}")[0];
+    let all = metric_values(&text, "switchyard_conntrack_entries")[0];
+    assert!(elsewhere >= 1.0 && all >= 2.0, "the scrapes themselves: {elsewhere} of {all}");
     let (_, log) = program.terminate();
     let deleted = log.lines().find(|line| line.contains("\"Deleting conntrack entry\"")).unwrap();
     assert!(deleted.starts_with('I') && deleted.contains("ipFamily=\"IPv4\""), "{deleted}");

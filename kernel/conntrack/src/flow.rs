@@ -7,14 +7,14 @@ use switchyard_netlink::{Attribute, Message, Writer, nfnetlink};
 
 use crate::Group;
 
-const CT_GET: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 1);
+pub(crate) const CT_GET: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 1);
 const CT_DELETE: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 2);
 
 // CTA_*
-const TUPLE_ORIGINAL: u16 = 1;
+pub(crate) const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const ID: u16 = 12;
-const ZONE: u16 = 18;
+pub(crate) const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 // CTA_TUPLE_*
 const TUPLE_IP: u16 = 1;
@@ -94,7 +94,15 @@ impl Flow {
 
 impl Tuple {
     fn read(attribute: Attribute<'_>, group: Group) -> Option<Self> {
-        let (mut source, mut destination) = (None, None);
+        let (protocol, tuple) = Self::read_any(attribute)?;
+        (protocol == group.protocol.number() && IpFamily::of(&tuple.source.ip()) == group.family)
+            .then_some(tuple)
+    }
+
+    /// Reads the direction of a flow of any protocol, whose number is returned as well. Returns
+    /// `None` if the flow is in a zone, or has no ports.
+    pub(crate) fn read_any(attribute: Attribute<'_>) -> Option<(u8, Self)> {
+        let (mut source, mut destination, mut protocol) = (None, None, None);
         let (mut source_port, mut destination_port) = (None, None);
         for part in attribute.nested() {
             match part.kind {
@@ -110,9 +118,7 @@ impl Tuple {
                 TUPLE_PROTOCOL => {
                     for field in part.nested() {
                         match field.kind {
-                            PROTOCOL_NUMBER if field.u8() != Some(group.protocol.number()) => {
-                                return None;
-                            }
+                            PROTOCOL_NUMBER => protocol = field.u8(),
                             SOURCE_PORT => source_port = field.be16(),
                             DESTINATION_PORT => destination_port = field.be16(),
                             _ => {}
@@ -127,7 +133,7 @@ impl Tuple {
             source: SocketAddr::new(source?, source_port?),
             destination: SocketAddr::new(destination?, destination_port?),
         };
-        (IpFamily::of(&tuple.source.ip()) == group.family).then_some(tuple)
+        Some((protocol?, tuple))
     }
 
     fn write(&self, writer: &mut Writer, group: Group) {

@@ -26,6 +26,9 @@
 //! flow to a new endpoint that begins between the commit of a ruleset and [`Reconciler::synced`],
 //! while the worker is at that very frontend, may have to begin again.
 //!
+//! [`UsageReader`] reads how full the table is, what the kernel lost because of that, and where the
+//! entries lead.
+//!
 //! # Cost
 //!
 //! The kernel walks its whole table for every request, and copies only the requested flows: those
@@ -42,6 +45,7 @@ mod stale_frontends;
 mod table;
 #[cfg(test)]
 mod testing;
+mod usage;
 mod worker;
 
 use std::{
@@ -57,6 +61,7 @@ use switchyard_core::{
     transition::Transition,
 };
 
+pub use self::usage::{Usage, UsageReader};
 use self::{queue::Queue, table::Table};
 
 /// Why entries cannot be removed.

@@ -76,6 +76,9 @@ pub static FLAGS: &[Flag] = &[
          descriptors allows").status(Status::Ours),
     Flag::new("userspace-drain", Duration, "20s", Program,
         "How long connections may go on after SIGTERM, in userspace mode; 0 ends them at once").status(Status::Ours),
+    Flag::new("conntrack-services-period", Limit, "0s", Program,
+        "How often to count the entries of connection tracking by Service, which reads the whole table, at most \
+         every 10s; the metrics name the ten largest Services; 0 for never").status(Status::Ours),
     // The API server.
     Flag::new("master", Text, "", Program,
         "The URL of the API server; overrides the URL in the kubeconfig"),

@@ -197,6 +197,11 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             .text("ipvs-drain-limit")
             .and_then(|text| text.parse::<GoDuration>().ok())
             .map(GoDuration::to_std),
+        conntrack_services: flags
+            .text("conntrack-services-period")
+            .and_then(|text| text.parse::<GoDuration>().ok())
+            .map(GoDuration::to_std)
+            .filter(|period| !period.is_zero()),
         userspace: UserspaceSettings {
             capture: flags
                 .text("userspace-capture")

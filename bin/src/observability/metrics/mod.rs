@@ -4,6 +4,7 @@
 //! and so are labelled metrics without a value. `docs/metrics.md` lists all metrics.
 
 mod component;
+mod conntrack;
 mod maker;
 mod ours;
 mod process;
@@ -26,7 +27,7 @@ use jiff::Timestamp;
 use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 use switchyard_core::{
     error::ErrorChain,
-    model::IpFamily,
+    model::{IpFamily, ServiceName},
     objects::Kind,
     proxier::{Mode, ProxierError},
     runner::SyncOutcome,
@@ -35,7 +36,10 @@ use switchyard_core::{
 };
 use switchyard_userspace::Counters;
 
+use super::conntrack::{Shares, TableUsage};
+
 use self::{
+    conntrack::TableMetrics,
     maker::Maker,
     ours::OurMetrics,
     process::ProcessMetrics,
@@ -67,6 +71,7 @@ pub struct Metrics {
     nftables: Option<NftablesMetrics>,
     iptables: Option<IptablesMetrics>,
     conntrack: Option<ConntrackMetrics>,
+    table: TableMetrics,
     userspace: Option<UserspaceMetrics>,
     ours: OurMetrics,
     reloads: ReloadMetrics,
@@ -128,6 +133,7 @@ impl Metrics {
                 Mode::USERSPACE => Some(UserspaceMetrics::new(&make, Arc::clone(traffic))?),
                 _ => None,
             },
+            table: TableMetrics::new(&make)?,
             ours: OurMetrics::new(&make)?,
             reloads: ReloadMetrics::new(&make)?,
             process: ProcessMetrics::new(&make)?,
@@ -144,6 +150,7 @@ impl Metrics {
     pub fn text(&self) -> String {
         let _one_at_a_time = self.scraping.lock();
         self.process.refresh();
+        self.table.refresh();
         if let Some(userspace) = &self.userspace {
             userspace.refresh();
         }
@@ -342,6 +349,17 @@ impl Metrics {
         conntrack.duration.with_label_values(&labels).observe(report.duration.as_secs_f64());
         let deleted = report.deleted.try_into().unwrap_or(u64::MAX);
         conntrack.deleted.with_label_values(&labels).inc_by(deleted);
+    }
+
+    /// Returns the use of connection tracking's table, which the metrics have as well.
+    pub fn table_usage(&self) -> &Arc<TableUsage> {
+        &self.table.usage
+    }
+
+    /// Records which Services fill connection tracking's table.
+    pub fn table_shares(&self, shares: &Shares<ServiceName>) {
+        let _one_at_a_time = self.scraping.lock();
+        self.table.set_shares(shares);
     }
 
     fn observe_duration(&self, change: &Transition<'_>, seconds: f64) {

@@ -420,6 +420,57 @@ pub(super) const OURS: &[Row] = &[
         "Time since the API server last sent something on a watch",
     ),
     row(
+        "switchyard_conntrack_entries",
+        Gauge,
+        &[],
+        All,
+        "Entries in connection tracking's table of the node's network namespace",
+    ),
+    row(
+        "switchyard_conntrack_entries_limit",
+        Gauge,
+        &[],
+        All,
+        "Limit of these entries (`nf_conntrack_max`); new connections are dropped beyond it. At 80 %, there is \
+         an Event `ConntrackNearlyFull` about the Node",
+    ),
+    row(
+        "switchyard_conntrack_dropped_packets_total",
+        Counter,
+        &[],
+        All,
+        "Packets that the kernel dropped because no entry could be made, as in a full table",
+    ),
+    row(
+        "switchyard_conntrack_evicted_entries_total",
+        Counter,
+        &[],
+        All,
+        "Entries that the kernel ended early to make room for others",
+    ),
+    row(
+        "switchyard_conntrack_insert_failures_total",
+        Counter,
+        &[],
+        All,
+        "Entries that could not be inserted because the same entry came first; a packet is lost",
+    ),
+    row(
+        "switchyard_conntrack_service_entries",
+        Gauge,
+        &["namespace", "service"],
+        All,
+        "Entries that lead to the addresses of the ten Services with the most of them, without node ports; \
+         only with `--conntrack-services-period` ([cost](#connection-tracking-by-service))",
+    ),
+    row(
+        "switchyard_conntrack_other_entries",
+        Gauge,
+        &["to"],
+        All,
+        "Entries that lead to other Services (`service`), or to none (`elsewhere`); only with this flag",
+    ),
+    row(
         "switchyard_config_reloads_total",
         Counter,
         &["result"],
@@ -533,6 +584,33 @@ writes the page.
 ";
 
 const TAIL: &str = "
+## Connection tracking by Service
+
+`--conntrack-services-period=1m` counts the entries of connection tracking by Service once a minute. A count has
+the kernel walk the whole table, in which packets go on: a table of 1,000,000 entries took 2.4 s of CPU time, 0.13 s of
+them in the program, and no memory that grows with it. Without the flag, a scrape reads only the statistics, by two
+messages (26 µs with as many entries), at most once a second. Entries of node ports count as `elsewhere`.
+
+## Alerts and a dashboard
+
+[alerts.yaml](../deploy/monitoring/alerts.yaml) has eight alerts for Prometheus, and
+[dashboard.json](../deploy/monitoring/dashboard.json) a dashboard for Grafana, which asks for a source of data.
+
+## Status page
+
+`/status` at the same address shows what is wrong, Service ports and endpoints, the last sync, who changed the rules last,
+the watches on the API server, connection tracking, and what is not served as it asks, with the reasons:
+
+```
+kubectl -n kube-system port-forward pod/kube-proxy-abcde 10249 &
+curl 127.0.0.1:10249/status                # text
+curl '127.0.0.1:10249/status?format=json'  # JSON, also with Accept: application/json
+```
+
+A browser gets a page, which loads nothing and runs nothing, for phones, light or dark:
+
+![The status page](status.png)
+
 ## Missing metrics
 
 - `go_*`: there is no Go runtime.

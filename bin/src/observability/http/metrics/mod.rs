@@ -5,23 +5,40 @@ use std::{collections::BTreeSet, sync::Arc};
 use bytes::Bytes;
 use hyper::{
     Method, Request, StatusCode,
-    header::{HeaderName, HeaderValue},
+    header::{ACCEPT, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue},
 };
 use switchyard_core::proxier::Mode;
 use tokio::sync::watch;
 
-use super::{Answer, Handler, JSON, answer, configz, debug, not_found, ok, with_header};
+use super::{
+    Answer, Handler, JSON, PLAIN_TEXT, answer, configz, debug, not_found, ok, with_header,
+};
 use crate::config::{settings::Settings, v1alpha1::KubeProxyConfiguration};
-use crate::observability::{metrics::Metrics, watches::Watches};
+use crate::observability::{metrics::Metrics, status::StatusSources, watches::Watches};
 
 const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
 /// The content type of Prometheus' text format.
 const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+/// The content type of a page.
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+/// The policy by which a browser loads nothing for a page, and runs nothing in it.
+const ONLY_STYLE: HeaderValue =
+    HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+
+/// The forms of the status.
+#[derive(Clone, Copy)]
+enum Format {
+    Text,
+    Html,
+    Json,
+}
+
 /// The handler that serves [`Metrics`], and pages about the program.
 pub struct MetricsHandler {
     metrics: Arc<Metrics>,
     watches: Arc<dyn Watches>,
+    status: StatusSources,
     shown: watch::Receiver<ConfigPages>,
     set_verbosity: debug::SetVerbosity,
 }
@@ -47,16 +64,17 @@ impl ConfigPages {
 }
 
 impl MetricsHandler {
-    /// Returns a handler for these metrics and watches. The pages about the configuration may
-    /// change. `set_verbosity` changes the verbosity of the log, and returns false if there is no
-    /// log.
+    /// Returns a handler for these metrics, and for the status of these sources. The pages about
+    /// the configuration may change. `set_verbosity` changes the verbosity of the log, and returns
+    /// false if there is no log.
     pub fn new(
         metrics: Arc<Metrics>,
-        watches: Arc<dyn Watches>,
+        status: StatusSources,
         shown: watch::Receiver<ConfigPages>,
         set_verbosity: impl Fn(u32) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { metrics, watches, shown, set_verbosity: Box::new(set_verbosity) }
+        let watches = Arc::clone(&status.watches);
+        Self { metrics, watches, status, shown, set_verbosity: Box::new(set_verbosity) }
     }
 
     fn exposition(&self) -> Answer {
@@ -74,6 +92,36 @@ impl MetricsHandler {
             return ok("metrics reset\n");
         }
         answer(StatusCode::OK, METRICS, self.metrics.slis())
+    }
+
+    /// Returns the status as JSON or as a page for those that ask for it, else as text.
+    fn status(&self, request: &Request<Bytes>) -> Answer {
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+        let accepts = |kind| accept.is_some_and(|accept| accept.contains(kind));
+        let format = match request.uri().query().unwrap_or_default() {
+            "format=json" => Format::Json,
+            "format=html" => Format::Html,
+            "format=text" => Format::Text,
+            _ if accepts("application/json") => Format::Json,
+            _ if accepts("text/html") => Format::Html,
+            _ => Format::Text,
+        };
+        let status = self.status.now(self.shown.borrow().mode.as_str());
+        match format {
+            Format::Text => ok(status.text()),
+            Format::Html => {
+                let mut answer = answer(StatusCode::OK, HTML, status.html());
+                with_header(&mut answer, CONTENT_SECURITY_POLICY, ONLY_STYLE);
+                answer
+            }
+            Format::Json => match serde_json::to_string(&status) {
+                Ok(json) => answer(StatusCode::OK, JSON, json),
+                Err(error) => {
+                    let text = format!("cannot write the status: {error}\n");
+                    answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN_TEXT, text)
+                }
+            },
+        }
     }
 
     /// Returns the answer to the only health check, `ping`, which any answer passes.
@@ -113,6 +161,7 @@ impl Handler for MetricsHandler {
         match request.uri().path() {
             "/metrics" => self.exposition(),
             "/metrics/slis" => self.slis(request),
+            "/status" => self.status(request),
             "/healthz" => self.healthz(request.uri().query().unwrap_or_default()),
             "/healthz/ping" => ok("ok"),
             "/proxyMode" => ok(self.shown.borrow().mode.as_str()),

@@ -1,6 +1,9 @@
 //! The paths of the metrics server.
 
+use std::time::Duration;
+
 use http_body_util::BodyExt;
+use switchyard::health::ProxyHealth;
 
 use super::*;
 use crate::config::settings::FlagOnlySettings;
@@ -16,7 +19,15 @@ fn handler(change: impl FnOnce(&mut KubeProxyConfiguration)) -> MetricsHandler {
     let settings = Settings::new(&config, &FlagOnlySettings::default(), Mode::NFTABLES).unwrap();
     let shown = watch::Sender::new(ConfigPages::new(&settings, &config)).subscribe();
     let set_verbosity = |verbosity| verbosity == 4;
-    MetricsHandler::new(Arc::new(Metrics::for_tests()), Arc::new(NoWatches), shown, set_verbosity)
+    let metrics = Arc::new(Metrics::for_tests());
+    let status = StatusSources {
+        board: Arc::default(),
+        health: Arc::new(ProxyHealth::new(Duration::from_secs(60))),
+        table: Arc::clone(metrics.table_usage()),
+        watches: Arc::new(NoWatches),
+        node: "node-1".to_owned(),
+    };
+    MetricsHandler::new(metrics, status, shown, set_verbosity)
 }
 
 /// Returns the status, the content type and the body of the answer.
@@ -53,4 +64,26 @@ async fn verbosity_is_put() {
     // The function rejects every other verbosity.
     let (status, _, _) = ask(&handler, with_method(Method::PUT, path, "5")).await;
     assert_eq!(status, 500);
+}
+
+#[tokio::test]
+async fn the_status_has_the_form_that_is_asked_for() {
+    let handler = handler(|_| {});
+    let with_accept =
+        |path, accept| Request::get(path).header("accept", accept).body(Bytes::new()).unwrap();
+    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    for (path, accept, content_type, start) in [
+        ("/status", "*/*", TEXT, "node-1 has not synced yet; "),
+        ("/status", browser, "text/html; charset=utf-8", "<!DOCTYPE html>\n"),
+        ("/status", "application/json", "application/json", "{\"node\":\"node-1\","),
+        ("/status?format=json", browser, "application/json", "{\"node\":\"node-1\","),
+        ("/status?format=text", browser, TEXT, "node-1 has not synced yet; "),
+    ] {
+        let (status, found, body) = ask(&handler, with_accept(path, accept)).await;
+        assert_eq!((status, found.as_str()), (200, content_type), "{path} {accept}");
+        assert!(body.starts_with(start), "{body}");
+    }
+    let page = handler.answer(&with_accept("/status", browser));
+    let policy = page.headers()["content-security-policy"].to_str().unwrap();
+    assert_eq!(policy, "default-src 'none'; style-src 'unsafe-inline'");
 }

@@ -1,0 +1,75 @@
+//! The metrics of connection tracking's table, which belong to no mode.
+
+use std::sync::Arc;
+
+use prometheus::{IntCounterVec, IntGaugeVec};
+use switchyard::conntrack::Usage;
+use switchyard_core::model::ServiceName;
+
+use super::maker::{Maker, metrics};
+use crate::observability::conntrack::{Shares, TableUsage};
+
+metrics! {
+    /// The series of the table; those of a table that cannot be read are absent.
+    Series {
+        entries: gauges("switchyard_conntrack_entries",
+            "Entries in connection tracking's table", &[]),
+        limit: gauges("switchyard_conntrack_entries_limit",
+            "Limit of entries in connection tracking's tables", &[]),
+        dropped: counters("switchyard_conntrack_dropped_packets_total",
+            "Packets that were dropped because no entry could be made", &[]),
+        evicted: counters("switchyard_conntrack_evicted_entries_total",
+            "Entries that were ended early to make room for others", &[]),
+        insert_failures: counters("switchyard_conntrack_insert_failures_total",
+            "Entries that could not be inserted because the same entry came first", &[]),
+        services: gauges("switchyard_conntrack_service_entries",
+            "Entries that lead to the Services with the most of them", &["namespace", "service"]),
+        elsewhere: gauges("switchyard_conntrack_other_entries",
+            "Entries that lead to no Service, or to one that has no series", &["to"]),
+    }
+}
+
+/// The metrics of the table.
+pub(super) struct TableMetrics {
+    pub(super) usage: Arc<TableUsage>,
+    series: Series,
+}
+
+impl TableMetrics {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self { usage: Arc::default(), series: Series::new(make)? })
+    }
+
+    /// Reads the table. Calls must not overlap, since each call adds the difference to counters.
+    pub(super) fn refresh(&self) {
+        let Some(usage) = self.usage.get() else { return };
+        let Usage { entries, limit, dropped, evicted, insert_failures, .. } = usage;
+        set(&self.series.entries, &[], entries);
+        if let Some(limit) = limit {
+            set(&self.series.limit, &[], limit);
+        }
+        raise(&self.series.dropped, dropped);
+        raise(&self.series.evicted, evicted);
+        raise(&self.series.insert_failures, insert_failures);
+    }
+
+    /// Replaces the shares of Services.
+    pub(super) fn set_shares(&self, shares: &Shares<ServiceName>) {
+        self.series.services.reset();
+        for (service, entries) in &shares.largest {
+            set(&self.series.services, &[&service.namespace, &service.name], *entries);
+        }
+        set(&self.series.elsewhere, &["service"], shares.others);
+        set(&self.series.elsewhere, &["elsewhere"], shares.elsewhere);
+    }
+}
+
+fn set(gauges: &IntGaugeVec, labels: &[&str], value: u64) {
+    gauges.with_label_values(labels).set(value.try_into().unwrap_or(i64::MAX));
+}
+
+/// Raises a counter to this value.
+fn raise(counters: &IntCounterVec, value: u64) {
+    let counter = counters.with_label_values::<&str>(&[]);
+    counter.inc_by(value.saturating_sub(counter.get()));
+}

@@ -1,0 +1,181 @@
+//! The latest reports of the engine, which a page shows.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use switchyard_core::{
+    error::ErrorChain,
+    model::ServicePortId,
+    proxier::ExternalChange,
+    runner::{EngineEvent, Observer, SyncOutcome},
+    state::ResolvedServicePort,
+    track::{Problem, Reason},
+};
+
+use super::{NotAsAsked, Status};
+
+/// The most Services and Service ports that are kept with a reason; the metrics count all.
+const MOST: usize = 100;
+
+/// A sync that succeeded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Synced {
+    pub(super) seconds_ago: u64,
+    /// The time that the sync took.
+    pub(super) milliseconds: f64,
+    /// The time from the arrival of the oldest change to its commit.
+    pub(super) change_milliseconds: Option<f64>,
+    /// The Service ports that changed.
+    pub(super) changed: usize,
+}
+
+/// A sync that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    pub(super) seconds_ago: u64,
+    pub(super) because: String,
+}
+
+/// A change by another program, which was repaired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drift {
+    pub(super) seconds_ago: u64,
+    /// The program, if the kernel named it.
+    pub(super) by: Option<String>,
+    /// The number of objects that were missing, altered or too many.
+    pub(super) objects: usize,
+    /// A few of them.
+    pub(super) examples: Vec<String>,
+}
+
+/// The latest reports of the engine. Each event costs as much as it changes.
+#[derive(Debug, Default)]
+pub struct StatusBoard(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    service_ports: usize,
+    endpoints: usize,
+    last_sync: Option<(Instant, Synced)>,
+    last_failure: Option<(Instant, Failure)>,
+    last_drift: Option<(Instant, Drift)>,
+    /// The program that changed the rules, until the repair is known.
+    author: Option<String>,
+    degraded: BTreeMap<ServicePortId, String>,
+    /// The Services that the node refuses, or that ask for what the mode cannot do.
+    refused: BTreeMap<String, String>,
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    // Microseconds are fine enough to read.
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn endpoints(port: &ResolvedServicePort) -> usize {
+    port.cluster.len().max(port.local.len())
+}
+
+impl StatusBoard {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what was reported into a status of this moment.
+    pub(super) fn show(&self, status: &mut Status, now: Instant) {
+        let inner = self.lock();
+        let ago = |at: Instant| now.saturating_duration_since(at).as_secs();
+        status.service_ports = inner.service_ports;
+        status.endpoints = inner.endpoints;
+        let synced = |(at, sync): (Instant, Synced)| Synced { seconds_ago: ago(at), ..sync };
+        status.last_sync = inner.last_sync.clone().map(synced);
+        let failed =
+            |(at, failure): (Instant, Failure)| Failure { seconds_ago: ago(at), ..failure };
+        status.last_failure = inner.last_failure.clone().map(failed);
+        let drift = |(at, drift): (Instant, Drift)| Drift { seconds_ago: ago(at), ..drift };
+        status.last_drift = inner.last_drift.clone().map(drift);
+        let degraded =
+            inner.degraded.iter().map(|(port, because)| (port.to_string(), because.clone()));
+        let refused = inner.refused.iter().map(|(what, because)| (what.clone(), because.clone()));
+        let all = degraded.chain(refused).map(|(what, because)| NotAsAsked { what, because });
+        status.not_as_asked = all.collect();
+    }
+}
+
+impl Inner {
+    fn synced(&mut self, outcome: &SyncOutcome<'_>, now: Instant) {
+        let after = outcome.change.after();
+        self.service_ports = after.service_ports.len();
+        if outcome.change.is_resync() {
+            self.endpoints = after.service_ports.values().map(|port| endpoints(port)).sum();
+            self.degraded.clear();
+        }
+        for port in outcome.change.ports() {
+            if !outcome.change.is_resync() {
+                self.endpoints += port.after.map_or(0, |port| endpoints(port));
+                let before = port.before.map_or(0, |port| endpoints(port));
+                self.endpoints = self.endpoints.saturating_sub(before);
+            }
+            self.degraded.remove(port.id);
+            // What was refused is out of the state until it is accepted.
+            if port.after.is_some() && !self.refused.is_empty() {
+                self.refused.remove(&port.id.name.service.to_string());
+            }
+        }
+        for degraded in &outcome.report.degraded {
+            if self.degraded.len() < MOST {
+                self.degraded.insert(degraded.port.clone(), degraded.reason.clone());
+            }
+        }
+        if outcome.refused.v4 == 0 && outcome.refused.v6 == 0 {
+            self.refused.clear();
+        }
+        let sync = Synced {
+            seconds_ago: 0,
+            milliseconds: milliseconds(outcome.duration),
+            change_milliseconds: outcome.latency.map(milliseconds),
+            changed: outcome.change.ports().len(),
+        };
+        self.last_sync = Some((now, sync));
+        self.last_failure = None;
+        let drift = &outcome.report.drift;
+        if !drift.is_none() {
+            let by = self.author.take();
+            let examples = drift.examples.clone();
+            let drift = Drift { seconds_ago: 0, by, objects: drift.objects, examples };
+            self.last_drift = Some((now, drift));
+        }
+    }
+
+    fn rejected(&mut self, problem: &Problem) {
+        if problem.reason == Reason::Refused && self.refused.len() < MOST {
+            let key = &problem.object;
+            let what = format!("{}/{}", key.namespace, key.name);
+            self.refused.insert(what, problem.message.clone());
+        }
+    }
+}
+
+impl Observer for StatusBoard {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        let now = Instant::now();
+        match event {
+            EngineEvent::Synced(outcome) => self.lock().synced(outcome, now),
+            EngineEvent::SyncFailed { error, .. } => {
+                let because = ErrorChain(*error).to_string();
+                self.lock().last_failure = Some((now, Failure { seconds_ago: 0, because }));
+            }
+            EngineEvent::ExternallyChanged(ExternalChange::Changed { by }) => {
+                self.lock().author.clone_from(by);
+            }
+            EngineEvent::Rejected(problem) => self.lock().rejected(problem),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The state of the proxy at a moment, for people: what it serves, when it last synced, who
+//! disturbed it, and what it cannot do.
+
+mod board;
+mod page;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use switchyard::health::ProxyHealth;
+use switchyard_core::objects::Kind;
+
+use super::{conntrack::TableUsage, watches::Watches};
+use crate::config::release;
+
+pub use self::board::StatusBoard;
+use self::board::{Drift, Failure, Synced};
+
+/// The silence after which a watch is not fresh. A server sends something every 75 s.
+const FRESH: Duration = Duration::from_secs(180);
+/// The share of the limit of connection tracking, in percent, from which it is a problem.
+const NEARLY_FULL: u64 = 80;
+
+/// The state of the proxy at a moment.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The name of the node.
+    node: String,
+    mode: &'static str,
+    version: &'static str,
+    /// The problems of this moment, in words.
+    problems: Vec<String>,
+    service_ports: usize,
+    /// The endpoints of all Service ports, as often as Service ports use them.
+    endpoints: usize,
+    last_sync: Option<Synced>,
+    last_failure: Option<Failure>,
+    last_drift: Option<Drift>,
+    watches: Vec<WatchState>,
+    /// The use of connection tracking; `None` if the kernel cannot be asked.
+    conntrack: Option<Conntrack>,
+    /// The Service ports, and the Services, that are left out or served otherwise than they ask.
+    not_as_asked: Vec<NotAsAsked>,
+}
+
+/// The state of a watch on the API server.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WatchState {
+    kind: &'static str,
+    seconds_silent: u64,
+    is_fresh: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Conntrack {
+    entries: u64,
+    limit: Option<u64>,
+    dropped_packets: u64,
+    insert_failures: u64,
+}
+
+/// A Service or a Service port that is not served as it asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotAsAsked {
+    /// The Service port, or the Service.
+    what: String,
+    /// The reason.
+    because: String,
+}
+
+/// The sources of the status.
+pub struct StatusSources {
+    /// The reports of the engine.
+    pub board: Arc<StatusBoard>,
+    /// The health of the proxy.
+    pub health: Arc<ProxyHealth>,
+    /// The use of connection tracking's table.
+    pub table: Arc<TableUsage>,
+    /// The watches on the API server.
+    pub watches: Arc<dyn Watches>,
+    /// The name of the node.
+    pub node: String,
+}
+
+impl StatusSources {
+    /// Returns the status of this moment, in this mode.
+    pub fn now(&self, mode: &'static str) -> Status {
+        let now = Instant::now();
+        let mut problems = self.health.report(now).problems;
+        let watches: Vec<WatchState> = Kind::ALL
+            .into_iter()
+            .filter_map(|kind| Some((kind, self.watches.silence(kind)?)))
+            .map(|(kind, silence)| WatchState {
+                kind: kind.as_str(),
+                seconds_silent: silence.as_secs(),
+                is_fresh: silence <= FRESH,
+            })
+            .collect();
+        for watch in watches.iter().filter(|watch| !watch.is_fresh) {
+            let WatchState { kind, seconds_silent, .. } = watch;
+            problems.push(format!("no news of {kind} objects for {seconds_silent} s"));
+        }
+        let usage = self.table.get();
+        if let Some(percent) = usage.and_then(|usage| usage.percent()).filter(|p| *p >= NEARLY_FULL)
+        {
+            problems.push(format!("connection tracking is {percent} % full"));
+        }
+        let mut status = Status {
+            node: self.node.clone(),
+            mode,
+            version: release::OURS,
+            problems,
+            service_ports: 0,
+            endpoints: 0,
+            last_sync: None,
+            last_failure: None,
+            last_drift: None,
+            watches,
+            conntrack: usage.map(|usage| Conntrack {
+                entries: usage.entries,
+                limit: usage.limit,
+                dropped_packets: usage.dropped,
+                insert_failures: usage.insert_failures,
+            }),
+            not_as_asked: Vec::new(),
+        };
+        self.board.show(&mut status, now);
+        status
+    }
+}

@@ -1,0 +1,158 @@
+//! The use of the kernel's table: entries and their limit, what was lost, and where entries lead.
+
+use std::net::SocketAddr;
+
+use switchyard_core::model::Protocol;
+use switchyard_netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
+
+use crate::flow::{CT_GET, TUPLE_ORIGINAL, Tuple, ZONE};
+
+const GET_STATS_CPU: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 4);
+const GET_STATS: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 5);
+
+// CTA_STATS_* of a processor
+const INSERT_FAILED: u16 = 9;
+const DROP: u16 = 10;
+const EARLY_DROP: u16 = 11;
+// CTA_STATS_GLOBAL_*
+const ENTRIES: u16 = 1;
+const MAX_ENTRIES: u16 = 2;
+
+/// The use of the table of a network namespace, and what the kernel has lost there since the
+/// namespace began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// The number of entries.
+    pub entries: u64,
+    /// The limit of entries, which all namespaces share; `None` if there is none.
+    pub limit: Option<u64>,
+    /// Packets that were dropped because no entry could be made, as in a full table.
+    pub dropped: u64,
+    /// Entries of connections that were ended early, to make room for others.
+    pub evicted: u64,
+    /// Entries that could not be inserted, as the same entry came first; the packet was dropped.
+    pub insert_failures: u64,
+}
+
+impl Usage {
+    /// The entries in percent of the limit, rounded down; `None` without a limit.
+    pub fn percent(&self) -> Option<u64> {
+        Some(self.entries.saturating_mul(100) / self.limit?)
+    }
+}
+
+/// Reads the table of the network namespace in which the reader was opened.
+#[derive(Debug)]
+pub struct UsageReader(Socket);
+
+impl UsageReader {
+    /// Opens the table of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If there is no socket to the kernel.
+    pub fn open() -> Result<Self, Error> {
+        Socket::open(libc::NETLINK_NETFILTER).map(Self)
+    }
+
+    /// Asks for the use of the table by two messages, however full the table is. Needs
+    /// CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or does not answer.
+    pub fn read(&mut self) -> Result<Usage, Error> {
+        let sequence = self.0.sequences(1);
+        let mut request = Writer::new();
+        request.message(GET_STATS, flags::ACK, sequence, |w| nfnetlink::header(w, 0, 0));
+        let mut usage = Usage::default();
+        self.0.request(request.as_slice(), sequence, |message| {
+            let attributes = message.attributes(nfnetlink::HEADER);
+            usage.entries = number(attributes, ENTRIES).ok_or(Error::Malformed("no entries"))?;
+            usage.limit = number(attributes, MAX_ENTRIES).filter(|limit| *limit > 0);
+            Ok(())
+        })?;
+        self.dump(GET_STATS_CPU, |attributes| {
+            let add = |sum: &mut u64, kind| *sum += number(attributes, kind).unwrap_or(0);
+            add(&mut usage.dropped, DROP);
+            add(&mut usage.evicted, EARLY_DROP);
+            add(&mut usage.insert_failures, INSERT_FAILED);
+        })?;
+        Ok(usage)
+    }
+
+    /// Hands the protocol and the original destination of each entry of TCP, UDP and SCTP outside
+    /// zones to `each`. Entries that change while the table is walked may be handed over twice, or
+    /// not at all. Takes time in proportion to the table, in which packets go on.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or does not answer.
+    pub fn destinations(
+        &mut self,
+        mut each: impl FnMut(Protocol, SocketAddr),
+    ) -> Result<(), Error> {
+        self.dump(CT_GET, |attributes| {
+            let Some(original) = attributes.find_kind(TUPLE_ORIGINAL) else { return };
+            let Some((number, tuple)) = Tuple::read_any(original) else { return };
+            let protocol = Protocol::ALL.into_iter().find(|protocol| protocol.number() == number);
+            if let (Some(protocol), None) = (protocol, attributes.find_kind(ZONE)) {
+                each(protocol, tuple.destination);
+            }
+        })
+    }
+
+    /// Asks for all objects of a kind, of both families.
+    fn dump(&mut self, kind: u16, mut each: impl FnMut(Attributes<'_>)) -> Result<(), Error> {
+        let sequence = self.0.sequences(1);
+        let mut request = Writer::new();
+        nfnetlink::dump(&mut request, kind, sequence, 0, |_| {});
+        self.0.request(request.as_slice(), sequence, |message| {
+            each(message.attributes(nfnetlink::HEADER));
+            Ok(())
+        })
+    }
+}
+
+fn number(attributes: Attributes<'_>, kind: u16) -> Option<u64> {
+    attributes.find_kind(kind)?.be32().map(u64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use test_netns::in_namespace;
+
+    use super::*;
+    use crate::{
+        Group,
+        testing::{create, flow},
+    };
+
+    #[test]
+    fn entries_are_counted_and_their_destinations_named() {
+        in_namespace(|| {
+            let mut reader = UsageReader::open().unwrap();
+            let before = reader.read().unwrap();
+            assert_eq!((before.entries, before.dropped, before.insert_failures), (0, 0, 0));
+            let limit =
+                std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap();
+            assert_eq!(before.limit.unwrap_or(0), limit.trim().parse::<u64>().unwrap());
+            let to = ["10.0.0.10:53", "[fd00::10]:53"];
+            create(&flow("10.1.9.9:4000", to[0], "10.1.0.1:5353"), Group::ALL[0]);
+            create(&flow("[fd01::9]:4000", to[1], "[fd01::1]:5353"), Group::ALL[2]);
+            assert_eq!(reader.read().unwrap().entries, 2);
+            let mut found = Vec::new();
+            reader.destinations(|protocol, address| found.push((protocol, address))).unwrap();
+            found.sort();
+            let expected = to.map(|text| (Protocol::Udp, text.parse::<SocketAddr>().unwrap()));
+            assert_eq!(found, expected);
+        });
+    }
+
+    #[test]
+    fn a_share_needs_a_limit() {
+        let usage = |entries, limit| Usage { entries, limit, ..Usage::default() }.percent();
+        assert_eq!(usage(799, Some(1000)), Some(79));
+        assert_eq!(usage(2000, Some(1000)), Some(200));
+        assert_eq!(usage(1, None), None);
+        assert_eq!(usage(u64::MAX, Some(u64::MAX)), Some(1));
+    }
+}
