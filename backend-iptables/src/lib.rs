@@ -22,5 +22,5 @@ pub use switchyard_xtables::{
 pub use self::{
     backend::IptablesBackend,
     config::{ChainNaming, IptablesConfig},
-    proxier::{IptablesProxier, clean_up, find_tools, render},
+    proxier::{IptablesProxier, clean_up, find_tools, legacy_service_chains, render},
 };

@@ -5,6 +5,7 @@
 //!
 //! - write the configuration to a file (`--write-config-to`);
 //! - print what would be programmed (`render`);
+//! - print what keeps Services from working (`doctor`);
 //! - remove what any backend has programmed (`--cleanup`);
 //! - prepare the node, and then proxy until the program ends (`start`, `run`).
 
@@ -34,6 +35,7 @@ use crate::{
 
 mod backends;
 mod config;
+mod doctor;
 mod klog;
 mod logging;
 mod node;
@@ -74,6 +76,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if let Some(version) = version::answer(&cli.flags, cli.called_as) {
         return print(&format!("{version}\n"));
+    }
+    if let Some(format) = cli.doctor {
+        return doctor::run(&cli.flags, format);
     }
     match process::end_by_signals().map_err(Failure::from).and_then(|()| load_and_act(&cli)) {
         Ok(()) => {

@@ -78,7 +78,7 @@ fn json_error(error: serde_json::Error) -> RenderError {
 }
 
 /// Returns a tracker that knows all manifests, with the node's settings.
-fn tracked(
+pub fn tracked(
     settings: &Settings,
     directory: PathBuf,
     problems: &mut dyn Write,

@@ -1,4 +1,4 @@
-//! A warning about bridges whose packets do not pass the rules of Services.
+//! Bridges whose packets do not pass the rules of Services.
 //!
 //! Where pods of the node are ports of one bridge, the answer of an endpoint to a pod of the same
 //! bridge goes straight to the pod, with the endpoint's address, unless the module br_netfilter
@@ -16,20 +16,29 @@ pub fn check(profile: &Profile, node: &NodeConfig) {
     if !profile.translates_flows || node.masquerade_all {
         return;
     }
-    let Some(missing) = missing(Path::new("/proc/sys")) else { return };
-    let bridges = bridges_of_veths().unwrap_or_else(|error| {
+    let bridges = bypassing_bridges().unwrap_or_else(|error| {
         tracing::debug!(err = %ErrorChain(&error), "Failed to list bridges");
         Vec::new()
     });
-    for bridge in bridges {
-        if missing == Missing::Module || !bridge.calls_iptables {
-            tracing::warn!(
-                bridge = bridge.name,
-                remedy = missing.remedy(),
-                "Bridged packets bypass the rules: pods on one bridge may not reach each other through Services"
-            );
-        }
+    for (bridge, remedy) in bridges {
+        tracing::warn!(
+            bridge,
+            remedy,
+            "Bridged packets bypass the rules: pods on one bridge may not reach each other through Services"
+        );
     }
+}
+
+/// Returns the bridges of pods, in the calling thread's network namespace, whose packets pass no
+/// rules of IPv4, each with the command that changes this.
+///
+/// # Errors
+/// If the kernel does not list its interfaces.
+pub fn bypassing_bridges() -> Result<Vec<(String, &'static str)>, switchyard_netlink::Error> {
+    let Some(missing) = missing(Path::new("/proc/sys")) else { return Ok(Vec::new()) };
+    let bridges = bridges_of_veths()?.into_iter();
+    let bypass = bridges.filter(|b| missing == Missing::Module || !b.calls_iptables);
+    Ok(bypass.map(|bridge| (bridge.name, missing.remedy())).collect())
 }
 
 /// Why bridged packets pass no rules.

@@ -42,6 +42,7 @@ pub use switchyard_source_manifests as manifests;
 ))]
 pub use self::backends::*;
 pub use self::{
+    bridges::bypassing_bridges,
     builder::{Builder, StartError},
     localhost::prepare,
     proxy::{Handle, Proxy, Reports},

@@ -408,6 +408,15 @@ pub fn clean_up() -> Result<(), ProxierError> {
     clean_up_chains(&KUBE_PROXY)
 }
 
+/// Whether there are chains of Services in the tables of iptables-legacy, which a proxy in iptables
+/// mode has programmed. Changes nothing.
+///
+/// # Errors
+/// If the kernel refuses to show a table.
+pub fn legacy_service_chains() -> Result<bool, switchyard_xtables::LeftoverError> {
+    switchyard_xtables::has_legacy_chains(Table::Nat, "KUBE-SVC-")
+}
+
 /// Does the same as [`clean_up`] for chains of these names.
 pub(crate) fn clean_up_chains(names: &ChainNames) -> Result<(), ProxierError> {
     remove(&fixed::owned(names))

@@ -19,6 +19,8 @@ pub struct Cli {
     pub called_as: CalledAs,
     /// The format of the rules to print instead of proxying, if the subcommand `render` was given.
     pub render: Option<RenderFormat>,
+    /// The format of the report, if the subcommand `doctor` was given.
+    pub doctor: Option<OutputFormat>,
     /// The flags that were given.
     pub flags: Flags,
 }
@@ -29,6 +31,15 @@ pub enum RenderFormat {
     /// The syntax of nft.
     Nft,
     /// libnftables JSON.
+    Json,
+}
+
+/// The formats of reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// For people.
+    Text,
+    /// JSON.
     Json,
 }
 
@@ -56,7 +67,9 @@ impl fmt::Display for EarlyExit {
 }
 
 const RENDER: &str = "render";
+const DOCTOR: &str = "doctor";
 const FORMAT: &str = "format";
+const OUTPUT: &str = "output";
 
 /// Parses the arguments, the first of which is the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, EarlyExit> {
@@ -78,15 +91,23 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
         }
         Err(error) => return Err(usage(parse::usage_error(&error))),
     };
-    let (render, matches) = match matches.subcommand() {
-        Some((name, matches)) if name != RENDER => {
+    let (mut render, mut doctor) = (None, None);
+    let matches = match matches.subcommand() {
+        Some((RENDER, matches)) => {
+            render = Some(format(matches));
+            matches
+        }
+        Some((DOCTOR, matches)) => {
+            doctor = Some(output_format(matches));
+            matches
+        }
+        Some((_, matches)) => {
             return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard"))));
         }
-        Some((_, matches)) => (Some(format(matches)), matches),
-        None => (None, &matches),
+        None => &matches,
     };
     let flags = parse::flags(matches, called_as.precedence()).map_err(usage)?;
-    Ok(Cli { called_as, render, flags })
+    Ok(Cli { called_as, render, doctor, flags })
 }
 
 fn command() -> Command {
@@ -100,17 +121,41 @@ fn command() -> Command {
                 .value_parser(PossibleValuesParser::new(["nft", "json"]))
                 .default_value("nft"),
         );
+    let doctor = Command::new(DOCTOR)
+        .about("Find what on this node keeps Services from working; changes nothing")
+        .after_help(
+            "Exit status: 0 without findings, 1 with warnings, 2 with errors, 3 on failure.",
+        )
+        .arg(
+            Arg::new(OUTPUT)
+                .long(OUTPUT)
+                .short('o')
+                .value_name("FORMAT")
+                .help("text, or json for programs")
+                .value_parser(PossibleValuesParser::new(["text", "json"]))
+                .default_value("text"),
+        );
     let main = Command::new("switchyard")
         .about("Implements Kubernetes Services on this node.")
         .max_term_width(100)
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
-    parse::with_flags(main).subcommand(parse::with_flags(render)).subcommands(manual::subcommands())
+    parse::with_flags(main)
+        .subcommand(parse::with_flags(render))
+        .subcommand(parse::with_flags(doctor))
+        .subcommands(manual::subcommands())
 }
 
 fn format(matches: &clap::ArgMatches) -> RenderFormat {
     match matches.get_one::<String>(FORMAT).map(String::as_str) {
         Some("json") => RenderFormat::Json,
         _ => RenderFormat::Nft,
+    }
+}
+
+fn output_format(matches: &clap::ArgMatches) -> OutputFormat {
+    match matches.get_one::<String>(OUTPUT).map(String::as_str) {
+        Some("json") => OutputFormat::Json,
+        _ => OutputFormat::Text,
     }
 }

@@ -7,6 +7,7 @@ mod bridges;
 mod cluster;
 mod config_map;
 mod descriptors;
+mod doctor;
 mod drift;
 mod drop_in;
 mod endpoints;

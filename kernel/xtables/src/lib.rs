@@ -28,7 +28,7 @@ pub use self::{
     chains::{Chain, Jump, OwnedChains, Table},
     changes::Changes,
     dump::{Dump, Unreadable},
-    leftovers::{LeftoverError, remove},
+    leftovers::{LeftoverError, has_legacy_chains, remove},
     monitor::{Alteration, Fingerprint, MonitorError, TableMonitor, TableRecord, Watched},
     programs::{
         Flavour, InstalledPrograms, MissingPrograms, ProgramOptions, Programs, Restored,

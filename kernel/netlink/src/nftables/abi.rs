@@ -53,6 +53,10 @@ pub mod message {
 pub mod table {
     /// `NFTA_TABLE_NAME`
     pub const NAME: u16 = 1;
+    /// `NFTA_TABLE_FLAGS`
+    pub const FLAGS: u16 = 2;
+    /// `NFT_TABLE_F_DORMANT`
+    pub const FLAG_DORMANT: u32 = 1;
     /// `NFTA_TABLE_USERDATA`
     pub const USERDATA: u16 = 6;
 }
@@ -223,6 +227,8 @@ pub mod expression {
     pub const BASE_NETWORK: u32 = 1;
     /// `NFT_PAYLOAD_TRANSPORT_HEADER`
     pub const BASE_TRANSPORT: u32 = 2;
+    /// The offset of the protocol in the header of IPv4 (`struct iphdr`).
+    pub const IPV4_PROTOCOL: u32 = 9;
     /// `NFTA_CMP_SREG`
     pub const CMP_SREG: u16 = 1;
     /// `NFTA_CMP_OP`
@@ -251,8 +257,14 @@ pub mod expression {
     pub const META_SREG: u16 = 3;
     /// `NFT_META_MARK`
     pub const META_MARK: u32 = 3;
+    /// `NFT_META_IIF`
+    pub const META_IIF: u32 = 4;
+    /// `NFT_META_OIF`
+    pub const META_OIF: u32 = 5;
     /// `NFT_META_IIFNAME`
     pub const META_IIFNAME: u32 = 6;
+    /// `NFT_META_OIFNAME`
+    pub const META_OIFNAME: u32 = 7;
     /// `NFT_META_L4PROTO`
     pub const META_L4PROTO: u32 = 16;
     /// `NFTA_CT_DREG`
@@ -369,6 +381,14 @@ pub mod expression {
     pub const DYNSET_SREG_DATA: u16 = 5;
     /// `NFT_DYNSET_OP_UPDATE`
     pub const DYNSET_UPDATE: u32 = 1;
+    /// `NFTA_MATCH_NAME`
+    pub const MATCH_NAME: u16 = 1;
+    /// `NFTA_MATCH_REV`
+    pub const MATCH_REV: u16 = 2;
+    /// `NFTA_MATCH_INFO`
+    pub const MATCH_INFO: u16 = 3;
+    /// `NFTA_TARGET_NAME`
+    pub const TARGET_NAME: u16 = 1;
     /// `NFTA_IMMEDIATE_DREG`
     pub const IMMEDIATE_DREG: u16 = 1;
     /// `NFTA_IMMEDIATE_DATA`

@@ -1,8 +1,10 @@
 //! Requests to nf_tables of several crates, and the numbers of its interface ([`abi`]).
 
 pub mod abi;
+mod gates;
 
 use self::abi::{generation, message};
+pub use self::gates::{ChainName, Chains, ClosedGate, Hook};
 use crate::{Error, Reply, Socket, Writer, flags, nfnetlink};
 
 /// The generation of the rulesets, which each commit of anybody increases; `None` if the kernel has

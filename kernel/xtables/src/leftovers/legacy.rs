@@ -38,6 +38,17 @@ pub(super) fn remove(
     result
 }
 
+/// Whether the table of a family holds this text.
+pub(super) fn has(family: IpFamily, table: Table, text: &str) -> Result<bool, LeftoverError> {
+    let names = legacy_table::table_names(family);
+    if !tables(names, |_| false, family).contains(&table) {
+        return Ok(false);
+    }
+    let read = LegacyTable::open(family, table).and_then(|kernel| kernel.read());
+    let contents = read.map_err(|error| read_error(table, error))?;
+    Ok(contents.bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+}
+
 /// Returns the tables that exist. Users other than root cannot read their list; for them, every
 /// table whose module is loaded may exist.
 fn tables(

@@ -12,7 +12,7 @@ use std::{cell::OnceCell, io};
 
 use switchyard_model::IpFamily;
 
-use crate::OwnedChains;
+use crate::{OwnedChains, Table};
 
 /// The number of times that removal is repeated if another program changes rules at the same time.
 const ATTEMPTS: usize = 10;
@@ -64,6 +64,18 @@ pub fn remove(owned: &OwnedChains) -> Result<bool, LeftoverError> {
         result = both(result, legacy::remove(family, owned, &lock));
     }
     result
+}
+
+/// Whether a chain of iptables-legacy in this table has a name that begins like this, which is at
+/// least eight bytes that nothing else in a table has. Changes nothing.
+///
+/// # Errors
+///
+/// If the kernel refuses to show a table.
+pub fn has_legacy_chains(table: Table, start: &str) -> Result<bool, LeftoverError> {
+    IpFamily::ALL
+        .into_iter()
+        .try_fold(false, |found, family| Ok(found || legacy::has(family, table, start)?))
 }
 
 /// Whether there was any in one of both, or the first error.

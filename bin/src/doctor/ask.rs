@@ -1,0 +1,42 @@
+//! Questions to the servers of a proxy on this node, by HTTP.
+
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// The longest wait for a connection, and for each part of an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The part of an answer that is read.
+const MOST: u64 = 4096;
+
+/// Asks the server that listens at `address` for a page. Returns the beginning of its answer, or
+/// `None` if the server takes the connection and does not answer.
+///
+/// # Errors
+/// If there is no connection.
+pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<Option<String>> {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(ip, address.port()), PATIENCE)?;
+    let mut answer = Vec::new();
+    let ask = || -> io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        stream.take(MOST).read_to_end(&mut answer)?;
+        Ok(())
+    };
+    // What came before an error is an answer, too.
+    let _ = ask();
+    Ok((!answer.is_empty()).then(|| String::from_utf8_lossy(&answer).into_owned()))
+}
+
+/// The body of an answer.
+pub(super) fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}

@@ -1,0 +1,174 @@
+//! Connection tracking: a table that is nearly full, packets that it loses, and its settings.
+
+use std::{fs, io, thread, time::Duration};
+
+use switchyard::conntrack::{Usage, UsageReader};
+use switchyard_core::{error::ErrorChain, model::Code};
+
+use super::{
+    Known, needs_privilege, not_readable,
+    report::{Finding, Level, Outcome},
+};
+use crate::{
+    config::settings::SourceSettings,
+    observability::conntrack::{Destinations, Shares, count},
+    render,
+};
+
+/// The shares of the limit, in percent, at which the table is nearly full, and as good as full.
+const NEARLY_FULL: u64 = 80;
+const FULL: u64 = 95;
+/// The time in which losses are counted.
+const WHILE: Duration = Duration::from_secs(1);
+
+fn read() -> Result<Usage, switchyard_netlink::Error> {
+    UsageReader::open()?.read()
+}
+
+/// Finds a table that is nearly full, and names what fills it.
+pub(super) fn full(known: &Known) -> Outcome {
+    if !known.is_privileged {
+        return needs_privilege();
+    }
+    let usage = match read() {
+        Ok(usage) => usage,
+        Err(error) => return not_readable(&error),
+    };
+    let Some((percent, limit)) = usage.percent().zip(usage.limit) else { return None.into() };
+    let level = match percent {
+        ..NEARLY_FULL => return None.into(),
+        NEARLY_FULL..FULL => Level::Warning,
+        _ => Level::Error,
+    };
+    let who = match shares(known) {
+        Ok(shares) => fillers(&shares, usage.entries),
+        Err(error) => format!("who fills it is not known: {}", ErrorChain(&error)),
+    };
+    Some(Finding {
+        code: Code::new("SWY0201"),
+        level,
+        finding: format!("Connection tracking is {percent} % full, and drops new connections when it is full"),
+        because: format!("it has {} of {limit} entries; {who}", usage.entries),
+        remedy: "raise conntrack.maxPerCore (nf_conntrack_max), or shorten its timeouts (conntrack.udpTimeout)"
+            .to_owned(),
+    })
+    .into()
+}
+
+/// Names what has most of the entries.
+fn fillers(shares: &Shares<String>, entries: u64) -> String {
+    let percent = |count: u64| count.saturating_mul(100) / entries.max(1);
+    let mut parts: Vec<String> = shares
+        .largest
+        .iter()
+        .take(3)
+        .map(|(what, count)| format!("{what} {} %", percent(*count)))
+        .collect();
+    parts.push(format!("others {} %", percent(shares.others + shares.elsewhere)));
+    parts.join(", ")
+}
+
+/// Finds losses while the table is watched.
+pub(super) fn losses(known: &Known) -> Outcome {
+    if !known.is_privileged {
+        return needs_privilege();
+    }
+    let watched = read().and_then(|before| {
+        thread::sleep(WHILE);
+        read().map(|after| (before, after))
+    });
+    match watched {
+        Ok((before, after)) => lost(before, after).into(),
+        Err(error) => not_readable(&error),
+    }
+}
+
+fn lost(before: Usage, after: Usage) -> Option<Finding> {
+    let dropped = after.dropped.saturating_sub(before.dropped);
+    let failures = after.insert_failures.saturating_sub(before.insert_failures);
+    let seconds = WHILE.as_secs();
+    let (level, finding, remedy) = match (dropped, failures) {
+        (0, 0) => return None,
+        (0, _) => (
+            Level::Warning,
+            "Connection tracking loses packets of connections that begin at the same time",
+            "find the clients that send several packets from one new UDP socket at once, as resolvers do",
+        ),
+        _ => (
+            Level::Error,
+            "Connection tracking drops new connections",
+            "raise nf_conntrack_max and the number of buckets; see whether the node lacks memory",
+        ),
+    };
+    Some(Finding {
+        code: Code::new("SWY0202"),
+        level,
+        finding: finding.to_owned(),
+        because: format!(
+            "within {seconds} s, {dropped} packets were dropped, and {failures} entries not inserted; since the \
+             node began, {} and {}",
+            after.dropped, after.insert_failures
+        ),
+        remedy: remedy.to_owned(),
+    })
+}
+
+/// Finds settings of connection tracking that are not as the configuration asks.
+pub(super) fn settings(known: &Known) -> Outcome {
+    let Some(asked) = known.loaded.settings.conntrack.filter(|asked| asked.is_asked_for) else {
+        return None.into();
+    };
+    const PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+    let is_liberal = match fs::read_to_string(PATH) {
+        Ok(text) => text.trim() != "0",
+        Err(error) => return Outcome::NotMade(format!("{PATH}: {error}")),
+    };
+    (asked.tcp_be_liberal && !is_liberal)
+        .then(|| Finding {
+            code: Code::new("SWY0203"),
+            level: Level::Warning,
+            finding: "Connections with packets outside the window are not served as configured"
+                .to_owned(),
+            because:
+                "conntrack.tcpBeLiberal is set, and net.netfilter.nf_conntrack_tcp_be_liberal is 0"
+                    .to_owned(),
+            remedy: "run switchyard --init-only with privileges, or sysctl -w \
+                     net.netfilter.nf_conntrack_tcp_be_liberal=1"
+                .to_owned(),
+        })
+        .into()
+}
+
+/// Counts the entries by Service where the objects are at hand, else by address.
+fn shares(known: &Known) -> Result<Shares<String>, switchyard_netlink::Error> {
+    let settings = &known.loaded.settings;
+    if let SourceSettings::Manifests(directory) = &settings.source
+        && let Ok(tracker) = render::tracked(settings, directory.clone(), &mut io::sink())
+    {
+        let Shares { largest, others, elsewhere } = Destinations::of(tracker.state()).count()?;
+        let largest =
+            largest.into_iter().map(|(service, count)| (service.to_string(), count)).collect();
+        return Ok(Shares { largest, others, elsewhere });
+    }
+    count(|protocol, at| Some(format!("{at}/{}", protocol.as_lower())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_found_when_they_rise() {
+        let usage = |dropped, failures| {
+            let mut usage = Usage::default();
+            (usage.dropped, usage.insert_failures) = (dropped, failures);
+            usage
+        };
+        let level = |before, after| lost(before, after).map(|finding| finding.level);
+        assert_eq!(level(usage(5, 7), usage(5, 7)), None, "what was lost before");
+        assert_eq!(level(usage(5, 7), usage(5, 8)), Some(Level::Warning));
+        let found = lost(usage(5, 7), usage(8, 8)).unwrap();
+        assert_eq!(found.level, Level::Error);
+        assert!(found.because.starts_with("within 1 s, 3 packets were dropped, and 1 entries"));
+    }
+}

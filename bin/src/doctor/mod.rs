@@ -1,0 +1,142 @@
+//! The command `switchyard doctor`: what on this node keeps Services from working. Reads, and
+//! changes nothing; works on nodes with kube-proxy, and on nodes without any proxy.
+
+mod ask;
+mod bridges;
+mod conntrack;
+mod gates;
+mod modes;
+mod ports;
+mod proxies;
+mod report;
+mod sysctls;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use rustix::thread::{CapabilitySet, capabilities};
+use switchyard_core::{error::ErrorChain, proxier::Mode};
+
+use self::{
+    proxies::Proxies,
+    report::{Outcome, Report},
+};
+use crate::{
+    Failure, backends,
+    config::{self, Loaded, cli::OutputFormat, flags::Flags},
+    process,
+};
+
+/// The exit status if the checks could not be made at all.
+const FAILED: u8 = 3;
+/// The longest time of a check, beyond which the report does without it.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// The facts that all checks share.
+struct Known {
+    loaded: Loaded,
+    /// The proxy that runs on this node, and what proxies have left.
+    proxies: Proxies,
+    /// Whether this process has CAP_NET_ADMIN, without which the kernel shows no tables.
+    is_privileged: bool,
+}
+
+impl Known {
+    /// The mode that serves this node, or that the configuration names.
+    fn mode(&self) -> Option<Mode> {
+        self.proxies.mode.or_else(|| self.loaded.named_mode())
+    }
+
+    /// Returns the mode that the node is in, by default that of a new installation.
+    fn likely_mode(&self) -> Mode {
+        self.mode().unwrap_or(Mode::NFTABLES)
+    }
+}
+
+/// A check, by its name in the report.
+type Check = (&'static str, fn(&Known) -> Outcome);
+
+const CHECKS: &[Check] = &[
+    ("bridges", bridges::bypass),
+    ("conntrack table", conntrack::full),
+    ("conntrack losses", conntrack::losses),
+    ("conntrack settings", conntrack::settings),
+    ("tables of others", gates::closed),
+    ("one mode", proxies::one_mode),
+    ("one proxy", proxies::one_proxy),
+    ("rules are kept", proxies::kept),
+    ("forwarding", sysctls::forwarding),
+    ("rp_filter", sysctls::reverse_path),
+    ("route_localnet", sysctls::localhost),
+    ("local ports", sysctls::local_ports),
+    ("ports", ports::held),
+    ("kernel", modes::usable),
+];
+
+/// Makes all checks, prints the report, and returns the exit status.
+pub fn run(flags: &Flags, format: OutputFormat) -> ExitCode {
+    match check(flags).and_then(|report| print(&report, format).map(|()| report)) {
+        Ok(report) => report.exit_code(),
+        Err(error) => {
+            // A failure to write to standard error cannot be reported anywhere.
+            let _ = writeln!(io::stderr(), "switchyard doctor: {}", ErrorChain(error.as_ref()));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn check(flags: &Flags) -> Result<Report, Failure> {
+    let loaded = config::load(flags, &backends::MODES)?;
+    process::pass_on_privilege();
+    let is_privileged =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    let proxies = Proxies::find(&loaded.settings, is_privileged);
+    let mut report = Report::new(&loaded.settings.node.node_name);
+    let known = Arc::new(Known { loaded, proxies, is_privileged });
+    for (name, check) in CHECKS {
+        report.add(name, within(LONGEST, &known, *check));
+    }
+    Ok(report)
+}
+
+/// Makes a check on a thread, which goes on if the check takes longer.
+fn within(longest: Duration, known: &Arc<Known>, check: fn(&Known) -> Outcome) -> Outcome {
+    let (sender, receiver) = mpsc::channel();
+    let known = Arc::clone(known);
+    // No one listens any more after the time.
+    thread::spawn(move || drop(sender.send(check(&known))));
+    receiver.recv_timeout(longest).unwrap_or_else(|error| {
+        Outcome::NotMade(match error {
+            mpsc::RecvTimeoutError::Timeout => {
+                format!("it took longer than {} s", longest.as_secs())
+            }
+            mpsc::RecvTimeoutError::Disconnected => "the check panicked".to_owned(),
+        })
+    })
+}
+
+fn print(report: &Report, format: OutputFormat) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    match format {
+        OutputFormat::Text => write!(output, "{report}")?,
+        OutputFormat::Json => {
+            serde_json::to_writer_pretty(&mut output, report)?;
+            writeln!(output)?;
+        }
+    }
+    Ok(())
+}
+
+/// The reason why a check of the kernel's tables is not made.
+fn needs_privilege() -> Outcome {
+    Outcome::NotMade("needs CAP_NET_ADMIN".to_owned())
+}
+
+fn not_readable(error: &(dyn std::error::Error + 'static)) -> Outcome {
+    Outcome::NotMade(ErrorChain(error).to_string())
+}

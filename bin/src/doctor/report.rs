@@ -1,0 +1,198 @@
+//! The report of the checks, as text and as JSON.
+
+use std::{fmt, process::ExitCode};
+
+use serde::{Serialize, Serializer};
+use switchyard_core::model::Code;
+
+/// The severity of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Level {
+    /// Some traffic is lost, or may be.
+    Warning,
+    /// Traffic of Services is lost.
+    Error,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A finding of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The code.
+    #[serde(serialize_with = "as_text")]
+    pub code: Code,
+    /// The severity.
+    pub level: Level,
+    /// The consequence, in one sentence without a full stop.
+    pub finding: String,
+    /// The observation.
+    pub because: String,
+    /// The remedy.
+    pub remedy: String,
+}
+
+fn as_text<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(code.as_str())
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The check was made; there may be no findings.
+    Made(Vec<Finding>),
+    /// The check could not be made, for this reason.
+    NotMade(String),
+}
+
+impl From<Option<Finding>> for Outcome {
+    fn from(finding: Option<Finding>) -> Self {
+        Self::Made(finding.into_iter().collect())
+    }
+}
+
+/// A check that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotChecked {
+    /// The name of the check.
+    pub check: &'static str,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The results of all checks.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The name of the node.
+    pub node: String,
+    /// The findings, errors first.
+    pub findings: Vec<Finding>,
+    /// The checks that found nothing.
+    pub passed: Vec<&'static str>,
+    /// The checks that could not be made.
+    pub not_checked: Vec<NotChecked>,
+}
+
+impl Report {
+    /// Returns an empty report.
+    pub fn new(node: &str) -> Self {
+        Self { node: node.to_owned(), ..Self::default() }
+    }
+
+    /// Adds the result of a check.
+    pub fn add(&mut self, check: &'static str, outcome: Outcome) {
+        match outcome {
+            Outcome::Made(found) if found.is_empty() => self.passed.push(check),
+            Outcome::Made(found) => self.findings.extend(found),
+            Outcome::NotMade(reason) => self.not_checked.push(NotChecked { check, reason }),
+        }
+        self.findings.sort_by_key(|finding| (std::cmp::Reverse(finding.level), finding.code));
+    }
+
+    /// The exit status: 0 without findings, 1 with warnings, 2 with errors.
+    pub fn exit_code(&self) -> ExitCode {
+        match self.findings.iter().map(|finding| finding.level).max() {
+            None => ExitCode::SUCCESS,
+            Some(Level::Warning) => ExitCode::from(1),
+            Some(Level::Error) => ExitCode::from(2),
+        }
+    }
+
+    fn count(&self, level: Level) -> String {
+        let count = self.findings.iter().filter(|finding| finding.level == level).count();
+        counted(count, level.as_str())
+    }
+}
+
+/// Returns a number with its noun.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [errors, warnings] = [Level::Error, Level::Warning].map(|level| self.count(level));
+        let (node, passed) = (Printable(&self.node), counted(self.passed.len(), "check"));
+        write!(f, "{node}: {errors}, {warnings}, {passed} passed")?;
+        if !self.not_checked.is_empty() {
+            write!(f, ", {} not made", self.not_checked.len())?;
+        }
+        writeln!(f, ". Nothing was changed.")?;
+        for Finding { code, level, finding, because, remedy } in &self.findings {
+            writeln!(f, "{code} {:<7}  {}", level.as_str(), Printable(finding))?;
+            writeln!(f, "                  because {}", Printable(because))?;
+            writeln!(f, "                  remedy: {}", Printable(remedy))?;
+        }
+        if !self.passed.is_empty() {
+            writeln!(f, "passed            {}", self.passed.join(", "))?;
+        }
+        for NotChecked { check, reason } in &self.not_checked {
+            writeln!(f, "not checked       {check}: {}", Printable(reason))?;
+        }
+        Ok(())
+    }
+}
+
+/// Text with names of objects, chains or programs, whose control characters are escaped.
+struct Printable<'a>(&'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c.is_control() {
+            true => write!(f, "{}", c.escape_default()),
+            false => write!(f, "{c}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(code: &'static str, level: Level) -> Finding {
+        Finding {
+            code: Code::new(code),
+            level,
+            finding: "Table \u{1b}[31mx drops".to_owned(),
+            because: "it is so".to_owned(),
+            remedy: "do not".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_report_begins_with_a_sentence_and_errors_come_first() {
+        let mut report = Report::new("node-1");
+        assert_eq!(
+            report.to_string(),
+            "node-1: 0 errors, 0 warnings, 0 checks passed. Nothing was changed.\n"
+        );
+        report.add("conntrack", Outcome::NotMade("needs CAP_NET_ADMIN".to_owned()));
+        report.add("ports", Outcome::Made(Vec::new()));
+        assert_eq!(report.exit_code(), ExitCode::SUCCESS);
+        report.add("one", Some(finding("SWY9901", Level::Warning)).into());
+        assert_eq!(report.exit_code(), ExitCode::from(1));
+        report.add("two", Some(finding("SWY9902", Level::Error)).into());
+        assert_eq!(report.exit_code(), ExitCode::from(2));
+        assert_eq!(
+            report.to_string(),
+            "node-1: 1 error, 1 warning, 1 check passed, 1 not made. Nothing was changed.\n\
+             SWY9902 error    Table \\u{1b}[31mx drops\n\
+             \x20                 because it is so\n\
+             \x20                 remedy: do not\n\
+             SWY9901 warning  Table \\u{1b}[31mx drops\n\
+             \x20                 because it is so\n\
+             \x20                 remedy: do not\n\
+             passed            ports\n\
+             not checked       conntrack: needs CAP_NET_ADMIN\n"
+        );
+    }
+}
