@@ -13,7 +13,10 @@ use switchyard_core::{
     model::{Protocol, ServicePortId},
     state::ResolvedServicePort,
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::sleep,
+};
 
 use crate::{
     clients::LocalClients,
@@ -51,6 +54,10 @@ pub struct Usage {
     /// connected to the same endpoint.
     pub without_port: u64,
 }
+
+/// The interval of a timer that ends before those that connections set, which are longer. A new
+/// timer that would be the first to end costs a system call, and wakes a thread for nothing.
+const TICK: Duration = Duration::from_millis(200);
 
 /// The interval at which connections are looked at while they are waited for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -96,6 +103,11 @@ impl Forwarder {
             .enable_all()
             .build()
             .map_err(ForwarderError::Threads)?;
+        runtime.spawn(async {
+            loop {
+                sleep(TICK).await;
+            }
+        });
         let shared = Arc::new(Shared::counting(config, Arc::clone(counters)));
         Ok(Self { shared, state: Mutex::default(), runtime: Some(runtime) })
     }
