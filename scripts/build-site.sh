@@ -8,6 +8,12 @@ rm -rf "$source" "$site"
 mkdir -p "$source/src"
 cp docs/book.toml "$source/"
 cp -r README.md CHANGELOG.md CODE_OF_CONDUCT.md CONTRIBUTING.md LICENSE SECURITY.md docs "$source/src/"
+# The files of the repository that pages link to, such as a dashboard.
+grep -oh '](\.\./[^)#]*' docs/*.md | sed 's#](\.\./##; /\.md$/d' | sort -u | while read -r file; do
+    [ -f "$file" ] || continue
+    mkdir -p "$source/src/$(dirname "$file")"
+    cp "$file" "$source/src/$file"
+done
 # The summary lies with the pages, and its links are relative to them. The codes of findings have a page each.
 sed 's#](\.\./#](#; t
     s#](#](docs/#' docs/SUMMARY.md | while IFS= read -r line; do
