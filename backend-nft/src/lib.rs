@@ -9,6 +9,8 @@
 //! Typed chains, rules, sets and elements, and the transports that commit them, are the crate
 //! [`switchyard_nft_ruleset`].
 
+#![forbid(unsafe_code)]
+
 mod backend;
 mod clean_up;
 mod layout;

@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use switchyard_core::proxier::{ExternalChange, Monitor, ProxierError, changed_beneath_or};
-use switchyard_netlink::route::{AddressAnnouncements, Bound};
+use switchyard_netlink::route::{AddressAnnouncements, SharedAddresses};
 
 use super::{DEVICE, failed};
 
@@ -14,7 +14,7 @@ pub(crate) struct DeviceMonitor {
 }
 
 impl DeviceMonitor {
-    pub(crate) fn new(rules: Option<Box<dyn Monitor>>, bound: &Bound) -> Self {
+    pub(crate) fn new(rules: Option<Box<dyn Monitor>>, bound: &SharedAddresses) -> Self {
         Self { rules, device: AddressAnnouncements::new(DEVICE, bound.clone()) }
     }
 }

@@ -5,6 +5,7 @@
 //!   trusting any length.
 //! - [`Socket`] sends, and receives acknowledgements, errors, dumps, and what the kernel tells
 //!   groups of listeners.
+//! - [`Awaited`] is a socket that a task waits for.
 //! - [`Pipeline`] collects requests that stand alone, which are sent many at a time.
 //! - [`nftables`] has what is asked of nf_tables by several.
 //! - [`nfnetlink`] has the header that netfilter's protocols share, and batches.
@@ -19,6 +20,7 @@
 //! the commit itself for a batch.
 
 mod attribute;
+mod awaited;
 mod error;
 pub mod generic;
 pub mod ipset;
@@ -37,6 +39,7 @@ mod writer;
 
 pub use self::{
     attribute::{Attribute, Attributes},
+    awaited::Awaited,
     error::{Error, KernelError},
     message::{Message, Messages, Reply},
     pipeline::Pipeline,

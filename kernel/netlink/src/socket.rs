@@ -44,8 +44,7 @@ impl Socket {
         }
         // SAFETY: the descriptor is new, so nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let socket =
-            Self { fd, send_buffer: 0, received: vec![0; RECEIVE], sequence: first_sequence() };
+        let socket = Self::from_descriptor(fd);
         // Explanations of errors, and errors without the request.
         socket.set_option(libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
         socket.set_option(libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
@@ -55,6 +54,10 @@ impl Socket {
             socket.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, wanted)?;
         }
         Ok(socket)
+    }
+
+    pub(crate) fn from_descriptor(fd: OwnedFd) -> Self {
+        Self { fd, send_buffer: 0, received: vec![0; RECEIVE], sequence: first_sequence() }
     }
 
     /// Has the kernel check requests for lists strictly, and so return only what they select

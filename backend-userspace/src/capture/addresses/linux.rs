@@ -8,7 +8,7 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use switchyard_core::{error::ErrorChain, proxier::Monitor};
-use switchyard_netlink::route::{Bound, DeviceError, DummyDevice, has_link_type};
+use switchyard_netlink::route::{DeviceError, DummyDevice, SharedAddresses, has_link_type};
 
 use super::{OwnedAddresses, SystemError};
 use crate::capture::{DEVICE, monitor::DeviceMonitor};
@@ -16,13 +16,13 @@ use crate::capture::{DEVICE, monitor::DeviceMonitor};
 /// The device, and the addresses that it should have.
 struct Device {
     device: DummyDevice,
-    bound: Bound,
+    bound: SharedAddresses,
 }
 
 /// Opens a socket to the kernel.
 pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
     let device = DummyDevice::open(DEVICE)?.or_bridge();
-    Ok(Box::new(Device { device, bound: Bound::default() }))
+    Ok(Box::new(Device { device, bound: SharedAddresses::default() }))
 }
 
 /// Finds out whether the kernel can make the device, for this process.

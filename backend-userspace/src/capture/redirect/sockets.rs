@@ -25,7 +25,7 @@ use switchyard_core::{
     transition::{DerivedState, Transition},
 };
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
-use switchyard_netlink::route::{Bound, DeviceError, DummyDevice};
+use switchyard_netlink::route::{DeviceError, DummyDevice, SharedAddresses};
 
 use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports};
 
@@ -50,7 +50,7 @@ pub(crate) struct Redirect {
     derived: DerivedState,
     device: DummyDevice,
     /// The addresses of the sockets that the device should have.
-    bound: Bound,
+    bound: SharedAddresses,
     families: PerFamily<bool>,
     sockets: HashMap<ServicePortId, PoolSockets>,
     /// The addresses of all sockets that are open.
@@ -77,7 +77,7 @@ impl Redirect {
             rules,
             derived: DerivedState::default(),
             device: device.or_bridge(),
-            bound: Bound::default(),
+            bound: SharedAddresses::default(),
             families,
             sockets: HashMap::new(),
             taken: BTreeSet::new(),

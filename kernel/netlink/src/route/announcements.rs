@@ -2,25 +2,21 @@
 
 use std::{
     collections::BTreeSet,
-    io,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-
-use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
     device::{DeviceError, DummyDevice},
     list::{self, abi},
 };
-use crate::{Error, Socket};
+use crate::{Awaited, Error, Socket};
 
-/// The addresses that a device should have. Who changes them holds the lock until the kernel has
-/// done the same. Clones are one set.
+/// A set of addresses that several parts of a program know. Clones are one set.
 #[derive(Clone, Debug, Default)]
-pub struct Bound(Arc<Mutex<BTreeSet<IpAddr>>>);
+pub struct SharedAddresses(Arc<Mutex<BTreeSet<IpAddr>>>);
 
-impl Bound {
+impl SharedAddresses {
     /// Locks the set.
     pub fn lock(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
         // A set is whole after any panic.
@@ -28,20 +24,32 @@ impl Bound {
     }
 }
 
+impl PartialEq for SharedAddresses {
+    fn eq(&self, other: &Self) -> bool {
+        // Not both at once, as they may be one.
+        let own = self.lock().clone();
+        own == *other.lock()
+    }
+}
+
+impl Eq for SharedAddresses {}
+
 /// Listens to announcements about the addresses of a device, in the network namespace of the thread
 /// that polls it first.
 #[derive(Debug)]
 pub struct AddressAnnouncements {
     device: &'static str,
-    bound: Bound,
+    /// The addresses that the device should have. Who changes them holds the lock until the kernel
+    /// has done the same.
+    bound: SharedAddresses,
     /// `None` before the first poll.
-    open: Option<(AsyncFd<Socket>, DummyDevice)>,
+    open: Option<(Awaited, DummyDevice)>,
 }
 
 impl AddressAnnouncements {
     /// Makes a listener for the device of this name, which need not exist and should have these
     /// addresses. The listener opens its sockets when it is first polled.
-    pub fn new(device: &'static str, bound: Bound) -> Self {
+    pub fn new(device: &'static str, bound: SharedAddresses) -> Self {
         Self { device, bound, open: None }
     }
 
@@ -56,12 +64,11 @@ impl AddressAnnouncements {
             None => self.open.insert(open(self.device)?),
         };
         loop {
-            let mut ready = announcements.readable_mut().await.map_err(cannot_wait)?;
-            ready.clear_ready();
+            let socket = announcements.ready().await.map_err(DeviceError::Announcements)?;
             let wanted = self.bound.lock().clone();
             let mut is_suspected = false;
             loop {
-                match ready.get_inner_mut().receive() {
+                match socket.receive() {
                     Ok(None) => break,
                     Ok(Some(mut datagram)) => {
                         is_suspected |= datagram.any(|message| {
@@ -86,20 +93,12 @@ impl AddressAnnouncements {
     }
 }
 
-fn open(device: &'static str) -> Result<(AsyncFd<Socket>, DummyDevice), DeviceError> {
+fn open(device: &'static str) -> Result<(Awaited, DummyDevice), DeviceError> {
     let announcements = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
     for group in abi::address::GROUPS {
         announcements.join(group).map_err(DeviceError::Socket)?;
     }
-    // SAFETY: the socket owns its descriptor, which stays the same open one until the socket is
-    // dropped.
-    let registered = unsafe { AsyncFd::register_with_interest(announcements, Interest::READABLE) };
-    let registered = registered.map_err(|error| cannot_wait(error.into()))?;
-    Ok((registered, DummyDevice::open(device)?))
-}
-
-fn cannot_wait(source: io::Error) -> DeviceError {
-    DeviceError::Announcements(Error::Io { action: "wait for the kernel", source })
+    Ok((Awaited::new(announcements), DummyDevice::open(device)?))
 }
 
 #[cfg(test)]
@@ -118,7 +117,7 @@ mod tests {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 ip("link add name other type bridge");
-                let bound = Bound::default();
+                let bound = SharedAddresses::default();
                 let mut listener = AddressAnnouncements::new("ours", bound.clone());
                 let mut differs = async |after: &str| {
                     // What is announced is there at once.

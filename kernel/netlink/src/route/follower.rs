@@ -3,17 +3,14 @@
 //! Every change of an address makes the kernel's whole list be read again: an announcement reports
 //! what happened, the list shows what is, and only the list cannot miss anything.
 
-use std::{collections::BTreeSet, error, io, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, error, net::IpAddr, time::Duration};
 
 use async_trait::async_trait;
 use switchyard_model::InterfaceAddresses;
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    time::{sleep, timeout},
-};
+use tokio::time::timeout;
 
 use crate::route::list::{self, abi};
-use crate::{Error, Socket};
+use crate::{Awaited, Error, Socket};
 
 /// The time between the first of a burst of changes and the reading of the list.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -27,9 +24,6 @@ pub enum AddressError {
     /// No rtnetlink socket could be opened.
     #[error("cannot open an rtnetlink socket")]
     Socket(#[source] Error),
-    /// The socket cannot be waited for.
-    #[error("cannot wait for changes of addresses")]
-    Wait(#[source] io::Error),
     /// The kernel did not report changes.
     #[error("cannot receive changes of addresses")]
     Receive(#[source] Error),
@@ -114,7 +108,7 @@ impl InterfaceAddresses for AddressFollower {
 
 /// A socket that receives announcements of changes, and another one that lists addresses.
 struct Connection {
-    announcements: AsyncFd<Socket>,
+    announcements: Awaited,
     requests: Socket,
     /// The names of the devices that are left out.
     without: Vec<&'static str>,
@@ -129,11 +123,7 @@ impl Connection {
         for group in abi::address::GROUPS {
             announcements.join(group).map_err(AddressError::Socket)?;
         }
-        // SAFETY: the socket owns its descriptor, which stays the same open one until the socket is
-        // dropped.
-        let registered =
-            unsafe { AsyncFd::register_with_interest(announcements, Interest::READABLE) };
-        let announcements = registered.map_err(|error| AddressError::Wait(error.into()))?;
+        let announcements = Awaited::new(announcements);
         Ok(Self { announcements, requests, without, without_indices: Vec::new() })
     }
 
@@ -141,38 +131,41 @@ impl Connection {
     async fn wait(&mut self) -> Result<(), AddressError> {
         if let Ok(announced) = timeout(REFRESH, self.announcement()).await {
             announced?;
-            sleep(SETTLE).await;
+            // What is announced until then is in the list, too.
+            let settle = async {
+                loop {
+                    if let Err(error) = self.announcement().await {
+                        break error;
+                    }
+                }
+            };
+            return timeout(SETTLE, settle).await.map_or(Ok(()), Err);
         }
-        self.receive().map(|_| ())
+        Ok(())
     }
 
-    /// Waits for an announcement that is not about a device that is left out.
+    /// Waits for an announcement that is not about a device that is left out. Those that were lost
+    /// may have been about any device.
     async fn announcement(&mut self) -> Result<(), AddressError> {
         loop {
-            let mut ready = self.announcements.readable_mut().await.map_err(AddressError::Wait)?;
-            ready.clear_ready();
-            if self.receive()? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Receives all announcements that are there. Returns whether one is not about a device that is
-    /// left out; announcements that were lost may have been about any device.
-    fn receive(&mut self) -> Result<bool, AddressError> {
-        let mut concerns = false;
-        loop {
-            match self.announcements.get_mut().receive() {
-                Ok(None) => return Ok(concerns),
-                Ok(Some(datagram)) => {
-                    let mut devices = datagram.map(|message| list::changed_device(&message));
-                    let is_left_out = |index: Option<u32>| {
-                        index.is_some_and(|index| self.without_indices.contains(&index))
-                    };
-                    concerns |= devices.any(|index| !is_left_out(index));
+            let socket = self.announcements.ready().await.map_err(AddressError::Receive)?;
+            let mut concerns = false;
+            loop {
+                match socket.receive() {
+                    Ok(None) => break,
+                    Ok(Some(datagram)) => {
+                        let mut devices = datagram.map(|message| list::changed_device(&message));
+                        let is_left_out = |index: Option<u32>| {
+                            index.is_some_and(|index| self.without_indices.contains(&index))
+                        };
+                        concerns |= devices.any(|index| !is_left_out(index));
+                    }
+                    Err(Error::Overrun) => concerns = true,
+                    Err(error) => return Err(AddressError::Receive(error)),
                 }
-                Err(Error::Overrun) => concerns = true,
-                Err(error) => return Err(AddressError::Receive(error)),
+            }
+            if concerns {
+                return Ok(());
             }
         }
     }

@@ -3,7 +3,7 @@
 //! - [`AddressFollower`]: the addresses of all interfaces, as they come and go. Node ports are
 //!   served on them.
 //! - [`AddressAnnouncements`]: what is announced of the addresses of one device, which should have
-//!   those of [`Bound`].
+//!   those of [`SharedAddresses`].
 //! - [`DummyDevice`]: a device whose addresses are the node's.
 //! - [`bridges_of_veths`]: the bridges that connect containers.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
@@ -16,7 +16,7 @@ mod link_type;
 mod list;
 
 pub use self::{
-    announcements::{AddressAnnouncements, Bound},
+    announcements::{AddressAnnouncements, SharedAddresses},
     bridge::{Bridge, bridges_of_veths},
     device::{DeviceError, DummyDevice},
     follower::{AddressError, AddressFollower},

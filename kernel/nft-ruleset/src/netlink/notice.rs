@@ -1,12 +1,9 @@
 //! The kernel's notifications of commits of other programs.
 
-use std::{
-    fmt,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-};
+use std::fmt;
 
 use switchyard_netlink::{
-    Error, Message, Socket,
+    Awaited, Error, Message, Socket,
     nfnetlink::{self, subsystem::NFTABLES},
     nftables::abi::{ANY_TABLE, GROUP, generation, message},
 };
@@ -16,7 +13,7 @@ use crate::ruleset::Table;
 /// Listens to commits that touch some tables.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: Awaited,
     tables: Vec<Table>,
     /// Whether the commit whose notifications are being read touches a watched table.
     touched: bool,
@@ -47,52 +44,52 @@ impl fmt::Display for Author {
 impl Listener {
     /// Listens for changes of `tables`, in the network namespace of the calling thread. Changes by
     /// the sockets with the ports `own` are left out ([`crate::Transport::port`]).
-    ///
-    /// The descriptor becomes readable when there is something to read.
     pub fn open(own: &[u32], tables: Vec<Table>) -> Result<Self, Error> {
         let socket = Socket::open(libc::NETLINK_NETFILTER)?;
         socket.ignore_requests_of(own)?;
         socket.join(GROUP)?;
-        Ok(Self { socket, tables, touched: false })
+        Ok(Self { socket: Awaited::new(socket), tables, touched: false })
     }
 
-    /// Reads all pending notifications, without blocking. Returns the author of the last change of
-    /// a watched table; `None` if there was no such change. If notifications were lost, the author
-    /// is unknown.
-    pub fn read_changes(&mut self) -> Result<Option<Author>, Error> {
-        let mut author = None;
+    /// Waits until another program has changed a watched table, and returns the author of the last
+    /// change. If notifications were lost, the author is unknown. Cancel-safe. The listener belongs
+    /// to the runtime that first polls this.
+    pub async fn changed(&mut self) -> Result<Author, Error> {
         loop {
-            match self.socket.receive() {
-                Ok(None) => return Ok(author),
-                Ok(Some(datagram)) => {
-                    for notification in datagram {
-                        if let Some(committer) = commit_author(&notification) {
-                            if std::mem::take(&mut self.touched) {
-                                author = Some(committer);
-                            }
-                        } else {
-                            let mut tables = self.tables.iter();
-                            self.touched |= tables.any(|table| is_about(table, &notification));
-                        }
-                    }
-                }
-                // The receive buffer was too small, so that notifications were lost.
-                Err(Error::Overrun) => author = Some(Author::UNKNOWN),
-                Err(error) => return Err(error),
+            let socket = self.socket.ready().await?;
+            if let Some(author) = read_changes(socket, &self.tables, &mut self.touched)? {
+                return Ok(author);
             }
         }
     }
 }
 
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+/// Reads all pending notifications. Returns the author of the last change of one of these tables;
+/// `None` if there was no such change.
+fn read_changes(
+    socket: &mut Socket,
+    tables: &[Table],
+    touched: &mut bool,
+) -> Result<Option<Author>, Error> {
+    let mut author = None;
+    loop {
+        match socket.receive() {
+            Ok(None) => return Ok(author),
+            Ok(Some(datagram)) => {
+                for notification in datagram {
+                    if let Some(committer) = commit_author(&notification) {
+                        if std::mem::take(touched) {
+                            author = Some(committer);
+                        }
+                    } else {
+                        *touched |= tables.iter().any(|table| is_about(table, &notification));
+                    }
+                }
+            }
+            // The receive buffer was too small, so that notifications were lost.
+            Err(Error::Overrun) => author = Some(Author::UNKNOWN),
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -1,26 +1,38 @@
 //! Notifications of commits of other programs to watched tables.
 
-use std::{os::fd::AsRawFd, process, time::Instant};
+use std::{process, time::Duration};
 
 use switchyard_nft_ruleset::{
     Family, Table, Transaction, Transport,
     netlink::{Author, Listener},
 };
 use test_netns::wait::PATIENCE;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
 
 use crate::support::{self, Nft, in_namespace, table};
 
-/// Waits until the listener has something to read, and reads it.
-fn next(listener: &mut Listener) -> Option<Author> {
-    let until = Instant::now() + PATIENCE;
-    let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    while Instant::now() < until {
-        // SAFETY: `poll` is one live element, and the listener keeps its descriptor open.
-        if unsafe { libc::poll(&raw mut poll, 1, 100) } > 0 {
-            return listener.read_changes().unwrap();
-        }
+/// For what should not happen: far longer than a notification takes.
+const NEVER: Duration = Duration::from_millis(100);
+
+/// A listener with the runtime that it belongs to.
+struct Listening(Runtime, Listener);
+
+impl Listening {
+    fn to(own: &dyn Transport, tables: &[Table]) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let listener = Listener::open(&[own.port().unwrap()], tables.to_vec()).unwrap();
+        Self(runtime, listener)
     }
-    None
+
+    /// Waits for a change of the tables.
+    fn next(&mut self, within: Duration) -> Option<Author> {
+        let Self(runtime, listener) = self;
+        let changed = runtime.block_on(async { timeout(within, listener.changed()).await });
+        changed.ok().map(Result::unwrap)
+    }
 }
 
 #[test]
@@ -29,24 +41,24 @@ fn only_changes_of_the_watched_tables_are_reported() {
         let nft = Nft::installed();
         let mut ours = support::netlink();
         let watched = [table(Family::Ip), Table::new(Family::Ip6, "two")];
-        let mut listener = Listener::open(&[ours.port().unwrap()], watched.to_vec()).unwrap();
+        let mut listener = Listening::to(&ours, &watched);
         let mut transaction = Transaction::new();
         watched.iter().for_each(|table| transaction.add_table(table));
         ours.commit(&transaction).unwrap();
-        assert_eq!(listener.read_changes().unwrap(), None, "the commit of our own socket");
+        assert_eq!(listener.next(NEVER), None, "the commit of our own socket");
 
         // The same name in another family is another table.
         for elsewhere in ["ip two", "ip6 kube-proxy", "inet kube-proxy", "ip kube-prox"] {
             nft.load(&format!("add table {elsewhere}; add chain {elsewhere} kube-proxy"));
-            assert_eq!(next(&mut listener), None, "{elsewhere}");
+            assert_eq!(listener.next(NEVER), None, "{elsewhere}");
         }
         for here in ["ip kube-proxy", "ip6 two"] {
             nft.load(&format!("add chain {here} theirs"));
-            let author = next(&mut listener).expect(here).to_string();
+            let author = listener.next(PATIENCE).expect(here).to_string();
             assert!(author.starts_with("nft (process "), "{author}");
             assert!(!author.contains(&process::id().to_string()), "{author}");
         }
-        assert_eq!(listener.read_changes().unwrap(), None, "reported once");
+        assert_eq!(listener.next(NEVER), None, "reported once");
     });
 }
 
@@ -54,20 +66,19 @@ fn only_changes_of_the_watched_tables_are_reported() {
 fn one_commit_of_several_tables_is_reported_to_each_watcher() {
     in_namespace(|| {
         let (mut one, mut two) = (support::netlink(), support::netlink());
-        let port = |transport: &dyn Transport| transport.port().unwrap();
         let [a, b] = ["a", "b"].map(|name| Table::new(Family::Ip, name));
-        let mut of_a = Listener::open(&[port(&one)], vec![a.clone()]).unwrap();
-        let mut of_b = Listener::open(&[port(&two)], vec![b.clone()]).unwrap();
+        let mut of_a = Listening::to(&one, &[a.clone()]);
+        let mut of_b = Listening::to(&two, &[b.clone()]);
         let mut transaction = Transaction::new();
         transaction.add_table(&a);
         transaction.add_table(&b);
         one.commit(&transaction).unwrap();
-        assert_eq!(of_a.read_changes().unwrap(), None, "the commit of its own socket");
-        assert!(next(&mut of_b).is_some());
+        assert_eq!(of_a.next(NEVER), None, "the commit of its own socket");
+        assert!(of_b.next(PATIENCE).is_some());
         let mut transaction = Transaction::new();
         transaction.add_chain(&b, "c");
         two.commit(&transaction).unwrap();
-        assert_eq!(of_b.read_changes().unwrap(), None, "the commit of its own socket");
-        assert_eq!(next(&mut of_a), None, "of another table");
+        assert_eq!(of_b.next(NEVER), None, "the commit of its own socket");
+        assert_eq!(of_a.next(NEVER), None, "of another table");
     });
 }
