@@ -72,8 +72,9 @@ pub struct Runner {
     not_before: Instant,
     retries: Retries,
     last_resync: Option<Instant>,
-    /// Whether each change by another program is reported.
-    is_watched: bool,
+    /// The time without a resync after which everything is compared although each change by another
+    /// program is reported; `None` if they are not.
+    watched_period: Option<Duration>,
     /// The time when the backend asked to be synced again.
     revisit: Option<Instant>,
     /// Resyncs that disturbances ask for.
@@ -108,7 +109,7 @@ impl Runner {
             not_before: Instant::now(),
             retries: Retries::default(),
             last_resync: None,
-            is_watched: false,
+            watched_period: None,
             revisit: None,
             resyncs: Resyncs::default(),
             conflicting: Conflicting::default(),
@@ -129,9 +130,10 @@ impl Runner {
         self
     }
 
-    /// Has the runner make no periodic resyncs if each change by another program is an input.
+    /// Has the runner make periodic resyncs only once a day, not at the same time on all nodes, if
+    /// each change by another program is an input: nothing reports an error of a backend's memory.
     pub fn watched(self, is_watched: bool) -> Self {
-        Self { is_watched, ..self }
+        Self { watched_period: is_watched.then(timing::about_a_day), ..self }
     }
 
     /// Has the runner remove what these backends left behind once its own serves.
@@ -315,8 +317,8 @@ impl Runner {
 
     /// The time of the next resync without a reason. (The first sync is one in any case.)
     fn periodic_resync(&self) -> Option<Instant> {
-        let last = self.last_resync.filter(|_| !self.is_watched)?;
-        Some(after(last, self.config.full_period))
+        let period = self.config.full_period;
+        Some(after(self.last_resync?, self.watched_period.map_or(period, |day| day.max(period))))
     }
 
     async fn sync(&mut self) {

@@ -1,6 +1,9 @@
 //! Timing: the pace of syncs, and the periods of retries and resyncs.
 
-use std::time::Duration;
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep_until};
 
@@ -61,6 +64,12 @@ impl Default for RunnerConfig {
             suspect_at_most_every: Duration::from_secs(10),
         }
     }
+}
+
+/// Returns a random time from 20 to 28 hours.
+pub(super) fn about_a_day() -> Duration {
+    let (least, spread) = (20 * 3600, 8 * 3600);
+    Duration::from_secs(least + RandomState::new().hash_one(()) % spread)
 }
 
 /// Returns `start + wait`; waits that the clock cannot express, such as [`Duration::MAX`], end in
