@@ -2,28 +2,37 @@
 
 use switchyard_core::proxier::{Mode, ProxierError};
 use switchyard_netlink::sysctl::routes_localnet;
-use switchyard_nft_ruleset::{Elements, Family, Transaction, Transport, TransportError};
+use switchyard_nft_ruleset::{Elements, Family, Table, Transaction, Transport, TransportError};
 
-use crate::{NftConfig, layout::table};
+use crate::{
+    NftConfig,
+    layout::{names::KUBE_PROXY, table},
+};
 
-/// Deletes the tables of both families, except for what [`table::guard_loopback`] adds, which stays
-/// while the kernel routes loopback addresses, unless another proxy cares for them.
+/// Deletes the tables of both families. What [`table::guard_loopback`] adds stays while the kernel
+/// routes loopback addresses, in the table of nftables mode, whatever these tables are called, unless
+/// another proxy cares for them.
 pub(crate) fn delete_tables(
     config: &NftConfig,
     transport: &mut dyn Transport,
 ) -> Result<(), ProxierError> {
     let delete = |family| -> Result<(), TransportError> {
         let table = config.table(family);
-        if let Some(dump) = transport.read(&table, Elements::Omit)? {
-            let mut transaction = Transaction::new();
-            transaction.delete_table(&table);
-            let guards = family == Family::Ip && !config.is_beside;
-            if guards && routes_localnet() && table::guards_loopback(&dump) {
-                table::guard_loopback(config, &mut transaction);
+        let Some(dump) = transport.read(&table, Elements::Omit)? else { return Ok(()) };
+        let mut transaction = Transaction::new();
+        transaction.delete_table(&table);
+        let guards = family == Family::Ip && !config.is_beside;
+        if guards && routes_localnet() && table::guards_loopback(&dump) {
+            let of_mode = Table::new(family, KUBE_PROXY);
+            let there = match of_mode == table {
+                true => None,
+                false => transport.read(&of_mode, Elements::Omit)?,
+            };
+            if !there.is_some_and(|dump| table::guards_loopback(&dump)) {
+                table::guard_loopback(&of_mode, &mut transaction);
             }
-            transport.commit(&transaction)?;
         }
-        Ok(())
+        transport.commit(&transaction).map(drop)
     };
     Family::ALL
         .into_iter()

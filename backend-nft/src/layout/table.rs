@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::state::NodePortAddresses;
 use switchyard_nft_ruleset::{
     BaseChain, ChainKind, ChainName, Element, Family, Field, Hook, InterfaceMatch, Key, Rule,
-    Selector, SetDef, Side, Statement, TableDump, Transaction, Verdict,
+    Selector, SetDef, Side, Statement, Table, TableDump, Transaction, Verdict,
 };
 
 use super::{
@@ -285,18 +285,17 @@ fn only_translated(address: IpAddr) -> [Rule; 2] {
     .map(|statements| Rule::new([vec![Statement::CtStateNew], statements].concat()))
 }
 
-/// Appends a chain of its own with the rules that keep other hosts from loopback addresses, for
-/// times when nothing else is programmed. A sync replaces the chain by the same rules in one of
-/// [`chains`].
-pub(crate) fn guard_loopback(config: &NftConfig, transaction: &mut Transaction) {
-    let table = config.table(Family::Ip);
-    transaction.add_table_with_comment(&table, table_comment(&table));
+/// Appends a chain of its own, in a table of IPv4, with the rules that keep other hosts from
+/// loopback addresses, for times when nothing else is programmed. A sync replaces the chain by the
+/// same rules in one of [`chains`].
+pub(crate) fn guard_loopback(table: &Table, transaction: &mut Transaction) {
+    transaction.add_table_with_comment(table, table_comment(table));
     let (_, kind, hook, priority) = BASE_CHAINS[0];
     let chain = ChainName::from(chain::LOOPBACK_GUARD);
-    transaction.add_base_chain(&table, BaseChain { name: chain.clone(), kind, hook, priority });
-    transaction.flush_chain(&table, chain.clone());
+    transaction.add_base_chain(table, BaseChain { name: chain.clone(), kind, hook, priority });
+    transaction.flush_chain(table, chain.clone());
     for rule in martians() {
-        transaction.add_rule(&table, chain.clone(), rule);
+        transaction.add_rule(table, chain.clone(), rule);
     }
 }
 

@@ -131,4 +131,10 @@ impl LastSynced {
     pub(crate) fn earlier_until(&self) -> Option<Instant> {
         self.earlier.values().map(|(_, until)| *until).min()
     }
+
+    /// The time since when a chain is unused.
+    pub(crate) fn stale_since(&self) -> Option<Instant> {
+        let PerFamily { v4, v6 } = &self.tables;
+        [v4, v6].into_iter().flat_map(|table| table.stale_chains.values()).min().copied()
+    }
 }

@@ -50,6 +50,8 @@ const DOUBTED_FOR: Duration = Duration::from_secs(1);
 /// maps for a moment after a commit, and refuse to delete the chains that the elements led to;
 /// upstream waits as long.
 const STALE_FOR: Duration = Duration::from_secs(1);
+/// The longest that it may become, as each refusal to delete unused chains doubles it.
+const LONGEST_STALE_FOR: Duration = Duration::from_secs(3600);
 
 /// The backend on a kernel that has hashes.
 pub const PROFILE: Profile = Profile {
@@ -74,6 +76,8 @@ pub struct NftProxier {
     last: Option<LastSynced>,
     /// The families whose clients were swept since endpoints left, though `last` is unknown.
     swept: PerFamily<bool>,
+    /// The age at which unused chains are deleted.
+    stale_for: Duration,
     /// Whether the kernel can select slots by a hash.
     hashes: bool,
 }
@@ -117,6 +121,7 @@ impl NftProxier {
             own_ports,
             last: None,
             swept: PerFamily::default(),
+            stale_for: STALE_FOR,
             hashes: true,
         }
     }
@@ -330,23 +335,27 @@ impl NftProxier {
         for family in self.config.families() {
             let stale = &mut last.tables.get_mut(family.into()).stale_chains;
             stale.retain(|chain, since| {
-                let is_due = since.elapsed() >= STALE_FOR;
+                let is_due = since.elapsed() >= self.stale_for;
                 if is_due {
                     transaction.delete_chain(&self.config.table(family), chain.clone());
                 }
                 !is_due
             });
         }
-        if !transaction.is_empty()
-            && let Err(error) = self.transport.commit(&transaction)
-        {
+        if transaction.is_empty() {
+            return true;
+        }
+        if let Err(error) = self.transport.commit(&transaction) {
             tracing::warn!(
                 err = %ErrorChain(&error),
                 "Failed to delete unused chains; the next sync is a full one"
             );
             self.swept = self.last.take().map(|last| last.families).unwrap_or_default();
+            // Another program's rules may lead there, and a full sync reads everything.
+            self.stale_for = (2 * self.stale_for).min(LONGEST_STALE_FOR);
             return false;
         }
+        self.stale_for = STALE_FOR;
         true
     }
 
@@ -375,7 +384,7 @@ impl Proxier for NftProxier {
             return Ok(());
         }
         let mut transaction = Transaction::new();
-        table::guard_loopback(&self.config, &mut transaction);
+        table::guard_loopback(&self.config.table(Family::Ip), &mut transaction);
         let result = self.transport.commit(&transaction);
         result.map(drop).map_err(|error| Self::error("cannot guard loopback addresses", error))
     }
@@ -386,9 +395,12 @@ impl Proxier for NftProxier {
         let cleanup_failed = !change.is_resync() && !self.delete_stale_chains();
         let mut report = self.sync_changes(change)?;
         report.cleanup_failed = cleanup_failed;
-        let earlier_until = self.last.as_ref().and_then(|last| last.earlier_until());
-        report.requeue_after = match self.last {
-            Some(_) => earlier_until.map(|until| until.saturating_duration_since(Instant::now())),
+        report.requeue_after = match &self.last {
+            Some(last) => {
+                let stale = last.stale_since().map(|since| since + self.stale_for);
+                let due = last.earlier_until().into_iter().chain(stale).min();
+                due.map(|due| due.saturating_duration_since(Instant::now()))
+            }
             None => Some(DOUBTED_FOR),
         };
         Ok(report)
@@ -409,7 +421,7 @@ impl Proxier for NftProxier {
             &self.own_ports,
             self.config.families().map(|family| self.config.table(family)).collect(),
         ) {
-            Ok(listener) => Some(Box::new(Monitor::new(listener))),
+            Ok(listener) => Some(Box::new(Monitor(listener))),
             Err(error) => {
                 tracing::warn!(
                     err = %ErrorChain(&error),

@@ -81,6 +81,30 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
     });
 }
 
+/// Whatever the table is called in which another mode has the rules.
+#[test]
+fn the_guard_that_stays_is_in_the_table_of_the_mode() {
+    in_namespace(|| {
+        let mut config = NftConfig::default();
+        config.table = "other";
+        let clean_up = || {
+            let mut other = NftProxier::open(config.clone()).unwrap();
+            other.prepare(&with_localhost()).unwrap();
+            NftBackend::new(config.clone()).clean_up(None).unwrap();
+            let left = nft("list ruleset");
+            assert!(!left.contains("table ip other"), "{left}");
+            left
+        };
+        route();
+        assert!(clean_up().contains("chain loopback-guard"));
+        assert_guard_alone();
+        // Where the mode serves, its rules guard.
+        start(with_localhost()).sync(web());
+        assert!(!clean_up().contains("chain loopback-guard"));
+        assert_eq!(guards(), 1);
+    });
+}
+
 #[test]
 fn a_clean_up_leaves_the_guard_after_nfts_rules() {
     let Some(program) = test_netns::nft_trixie(Path::new(env!("CARGO_TARGET_TMPDIR"))) else {

@@ -143,6 +143,23 @@ fn settings_of_the_node_apply_at_once() {
     });
 }
 
+/// Also if nothing changes any more.
+#[test]
+fn unused_chains_are_deleted_soon() {
+    in_namespace(|| {
+        let mut proxy = start(config());
+        let sticky = service("web", "10.96.0.1").port("http", "TCP", 80);
+        let sticky = sticky.set("spec.sessionAffinity", "ClientIP").apply();
+        proxy.sync([sticky, web_slice(&[1, 2])]);
+        let before = ruleset().matches("chain ").count();
+        let wait = proxy.sync(web()).requeue_after.expect("another sync");
+        assert_eq!(ruleset().matches("chain ").count(), before, "they are unused");
+        std::thread::sleep(wait);
+        assert_eq!(proxy.sync([]).requeue_after, None);
+        assert!(ruleset().matches("chain ").count() < before);
+    });
+}
+
 /// A packet that finds its way to `lb/9` while a commit takes effect may find it as it was before;
 /// and one that was sent to `lb/10` just before a commit may select slot 9 just after it.
 #[test]
