@@ -3,7 +3,7 @@
 //! `kube` runs a plugin twice, without a limit of time, and again for each request that gives up
 //! waiting for it, and accepts no other form of credentials when a token has expired.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{io, pin::pin, process::Stdio, time::Duration};
 
 use jiff::Timestamp;
 use kube::config::ExecConfig;
@@ -22,6 +22,8 @@ use super::token::usable_token;
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// The longest output of a plugin, in bytes.
 const LONGEST: u64 = 1 << 20;
+/// The time for which output is read after the plugin has ended, if another process holds the pipe.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The credentials that a plugin printed: a token, a certificate with its key, or both.
 #[derive(Clone, Debug)]
@@ -86,12 +88,30 @@ fn command(plugin: &ExecConfig) -> io::Result<Command> {
 /// Waits for the end of the plugin, and returns what it printed.
 async fn output(child: &mut Child) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    if let Some(stdout) = child.stdout.take() {
-        stdout.take(LONGEST).read_to_end(&mut text).await?;
-    }
-    match child.wait().await? {
-        status if status.success() => Ok(text),
-        status => Err(io::Error::other(status.to_string())),
+    let stdout = child.stdout.take();
+    let status = {
+        let mut reading = pin!(async {
+            match stdout {
+                Some(stdout) => stdout.take(LONGEST).read_to_end(&mut text).await,
+                None => Ok(0),
+            }
+        });
+        tokio::select! {
+            biased;
+            read = &mut reading => {
+                read?;
+                child.wait().await?
+            }
+            status = child.wait() => {
+                // Without an end, what was read is all.
+                time::timeout(GRACE, reading).await.unwrap_or(Ok(0))?;
+                status?
+            }
+        }
+    };
+    match status.success() {
+        true => Ok(text),
+        false => Err(io::Error::other(status.to_string())),
     }
 }
 
@@ -175,6 +195,13 @@ mod tests {
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_plugin_leaves_behind_is_not_waited_for() {
+        let script = "sleep 10 & echo 'status: {token: t}'";
+        let found = run_script(script, Duration::from_secs(5)).await.unwrap();
+        assert_eq!(found.token.as_deref(), Some("t"));
     }
 
     #[tokio::test]

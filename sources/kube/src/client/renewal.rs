@@ -75,6 +75,11 @@ impl Current {
         self.expires.is_some_and(|expires| expires <= Instant::now() + RUN_PLUGIN_AGAIN)
     }
 
+    /// Whether the credentials of the plugin still work.
+    fn is_valid(&self) -> bool {
+        !self.is_rejected && self.expires.is_some_and(|expires| expires > Instant::now())
+    }
+
     fn may_run_plugin(&self) -> bool {
         self.plugin_run.is_none_or(|run| run.elapsed() >= RUN_PLUGIN_AGAIN)
     }
@@ -130,23 +135,28 @@ impl Service<Request<Body>> for Renewing {
 }
 
 impl Shared {
-    /// Returns the client with the newest credentials.
+    /// Returns the client with the newest credentials, or with those that still work while a plugin
+    /// runs.
     async fn client(self: &Arc<Self>) -> (Client, u64) {
         let current = self.lock().clone();
         if current.is_fresh() {
             return (current.client, current.generation);
         }
-        let renewal = Arc::clone(&self.renewal).lock_owned().await;
+        let renewal = match Arc::clone(&self.renewal).try_lock_owned() {
+            Ok(renewal) => renewal,
+            Err(_) if current.is_valid() => return (current.client, current.generation),
+            Err(_) => Arc::clone(&self.renewal).lock_owned().await,
+        };
         // Another request may have made a client in the meantime.
         let current = self.lock().clone();
         if !current.is_fresh() {
-            let shared = Arc::clone(self);
+            let (shared, is_valid) = (Arc::clone(self), current.is_valid());
             // The plugin may take longer than the request may, and is not run again before its end.
             let renewing = task::spawn_blocking(move || {
                 shared.renew(&current);
                 drop(renewal);
             });
-            if let Err(error) = renewing.await {
+            if !is_valid && let Err(error) = renewing.await {
                 warn!(err = %ErrorChain(&error), "Failed to load the new client credentials");
             }
         }
@@ -323,6 +333,14 @@ mod tests {
         assert_eq!((one.1, other.1, count()), (1, 1, 2));
         tokio::time::advance(Duration::from_secs(12)).await;
         fs::write(&file, "{}").unwrap();
+        // Nothing waits for a plugin while its credentials work.
+        let busy = Arc::clone(&shared.renewal).lock_owned().await;
+        assert_eq!(shared.client().now_or_never().expect("no wait").1, 1);
+        drop(busy);
+        assert_eq!(shared.client().now_or_never().expect("no wait").1, 1);
+        drop(shared.renewal.lock().await);
+        assert_eq!(count(), 3);
+        tokio::time::advance(Duration::from_secs(4)).await;
         assert_eq!((shared.client().await.1, count()), (1, 3), "the last client stays");
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!((shared.client().await.1, count()), (1, 3), "not in a loop");
