@@ -27,6 +27,7 @@ pub(crate) struct Unsynced {
     /// The health checks as they were synced, if one has changed.
     health_checks: Option<HashMap<ServiceName, HealthCheck>>,
     resync: bool,
+    checkup: bool,
     is_first: bool,
     /// The families that are not to be programmed now.
     left_out: PerFamily<bool>,
@@ -42,6 +43,7 @@ impl Default for Unsynced {
             node: None,
             health_checks: None,
             resync: true,
+            checkup: false,
             is_first: true,
             left_out: PerFamily::default(),
             changes: 0,
@@ -84,6 +86,11 @@ impl Unsynced {
     /// Asks for a full resync at the next sync.
     pub(crate) fn request_resync(&mut self) {
         self.resync = true;
+    }
+
+    /// Asks for a look at what no monitor watches.
+    pub(crate) fn request_checkup(&mut self) {
+        self.checkup = true;
     }
 
     /// Notes that a sync has succeeded.
@@ -147,6 +154,12 @@ impl<'a> Transition<'a> {
         self.unsynced.resync
     }
 
+    /// Whether the backend should begin to compare what its monitor does not watch, in parts, by
+    /// this sync and those that it asks for. Set on a period, by itself or beside changes.
+    pub fn is_checkup(&self) -> bool {
+        self.unsynced.checkup
+    }
+
     /// The Service ports that were added, changed or removed, in order of their ids.
     pub fn ports(&self) -> impl ExactSizeIterator<Item = PortChange<'a>> + use<'a> {
         let after = self.after;
@@ -179,10 +192,10 @@ impl<'a> Transition<'a> {
         self.unsynced.health_checks.is_some()
     }
 
-    /// Whether there is nothing to sync: nothing has changed, and no resync is asked for.
+    /// Whether there is nothing to sync: nothing has changed, and no resync is asked for. There may
+    /// be something to look at.
     pub fn is_empty(&self) -> bool {
-        let Unsynced { ports, node, health_checks, resync, is_first: _, left_out: _, changes: _ } =
-            self.unsynced;
+        let Unsynced { ports, node, health_checks, resync, .. } = self.unsynced;
         ports.is_empty() && node.is_none() && health_checks.is_none() && !resync
     }
 }

@@ -117,7 +117,8 @@ pub trait Monitor: Send {
     async fn externally_changed(&mut self) -> Result<ExternalChange, ProxierError>;
 
     /// Whether the monitor misses no change since it was made: an error or a report covers what was
-    /// lost. Then nothing is compared on a period.
+    /// lost. Then everything is compared only about once a day. What is not watched is the
+    /// backend's to look at, on a period ([`Transition::is_checkup`]).
     fn misses_nothing(&self) -> bool {
         false
     }

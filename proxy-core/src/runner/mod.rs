@@ -68,10 +68,13 @@ pub struct Runner {
     waits_for: Option<Missing>,
     /// The time at which the oldest change that is not synced arrived.
     oldest_change: Option<Instant>,
-    /// No sync before this.
+    /// No sync of changes before this.
     not_before: Instant,
+    /// No sync without changes before this.
+    not_without_changes_before: Instant,
     retries: Retries,
     last_resync: Option<Instant>,
+    last_checkup: Option<Instant>,
     /// The time without a resync after which everything is compared although each change by another
     /// program is reported; `None` if they are not.
     watched_period: Option<Duration>,
@@ -107,8 +110,10 @@ impl Runner {
             waits_for: None,
             oldest_change: None,
             not_before: Instant::now(),
+            not_without_changes_before: Instant::now(),
             retries: Retries::default(),
             last_resync: None,
+            last_checkup: None,
             watched_period: None,
             revisit: None,
             resyncs: Resyncs::default(),
@@ -246,7 +251,9 @@ impl Runner {
     /// Sets the timing. A sync that waits already does not wait longer than the new timing allows.
     fn set_timing(&mut self, config: RunnerConfig, now: Instant) {
         self.config = config;
-        self.not_before = self.not_before.min(after(now, config.pace.longest()));
+        let longest = after(now, config.pace.longest());
+        self.not_before = self.not_before.min(longest);
+        self.not_without_changes_before = self.not_without_changes_before.min(longest);
         self.retries.limit(now, config.longest_retry);
     }
 
@@ -309,8 +316,8 @@ impl Runner {
         match self.oldest_change {
             Some(_) => Some(self.not_before),
             None => {
-                let due = self.periodic_resync().into_iter().chain(self.revisit).min()?;
-                Some(due.max(self.not_before))
+                let due = [self.periodic_resync(), self.checkup(), self.revisit];
+                Some(due.into_iter().flatten().min()?.max(self.not_without_changes_before))
             }
         }
     }
@@ -321,12 +328,24 @@ impl Runner {
         Some(after(self.last_resync?, self.watched_period.map_or(period, |day| day.max(period))))
     }
 
+    /// The time of the next look at what is not watched.
+    fn checkup(&self) -> Option<Instant> {
+        let last =
+            self.last_checkup.max(self.last_resync).filter(|_| self.watched_period.is_some());
+        Some(after(last?, self.config.full_period))
+    }
+
     async fn sync(&mut self) {
         let start = Instant::now();
         if self.periodic_resync().is_some_and(|due| start >= due) {
             self.tracker.request_resync();
         }
+        if self.checkup().is_some_and(|due| start >= due) {
+            self.last_checkup = Some(start);
+            self.tracker.request_checkup();
+        }
         let compares = self.tracker.transition().is_resync();
+        let has_changes = !self.tracker.transition().is_empty();
         self.report(EngineEvent::SyncStarted(self.tracker.transition()));
         let tries = self.tracker.tries_refused();
         let (mut is_less, mut is_refused) = (false, false);
@@ -356,7 +375,10 @@ impl Runner {
             self.tracker.tried_for(duration, now.into_std());
         }
         let change = self.tracker.transition();
-        self.not_before = after(now, self.config.pace.wait_after(duration));
+        self.not_without_changes_before = after(now, self.config.pace.wait_after(duration));
+        if has_changes || result.is_err() {
+            self.not_before = self.not_without_changes_before;
+        }
         if compares {
             self.resyncs.finished(now, duration);
         }

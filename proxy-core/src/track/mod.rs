@@ -287,6 +287,11 @@ impl Tracker {
         self.unsynced.request_resync();
     }
 
+    /// Asks for a look at what no monitor watches ([`Transition::is_checkup`]).
+    pub fn request_checkup(&mut self) {
+        self.unsynced.request_checkup();
+    }
+
     /// Notes that a sync has failed: everything is compared at the next one, and nothing that was
     /// refused is tried again before a sync succeeds.
     #[cfg(feature = "runner")]

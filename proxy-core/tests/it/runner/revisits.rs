@@ -62,3 +62,16 @@ async fn revisits_keep_the_pace_and_do_not_replace_the_period() {
     assert_eq!(running.times(), [0, 1_000, 2_000, 3_000, 3_600_000]);
     assert!(running.asked()[4].is_full);
 }
+
+/// What a backend looks at by itself holds up no change.
+#[tokio::test(start_paused = true)]
+async fn a_change_after_a_revisit_does_not_wait() {
+    let running = start_with(SECOND, |log, _| log.revisits = [after(60)].into());
+    running.list(&[web(1)]).await;
+    pass(60_010).await;
+    running.apply(&[web(2)]).await;
+    pass(10).await;
+    running.apply(&[web(3)]).await;
+    pass(10_000).await;
+    assert_eq!(running.times(), [0, 60_000, 60_010, 61_010]);
+}

@@ -259,7 +259,7 @@ async fn a_tracker_that_knows_a_cluster_is_synced_without_being_told_more() {
     assert_eq!(running.asked()[0].ports, ["ns/s1"]);
 }
 
-/// A comparison reads everything, and would find nothing.
+/// A comparison reads everything, and would find nothing. What is not watched is looked at.
 #[tokio::test(start_paused = true)]
 async fn what_is_watched_is_compared_once_a_day() {
     for (is_watched, hours, comparisons) in [(false, 3, 3), (true, 20, 1), (true, 29, 2)] {
@@ -276,6 +276,7 @@ async fn what_is_watched_is_compared_once_a_day() {
         pass(1_000).await;
         let full = running.asked().iter().filter(|asked| asked.is_full).count();
         assert_eq!(full, comparisons, "{is_watched}");
+        assert!(running.asked().len() > hours as usize, "each hour, and for the change");
     }
 }
 
