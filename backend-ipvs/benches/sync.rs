@@ -56,6 +56,7 @@ fn main() {
     report("one EndpointSlice change", times.changes, times.change_floor, change, 2);
     report("one Service more", times.additions, times.addition_floor, addition, 2);
     println!("{:<28}{:>12}", "nothing differs, compared", show(median(times.comparisons), 1));
+    println!("{:<28}{:>12}", "the longest part of that", show(median(times.parts), 1));
 }
 
 /// The times of changes of a cluster that is programmed.
@@ -66,6 +67,7 @@ struct Times {
     additions: Vec<Duration>,
     addition_floor: Vec<Duration>,
     comparisons: Vec<Duration>,
+    parts: Vec<Duration>,
 }
 
 /// A node that knows the cluster, and has synced nothing.
@@ -177,6 +179,20 @@ fn changes(many: &ManyServices) -> Times {
             times.addition_floor.push(floor.send(&servers, &[ip]));
         }
         times.comparisons = (0..3).map(|_| time(|| node.full())).collect();
+        times.parts = (0..3).map(|_| longest_part(&mut node)).collect();
         times
     })
+}
+
+/// Compares everything in parts, and returns the time of the longest.
+fn longest_part(node: &mut Stepped<Box<dyn Proxier>>) -> Duration {
+    node.tracker.request_checkup();
+    let (mut longest, mut is_over) = (Duration::ZERO, false);
+    while !is_over {
+        longest = longest.max(time(|| {
+            let report = node.try_sync().expect("a sync");
+            is_over = report.requeue_after != Some(Duration::ZERO);
+        }));
+    }
+    longest
 }

@@ -1,14 +1,10 @@
 //! The configuration of the backend.
 
-use std::{
-    collections::BTreeSet,
-    net::IpAddr,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use switchyard_core::{model::PerFamily, proxier::Mode};
+use switchyard_netlink::route::SharedAddresses;
 
 /// The device that holds the addresses of Services, by kube-proxy's name. Its addresses are no
 /// addresses of the node that could serve node ports.
@@ -41,9 +37,11 @@ pub struct IpvsConfig {
     /// removed from the kernel, whether or not connections are left.
     pub drain_limit: Duration,
     /// Addresses that never become the node's, though Services have them as external or load
-    /// balancer IPs: those of the API server, to which the node would lose its connections. Empty
-    /// until they are known.
-    pub never_bound: Arc<OnceLock<BTreeSet<IpAddr>>>,
+    /// balancer IPs: those of the API server, to which the node would lose its connections. Those
+    /// that become known later count from the next sync on.
+    pub never_bound: SharedAddresses,
+    /// Whether the kernel computes the rates of virtual servers; `None` leaves that alone.
+    pub run_estimation: Option<bool>,
 }
 
 impl Default for IpvsConfig {
@@ -59,7 +57,8 @@ impl Default for IpvsConfig {
             timeouts: IpvsTimeouts::default(),
             rules: None,
             drain_limit: Duration::from_secs(24 * 3600),
-            never_bound: Arc::default(),
+            never_bound: SharedAddresses::default(),
+            run_estimation: None,
         }
     }
 }

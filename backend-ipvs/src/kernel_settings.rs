@@ -5,11 +5,14 @@ use std::path::Path;
 
 use switchyard_netlink::{kernel::KernelVersion, sysctl::set_sysctl};
 
+use crate::IpvsConfig;
+
 pub(crate) use switchyard_netlink::sysctl::SysctlError as KernelSettingError;
 
 /// Where the kernel has its parameters.
 pub(crate) const PROC_SYS: &str = "/proc/sys";
 
+const RUN_ESTIMATION: &str = "net/ipv4/vs/run_estimation";
 const REUSE_MODE: &str = "net/ipv4/vs/conn_reuse_mode";
 /// The first kernel with `conn_reuse_mode`.
 const FIRST_WITH_REUSE_MODE: KernelVersion = KernelVersion(4, 1);
@@ -21,7 +24,7 @@ const FIRST_WITHOUT_DELAY: KernelVersion = KernelVersion(5, 9);
 pub(crate) struct Unset {
     /// Those without which IPVS cannot serve.
     required: Vec<KernelSettingError>,
-    optional: Option<KernelSettingError>,
+    optional: Vec<KernelSettingError>,
 }
 
 impl Unset {
@@ -31,7 +34,7 @@ impl Unset {
     /// The first of the others.
     pub(crate) fn optional(self) -> Result<Vec<KernelSettingError>, KernelSettingError> {
         self.required.into_iter().next().map_or(Ok(()), Err)?;
-        Ok(self.optional.into_iter().collect())
+        Ok(self.optional)
     }
 
     /// Returns all of them.
@@ -44,7 +47,7 @@ impl Unset {
 /// that cannot be written. A parameter that is right already is not written, so that a process
 /// without the privilege can run on a node that `--init-only` has prepared. Needs the module
 /// `ip_vs`, with which its parameters appear.
-pub(crate) fn apply(root: &Path, strict_arp: bool, kernel: Option<KernelVersion>) -> Unset {
+pub(crate) fn apply(root: &Path, config: &IpvsConfig, kernel: Option<KernelVersion>) -> Unset {
     let always = [
         // Masquerading, and the rules that match the original address, need conntrack entries.
         ("net/ipv4/vs/conntrack", "1"),
@@ -56,10 +59,13 @@ pub(crate) fn apply(root: &Path, strict_arp: bool, kernel: Option<KernelVersion>
     ];
     let strict = [("net/ipv4/conf/all/arp_ignore", "1"), ("net/ipv4/conf/all/arp_announce", "2")];
     let set = |(name, value)| set_sysctl(&root.join(name), value).err();
-    let required = always.into_iter().chain(strict.into_iter().filter(|_| strict_arp));
+    let required = always.into_iter().chain(strict.into_iter().filter(|_| config.strict_arp));
+    let estimation = config.run_estimation.map(|runs| if runs { "1" } else { "0" });
+    let optional = [(REUSE_MODE, reuse_mode(kernel)), (RUN_ESTIMATION, estimation)];
+    let optional = optional.into_iter().filter_map(|(name, value)| Some((name, value?)));
     Unset {
         required: required.filter_map(set).collect(),
-        optional: reuse_mode(kernel).and_then(|value| set((REUSE_MODE, value))),
+        optional: optional.filter_map(set).collect(),
     }
 }
 
@@ -102,6 +108,14 @@ mod tests {
         ("net/ipv4/conf/all/arp_announce", "0", "2"),
     ];
 
+    fn plain() -> IpvsConfig {
+        IpvsConfig::default()
+    }
+
+    fn strict() -> IpvsConfig {
+        IpvsConfig { strict_arp: true, ..plain() }
+    }
+
     /// Makes a directory with these parameters.
     fn parameters(values: impl IntoIterator<Item = (&'static str, &'static str)>) -> TempDir {
         let directory = TempDir::new().unwrap();
@@ -124,12 +138,12 @@ mod tests {
     #[test]
     fn what_ipvs_needs_is_set() {
         let directory = unprepared();
-        assert!(apply(directory.path(), false, NEW).all().is_empty());
+        assert!(apply(directory.path(), &plain(), NEW).all().is_empty());
         for (name, before, wanted) in ALL {
             let expected = if name.contains("arp_") { before } else { wanted };
             assert_eq!(value(&directory, name), expected, "{name}");
         }
-        assert!(apply(directory.path(), true, NEW).all().is_empty());
+        assert!(apply(directory.path(), &strict(), NEW).all().is_empty());
         for (name, _, wanted) in ALL {
             assert_eq!(value(&directory, name), wanted, "{name}");
         }
@@ -140,7 +154,7 @@ mod tests {
         let set_on = |kernel| {
             let directory = unprepared();
             fs::write(directory.path().join(REUSE_MODE), "7").unwrap();
-            apply(directory.path(), false, kernel).optional().unwrap();
+            apply(directory.path(), &plain(), kernel).optional().unwrap();
             value(&directory, REUSE_MODE)
         };
         let on = |major, minor| set_on(Some(KernelVersion(major, minor)));
@@ -156,7 +170,7 @@ mod tests {
             let path = directory.path().join(name);
             fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
         }
-        assert!(apply(directory.path(), true, NEW).all().is_empty());
+        assert!(apply(directory.path(), &strict(), NEW).all().is_empty());
         // Root may write to it nonetheless, but then the line break would be gone.
         for (name, _, wanted) in ALL {
             let text = fs::read_to_string(directory.path().join(name)).unwrap();
@@ -169,7 +183,7 @@ mod tests {
         // Without the module ip_vs, its parameters are missing.
         let others = ALL.into_iter().filter(|(name, ..)| !name.contains("/vs/"));
         let directory = parameters(others.map(|(name, before, _)| (name, before)));
-        let error = apply(directory.path(), true, NEW).optional().unwrap_err();
+        let error = apply(directory.path(), &strict(), NEW).optional().unwrap_err();
         let path = directory.path().join("net/ipv4/vs/conntrack");
         assert_eq!(error.to_string(), format!("cannot set {} to 1", path.display()));
         for name in ["net/ipv4/ip_forward", "net/ipv4/conf/all/arp_ignore"] {
@@ -184,9 +198,26 @@ mod tests {
         let others = ALL.into_iter().filter(|(name, ..)| *name != REUSE_MODE);
         let directory = parameters(others.map(|(name, _, wanted)| (name, wanted)));
         fs::create_dir(directory.path().join(REUSE_MODE)).unwrap();
-        let unset = apply(directory.path(), true, NEW).optional().unwrap();
+        let unset = apply(directory.path(), &strict(), NEW).optional().unwrap();
         assert!(unset.len() == 1 && unset[0].path.ends_with("conn_reuse_mode"), "{unset:?}");
         let nothing = TempDir::new().unwrap();
-        assert_eq!(apply(nothing.path(), true, NEW).all().len(), ALL.len());
+        assert_eq!(apply(nothing.path(), &strict(), NEW).all().len(), ALL.len());
+    }
+
+    /// Where it cannot be set, as in a kernel before 5.15, IPVS serves nevertheless.
+    #[test]
+    fn rates_are_computed_as_asked() {
+        for (asked, expected) in [(None, "7"), (Some(false), "0"), (Some(true), "1")] {
+            let directory = unprepared();
+            let path = directory.path().join(RUN_ESTIMATION);
+            let config = IpvsConfig { run_estimation: asked, ..plain() };
+            fs::create_dir(&path).unwrap();
+            let unset = apply(directory.path(), &config, NEW).optional().unwrap();
+            assert_eq!(unset.len(), usize::from(asked.is_some()), "{unset:?}");
+            fs::remove_dir(&path).unwrap();
+            fs::write(&path, "7").unwrap();
+            assert!(apply(directory.path(), &config, NEW).all().is_empty());
+            assert_eq!(value(&directory, RUN_ESTIMATION), expected);
+        }
     }
 }

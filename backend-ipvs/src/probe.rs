@@ -10,8 +10,10 @@ use switchyard_netlink::route::has_link_type;
 
 use crate::scheduler::Scheduler;
 
-/// The longest time that modprobe may run, after which the start or the sync goes on without.
+/// The longest time that modprobe may run at the start, which goes on without then.
 const LOADING: Duration = Duration::from_secs(30);
+/// The same in a sync, which holds up all Services. What the kernel has begun to load goes on.
+pub(crate) const LOADING_IN_SYNC: Duration = Duration::from_secs(2);
 
 /// Finds out whether the kernel has what IPVS needs. Nothing stays but modules that the kernel may
 /// load.
@@ -39,7 +41,7 @@ pub(crate) fn probe() -> Result<(), ProxierError> {
 /// Whether the kernel has one of the schedulers that take the place of any other.
 fn has_any_scheduler(mut ipvs: Ipvs) -> Result<bool, Error> {
     for scheduler in Scheduler::RoundRobin.instead() {
-        if has_scheduler(&mut ipvs, scheduler)? {
+        if has_scheduler(&mut ipvs, scheduler, LOADING)? {
             return Ok(true);
         }
     }
@@ -47,8 +49,13 @@ fn has_any_scheduler(mut ipvs: Ipvs) -> Result<bool, Error> {
 }
 
 /// Whether the kernel has a scheduler, if need be after loading its module: tried with a virtual
-/// server at an address that no host has (RFC 5737), which is removed at once.
-pub(crate) fn has_scheduler(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<bool, Error> {
+/// server at an address that no host has (RFC 5737), which is removed at once. `loading` is the
+/// longest time that the loading may take.
+pub(crate) fn has_scheduler(
+    ipvs: &mut Ipvs,
+    scheduler: Scheduler,
+    loading: Duration,
+) -> Result<bool, Error> {
     let selector = Selector::Address {
         protocol: libc::IPPROTO_TCP as u16,
         ip: IpAddr::from([198, 51, 100, 0]),
@@ -57,7 +64,7 @@ pub(crate) fn has_scheduler(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<boo
     // Not by the kernel, which would hold a lock of IPVS while it loads the module: if a network
     // namespace ends just then, that waits for the lock, and the modules of lblc and lblcr wait for
     // the namespace (seen with 6.1).
-    load(&scheduler.module());
+    load(&scheduler.module(), loading);
     let scheduler = scheduler.as_str().to_owned();
     let server = VirtualServer { selector, scheduler, flags: 0, timeout: 0, netmask: u32::MAX };
     let mut batch = Batch::default();
@@ -73,15 +80,15 @@ pub(crate) fn has_scheduler(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<boo
 /// Whether the kernel has IPVS, if need be after loading its module.
 pub(crate) fn has_ipvs() -> bool {
     is_loaded() || {
-        load("ip_vs");
+        load("ip_vs", LOADING);
         is_loaded()
     }
 }
 
 /// Loads a module of the kernel, if the node has the module and the program for that.
-fn load(module: &str) {
+fn load(module: &str, limit: Duration) {
     // The result is of no use: what follows shows whether it worked.
-    let _ = program::run(Command::new("modprobe").args(["-q", module]), &[], LOADING);
+    let _ = program::run(Command::new("modprobe").args(["-q", module]), &[], limit);
 }
 
 /// Whether the kernel has IPVS now.

@@ -124,10 +124,13 @@ impl Draining {
         }
     }
 
-    /// The virtual servers of these families to look at now.
+    /// The virtual servers of these families to look at now, those first that have waited for the
+    /// longest time.
     pub(crate) fn due(&self, families: &PerFamily<bool>, now: Instant) -> Vec<Selector> {
         let due = self.of_families(families).filter(|(_, drained)| drained.next <= now);
-        due.map(|(selector, _)| *selector).collect()
+        let mut due: Vec<_> = due.map(|(selector, drained)| (drained.next, *selector)).collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, selector)| selector).collect()
     }
 
     fn of_families(
@@ -169,6 +172,12 @@ impl Draining {
             self.servers.remove(at);
         }
         Look { over, is_last }
+    }
+
+    /// Lets everything be looked at at once.
+    #[cfg(test)]
+    pub(crate) fn hasten(&mut self) {
+        self.servers.values_mut().for_each(|drained| drained.next = Instant::now());
     }
 
     /// The time from now to the next look at these families; `None` if nothing drains.

@@ -74,6 +74,7 @@ impl IpvsProxier {
         seen: &Addresses,
         report: &mut SyncReport,
     ) -> Result<Refused, SyncError> {
+        self.checkup.left.clear();
         self.set_kernel(report)?;
         report.added += usize::from(seen.is_made);
         let was_sure = !self.try_schedulers(change.after())? && was_sure;
@@ -106,7 +107,7 @@ impl IpvsProxier {
         Ok(refused)
     }
 
-    fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
+    pub(super) fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
         let asked = state.service_ports.values();
         let asked = asked.map(|port| Scheduler::choose(self.scheduler, port));
         let asked = asked.chain([self.scheduler.weighted()]).collect();
@@ -239,7 +240,7 @@ impl IpvsProxier {
 
     /// Sends commands to IPVS, and returns the addresses of the virtual servers that could not be
     /// added, or have no real server.
-    fn commit_servers(
+    pub(super) fn commit_servers(
         &mut self,
         commands: &Commands,
         wanted: &Wanted,
@@ -281,7 +282,7 @@ impl IpvsProxier {
 }
 
 /// Everything that the kernel should hold of a family.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) servers: BTreeMap<Selector, Server>,
     /// The addresses of `kube-ipvs0`.
@@ -297,7 +298,7 @@ impl Wanted {
         family: IpFamily,
         elsewhere: &BTreeSet<IpAddr>,
     ) -> Self {
-        let mut wanted = Self { servers: BTreeMap::new(), bound: BTreeSet::new() };
+        let mut wanted = Self::default();
         for port in state.service_ports.values().filter(|port| port.id.family == family) {
             servers::of_port(port, context, |selector, server| {
                 wanted.servers.insert(selector, server);
@@ -310,7 +311,10 @@ impl Wanted {
 
 /// The virtual servers of a family that the kernel has and that this backend may change: those of
 /// an address.
-fn held_servers(all: &[VirtualServer], family: IpFamily) -> HashMap<Selector, &VirtualServer> {
+pub(super) fn held_servers(
+    all: &[VirtualServer],
+    family: IpFamily,
+) -> HashMap<Selector, &VirtualServer> {
     let families = PerFamily::from_fn(|other| other == family);
     let ours = all.iter().filter(|server| is_of(&server.selector, &families));
     ours.map(|server| (server.selector, server)).collect()

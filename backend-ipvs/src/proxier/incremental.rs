@@ -1,7 +1,7 @@
 //! The changes of a transition, which a sync of changes alone trusts to be all that differs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
     time::Instant,
@@ -13,9 +13,14 @@ use switchyard_core::{
     state::ResolvedServicePort,
     transition::{Before, Transition},
 };
-use switchyard_netlink::ipvs::Selector;
+use switchyard_netlink::ipvs::{Refusal, Selector};
 
-use super::{IpvsProxier, SyncError, servers::ServerChanges};
+use super::{
+    IpvsProxier, SyncError,
+    commands::{Action, Step},
+    refused::Refused,
+    servers::ServerChanges,
+};
 use crate::layout::{
     Context, addresses,
     servers::{self, Server},
@@ -70,15 +75,16 @@ impl Difference {
 }
 
 impl IpvsProxier {
-    /// Makes the kernel hold what else has changed, trusting that nothing else differs.
+    /// Makes the kernel hold what else has changed, trusting that nothing else differs. Returns the
+    /// endpoints that are refused, each of which costs itself.
     ///
     /// # Errors
-    /// If the kernel refuses anything.
+    /// If the kernel refuses anything else.
     pub(super) fn sync_difference(
         &mut self,
         difference: Difference,
         report: &mut SyncReport,
-    ) -> Result<(), SyncError> {
+    ) -> Result<Refused, SyncError> {
         let mut changes =
             ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
         for (selector, sides) in &difference.servers {
@@ -94,13 +100,41 @@ impl IpvsProxier {
             }
         }
         let ServerChanges { serve, retire, .. } = changes;
-        self.commit_all(report, &serve)?;
+        let refused = self.commit(report, &serve)?;
+        let refused = self.refused_endpoints(&difference, refused)?;
         if let Some(error) =
             self.change_addresses(report, &difference.bind, &[])?.into_iter().next()
         {
             return Err(error.into());
         }
-        self.commit_all(report, &retire)
+        self.commit_all(report, &retire)?;
+        Ok(refused)
+    }
+
+    /// Returns what is refused, if that is endpoints of virtual servers that have others.
+    fn refused_endpoints(
+        &self,
+        difference: &Difference,
+        all: Vec<(Step, Refusal)>,
+    ) -> Result<Refused, SyncError> {
+        let count = all.len();
+        let (mut refused, mut left) = (Refused::default(), HashMap::new());
+        for (step, refusal) in all {
+            let server = difference.servers.get(&step.selector).and_then(|sides| sides.1.as_ref());
+            let is_endpoint = matches!(step.action, Action::AddReal(..))
+                && !step.is_stale(&refusal)
+                && !self.held.refused.0.contains(&step.selector);
+            let Some(server) = server.filter(|_| is_endpoint) else {
+                return Err(SyncError::Refused { step, refusal, count });
+            };
+            let left = left.entry(step.selector).or_insert_with(|| server.weights().len());
+            *left -= 1;
+            if *left == 0 {
+                return Err(SyncError::Refused { step, refusal, count });
+            }
+            refused.command(Some(&server.port.id), step, refusal);
+        }
+        Ok(refused)
     }
 
     /// Returns which of these addresses to bind and which to unbind.

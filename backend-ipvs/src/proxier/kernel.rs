@@ -13,7 +13,7 @@ use switchyard_netlink::{
 
 use super::commands::Commands;
 use crate::{
-    config::DEVICE,
+    config::{DEVICE, IpvsConfig},
     kernel_settings::{self, Unset},
     leftovers, probe,
     scheduler::Scheduler,
@@ -22,12 +22,13 @@ use crate::{
 /// Virtual servers, the device with the addresses of Services, and parameters. The methods are
 /// those of [`Ipvs`], [`DummyDevice`], [`kernel_settings`] and [`leftovers`].
 pub(crate) trait Kernel: Send {
-    fn set_parameters(&mut self, strict_arp: bool) -> Unset;
+    fn set_parameters(&mut self, config: &IpvsConfig) -> Unset;
     fn timeouts(&mut self) -> Result<Timeouts, Error>;
     fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error>;
     fn has_scheduler(&mut self, scheduler: Scheduler) -> Result<bool, Error>;
 
     fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error>;
+    fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error>;
     fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error>;
     /// Carries out commands, and returns what was refused and the number of bytes that were sent.
     fn commit(&mut self, commands: &Commands) -> Result<(Vec<Refusal>, usize), Error>;
@@ -58,9 +59,9 @@ impl NodeKernel {
 }
 
 impl Kernel for NodeKernel {
-    fn set_parameters(&mut self, strict_arp: bool) -> Unset {
+    fn set_parameters(&mut self, config: &IpvsConfig) -> Unset {
         let root = Path::new(kernel_settings::PROC_SYS);
-        kernel_settings::apply(root, strict_arp, KernelVersion::running())
+        kernel_settings::apply(root, config, KernelVersion::running())
     }
 
     fn timeouts(&mut self) -> Result<Timeouts, Error> {
@@ -72,11 +73,15 @@ impl Kernel for NodeKernel {
     }
 
     fn has_scheduler(&mut self, scheduler: Scheduler) -> Result<bool, Error> {
-        probe::has_scheduler(&mut self.ipvs, scheduler)
+        probe::has_scheduler(&mut self.ipvs, scheduler, probe::LOADING_IN_SYNC)
     }
 
     fn virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         self.ipvs.virtual_servers()
+    }
+
+    fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        self.ipvs.read_virtual_servers()
     }
 
     fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {

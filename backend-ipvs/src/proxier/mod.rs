@@ -12,6 +12,7 @@
 //! - [`refused`]: what the kernel refuses, and whom that concerns.
 //! - [`incremental`]: what a transition changes.
 //! - [`departure`]: what goes before its rules.
+//! - [`checkup`]: a comparison in parts.
 //! - [`servers`] and [`commands`]: the changes of virtual servers.
 //! - [`draining`]: real servers that are there for the connections that they have.
 //! - [`schedulers`]: schedulers that virtual servers have, and are to have.
@@ -23,6 +24,7 @@
 //! - [`monitor`]: notices that other programs change rules or addresses.
 //! - [`drift`]: what other programs have changed.
 
+mod checkup;
 pub(crate) mod commands;
 mod degraded;
 mod departure;
@@ -55,13 +57,15 @@ use switchyard_core::{
     error::ErrorChain,
     model::PerFamily,
     proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
+    state::ResolvedServicePort,
     transition::Transition,
 };
 use switchyard_netlink::Error;
 use switchyard_netlink::ipvs::{Refusal, Selector};
-use switchyard_netlink::route::{Bound, DeviceError};
+use switchyard_netlink::route::{DeviceError, SharedAddresses};
 
 use self::{
+    checkup::Checkup,
     commands::{Action, Commands, Named, Step},
     degraded::Degraded,
     draining::Draining,
@@ -87,8 +91,13 @@ const RETRY: Duration = Duration::from_secs(30);
 /// comparison, or if new connections go on to a real server that takes none. Doubles up to `RETRY`.
 const SOON: Duration = Duration::from_secs(1);
 /// The same of rules of other kinds, which may take seconds: the system's lock is waited for, and
-/// sets that another program's rules use.
+/// sets that another program's rules use. Doubles with each failure.
 const REMOVAL_RETRY: Duration = Duration::from_secs(60);
+/// The longest that it may become.
+const LONGEST_REMOVAL_RETRY: Duration = Duration::from_secs(3600);
+
+/// The most virtual servers with draining real servers that a sync looks at: each is a request.
+const MOST_LOOKS: usize = 256;
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +139,7 @@ pub(crate) struct IpvsProxier {
     /// The time when rules are removed that ipvs mode had before, or that it does not use; `None`
     /// if nothing is left of them.
     removal_due: Option<Instant>,
+    removal_retry: Duration,
     /// The reason that they could not be removed, as it was logged.
     unremoved: BTreeSet<String>,
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
@@ -138,7 +148,7 @@ pub(crate) struct IpvsProxier {
     /// [`IpvsConfig::never_bound`], as far as it is known.
     never_bound: BTreeSet<IpAddr>,
     /// The addresses of `kube-ipvs0`.
-    bound: Bound,
+    bound: SharedAddresses,
     draining: Draining,
     schedulers: Schedulers,
     /// Whether the kernel is known to hold what was synced last.
@@ -154,6 +164,7 @@ pub(crate) struct IpvsProxier {
     /// Objects that could not be removed, as it was warned about.
     left: BTreeSet<String>,
     degraded: Degraded,
+    checkup: Checkup,
     /// The time of the next comparison because of `left`, and the last wait for one that was to
     /// follow soon.
     retry: Option<Instant>,
@@ -172,6 +183,13 @@ struct Held {
     claimed: BTreeSet<Selector>,
     /// The virtual servers and the addresses about which the kernel refused something.
     refused: (BTreeSet<Selector>, BTreeSet<IpAddr>),
+}
+
+/// What an attempt to sync did.
+enum Done {
+    All,
+    /// The changes; but the kernel does not hold what was synced before.
+    Differs,
 }
 
 /// The backend with the default scheduler.
@@ -194,10 +212,11 @@ impl IpvsProxier {
             rules,
             delivered: PerFamily::default(),
             removal_due: Some(Instant::now()),
+            removal_retry: REMOVAL_RETRY,
             unremoved: BTreeSet::new(),
             held: Held::default(),
             never_bound: BTreeSet::new(),
-            bound: Bound::default(),
+            bound: SharedAddresses::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
             is_sure: false,
@@ -207,6 +226,7 @@ impl IpvsProxier {
             unset: BTreeSet::new(),
             left: BTreeSet::new(),
             degraded: Degraded::default(),
+            checkup: Checkup::default(),
             retry: None,
             soon: None,
             unreported: SyncReport::default(),
@@ -238,6 +258,23 @@ impl IpvsProxier {
             && !is_contested(change)
             && !self.asks_for_untried(change)
             && !self.have_addresses_moved(change).map_err(failed)?;
+        match self.sync_once(change, families, (is_known, was_sure), report).await? {
+            Done::All => Ok(()),
+            Done::Differs => {
+                self.sync_once(change, families, (false, was_sure), report).await.map(drop)
+            }
+        }
+    }
+
+    /// Makes the kernel hold a state: by a difference if it is known to hold what was synced last,
+    /// which `was_sure` is before.
+    async fn sync_once(
+        &mut self,
+        change: &Transition<'_>,
+        families: PerFamily<bool>,
+        (is_known, was_sure): (bool, bool),
+        report: &mut SyncReport,
+    ) -> Result<Done, ProxierError> {
         let mut seen = self.addresses(is_known).map_err(failed)?;
         let difference = self.take_away(change, &families, is_known, &mut seen, report);
         let elsewhere = Arc::clone(&seen.elsewhere);
@@ -252,12 +289,18 @@ impl IpvsProxier {
         if let Err(error) = rules.as_ref()
             && error.refused_parts().is_some_and(|parts| !parts.ports.is_empty())
         {
-            return rules;
+            return rules.map(|()| Done::All);
         }
         let difference = difference.filter(|_| rules.is_ok());
         let read = (!is_known).then_some(&seen);
         let mut refused =
             self.program(change, &families, difference, was_sure, read, report).map_err(failed)?;
+        if is_known
+            && !refused.is_compared
+            && self.check_up(change, &families, report, &mut refused).map_err(failed)?
+        {
+            return Ok(Done::Differs);
+        }
         self.look_at_draining(&families, report, &mut refused).map_err(failed)?;
         let is_compared = refused.is_compared;
         let retry = self.note_leftovers(&mut refused, report);
@@ -289,7 +332,8 @@ impl IpvsProxier {
         let now = Instant::now();
         let draining = self.draining.wait(&families, now);
         let schedulers = self.schedulers.wait(&families, now);
-        let waits = [report.requeue_after, draining, schedulers, retry, removal];
+        let checkup = (!self.checkup.left.is_empty()).then_some(Duration::ZERO);
+        let waits = [report.requeue_after, draining, schedulers, retry, removal, checkup];
         report.requeue_after = waits.into_iter().flatten().min();
         let missing = self.tried.missing();
         let context = Context {
@@ -300,7 +344,7 @@ impl IpvsProxier {
             never_bound: &self.never_bound,
         };
         report.degraded.extend(self.degraded.update(change, &context, is_compared));
-        Ok(())
+        Ok(Done::All)
     }
 
     /// Takes down what was refused and belongs to no Service port, and returns the time until
@@ -318,6 +362,7 @@ impl IpvsProxier {
             self.degraded.endpoints = mem::take(&mut refused.endpoints);
         } else {
             left.extend(self.left.iter().cloned());
+            self.degraded.endpoints.append(&mut refused.endpoints);
         }
         servers.append(&mut refused.servers);
         addresses.append(&mut refused.addresses);
@@ -338,10 +383,10 @@ impl IpvsProxier {
 
     /// Takes in the addresses that are never bound. Returns whether they are news.
     fn learns_never_bound(&mut self) -> bool {
-        let known = self.config.never_bound.get().filter(|known| **known != self.never_bound);
-        let is_news = known.is_some();
-        if let Some(known) = known {
-            self.never_bound.clone_from(known);
+        let known = self.config.never_bound.lock();
+        let is_news = *known != self.never_bound;
+        if is_news {
+            self.never_bound.clone_from(&known);
         }
         is_news
     }
@@ -393,7 +438,8 @@ impl IpvsProxier {
                 );
             }
             let failure = removed.err();
-            self.removal_due = failure.is_some().then_some(now + REMOVAL_RETRY);
+            self.removal_due = failure.is_some().then_some(now + self.removal_retry);
+            self.removal_retry = (2 * self.removal_retry).min(LONGEST_REMOVAL_RETRY);
             let failure = failure.map(|error| ErrorChain(&error).to_string());
             warn_of_new(
                 &mut self.unremoved,
@@ -418,7 +464,7 @@ impl IpvsProxier {
     ) -> Result<Refused, SyncError> {
         if let Some(difference) = difference {
             match self.sync_difference(difference, report) {
-                Ok(()) => return Ok(Refused::default()),
+                Ok(refused) => return Ok(refused),
                 // Another program has changed what the changes rely on; or the kernel has a
                 // problem, which the comparison will show.
                 Err(error) => {
@@ -500,12 +546,18 @@ impl IpvsProxier {
     ) -> Result<(), SyncError> {
         let now = Instant::now();
         let mut commands = Commands::default();
-        for selector in self.draining.due(families, now) {
+        for selector in self.draining.due(families, now).into_iter().take(MOST_LOOKS) {
             let found = match self.kernel.real_servers(&selector) {
                 Ok(found) => found,
                 Err(error) => {
-                    refused.leftover(&SyncError::Ipvs("list the real servers of IPVS", error));
                     self.draining.postpone(&selector, now);
+                    let is_answer = matches!(error, Error::Kernel(_));
+                    let error = SyncError::Ipvs("list the real servers of IPVS", error);
+                    if !is_answer {
+                        // Each further one would take as long.
+                        return Err(error);
+                    }
+                    refused.leftover(&error);
                     continue;
                 }
             };
@@ -543,14 +595,16 @@ fn failed(error: SyncError) -> ProxierError {
     ProxierError::backend(Mode::IPVS, "cannot program Services", error)
 }
 
-/// Whether a transition concerns an address of a Service port at which node ports are served, too.
+/// Whether a transition changes which Service ports have an address of their own at which node
+/// ports are served, too.
 fn is_contested(change: &Transition<'_>) -> bool {
     let node = &change.after().node;
-    let mut is_claimed = false;
-    for port in change.ports().flat_map(|port| port.before.into_iter().chain(port.after)) {
-        layout::claimed(port, node, |_| is_claimed = true);
-    }
-    is_claimed
+    let claimed = |port: Option<&Arc<ResolvedServicePort>>| {
+        let mut claimed = BTreeSet::new();
+        port.into_iter().for_each(|port| layout::claimed(port, node, |at| _ = claimed.insert(at)));
+        claimed
+    };
+    change.ports().any(|port| claimed(port.before) != claimed(port.after))
 }
 
 fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {

@@ -28,4 +28,9 @@ impl Monitor for DeviceMonitor {
         };
         changed_beneath_or(&mut self.rules, of_device).await
     }
+
+    /// But for IPVS, which the backend looks at.
+    fn misses_nothing(&self) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.misses_nothing())
+    }
 }

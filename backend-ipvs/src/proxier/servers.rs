@@ -66,6 +66,17 @@ impl<'d> ServerChanges<'d> {
         if *held != wanted {
             self.serve.edit_server(wanted);
         }
+        self.compare_reals(selector, held_reals, server);
+    }
+
+    /// Plans the changes of the real servers of a virtual server that the kernel has, from those
+    /// that were read.
+    pub(crate) fn compare_reals(
+        &mut self,
+        selector: Selector,
+        held_reals: &[RealServer],
+        server: &Server,
+    ) {
         let mut weights = server.weights();
         for real in held_reals {
             match weights.remove(&real.address) {

@@ -14,7 +14,7 @@ impl IpvsProxier {
         &mut self,
         report: &mut SyncReport,
     ) -> Result<(), KernelSettingError> {
-        let unset = self.kernel.set_parameters(self.config.strict_arp);
+        let unset = self.kernel.set_parameters(&self.config);
         // A node that was prepared serves on when another program changes a parameter.
         let unset = match self.is_prepared {
             true => unset.all(),

@@ -2,7 +2,7 @@
 //!
 //! A scheduler is tried before it is used, which may load its module. One that the kernel does not
 //! have is tried again after growing pauses, one in a sync; where an attempt took long, none is
-//! made for the longest pause.
+//! made for a while.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,7 +19,9 @@ const FIRST: Duration = Duration::from_secs(30);
 /// The longest time between two attempts.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// An attempt that takes longer holds up all Services.
-const SLOW: Duration = Duration::from_secs(5);
+const SLOW: Duration = Duration::from_secs(2);
+/// The time without attempts after such a one.
+const WHILE: Duration = Duration::from_secs(600);
 
 /// The schedulers that were tried.
 #[derive(Debug, Default)]
@@ -115,7 +117,7 @@ impl Tried {
         if has {
             self.there.insert(scheduler);
         } else if start.elapsed() >= SLOW {
-            self.not_before = Some(start + LONGEST);
+            self.not_before = Some(start + WHILE);
         }
         Ok(has)
     }

@@ -19,7 +19,7 @@ use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
 use super::model::Model;
 use crate::{
     IpvsConfig, Scheduler,
-    proxier::{IpvsProxier, schedulers, settings::seconds},
+    proxier::{IpvsProxier, MOST_LOOKS, schedulers, settings::seconds},
 };
 
 fn node(model: &Model) -> Stepped<IpvsProxier> {
@@ -214,7 +214,7 @@ fn an_address_of_the_api_server_is_never_bound() {
     };
     assert_eq!(degraded(node.sync([evil])), [""; 0]);
     assert!(model.lock().bound.contains(&api), "whose it is was not known");
-    known.set([api].into()).unwrap();
+    known.lock().insert(api);
     let found = degraded(node.sync([]));
     assert!(
         found.len() == 1 && found[0].contains("192.0.2.1 is an address of the API"),
@@ -259,8 +259,10 @@ fn an_address_beats_a_node_port() {
             found
         };
         assert_eq!(takes_new(), [(9, 1)], "{order:?}");
-        node.sync([endpoints_of("port", &[10, 12], &[])]);
-        assert_eq!(takes_new(), [(9, 1)], "{order:?}");
+        let listed = model.lock().listed;
+        node.sync([endpoints_of("port", &[10, 12], &[]), endpoints_of("address", &[8], &[])]);
+        assert_eq!(takes_new(), [(8, 1)], "{order:?}");
+        assert_eq!(model.lock().listed, listed, "only what changes is programmed");
         node.sync([service("address", "10.96.0.9").delete()]);
         assert_eq!(takes_new(), [(10, 1), (12, 1)], "{order:?}");
         assert!(node.full().drift.is_none());
@@ -371,6 +373,12 @@ fn rules_that_cannot_be_removed_are_not_removed_at_each_sync() {
         assert!(node.sync([web_slice(&[2, last])]).cleanup_failed);
     }
     assert_eq!(model.lock().removals, 1);
+    for minutes in [2, 4] {
+        node.proxier.removal_due = Some(Instant::now());
+        let report = node.sync([]);
+        let pause = node.proxier.removal_due.unwrap().saturating_duration_since(Instant::now());
+        assert!(pause > Duration::from_secs(60 * (minutes - 1)), "{report:?} {pause:?}");
+    }
 }
 
 #[test]
@@ -411,6 +419,72 @@ fn a_refused_endpoint_costs_itself() {
     node.full();
     assert_eq!(weights(&model, [10, 96, 0, 1], 80), [(1, 0), (2, 1), (3, 1), (4, 1)]);
     assert_eq!(weights(&model, [10, 96, 0, 9], 80), [(5, 1), (6, 1)]);
+}
+
+/// Whoever may write EndpointSlices could have everything compared all the time.
+#[test]
+fn an_endpoint_that_is_refused_in_a_change_costs_itself() {
+    let model = Model::default();
+    let mut node = node(&model);
+    node.sync(web());
+    model.lock().bad.insert([10, 244, 0, 7].into());
+    let listed = model.lock().listed;
+    let report = node.sync([web_slice(&[1, 2, 3, 7, 8])]);
+    assert_eq!(model.lock().listed, listed, "only what changes is programmed");
+    assert_eq!(report.degraded.len(), 1, "{report:?}");
+    let all = [(1, 1), (2, 1), (3, 1), (8, 1)];
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80), all);
+    let again = node.full();
+    assert!(again.drift.is_none() && again.degraded.is_empty(), "{again:?}");
+    model.lock().bad.clear();
+    node.full();
+    assert_eq!(weights(&model, [10, 96, 0, 1], 80).len(), all.len() + 1);
+}
+
+/// As after a rollout of many Services.
+#[test]
+fn draining_holds_up_nobody() {
+    let model = Model::default();
+    let mut node = node(&model);
+    let many = || {
+        (1..=MOST_LOOKS + 9).map(|n| (format!("s{n}"), format!("10.97.{}.{}", n / 200, n % 200)))
+    };
+    node.sync(many().flat_map(|(name, ip)| with_endpoints(&name, &ip, &[2, 4])));
+    node.sync(many().map(|(name, _)| endpoints_of(&name, &[2], &[])));
+    node.proxier.draining.hasten();
+    for (looks, is_over) in [(MOST_LOOKS, false), (9, true)] {
+        let listed = model.lock().listed_reals;
+        let wait = node.sync([]).requeue_after;
+        assert_eq!(model.lock().listed_reals, listed + looks);
+        assert_eq!(wait == Some(Duration::ZERO), !is_over, "{wait:?}");
+    }
+}
+
+/// While everything is compared, changes wait for a part.
+#[test]
+fn what_is_watched_by_nobody_is_compared_in_parts() {
+    let model = Model::default();
+    let mut node = node(&model);
+    let ip = |n: usize| format!("10.97.{}.{}", n / 200, n % 200);
+    node.sync((1..=12).flat_map(|n| with_endpoints(&format!("s{n}"), &ip(n), &[2])));
+    node.proxier.checkup.part = 5;
+    model.lock().servers.values_mut().for_each(|(_, reals)| {
+        reals.values_mut().for_each(|weight| *weight = 7);
+    });
+    let listed = model.lock().listed;
+    node.tracker.request_checkup();
+    let (mut looks, mut drift) = (Vec::new(), 0);
+    for endpoints in [&[2][..], &[2, 4], &[2], &[2]] {
+        let before = model.lock().listed_reals;
+        let report = node.sync([endpoints_of("s1", endpoints, &[])]);
+        let is_over = report.requeue_after != Some(Duration::ZERO);
+        looks.push((model.lock().listed_reals - before, is_over));
+        drift += report.drift.objects;
+    }
+    assert_eq!(looks, [(0, false), (5, false), (5, false), (2, true)]);
+    assert_eq!((drift, model.lock().listed), (12, listed));
+    let held = model.lock();
+    assert!(held.servers.values().all(|(_, reals)| reals.values().all(|weight| *weight < 2)));
 }
 
 /// `ipvsadm -C`, and then something changes.

@@ -64,6 +64,8 @@ pub(super) struct Contents {
     pub(super) is_loose: bool,
     /// The times that virtual servers were listed.
     pub(super) listed: usize,
+    /// The times that real servers were listed.
+    pub(super) listed_reals: usize,
     /// Whether kube-proxy's rules and sets are there.
     pub(super) is_of_kube_proxy: bool,
     /// The attempts to remove rules of other kinds, and whether they fail.
@@ -234,9 +236,9 @@ impl Contents {
 }
 
 impl Kernel for Model {
-    fn set_parameters(&mut self, strict_arp: bool) -> Unset {
+    fn set_parameters(&mut self, config: &IpvsConfig) -> Unset {
         let root = self.lock().parameters.clone();
-        root.map_or_else(Unset::default, |root| kernel_settings::apply(&root, strict_arp, None))
+        root.map_or_else(Unset::default, |root| kernel_settings::apply(&root, config, None))
     }
 
     fn timeouts(&mut self) -> Result<Timeouts, Error> {
@@ -259,6 +261,10 @@ impl Kernel for Model {
         Ok(held.servers.values().map(|(server, _)| server.clone()).collect())
     }
 
+    fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+        Ok(self.lock().servers.values().map(|(server, _)| server.clone()).collect())
+    }
+
     /// Real servers with odd addresses have connections.
     fn real_servers(&mut self, of: &Selector) -> Result<Vec<RealServer>, Error> {
         let is_busy = |address: &SocketAddr| match address.ip() {
@@ -270,6 +276,7 @@ impl Kernel for Model {
             ..RealServer::new(*address, *weight)
         };
         let mut held = self.lock();
+        held.listed_reals += 1;
         if held.refuse_list.take_if(|left| *left == 0).is_some() {
             return Err(Error::Kernel(refusal(libc::ENOBUFS)));
         }

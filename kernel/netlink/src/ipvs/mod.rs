@@ -78,7 +78,11 @@ impl Ipvs {
         complete(|| self.read_virtual_servers())
     }
 
-    fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
+    /// Reads the list of [`Ipvs::virtual_servers`] once: it may repeat some, or lack some.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read_virtual_servers(&mut self) -> Result<Vec<VirtualServer>, Error> {
         let family = self.family;
         self.socket.dump(
             |sequence| list(family, sequence).as_slice().to_vec(),
