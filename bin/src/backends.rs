@@ -1,12 +1,6 @@
 //! The table of backends, which is all that the program knows about single backends.
 
-use std::{
-    collections::BTreeSet,
-    env,
-    net::IpAddr,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{env, sync::Arc, time::Duration};
 
 use switchyard_core::{
     model::PerFamily,
@@ -14,7 +8,7 @@ use switchyard_core::{
 };
 use switchyard_iptables::{IptablesBackend, IptablesConfig};
 use switchyard_ipvs::{IpvsBackend, IpvsConfig, IpvsTimeouts};
-use switchyard_netlink::kernel::families;
+use switchyard_netlink::{kernel::families, route::SharedAddresses};
 use switchyard_nft::{NftBackend, NftConfig};
 use switchyard_nft_ruleset::TransportKind;
 use switchyard_userspace::{Counters, UserspaceBackend, UserspaceConfig};
@@ -62,14 +56,14 @@ pub const MODES: [Mode; TABLE.len()] = {
 };
 
 /// Makes all backends, each with the settings of its own mode, for the families of this node.
-/// `api_addresses` are those of [`source_task::resolve_server`], and `traffic` gets what userspace
-/// mode counts.
+/// `api_addresses` are those of [`crate::api_addresses`], and `traffic` gets what userspace mode
+/// counts.
 ///
 /// # Errors
 /// If the configuration cannot be applied to a mode.
 pub fn all(
     loaded: &Loaded,
-    api_addresses: &Arc<OnceLock<BTreeSet<IpAddr>>>,
+    api_addresses: &SharedAddresses,
     traffic: &Arc<Counters>,
 ) -> Result<Vec<Arc<dyn Backend>>, ConfigError> {
     let families = families();
@@ -78,7 +72,7 @@ pub fn all(
     let table = TABLE.iter().filter(|(mode, _)| !is_beside || *mode == Mode::NFTABLES);
     let make = |(mode, make): &(Mode, MakeBackend)| {
         let mut settings = loaded.with_mode(*mode)?;
-        settings.backend.ipvs.api_addresses = Arc::clone(api_addresses);
+        settings.backend.ipvs.api_addresses = api_addresses.clone();
         Ok(make(&settings.backend, families, traffic))
     };
     table.map(make).collect()
@@ -122,6 +116,7 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
         tcp_fin_timeout,
         udp_timeout,
         drain_limit,
+        run_estimation,
         api_addresses,
     } = &settings.ipvs;
     let mut made = IpvsConfig::default();
@@ -135,7 +130,8 @@ fn ipvs_config(settings: &BackendSettings, families: PerFamily<bool>) -> IpvsCon
     if let Some(limit) = drain_limit {
         made.drain_limit = if limit.is_zero() { Duration::MAX } else { *limit };
     }
-    made.never_bound = Arc::clone(api_addresses);
+    made.run_estimation = *run_estimation;
+    made.never_bound = api_addresses.clone();
     made
 }
 
@@ -172,7 +168,7 @@ mod tests {
     }
 
     fn with_defaults() -> Vec<Arc<dyn Backend>> {
-        all(&load(&[]), &Arc::default(), &Arc::default()).unwrap()
+        all(&load(&[]), &SharedAddresses::default(), &Arc::default()).unwrap()
     }
 
     fn modes(backends: &[Arc<dyn Backend>]) -> Vec<Mode> {
@@ -204,6 +200,7 @@ mod tests {
             "--ipvs-tcpfin-timeout=2m",
             "--ipvs-udp-timeout=3s",
             "--ipvs-drain-limit=5m",
+            "--ipvs-run-estimation=false",
         ]);
         expected.masquerade_bit = 7;
         expected.scheduler = "wlc".into();
@@ -213,31 +210,18 @@ mod tests {
         expected.timeouts =
             IpvsTimeouts { tcp: seconds(3600), tcp_fin: seconds(120), udp: seconds(3) };
         expected.drain_limit = seconds(300);
+        expected.run_estimation = Some(false);
         assert_eq!(found, expected);
         let unlimited = config(&["--proxy-mode=ipvs", "--ipvs-drain-limit=0"]);
         assert_eq!(unlimited.drain_limit, Duration::MAX);
     }
 
-    /// A name is resolved, and the backend knows the addresses.
     #[test]
-    fn ipvs_mode_never_binds_the_addresses_of_the_api_server() {
-        for (master, expected) in [
-            ("https://192.0.2.7:6443", vec!["192.0.2.7"]),
-            ("https://[2001:db8::7]:6443", vec!["2001:db8::7"]),
-            ("localhost", vec!["127.0.0.1"]),
-        ] {
-            let loaded = load(&["--proxy-mode=ipvs", &format!("--master={master}")]);
-            let known = Arc::default();
-            crate::source_task::resolve_server(&loaded.settings.source, &known);
-            let found = known.wait();
-            for address in expected {
-                assert!(found.contains(&address.parse().unwrap()), "{master}: {found:?}");
-            }
-        }
+    fn ipvs_mode_learns_the_addresses_of_the_api_server() {
         let settings = load(&["--proxy-mode=ipvs"]).with_mode(Mode::IPVS).unwrap().backend;
-        settings.ipvs.api_addresses.set([IpAddr::from([192, 0, 2, 7])].into()).unwrap();
         let made = ipvs_config(&settings, PerFamily { v4: true, v6: true });
-        assert_eq!(made.never_bound, settings.ipvs.api_addresses);
+        settings.ipvs.api_addresses.lock().insert([192, 0, 2, 7].into());
+        assert!(made.never_bound.lock().contains(&[192, 0, 2, 7].into()));
     }
 
     #[test]

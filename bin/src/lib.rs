@@ -33,6 +33,7 @@ use crate::{
     render::RenderError,
 };
 
+mod api_addresses;
 mod backends;
 mod config;
 mod doctor;

@@ -138,6 +138,7 @@ pub fn run(
         watches: WatchHealth::new(),
         recorded,
         requests: Arc::new(metrics.requests.clone()),
+        addresses: (mode == Mode::IPVS).then(|| settings.backend.ipvs.api_addresses.clone()),
     };
     let watches = Arc::new(link.watches.clone());
     let (pages, shown_pages) = watch::channel(ConfigPages::new(settings, &loaded.config));

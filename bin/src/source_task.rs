@@ -1,16 +1,10 @@
 //! The source of objects, connected to the engine.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    net::{IpAddr, ToSocketAddrs},
-    sync::{Arc, OnceLock},
-    thread,
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc};
 
 use futures::{FutureExt, future};
 use switchyard_core::runner::Input;
+use switchyard_netlink::route::SharedAddresses;
 use switchyard_source_kube::{
     self as kube, KubeConfig, KubeSourceError, Pacer, RequestObserver, RequestPace, Scope,
     WatchHealth,
@@ -19,10 +13,10 @@ use switchyard_source_manifests::{self as manifests, ManifestsError};
 use tokio::sync::mpsc::Sender;
 
 use crate::config::settings::{ClientSettings, SourceSettings};
-use crate::node_events::{self, EventQueue};
-
-/// The longest time between two attempts to resolve the API server's name.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+use crate::{
+    api_addresses,
+    node_events::{self, EventQueue},
+};
 
 /// Why the source of objects ended.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +41,9 @@ pub struct ApiServerLink {
     pub recorded: EventQueue,
     /// Counts requests.
     pub requests: Arc<dyn RequestObserver>,
+    /// Gets the addresses that connections go to, if the mode has to know them before the first
+    /// sync.
+    pub addresses: Option<SharedAddresses>,
 }
 
 /// Sends the events of the source for ever.
@@ -68,37 +65,6 @@ pub async fn check(source: &SourceSettings) -> Result<(), SourceError> {
         kube::client(&kube_config(client)).await.map_err(KubeSourceError::from)?;
     }
     Ok(())
-}
-
-/// Finds out the addresses that connections to the API server go to. Does not wait: a name is
-/// resolved by a thread, until that succeeds.
-pub fn resolve_server(source: &SourceSettings, known: &Arc<OnceLock<BTreeSet<IpAddr>>>) {
-    let SourceSettings::Cluster(client) = source else { return };
-    // A configuration that cannot be used is an error of the source.
-    let Ok(Some(host)) = kube::peer(&kube_config(client)) else { return };
-    let known = Arc::clone(known);
-    if let Ok(ip) = host.parse() {
-        // Nothing else sets the cell.
-        let _ = known.set([ip].into());
-        return;
-    }
-    let resolve = move || {
-        let mut pause = Duration::from_secs(1);
-        let found = loop {
-            match (host.as_str(), 0).to_socket_addrs() {
-                Ok(found) => break found,
-                Err(error) => {
-                    tracing::warn!(err = %error, host, "Failed to resolve the API server's name; retrying");
-                }
-            }
-            thread::sleep(pause);
-            pause = (2 * pause).min(LONGEST_PAUSE);
-        };
-        let _ = known.set(found.map(|address| address.ip()).collect());
-    };
-    if let Err(error) = thread::Builder::new().name("resolver".to_owned()).spawn(resolve) {
-        tracing::warn!(err = %error, "Failed to start the resolver of the API server's name");
-    }
 }
 
 fn kube_config(client: &ClientSettings) -> KubeConfig {
@@ -132,8 +98,16 @@ async fn from_source(
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
             let service_proxy_name = config.service_proxy_name.as_deref();
             let scope = Scope { node_name, service_proxy_name };
+            let peer = kube::peer(&config).map_err(KubeSourceError::from)?;
+            let engine = sender.clone();
             let watching =
                 kube::watch_all(client, pacer, config.timing, scope, sender, link.watches);
+            let watching = match (peer, link.addresses) {
+                (Some(host), Some(known)) => {
+                    api_addresses::before(watching, host, known, engine).left_future()
+                }
+                _ => watching.right_future(),
+            };
             // The watches go on even if there is nothing to publish any more.
             let publishing = publishing.then(|()| future::pending());
             tokio::select! {

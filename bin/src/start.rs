@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use switchyard_core::{
-    error::ErrorChain,
-    proxier::{Backend, Mode},
-};
+use switchyard_core::{error::ErrorChain, proxier::Backend};
+use switchyard_netlink::route::SharedAddresses;
 
 use crate::config::{
     Loaded,
@@ -16,22 +14,19 @@ use crate::config::{
 use crate::{
     Failure, backends, process, run,
     select::{self, Chosen, NoMode},
-    source_task, sysctl,
+    sysctl,
 };
 
 /// Chooses the mode and prepares the node. Then proxies, unless `--init-only` is given; so this
 /// returns only after `--init-only`, or with the reason why the program ends.
 pub fn start(loaded: &Loaded, flags: &Flags) -> Result<(), Failure> {
     process::raise_file_limit();
-    let api_addresses = Arc::default();
-    // ipvs mode is used only if it is named.
-    if loaded.named_mode() == Some(Mode::IPVS) {
-        source_task::resolve_server(&loaded.settings.source, &api_addresses);
-    }
+    let api_addresses = SharedAddresses::default();
     let traffic = Arc::default();
     let backends = backends::all(loaded, &api_addresses, &traffic)?;
     let chosen = choose_mode(loaded, &backends)?;
-    let settings = loaded.with_mode(chosen.mode)?;
+    let mut settings = loaded.with_mode(chosen.mode)?;
+    settings.backend.ipvs.api_addresses = api_addresses;
     if let Some(conntrack) = &settings.conntrack {
         set_conntrack(conntrack)?;
     }

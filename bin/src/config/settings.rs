@@ -1,13 +1,6 @@
 //! The settings of a run: the configuration, with every choice made and every text parsed.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use switchyard_core::{
@@ -16,6 +9,7 @@ use switchyard_core::{
     proxier::Mode,
     runner::{Pace, RunnerConfig},
 };
+use switchyard_netlink::route::SharedAddresses;
 
 use crate::{
     config::{
@@ -131,8 +125,10 @@ pub struct IpvsSettings {
     /// The time that an endpoint that is gone keeps its connections; zero for no limit, `None` for
     /// the backend's default.
     pub drain_limit: Option<Duration>,
-    /// The addresses that connections to the API server go to, once they are known.
-    pub api_addresses: Arc<OnceLock<BTreeSet<IpAddr>>>,
+    /// Whether the kernel computes the rates of virtual servers; `None` leaves that alone.
+    pub run_estimation: Option<bool>,
+    /// The addresses that connections to the API server go to, as far as they are known.
+    pub api_addresses: SharedAddresses,
 }
 
 impl IpvsSettings {
@@ -262,6 +258,8 @@ pub struct FlagOnlySettings {
     pub ipvs_drain_limit: Option<Duration>,
     /// `--conntrack-services-period`, unless it is zero.
     pub conntrack_services: Option<Duration>,
+    /// `--ipvs-run-estimation`
+    pub ipvs_run_estimation: Option<bool>,
     /// `--userspace-capture` and the other flags of userspace mode.
     pub userspace: UserspaceSettings,
     /// The user agent of requests to the API server.
@@ -352,6 +350,7 @@ impl Settings {
                 ipvs: match mode {
                     Mode::IPVS => IpvsSettings {
                         drain_limit: flag_only.ipvs_drain_limit,
+                        run_estimation: flag_only.ipvs_run_estimation,
                         ..IpvsSettings::new(&config.ipvs)
                     },
                     _ => IpvsSettings::default(),

@@ -61,6 +61,9 @@ pub static FLAGS: &[Flag] = &[
         .status(Status::Ours),
     Flag::new("ipvs-drain-limit", Limit, "24h0m0s", Program,
         "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
+    Flag::new("ipvs-run-estimation", Word(&["true", "false"]), "", Program,
+        "Whether the kernel computes rates of virtual servers (net.ipv4.vs.run_estimation), in ipvs mode; if empty, \
+         as the node is set").status(Status::Ours),
     Flag::new("userspace-capture", Word(&["nftables", "iptables", "addresses", "loopback"]), "", Program,
         "How traffic reaches the proxy, in userspace mode: by rules that redirect it, by owning the Services' \
          addresses, or at loopback addresses that are printed; if empty, the first other than addresses \

@@ -202,6 +202,7 @@ fn flag_only(flags: &Flags) -> FlagOnlySettings {
             .and_then(|text| text.parse::<GoDuration>().ok())
             .map(GoDuration::to_std)
             .filter(|period| !period.is_zero()),
+        ipvs_run_estimation: flags.text("ipvs-run-estimation").and_then(|word| word.parse().ok()),
         userspace: UserspaceSettings {
             capture: flags
                 .text("userspace-capture")
