@@ -185,7 +185,7 @@ struct Held {
     refused: (BTreeSet<Selector>, BTreeSet<IpAddr>),
 }
 
-/// What an attempt to sync did.
+/// The work that an attempt to sync has done.
 enum Done {
     All,
     /// The changes; but the kernel does not hold what was synced before.

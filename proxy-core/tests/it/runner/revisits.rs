@@ -63,7 +63,7 @@ async fn revisits_keep_the_pace_and_do_not_replace_the_period() {
     assert!(running.asked()[4].is_full);
 }
 
-/// What a backend looks at by itself holds up no change.
+/// A look that a backend takes by itself holds up no change.
 #[tokio::test(start_paused = true)]
 async fn a_change_after_a_revisit_does_not_wait() {
     let running = start_with(SECOND, |log, _| log.revisits = [after(60)].into());
