@@ -9,9 +9,9 @@ use crate::{
     layout::{names::KUBE_PROXY, table},
 };
 
-/// Deletes the tables of both families. What [`table::guard_loopback`] adds stays while the kernel
-/// routes loopback addresses, in the table of nftables mode, whatever these tables are called, unless
-/// another proxy cares for them.
+/// Deletes the tables of both families. Unless another proxy cares for them, what
+/// [`table::guard_loopback`] adds stays while the kernel routes loopback addresses, in the table of
+/// nftables mode, whatever these tables are called.
 pub(crate) fn delete_tables(
     config: &NftConfig,
     transport: &mut dyn Transport,
