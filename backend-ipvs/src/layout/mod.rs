@@ -27,14 +27,14 @@ use switchyard_netlink::ipvs::Selector;
 use crate::scheduler::Scheduler;
 
 /// The input besides a Service port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Context<'a> {
     /// The node's settings.
     pub(crate) node: &'a NodeState,
     /// The scheduler of Services that ask for nothing.
     pub(crate) scheduler: Scheduler,
     /// The schedulers that the kernel does not have.
-    pub(crate) missing: &'a [Scheduler],
+    pub(crate) missing: Vec<Scheduler>,
     /// Virtual servers that Service ports have by addresses of their own, among those of node
     /// ports.
     pub(crate) claimed: &'a BTreeSet<Selector>,

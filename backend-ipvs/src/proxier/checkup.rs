@@ -27,7 +27,7 @@ use super::{
     servers::ServerChanges,
 };
 use crate::layout::{
-    Context, addresses,
+    addresses,
     servers::{self, is_excluded},
 };
 
@@ -112,14 +112,7 @@ impl IpvsProxier {
         }
         let ours = held.keys().filter(|at| !is_excluded(at, &self.config.excluded));
         let mut unwanted: HashSet<Selector> = ours.copied().collect();
-        let missing = self.tried.missing();
-        let context = Context {
-            node: &state.node,
-            scheduler: self.scheduler,
-            missing: &missing,
-            claimed: &self.held.claimed,
-            never_bound: &self.never_bound,
-        };
+        let context = self.basis.context(&state.node);
         let (schedulers, draining) = (&mut self.schedulers, &self.draining);
         let mut differ = false;
         for port in state.service_ports.values().filter(|port| *families.get(port.id.family)) {
@@ -146,14 +139,7 @@ impl IpvsProxier {
         report: &mut SyncReport,
         refused: &mut Refused,
     ) -> Result<bool, SyncError> {
-        let missing = self.tried.missing();
-        let context = Context {
-            node: &state.node,
-            scheduler: self.scheduler,
-            missing: &missing,
-            claimed: &self.held.claimed,
-            never_bound: &self.never_bound,
-        };
+        let context = self.basis.context(&state.node);
         let mut wanted = Wanted::default();
         while wanted.servers.len() < self.checkup.part
             && let Some(id) = self.checkup.left.pop()

@@ -18,7 +18,7 @@ use super::{
     full::Addresses,
     incremental::Difference,
 };
-use crate::layout::{Context, addresses};
+use crate::layout::addresses;
 
 impl IpvsProxier {
     /// Takes away the addresses that no Service port has any more: all of the device that are not
@@ -33,14 +33,7 @@ impl IpvsProxier {
         seen: &mut Addresses,
         report: &mut SyncReport,
     ) -> Option<Difference> {
-        let missing = self.tried.missing();
-        let context = Context {
-            node: &change.after().node,
-            scheduler: self.scheduler,
-            missing: &missing,
-            claimed: &self.held.claimed,
-            never_bound: &self.never_bound,
-        };
+        let context = self.basis.context(&change.after().node);
         let difference = change.before().map(|b| Difference::new(b, change, &context, families));
         let mut difference = difference.unwrap_or_default();
         let unbind = if is_known {
@@ -99,7 +92,7 @@ impl IpvsProxier {
         };
         difference.servers.retain(|selector, sides| {
             // A node port may have the virtual server then.
-            let is_claimed = self.held.claimed.contains(selector);
+            let is_claimed = self.basis.claimed.contains(selector);
             let (Some(before), None, false) =
                 (&sides.0, &sides.1, is_claimed || is_bound(selector))
             else {

@@ -10,15 +10,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_core::model::PerFamily;
-use switchyard_netlink::ipvs::{RealServer, Selector};
+use switchyard_core::{model::PerFamily, proxier::SyncReport};
+use switchyard_netlink::{
+    Error,
+    ipvs::{RealServer, Selector},
+};
 
+use super::{
+    IpvsProxier, SyncError,
+    commands::{Action, Commands, Named},
+    refused::Refused,
+};
 use crate::layout::servers::is_of;
 
 /// The time from the last new one to the first look: most have no connections.
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest time between two looks.
 const LONGEST: Duration = Duration::from_secs(32);
+
+/// The most virtual servers with draining real servers that a sync looks at: each is a request.
+pub(super) const MOST_LOOKS: usize = 256;
 
 /// The real servers that drain.
 #[derive(Debug)]
@@ -154,10 +165,10 @@ impl Draining {
         let Some(drained) = self.servers.get_mut(at) else { return Look::default() };
         let limit = self.limit;
         let mut over = Vec::new();
+        // A client that keeps its connections open while endpoints change makes there be many.
+        let found: HashMap<_, _> = found.iter().map(|real| (real.address, real)).collect();
         drained.since.retain(|address, since| {
-            let Some(real) = found.iter().find(|real| real.address == *address) else {
-                return false;
-            };
+            let Some(real) = found.get(address) else { return false };
             let is_late = since.is_some_and(|since| now - since >= limit);
             let is_over = is_late || (real.active == 0 && real.inactive == 0);
             if is_over {
@@ -184,6 +195,47 @@ impl Draining {
     pub(crate) fn wait(&self, families: &PerFamily<bool>, now: Instant) -> Option<Duration> {
         let next = self.of_families(families).map(|(_, drained)| drained.next).min()?;
         Some(next.saturating_duration_since(now))
+    }
+}
+
+impl IpvsProxier {
+    /// Deletes real servers of these families whose last connections have ended.
+    pub(super) fn look_at_draining(
+        &mut self,
+        families: &PerFamily<bool>,
+        report: &mut SyncReport,
+        refused: &mut Refused,
+    ) -> Result<(), SyncError> {
+        let now = Instant::now();
+        let mut commands = Commands::default();
+        for selector in self.draining.due(families, now).into_iter().take(MOST_LOOKS) {
+            let found = match self.kernel.real_servers(&selector) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.draining.postpone(&selector, now);
+                    let is_answer = matches!(error, Error::Kernel(_));
+                    let error = SyncError::Ipvs("list the real servers of IPVS", error);
+                    if !is_answer {
+                        // Each further one would take as long.
+                        return Err(error);
+                    }
+                    refused.leftover(&error);
+                    continue;
+                }
+            };
+            let look = self.draining.look(&selector, &found, now);
+            for address in look.over {
+                tracing::debug!(server = %Named(&selector), real = %address, "Drained");
+                commands.push(selector, Action::DeleteReal(address));
+            }
+            if look.is_last {
+                commands.push(selector, Action::DeleteServer);
+            }
+        }
+        for (step, refusal) in self.commit(report, &commands)? {
+            refused.command(None, step, refusal);
+        }
+        Ok(())
     }
 }
 

@@ -84,7 +84,7 @@ impl IpvsProxier {
                 claimed.insert(selector);
             });
         }
-        self.held.claimed = claimed;
+        self.basis.claimed = claimed;
         // A change of the node's settings may change anything.
         let is_explained = was_sure && change.before().is_some() && !change.node_changed();
         let mut expected = is_explained.then(|| Expected {
@@ -109,9 +109,9 @@ impl IpvsProxier {
 
     pub(super) fn try_schedulers(&mut self, state: &State) -> Result<bool, SyncError> {
         let asked = state.service_ports.values();
-        let asked = asked.map(|port| Scheduler::choose(self.scheduler, port));
-        let asked = asked.chain([self.scheduler.weighted()]).collect();
-        let tried = self.tried.try_all(asked, &mut *self.kernel);
+        let asked = asked.map(|port| Scheduler::choose(self.basis.scheduler, port));
+        let asked = asked.chain([self.basis.scheduler.weighted()]).collect();
+        let tried = self.basis.tried.try_all(asked, &mut *self.kernel);
         tried.map_err(failed_to("try a scheduler of IPVS"))
     }
 
@@ -128,14 +128,7 @@ impl IpvsProxier {
         let servers =
             self.kernel.virtual_servers().map_err(failed_to("list the virtual servers of IPVS"))?;
         let is_ruled = state.service_ports.keys().all(|id| self.rules.holds(id));
-        let missing = self.tried.missing();
-        let context = Context {
-            node: &state.node,
-            scheduler: self.scheduler,
-            missing: &missing,
-            claimed: &self.held.claimed,
-            never_bound: &self.never_bound,
-        };
+        let context = self.basis.context(&state.node);
         if let (Some(expected), Some(before)) = (&mut *expected, change.before()) {
             expected.difference = Difference::new(before, change, &context, families);
         }
@@ -267,7 +260,7 @@ impl IpvsProxier {
                 _ => {}
             }
             let missing = step.missing_scheduler(&refusal).and_then(|name| name.parse().ok());
-            if missing.is_some_and(|scheduler| self.tried.lose(scheduler)) {
+            if missing.is_some_and(|scheduler| self.basis.tried.lose(scheduler)) {
                 refused.is_stale = true;
             } else {
                 refused.command(server.map(|server| &server.port.id), step, refusal);

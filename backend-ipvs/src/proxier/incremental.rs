@@ -48,7 +48,7 @@ impl Difference {
         context: &Context<'_>,
         families: &PerFamily<bool>,
     ) -> Self {
-        let was = Context { node: before.node(), ..*context };
+        let was = Context { node: before.node(), ..context.clone() };
         let mut difference = Self::default();
         for port in change.ports().filter(|port| *families.get(port.id.family)) {
             if let Some(port) = port.before {

@@ -57,7 +57,7 @@ use switchyard_core::{
     error::ErrorChain,
     model::PerFamily,
     proxier::{Mode, Monitor, Profile, Proxier, ProxierError, SyncReport},
-    state::ResolvedServicePort,
+    state::{NodeState, ResolvedServicePort},
     transition::Transition,
 };
 use switchyard_netlink::Error;
@@ -66,7 +66,7 @@ use switchyard_netlink::route::{DeviceError, SharedAddresses};
 
 use self::{
     checkup::Checkup,
-    commands::{Action, Commands, Named, Step},
+    commands::{Commands, Step},
     degraded::Degraded,
     draining::Draining,
     full::Addresses,
@@ -87,17 +87,14 @@ use crate::{
 
 /// The time after which it is tried again to remove what could not be removed.
 const RETRY: Duration = Duration::from_secs(30);
-/// The time after which everything is compared again if another program changed something during a
-/// comparison, or if new connections go on to a real server that takes none. Doubles up to `RETRY`.
-const SOON: Duration = Duration::from_secs(1);
-/// The same of rules of other kinds, which may take seconds: the system's lock is waited for, and
-/// sets that another program's rules use. Doubles with each failure.
+/// The same of rules of other kinds, whose removal may take seconds: the system's lock is waited
+/// for, and sets that another program's rules use. Doubles with each failure.
 const REMOVAL_RETRY: Duration = Duration::from_secs(60);
 /// The longest that it may become.
 const LONGEST_REMOVAL_RETRY: Duration = Duration::from_secs(3600);
 
-/// The most virtual servers with draining real servers that a sync looks at: each is a request.
-const MOST_LOOKS: usize = 256;
+/// The most problems of one kind that are logged at once.
+const MOST_WARNINGS: usize = 16;
 
 /// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +127,7 @@ fn others(count: usize) -> String {
 pub(crate) struct IpvsProxier {
     config: IpvsConfig,
     families: PerFamily<bool>,
-    scheduler: Scheduler,
-    tried: Tried,
+    basis: Basis,
     kernel: Box<dyn Kernel>,
     rules: Rules,
     /// The families of which IPVS delivers everything.
@@ -145,8 +141,6 @@ pub(crate) struct IpvsProxier {
     /// The contents of the kernel, beyond what core remembers; empty until a sync has compared
     /// everything.
     held: Held,
-    /// [`IpvsConfig::never_bound`], as far as it is known.
-    never_bound: BTreeSet<IpAddr>,
     /// The addresses of `kube-ipvs0`.
     bound: SharedAddresses,
     draining: Draining,
@@ -173,14 +167,31 @@ pub(crate) struct IpvsProxier {
     unreported: SyncReport,
 }
 
+/// The inputs of the layout besides a state.
+#[derive(Debug)]
+struct Basis {
+    scheduler: Scheduler,
+    tried: Tried,
+    /// [`Context::claimed`]
+    claimed: BTreeSet<Selector>,
+    /// [`IpvsConfig::never_bound`], as far as it is known.
+    never_bound: BTreeSet<IpAddr>,
+}
+
+impl Basis {
+    fn context<'a>(&'a self, node: &'a NodeState) -> Context<'a> {
+        let Self { scheduler, tried, claimed, never_bound } = self;
+        let missing = tried.missing();
+        Context { node, scheduler: *scheduler, missing, claimed, never_bound }
+    }
+}
+
 /// The contents of the kernel, beyond what core remembers.
 #[derive(Debug, Default)]
 struct Held {
     /// The addresses that are not bound although Services have them, when they were last read:
     /// those of other devices, and those that the configuration names.
     elsewhere: Arc<BTreeSet<IpAddr>>,
-    /// [`Context::claimed`]
-    claimed: BTreeSet<Selector>,
     /// The virtual servers and the addresses about which the kernel refused something.
     refused: (BTreeSet<Selector>, BTreeSet<IpAddr>),
 }
@@ -206,8 +217,12 @@ impl IpvsProxier {
     ) -> Self {
         Self {
             families,
-            scheduler,
-            tried: Tried::default(),
+            basis: Basis {
+                scheduler,
+                tried: Tried::default(),
+                claimed: BTreeSet::new(),
+                never_bound: BTreeSet::new(),
+            },
             kernel,
             rules,
             delivered: PerFamily::default(),
@@ -215,7 +230,6 @@ impl IpvsProxier {
             removal_retry: REMOVAL_RETRY,
             unremoved: BTreeSet::new(),
             held: Held::default(),
-            never_bound: BTreeSet::new(),
             bound: SharedAddresses::default(),
             draining: Draining::new(config.drain_limit),
             schedulers: Schedulers::default(),
@@ -282,7 +296,7 @@ impl IpvsProxier {
             families: self.delivered,
             bound: &seen.bound,
             elsewhere: &elsewhere,
-            never_bound: &self.never_bound,
+            never_bound: &self.basis.never_bound,
         };
         let rules = self.rules.sync(change, !is_known, delivery, report).await;
         // Service ports that are refused are left out at once.
@@ -318,7 +332,7 @@ impl IpvsProxier {
                 families: delivered,
                 bound: &seen.bound,
                 elsewhere: &elsewhere,
-                never_bound: &self.never_bound,
+                never_bound: &self.basis.never_bound,
             };
             self.rules.deliver(change, delivery, report).await?;
         }
@@ -335,58 +349,17 @@ impl IpvsProxier {
         let checkup = (!self.checkup.left.is_empty()).then_some(Duration::ZERO);
         let waits = [report.requeue_after, draining, schedulers, retry, removal, checkup];
         report.requeue_after = waits.into_iter().flatten().min();
-        let missing = self.tried.missing();
-        let context = Context {
-            node: &change.after().node,
-            scheduler: self.scheduler,
-            missing: &missing,
-            claimed: &self.held.claimed,
-            never_bound: &self.never_bound,
-        };
+        let context = self.basis.context(&change.after().node);
         report.degraded.extend(self.degraded.update(change, &context, is_compared));
         Ok(Done::All)
-    }
-
-    /// Takes down what was refused and belongs to no Service port, and returns the time until
-    /// everything is compared again because of that.
-    fn note_leftovers(
-        &mut self,
-        refused: &mut Refused,
-        report: &mut SyncReport,
-    ) -> Option<Duration> {
-        let mut left = mem::take(&mut refused.leftovers);
-        let (servers, addresses) = &mut self.held.refused;
-        if refused.is_compared {
-            servers.clear();
-            addresses.clear();
-            self.degraded.endpoints = mem::take(&mut refused.endpoints);
-        } else {
-            left.extend(self.left.iter().cloned());
-            self.degraded.endpoints.append(&mut refused.endpoints);
-        }
-        servers.append(&mut refused.servers);
-        addresses.append(&mut refused.addresses);
-        let now = Instant::now();
-        if left.is_empty() {
-            (self.retry, self.soon) = (None, None);
-        } else if refused.is_compared || self.retry.is_none() {
-            let is_soon = refused.is_soon || refused.is_stale;
-            self.soon = is_soon.then(|| self.soon.map_or(SOON, |last| (2 * last).min(RETRY)));
-            self.retry = Some(now + self.soon.unwrap_or(RETRY));
-        }
-        report.cleanup_failed |= !left.is_empty();
-        warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
-        let other = report.cleanup_failed.then_some(RETRY);
-        let wait = self.retry.map(|due| due.saturating_duration_since(now));
-        wait.into_iter().chain(other).min()
     }
 
     /// Takes in the addresses that are never bound. Returns whether they are news.
     fn learns_never_bound(&mut self) -> bool {
         let known = self.config.never_bound.lock();
-        let is_news = *known != self.never_bound;
+        let is_news = *known != self.basis.never_bound;
         if is_news {
-            self.never_bound.clone_from(&known);
+            self.basis.never_bound.clone_from(&known);
         }
         is_news
     }
@@ -406,7 +379,7 @@ impl IpvsProxier {
     /// Returns the addresses that are not to be bound although Services have them.
     fn elsewhere(&mut self) -> Result<BTreeSet<IpAddr>, DeviceError> {
         let mut elsewhere = self.kernel.other_addresses()?;
-        elsewhere.extend(&self.never_bound);
+        elsewhere.extend(&self.basis.never_bound);
         Ok(elsewhere)
     }
 
@@ -537,56 +510,21 @@ impl IpvsProxier {
         }
     }
 
-    /// Deletes real servers of these families whose last connections have ended.
-    fn look_at_draining(
-        &mut self,
-        families: &PerFamily<bool>,
-        report: &mut SyncReport,
-        refused: &mut Refused,
-    ) -> Result<(), SyncError> {
-        let now = Instant::now();
-        let mut commands = Commands::default();
-        for selector in self.draining.due(families, now).into_iter().take(MOST_LOOKS) {
-            let found = match self.kernel.real_servers(&selector) {
-                Ok(found) => found,
-                Err(error) => {
-                    self.draining.postpone(&selector, now);
-                    let is_answer = matches!(error, Error::Kernel(_));
-                    let error = SyncError::Ipvs("list the real servers of IPVS", error);
-                    if !is_answer {
-                        // Each further one would take as long.
-                        return Err(error);
-                    }
-                    refused.leftover(&error);
-                    continue;
-                }
-            };
-            let look = self.draining.look(&selector, &found, now);
-            for address in look.over {
-                tracing::debug!(server = %Named(&selector), real = %address, "Drained");
-                commands.push(selector, Action::DeleteReal(address));
-            }
-            if look.is_last {
-                commands.push(selector, Action::DeleteServer);
-            }
-        }
-        for (step, refusal) in self.commit(report, &commands)? {
-            refused.command(None, step, refusal);
-        }
-        Ok(())
-    }
-
     /// Whether a changed Service port asks for a scheduler that was not tried yet.
     fn asks_for_untried(&self, change: &Transition<'_>) -> bool {
         let mut after = change.ports().filter_map(|port| port.after);
-        after.any(|port| !self.tried.knows(Scheduler::choose(self.scheduler, port)))
+        after.any(|port| !self.basis.tried.knows(Scheduler::choose(self.basis.scheduler, port)))
     }
 }
 
 /// Warns of problems that are not known, which are known then.
 fn warn_of_new(known: &mut BTreeSet<String>, problems: BTreeSet<String>, message: &str) {
-    for problem in problems.difference(known) {
+    let new: Vec<_> = problems.difference(known).collect();
+    for problem in new.iter().take(MOST_WARNINGS) {
         tracing::warn!(err = problem, "{message}");
+    }
+    if let Some(others @ 1..) = new.len().checked_sub(MOST_WARNINGS) {
+        tracing::warn!(others, "{message}");
     }
     *known = problems;
 }
@@ -614,7 +552,7 @@ fn failed_to(action: &'static str) -> impl Fn(Error) -> SyncError {
 #[async_trait]
 impl Proxier for IpvsProxier {
     fn profile(&self) -> Profile {
-        Profile { capabilities: scheduler::capabilities(self.scheduler), ..PROFILE }
+        Profile { capabilities: scheduler::capabilities(self.basis.scheduler), ..PROFILE }
     }
 
     /// Sets the kernel's parameters for IPVS.

@@ -4,24 +4,30 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     net::IpAddr,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily, ServicePortId},
-    proxier::{DegradedPort, RefusedParts},
+    proxier::{DegradedPort, RefusedParts, SyncReport},
     state::State,
 };
 use switchyard_netlink::ipvs::{Refusal, Selector};
 use switchyard_netlink::route::DeviceError;
 
 use super::{
-    SyncError,
+    IpvsProxier, RETRY, SyncError,
     commands::{Action, Step},
+    warn_of_new,
 };
 use crate::layout::addresses;
 
+/// The time after which everything is compared again if another program changed something during a
+/// comparison, or if new connections go on to a real server that takes none. Doubles up to `RETRY`.
+const SOON: Duration = Duration::from_secs(1);
 /// The refused parts in a sync of which everything else was done.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
@@ -166,6 +172,42 @@ impl Refused {
     }
 }
 
+impl IpvsProxier {
+    /// Takes down what was refused and belongs to no Service port, and returns the time until
+    /// everything is compared again because of that.
+    pub(super) fn note_leftovers(
+        &mut self,
+        refused: &mut Refused,
+        report: &mut SyncReport,
+    ) -> Option<Duration> {
+        let mut left = mem::take(&mut refused.leftovers);
+        let (servers, addresses) = &mut self.held.refused;
+        if refused.is_compared {
+            servers.clear();
+            addresses.clear();
+            self.degraded.endpoints = mem::take(&mut refused.endpoints);
+        } else {
+            left.extend(self.left.iter().cloned());
+            self.degraded.endpoints.append(&mut refused.endpoints);
+        }
+        servers.append(&mut refused.servers);
+        addresses.append(&mut refused.addresses);
+        let now = Instant::now();
+        if left.is_empty() {
+            (self.retry, self.soon) = (None, None);
+        } else if refused.is_compared || self.retry.is_none() {
+            let is_soon = refused.is_soon || refused.is_stale;
+            self.soon = is_soon.then(|| self.soon.map_or(SOON, |last| (2 * last).min(RETRY)));
+            self.retry = Some(now + self.soon.unwrap_or(RETRY));
+        }
+        report.cleanup_failed |= !left.is_empty();
+        warn_of_new(&mut self.left, left, "A part of a sync was refused, which is tried again");
+        let other = report.cleanup_failed.then_some(RETRY);
+        let wait = self.retry.map(|due| due.saturating_duration_since(now));
+        wait.into_iter().chain(other).min()
+    }
+}
+
 fn refused(step: Step, refusal: Refusal) -> SyncError {
     match step.missing_scheduler(&refusal) {
         Some(scheduler) => SyncError::NoScheduler(scheduler.to_owned()),
@@ -222,7 +264,7 @@ mod tests {
         Context {
             node: &state.node,
             scheduler: Scheduler::RoundRobin,
-            missing: &[],
+            missing: Vec::new(),
             claimed: &NONE,
             never_bound: &NOWHERE,
         }

@@ -32,7 +32,7 @@ impl IpvsProxier {
         if ports.is_empty() {
             return Ok(());
         }
-        let never_bound = self.never_bound.clone();
+        let never_bound = self.basis.never_bound.clone();
         let delivery = Delivery {
             families: self.delivered,
             bound: &seen.bound,

@@ -86,7 +86,7 @@ fn a_clean_up_leaves_the_guard_while_it_is_needed() {
 fn the_guard_that_stays_is_in_the_table_of_the_mode() {
     in_namespace(|| {
         let mut config = NftConfig::default();
-        config.table = "other";
+        config.table = "other".into();
         let clean_up = || {
             let mut other = NftProxier::open(config.clone()).unwrap();
             other.prepare(&with_localhost()).unwrap();

@@ -19,7 +19,7 @@ use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
 use super::model::Model;
 use crate::{
     IpvsConfig, Scheduler,
-    proxier::{IpvsProxier, MOST_LOOKS, schedulers, settings::seconds},
+    proxier::{IpvsProxier, draining::MOST_LOOKS, schedulers, settings::seconds},
 };
 
 fn node(model: &Model) -> Stepped<IpvsProxier> {
@@ -312,7 +312,7 @@ fn schedulers_are_tried_and_tried_again() {
     node.full();
     assert_eq!(model.lock().tried, tried, "an attempt may take long");
     for further in 1..=2 {
-        node.proxier.tried.hasten();
+        node.proxier.basis.tried.hasten();
         assert!(node.full().drift.is_none());
         assert_eq!(model.lock().tried, tried + further, "one in a sync");
     }
