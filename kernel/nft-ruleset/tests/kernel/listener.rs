@@ -67,8 +67,8 @@ fn one_commit_of_several_tables_is_reported_to_each_watcher() {
     in_namespace(|| {
         let (mut one, mut two) = (support::netlink(), support::netlink());
         let [a, b] = ["a", "b"].map(|name| Table::new(Family::Ip, name));
-        let mut of_a = Listening::to(&one, &[a.clone()]);
-        let mut of_b = Listening::to(&two, &[b.clone()]);
+        let mut of_a = Listening::to(&one, std::slice::from_ref(&a));
+        let mut of_b = Listening::to(&two, std::slice::from_ref(&b));
         let mut transaction = Transaction::new();
         transaction.add_table(&a);
         transaction.add_table(&b);
