@@ -313,6 +313,8 @@ pub mod expression {
     pub const LOOKUP_SREG: u16 = 2;
     /// `NFTA_LOOKUP_DREG`
     pub const LOOKUP_DREG: u16 = 3;
+    /// `NFTA_LOOKUP_FLAGS`
+    pub const LOOKUP_FLAGS: u16 = 5;
     /// `NFTA_LOOKUP_SET_ID`
     pub const LOOKUP_SET_ID: u16 = 4;
     /// `NFTA_NG_DREG`

@@ -5,10 +5,13 @@
 //! seen to accept nothing new: only packets of known connections, of ICMP, or of the loopback
 //! interface. Any other rule that may accept counts as one that does.
 
+mod effect;
+
 use std::collections::BTreeSet;
 
-use super::abi::{chain, data, expression, message, rule, table};
-use crate::{Attributes, Error, Message, Socket, Writer, nfnetlink};
+use self::effect::{Effect, effect, host_number, text, value};
+use super::abi::{chain, element, expression, message, rule, table};
+use crate::{Attribute, Attributes, Error, Message, Socket, Writer, nfnetlink};
 
 /// The most chains that are read to decide about a base chain. One that leads to more counts as one
 /// that accepts.
@@ -197,18 +200,6 @@ struct Walk<'a> {
     read: usize,
 }
 
-/// The effect of a rule on a new connection, as far as it is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Effect {
-    /// None, or none that decides.
-    None,
-    MayAccept,
-    /// A chain is asked.
-    Asks(String),
-    /// Each packet is dropped.
-    Drops,
-}
-
 impl Walk<'_> {
     fn chain(&mut self, chain: &str) -> Result<Passage, Error> {
         self.read += 1;
@@ -228,6 +219,8 @@ impl Walk<'_> {
                 Effect::None => {}
                 Effect::MayAccept => return Ok(Passage::Open),
                 Effect::Drops => return Ok(Passage::Ends),
+                Effect::AsksStates(set) if self.has_new(&set)? => return Ok(Passage::Open),
+                Effect::AsksStates(_) => {}
                 // A condition of the jump is not looked at, so that a drop there decides nothing.
                 Effect::Asks(next) => {
                     if self.chain(&next)? == Passage::Open {
@@ -238,189 +231,23 @@ impl Walk<'_> {
         }
         Ok(Passage::Undecided)
     }
-}
 
-/// Returns the effect of a rule with these expressions.
-fn effect(expressions: Attributes<'_>) -> Effect {
-    let mut conditions = Conditions::default();
-    for each in expressions {
-        let read = each.nested();
-        let Some(name) = text(read, expression::NAME) else { return Effect::MayAccept };
-        let parts = read.find_kind(expression::DATA).map(|data| data.nested());
-        let parts = parts.unwrap_or_else(|| Attributes::new(&[]));
-        if conditions.exclude_new(name, parts) {
-            return Effect::None;
-        }
-        match name {
-            "immediate" => match verdict(parts) {
-                Some((data::ACCEPT, _)) => return Effect::MayAccept,
-                Some((data::DROP, _)) if conditions.is_always => return Effect::Drops,
-                Some((data::JUMP | data::GOTO, Some(chain))) => return Effect::Asks(chain),
-                Some((data::DROP | data::RETURN, _)) | None => {}
-                Some(_) => return Effect::MayAccept,
-            },
-            "reject" if conditions.is_always => return Effect::Drops,
-            "reject" | "counter" | "log" | "notrack" => {}
-            // A verdict map, or a verdict of another program.
-            "lookup" if number(parts, expression::LOOKUP_DREG) == Some(0) => {
-                return Effect::MayAccept;
-            }
-            "queue" | "synproxy" | "tproxy" | "objref" => return Effect::MayAccept,
-            "target" => match text(parts, expression::TARGET_NAME) {
-                Some("REJECT") if conditions.is_always => return Effect::Drops,
-                Some("REJECT" | "LOG" | "NFLOG" | "MARK" | "CONNMARK" | "TCPMSS") => {}
-                _ => return Effect::MayAccept,
-            },
-            _ => conditions.is_always = false,
-        }
-    }
-    Effect::None
-}
-
-/// The verdict of an `immediate` expression, and the chain that it leads to.
-fn verdict(parts: Attributes<'_>) -> Option<(i32, Option<String>)> {
-    let data = parts.find_kind(expression::IMMEDIATE_DATA)?.nested();
-    let verdict = data.find_kind(data::VERDICT)?.nested();
-    let code = verdict.find_kind(data::VERDICT_CODE)?.be32()?.cast_signed();
-    Some((code, text(verdict, data::VERDICT_CHAIN).map(str::to_owned)))
-}
-
-/// The part of a packet that a register holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loaded {
-    /// The bits of the connection's state that are in this mask.
-    State(u32),
-    Interface,
-    InterfaceIndex,
-    Protocol,
-}
-
-/// The conditions of a rule, up to an expression.
-struct Conditions {
-    /// Whether there is none.
-    is_always: bool,
-    loaded: Option<(u32, Loaded)>,
-}
-
-impl Default for Conditions {
-    fn default() -> Self {
-        Self { is_always: true, loaded: None }
-    }
-}
-
-impl Conditions {
-    /// Follows an expression. Returns whether it rules new connections out.
-    fn exclude_new(&mut self, name: &str, parts: Attributes<'_>) -> bool {
-        let get = |kind| number(parts, kind);
-        match name {
-            "ct" if get(expression::CT_KEY) == Some(expression::CT_STATE) => {
-                self.load(get(expression::CT_DREG), Loaded::State(u32::MAX));
-            }
-            "meta" => {
-                let loaded = match get(expression::META_KEY) {
-                    Some(expression::META_IIFNAME | expression::META_OIFNAME) => Loaded::Interface,
-                    Some(expression::META_IIF | expression::META_OIF) => Loaded::InterfaceIndex,
-                    Some(expression::META_L4PROTO) => Loaded::Protocol,
-                    _ => return false,
-                };
-                self.load(get(expression::META_DREG), loaded);
-            }
-            "payload" => {
-                let is_protocol = get(expression::PAYLOAD_BASE) == Some(expression::BASE_NETWORK)
-                    && get(expression::PAYLOAD_OFFSET) == Some(expression::IPV4_PROTOCOL)
-                    && get(expression::PAYLOAD_LEN) == Some(1);
-                self.loaded = None;
-                if is_protocol {
-                    self.load(get(expression::PAYLOAD_DREG), Loaded::Protocol);
-                }
-            }
-            "bitwise" => {
-                let mask = value(parts, expression::BITWISE_MASK).and_then(host_number);
-                let source = get(expression::BITWISE_SREG);
-                let state = self.loaded.filter(|(register, _)| Some(*register) == source);
-                self.loaded = None;
-                if let (Some((_, Loaded::State(all))), Some(mask)) = (state, mask) {
-                    self.load(get(expression::BITWISE_DREG), Loaded::State(all & mask));
-                }
-            }
-            "cmp" => return self.compare(parts),
-            "match" if text(parts, expression::MATCH_NAME) == Some("conntrack") => {
-                let info = parts.find_kind(expression::MATCH_INFO).map(|info| info.payload);
-                let revision = get(expression::MATCH_REV);
-                return revision == Some(3) && info.is_some_and(conntrack_excludes_new);
-            }
-            _ => {}
-        }
-        false
-    }
-
-    fn load(&mut self, register: Option<u32>, loaded: Loaded) {
-        self.loaded = register.map(|register| (register, loaded));
-    }
-
-    fn compare(&self, parts: Attributes<'_>) -> bool {
-        let source = number(parts, expression::CMP_SREG);
-        let Some((_, loaded)) = self.loaded.filter(|(register, _)| Some(*register) == source)
-        else {
-            return false;
+    /// Whether an element of a set of states is that of new connections.
+    fn has_new(&mut self, set: &str) -> Result<bool, Error> {
+        let narrow = |w: &mut Writer| {
+            w.string(element::TABLE, &self.name.table);
+            w.string(element::SET, set);
         };
-        let is_equal = match number(parts, expression::CMP_OP) {
-            Some(expression::CMP_EQ) => true,
-            Some(expression::CMP_NEQ) => false,
-            _ => return false,
+        let is_new = |element: Attribute<'_>| {
+            let key = value(element.nested(), element::KEY).and_then(host_number);
+            key.is_none_or(|state| state == expression::CT_STATE_NEW)
         };
-        let Some(with) = value(parts, expression::CMP_DATA) else { return false };
-        match loaded {
-            Loaded::State(mask) => host_number(with)
-                .is_some_and(|state| (mask & expression::CT_STATE_NEW == state) != is_equal),
-            Loaded::Interface => is_equal && with.starts_with(b"lo\0"),
-            Loaded::InterfaceIndex => is_equal && host_number(with) == Some(LOOPBACK),
-            Loaded::Protocol => is_equal && matches!(with, [ICMP | ICMPV6]),
-        }
+        let family = family_number(self.name.family);
+        let found = dump(self.socket, message::GET_ELEMENT, family, narrow, |_, read| {
+            Some(read.find_kind(element::ELEMENTS)?.nested().any(is_new))
+        })?;
+        Ok(found.contains(&true))
     }
-}
-
-/// The index of the loopback interface in each network namespace.
-const LOOPBACK: u32 = 1;
-const ICMP: u8 = libc::IPPROTO_ICMP as u8;
-const ICMPV6: u8 = libc::IPPROTO_ICMPV6 as u8;
-
-/// Whether the match `conntrack` of xtables rules new connections out, by its description (`struct
-/// xt_conntrack_mtinfo3`).
-fn conntrack_excludes_new(info: &[u8]) -> bool {
-    // After eight addresses, two times and five numbers of 16 bits.
-    const FLAGS: usize = 8 * 16 + 8 + 10;
-    const INVERTED: usize = FLAGS + 2;
-    const STATES: usize = FLAGS + 4;
-    /// `XT_CONNTRACK_STATE`
-    const STATE: u16 = 1;
-    /// `XT_CONNTRACK_STATE_BIT(IP_CT_NEW)`, and `XT_CONNTRACK_STATE_SNAT` and `_DNAT`, which a new
-    /// connection may have.
-    const NEW: u16 = 1 << 3 | 1 << 6 | 1 << 7;
-    let get = |at: usize| {
-        let bytes = info.get(at..at + 2)?;
-        Some(u16::from_ne_bytes(bytes.try_into().ok()?))
-    };
-    let Some(((flags, inverted), states)) = get(FLAGS).zip(get(INVERTED)).zip(get(STATES)) else {
-        return false;
-    };
-    flags & STATE != 0 && inverted & STATE == 0 && states & NEW == 0
-}
-
-fn host_number(bytes: &[u8]) -> Option<u32> {
-    bytes.try_into().ok().map(u32::from_ne_bytes)
-}
-
-fn number(parts: Attributes<'_>, kind: u16) -> Option<u32> {
-    parts.find_kind(kind)?.be32()
-}
-
-fn value<'a>(parts: Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
-    Some(parts.find_kind(kind)?.nested().find_kind(data::VALUE)?.payload)
-}
-
-fn text<'a>(attributes: Attributes<'a>, kind: u16) -> Option<&'a str> {
-    attributes.find_kind(kind)?.str()
 }
 
 /// Asks for the objects of a kind. `read` gets the family and the attributes of each.
@@ -485,6 +312,8 @@ mod tests {
                 "iifname \"lo\" accept\niif lo accept\noifname lo accept",
                 "ip protocol icmp accept\nmeta l4proto ipv6-icmp accept\nicmp type echo-request accept",
                 "ct state invalid drop\njump next",
+                "ct state { established, related } accept",
+                "ct state vmap { established : accept, related : accept, invalid : drop }",
                 "counter log reject with icmpx admin-prohibited",
                 "tcp dport 22 drop\nlog prefix \"dropped\"",
             ] {
@@ -494,11 +323,15 @@ mod tests {
                 "ct status dnat accept",
                 "ct state established,related,new accept",
                 "ct state established,related accept\niifname \"cni0\" accept",
-                "ct state vmap { established : accept, related : accept }",
+                "ct state vmap { established : accept, new : accept }",
+                "ct state { established, new } accept",
+                "ct state != { established, related } accept",
                 "tcp dport 443 accept",
                 "jump next\ntcp dport vmap { 80 : accept }",
                 "meta mark & 0x4000 == 0x4000 accept",
                 "ct state != established accept",
+                "ct state new meta mark 1 accept",
+                "iifname . ct state vmap { \"x\" . established : accept }",
                 "iifname != \"lo\" accept",
                 "meta l4proto != icmp accept",
             ] {
