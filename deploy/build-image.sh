@@ -76,9 +76,9 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root layout=$work/layout
-mkdir -p "$root/usr/local/bin" "$root/etc" "$root/var/lib/kube-proxy" "$root/tmp" "$root/run" \
+mkdir -p "$root/usr/local/bin" "$root/etc" "$root/var/lib/kube-proxy" "$root/tmp" "$root/run/switchyard" \
     "$layout/blobs/sha256"
-chmod 1777 "$root/tmp"
+chmod 1777 "$root/tmp" "$root/run/switchyard"
 install -m 0755 "$binary" "$root/usr/local/bin/switchyard"
 # The path of the program in kube-proxy's image, so that manifests with that path need no change.
 ln -s switchyard "$root/usr/local/bin/kube-proxy"

@@ -6,6 +6,7 @@
 //! - write the configuration to a file (`--write-config-to`);
 //! - print what would be programmed (`render`);
 //! - print what keeps Services from working (`doctor`);
+//! - explain where traffic goes, or print what the running proxy knows (`explain`, `snapshot`);
 //! - remove what any backend has programmed (`--cleanup`);
 //! - prepare the node, and then proxy until the program ends (`start`, `run`).
 
@@ -24,7 +25,7 @@ use switchyard_core::{error::ErrorChain, proxier};
 use crate::{
     config::{
         Loaded,
-        cli::{self, Cli, EarlyExit, RenderFormat},
+        cli::{self, Cli, EarlyExit, RenderFormat, Subcommand},
         flags::{Flags, Status, table},
         settings::Settings,
         version, write,
@@ -37,6 +38,7 @@ mod api_addresses;
 mod backends;
 mod config;
 mod doctor;
+mod explain;
 mod klog;
 mod logging;
 mod node;
@@ -51,6 +53,7 @@ mod select;
 mod source_task;
 mod start;
 mod sysctl;
+mod tracked;
 
 /// Decodes and checks the text of a configuration file, and returns what would be written for it.
 /// For fuzzing.
@@ -78,8 +81,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Some(version) = version::answer(&cli.flags, cli.called_as) {
         return print(&format!("{version}\n"));
     }
-    if let Some(format) = cli.doctor {
-        return doctor::run(&cli.flags, format);
+    // These report on standard error, without a log.
+    match &cli.command {
+        Some(Subcommand::Explain(asked)) => return explain::run(asked, &cli.flags),
+        Some(Subcommand::Snapshot) => return explain::take_snapshot(&cli.flags),
+        Some(Subcommand::Doctor(format)) => return doctor::run(&cli.flags, *format),
+        Some(Subcommand::Render(_)) | None => {}
     }
     match process::end_by_signals().map_err(Failure::from).and_then(|()| load_and_act(&cli)) {
         Ok(()) => {
@@ -147,7 +154,7 @@ fn act(cli: &Cli, loaded: &Loaded) -> Result<(), Failure> {
         tracing::info!(file = path, "Wrote configuration");
         return Ok(());
     }
-    if let Some(format) = cli.render {
+    if let Some(Subcommand::Render(format)) = cli.command {
         return render_manifests(&loaded.settings, format);
     }
     process::pass_on_privilege();

@@ -1,20 +1,17 @@
 //! The command `switchyard render`, which prints what would be programmed.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-};
+use std::io::{self, Write};
 
-use switchyard_core::{objects::Event, proxier::Mode, track::Tracker};
+use switchyard_core::proxier::Mode;
 use switchyard_netlink::kernel::families;
 use switchyard_nft_ruleset::json::Document;
-use switchyard_source_manifests::{self as manifests, ManifestsError};
 
 use crate::backends;
 use crate::config::{
     cli::RenderFormat,
     settings::{Settings, SourceSettings},
 };
+use crate::tracked::{self, TrackedError};
 
 /// Why `render` failed.
 #[derive(Debug, thiserror::Error)]
@@ -25,9 +22,9 @@ pub enum RenderError {
     /// The mode is not nftables.
     #[error("{0} mode cannot be rendered; use nftables")]
     Mode(Mode),
-    /// The directory cannot be read.
-    #[error("cannot read the manifests")]
-    Manifests(#[from] ManifestsError),
+    /// The manifests cannot be tracked.
+    #[error(transparent)]
+    Tracked(#[from] TrackedError),
     /// The transaction cannot be written as JSON.
     #[error("cannot print the transaction as JSON")]
     Json(#[source] serde_json::Error),
@@ -51,7 +48,7 @@ pub fn render(
     if settings.backend.mode != Mode::NFTABLES {
         return Err(RenderError::Mode(settings.backend.mode));
     }
-    let tracker = tracked(settings, directory.clone(), problems)?;
+    let tracker = tracked::tracked(settings, directory, &switchyard_nft::PROFILE, problems)?;
     let config = backends::nft_config(&settings.backend, families());
     let transaction = switchyard_nft::render(&config, tracker.state());
     match format {
@@ -75,26 +72,4 @@ pub fn render(
 /// Returns the error of the output if that was the cause.
 fn json_error(error: serde_json::Error) -> RenderError {
     if error.is_io() { RenderError::Output(error.into()) } else { RenderError::Json(error) }
-}
-
-/// Returns a tracker that knows all manifests, with the node's settings.
-pub fn tracked(
-    settings: &Settings,
-    directory: PathBuf,
-    problems: &mut dyn Write,
-) -> Result<Tracker, RenderError> {
-    let (objects, unreadable) = manifests::read_dir(&directory)?;
-    for problem in unreadable {
-        writeln!(problems, "{problem}")?;
-    }
-    let mut tracker = Tracker::new(settings.node.clone());
-    // Of any kernel, as it is not this one that the transaction is for.
-    tracker.set_capabilities(switchyard_nft::PROFILE.capabilities, Mode::NFTABLES);
-    let mut found: Vec<_> =
-        objects.into_iter().flat_map(|object| tracker.apply(Event::Apply(object))).collect();
-    found.extend(tracker.resolve());
-    for problem in found {
-        writeln!(problems, "{problem}")?;
-    }
-    Ok(tracker)
 }

@@ -18,6 +18,7 @@ use std::{
     convert::Infallible,
     future::pending,
     io,
+    os::unix::net::UnixListener,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -34,11 +35,15 @@ use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily},
     proxier::{Backend, Mode, Probed},
-    runner::Observer,
+    runner::{Input, Observer},
 };
 use switchyard_source_kube::WatchHealth;
 use switchyard_userspace::Counters;
-use tokio::{runtime, sync::watch, task::JoinError};
+use tokio::{
+    runtime,
+    sync::{mpsc::Sender, watch},
+    task::JoinError,
+};
 
 use crate::config::{Loaded, flags::Flags, settings::Settings, version};
 use crate::observability::{
@@ -53,7 +58,9 @@ use crate::observability::{
     status::{StatusBoard, StatusSources},
 };
 use crate::{
-    backends, logging,
+    backends,
+    explain::{self, history::History, server},
+    logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     process,
@@ -121,14 +128,11 @@ pub fn run(
     let (recorder, recorded) = node_events::recorder();
     let destinations = settings.conntrack_services.map(|_| Arc::<Destinations>::default());
     let board = Arc::<StatusBoard>::default();
-    let proxy = start_proxy(
-        settings,
-        backends,
-        (mode, probed),
-        &metrics,
-        &node,
-        (&recorder, (destinations.clone(), Arc::clone(&board))),
-    )?;
+    let local = local_socket(flags);
+    let history = local.as_ref().map(|_| Arc::new(History::default()));
+    let observers = (destinations.clone(), (Arc::clone(&board), history.clone()));
+    let proxy =
+        start_proxy(settings, backends, (mode, probed), &metrics, &node, (&recorder, observers))?;
     if let Some(why) = warning {
         recorder.record(Event::mode_replaced(why));
     }
@@ -167,6 +171,10 @@ pub fn run(
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();
     let sourcing = async move { source_task::run(&source, &node_name, objects, link).await };
+    let answering = local.zip(history).map(|(listener, history)| {
+        let engine = proxy.handle().inputs();
+        answer_locally(listener, engine, history)
+    });
     let failure = node.failure();
     let parts = LiveParts {
         proxy: proxy.handle(),
@@ -191,6 +199,7 @@ pub fn run(
         let (serving, sourcing) = (tokio::spawn(serving), tokio::spawn(sourcing));
         tokio::spawn(table);
         counting.map(tokio::spawn);
+        answering.map(tokio::spawn);
         tokio::select! {
             () = proxy.ended() => RunError::Engine,
             error = node_watch::failed(failure) => RunError::Node(error),
@@ -210,6 +219,28 @@ pub fn run(
     runtime.shutdown_background();
     std::mem::forget(proxy);
     Err(error)
+}
+
+/// Opens the local socket, without which proxying goes on.
+fn local_socket(flags: &Flags) -> Option<UnixListener> {
+    let path = explain::socket(flags);
+    let opened = server::open(path);
+    opened
+        .inspect_err(|error| {
+            tracing::warn!(err = %ErrorChain(error), path, "No local socket for switchyard explain");
+        })
+        .ok()
+        .flatten()
+}
+
+/// Answers at the local socket.
+async fn answer_locally(listener: UnixListener, engine: Sender<Input>, history: Arc<History>) {
+    match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => server::serve(listener, engine, history).await,
+        Err(error) => {
+            tracing::warn!(err = %ErrorChain(&error), "No local socket for switchyard explain");
+        }
+    }
 }
 
 /// Waits for SIGTERM, if there is a time to drain.

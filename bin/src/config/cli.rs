@@ -1,6 +1,6 @@
 //! The parser of the command line.
 
-use std::{ffi::OsString, fmt};
+use std::{ffi::OsString, fmt, path::PathBuf};
 
 use clap::{Arg, Command, builder::PossibleValuesParser, error::ErrorKind};
 
@@ -17,12 +17,34 @@ use crate::config::{
 pub struct Cli {
     /// The name that the program was called by.
     pub called_as: CalledAs,
-    /// The format of the rules to print instead of proxying, if the subcommand `render` was given.
-    pub render: Option<RenderFormat>,
-    /// The format of the report, if the subcommand `doctor` was given.
-    pub doctor: Option<OutputFormat>,
+    /// The subcommand; `None` to proxy.
+    pub command: Option<Subcommand>,
     /// The flags that were given.
     pub flags: Flags,
+}
+
+/// A subcommand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subcommand {
+    /// `render`: print the rules in this format.
+    Render(RenderFormat),
+    /// `doctor`: report what keeps Services from working.
+    Doctor(OutputFormat),
+    /// `explain`: answer a question.
+    Explain(ExplainArguments),
+    /// `snapshot`: print what the running proxy knows.
+    Snapshot,
+}
+
+/// The arguments of `explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainArguments {
+    /// The question. A client and an address may be two words, as a shell takes `>` for itself.
+    pub question: String,
+    /// The format of the answer.
+    pub format: OutputFormat,
+    /// The snapshot to answer from.
+    pub from: Option<PathBuf>,
 }
 
 /// The formats of `render`.
@@ -70,6 +92,9 @@ const RENDER: &str = "render";
 const DOCTOR: &str = "doctor";
 const FORMAT: &str = "format";
 const OUTPUT: &str = "output";
+const EXPLAIN: &str = "explain";
+const SNAPSHOT: &str = "snapshot";
+const FROM: &str = "from";
 
 /// Parses the arguments, the first of which is the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, EarlyExit> {
@@ -91,23 +116,18 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
         }
         Err(error) => return Err(usage(parse::usage_error(&error))),
     };
-    let (mut render, mut doctor) = (None, None);
-    let matches = match matches.subcommand() {
-        Some((RENDER, matches)) => {
-            render = Some(format(matches));
-            matches
-        }
-        Some((DOCTOR, matches)) => {
-            doctor = Some(output_format(matches));
-            matches
-        }
-        Some((_, matches)) => {
-            return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard"))));
-        }
-        None => &matches,
+    let (name, matches) = matches.subcommand().unwrap_or(("", &matches));
+    let subcommand = match name {
+        "" => None,
+        RENDER => Some(Subcommand::Render(format(matches))),
+        DOCTOR => Some(Subcommand::Doctor(output_format(matches))),
+        EXPLAIN => Some(Subcommand::Explain(explain(matches))),
+        SNAPSHOT => Some(Subcommand::Snapshot),
+        _ => return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard")))),
     };
-    let flags = parse::flags(matches, called_as.precedence()).map_err(usage)?;
-    Ok(Cli { called_as, render, doctor, flags })
+    let takes_words = name == EXPLAIN;
+    let flags = parse::flags(matches, called_as.precedence(), takes_words).map_err(usage)?;
+    Ok(Cli { called_as, command: subcommand, flags })
 }
 
 fn command() -> Command {
@@ -126,24 +146,35 @@ fn command() -> Command {
         .after_help(
             "Exit status: 0 without findings, 1 with warnings, 2 with errors, 3 on failure.",
         )
+        .arg(output("text, or json for programs"));
+    let explain = Command::new(EXPLAIN)
+        .about(
+            "Explain where the traffic of a Service, or to an address, goes on this node, and why",
+        )
+        .after_help(
+            "Exit status: 0 served, 1 refused, 2 dropped, 4 unknown, 5 served but something is wrong.",
+        )
+        .override_usage(
+            "switchyard explain NAMESPACE/NAME[:PORT] | [CLIENT] ADDRESS:PORT[/udp] [OPTIONS]",
+        )
+        .arg(output("text, or json as docs/explain.schema.json describes it"))
         .arg(
-            Arg::new(OUTPUT)
-                .long(OUTPUT)
-                .short('o')
-                .value_name("FORMAT")
-                .help("text, or json for programs")
-                .value_parser(PossibleValuesParser::new(["text", "json"]))
-                .default_value("text"),
+            Arg::new(FROM)
+                .long(FROM)
+                .value_name("FILE")
+                .help("Answer from this file, which `switchyard snapshot` printed"),
         );
+    let snapshot = Command::new(SNAPSHOT)
+        .about("Print what the running proxy knows of the node and its Services, as JSON lines");
     let main = Command::new("switchyard")
         .about("Implements Kubernetes Services on this node.")
         .max_term_width(100)
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
-    parse::with_flags(main)
-        .subcommand(parse::with_flags(render))
-        .subcommand(parse::with_flags(doctor))
-        .subcommands(manual::subcommands())
+    let main = parse::with_flags(main).subcommands(manual::subcommands());
+    [render, doctor, explain, snapshot]
+        .into_iter()
+        .fold(main, |main, command| main.subcommand(parse::with_flags(command)))
 }
 
 fn format(matches: &clap::ArgMatches) -> RenderFormat {
@@ -153,9 +184,29 @@ fn format(matches: &clap::ArgMatches) -> RenderFormat {
     }
 }
 
+/// The argument that chooses the format of a report.
+fn output(help: &'static str) -> Arg {
+    Arg::new(OUTPUT)
+        .long(OUTPUT)
+        .short('o')
+        .value_name("FORMAT")
+        .help(help)
+        .value_parser(PossibleValuesParser::new(["text", "json"]))
+        .default_value("text")
+}
+
 fn output_format(matches: &clap::ArgMatches) -> OutputFormat {
     match matches.get_one::<String>(OUTPUT).map(String::as_str) {
         Some("json") => OutputFormat::Json,
         _ => OutputFormat::Text,
+    }
+}
+
+fn explain(matches: &clap::ArgMatches) -> ExplainArguments {
+    let words: Vec<&str> = parse::words(matches).filter(|word| *word != "->").collect();
+    ExplainArguments {
+        question: words.join(" -> "),
+        format: output_format(matches),
+        from: matches.get_one::<String>(FROM).map(PathBuf::from),
     }
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     config::settings::SourceSettings,
     observability::conntrack::{Destinations, Shares, count},
-    render,
+    tracked,
 };
 
 /// The shares of the limit, in percent, at which the table is nearly full, and as good as full.
@@ -143,7 +143,8 @@ pub(super) fn settings(known: &Known) -> Outcome {
 fn shares(known: &Known) -> Result<Shares<String>, switchyard_netlink::Error> {
     let settings = &known.loaded.settings;
     if let SourceSettings::Manifests(directory) = &settings.source
-        && let Ok(tracker) = render::tracked(settings, directory.clone(), &mut io::sink())
+        && let Ok(tracker) =
+            tracked::tracked(settings, directory, &switchyard_nft::PROFILE, &mut io::sink())
     {
         let Shares { largest, others, elsewhere } = Destinations::of(tracker.state()).count()?;
         let largest =

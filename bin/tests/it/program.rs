@@ -344,3 +344,34 @@ fn what_cannot_be_rendered_is_said() {
     let (_, log) = expect(1, &["render", "--manifests", "/does/not/exist"]);
     assert!(log.contains("/does/not/exist"), "{log}");
 }
+
+#[test]
+fn explain_answers_from_manifests_by_its_exit_status() {
+    let more = "---\napiVersion: v1\nkind: Service\nmetadata: {name: idle, namespace: shop}\n\
+                spec: {clusterIP: 10.96.0.11, ports: [{port: 80}]}\n";
+    let directory = directory(&(MANIFESTS.to_owned() + more));
+    let explain = |status, question: &[&str]| {
+        let from =
+            ["--manifests", directory.path().to_str().unwrap(), "--hostname-override=node-1"];
+        let (out, err) = expect(status, &[&["explain"], question, &from].concat());
+        assert_eq!(err, "");
+        out
+    };
+    let out = explain(0, &["shop/web"]);
+    assert!(out.starts_with("shop/web is served on node-1 by its 2 endpoints.\n"), "{out}");
+    assert!(out.contains("the kernel was not asked") && out.contains("nftables"), "{out}");
+    let out = explain(0, &["10.0.0.9", "192.0.2.1:30080"]);
+    assert!(out.contains("Connections from 10.0.0.9 to 192.0.2.1:30080/tcp (shop/web)"), "{out}");
+    assert_eq!(explain(0, &["10.0.0.9 -> 192.0.2.1:30080"]), out);
+    let out = explain(1, &["shop/idle"]);
+    assert!(out.contains("SWY0101"), "{out}");
+    let out = explain(4, &["shop/wed"]);
+    assert!(out.contains("did you mean shop/web?"), "{out}");
+    let out = explain(1, &["10.96.0.11:80", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["verdict"], "refuses");
+    let (_, err) = expect(4, &["explain", "what is this"]);
+    assert!(err.starts_with("Error: `what is this` is neither NAMESPACE/NAME"), "{err}");
+    let (_, err) = expect(4, &["explain", "shop/web", "--local-socket=/does/not/exist"]);
+    assert!(err.contains("cannot reach a running proxy at /does/not/exist"), "{err}");
+}

@@ -12,6 +12,7 @@ mod drift;
 mod drop_in;
 mod endpoints;
 mod events;
+mod explain;
 mod flows;
 mod kubeadm;
 mod logs;

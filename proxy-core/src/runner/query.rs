@@ -14,8 +14,8 @@ impl Query {
         Self(Box::new(read))
     }
 
-    /// Reads the tracker.
-    pub(super) fn answer(self, tracker: &Tracker) {
+    /// Reads the tracker, in place of a runner.
+    pub fn answer(self, tracker: &Tracker) {
         (self.0)(tracker);
     }
 }

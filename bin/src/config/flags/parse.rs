@@ -92,11 +92,20 @@ pub fn placeholder(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the flags that clap found.
-pub fn flags(matches: &ArgMatches, precedence: Precedence) -> Result<Flags, UsageError> {
-    let mut left_over = matches.get_many::<String>(LEFT_OVER).into_iter().flatten();
-    if let Some(argument) = left_over.find(|argument| !argument.is_empty()) {
-        return Err(UsageError::Argument(argument.clone()));
+/// Returns the arguments that belong to no flag.
+pub fn words(matches: &ArgMatches) -> impl Iterator<Item = &str> {
+    let words = matches.get_many::<String>(LEFT_OVER).into_iter().flatten();
+    words.map(String::as_str).filter(|word| !word.is_empty())
+}
+
+/// Returns the flags that clap found. Other arguments are an error, unless the command takes words.
+pub fn flags(
+    matches: &ArgMatches,
+    precedence: Precedence,
+    takes_words: bool,
+) -> Result<Flags, UsageError> {
+    if let Some(argument) = words(matches).next().filter(|_| !takes_words) {
+        return Err(UsageError::Argument(argument.to_owned()));
     }
     let mut given = Vec::new();
     for flag in FLAGS {

@@ -59,6 +59,9 @@ pub static FLAGS: &[Flag] = &[
         "How connections are spread over the endpoints of Services whose annotations ask for nothing; if empty, as \
          the mode does: random, in ipvs mode as --ipvs-scheduler names")
         .status(Status::Ours),
+    Flag::new("local-socket", Text, "/run/switchyard/proxy.sock", Program,
+        "The Unix socket that answers switchyard explain and switchyard snapshot, for the program's own user alone; \
+         served if its directory exists; if empty, there is none").status(Status::Ours),
     Flag::new("ipvs-drain-limit", Limit, "24h0m0s", Program,
         "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
     Flag::new("ipvs-run-estimation", Word(&["true", "false"]), "", Program,

@@ -3,8 +3,9 @@
 //!
 //! Each sequence makes its own network, starts the proxy and writes changed Services,
 //! EndpointSlices, Nodes and ServiceCIDRs to its directory while connections come in. Then every
-//! address is probed from every place, and compared with what a new
-//! [`Tracker`](switchyard_core::track::Tracker) makes of the objects that are left. UDP flows that
+//! address is probed from every place, and compared with the
+//! [explanation](switchyard_core::explain) of that way, by a new
+//! [`Tracker`](switchyard_core::track::Tracker) of the objects that are left. UDP flows that
 //! began before must go where an endpoint still serves them, and the Service that never changes
 //! must lose no connection in the meantime.
 //!
@@ -155,8 +156,8 @@ fn follow(
             return Err(format!("the untouched Service lost traffic: {target:?} {report:?}"));
         }
     }
-    let state = world.resolve();
-    let oracle = Oracle { state: &state, topology: &topology, backend };
+    let known = world.resolve(backend);
+    let oracle = Oracle { known: &known, topology: &topology };
     let probes = oracle.probes(&world::targets());
     println!("{}", oracle::summary(&probes));
     rig.check(&probes)?;

@@ -1,24 +1,22 @@
-//! The meaning of a resolved state for a packet, as probes.
+//! The explanation of each way, as probes.
 //!
-//! The expectations follow from the documentation of [`switchyard_core::state`] and from the
-//! network. The backend counts only where no Service has the address: only rules of nftables refuse
-//! and drop there.
+//! `switchyard_core::explain` answers what happens to a packet from a place to a target, from a new
+//! tracker, and packets must agree. What a packet meets where no Service has the address follows
+//! from the network.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
 };
 
 use packet_rig::{
-    Place, Protocol, Target, Topology, backend,
+    Place, Protocol, Target, Topology,
     case::{Expectation, Failure, ProbePlan, Reaches},
 };
 use switchyard_core::{
-    model::IpFamily,
-    state::{
-        Action, Endpoint, Frontend, FrontendAddress, LocalPods, Masquerade, NodePortAddresses,
-        ResolvedServicePort, State,
-    },
+    explain::{Known, Question, Sees, Verdict, explain},
+    model::{self, IpFamily},
+    track::Tracker,
 };
 
 use super::world::OTHER_PORT;
@@ -33,16 +31,15 @@ const PLACES: [&str; 5] = ["a", "b", "node-1", "node-2", "client"];
 /// Addresses of the node.
 const NODE: &str = Topology::NODE;
 
-/// The state that packets must follow, in a network, with a backend.
+/// The explanations that packets must agree with, in a network.
 #[derive(Clone, Copy)]
 pub struct Oracle<'a> {
-    pub state: &'a State,
+    pub known: &'a Tracker,
     pub topology: &'a Topology,
-    pub backend: &'a str,
 }
 
 impl Oracle<'_> {
-    /// The probes that show whether packets follow the state: from every place to every target.
+    /// The probes that show whether packets agree: from every place to every target.
     pub fn probes(&self, targets: &[Target]) -> Vec<ProbePlan> {
         let mut failing: BTreeMap<(Failure, Vec<&str>), Vec<Target>> = BTreeMap::new();
         let mut plans = Vec::new();
@@ -72,104 +69,42 @@ impl Oracle<'_> {
 
     /// The servers that may answer an old flow to `target`; `None` if the target is not served.
     pub fn serving(&self, target: Target) -> Option<BTreeSet<String>> {
-        let (port, _) = self.find(target)?;
+        let (ip, protocol) = (target.address.ip(), protocol(target));
+        let id = self.known.owner(Some(ip), IpFamily::of(&ip), protocol, target.address.port())?;
+        let port = self.known.state().service_ports.get(&id)?;
         let serving = port.reachable().chain(&*port.draining);
-        Some(serving.map(|endpoint| self.server(endpoint)).collect())
+        Some(serving.map(|endpoint| self.server(endpoint.address)).collect())
     }
 
-    /// The expected outcome of a request from `place` to `target`.
+    /// The expected outcome of a request from `place` to `target`, by the explanation.
     pub fn expected(&self, place: &Place, target: Target) -> Expectation {
         let ip = target.address.ip();
-        let family = IpFamily::of(&ip);
-        let from = place.addresses[0].of_family(ip);
-        let Some((port, frontend)) = self.find(target) else {
-            return Expectation::Fails(self.unserved(ip));
-        };
-        if let Some(allowed) = &frontend.allowed_sources
-            && !allowed.iter().any(|net| net.contains(&from))
-        {
-            return Expectation::Fails(Failure::TimedOut);
-        }
-        let is_local_pod = match self.state.node.local_pods.get(family) {
-            Some(LocalPods::Source(net)) => net.contains(&from),
-            other => panic!("the proxy was not told so: {other:?}"),
-        };
-        let (pool, masqueraded) = match frontend.action {
-            Action::Reject => return Expectation::Fails(Failure::Refused),
-            Action::Drop => return Expectation::Fails(Failure::TimedOut),
-            Action::Pool { pool, masquerade } => {
-                let masqueraded = match masquerade {
-                    Masquerade::Never => false,
-                    Masquerade::ExceptLocalPods => !is_local_pod,
-                    Masquerade::Always => true,
-                };
-                (port.pool(pool), masqueraded)
+        let client = Some(place.addresses[0].of_family(ip));
+        let question = Question::Address { client, to: target.address, protocol: protocol(target) };
+        let answer = explain(&question, self.known);
+        match answer.verdict {
+            Verdict::Refuses => Expectation::Fails(Failure::Refused),
+            Verdict::Drops => Expectation::Fails(Failure::TimedOut),
+            // The node refuses what no server of its own listens at.
+            Verdict::Unknown if self.topology.node().has(ip) => {
+                Expectation::Fails(Failure::Refused)
             }
-            Action::ExternalLocal if is_local_pod => (&port.cluster, false),
-            Action::ExternalLocal if place.name == NODE => (&port.cluster, true),
-            Action::ExternalLocal if port.local.is_empty() => {
-                return Expectation::Fails(Failure::TimedOut);
+            Verdict::Unknown => Expectation::Fails(Failure::Unrouted),
+            Verdict::Serves | Verdict::Impaired => {
+                let servers = answer.reached().map(|endpoint| self.server(endpoint.address));
+                let mut reaches = Reaches::all_of(servers);
+                reaches.all = answer.frontends.iter().all(|line| line.affinity_seconds.is_none());
+                let sees = answer.route.and_then(|route| route.pod_sees);
+                let source = if sees == Some(Sees::Node) { NODE } else { "own" };
+                reaches.source = Some(source.to_owned());
+                reaches.hairpin = Some(NODE.to_owned());
+                Expectation::Reaches(reaches)
             }
-            Action::ExternalLocal => (&port.local, false),
-            Action::Delivered { .. } | Action::DeliveredLocal => panic!("{} is derived", port.id),
-        };
-        let mut reaches = Reaches::all_of(pool.iter().map(|endpoint| self.server(endpoint)));
-        reaches.all = port.affinity.is_none();
-        reaches.source = Some(if masqueraded { NODE } else { "own" }.to_owned());
-        reaches.hairpin = Some(NODE.to_owned());
-        Expectation::Reaches(reaches)
-    }
-
-    /// The frontend that a packet to `target` meets.
-    fn find(&self, target: Target) -> Option<(&ResolvedServicePort, &Frontend)> {
-        let ip = target.address.ip();
-        let family = IpFamily::of(&ip);
-        let is_node_port_address = match self.state.node.node_ports.get(family) {
-            NodePortAddresses::Only(addresses) => addresses.contains(&ip),
-            _ => self.topology.node().has(ip),
-        };
-        let listens = |frontend: &Frontend| {
-            let here = match frontend.at {
-                FrontendAddress::NodePort => is_node_port_address,
-                other => other.ip() == Some(ip),
-            };
-            here && frontend.port == target.address.port()
-        };
-        self.state
-            .service_ports
-            .values()
-            .filter(|port| port.id.family == family && protocol(port) == target.protocol)
-            .find_map(|port| {
-                let frontend = port.frontends.iter().find(|frontend| listens(frontend))?;
-                Some((&**port, frontend))
-            })
-    }
-
-    /// The outcome of a packet to an address that no frontend has.
-    fn unserved(&self, ip: IpAddr) -> Failure {
-        let mode = backend::mode(self.backend);
-        // All addresses of Services are the node's in ipvs mode.
-        let is_guarded_at = |at: FrontendAddress| {
-            at == FrontendAddress::ClusterIp(ip) || (mode == "ipvs" && at.ip() == Some(ip))
-        };
-        let mut frontends = self.state.service_ports.values().flat_map(|port| &port.frontends);
-        // Userspace and ipvs mode have rules of nftables mode beneath; those of iptables mode know
-        // nothing of addresses that no Service has.
-        let is_guarded = mode != "iptables";
-        let is_own = is_guarded && frontends.any(|frontend| is_guarded_at(frontend.at));
-        if self.topology.node().has(ip) || is_own {
-            return Failure::Refused;
-        }
-        let ranges = self.state.node.service_cidrs.get(IpFamily::of(&ip));
-        match is_guarded && ranges.iter().any(|net| net.contains(&ip)) {
-            true => Failure::TimedOut,
-            false => Failure::Unrouted,
         }
     }
 
     /// The name of the server at an endpoint.
-    fn server(&self, endpoint: &Endpoint) -> String {
-        let address: SocketAddr = endpoint.address;
+    fn server(&self, address: SocketAddr) -> String {
         let place = self.topology.owner(address).expect("an endpoint of the network");
         let suffix = if address.port() == OTHER_PORT { OTHER_SUFFIX } else { "" };
         format!("{}{suffix}", place.name)
@@ -192,10 +127,10 @@ pub fn summary(plans: &[ProbePlan]) -> String {
     )
 }
 
-fn protocol(port: &ResolvedServicePort) -> Protocol {
-    match port.id.name.protocol {
-        switchyard_core::model::Protocol::Tcp => Protocol::Tcp,
-        switchyard_core::model::Protocol::Udp => Protocol::Udp,
-        switchyard_core::model::Protocol::Sctp => Protocol::Sctp,
+fn protocol(target: Target) -> model::Protocol {
+    match target.protocol {
+        Protocol::Tcp => model::Protocol::Tcp,
+        Protocol::Udp => model::Protocol::Udp,
+        Protocol::Sctp => model::Protocol::Sctp,
     }
 }

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use packet_rig::{Protocol, Target};
+use packet_rig::{Protocol, Target, backend};
 use serde_json::{Value, json};
 use switchyard_core::{
     config::{LocalPodsConfig, NodeConfig, NodePortAddressConfig},
-    objects::{Event, Object},
-    state::State,
+    objects::{Event, Kind, Object},
+    proxier::{Capabilities, Mode},
     track::Tracker,
 };
 
@@ -100,8 +100,8 @@ impl World {
         gone.chain(changed.map(|(name, text)| (name.clone(), Some(text.clone())))).collect()
     }
 
-    /// The state that a new tracker resolves from the objects that change.
-    pub fn resolve(&self) -> State {
+    /// A new tracker of the objects that change, for a backend.
+    pub fn resolve(&self, backend: &str) -> Tracker {
         let cidrs = packet_rig::address::CLUSTER_CIDR.split(',');
         let mut tracker = Tracker::new({
             let mut made = NodeConfig::new("node-1");
@@ -117,8 +117,16 @@ impl World {
         for object in self.objects.values() {
             tracker.apply(Event::Apply(decode(object)));
         }
+        for kind in Kind::ALL {
+            tracker.apply(Event::Listed(kind));
+        }
+        let mode = [Mode::NFTABLES, Mode::IPTABLES, Mode::IPVS, Mode::USERSPACE]
+            .into_iter()
+            .find(|mode| mode.as_str() == backend::mode(backend))
+            .unwrap();
+        tracker.set_capabilities(Capabilities::KUBE_PROXY, mode);
         tracker.resolve();
-        tracker.state().clone()
+        tracker
     }
 }
 

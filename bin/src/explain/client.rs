@@ -1,0 +1,99 @@
+//! Asking the running proxy over its socket.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+use switchyard_core::explain::Question;
+
+use super::server::{Request, WAIT};
+
+/// The longest wait for a part of an answer: longer than the server waits for the engine.
+const PATIENCE: Duration = WAIT.saturating_mul(2);
+
+/// Why the proxy does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The proxy cannot be reached.
+    #[error(
+        "cannot reach a running proxy at {0}; run this as its user, name its --local-socket, or use \
+         --manifests DIR or --from FILE"
+    )]
+    Connect(PathBuf, #[source] io::Error),
+    /// The connection failed.
+    #[error("the connection to the proxy failed")]
+    Io(#[from] io::Error),
+    /// The answer is no answer.
+    #[error("the answer of the proxy cannot be read")]
+    Json(#[from] serde_json::Error),
+    /// The proxy refused the question.
+    #[error("the proxy does not answer: {0}")]
+    Refused(String),
+    /// The snapshot ends too early.
+    #[error("the snapshot is incomplete")]
+    Incomplete,
+}
+
+/// The answer to a question.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    status: u8,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    answer: Value,
+}
+
+/// Returns the exit status and what is to be printed.
+pub fn explain(path: &Path, question: &Question, json: bool) -> Result<(u8, String), ClientError> {
+    let mut stream = send(path, &Request::Explain(question.to_string()))?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text)?;
+    let answer: Answer = serde_json::from_slice(&text)?;
+    match answer {
+        Answer { error: Some(error), .. } => Err(ClientError::Refused(error)),
+        Answer { status, answer, .. } if json => {
+            Ok((status, serde_json::to_string_pretty(&answer)? + "\n"))
+        }
+        Answer { status, text, .. } => Ok((status, text)),
+    }
+}
+
+/// Copies a snapshot to `output`.
+pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), ClientError> {
+    let mut stream = send(path, &Request::Snapshot)?;
+    let (mut buffer, mut end) = (vec![0; 64 * 1024], Vec::new());
+    loop {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        output.write_all(&buffer[..read])?;
+        end.extend_from_slice(&buffer[..read]);
+        end.drain(..end.len().saturating_sub(100));
+    }
+    output.flush()?;
+    let last = String::from_utf8_lossy(&end);
+    let last = last.trim_end().rsplit('\n').next().unwrap_or_default();
+    if last.starts_with("{\"end\"") { Ok(()) } else { Err(ClientError::Incomplete) }
+}
+
+fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {
+    let connected = UnixStream::connect(path);
+    let mut stream = connected.map_err(|error| ClientError::Connect(path.to_owned(), error))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let line = serde_json::to_string(request)? + "\n";
+    stream.write_all(line.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    Ok(stream)
+}

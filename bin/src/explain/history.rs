@@ -1,0 +1,122 @@
+//! The last syncs, with what they changed.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use switchyard_core::{
+    error::ErrorChain,
+    runner::{EngineEvent, Observer},
+    state::{Endpoint, ResolvedServicePort},
+    transition::PortChange,
+};
+
+/// The most syncs that are remembered.
+const MOST_SYNCS: usize = 1000;
+/// The most Service ports that are remembered of a sync, and endpoints of a port.
+const MOST_OF_SYNC: usize = 8;
+
+/// A sync.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sync {
+    /// The time of its end, RFC 3339.
+    pub at: String,
+    /// The time that it took, in milliseconds.
+    pub milliseconds: f64,
+    /// The time since its oldest change arrived, in milliseconds; `None` if it had none.
+    pub latency_milliseconds: Option<f64>,
+    /// The reason why it failed.
+    pub error: Option<String>,
+    /// The number of Service ports that it changed.
+    pub changed: usize,
+    /// Some of these.
+    pub ports: Vec<ChangedPort>,
+}
+
+/// A Service port that a sync changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangedPort {
+    /// The Service port.
+    pub port: String,
+    /// Endpoints that were added, not more than a few.
+    pub added: Vec<SocketAddr>,
+    /// Endpoints that were removed, not more than a few.
+    pub removed: Vec<SocketAddr>,
+}
+
+/// Remembers the last syncs of an engine, in bounded memory.
+#[derive(Debug, Default)]
+pub struct History(Mutex<VecDeque<Sync>>);
+
+impl History {
+    /// The syncs, the oldest first.
+    pub fn syncs(&self) -> Vec<Sync> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    fn add(&self, sync: Sync) {
+        let mut syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if syncs.len() >= MOST_SYNCS {
+            syncs.pop_front();
+        }
+        syncs.push_back(sync);
+    }
+}
+
+impl Observer for History {
+    fn on_event(&self, event: &EngineEvent<'_>) {
+        let (change, duration, latency, error) = match event {
+            EngineEvent::Synced(outcome) => {
+                (&outcome.change, outcome.duration, outcome.latency, None)
+            }
+            EngineEvent::SyncFailed { error, change, duration } => {
+                (change, *duration, None, Some(ErrorChain(*error).to_string()))
+            }
+            _ => return,
+        };
+        let mut ports = change.ports().filter(is_changed);
+        let remembered: Vec<_> =
+            ports.by_ref().take(MOST_OF_SYNC).map(|port| changed_port(&port)).collect();
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
+        self.add(Sync {
+            at: Timestamp::now().to_string(),
+            milliseconds: milliseconds(duration),
+            latency_milliseconds: latency.map(milliseconds),
+            error,
+            changed: remembered.len() + ports.count(),
+            ports: remembered,
+        });
+    }
+}
+
+/// Whether a port differs. A resync shows all ports, most of which are the same value.
+fn is_changed(port: &PortChange<'_>) -> bool {
+    match (port.before, port.after) {
+        (Some(before), Some(after)) => !Arc::ptr_eq(before, after) && before != after,
+        (before, after) => before.is_some() || after.is_some(),
+    }
+}
+
+fn changed_port(change: &PortChange<'_>) -> ChangedPort {
+    let endpoints = |port: Option<&Arc<ResolvedServicePort>>| -> Vec<SocketAddr> {
+        let address = |endpoint: &Endpoint| endpoint.address;
+        port.into_iter().flat_map(|port| port.reachable()).map(address).collect()
+    };
+    let (before, after) = (endpoints(change.before), endpoints(change.after));
+    let without = |all: &[SocketAddr], others: &[SocketAddr]| {
+        let missing = all.iter().filter(|address| others.binary_search(address).is_err());
+        missing.take(MOST_OF_SYNC).copied().collect()
+    };
+    ChangedPort {
+        port: change.id.to_string(),
+        added: without(&after, &before),
+        removed: without(&before, &after),
+    }
+}

@@ -1,0 +1,141 @@
+//! The commands `switchyard explain` and `switchyard snapshot`, and the local socket that both ask.
+//!
+//! `switchyard_core::explain` answers: here are the places that its facts come from. With
+//! `--manifests`, they are those of a new tracker; with `--from`, of a file that
+//! `switchyard snapshot` printed; otherwise of the running proxy, over its socket.
+
+mod client;
+pub mod history;
+pub mod server;
+mod snapshot;
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+use switchyard_core::{
+    error::ErrorChain,
+    explain::{Explanation, Question, QuestionError, explain},
+};
+
+use self::{client::ClientError, snapshot::SnapshotError};
+use crate::{
+    Failure, backends,
+    config::{
+        self,
+        cli::{ExplainArguments, OutputFormat},
+        flags::{Flags, table},
+        settings::SourceSettings,
+    },
+    tracked::{self, TrackedError},
+};
+
+/// The exit status if there is no answer, as for what is unknown.
+const NO_ANSWER: u8 = 4;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum ExplainError {
+    /// The question cannot be read.
+    #[error(transparent)]
+    Question(#[from] QuestionError),
+    /// The manifests cannot be tracked.
+    #[error(transparent)]
+    Tracked(#[from] TrackedError),
+    /// The table of backends lacks the chosen mode, which the configuration rules out.
+    #[error("there is no such backend")]
+    NoBackend,
+    /// The snapshot cannot be opened.
+    #[error("cannot open {0}")]
+    Open(String, #[source] io::Error),
+    /// The snapshot cannot be read.
+    #[error("cannot read {0}")]
+    Snapshot(String, #[source] SnapshotError),
+    /// The running proxy does not answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The answer cannot be written.
+    #[error("cannot write")]
+    Output(#[from] io::Error),
+    /// The answer cannot be written as JSON.
+    #[error("cannot print the answer as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Answers the question, and returns the verdict as an exit status.
+pub fn run(asked: &ExplainArguments, flags: &Flags) -> ExitCode {
+    ended(answer(asked, flags))
+}
+
+/// Prints a snapshot of the running proxy.
+pub fn take_snapshot(flags: &Flags) -> ExitCode {
+    let copied = client::snapshot(Path::new(socket(flags)), &mut io::stdout().lock());
+    ended(copied.map(|()| 0).map_err(Failure::from))
+}
+
+fn ended(result: Result<u8, Failure>) -> ExitCode {
+    match result {
+        Ok(status) => status.into(),
+        Err(error) => {
+            // A failure to write to standard error cannot be reported anywhere.
+            let _ = writeln!(io::stderr(), "Error: {}", ErrorChain(error.as_ref()));
+            NO_ANSWER.into()
+        }
+    }
+}
+
+/// The path of the socket.
+pub fn socket(flags: &Flags) -> &str {
+    let default = table::named("local-socket").map_or("", |flag| flag.default);
+    flags.text("local-socket").unwrap_or(default)
+}
+
+fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
+    let question: Question = asked.question.parse().map_err(ExplainError::from)?;
+    if let Some(path) = &asked.from {
+        let shown = path.display().to_string();
+        let file = File::open(path).map_err(|error| ExplainError::Open(shown.clone(), error))?;
+        let picture = snapshot::read(BufReader::new(file))
+            .map_err(|error| ExplainError::Snapshot(shown, error))?;
+        return print(&explain(&question, &picture), asked.format);
+    }
+    if flags.text("manifests").is_none() {
+        let (status, text) = client::explain(
+            Path::new(socket(flags)),
+            &question,
+            asked.format == OutputFormat::Json,
+        )
+        .map_err(ExplainError::from)?;
+        io::stdout().write_all(text.as_bytes())?;
+        return Ok(status);
+    }
+    let loaded = config::load(flags, &backends::MODES)?;
+    let settings = &loaded.settings;
+    let SourceSettings::Manifests(directory) = &settings.source else {
+        return Err(ExplainError::NoBackend.into());
+    };
+    let all = backends::all(&loaded, &Default::default(), &Default::default())?;
+    let backend = backends::get(&all, settings.backend.mode).ok_or(ExplainError::NoBackend)?;
+    let tracker =
+        tracked::tracked(settings, directory, &backend.profile(), &mut io::stderr().lock())
+            .map_err(ExplainError::from)?;
+    print(&explain(&question, &tracker), asked.format)
+}
+
+fn print(explanation: &Explanation, format: OutputFormat) -> Result<u8, Failure> {
+    let mut output = io::stdout().lock();
+    match format {
+        OutputFormat::Json => {
+            serde_json::to_writer_pretty(&mut output, explanation).map_err(ExplainError::from)?;
+            writeln!(output)?;
+        }
+        OutputFormat::Text => write!(output, "{explanation}")?,
+    }
+    Ok(explanation.verdict.exit_status())
+}
+
+#[cfg(test)]
+mod tests;

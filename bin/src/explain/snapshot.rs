@@ -1,0 +1,83 @@
+//! Snapshots: JSON lines, so that neither side holds all of one. Objects are there as far as the
+//! proxy keeps them: no labels, no annotations, and nothing of a Secret.
+
+use std::io::{self, BufRead, Read};
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::explain::{KnownNode, KnownService, Picture};
+
+use super::history::Sync;
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+/// The longest line that is read, in bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// A line of a snapshot.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Line {
+    /// The first line.
+    Snapshot {
+        /// The version of the format.
+        version: u32,
+        /// The version of the program.
+        program: String,
+        /// The time, RFC 3339.
+        taken: String,
+    },
+    /// The node.
+    Node(Box<KnownNode>),
+    /// A Service.
+    Service(Box<KnownService>),
+    /// A sync, the oldest first.
+    Sync(Box<Sync>),
+    /// The last line.
+    End {
+        /// The number of Services.
+        services: usize,
+    },
+}
+
+/// Why a snapshot cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Reading failed.
+    #[error("cannot read line {0}")]
+    Io(usize, #[source] io::Error),
+    /// A line is not one of a snapshot.
+    #[error("line {0} is not one of a snapshot")]
+    Line(usize, #[source] serde_json::Error),
+    /// The version is unknown.
+    #[error("the snapshot has version {0}; this program reads version {VERSION}")]
+    Version(u32),
+    /// The end, or the node, is missing.
+    #[error("the snapshot is incomplete")]
+    Incomplete,
+}
+
+/// Reads a snapshot.
+pub fn read(mut input: impl BufRead) -> Result<Picture, SnapshotError> {
+    let (mut node, mut services) = (None, Vec::new());
+    let mut text = String::new();
+    for number in 1.. {
+        text.clear();
+        let length = input.by_ref().take(LONGEST).read_line(&mut text);
+        if length.map_err(|error| SnapshotError::Io(number, error))? == 0 {
+            break;
+        }
+        let line = serde_json::from_str(&text);
+        match line.map_err(|error| SnapshotError::Line(number, error))? {
+            Line::Snapshot { version: VERSION, .. } | Line::Sync(_) => {}
+            Line::Snapshot { version, .. } => return Err(SnapshotError::Version(version)),
+            Line::Node(found) => node = Some(*found),
+            Line::Service(service) => services.push(*service),
+            Line::End { services: count } if count == services.len() => {
+                let node = node.ok_or(SnapshotError::Incomplete)?;
+                return Ok(Picture { node, services });
+            }
+            Line::End { .. } => break,
+        }
+    }
+    Err(SnapshotError::Incomplete)
+}

@@ -1,0 +1,153 @@
+use std::{
+    fs,
+    io::BufReader,
+    os::unix::{fs::PermissionsExt, net::UnixStream as StdStream},
+    path::Path,
+    sync::Arc,
+    thread,
+};
+
+use switchyard_core::{
+    config::NodeConfig,
+    objects::{Event, Kind},
+    runner::Input,
+    testing::{NODE, endpoint, service, slice},
+    track::Tracker,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    sync::mpsc,
+};
+
+use super::*;
+use crate::explain::history::History;
+
+/// A tracker with two Services, of which one has an endpoint.
+fn tracker() -> Tracker {
+    let mut tracker = Tracker::new(NodeConfig::new(NODE));
+    let ready = slice("web", "a").port("http", "TCP", 8080).endpoint(endpoint("10.1.0.1", NODE));
+    for object in [
+        service("web", "10.96.0.1").port("http", "TCP", 80),
+        service("api", "10.96.0.2").port("http", "TCP", 80),
+        ready,
+    ] {
+        tracker.apply(object.apply());
+    }
+    for kind in Kind::ALL {
+        tracker.apply(Event::Listed(kind));
+    }
+    tracker.resolve();
+    tracker
+}
+
+/// Serves a tracker at a socket in this directory.
+fn serve(directory: &Path) -> String {
+    let path = directory.join("proxy.sock").display().to_string();
+    let listener = server::open(&path).unwrap().unwrap();
+    let (inputs, mut received) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let tracker = tracker();
+        while let Some(input) = received.recv().await {
+            if let Input::Query(query) = input {
+                query.answer(&tracker);
+            }
+        }
+    });
+    let listener = UnixListener::from_std(listener).unwrap();
+    tokio::spawn(server::serve(listener, inputs, Arc::new(History::default())));
+    path
+}
+
+/// Sends a text, and returns the answer.
+async fn ask(path: &str, text: &[u8]) -> String {
+    let mut stream = UnixStream::connect(path).await.unwrap();
+    // The server may have ended the connection already.
+    let _ = stream.write_all(text).await;
+    let _ = stream.shutdown().await;
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer).await;
+    answer
+}
+
+#[test]
+fn the_socket_is_its_users_alone_and_takes_the_place_of_a_dead_one() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("proxy.sock");
+    let text = path.display().to_string();
+    assert!(server::open("").unwrap().is_none());
+    assert!(server::open("/does/not/exist/proxy.sock").unwrap().is_none());
+    let first = server::open(&text).unwrap().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let error = server::open(&text).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "a live one stays");
+    StdStream::connect(&path).unwrap();
+    drop(first);
+    let second = server::open(&text).unwrap().unwrap();
+    StdStream::connect(&path).unwrap();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    drop(second);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "a file").unwrap();
+    assert!(server::open(&text).is_err());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
+}
+
+/// The clock stands still unless everything waits for it.
+#[tokio::test(start_paused = true)]
+async fn clients_that_hang_or_send_garbage_cost_others_nothing() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path());
+    let request = b"{\"explain\":\"ns/web\"}\n";
+    let mut hanging = Vec::new();
+    for _ in 0..20 {
+        hanging.push(UnixStream::connect(&path).await.unwrap());
+    }
+    let answer = ask(&path, request).await;
+    assert!(answer.contains("ns/web is served"), "{answer}");
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\xff\xff\n", b"\"stop\"\n", b"", &[b'['; 100_000]]
+    {
+        let answer = ask(&path, garbage).await;
+        assert!(answer.is_empty() || answer.starts_with("{\"error\""), "{answer}");
+    }
+    let answer = ask(&path, b"{\"explain\":\"a b c\"}\n").await;
+    assert!(answer.contains("is neither NAMESPACE/NAME"), "{answer}");
+    // A client that takes nothing of its answers.
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(&path).await.unwrap();
+        stream.write_all(b"\"snapshot\"\n").await.unwrap();
+        slow.push(stream);
+    }
+    let answer = ask(&path, request).await;
+    assert!(answer.contains("ns/web is served"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_answers_as_the_proxy() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path());
+    let asking = move || {
+        let mut written = Vec::new();
+        client::snapshot(Path::new(&path), &mut written).unwrap();
+        let picture = snapshot::read(BufReader::new(&written[..])).unwrap();
+        for text in ["ns/web", "ns/api", "ns/wob", "10.1.0.5 -> 10.96.0.1:80", "10.96.0.1:81"] {
+            let question: Question = text.parse().unwrap();
+            let (status, answer) = client::explain(Path::new(&path), &question, false).unwrap();
+            let explanation = explain(&question, &picture);
+            assert_eq!(answer, explanation.to_string());
+            assert_eq!(status, explanation.verdict.exit_status());
+            let (_, json) = client::explain(Path::new(&path), &question, true).unwrap();
+            let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(json, serde_json::to_value(&explanation).unwrap());
+        }
+        // Half of a snapshot is none.
+        let half = &written[..written.len() - 20];
+        assert!(snapshot::read(BufReader::new(half)).is_err());
+        let error = client::explain(Path::new("/does/not/exist"), &"a/b".parse().unwrap(), false);
+        assert!(error.unwrap_err().to_string().contains("cannot reach a running proxy"));
+    };
+    thread::spawn(asking).join().unwrap();
+}

@@ -1,0 +1,49 @@
+//! A tracker of manifests, for commands that answer before anything is programmed.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+use switchyard_core::{
+    objects::{Event, Kind},
+    proxier::Profile,
+    track::Tracker,
+};
+use switchyard_source_manifests::{self as manifests, ManifestsError};
+
+use crate::config::settings::Settings;
+
+/// Why manifests cannot be tracked.
+#[derive(Debug, thiserror::Error)]
+pub enum TrackedError {
+    /// The directory cannot be read.
+    #[error("cannot read the manifests")]
+    Manifests(#[from] ManifestsError),
+    /// The problems cannot be written.
+    #[error("cannot write")]
+    Output(#[from] io::Error),
+}
+
+/// Returns a tracker that knows all manifests of the directory, with the node's settings and a
+/// backend of this profile, which is that of any kernel. Writes the problems of the manifests.
+pub fn tracked(
+    settings: &Settings,
+    directory: &Path,
+    profile: &Profile,
+    problems: &mut dyn Write,
+) -> Result<Tracker, TrackedError> {
+    let (objects, unreadable) = manifests::read_dir(directory)?;
+    for problem in unreadable {
+        writeln!(problems, "{problem}")?;
+    }
+    let mut tracker = Tracker::new(settings.node.clone());
+    tracker.set_capabilities(profile.capabilities, profile.mode);
+    let events = objects.into_iter().map(Event::Apply).chain(Kind::ALL.map(Event::Listed));
+    let mut found: Vec<_> = events.flat_map(|event| tracker.apply(event)).collect();
+    found.extend(tracker.resolve());
+    for problem in found {
+        writeln!(problems, "{problem}")?;
+    }
+    Ok(tracker)
+}
