@@ -148,6 +148,15 @@ impl TableSet {
         matches!(self, Self::ServiceIps | Self::ServiceNodePorts | Self::ClusterIpsBySlots(_))
     }
 
+    /// Whether packets look this set up after another one that leads packets on to pools.
+    pub(crate) fn is_looked_up_after(self, other: Self) -> bool {
+        let turn = |set| match set {
+            Self::ClusterIpsBySlots(slots) => slots,
+            _ => u32::MAX,
+        };
+        turn(self) > turn(other)
+    }
+
     /// Whether the map leads from slots to endpoints.
     pub(crate) fn has_slots(self) -> bool {
         matches!(self, Self::Endpoints(_))

@@ -94,11 +94,15 @@ impl Changes {
     /// from before the commit, but finds the elements from after it. So chains are added before
     /// elements lead to them, and lose their rules after; and the slots behind the last endpoint of
     /// a pool go last: a packet that was sent to `lb/4` just before the commit may select slot 3
-    /// just after it. A frontend that moves from one set to another is in both for a while.
+    /// just after it. A frontend that moves to a set that is looked up earlier is in both for a
+    /// while: a packet may have passed the rule for the one, and not come to that for the other.
+    /// Hairpin connections are masqueraded as long as packets may have been translated.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus_slots();
         last.delete_elements.extend(self.take_moved_frontends());
+        last.delete_elements
+            .extend(self.delete_elements.remove_entry(&TableSet::HairpinConnections));
         let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
         let replaces_sets = self.delete_sets.iter().any(|set| added.contains(set));
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
@@ -130,7 +134,8 @@ impl Changes {
         surplus
     }
 
-    /// Removes and returns the deletions of frontends that are added to another set.
+    /// Removes and returns the deletions of frontends that are added to a set that is looked up
+    /// earlier.
     fn take_moved_frontends(&mut self) -> BTreeMap<TableSet, Vec<Key>> {
         let added = self.add_elements.iter().filter(|(set, _)| set.leads_to_pools());
         let added: HashMap<Key, TableSet> = added
@@ -138,7 +143,8 @@ impl Changes {
             .collect();
         let mut moved = BTreeMap::new();
         for (&set, deleted) in self.delete_elements.iter_mut().filter(|(s, _)| s.leads_to_pools()) {
-            let is_moved = |key: &mut Key| added.get(key).is_some_and(|to| *to != set);
+            let is_moved =
+                |key: &mut Key| added.get(key).is_some_and(|to| set.is_looked_up_after(*to));
             moved.insert(set, deleted.extract_if(.., is_moved).collect());
         }
         moved

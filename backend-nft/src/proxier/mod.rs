@@ -12,6 +12,8 @@ mod last_synced;
 mod plan;
 mod refused;
 mod sweeper;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 

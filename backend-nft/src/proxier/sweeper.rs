@@ -126,6 +126,14 @@ impl Sweeper {
         Self { kind, transports, threads, kept: HashMap::new(), shared: Arc::default() }
     }
 
+    /// Creates a sweeper that never sweeps: its thread has ended.
+    #[cfg(test)]
+    pub(crate) fn without_threads() -> Self {
+        let mut sweeper = Self::new(TransportKind::Netlink);
+        sweeper.threads.push(thread::spawn(|| ()));
+        sweeper
+    }
+
     /// Opens the transports of the threads, and returns the netlink ports from which the threads
     /// commit, in the network namespace of this thread.
     ///

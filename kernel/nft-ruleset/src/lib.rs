@@ -27,7 +27,7 @@
 //!   of other programs.
 //! - [`text`]: nft's syntax.
 //! - `json` (feature `json`): the program `nft` with JSON, as another transport and as a format.
-//! - `testing` (feature `testing`): a transport for tests, which intercepts commits.
+//! - `testing` (feature `testing`): a transport that intercepts commits, and a model of the kernel.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,14 @@
-//! A transport for tests, which intercepts commits.
+//! For tests: a transport that intercepts commits, and a model of the kernel.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "what tests are made of fails by panics"
 )]
+
+mod kernel;
+mod model;
+mod walk;
 
 use std::{
     ops::ControlFlow,
@@ -14,6 +18,11 @@ use std::{
     },
 };
 
+pub use self::{
+    kernel::Kernel,
+    model::Ruleset,
+    walk::{Commit, Fate, Packet},
+};
 use crate::{
     ruleset::{ElementDump, SetDef, Table, TableDump, Transaction},
     transport::{CommitStats, Elements, Transport, TransportError},

@@ -1,0 +1,23 @@
+//! Syncs against a model of the kernel, and the packets that pass meanwhile.
+
+mod exhaustive;
+mod judge;
+
+use switchyard_nft_ruleset::Transport;
+
+use super::{NftProxier, STALE_FOR, sweeper::Sweeper};
+use crate::NftConfig;
+
+/// The backend on a transport to a model. Clients stay remembered at endpoints that left.
+fn proxier(transport: impl Transport + 'static) -> NftProxier {
+    NftProxier {
+        config: NftConfig::default(),
+        transport: Box::new(transport),
+        sweeper: Sweeper::without_threads(),
+        own_ports: Vec::new(),
+        last: None,
+        swept: Default::default(),
+        stale_for: STALE_FOR,
+        hashes: true,
+    }
+}
