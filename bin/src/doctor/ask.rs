@@ -27,7 +27,8 @@ pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<Option<String>>
     let ask = || -> io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        // At once, since a server that closes before it has read everything resets the connection.
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         stream.take(MOST).read_to_end(&mut answer)?;
         Ok(())
     };
