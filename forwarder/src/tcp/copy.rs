@@ -1,16 +1,16 @@
 //! Copying what two ends of a connection send each other.
 //!
 //! Nothing is kept for a direction in which nothing moves: bytes are read into a buffer of the
-//! thread, and only what the other end does not take at once is kept, at most [`PIECE`]. Until the
-//! end has taken that, nothing more is read, so that a slow reader slows down the writer.
+//! thread, and only what the other end does not take at once is kept, at most what that buffer
+//! holds. Until the end has taken that, nothing more is read, so that a slow reader slows down the
+//! writer.
 //!
 //! After much has come in one direction, the system moves what follows through a pipe, if there is
 //! one, as long as there is something to move.
 
 use std::{
-    cell::RefCell,
     future::poll_fn,
-    io::{self, Read, Write},
+    io::{self, Read},
     net::Shutdown,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
@@ -24,16 +24,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::tune_lasting;
+use super::{
+    ready_io::{is_nothing, poll_io, poll_read, poll_write, with_buffer},
+    tune_lasting,
+};
 use crate::{
     counters::Counted,
     pipes::PooledPipe,
     platform::{Message, Platform},
     shared::Shared,
 };
-
-/// The amount that is read at a time.
-const PIECE: usize = 32 * 1024;
 
 /// The amount that a connection moves in one direction before it is another's turn.
 const TURN: usize = 512 * 1024;
@@ -46,15 +46,6 @@ const SMALL: usize = 2048;
 
 /// The number of times that a connection is looked at until an end that does not answer is gone.
 const LOOKS: u32 = 4;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
-}
-
-/// Lends the thread's buffer.
-pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| work(buffer))
-}
 
 /// One direction of a connection.
 #[derive(Default)]
@@ -297,13 +288,11 @@ impl Direction {
         let kept = &mut self.kept;
         let fill = || match pooled.pipe.fill(&socket) {
             // At urgent data, splice(2) returns that there is nothing, or that this is the end.
-            nothing if matches!(&nothing, Ok(0)) || is_nothing(&nothing) => {
-                BUFFER.with_borrow_mut(|buffer| {
-                    let read = (&*socket).read(buffer)?;
-                    kept.extend_from_slice(&buffer[..read]);
-                    Ok(read)
-                })
-            }
+            nothing if matches!(&nothing, Ok(0)) || is_nothing(&nothing) => with_buffer(|buffer| {
+                let read = (&*socket).read(buffer)?;
+                kept.extend_from_slice(&buffer[..read]);
+                Ok(read)
+            }),
             filled => filled,
         };
         let ready = || from.poll_read_ready(cx);
@@ -342,7 +331,7 @@ impl Direction {
         from: &TcpStream,
         to: &TcpStream,
     ) -> Poll<Result<Progress, Failed>> {
-        BUFFER.with_borrow_mut(|buffer| {
+        with_buffer(|buffer| {
             let read = poll_read(cx, platform, from, buffer, &mut self.message);
             let read = ready!(read).map_err(|_| Failed::Read)?;
             if read == 0 {
@@ -403,86 +392,6 @@ impl Direction {
             }
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Reads at most a buffer, or a message of SCTP; 0 bytes are the end. A buffer that is not filled
-/// is no sign that there is no more: reading ends at urgent data.
-fn poll_read(
-    cx: &mut Context<'_>,
-    platform: &dyn Platform,
-    from: &TcpStream,
-    buffer: &mut [u8],
-    message: &mut Option<Message>,
-) -> Poll<io::Result<usize>> {
-    let socket = SockRef::from(from);
-    let ready = || from.poll_read_ready(cx);
-    poll_io(from, Interest::READABLE, 0, ready, || match message {
-        None => (&*socket).read(buffer),
-        Some(message) => {
-            let received = platform.receive(&socket, buffer)?;
-            *message = received.1;
-            Ok(received.0)
-        }
-    })
-}
-
-fn is_nothing(result: &io::Result<usize>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-}
-
-fn poll_write(
-    cx: &mut Context<'_>,
-    platform: &dyn Platform,
-    to: &TcpStream,
-    bytes: &[u8],
-    message: Option<Message>,
-) -> Poll<io::Result<usize>> {
-    let socket = SockRef::from(to);
-    poll_io(
-        to,
-        Interest::WRITABLE,
-        bytes.len(),
-        || to.poll_write_ready(cx),
-        || match message {
-            None => (&*socket).write(bytes),
-            Some(message) => platform.send(&socket, bytes, message),
-        },
-    )
-}
-
-/// Reads or writes when a socket is ready. An operation on fewer bytes than `wanted` shows that the
-/// socket is not ready for more.
-fn poll_io(
-    socket: &TcpStream,
-    interest: Interest,
-    wanted: usize,
-    mut poll_ready: impl FnMut() -> Poll<io::Result<()>>,
-    mut operation: impl FnMut() -> io::Result<usize>,
-) -> Poll<io::Result<usize>> {
-    loop {
-        ready!(poll_ready())?;
-        let mut part = 0;
-        let result = socket.try_io(interest, || {
-            let done = operation()?;
-            if 0 < done && done < wanted {
-                // There is no more now. The error has the socket wait for the next event, which
-                // saves a call that would return just that.
-                part = done;
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            Ok(done)
-        });
-        match result {
-            Ok(done) => return Poll::Ready(Ok(done)),
-            Err(_) if part > 0 => return Poll::Ready(Ok(part)),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) => {}
-            Err(error) => return Poll::Ready(Err(error)),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream, time::timeout};
 
-use super::copy::with_buffer;
+use super::ready_io::with_buffer;
 use crate::shared::Shared;
 
 /// The end of the wait for an end.

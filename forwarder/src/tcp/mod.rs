@@ -5,6 +5,7 @@ mod connection;
 mod copy;
 mod delivery;
 mod header;
+mod ready_io;
 
 use std::{io, sync::Arc, time::Duration};
 
