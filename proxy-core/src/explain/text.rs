@@ -34,7 +34,8 @@ impl fmt::Display for Explanation {
                 .max()
                 .unwrap_or_default();
             let status = if local > 0 { 200 } else { 503 };
-            writeln!(f, "health check :{}  {status}, {local} local endpoints", check.port)?;
+            let plural = if local == 1 { "" } else { "s" };
+            writeln!(f, "health check :{}  {status}, {local} local endpoint{plural}", check.port)?;
         }
         if !self.endpoints.is_empty() {
             let header = ["ENDPOINT", "POD", "NODE", "ZONE", "SHARE", "LOCAL", "STATE"];
