@@ -17,6 +17,7 @@ use switchyard_core::{
 };
 use switchyard_nft_ruleset::{ChainName, Key};
 
+use super::now;
 use crate::layout::{affinity::Earlier, lb_chains::LbChain, slots::Allocations, table::TableSet};
 
 /// The contents of the kernel besides the state that was synced.
@@ -83,7 +84,7 @@ impl LastSynced {
         }
         set(&mut self.allocations, update.allocations);
         set(&mut self.earlier, update.earlier);
-        let now = Instant::now();
+        let now = now();
         let PerFamily { v4, v6 } = update.tables;
         for (table, update) in [(&mut self.tables.v4, v4), (&mut self.tables.v6, v6)] {
             for (element, change) in update.counts {
@@ -119,7 +120,7 @@ impl LastSynced {
         let affinity =
             |port: Option<&Arc<ResolvedServicePort>>| port.and_then(|port| port.affinity);
         let (before, after) = (affinity(port.before)?, affinity(port.after)?);
-        let now = Instant::now();
+        let now = now();
         if before == after {
             return self.earlier.get(port.id).copied().filter(|(_, until)| *until > now);
         }

@@ -337,7 +337,7 @@ impl NftProxier {
         for family in self.config.families() {
             let stale = &mut last.tables.get_mut(family.into()).stale_chains;
             stale.retain(|chain, since| {
-                let is_due = since.elapsed() >= self.stale_for;
+                let is_due = now().saturating_duration_since(*since) >= self.stale_for;
                 if is_due {
                     transaction.delete_chain(&self.config.table(family), chain.clone());
                 }
@@ -401,7 +401,7 @@ impl Proxier for NftProxier {
             Some(last) => {
                 let stale = last.stale_since().map(|since| since + self.stale_for);
                 let due = last.earlier_until().into_iter().chain(stale).min();
-                due.map(|due| due.saturating_duration_since(Instant::now()))
+                due.map(|due| due.saturating_duration_since(now()))
             }
             None => Some(DOUBTED_FOR),
         };
@@ -433,6 +433,18 @@ impl Proxier for NftProxier {
             }
         }
     }
+}
+
+/// The present time.
+#[cfg(not(test))]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The time by the clock of the runtime, which tests can stop.
+#[cfg(test)]
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// A transaction that failed, or a table that could not be read.

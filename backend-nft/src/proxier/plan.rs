@@ -25,6 +25,7 @@ use super::{
     changes::{Changes, TableChange},
     clients,
     last_synced::{LastSynced, SyncedTable, Update},
+    now,
 };
 use crate::layout::{
     ChainRules, Context, NftConfig,
@@ -183,7 +184,7 @@ impl<'a> Plan<'a> {
         before: Before<'a>,
         change: Transition<'a>,
     ) -> impl Iterator<Item = PortChange<'a>> + use<'a> {
-        let (family, after, now) = (self.context.family, self.after, Instant::now());
+        let (family, after, now) = (self.context.family, self.after, now());
         // Chains of Service ports depend on the node's settings.
         let node_changed = change.node_changed();
         let with_chains = node_changed.then(|| before.ports()).into_iter().flatten();
@@ -651,7 +652,7 @@ impl<'a> KnownClients<'a> {
         let found = self.0.get(names::service_port_base(&port.id.name).as_str())?;
         let mut found = found.iter().filter(|(_, found)| found.named != Some(wanted));
         let is_known = |found: &Earlier| known.is_some_and(|(known, _)| known == found);
-        let now = Instant::now();
+        let now = now();
         let unknown = found.clone().filter(|(_, found)| !is_known(found));
         match unknown.max_by_key(|(handle, _)| *handle) {
             Some(&(_, last)) => Some((last, now + last.outlasts(wanted))),

@@ -2,6 +2,7 @@
 
 mod exhaustive;
 mod judge;
+mod simulation;
 
 use switchyard_nft_ruleset::Transport;
 

@@ -1,0 +1,205 @@
+//! The model of the kernel with what happens to those who use it.
+
+use std::{
+    collections::BTreeSet,
+    ops::ControlFlow,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use switchyard_netlink::Error;
+use switchyard_nft_ruleset::{
+    CommitStats, ElementDump, Elements, Family, Refusal, SetDef, Table, TableDump, Transaction,
+    Transport, TransportError, testing::Kernel,
+};
+
+use crate::layout::names::KUBE_PROXY;
+
+/// A fault that a commit meets.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// An operation is refused for this reason; without a number, the commit as a whole is.
+    Refused(Option<usize>, i32),
+    /// The commit takes effect, and the answer is lost.
+    Lost,
+    /// Another program changes the tables just before.
+    Overtaken(usize),
+    /// The process ends, and the commit has taken effect or not.
+    Crash(bool),
+}
+
+/// The kernel with what happens to its transports.
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) kernel: Kernel,
+    /// The number of the process that lives; the transports of others do nothing.
+    pub(super) process: usize,
+    /// The commits until the next fault.
+    pub(super) faults: Vec<(usize, Fault)>,
+    pub(super) unreadable: bool,
+    pub(super) has_crashed: bool,
+    /// The commits of this process since its sync began.
+    pub(super) commits: usize,
+    pub(super) reads: usize,
+    /// The events that have happened, of those that sometimes should.
+    pub(super) seen: BTreeSet<&'static str>,
+    /// Whether another program's change is still to be reported.
+    pub(super) is_unreported: bool,
+    /// Whether the kernel may hold something else than was synced.
+    pub(super) is_damaged: bool,
+    pub(super) has_met_faults: bool,
+}
+
+/// A transport of one process.
+#[derive(Clone)]
+pub(super) struct Faulty(pub(super) Arc<Mutex<World>>, pub(super) usize);
+
+pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    /// Changes a table as another program may do: deletes the table, empties a chain, or takes an
+    /// element from a set.
+    pub(super) fn damage(&mut self, number: usize) {
+        let family = Family::ALL[number % 2];
+        let table = Table::new(family, KUBE_PROXY);
+        let Some(dump) = self.kernel.ruleset().read(&table, Elements::Include, 0) else { return };
+        let mut transaction = Transaction::new();
+        match number / 2 % 8 {
+            0 => transaction.delete_table(&table),
+            1 => {
+                let chains: Vec<_> = dump.chains.keys().cloned().collect();
+                transaction.flush_chain(&table, chains[number / 16 % chains.len().max(1)].clone());
+            }
+            _ => {
+                let sets = dump.sets.values().filter_map(|set| {
+                    let definition = Arc::new(set.definition.clone().ok()?);
+                    Some((definition, set.elements.as_ref()?.first()?.element.key))
+                });
+                let sets: Vec<_> = sets.collect();
+                let Some((set, key)) = sets.get(number / 16 % sets.len().max(1)) else { return };
+                transaction.delete_elements(&table, set, vec![*key]);
+            }
+        }
+        self.kernel.commit_of_other(&transaction).expect("what is there can be deleted");
+        // What others do, packets may suffer from.
+        self.kernel.take_history();
+        self.is_damaged = true;
+    }
+}
+
+impl Faulty {
+    fn alive(&self) -> Result<MutexGuard<'_, World>, TransportError> {
+        let world = lock(&self.0);
+        match world.process == self.1 && !world.has_crashed {
+            true => Ok(world),
+            false => Err(Error::NoAnswer.into()),
+        }
+    }
+}
+
+impl Transport for Faulty {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        let mut world = self.alive()?;
+        if transaction.is_empty() {
+            return Ok(CommitStats::default());
+        }
+        let mut kernel = world.kernel.clone();
+        let fault = world.faults.first_mut().and_then(|(left, fault)| match *left {
+            0 => Some(*fault),
+            _ => {
+                *left -= 1;
+                None
+            }
+        });
+        if fault.is_some() {
+            world.faults.remove(0);
+            world.has_met_faults = true;
+        }
+        let crash = |world: &mut World, what| {
+            world.has_crashed = true;
+            world.seen.insert(what);
+            if world.commits > 0 {
+                world.seen.insert("a process ended between two commits of a sync");
+            }
+            Err(Error::NoAnswer.into())
+        };
+        match fault {
+            Some(Fault::Refused(operation, errno)) => {
+                let operations = transaction.operations();
+                let operation = operation.map_or(usize::MAX, |n| n % operations.len());
+                let subject = operations.get(operation).map(|operation| operation.subject());
+                let subject = subject.unwrap_or_else(|| "commit the transaction".to_owned());
+                let reason = std::io::Error::from_raw_os_error(errno).to_string();
+                let errno = Some(errno);
+                let refusal = Refusal { operation, element: None, subject, errno, reason };
+                return Err(TransportError::Refused(refusal, Vec::new()));
+            }
+            Some(Fault::Crash(false)) => {
+                return crash(&mut world, "a process ended before a commit");
+            }
+            Some(Fault::Overtaken(number)) => {
+                world.damage(number);
+                world.is_unreported = true;
+            }
+            Some(Fault::Lost | Fault::Crash(true)) | None => {}
+        }
+        let result = kernel.commit(transaction);
+        if matches!(result, Err(TransportError::Conflict)) {
+            world.seen.insert("a commit conflicted");
+        }
+        if let Err(error) = &result
+            && !world.is_damaged
+            && !world.has_met_faults
+        {
+            panic!("the kernel refuses what no fault explains: {error}\n{transaction}");
+        }
+        world.commits += 1;
+        if world.commits == 3 {
+            world.seen.insert("a sync had three transactions");
+        }
+        match fault {
+            Some(Fault::Lost) => {
+                world.seen.insert("an answer was lost");
+                Err(Error::NoAnswer.into())
+            }
+            Some(Fault::Crash(true)) => crash(&mut world, "a process ended after a commit"),
+            _ => result,
+        }
+    }
+
+    fn read(
+        &mut self,
+        table: &Table,
+        elements: Elements,
+    ) -> Result<Option<TableDump>, TransportError> {
+        let mut world = self.alive()?;
+        world.reads += 1;
+        if std::mem::take(&mut world.unreadable) {
+            world.has_met_faults = true;
+            return Err(Error::Interrupted.into());
+        }
+        world.kernel.clone().read(table, elements)
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        self.alive()?.kernel.clone().read_elements(table, set)
+    }
+
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        self.alive()?.kernel.clone().scan_elements(table, set, visit)
+    }
+
+    fn port(&self) -> Option<u32> {
+        Some(u32::MAX)
+    }
+}
