@@ -268,7 +268,9 @@ impl Node {
             false => before.pool.iter().chain(after.pool).map(|(number, _)| at(*number)).collect(),
         };
         let slots = |shape: &Shape| shape.pool.iter().map(|(_, weight)| weight).sum::<u32>();
-        let has_chains = is_kept || has("round robin");
+        let has_chains = [before, after].iter().all(|shape| {
+            ["affinity", "round robin"].iter().any(|part| shape.variant.contains(part))
+        });
         let may_miss = !is_same && has_chains && slots(after) < slots(before);
         let mut failures = Vec::new();
         for (packet, remembered) in &self.packets {
