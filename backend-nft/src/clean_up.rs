@@ -26,7 +26,8 @@ pub(crate) fn delete_tables(
             let of_mode = Table::new(family, KUBE_PROXY);
             let there = match of_mode == table {
                 true => None,
-                false => transport.read(&of_mode, Elements::Omit)?,
+                // To guard twice does no harm.
+                false => transport.read(&of_mode, Elements::Omit).unwrap_or_default(),
             };
             if !there.is_some_and(|dump| table::guards_loopback(&dump)) {
                 table::guard_loopback(&of_mode, &mut transaction);
@@ -34,8 +35,8 @@ pub(crate) fn delete_tables(
         }
         transport.commit(&transaction).map(drop)
     };
-    Family::ALL
-        .into_iter()
-        .try_for_each(delete)
+    // An error in one family keeps nothing of the other.
+    let [v4, v6] = Family::ALL.map(delete);
+    v4.and(v6)
         .map_err(|error| ProxierError::backend(Mode::NFTABLES, "cannot delete the tables", error))
 }

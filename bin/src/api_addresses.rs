@@ -95,12 +95,14 @@ async fn follow(
 /// any is new.
 fn add(known: &SharedAddresses, found: BTreeSet<IpAddr>) -> bool {
     let mut known = known.lock();
-    let is_news = !found.is_subset(&known);
-    if known.len() + found.len() > MOST {
+    if found.is_subset(&known) {
+        return false;
+    }
+    if known.union(&found).count() > MOST {
         known.clear();
     }
-    known.extend(found);
-    is_news
+    known.extend(found.into_iter().take(MOST));
+    true
 }
 
 #[cfg(test)]

@@ -98,7 +98,12 @@ async fn from_source(
                 node_events::publish(client.clone(), pacer.clone(), node_name, link.recorded);
             let service_proxy_name = config.service_proxy_name.as_deref();
             let scope = Scope { node_name, service_proxy_name };
-            let peer = kube::peer(&config).map_err(KubeSourceError::from)?;
+            // The file may be about to be replaced; the client has read a good one.
+            let peer = link.addresses.is_some().then(|| kube::peer(&config));
+            let peer = peer.and_then(|peer| {
+                let warn = |err: &_| tracing::warn!(%err, "Failed to read the API server's name");
+                peer.inspect_err(warn).ok().flatten()
+            });
             let engine = sender.clone();
             let watching =
                 kube::watch_all(client, pacer, config.timing, scope, sender, link.watches);

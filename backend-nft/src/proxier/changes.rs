@@ -99,10 +99,8 @@ impl Changes {
     /// Hairpin connections are masqueraded as long as packets may have been translated.
     pub(crate) fn split(mut self) -> [Self; 3] {
         let (mut first, mut last) = (Self::default(), Self::default());
-        last.delete_elements = self.take_surplus_slots();
+        last.delete_elements = self.take_surplus();
         last.delete_elements.extend(self.take_moved_frontends());
-        last.delete_elements
-            .extend(self.delete_elements.remove_entry(&TableSet::HairpinConnections));
         let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
         let replaces_sets = self.delete_sets.iter().any(|set| added.contains(set));
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
@@ -123,13 +121,15 @@ impl Changes {
         [first, self, last]
     }
 
-    /// Removes and returns the deletions of slots that get no other endpoint.
-    fn take_surplus_slots(&mut self) -> BTreeMap<TableSet, Vec<Key>> {
+    /// Removes and returns the deletions of slots that get no other endpoint, and of hairpin
+    /// connections. An element that is only replaced is deleted before it is added again.
+    fn take_surplus(&mut self) -> BTreeMap<TableSet, Vec<Key>> {
+        let is_late = |set: TableSet| set.has_slots() || set == TableSet::HairpinConnections;
         let mut surplus = BTreeMap::new();
-        for (&set, deleted) in self.delete_elements.iter_mut().filter(|(set, _)| set.has_slots()) {
+        for (&set, deleted) in self.delete_elements.iter_mut().filter(|(set, _)| is_late(**set)) {
             let added = self.add_elements.get(&set).map_or(&[][..], Vec::as_slice);
-            let refilled: HashSet<Key> = added.iter().map(|element| element.key).collect();
-            surplus.insert(set, deleted.extract_if(.., |key| !refilled.contains(key)).collect());
+            let replaced: HashSet<Key> = added.iter().map(|element| element.key).collect();
+            surplus.insert(set, deleted.extract_if(.., |key| !replaced.contains(key)).collect());
         }
         surplus
     }
@@ -230,6 +230,25 @@ impl Changes {
         }
         for (map, clients) in self.restore {
             transaction.restore_elements(table, &map, clients);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_that_is_replaced_is_not_deleted_after_it_is_added() {
+        for set in [TableSet::HairpinConnections, TableSet::ServiceIps] {
+            let key = Key::new().port(80);
+            let mut changes = Changes::default();
+            changes.delete_elements.insert(set, vec![key, Key::new().port(81)]);
+            changes.add_elements.insert(set, vec![Element::new(key)]);
+            let [_, switch, last] = changes.split();
+            assert!(switch.delete_elements[&set].contains(&key), "{set:?}");
+            let late = last.delete_elements.get(&set).is_some_and(|keys| keys.contains(&key));
+            assert!(!late, "{set:?}");
         }
     }
 }

@@ -322,6 +322,7 @@ impl NftProxier {
                 for family in self.config.families() {
                     last.tables.get_mut(family.into()).stale_chains.clear();
                 }
+                self.stale_for = STALE_FOR;
             }
             Err(error) => {
                 tracing::debug!(err = %ErrorChain(&error), "Deferring the deletion of unused chains");
