@@ -100,15 +100,18 @@ impl SourcePorts {
     ) -> Result<Option<SourcePort>, LimitReached> {
         let mut taken = self.lock();
         if taken.asked.is_none_or(|asked| now - asked >= ASK) {
-            taken.ports = for_flows(platform.ephemeral_ports());
+            let found = for_flows(platform.ephemeral_ports());
+            // A system that could be asked before is out of descriptors for a moment.
+            if !found.is_empty() {
+                taken.ports = found;
+            }
             taken.asked = Some(now);
+            // Here, as it takes a look at each endpoint.
+            taken.endpoints.retain(|_, of_endpoint| of_endpoint.is_needed(now));
         }
         let Taken { ports, endpoints, sharers, .. } = &mut *taken;
         if ports.is_empty() {
             return Ok(None);
-        }
-        if !endpoints.contains_key(&endpoint) {
-            endpoints.retain(|_, other| other.is_needed(now));
         }
         let of_endpoint = endpoints.entry(endpoint).or_default();
         let free = most(ports).saturating_sub(of_endpoint.flows);
@@ -163,7 +166,10 @@ impl Endpoint {
         }
         let start = below(ports.len() as u64) as usize;
         let mut from_start = ports[start..].iter().chain(&ports[..start]);
-        let free = from_start.find(|port| !self.taken.contains(port)).copied();
+        // Not in vain: everybody waits for the lock.
+        let has_free = self.taken.len() < ports.len();
+        let free = has_free.then(|| from_start.find(|port| !self.taken.contains(port))).flatten();
+        let free = free.copied();
         // The system may have reserved a port that rests.
         let mut rested = || {
             let at = self.resting.iter().position(|(_, port)| ports.binary_search(port).is_ok())?;
@@ -268,7 +274,7 @@ mod tests {
             assert_eq!(distinct.len(), 175, "two thirds, without an eighth");
         }
         drop(held);
-        let end = Instant::now() + REST;
+        let end = Instant::now() + ASK;
         drop(ports.take_at(end, &system, endpoint(3), client(1)));
         let taken = ports.lock();
         assert_eq!((taken.endpoints.len(), taken.sharers.len()), (1, 0));

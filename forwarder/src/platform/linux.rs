@@ -52,7 +52,7 @@ impl Platform for Linux {
         let range = read("ip_local_port_range").unwrap_or_default();
         let mut bounds = range.split_whitespace().map_while(|bound| bound.parse().ok());
         let (Some(first), Some(last)) = (bounds.next(), bounds.next()) else { return Vec::new() };
-        let reserved = read("ip_local_reserved_ports").unwrap_or_default();
+        let Ok(reserved) = read("ip_local_reserved_ports") else { return Vec::new() };
         let reserved: Vec<(u16, u16)> = reserved.trim().split(',').filter_map(ports).collect();
         let is_reserved =
             |port: &u16| reserved.iter().any(|(from, to)| (*from..=*to).contains(port));

@@ -359,6 +359,14 @@ fn bind(
     Err(UpstreamError::Full(LimitReached::Endpoint))
 }
 
+/// What is left after some answers.
+enum Rest {
+    Nothing,
+    More,
+    /// The listener is closed, or the endpoint refuses.
+    Over,
+}
+
 /// Sends the answers of an endpoint to the client.
 struct Answers {
     listener: Weak<UdpSocket>,
@@ -389,19 +397,24 @@ impl Answers {
                 }
                 result => result,
             };
-            let is_over = with_buffer(|buffer| {
+            let rest = with_buffer(|buffer| {
                 for _ in 0..AT_ONCE {
                     match receive(buffer) {
                         Ok(length) if self.send(&buffer[..length]) => {}
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            return Rest::Nothing;
+                        }
                         Err(error) if !is_refusal(&error) => {}
-                        _ => return true,
+                        _ => return Rest::Over,
                     }
                 }
-                false
+                Rest::More
             });
-            if is_over {
-                break;
+            match rest {
+                Rest::Nothing => {}
+                // A socket that stays ready is never waited for: others have their turn.
+                Rest::More => tokio::task::yield_now().await,
+                Rest::Over => break,
             }
         }
         // If the listener is closed, no one is interested.

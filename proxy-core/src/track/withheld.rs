@@ -32,6 +32,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The pause is at least so many times as long as a sync that tried Service ports in vain: where
 /// syncs take seconds, everything else would wait for them all the time.
+#[cfg(feature = "runner")]
 const PAUSE_SHARE: u32 = 9;
 
 /// The refused parts of the state.
