@@ -57,6 +57,7 @@ Maintainer: Switchyard
 Section: net
 Priority: optional
 Installed-Size: $(du -sk "$root" | cut -f1)
+Depends: passwd
 Suggests: iptables, ipset, kmod
 Description: node agent that implements Kubernetes Services
  In kube-proxy's place, for nodes whose proxy is no pod. The unit switchyard.service
@@ -67,8 +68,9 @@ cat >"$root/DEBIAN/postinst" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = configure ]; then
+    grep -q '^switchyard:' "$DPKG_ROOT/etc/group" || groupadd ${DPKG_ROOT:+--prefix "$DPKG_ROOT"} --system switchyard
     grep -q '^switchyard:' "$DPKG_ROOT/etc/passwd" || useradd ${DPKG_ROOT:+--prefix "$DPKG_ROOT"} \
-        --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin switchyard
+        --system --gid switchyard --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin switchyard
     chown "0:$(sed -n 's/^switchyard:[^:]*:\([0-9]*\):.*/\1/p' "$DPKG_ROOT/etc/group")" "$DPKG_ROOT/etc/switchyard"
     chmod 0750 "$DPKG_ROOT/etc/switchyard"
     if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then

@@ -73,7 +73,7 @@ fn the_package_is_installed_and_removed() {
     let dpkg = |action: &str, argument: &Path| {
         let mut command = Command::new("dpkg");
         command.arg(format!("--root={}", root.display()));
-        run(command.args(["--force-script-chrootless", action]).arg(argument))
+        run(command.args(["--force-script-chrootless", "--force-depends", action]).arg(argument))
     };
     dpkg("--install", &package);
     let says = run(Command::new(root.join("usr/bin/switchyard")).arg("--version"));

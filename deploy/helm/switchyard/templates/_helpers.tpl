@@ -38,7 +38,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "switchyard.port" -}}
 {{ regexFind "[0-9]+$" . }}
 {{- end }}
-{{- /* The request of a probe: of the path, at the port of healthzBindAddress. */ -}}
+{{- /* The request of a probe: of the path, at the port of healthzBindAddress, and at a loopback address if that is one. */ -}}
 {{- define "switchyard.probe" -}}
-{path: {{ index . 0 }}, port: {{ include "switchyard.port" ((index . 1).Values.config.healthzBindAddress | default ":10256") }}}
+{{- $address := (index . 1).Values.config.healthzBindAddress | default ":10256" -}}
+{path: {{ index . 0 }}, port: {{ include "switchyard.port" $address }}
+{{- if hasPrefix "127." $address }}, host: 127.0.0.1{{ else if hasPrefix "[::1]" $address }}, host: "::1"{{ end }}}
 {{- end }}
