@@ -224,10 +224,10 @@ pub fn run(
 /// Opens the local socket, without which proxying goes on.
 fn local_socket(flags: &Flags) -> Option<UnixListener> {
     let path = explain::socket(flags);
-    let opened = server::open(path);
+    let opened = server::open(&path);
     opened
         .inspect_err(|error| {
-            tracing::warn!(err = %ErrorChain(error), path, "No local socket for switchyard explain");
+            tracing::warn!(err = %ErrorChain(error), path = %path.display(), "No local socket for switchyard explain");
         })
         .ok()
         .flatten()

@@ -1,5 +1,7 @@
 //! Tables of other programs that drop the connections of Services.
 
+use std::fs;
+
 use switchyard_core::{model::Code, proxier::Mode};
 use switchyard_netlink::nftables::{ChainName, Chains, ClosedGate, Hook};
 
@@ -21,8 +23,22 @@ pub(super) fn closed(known: &Known) -> Outcome {
     };
     // In these modes, the node itself opens or sends connections to endpoints.
     let is_forwarding = !matches!(known.likely_mode(), Mode::IPVS | Mode::USERSPACE);
-    let concerns = |gate: &ClosedGate| is_forwarding || gate.hook == Hook::Output;
+    let is_used = |gate: &ClosedGate| gate.name.family != "ip6" || has_ipv6(gate.hook);
+    let concerns =
+        |gate: &ClosedGate| (is_forwarding || gate.hook == Hook::Output) && is_used(gate);
     Outcome::Made(gates.into_iter().filter(concerns).map(finding).collect())
+}
+
+/// Whether packets of IPv6 come to a hook: a node without IPv6 may close it.
+fn has_ipv6(hook: Hook) -> bool {
+    match hook {
+        Hook::Forward => fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
+            .is_ok_and(|setting| setting.trim() != "0"),
+        // The fourth column is the scope, 00 of global addresses (if_inet6 in proc(5)).
+        Hook::Output => fs::read_to_string("/proc/self/net/if_inet6").is_ok_and(|addresses| {
+            addresses.lines().any(|line| line.split_whitespace().nth(3) == Some("00"))
+        }),
+    }
 }
 
 fn finding(ClosedGate { name, hook, priority, .. }: ClosedGate) -> Finding {

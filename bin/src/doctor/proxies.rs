@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -56,14 +56,15 @@ impl Proxies {
         let healthz = settings.servers.healthz.and_then(|at| ask::get(at, "/healthz").ok()?);
         let answers = mode.is_some()
             || healthz.is_some_and(|answer| ask::body(&answer).contains("lastUpdated"));
-        let processes = processes();
+        let (processes, is_seen) = processes();
         Self {
             mode,
             is_ours: processes.iter().any(|process| process.program == "switchyard"),
             answers,
             processes,
-            sees_host: fs::read_link("/proc/self/ns/pid")
-                .is_ok_and(|namespace| namespace == Path::new(HOST_PROCESSES)),
+            sees_host: is_seen
+                && fs::read_link("/proc/self/ns/pid")
+                    .is_ok_and(|namespace| namespace == Path::new(HOST_PROCESSES)),
             traces: match is_privileged {
                 true => traces(),
                 false => Err("needs CAP_NET_ADMIN".to_owned()),
@@ -72,28 +73,44 @@ impl Proxies {
     }
 }
 
-/// Returns the processes of proxies in this network namespace, but for this one and other commands.
-fn processes() -> Vec<Process> {
-    let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+/// Returns the processes of proxies in this network namespace, but for this one and other commands,
+/// and whether all of them could be seen: a user other than root may look at no program that has
+/// capabilities.
+fn processes() -> (Vec<Process>, bool) {
+    let Ok(all) = fs::read_dir("/proc") else { return (Vec::new(), false) };
     let namespace = fs::read_link("/proc/self/ns/net").ok();
+    let mut is_seen = true;
     let look = |id: u32| {
         let directory = PathBuf::from(format!("/proc/{id}"));
-        let program = fs::read_link(directory.join("exe")).ok()?;
+        let program = fs::read_link(directory.join("exe"));
+        if program.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            let name = fs::read_to_string(directory.join("comm")).unwrap_or_default();
+            is_seen &= !PROGRAMS.contains(&name.trim_end());
+        }
+        let program = program.ok()?.to_string_lossy().into_owned();
+        // What the kernel appends once the file was replaced.
+        let program = Path::new(program.strip_suffix(" (deleted)").unwrap_or(&program));
         let program = PROGRAMS.into_iter().find(|name| program.ends_with(name))?;
         let line = fs::read_to_string(directory.join("cmdline")).ok()?;
         let is_here = fs::read_link(directory.join("ns/net")).ok() == namespace;
         (is_here && serves_cluster(&line)).then_some(Process { id, program })
     };
     let ids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    ids.filter(|id| *id != std::process::id()).filter_map(look).collect()
+    let found = ids.filter(|id| *id != std::process::id()).filter_map(look).collect();
+    (found, is_seen)
 }
 
 /// Whether a process with this command line (`/proc/PID/cmdline`) serves the Services of the cluster:
-/// a command such as `render` does not, nor does a proxy with a name of its own.
+/// a command such as `render` does not, nor a run that ends, nor a proxy with a name of its own.
 fn serves_cluster(line: &str) -> bool {
     let mut words = line.split('\0').skip(1).peekable();
     let is_command = words.peek().is_some_and(|word| !word.is_empty() && !word.starts_with('-'));
-    !is_command && !words.any(|word| word.replace('_', "-").starts_with("--service-proxy-name"))
+    let is_other = |word: &str| {
+        let word = word.replace('_', "-");
+        word.starts_with("--service-proxy-name")
+            || ["--cleanup", "--init-only", "--version"].contains(&&*word)
+    };
+    !is_command && !words.any(is_other)
 }
 
 /// Returns what shows that a mode is, or was, at work here.
@@ -115,7 +132,9 @@ fn traces() -> Result<BTreeSet<(Mode, String)>, String> {
         traces.insert((Mode::IPVS, format!("the device {DEVICE}")));
     }
     let sets = IpSets::open().and_then(|mut sets| sets.names()).map_err(|error| failed(&error))?;
-    if sets.iter().any(|name| name.starts_with("KUBE-")) {
+    // Those of kube-router's network policies begin with KUBE-SRC- and KUBE-DST-.
+    let is_policys = |name: &str| name.starts_with("KUBE-SRC-") || name.starts_with("KUBE-DST-");
+    if sets.iter().any(|name| name.starts_with("KUBE-") && !is_policys(name)) {
         traces.insert((Mode::IPVS, "IP sets KUBE-*".to_owned()));
     }
     Ok(traces)
@@ -140,7 +159,8 @@ fn strangers(
     let has_left = |mode: Mode| traces.iter().any(|(left, _)| *left == mode);
     let likely =
         [Mode::IPVS, Mode::NFTABLES, Mode::IPTABLES].into_iter().find(|mode| has_left(*mode));
-    let serving = serving.or(likely);
+    // A mode that is only configured has left nothing yet.
+    let serving = serving.filter(|mode| *mode == Mode::USERSPACE || has_left(*mode)).or(likely);
     let is_strange =
         |left: &&(Mode, String)| serving.is_some_and(|mode| !belongs(left.0, mode, is_ours));
     (serving, traces.iter().filter(is_strange).collect())
@@ -176,7 +196,10 @@ pub(super) fn one_proxy(known: &Known) -> Outcome {
     if processes.len() < 2 {
         return match known.proxies.sees_host {
             true => None.into(),
-            false => Outcome::NotMade("needs the host's processes (hostPID)".to_owned()),
+            false => Outcome::NotMade(
+                "needs the host's processes (hostPID), and the right to look at them (root)"
+                    .to_owned(),
+            ),
         };
     }
     let each: Vec<String> =

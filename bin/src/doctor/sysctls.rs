@@ -142,8 +142,11 @@ fn overlap(range: &str, reserved: &str) -> Option<Finding> {
             NODE_PORTS.0, NODE_PORTS.1
         ),
         remedy: format!(
-            "sysctl -w net.ipv4.ip_local_reserved_ports={}-{}",
-            NODE_PORTS.0, NODE_PORTS.1
+            "sysctl -w net.ipv4.ip_local_reserved_ports={}{}{}-{}",
+            reserved.trim(),
+            if reserved.trim().is_empty() { "" } else { "," },
+            NODE_PORTS.0,
+            NODE_PORTS.1
         ),
     })
 }

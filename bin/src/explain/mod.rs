@@ -12,7 +12,7 @@ mod snapshot;
 use std::{
     fs::File,
     io::{self, BufReader, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -72,7 +72,7 @@ pub fn run(asked: &ExplainArguments, flags: &Flags) -> ExitCode {
 
 /// Prints a snapshot of the running proxy.
 pub fn take_snapshot(flags: &Flags) -> ExitCode {
-    let copied = client::snapshot(Path::new(socket(flags)), &mut io::stdout().lock());
+    let copied = client::snapshot(&socket(flags), &mut io::stdout().lock());
     ended(copied.map(|()| 0).map_err(Failure::from))
 }
 
@@ -87,10 +87,16 @@ fn ended(result: Result<u8, Failure>) -> ExitCode {
     }
 }
 
-/// The path of the socket.
-pub fn socket(flags: &Flags) -> &str {
+/// The path of the socket, which a proxy with a name has beside that of the cluster's proxy.
+pub fn socket(flags: &Flags) -> PathBuf {
     let default = table::named("local-socket").map_or("", |flag| flag.default);
-    flags.text("local-socket").unwrap_or(default)
+    match (flags.text("local-socket"), flags.text("service-proxy-name")) {
+        (Some(path), _) => path.into(),
+        (None, Some(name)) if !name.is_empty() => {
+            Path::new(default).with_file_name(format!("service-proxy-{name}.sock"))
+        }
+        (None, _) => default.into(),
+    }
 }
 
 fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
@@ -103,12 +109,9 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
         return print(&explain(&question, &picture), asked.format);
     }
     if flags.text("manifests").is_none() {
-        let (status, text) = client::explain(
-            Path::new(socket(flags)),
-            &question,
-            asked.format == OutputFormat::Json,
-        )
-        .map_err(ExplainError::from)?;
+        let (status, text) =
+            client::explain(&socket(flags), &question, asked.format == OutputFormat::Json)
+                .map_err(ExplainError::from)?;
         io::stdout().write_all(text.as_bytes())?;
         return Ok(status);
     }

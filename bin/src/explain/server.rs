@@ -84,8 +84,8 @@ enum ServerError {
 ///
 /// # Errors
 /// If another process answers there, or the path belongs to something else than a socket.
-pub fn open(path: &str) -> io::Result<Option<std::os::unix::net::UnixListener>> {
-    let path = Path::new(path);
+pub fn open(path: impl AsRef<Path>) -> io::Result<Option<std::os::unix::net::UnixListener>> {
+    let path = path.as_ref();
     if path.as_os_str().is_empty() || !path.parent().is_some_and(Path::is_dir) {
         return Ok(None);
     }
@@ -93,10 +93,17 @@ pub fn open(path: &str) -> io::Result<Option<std::os::unix::net::UnixListener>> 
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is no socket"));
         }
-        Ok(_) if StdStream::connect(path).is_ok() => {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
-        }
-        _ => {}
+        Ok(_) => match StdStream::connect(path) {
+            Ok(_) => {
+                let text = "another process answers there";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            // It may be a live one of another user.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) => {}
+        },
+        Err(_) => {}
     }
     // The socket appears under its name with its final mode, in the place of one that a dead
     // process left.

@@ -206,25 +206,31 @@ mod tests {
         assert_ne!(endpoint(), Some(first));
     }
 
-    #[test]
-    fn an_endpoint_that_no_address_of_the_node_leads_to_is_left_out() {
-        test_netns::in_namespace(|| {
-            test_netns::run("ip link add name br7 type bridge");
-            test_netns::run("ip link set br7 addrgenmode none");
-            test_netns::run("ip link set br7 up");
-            test_netns::run("ip -6 route add 2001:db8::/64 dev br7");
-            let shared = Shared::new(ForwarderConfig::default());
-            let port = port(["[2001:db8::1]:80", "[2001:db8::2]:80"].map(|at| at.parse().unwrap()));
-            let client = SocketAddr::from(([127, 0, 0, 1], 4711));
-            let ends = Ends { client, destination: client };
-            for _ in 0..2 {
-                let connected = connect(&shared, &port, PoolKind::Cluster, ends);
-                assert!(runtime().block_on(connected).is_none());
-            }
-            assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
-            assert!(shared.counters.get(Counted::EndpointUnreachable) > 0);
-            assert!(shared.counters.get(Counted::LeftOut) > 0);
-        });
+    /// Tests that need root.
+    mod kernel_tests {
+        use super::*;
+
+        #[test]
+        fn an_endpoint_that_no_address_of_the_node_leads_to_is_left_out() {
+            test_netns::in_namespace(|| {
+                test_netns::run("ip link add name br7 type bridge");
+                test_netns::run("ip link set br7 addrgenmode none");
+                test_netns::run("ip link set br7 up");
+                test_netns::run("ip -6 route add 2001:db8::/64 dev br7");
+                let shared = Shared::new(ForwarderConfig::default());
+                let port =
+                    port(["[2001:db8::1]:80", "[2001:db8::2]:80"].map(|at| at.parse().unwrap()));
+                let client = SocketAddr::from(([127, 0, 0, 1], 4711));
+                let ends = Ends { client, destination: client };
+                for _ in 0..2 {
+                    let connected = connect(&shared, &port, PoolKind::Cluster, ends);
+                    assert!(runtime().block_on(connected).is_none());
+                }
+                assert_eq!(shared.without_port.load(Ordering::Relaxed), 0);
+                assert!(shared.counters.get(Counted::EndpointUnreachable) > 0);
+                assert!(shared.counters.get(Counted::LeftOut) > 0);
+            });
+        }
     }
 
     #[test]

@@ -331,9 +331,9 @@ fn frontend_lines(
         port: frontend.port,
         protocol: port.id.name.protocol,
         allowed_sources: frontend.allowed_sources.clone(),
-        routes: match port.refused {
-            Some(_) => Vec::new(),
-            None => routes(frontend.action, resolved, node),
+        routes: match (&port.refused, node.refused.get(port.id.family)) {
+            (None, None) => routes(frontend.action, resolved, node),
+            _ => Vec::new(),
         },
         lb_algorithm: resolved.lb_algorithm,
         affinity_seconds: resolved.affinity.map(|time| time.as_secs()),

@@ -61,7 +61,8 @@ pub static FLAGS: &[Flag] = &[
         .status(Status::Ours),
     Flag::new("local-socket", Text, "/run/switchyard/proxy.sock", Program,
         "The Unix socket that answers switchyard explain and switchyard snapshot, for the program's own user alone; \
-         served if its directory exists; if empty, there is none").status(Status::Ours),
+         served if its directory exists; if empty, there is none. By default that of a proxy with a name is \
+         service-proxy-NAME.sock in the same directory").status(Status::Ours),
     Flag::new("ipvs-drain-limit", Limit, "24h0m0s", Program,
         "How long an endpoint that is gone keeps its connections, in ipvs mode; 0 for no limit").status(Status::Ours),
     Flag::new("ipvs-run-estimation", Word(&["true", "false"]), "", Program,

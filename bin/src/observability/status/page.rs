@@ -114,7 +114,13 @@ impl Status {
     }
 
     fn sync_rows(&self) -> Vec<Row> {
-        let Some(sync) = &self.last_sync else { return vec![Row::new("last sync", "none yet")] };
+        let failure = self.last_failure.as_ref().map(|failure| {
+            let value = format!("{}: {}", ago(failure.seconds_ago), failure.because);
+            Row::new("last failure", value).judged(false)
+        });
+        let Some(sync) = &self.last_sync else {
+            return [Row::new("last sync", "none yet")].into_iter().chain(failure).collect();
+        };
         let mut rows = vec![
             Row::new("last sync", ago(sync.seconds_ago)),
             Row::new("took", format!("{} ms", sync.milliseconds)),
@@ -123,10 +129,7 @@ impl Status {
         if let Some(time) = sync.change_milliseconds {
             rows.insert(2, Row::new("after the change", format!("{time} ms")));
         }
-        if let Some(failure) = &self.last_failure {
-            let value = format!("{}: {}", ago(failure.seconds_ago), failure.because);
-            rows.push(Row::new("failed since", value).judged(false));
-        }
+        rows.extend(failure);
         rows
     }
 

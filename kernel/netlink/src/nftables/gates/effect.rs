@@ -11,8 +11,12 @@ pub(super) enum Effect {
     /// None, or none that decides.
     None,
     MayAccept,
+    /// Perhaps what follows is not asked.
+    MayReturn,
     /// A chain is asked.
     Asks(String),
+    /// A chain is asked in place of what follows.
+    GoesTo(String),
     /// A set or map of states of connections is asked.
     AsksStates(String),
     /// Each packet is dropped.
@@ -34,8 +38,10 @@ pub(super) fn effect(expressions: Attributes<'_>) -> Effect {
             "immediate" => match verdict(parts) {
                 Some((data::ACCEPT, _)) => return Effect::MayAccept,
                 Some((data::DROP, _)) if conditions.is_always => return Effect::Drops,
-                Some((data::JUMP | data::GOTO, Some(chain))) => return Effect::Asks(chain),
-                Some((data::DROP | data::RETURN, _)) | None => {}
+                Some((data::JUMP, Some(chain))) => return Effect::Asks(chain),
+                Some((data::GOTO, Some(chain))) => return Effect::GoesTo(chain),
+                Some((data::RETURN, _)) => return Effect::MayReturn,
+                Some((data::DROP, _)) | None => {}
                 Some(_) => return Effect::MayAccept,
             },
             "reject" if conditions.is_always => return Effect::Drops,

@@ -138,8 +138,9 @@ impl Chains {
             if but(&listed.name.table) {
                 continue;
             }
-            let mut walk = Walk { socket: &mut self.socket, name: &listed.name, read: 0 };
-            let passes = match walk.chain(&listed.name.chain)? {
+            let (socket, name) = (&mut self.socket, &listed.name);
+            let mut walk = Walk { socket, name, accepts: !drops, read: 0 };
+            let passes = match walk.chain(&name.chain, true)? {
                 Passage::Open => true,
                 Passage::Ends => false,
                 Passage::Undecided => !drops,
@@ -197,11 +198,15 @@ enum Passage {
 struct Walk<'a> {
     socket: &'a mut Socket,
     name: &'a ChainName,
+    /// Whether the base chain's policy accepts.
+    accepts: bool,
     read: usize,
 }
 
 impl Walk<'_> {
-    fn chain(&mut self, chain: &str) -> Result<Passage, Error> {
+    /// Follows the rules of a chain. What leaves the base chain, or one in its place, is left to the
+    /// policy.
+    fn chain(&mut self, chain: &str, is_base: bool) -> Result<Passage, Error> {
         self.read += 1;
         if self.read > MOST_CHAINS {
             return Ok(Passage::Open);
@@ -221,9 +226,16 @@ impl Walk<'_> {
                 Effect::Drops => return Ok(Passage::Ends),
                 Effect::AsksStates(set) if self.has_new(&set)? => return Ok(Passage::Open),
                 Effect::AsksStates(_) => {}
+                Effect::MayReturn if is_base && self.accepts => return Ok(Passage::Open),
+                Effect::MayReturn => {}
+                Effect::GoesTo(next) => match self.chain(&next, is_base)? {
+                    Passage::Open => return Ok(Passage::Open),
+                    Passage::Undecided if is_base && self.accepts => return Ok(Passage::Open),
+                    _ => {}
+                },
                 // A condition of the jump is not looked at, so that a drop there decides nothing.
                 Effect::Asks(next) => {
-                    if self.chain(&next)? == Passage::Open {
+                    if self.chain(&next, false)? == Passage::Open {
                         return Ok(Passage::Open);
                     }
                 }
@@ -340,9 +352,18 @@ mod tests {
             // A policy that accepts, and a last rule that decides.
             let last = "ct state established accept\ncounter drop\naccept";
             assert_eq!(closed(&inet("forward", "accept", last)), CLOSED);
-            for rules in ["", "tcp dport 80 drop", "limit rate 1/second drop", "meta mark 1 reject"]
-            {
+            for rules in [
+                "",
+                "tcp dport 80 drop",
+                "limit rate 1/second drop",
+                "meta mark 1 reject",
+                "ip saddr 10.0.0.0/8 return\ndrop",
+                "ip saddr 10.0.0.0/8 goto next\ndrop",
+            ] {
                 assert_eq!(closed(&inet("forward", "accept", rules)), NONE, "{rules}");
+            }
+            for rules in ["ip saddr 10.0.0.0/8 jump next\ndrop", "jump next\ndrop"] {
+                assert_eq!(closed(&inet("forward", "accept", rules)), CLOSED, "{rules}");
             }
             assert_eq!(closed(&inet("output", "drop", "")), ["inet t c output 5"]);
             assert_eq!(closed(&inet("input", "drop", "")), NONE, "no such hook is asked about");
