@@ -359,7 +359,7 @@ fn bind(
     Err(UpstreamError::Full(LimitReached::Endpoint))
 }
 
-/// What is left after some answers.
+/// The answers that may be left after some were sent.
 enum Rest {
     Nothing,
     More,

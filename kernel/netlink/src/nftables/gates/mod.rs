@@ -204,8 +204,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Follows the rules of a chain. What leaves the base chain, or one in its place, is left to the
-    /// policy.
+    /// Follows the rules of a chain. Packets that leave the base chain, or one in its place, meet
+    /// the policy.
     fn chain(&mut self, chain: &str, is_base: bool) -> Result<Passage, Error> {
         self.read += 1;
         if self.read > MOST_CHAINS {
