@@ -63,7 +63,8 @@ percentile() {
                 le = order[i]
                 if (count[le] >= rank && rank > 0) {
                     if (le == "+Inf") { printf ">%.0f", 1000 * low; exit }
-                    printf "%.2g", 1000 * (low + (le - low) * (rank - below) / (count[le] - below)); exit
+                    value = 1000 * (low + (le - low) * (rank - below) / (count[le] - below))
+                    printf value < 100 ? "%.2g" : "%.0f", value; exit
                 }
                 low = le; below = count[le]
             }
@@ -175,7 +176,7 @@ plot "$@" >"$plot"
 - Shapes are numbers of Services x endpoints each; the last one is that of the Kubernetes project's load test.
 - Objects come from the stand-in for the API server in this repository, on the same processors, without latency.
 - **synced**: from the start of the program to the first commit of everything; **CPU**: user and system time until then.
-- **settled**, **peak**: resident memory with the program's text, 8 s later and at most until then. **kernel**: what the
+- **settled**, **peak**: resident memory with the program's text, some seconds later and at most until then. **kernel**: what the
   kernel's unreclaimable slabs have grown by, the sets of nftables above all.
 - **idle**: CPU time of five seconds in which nothing changes.
 - Then 50 EndpointSlices change in a second, each of another Service: **p50**, **p99** are the times from the arrival of
