@@ -34,6 +34,9 @@ pub(crate) fn select_mode(modes: &[Mode], text: &str) -> Option<Mode> {
     }
 }
 
+/// The beginning of the names of tables and of the socket of a proxy with a name.
+pub const OF_NAMED_PROXY: &str = "service-proxy-";
+
 /// The source of objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceSettings {
@@ -346,7 +349,7 @@ impl Settings {
                 nft_table: flag_only
                     .service_proxy_name
                     .as_ref()
-                    .map(|name| format!("service-proxy-{name}")),
+                    .map(|name| format!("{OF_NAMED_PROXY}{name}")),
                 ipvs: match mode {
                     Mode::IPVS => IpvsSettings {
                         drain_limit: flag_only.ipvs_drain_limit,

@@ -9,13 +9,14 @@ use super::{
     Known, needs_privilege, not_readable,
     report::{Finding, Level, Outcome},
 };
+use crate::config::settings::OF_NAMED_PROXY;
 
 /// Finds base chains that let no new connection pass.
 pub(super) fn closed(known: &Known) -> Outcome {
     if !known.is_privileged {
         return needs_privilege();
     }
-    let is_a_proxys = |table: &str| table == "kube-proxy" || table.starts_with("service-proxy-");
+    let is_a_proxys = |table: &str| table == "kube-proxy" || table.starts_with(OF_NAMED_PROXY);
     let gates = Chains::list().and_then(|mut chains| chains.closed_gates(is_a_proxys));
     let gates = match gates {
         Ok(gates) => gates,

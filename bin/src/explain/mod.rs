@@ -28,7 +28,7 @@ use crate::{
         self,
         cli::{ExplainArguments, OutputFormat},
         flags::{Flags, table},
-        settings::SourceSettings,
+        settings::{OF_NAMED_PROXY, SourceSettings},
     },
     tracked::{self, TrackedError},
 };
@@ -93,7 +93,7 @@ pub fn socket(flags: &Flags) -> PathBuf {
     match (flags.text("local-socket"), flags.text("service-proxy-name")) {
         (Some(path), _) => path.into(),
         (None, Some(name)) if !name.is_empty() => {
-            Path::new(default).with_file_name(format!("service-proxy-{name}.sock"))
+            Path::new(default).with_file_name(format!("{OF_NAMED_PROXY}{name}.sock"))
         }
         (None, _) => default.into(),
     }
