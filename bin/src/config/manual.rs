@@ -35,8 +35,8 @@ pub fn text(matches: &ArgMatches, command: Command) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The command with the words that flags accept, of which clap itself is not told, as it would
-/// reject others in words that are not pflag's.
+/// The command with the words that flags accept. The parser's command lacks them: clap would
+/// reject other words with messages that are not pflag's.
 fn with_words(command: Command) -> Command {
     FLAGS.iter().fold(command, |command, flag| match flag.kind {
         Kind::Word(words) => command

@@ -86,8 +86,8 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
     })
 }
 
-/// Whether an error says that an earlier datagram could not be delivered: ICMP, by which IPv6 also
-/// shows that a firewall forbids it, or on Windows a reset.
+/// Whether an error reports that an earlier datagram could not be delivered: ICMP, by which IPv6
+/// also shows that a firewall forbids it, or on Windows a reset.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     matches!(

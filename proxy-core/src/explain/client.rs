@@ -9,7 +9,7 @@ use crate::{
     state::{Action, Masquerade, PoolKind, ResolvedServicePort},
 };
 
-/// A client, as the rules tell it from others.
+/// The kind of a client, as far as the rules distinguish clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]

@@ -53,7 +53,7 @@ impl Row {
     }
 }
 
-/// A time in the past, as a person says it.
+/// A time in the past, in words.
 fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),

@@ -48,7 +48,7 @@ pub struct Packet {
 pub enum Fate {
     /// Discarded without an answer.
     Dropped,
-    /// Discarded, and the sender is told.
+    /// Rejected: discarded, with an answer to the sender.
     Rejected,
     /// Sent on to this destination.
     Passed {

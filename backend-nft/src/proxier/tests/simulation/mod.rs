@@ -107,7 +107,7 @@ fn arbitrary_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A process: its runner, and the objects that it was told.
+/// A process: its runner, and the objects that were sent to the runner.
 struct Process {
     inputs: mpsc::Sender<Input>,
     runner: tokio::task::JoinHandle<()>,
