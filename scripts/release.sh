@@ -3,15 +3,14 @@
 # list of all components (SBOM), notes from CHANGELOG.md, and checksums.
 #
 #   scripts/release.sh --dry-run [-o DIRECTORY] [-b ARCHITECTURE=PROGRAM ...]
-#   REGISTRY=HOST/OWNER scripts/release.sh
+#   REGISTRY=HOST/OWNER scripts/release.sh [-o DIRECTORY]
 #
 #   -o  where it all goes; target/release-files if not given
 #   -b  a static program that was built before, instead of building for amd64 and arm64. Then there is no SBOM,
 #       and no image with iptables: for tests
 #
-# Without --dry-run, the commit must be tagged v and the version. All is then pushed to the registry, published as a
-# release of the forge, and signed without keys: skopeo, helm and gh must be logged in, and cosign be able to ask
-# for an identity.
+# Without --dry-run, the commit must be tagged v and the version. No credentials are needed: scripts/publish.sh publishes
+# what is made here, and runs none of it.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PWD/target/tools/bin:$PATH
@@ -90,19 +89,3 @@ deploy/index-images.sh -o "$images" -t "$name" "$parts"/a*.oci.tar
 helm package --destination "$output" deploy/helm/switchyard
 (cd "$output" && sha256sum -- * >"$parts/SHA256SUMS" && mv "$parts/SHA256SUMS" .)
 cat "$output/SHA256SUMS"
-[ -z "$is_dry" ] || exit 0
-
-# Pushes an image with all its architectures, and signs what the registry has by then.
-push() { # FILE TAG [--all]
-    skopeo copy ${3:+"$3"} --digestfile "$parts/digest" "oci-archive:$1" "docker://$REGISTRY/switchyard:$2"
-    digest=$(cat "$parts/digest")
-    cosign sign --yes --recursive "$REGISTRY/switchyard@$digest"
-    cosign attest --yes --type cyclonedx --predicate "$output/switchyard-$version.cdx.json" "$REGISTRY/switchyard@$digest"
-}
-push "$with_iptables" "$version-iptables"
-push "$images" "$version" --all
-# The digest is the subject of the provenance.
-[ -z "${GITHUB_OUTPUT:-}" ] || echo "digest=$digest" >>"$GITHUB_OUTPUT"
-helm push "$output/switchyard-$version.tgz" "oci://$REGISTRY/charts"
-cosign sign-blob --yes --bundle "$output/SHA256SUMS.sigstore.json" "$output/SHA256SUMS"
-gh release create "v$version" --verify-tag --title "$version" --notes-file "$output/notes.md" "$output"/*

@@ -153,3 +153,70 @@ fn a_release_is_made_without_publishing_it() {
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("REGISTRY"), "{refused:?}");
 }
+
+#[test]
+fn a_release_is_published_whole_and_again_after_a_failure() {
+    let here = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = here.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let sh = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-euc", script]).current_dir(here.path()).env("REGISTRY", "example.org/a");
+        command
+    };
+    write("Cargo.toml", "version = \"1.2.3\"\n");
+    for file in
+        ["1.2.3-iptables-amd64.oci.tar", "1.2.3-nftables.oci.tar", "1.2.3.tgz", "1.2.3.cdx.json"]
+    {
+        write(&format!("target/release-files/switchyard-{file}"), file);
+    }
+    // Each notes how it was called. The registry fails once.
+    for program in ["cosign", "gh", "helm", "skopeo"] {
+        write(&format!("tools/{program}"), "#!/bin/sh\necho \"${0##*/} $*\" >>calls\n");
+    }
+    write(
+        "tools/skopeo",
+        "#!/bin/sh\necho \"skopeo $*\" >>calls\n[ -e failed ] || { touch failed; exit 1; }\n\
+         echo sha256:$(echo \"$5\" | wc -c) >\"$4\"\n",
+    );
+    run(sh("git init -q . && git add Cargo.toml && \
+        git -c user.name=a -c user.email=a@example.org commit -qm a && chmod +x tools/* && mkdir scripts && \
+        cp \"$1\" scripts/ && cd target/release-files && touch notes.md && sha256sum * >SHA256SUMS")
+    .args(["sh"])
+    .arg(deploy("../scripts/publish.sh")));
+    let publish = || {
+        sh("PATH=$PWD/tools:$PATH GITHUB_OUTPUT=$PWD/output scripts/publish.sh").output().unwrap()
+    };
+
+    assert!(!publish().status.success() && !here.path().join("calls").exists(), "not tagged");
+    run(&mut sh("git tag v1.2.3"));
+    assert!(!publish().status.success(), "the registry failed");
+    let calls = || fs::read_to_string(here.path().join("calls")).unwrap();
+    assert!(!calls().contains("cosign sign --"), "{}", calls());
+    let again = publish();
+    assert!(again.status.success(), "{again:?}");
+    let calls = calls();
+    for (call, times) in [
+        ("skopeo copy --all", 3),
+        ("cosign sign --yes --recursive example.org/a/switchyard@sha256:", 2),
+        ("cosign attest --yes --type cyclonedx", 2),
+        ("helm push target/release-files/switchyard-1.2.3.tgz oci://example.org/a/charts", 1),
+        ("gh release upload v1.2.3 --clobber target/release-files/SHA256SUMS", 2),
+    ] {
+        assert_eq!(calls.matches(call).count(), times, "{call}: {calls}");
+    }
+    // The image without iptables is the subject of the provenance.
+    let image = "docker://example.org/a/switchyard:1.2.3";
+    assert!(calls.lines().any(|line| line.ends_with(image)), "{calls}");
+    let output = fs::read_to_string(here.path().join("output")).unwrap();
+    assert!(output.starts_with("digest=sha256:"), "{output}");
+
+    write("target/release-files/switchyard-1.2.3.tgz", "other");
+    let refused = publish();
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert!(said.contains("switchyard-1.2.3.tgz: FAILED"), "{refused:?}");
+}
