@@ -11,6 +11,7 @@
 //! - stories that every backend passes against its kernel: [`conformance`];
 //! - what benchmarks of syncs share: [`macro@bench`];
 //! - waiting for another thread or process: [`until()`];
+//! - the schemas of JSON output: [`check_schema`];
 //! - seeds of random tests, and of property tests the configuration: [`proptest_config`];
 //! - an oracle: [`final_objects`] says what a sequence of events leaves, [`resolve_afresh`] what a
 //!   new tracker makes of it, and [`assert_invariants`] checks what [`crate::state`] promises.
@@ -49,6 +50,7 @@ pub mod conformance;
 mod many;
 mod oracle;
 mod owned;
+mod schema;
 mod seeds;
 mod stepped;
 mod strategies;
@@ -61,6 +63,7 @@ pub use self::{
         assert_capabilities, assert_invariants, assert_least_weights, final_objects, resolve_afresh,
     },
     owned::OwnedTransition,
+    schema::check_schema,
     seeds::{clock_seed, proptest_config, replayed_seed, soak_time},
     stepped::{Stepped, sync_first},
     strategies::{

@@ -7,8 +7,8 @@ use switchyard_core::{
     objects::{Event, Kind},
     proxier::{Capabilities, Mode},
     testing::{
-        Builder, NODE, arbitrary_config, arbitrary_events, endpoint, proptest_config, service,
-        service_cidr, slice,
+        Builder, NODE, arbitrary_config, arbitrary_events, check_schema, endpoint, proptest_config,
+        service, service_cidr, slice,
     },
     track::Tracker,
 };
@@ -237,60 +237,13 @@ proptest! {
             let answer = explain(&question, &tracker);
             prop_assert_eq!(answer.to_string(), explain(&question, &picture).to_string());
             let json = serde_json::to_value(&answer).unwrap();
-            check_schema(&json);
+            check_schema("explain", &json);
         }
         for port in picture.services.iter().flat_map(|service| &service.ports) {
             let used = port.endpoints.iter().filter(|e| e.state.is_used()).map(|e| e.address);
             let pools = port.resolved.iter().flat_map(|port| port.reachable()).map(|e| e.address);
             prop_assert_eq!(used.collect::<Vec<_>>(), pools.collect::<Vec<_>>(), "{:?}", port);
         }
-    }
-}
-
-/// Checks an answer by `docs/explain.schema.json`: the part of JSON Schema that the file uses.
-fn check_schema(answer: &Value) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/explain.schema.json");
-    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    check(answer, &schema, &schema, "answer");
-}
-
-fn check(value: &Value, schema: &Value, root: &Value, at: &str) {
-    let schema = match schema["$ref"].as_str() {
-        Some(name) => root.pointer(&name[1..]).unwrap_or_else(|| panic!("no {name}")),
-        None => schema,
-    };
-    if let Some(values) = schema["enum"].as_array() {
-        assert!(values.contains(value), "{at}: {value} is not one of {values:?}");
-    }
-    if let Some(choices) = schema["type"].as_array() {
-        let kind = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::Number(number) if number.is_f64() => "number",
-            Value::Number(_) => "integer",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
-        assert!(choices.contains(&json!(kind)), "{at} is {kind}: {value}");
-    }
-    match value {
-        Value::Array(items) => {
-            items.iter().for_each(|item| check(item, &schema["items"], root, &format!("{at}[]")));
-        }
-        Value::Object(fields) => {
-            let known =
-                schema["properties"].as_object().unwrap_or_else(|| panic!("{at}: {schema}"));
-            for (name, field) in fields {
-                let known =
-                    known.get(name).unwrap_or_else(|| panic!("{at}.{name} is not described"));
-                check(field, known, root, &format!("{at}.{name}"));
-            }
-            for name in schema["required"].as_array().into_iter().flatten() {
-                assert!(fields.contains_key(name.as_str().unwrap()), "{at} lacks {name}");
-            }
-        }
-        _ => {}
     }
 }
 
