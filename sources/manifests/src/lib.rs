@@ -80,6 +80,16 @@ pub fn read_dir(dir: &Path) -> Result<(Vec<Object>, Vec<Problem>), ManifestsErro
     Ok((reader.into_objects(), batch.problems))
 }
 
+/// Decodes one object of JSON as one of a manifest. Returns [`Event::Apply`], or [`Event::Delete`]
+/// for an EndpointSlice that this source skips.
+///
+/// # Errors
+/// If it is no object of a kind that is read, or one that cannot be decoded, which
+/// [`Problem::object`] names then.
+pub fn decode_object(json: &str) -> Result<Event, Box<Problem>> {
+    document::decode_object(json)
+}
+
 /// Reads all manifests below `dir`, sends one [`Event::Replace`] per kind, and then follows
 /// changes until the receiver is dropped. Problems are logged.
 ///

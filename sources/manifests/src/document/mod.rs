@@ -9,7 +9,7 @@ mod typed;
 
 use std::path::Path;
 
-use switchyard_core::objects::{Kind, Metadata, Object, ObjectKey};
+use switchyard_core::objects::{Event, Kind, Metadata, Object, ObjectKey};
 use tracing::debug;
 
 use self::{
@@ -175,6 +175,38 @@ impl Content {
 
     fn add_malformed(&mut self, key: ObjectKey, problem: Problem) {
         self.problems.push(Problem { object: Some(key), ..problem });
+    }
+}
+
+/// Decodes a text of JSON that is one object. Returns the change that the object is, or the
+/// problem, with the object if its name is known.
+pub(super) fn decode_object(json: &str) -> Result<Event, Box<Problem>> {
+    let nowhere = Path::new("");
+    let broken = |number, error| Box::new(problem(nowhere, number, error));
+    let refused = |message| Box::new(Problem::with_file(nowhere, message));
+    let (documents, rest) = documents(Syntax::Json, json);
+    let document = match (&documents[..], rest) {
+        ([document], None) => document,
+        (_, Some(error)) => return Err(broken(documents.len() + 1, error)),
+        _ => return Err(refused("not one object")),
+    };
+    let header = Header::decode(document).map_err(|error| broken(1, error))?;
+    if header.is_list() {
+        return Err(refused("a list: its items come one by one"));
+    }
+    let mut content = Content::default();
+    let Some(slot) = content.slot(nowhere, 1, None, &header) else {
+        let other = || refused("objects of this kind are not read");
+        return Err(content.problems.pop().map_or_else(other, Box::new));
+    };
+    let key = slot.key.clone();
+    let typed = TypedDocument { is_list: false, slots: vec![Some(slot)] };
+    match typed.decode(document) {
+        Ok(objects) => {
+            let applied = objects.into_iter().find(is_for_this_proxy).map(Event::Apply);
+            Ok(applied.unwrap_or(Event::Delete(key)))
+        }
+        Err(error) => Err(Box::new(Problem { object: Some(key), ..*broken(1, error) })),
     }
 }
 

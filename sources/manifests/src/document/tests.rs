@@ -190,6 +190,51 @@ fn slices_of_headless_services_are_left_out() {
 }
 
 #[test]
+fn an_object_alone_is_decoded_as_one_of_a_file() {
+    let decoded = |json: &str| match decode_object(json) {
+        Ok(Event::Apply(object)) => format!("apply {}", object.key()),
+        Ok(Event::Delete(key)) => format!("delete {key}"),
+        Ok(other) => panic!("{other:?}"),
+        Err(problem) => {
+            let Problem { object, field, message, .. } = *problem;
+            format!(
+                "{}; {field}: {message}",
+                object.map_or_else(String::new, |key| key.to_string())
+            )
+        }
+    };
+    let slice = r#""apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice""#;
+    for (json, expected) in [
+        (
+            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}"#,
+            "apply Service default/a",
+        ),
+        (
+            &format!(
+                r#"{{{slice}, "metadata": {{"name": "a", "labels": {{"service.kubernetes.io/headless": ""}}}}}}"#
+            ),
+            "delete EndpointSlice default/a",
+        ),
+        (
+            r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": [{"port": "x"}]}}"#,
+            "Service default/a; spec.ports[0].port: invalid type: string \"x\", expected i64",
+        ),
+        (
+            r#"{"kind": "Node", "metadata": {"name": "a"}}"#,
+            "Node a; apiVersion: missing; should be `v1`",
+        ),
+        (r#"{"apiVersion": "v1", "kind": "Pod"}"#, "; : objects of this kind are not read"),
+        (r#"{"kind": "List", "items": []}"#, "; : a list: its items come one by one"),
+        ("{}", "; kind: the document names no kind"),
+        ("{} {}", "; : not one object"),
+        ("", "; : not one object"),
+        ("{", "; : EOF while parsing an object"),
+    ] {
+        assert_eq!(decoded(json), expected, "{json}");
+    }
+}
+
+#[test]
 fn a_list_of_broken_objects_ends() {
     let mut text = "kind: ServiceList\napiVersion: v1\nitems:\n".to_owned();
     for index in 0..300 {
