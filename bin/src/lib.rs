@@ -43,6 +43,7 @@ mod klog;
 mod logging;
 mod node;
 mod node_events;
+mod objects;
 mod observability;
 mod process;
 mod reachable;

@@ -63,6 +63,7 @@ use crate::{
     logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
+    objects::Problems,
     process,
     reload::{LiveParts, Reloader},
     select::Chosen,
@@ -130,7 +131,9 @@ pub fn run(
     let board = Arc::<StatusBoard>::default();
     let local = local_socket(flags);
     let history = local.as_ref().map(|_| Arc::new(History::default()));
-    let observers = (destinations.clone(), (Arc::clone(&board), history.clone()));
+    let problems = Problems::default();
+    let observers =
+        ((destinations.clone(), problems.clone()), (Arc::clone(&board), history.clone()));
     let proxy =
         start_proxy(settings, backends, (mode, probed), &metrics, &node, (&recorder, observers))?;
     if let Some(why) = warning {
@@ -170,7 +173,8 @@ pub fn run(
     });
     let (source, node_name) = (settings.source.clone(), settings.node.node_name.clone());
     let objects = proxy.handle().inputs();
-    let sourcing = async move { source_task::run(&source, &node_name, objects, link).await };
+    let sourcing =
+        async move { source_task::run(&source, &node_name, objects, link, problems).await };
     let answering = local.zip(history).map(|(listener, history)| {
         let engine = proxy.handle().inputs();
         answer_locally(listener, engine, history)

@@ -16,6 +16,7 @@ use crate::config::settings::{ClientSettings, SourceSettings};
 use crate::{
     api_addresses,
     node_events::{self, EventQueue},
+    objects::{self, ObjectsError, Problems},
 };
 
 /// Why the source of objects ended.
@@ -24,6 +25,9 @@ pub enum SourceError {
     /// The manifests cannot be followed.
     #[error(transparent)]
     Manifests(#[from] ManifestsError),
+    /// The socket for objects cannot be served.
+    #[error(transparent)]
+    Socket(#[from] ObjectsError),
     /// The API server cannot be watched.
     #[error(transparent)]
     Cluster(#[from] KubeSourceError),
@@ -52,8 +56,9 @@ pub async fn run(
     node_name: &str,
     engine: Sender<Input>,
     link: ApiServerLink,
+    problems: Problems,
 ) -> SourceError {
-    match from_source(source, node_name, engine, link).await {
+    match from_source(source, node_name, engine, link, problems).await {
         Ok(never) => match never {},
         Err(error) => error,
     }
@@ -82,12 +87,17 @@ async fn from_source(
     node_name: &str,
     sender: Sender<Input>,
     link: ApiServerLink,
+    problems: Problems,
 ) -> Result<Infallible, SourceError> {
     match source {
         SourceSettings::Manifests(directory) => {
             // There is no API server to send Kubernetes Events to.
             drop(link);
             manifests::run(directory.clone(), sender).await?;
+        }
+        SourceSettings::Socket(path) => {
+            drop(link);
+            objects::run(path.clone(), node_name, sender, problems).await?;
         }
         SourceSettings::Cluster(client) => {
             let observer = link.requests;

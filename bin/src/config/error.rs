@@ -36,6 +36,9 @@ pub enum ConfigError {
         /// The problem with the name, or with the mode.
         why: &'static str,
     },
+    /// There are two sources of objects.
+    #[error("failed validate: objects come from --manifests or --objects-socket, not from both")]
+    Sources,
     /// An address that passed validation could not be parsed.
     #[error("failed validate: {text:?}: {why}")]
     Address {

@@ -42,6 +42,8 @@ pub const OF_NAMED_PROXY: &str = "service-proxy-";
 pub enum SourceSettings {
     /// A directory of manifests, which is followed.
     Manifests(PathBuf),
+    /// A client of this socket.
+    Socket(PathBuf),
     /// An API server.
     Cluster(ClientSettings),
 }
@@ -249,6 +251,8 @@ pub struct ConfigFile {
 pub struct FlagOnlySettings {
     /// `--manifests`
     pub manifests: Option<PathBuf>,
+    /// `--objects-socket`
+    pub objects_socket: Option<PathBuf>,
     /// `--master`
     pub master: Option<String>,
     /// `--nft-transport`
@@ -331,7 +335,8 @@ impl Settings {
         node.localhost_node_ports =
             localhost_node_ports(config, mode) && flag_only.service_proxy_name.is_none();
         node.bind_address = parse_ip(&config.bind_address).ok().filter(|ip| !ip.is_unspecified());
-        node.eligible_without_node = flag_only.manifests.is_some();
+        node.eligible_without_node =
+            flag_only.manifests.is_some() || flag_only.objects_socket.is_some();
         node.external_ips = gates::is_on(&config.feature_gates, gates::EXTERNAL_IPS);
         node.lb_algorithm = flag_only.lb_algorithm;
         node.service_proxy_name.clone_from(&flag_only.service_proxy_name);
@@ -424,6 +429,9 @@ fn conntrack(conntrack: &v1alpha1::Conntrack, is_asked_for: bool) -> ConntrackSe
 fn source(config: &KubeProxyConfiguration, flag_only: &FlagOnlySettings) -> SourceSettings {
     if let Some(directory) = &flag_only.manifests {
         return SourceSettings::Manifests(directory.clone());
+    }
+    if let Some(path) = &flag_only.objects_socket {
+        return SourceSettings::Socket(path.clone());
     }
     let client = &config.client_connection;
     SourceSettings::Cluster(ClientSettings {

@@ -68,9 +68,6 @@ enum ServerError {
     /// The client is slow, or gone.
     #[error("the client failed")]
     Client(#[from] io::Error),
-    /// The answer cannot be written as JSON.
-    #[error("cannot write JSON")]
-    Json(#[from] serde_json::Error),
     /// The engine is busy.
     #[error("the proxy was busy for {WAIT:?}")]
     Busy,
@@ -157,7 +154,7 @@ async fn converse(
                 Ok(answer) => {
                     let (status, text) = (answer.verdict.exit_status(), answer.to_string());
                     let whole = json!({"status": status, "text": text, "answer": answer});
-                    return send(&mut writing, &whole).await;
+                    return Ok(send(&mut writing, &whole).await?);
                 }
                 Err(error) => error.to_string(),
             },
@@ -165,7 +162,7 @@ async fn converse(
         },
         Err(error) => format!("not a request: {error}"),
     };
-    send(&mut writing, &json!({"error": refused})).await
+    Ok(send(&mut writing, &json!({"error": refused})).await?)
 }
 
 /// Sends all that is known, a few Services at a time.
@@ -194,7 +191,7 @@ async fn snapshot(
     for sync in history.syncs() {
         send(to, &Line::Sync(Box::new(sync))).await?;
     }
-    send(to, &Line::End { services: count }).await
+    Ok(send(to, &Line::End { services: count }).await?)
 }
 
 /// Reads the tracker on the engine's thread.
@@ -212,10 +209,8 @@ async fn ask<T: Send + 'static>(
     timeout(WAIT, asking).await.map_err(|_| ServerError::Busy)?
 }
 
-async fn send(
-    to: &mut (impl AsyncWriteExt + Unpin),
-    line: &impl Serialize,
-) -> Result<(), ServerError> {
+/// Sends a line. A client that takes nothing for a time has failed.
+pub async fn send(to: &mut (impl AsyncWriteExt + Unpin), line: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(line)?;
     line.push(b'\n');
     let mut rest = &line[..];
@@ -223,7 +218,7 @@ async fn send(
         let written = timeout(CLIENT, to.write(rest)).await;
         let written = written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         if written == 0 {
-            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            return Err(io::ErrorKind::WriteZero.into());
         }
         rest = &rest[written..];
     }

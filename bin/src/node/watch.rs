@@ -37,10 +37,11 @@ pub enum NodeError {
 /// The facts of the Node, `Some(None)` if there is no Node; `None` until the engine has them.
 pub type KnownNode = Option<Option<NodeFacts>>;
 
-/// The time that the first sync waits for facts of the Node. Manifests need not have a Node.
+/// The time that the first sync waits for facts of the Node. Manifests and a client of the socket
+/// need not have a Node.
 pub fn patience(source: &SourceSettings) -> Option<NodePatience> {
     match source {
-        SourceSettings::Manifests(_) => None,
+        SourceSettings::Manifests(_) | SourceSettings::Socket(_) => None,
         SourceSettings::Cluster(_) => Some(NodePatience::KUBE_PROXY),
     }
 }

@@ -19,6 +19,7 @@ mod logs;
 mod manifests;
 mod metrics;
 mod namespace;
+mod objects;
 mod pages;
 mod reload;
 mod service_health;

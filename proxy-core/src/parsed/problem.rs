@@ -32,6 +32,19 @@ pub enum Reason {
     Refused,
 }
 
+impl Reason {
+    /// The name of the reason, in one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Invalid => "invalid",
+            Self::Conflict => "conflict",
+            Self::Unsupported => "unsupported",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.object)?;

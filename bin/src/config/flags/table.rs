@@ -50,6 +50,9 @@ pub static FLAGS: &[Flag] = &[
     Flag::new("manifests", Text, "", Program,
         "Proxy for the Services and EndpointSlices in this directory instead of those of a cluster")
         .status(Status::Ours),
+    Flag::new("objects-socket", Text, "", Program,
+        "Proxy for the objects that a client sends to this Unix socket, which is made for the program's own user, \
+         instead of those of a cluster").status(Status::Ours),
     Flag::new("nft-transport", Word(&["netlink", "json"]), "netlink", Program,
         "How to reach nftables: directly by netlink, or through the nft program by JSON").status(Status::Ours),
     Flag::new("service-proxy-name", Text, "", Program,

@@ -99,6 +99,9 @@ impl Completed {
         if let Some(name) = &flag_only.service_proxy_name {
             proxy_name(name, &config.mode)?;
         }
+        if flag_only.manifests.is_some() && flag_only.objects_socket.is_some() {
+            return Err(ConfigError::Sources);
+        }
         let mode = settings::select_mode(&modes, &config.mode);
         validate::validate(&config, mode, &modes)?;
         // Validation passed, so the mode is known.
@@ -182,6 +185,10 @@ fn layered(flags: &Flags) -> Result<Layered, ConfigError> {
 fn flag_only(flags: &Flags) -> FlagOnlySettings {
     FlagOnlySettings {
         manifests: flags.text("manifests").map(Into::into),
+        objects_socket: flags
+            .text("objects-socket")
+            .filter(|path| !path.is_empty())
+            .map(Into::into),
         master: flags.text("master").map(Into::into),
         nft_transport: match flags.text("nft-transport") {
             Some("json") => NftTransport::Json,

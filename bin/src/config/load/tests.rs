@@ -199,6 +199,18 @@ fn nothing_at_all_is_enough() {
 }
 
 #[test]
+fn objects_have_one_source() {
+    let socket = ["--objects-socket=/s", "--hostname-override=a", "--kubeconfig=/k"];
+    let settings = with_flags(&socket);
+    assert_eq!(settings.source, SourceSettings::Socket("/s".into()));
+    assert!(settings.node.eligible_without_node && settings.conntrack.is_some());
+    let error = with_file(HEAD, &["--objects-socket=/s", "--manifests=/m"]).unwrap_err();
+    assert!(matches!(error, ConfigError::Sources), "{error}");
+    let neither = with_flags(&["--objects-socket="]).source;
+    assert!(matches!(neither, SourceSettings::Cluster(_)), "{neither:?}");
+}
+
+#[test]
 fn flags_count_more_than_the_file() {
     let body = "hostnameOverride: from-file\nclusterCIDR: 10.1.0.0/16\nmode: nftables\n\
                 logging: {verbosity: 3}\nnftables: {masqueradeAll: false}\n";

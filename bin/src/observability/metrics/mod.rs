@@ -31,7 +31,7 @@ use switchyard_core::{
     objects::Kind,
     proxier::{Mode, ProxierError},
     runner::SyncOutcome,
-    track::{Problem, Reason},
+    track::Problem,
     transition::Transition,
 };
 use switchyard_userspace::Counters;
@@ -193,14 +193,8 @@ impl Metrics {
 
     /// Counts an object that was rejected, in whole or in part.
     pub fn rejected(&self, problem: &Problem) {
-        let reason = match problem.reason {
-            Reason::Malformed => "malformed",
-            Reason::Invalid => "invalid",
-            Reason::Conflict => "conflict",
-            Reason::Unsupported => "unsupported",
-            Reason::Refused => "refused",
-        };
-        self.ours.rejected.with_label_values(&[problem.object.kind.as_str(), reason]).inc();
+        let labels = [problem.object.kind.as_str(), problem.reason.as_str()];
+        self.ours.rejected.with_label_values(&labels).inc();
     }
 
     /// Records that a sync was requested.

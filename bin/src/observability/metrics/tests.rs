@@ -141,7 +141,7 @@ fn failures_and_rejections_are_counted() {
         },
         field: "endpoints[0]".into(),
         message: "no".into(),
-        reason: Reason::Invalid,
+        reason: switchyard_core::track::Reason::Invalid,
     });
     let text = metrics.text();
     let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";

@@ -1,0 +1,139 @@
+//! The objects that the engine has been sent, by key: what a list leaves out is gone.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use switchyard_core::objects::ObjectKey;
+
+/// The least size of an object, however short its line is: about what a Service takes in memory.
+const LEAST: u64 = 2048;
+/// The most that the objects may take: half a million small ones.
+const MOST: u64 = 1 << 30;
+
+/// An object.
+#[derive(Debug)]
+struct Known {
+    size: u64,
+    /// The number of the last list that had it.
+    list: u64,
+}
+
+/// The keys of all objects.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    known: HashMap<ObjectKey, Known>,
+    size: u64,
+    /// The number of lists that have begun.
+    lists: u64,
+    is_listing: bool,
+    is_synced: bool,
+}
+
+/// The objects would take too much memory.
+#[derive(Debug)]
+pub(super) struct Full;
+
+impl Ledger {
+    /// Begins a list, in the place of one that has not ended.
+    pub(super) fn begin_list(&mut self) {
+        self.lists += 1;
+        self.is_listing = true;
+    }
+
+    /// Forgets that a list has begun.
+    pub(super) fn break_list(&mut self) {
+        self.is_listing = false;
+    }
+
+    /// Ends the list. Returns the objects that it left out, which are forgotten, and whether it is
+    /// the first to end; `None` if none has begun.
+    pub(super) fn end_list(&mut self) -> Option<(Vec<ObjectKey>, bool)> {
+        if !self.is_listing {
+            return None;
+        }
+        self.is_listing = false;
+        let (lists, size) = (self.lists, &mut self.size);
+        let gone = self.known.extract_if(|_, known| known.list != lists).map(|(key, known)| {
+            *size -= known.size;
+            key
+        });
+        Some((gone.collect(), !std::mem::replace(&mut self.is_synced, true)))
+    }
+
+    /// Notes an object, whose line has this length.
+    pub(super) fn add(&mut self, key: ObjectKey, length: usize) -> Result<(), Full> {
+        let size = LEAST.max(length as u64);
+        let entry = self.known.entry(key);
+        let before = match &entry {
+            Entry::Occupied(known) => known.get().size,
+            Entry::Vacant(_) => 0,
+        };
+        let total = self.size - before + size;
+        if total > MOST {
+            // It is in the list, though as it was.
+            entry.and_modify(|known| known.list = self.lists);
+            return Err(Full);
+        }
+        self.size = total;
+        entry.insert_entry(Known { size, list: self.lists });
+        Ok(())
+    }
+
+    /// Forgets an object.
+    pub(super) fn remove(&mut self, key: &ObjectKey) {
+        if let Some(known) = self.known.remove(key) {
+            self.size -= known.size;
+        }
+    }
+
+    /// The number of objects.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::objects::{Kind, Metadata};
+
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new(Kind::Service, &Metadata { name: name.to_owned(), ..Metadata::default() })
+    }
+
+    #[test]
+    fn a_list_removes_what_it_leaves_out() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.end_list().is_none());
+        ledger.add(key("before"), 1).unwrap();
+        ledger.begin_list();
+        ledger.add(key("a"), 1).unwrap();
+        ledger.break_list();
+        assert!(ledger.end_list().is_none(), "its client has gone");
+        ledger.begin_list();
+        ledger.add(key("b"), 1).unwrap();
+        ledger.add(key("c"), 1).unwrap();
+        ledger.remove(&key("c"));
+        let (mut gone, is_first) = ledger.end_list().unwrap();
+        gone.sort();
+        assert!(is_first);
+        assert_eq!((gone, ledger.len(), ledger.size), (vec![key("a"), key("before")], 1, LEAST));
+        ledger.begin_list();
+        assert!(matches!(ledger.end_list(), Some((gone, false)) if gone == [key("b")]));
+        assert_eq!(ledger.size, 0);
+    }
+
+    #[test]
+    fn what_is_too_much_stays_as_it_was() {
+        let mut ledger = Ledger::default();
+        let half = (MOST / 2) as usize;
+        ledger.add(key("a"), half).unwrap();
+        ledger.add(key("b"), half).unwrap();
+        ledger.add(key("c"), 1).unwrap_err();
+        ledger.begin_list();
+        ledger.add(key("a"), half + 1).unwrap_err();
+        ledger.add(key("b"), 1).unwrap();
+        assert!(matches!(ledger.end_list(), Some((gone, _)) if gone.is_empty()));
+        assert_eq!(ledger.size, MOST / 2 + LEAST);
+    }
+}

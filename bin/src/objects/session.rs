@@ -1,0 +1,234 @@
+//! A client's connection.
+
+use std::io;
+
+use switchyard_core::{
+    objects::{Event, Kind, ObjectKey},
+    runner::{Input, Query},
+    track::{Problem, Reason},
+};
+use switchyard_source_manifests::decode_object;
+use tokio::{
+    io::BufReader,
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{
+        OwnedMutexGuard,
+        broadcast::{
+            Receiver,
+            error::{RecvError, TryRecvError},
+        },
+        mpsc::Sender,
+        oneshot,
+    },
+};
+
+use super::{
+    ledger::{Full, Ledger},
+    lines::{Answer, Lines, Request, VERSION},
+};
+use crate::{config::release, explain::server};
+
+/// Why a session ends, other than by its client.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    /// The connection failed, or the client takes no answers.
+    #[error("the connection failed")]
+    Client(#[from] io::Error),
+    /// The engine has ended.
+    #[error("the engine has ended")]
+    Ended,
+}
+
+/// A connection, whose client is the only one.
+pub(super) struct Session {
+    lines: Lines<BufReader<OwnedReadHalf>>,
+    client: Client,
+    ledger: OwnedMutexGuard<Ledger>,
+    engine: Sender<Input>,
+    problems: Receiver<Problem>,
+}
+
+impl Session {
+    pub(super) fn new(
+        stream: UnixStream,
+        ledger: OwnedMutexGuard<Ledger>,
+        engine: Sender<Input>,
+        problems: Receiver<Problem>,
+    ) -> Self {
+        let (reading, writing) = stream.into_split();
+        let lines = Lines::new(BufReader::new(reading));
+        Self { lines, client: Client { writing, line: 0 }, ledger, engine, problems }
+    }
+
+    /// Reads until the client closes the connection.
+    pub(super) async fn run(mut self, node_name: &str) -> Result<(), SessionError> {
+        self.ledger.break_list();
+        let hello = Answer::Hello { version: VERSION, program: release::OURS, node: node_name };
+        self.client.send(&hello).await?;
+        loop {
+            let line = tokio::select! {
+                biased;
+                problem = self.problems.recv() => {
+                    self.client.problem(problem).await?;
+                    continue;
+                }
+                line = self.lines.next() => line?,
+            };
+            let Some(line) = line else { return Ok(()) };
+            self.client.line += 1;
+            let request = match line.map(serde_json::from_slice::<Request<'_>>) {
+                Some(Ok(request)) => request,
+                Some(Err(error)) => {
+                    self.client.refuse(&format!("not a request: {error}")).await?;
+                    continue;
+                }
+                None => {
+                    self.client.refuse("the line is too long").await?;
+                    continue;
+                }
+            };
+            let (ledger, length) = (&mut self.ledger, line.map_or(0, <[u8]>::len));
+            let client = &mut self.client;
+            let engine = &self.engine;
+            match request {
+                Request::List => ledger.begin_list(),
+                Request::Synced => {
+                    let Some((gone, is_first)) = ledger.end_list() else {
+                        client.refuse("no list has begun").await?;
+                        continue;
+                    };
+                    for key in gone {
+                        send(engine, Event::Delete(key)).await?;
+                    }
+                    for kind in Kind::ALL.into_iter().filter(|_| is_first) {
+                        send(engine, Event::Listed(kind)).await?;
+                    }
+                    let objects = ledger.len();
+                    self.caught_up().await?;
+                    self.client.send(&Answer::Synced { objects }).await?;
+                }
+                Request::Apply(object) => {
+                    if let Some(event) = client.decode(ledger, object.get(), length, None).await? {
+                        send(engine, event).await?;
+                    }
+                }
+                Request::Node(object) => {
+                    let node = Some(node_name);
+                    if let Some(event) = client.decode(ledger, object.get(), length, node).await? {
+                        send(engine, event).await?;
+                    }
+                }
+                Request::Delete(name) => match name.key() {
+                    Some(key) => {
+                        ledger.remove(&key);
+                        send(engine, Event::Delete(key)).await?;
+                    }
+                    None => client.refuse("objects of this kind are not read").await?,
+                },
+                Request::Confirm(number) => {
+                    self.caught_up().await?;
+                    self.client.send(&Answer::Confirmed(number)).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits until the engine has taken everything, and sends the problems of that.
+    async fn caught_up(&mut self) -> Result<(), SessionError> {
+        let (done, is_done) = oneshot::channel();
+        let query = Query::new(move |_| done.send(()).unwrap_or_default());
+        self.engine.send(Input::Query(query)).await.map_err(|_| SessionError::Ended)?;
+        is_done.await.map_err(|_| SessionError::Ended)?;
+        loop {
+            let problem = match self.problems.try_recv() {
+                Ok(problem) => Ok(problem),
+                Err(TryRecvError::Lagged(count)) => Err(RecvError::Lagged(count)),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return Ok(()),
+            };
+            self.client.problem(problem).await?;
+        }
+    }
+}
+
+async fn send(engine: &Sender<Input>, event: Event) -> Result<(), SessionError> {
+    engine.send(event.into()).await.map_err(|_| SessionError::Ended)
+}
+
+/// The side that answers go to.
+struct Client {
+    writing: OwnedWriteHalf,
+    /// The number of the line that is answered.
+    line: u64,
+}
+
+impl Client {
+    async fn send(&mut self, answer: &Answer<'_>) -> Result<(), SessionError> {
+        Ok(server::send(&mut self.writing, answer).await?)
+    }
+
+    async fn refuse(&mut self, message: &str) -> Result<(), SessionError> {
+        self.send(&Answer::error(Some(self.line), message)).await
+    }
+
+    /// Returns the change that an object is; `None` if it was refused. With the name of a `node`,
+    /// the object must be that Node.
+    async fn decode(
+        &mut self,
+        ledger: &mut Ledger,
+        object: &str,
+        length: usize,
+        node: Option<&str>,
+    ) -> Result<Option<Event>, SessionError> {
+        let line = Some(self.line);
+        let event = match decode_object(object) {
+            Ok(event) => event,
+            Err(problem) => {
+                let (field, message) = (problem.field.as_str(), problem.message.as_str());
+                let object = problem.object.as_ref().map(ToString::to_string);
+                self.send(&Answer::Error { line, object, field, message }).await?;
+                let Some(object) = problem.object else { return Ok(None) };
+                let (field, message) = (problem.field, problem.message);
+                Event::Malformed { object, field, message }
+            }
+        };
+        let key = match &event {
+            Event::Apply(object) => object.key(),
+            Event::Malformed { object, .. } | Event::Delete(object) => object.clone(),
+            _ => return Ok(None),
+        };
+        let refuse =
+            |message| Answer::Error { line, object: Some(key.to_string()), field: "", message };
+        if node.is_some_and(|name| !is_node(&key, name)) {
+            self.send(&refuse("this is not the Node of the proxy")).await?;
+            return Ok(None);
+        }
+        if let Event::Delete(key) = &event {
+            ledger.remove(key);
+        } else if let Err(Full) = ledger.add(key.clone(), length) {
+            self.send(&refuse("there are too many objects, or too large ones")).await?;
+            return Ok(None);
+        }
+        Ok(Some(event))
+    }
+
+    async fn problem(&mut self, problem: Result<Problem, RecvError>) -> Result<(), SessionError> {
+        match problem {
+            // The client was sent an error with the number of the line.
+            Ok(Problem { reason: Reason::Malformed, .. }) => Ok(()),
+            Ok(problem) => self.send(&Answer::Problem((&problem).into())).await,
+            Err(RecvError::Lagged(count)) => {
+                let message = format!("{count} problems are in the log alone");
+                self.send(&Answer::error(None, &message)).await
+            }
+            // The sender is an observer of the engine.
+            Err(RecvError::Closed) => Err(SessionError::Ended),
+        }
+    }
+}
+
+fn is_node(key: &ObjectKey, name: &str) -> bool {
+    key.kind == Kind::Node && key.name == name
+}

@@ -1,0 +1,163 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+use switchyard_core::{
+    config::NodeConfig,
+    objects::Kind,
+    testing::{NODE, check_schema},
+    track::Tracker,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::UnixStream,
+    sync::mpsc,
+};
+
+use super::*;
+
+/// Serves a socket in this directory for an engine without a backend. Returns the socket's path.
+async fn serve(directory: &Path) -> PathBuf {
+    let path = directory.join("objects.sock");
+    let problems = Problems::default();
+    let (inputs, mut received) = mpsc::channel(1);
+    tokio::spawn(run(path.clone(), NODE, inputs, problems.clone()));
+    tokio::spawn(async move {
+        let mut tracker = Tracker::new(NodeConfig::new(NODE));
+        while let Some(input) = received.recv().await {
+            match input {
+                Input::Event(event) => {
+                    let mut found = tracker.apply(event);
+                    found.extend(tracker.resolve());
+                    found.iter().for_each(|found| problems.on_event(&EngineEvent::Rejected(found)));
+                }
+                Input::Query(query) => query.answer(&tracker),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    while !path.exists() {
+        tokio::task::yield_now().await;
+    }
+    path
+}
+
+struct Client(BufReader<UnixStream>);
+
+impl Client {
+    async fn new(path: &Path) -> Self {
+        Self(BufReader::new(UnixStream::connect(path).await.unwrap()))
+    }
+
+    async fn send(&mut self, line: &Value) {
+        check_schema("objects", line);
+        self.raw(&line.to_string()).await;
+    }
+
+    async fn raw(&mut self, line: &str) {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    async fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).await.unwrap();
+        let line = serde_json::from_str(&line).unwrap();
+        check_schema("objects", &line);
+        line
+    }
+
+    async fn error(&mut self, line: u64, object: Option<&str>, field: &str, message: &str) {
+        let error = &self.receive().await["error"];
+        assert_eq!((&error["line"], &error["object"]), (&json!(line), &json!(object)), "{error}");
+        assert_eq!(error["field"], field, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(message), "{error}");
+    }
+}
+
+fn service(name: &str, ip: &str) -> Value {
+    json!({"apply": {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"clusterIP": ip, "ports": [{"port": 80}]},
+    }})
+}
+
+#[tokio::test]
+async fn a_bad_line_gets_an_answer_and_the_rest_goes_on() {
+    let directory = TempDir::new().unwrap();
+    let mut client = Client::new(&serve(directory.path()).await).await;
+    assert_eq!(client.receive().await["hello"]["node"], NODE);
+    client.raw("\"synced\"").await;
+    client.error(1, None, "", "no list has begun").await;
+    client.raw("{").await;
+    client.error(2, None, "", "not a request: ").await;
+    client.raw(&"x".repeat((2 << 20) + 1)).await;
+    client.error(3, None, "", "too long").await;
+    let mut broken = service("web", "10.96.0.1");
+    broken["apply"]["spec"]["ports"][0]["port"] = json!("http");
+    client.send(&broken).await;
+    let web = Some("Service default/web");
+    client.error(4, web, "spec.ports[0].port", "invalid type").await;
+    client.send(&json!({"delete": {"kind": "Service", "name": "none"}})).await;
+    client.raw(r#"{"delete": {"kind": "Pod", "name": "x"}}"#).await;
+    client.error(6, None, "", "not read").await;
+    let node = |name: &str| json!({"node": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}});
+    client.send(&node("other")).await;
+    client.error(7, Some("Node other"), "", "not the Node").await;
+    client.send(&node(NODE)).await;
+    client.send(&service("web", "nonsense")).await;
+    client.send(&json!({"confirm": 7})).await;
+    let problem = client.receive().await;
+    assert_eq!(problem["problem"]["object"], "Service default/web");
+    assert_eq!(problem["problem"]["field"], "spec.clusterIP");
+    assert_eq!(client.receive().await, json!({"confirmed": 7}));
+    client.raw("\"list\"").await;
+    client.send(&service("web", "10.96.0.1")).await;
+    client.raw("\"synced\"").await;
+    assert_eq!(client.receive().await, json!({"synced": {"objects": 1}}));
+}
+
+#[tokio::test]
+async fn the_second_client_is_refused_until_the_first_is_gone() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path()).await;
+    let mut first = Client::new(&path).await;
+    first.receive().await;
+    first.send(&service("web", "10.96.0.1")).await;
+    first.send(&json!({"confirm": 1})).await;
+    first.receive().await;
+    let mut second = Client::new(&path).await;
+    let refused = second.receive().await;
+    assert!(refused["error"]["message"].as_str().unwrap().contains("another client"));
+    // A line that is not whole does not count.
+    first
+        .0
+        .get_mut()
+        .write_all(br#"{"delete": {"kind": "Service", "name": "web"}}"#)
+        .await
+        .unwrap();
+    drop(first);
+    loop {
+        second = Client::new(&path).await;
+        if second.receive().await.get("hello").is_some() {
+            break;
+        }
+    }
+    second.raw("\"list\"").await;
+    second.send(&service("api", "10.96.0.2")).await;
+    second.raw("\"synced\"").await;
+    assert_eq!(second.receive().await, json!({"synced": {"objects": 1}}), "web is gone");
+}
+
+#[tokio::test]
+async fn a_path_that_cannot_be_served_is_an_error() {
+    let (inputs, _received) = mpsc::channel(1);
+    let error = run("/nowhere/objects.sock".into(), NODE, inputs, Problems::default()).await;
+    assert!(matches!(error, Err(ObjectsError::Open(..))), "{error:?}");
+}
+
+#[test]
+fn every_kind_is_in_the_schema() {
+    for kind in Kind::ALL {
+        check_schema("objects", &json!({"delete": {"kind": kind.as_str(), "name": "x"}}));
+    }
+}

@@ -1,0 +1,164 @@
+//! A client feeds the program over its socket for objects.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::Path,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use switchyard_core::testing::check_schema;
+use tempfile::TempDir;
+
+use crate::namespace::{HEALTH, Namespace, Program, until};
+
+const SERVICE: &str = "10.96.0.10:80";
+const NODE_FLAG: &str = "--hostname-override=node-1";
+
+/// A client.
+pub(crate) struct Client(BufReader<UnixStream>);
+
+impl Client {
+    /// Connects as soon as there is a socket without a client.
+    pub(crate) fn new(path: &Path) -> Self {
+        let mut connected = None;
+        until("the client is welcome", || {
+            let Ok(stream) = UnixStream::connect(path) else { return false };
+            stream.set_read_timeout(Some(packet_rig::wait::PATIENCE)).unwrap();
+            let mut client = Self(BufReader::new(stream));
+            let is_welcome = client.receive()["hello"]["node"] == "node-1";
+            connected = Some(client);
+            is_welcome
+        });
+        connected.unwrap()
+    }
+
+    pub(crate) fn send(&mut self, line: &Value) {
+        check_schema("objects", line);
+        writeln!(self.0.get_mut(), "{line}").unwrap();
+    }
+
+    pub(crate) fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        let line = serde_json::from_str(&line).unwrap();
+        check_schema("objects", &line);
+        line
+    }
+}
+
+/// A Service of the namespace `shop`.
+pub(crate) fn service() -> Value {
+    json!({"apply": {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"clusterIP": "10.96.0.10", "ports": [{"port": 80, "protocol": "TCP"}]},
+    }})
+}
+
+/// Its EndpointSlice.
+pub(crate) fn slice() -> Value {
+    json!({"apply": {
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": "web-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"},
+        },
+        "addressType": "IPv4", "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+        "endpoints": [{"addresses": ["192.0.2.1"]}],
+    }})
+}
+
+#[test]
+fn a_client_feeds_services_and_may_die() {
+    let namespace = Namespace::new();
+    namespace.0.ip("route add 10.96.0.0/16 dev lo").unwrap();
+    let _endpoint = namespace.0.run(|| TcpListener::bind("192.0.2.1:8080")).unwrap().unwrap();
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("objects.sock");
+    let flag = format!("--objects-socket={}", socket.display());
+    let address: SocketAddr = SERVICE.parse().unwrap();
+    let connects = || {
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok();
+        namespace.0.run(connect).unwrap()
+    };
+    let program = Program::start(&namespace, &["--proxy-mode=nftables", NODE_FLAG, &flag]);
+
+    let mut client = Client::new(&socket);
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    client.send(&json!("list"));
+    client.send(&service());
+    client.send(&slice());
+    client.send(&json!({"confirm": 1}));
+    assert_eq!(client.receive(), json!({"confirmed": 1}));
+    assert_eq!(namespace.get(HEALTH, "/readyz").unwrap().0, 503, "the list has no end yet");
+    assert!(!connects());
+    client.send(&json!("synced"));
+    assert_eq!(client.receive(), json!({"synced": {"objects": 2}}));
+    until("the Service serves", connects);
+
+    // Its process is gone in the middle of a list.
+    client.send(&json!("list"));
+    drop(client);
+    let mut client = Client::new(&socket);
+    assert!(connects());
+    client.send(&json!({"confirm": 2}));
+    assert_eq!(client.receive(), json!({"confirmed": 2}));
+    assert!(connects());
+
+    client.send(&json!("list"));
+    client.send(&json!({"node": {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"},
+    }}));
+    client.send(&json!("synced"));
+    assert_eq!(client.receive(), json!({"synced": {"objects": 1}}));
+    until("the Service is gone", || !connects());
+    let rules = || namespace.list("table ip kube-proxy");
+    until("its rules are gone", || !rules().contains("10.96.0.10"));
+
+    // A single change.
+    client.send(&service());
+    client.send(&slice());
+    until("the Service serves again", connects);
+    client.send(&json!({"delete": {"kind": "Service", "namespace": "shop", "name": "web"}}));
+    until("the Service is gone again", || !rules().contains("10.96.0.10"));
+    program.terminate();
+}
+
+#[test]
+fn a_new_process_programs_nothing_before_the_list() {
+    let namespace = Namespace::new();
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("objects.sock");
+    let flag = format!("--objects-socket={}", socket.display());
+    let arguments = ["--proxy-mode=nftables", NODE_FLAG, &flag];
+    let has_service = || namespace.list("table ip kube-proxy").contains("10.96.0.10");
+    let program = Program::start(&namespace, &arguments);
+    let mut client = Client::new(&socket);
+    for line in [json!("list"), service(), json!("synced")] {
+        client.send(&line);
+    }
+    client.receive();
+    until("the node is ready", || namespace.get(HEALTH, "/readyz").is_some_and(|a| a.0 == 200));
+    assert!(has_service());
+    program.terminate();
+
+    // The socket of a dead process is replaced, and its rules stay until there is a list.
+    let program = Program::start(&namespace, &arguments);
+    let mut client = Client::new(&socket);
+    client.send(&json!({"confirm": 1}));
+    client.receive();
+    assert!(has_service());
+    for line in [json!("list"), json!("synced")] {
+        client.send(&line);
+    }
+    client.receive();
+    until("the rules are gone", || !has_service());
+    program.terminate();
+
+    let bad = Program::start(&namespace, &[NODE_FLAG, "--objects-socket=/nowhere/objects.sock"]);
+    let (status, log) = bad.ended();
+    assert_eq!(status.code(), Some(1));
+    assert!(log.contains("cannot open the socket /nowhere/objects.sock"), "{log}");
+}
