@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::ErrorKind,
     net::IpAddr,
     sync::{
         Arc,
@@ -21,7 +22,7 @@ use crate::{
     netns::NetNs,
     outcome::Outcome,
     probe::Probe,
-    protocol::Target,
+    protocol::{Protocol, Target},
 };
 
 /// The traffic to make.
@@ -44,6 +45,9 @@ pub struct LoadPlan {
     pub interval: Duration,
     /// The time without an answer after which a request has failed.
     pub timeout: Duration,
+    /// Whether a flow that stays open repeats a datagram that was not answered in time once, as
+    /// clients of DNS do.
+    pub is_repeated: bool,
     /// The longest duration of the traffic.
     pub duration: Duration,
 }
@@ -60,6 +64,7 @@ impl LoadPlan {
             persistent: 4,
             interval: Duration::from_millis(50),
             timeout: Duration::from_secs(2),
+            is_repeated: false,
             duration: Duration::from_secs(30),
         }
     }
@@ -210,9 +215,16 @@ fn keep_connection(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
     let mut conversation = None;
     while go_on() {
         let asked = Instant::now();
-        let answer = match &mut conversation {
+        let mut ask = || match &mut conversation {
             Some(open) => Conversation::ask(open),
             None => probe.converse().and_then(|open| conversation.insert(open).ask()),
+        };
+        let is_udp = plan.target.protocol == Protocol::Udp;
+        let answer = match ask() {
+            Err(error) if plan.is_repeated && is_udp && error.kind() == ErrorKind::WouldBlock => {
+                ask()
+            }
+            answer => answer,
         };
         let outcome = match answer {
             Ok(line) => Answer::parse(&line).map_or(Outcome::Other(line), Outcome::from),
