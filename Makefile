@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin
+UNIT_CRATES = switchyard-fuzz switchyard-model switchyard-core switchyard-source-manifests api-standin
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \
@@ -19,11 +19,11 @@ SECONDS = 600
 SOAK_CASES = 4096
 
 # The crates that are not published: the program, and what is for tests.
-UNPUBLISHED = switchyard-agent api-standin packet-rig test-netns
+UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
 	bench scale release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
-	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
+	e2e e2e-restore e2e-kind fuzz check-fuzz test-ipvs test-vm test-vm-quick
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster, by rules in the kernel (needs root)"
@@ -36,6 +36,7 @@ help:
 	@echo "                  CASES='sctp affinity::' chooses cases by parts of their names"
 	@echo "make test-vm-quick  a selection of them"
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
+	@echo "make fuzz TARGET=objects  a fuzz target by libFuzzer, SECONDS long (needs cargo-fuzz)"
 	@echo "make semver BASE=REVISION  breaking changes of the libraries' public API since the revision, or the last tag"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
@@ -85,7 +86,7 @@ unit-as-user:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
-test: forget-skipped fmt clippy shell features portable fuzz deny doc package static tests unit-as-user \
+test: forget-skipped fmt clippy shell features portable check-fuzz deny doc package static tests unit-as-user \
 	test-ipvs skipped
 
 # Each skipped test adds a line to this file (test_netns::skipped).
@@ -120,12 +121,21 @@ features:
 	@scripts/install-tools.sh cc
 	@scripts/check-features.sh
 
-# Whether the fuzz target compiles, with the versions of the workspace, of which it is no member. Fuzzing
-# itself takes a nightly compiler; libFuzzer is neither built nor linked here.
-fuzz: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
+# Whether the program of the fuzz targets compiles; libFuzzer is neither built nor linked here. The targets
+# themselves are run by `tests`, with inputs that are changed at random.
+check-fuzz: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
+check-fuzz:
+	RUSTFLAGS='--cfg fuzzing' $(CARGO) check --quiet --package switchyard-fuzz --bins --features libfuzzer \
+		--target-dir target/fuzz
+
+# A target by libFuzzer. Instrumented code needs a nightly compiler, or a stable one that takes itself for one.
+fuzz: export RUSTC_BOOTSTRAP = 1
+fuzz: export TARGET ?= objects
 fuzz:
-	@cp Cargo.lock fuzz/Cargo.lock
-	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
+	@scripts/install-tools.sh cc
+	@mkdir -p target/fuzz-corpus/$(TARGET)
+	$(CARGO) fuzz run --sanitizer none --features libfuzzer target target/fuzz-corpus/$(TARGET) \
+		fuzz/corpus/$(TARGET) -- -max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=1024
 
 # The documentation of the crates, and the site of docs/. Links that lead nowhere are errors.
 doc: export RUSTDOCFLAGS = -D warnings
@@ -272,6 +282,7 @@ soak:
 	$(CARGO) test --package packet-rig --test it sequences -- --nocapture
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --no-fail-fast $(addprefix --package ,$(PROPERTY_CRATES))
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --lib
+	$(CARGO) test --package switchyard-fuzz -- --nocapture
 
 bench:
 	@scripts/install-tools.sh cc ip nft iptables

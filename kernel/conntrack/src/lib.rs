@@ -173,6 +173,21 @@ pub(crate) struct Group {
     pub(crate) protocol: Protocol,
 }
 
+/// Reads the kernel's messages as flows of each family and protocol, and writes the requests to
+/// delete these. For tests.
+#[cfg(feature = "testing")]
+pub fn read_flows(messages: &[u8]) -> Vec<u8> {
+    let mut writer = switchyard_netlink::Writer::new();
+    for message in switchyard_netlink::Messages::new(messages) {
+        for group in Group::ALL {
+            if let Some(flow) = flow::Flow::read(&message, group) {
+                flow.delete(&mut writer, group, 0, message.sequence);
+            }
+        }
+    }
+    writer.as_slice().to_vec()
+}
+
 impl Group {
     pub(crate) const COUNT: usize = 4;
 

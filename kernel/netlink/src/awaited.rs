@@ -35,6 +35,13 @@ impl Awaited {
     /// # Errors
     /// If the runtime cannot wait for the socket now, or is shutting down.
     pub async fn ready(&mut self) -> Result<&mut Socket, Error> {
+        #[cfg(feature = "testing")]
+        if crate::testing::is_replaying() {
+            return match &mut self.state {
+                Some(State::Open(socket)) if crate::testing::has_notices() => Ok(socket),
+                _ => Err(Error::NoAnswer),
+            };
+        }
         let registered = self.registered().map_err(cannot_wait)?;
         registered.ready_mut(INTEREST).await.map_err(cannot_wait)?.clear_ready();
         Ok(registered.get_mut())

@@ -14,6 +14,7 @@
 //! - [`route`]: interfaces and their addresses.
 //! - [`kernel`] and [`sysctl`], without netlink: the kernel's version, IP families and parameters.
 //! - [`program`], without netlink: programs that run within a time limit.
+//! - `testing` (feature `testing`): other answers than the kernel's, for tests.
 //! - [`generic`] looks up the families of generic netlink, and has their header.
 //!
 //! All calls block, for as long as the kernel takes to answer: microseconds for most requests, and
@@ -35,6 +36,8 @@ pub mod program;
 pub mod route;
 mod socket;
 pub mod sysctl;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod writer;
 
 pub use self::{

@@ -6,11 +6,11 @@ use crate::{
 };
 
 /// `struct nlmsghdr`: length, type, flags, sequence number, port.
-const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 
 const NLMSG_NOOP: u16 = 1;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+pub(crate) const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_DONE: u16 = 3;
 const NLMSG_OVERRUN: u16 = 4;
 
 /// The kernel left the request out of its error, as `NETLINK_CAP_ACK` asks.

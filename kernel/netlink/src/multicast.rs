@@ -38,6 +38,8 @@ impl Socket {
         // The kernel sends no notifications to a socket without a port: it takes that for the
         // sender.
         self.port()?;
+        #[cfg(feature = "testing")]
+        self.tap.join();
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 

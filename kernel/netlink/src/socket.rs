@@ -31,6 +31,8 @@ pub struct Socket {
     send_buffer: usize,
     received: Vec<u8>,
     sequence: u32,
+    #[cfg(feature = "testing")]
+    pub(crate) tap: crate::testing::Tap,
 }
 
 impl Socket {
@@ -57,7 +59,14 @@ impl Socket {
     }
 
     pub(crate) fn from_descriptor(fd: OwnedFd) -> Self {
-        Self { fd, send_buffer: 0, received: vec![0; RECEIVE], sequence: first_sequence() }
+        Self {
+            fd,
+            send_buffer: 0,
+            received: vec![0; RECEIVE],
+            sequence: first_sequence(),
+            #[cfg(feature = "testing")]
+            tap: Default::default(),
+        }
     }
 
     /// Has the kernel check requests for lists strictly, and so return only what they select
@@ -78,6 +87,10 @@ impl Socket {
 
     /// Sends a buffer of messages at once, after growing the send buffer to its size.
     pub fn send(&mut self, messages: &[u8]) -> Result<(), Error> {
+        #[cfg(feature = "testing")]
+        if self.tap.sent(messages) {
+            return Ok(());
+        }
         self.grow_send_buffer(messages.len())?;
         loop {
             // SAFETY: the pointer and the length are those of a live slice.
@@ -211,6 +224,10 @@ impl Socket {
     }
 
     fn receive_bytes(&mut self) -> Result<Option<usize>, Error> {
+        #[cfg(feature = "testing")]
+        if let Some(replayed) = self.tap.receive(&mut self.received) {
+            return replayed;
+        }
         loop {
             // SAFETY: the pointer and the length are those of a live buffer.
             let received = unsafe {
@@ -224,7 +241,11 @@ impl Socket {
             };
             match usize::try_from(received) {
                 Ok(length) if length > self.received.len() => return Err(Error::Overrun),
-                Ok(length) => return Ok(Some(length)),
+                Ok(length) => {
+                    #[cfg(feature = "testing")]
+                    self.tap.received(&self.received[..length]);
+                    return Ok(Some(length));
+                }
                 Err(_) => {
                     let error = io::Error::last_os_error();
                     match (error.kind(), error.raw_os_error()) {
@@ -277,6 +298,10 @@ impl Socket {
         option: c_int,
         value: c_int,
     ) -> Result<(), Error> {
+        #[cfg(feature = "testing")]
+        if crate::testing::is_replaying() {
+            return Ok(());
+        }
         // SAFETY: the pointer and the length are those of a live integer.
         let result = unsafe {
             libc::setsockopt(

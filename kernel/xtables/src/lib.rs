@@ -23,6 +23,8 @@ mod nft_tables;
 mod programs;
 mod rule;
 pub mod service_rules;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use self::{
     chains::{Chain, Jump, OwnedChains, Table},

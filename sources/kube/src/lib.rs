@@ -82,6 +82,8 @@ mod config;
 mod health;
 mod observer;
 mod pace;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod watch;
 
 use kube::Client;

@@ -90,6 +90,15 @@ pub fn decode_object(json: &str) -> Result<Event, Box<Problem>> {
     document::decode_object(json)
 }
 
+/// Reads the text of a file with this name, whose extension is the syntax. Returns the objects and
+/// problems. For tests.
+#[cfg(feature = "testing")]
+pub fn read_text(file: &Path, text: &str) -> (Vec<Object>, Vec<Problem>) {
+    let syntax = syntax::Syntax::from_path(file).unwrap_or(syntax::Syntax::Yaml);
+    let content = document::Content::decode(file, syntax, text);
+    (content.objects, content.problems)
+}
+
 /// Reads all manifests below `dir`, sends one [`Event::Replace`] per kind, and then follows
 /// changes until the receiver is dropped. Problems are logged.
 ///

@@ -54,6 +54,15 @@ impl JsonTransport {
     }
 }
 
+/// Reads a table from the output of `nft -j list table`. For tests.
+///
+/// # Errors
+/// If the text is no such output.
+#[cfg(feature = "testing")]
+pub fn read_listing(table: &Table, listing: &[u8]) -> Result<TableDump, TransportError> {
+    read::table(table, Elements::Include, listing)
+}
+
 impl JsonTransport {
     /// Returns what `nft` lists, or `None` if there is no such object.
     fn list(&self, arguments: &[&str]) -> Result<Option<Vec<u8>>, TransportError> {

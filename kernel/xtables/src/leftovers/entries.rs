@@ -65,7 +65,7 @@ enum Target {
 
 /// Returns the table without the owned chains and the jumps to them, and the numbers of the entries
 /// that stay. Returns `None` if the table has an unknown form.
-pub(super) fn without(
+pub(crate) fn without(
     old: &Contents,
     table: Table,
     family: IpFamily,

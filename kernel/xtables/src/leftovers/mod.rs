@@ -8,6 +8,9 @@ mod entries;
 mod legacy;
 mod nft;
 
+#[cfg(feature = "testing")]
+pub(crate) use self::entries::without;
+
 use std::{cell::OnceCell, io};
 
 use switchyard_model::IpFamily;

@@ -17,6 +17,8 @@ use kube::{
 };
 use tokio::task::{self, JoinError};
 
+#[cfg(feature = "testing")]
+pub use self::plugin::has_credentials;
 use self::{access::Access, observed::Observed, renewal::Renewing, retry_after::RetryAfter};
 use crate::config::KubeConfig;
 

@@ -143,6 +143,12 @@ fn credentials(text: &[u8]) -> io::Result<Credentials> {
     Ok(Credentials { token, identity, expires })
 }
 
+/// Whether the output of an exec plugin has credentials.
+#[cfg(feature = "testing")]
+pub fn has_credentials(output: &[u8]) -> bool {
+    credentials(output).is_ok()
+}
+
 fn invalid(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
 }

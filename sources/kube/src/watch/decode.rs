@@ -141,6 +141,33 @@ pub(super) fn ends_list(bookmark: &Bookmark) -> bool {
     bookmark.metadata.annotations.get("k8s.io/initial-events-end").is_some_and(|v| v == "true")
 }
 
+/// Decodes an object as an item of a list: its name, and the object, or the field and the problem.
+#[cfg(feature = "testing")]
+pub fn decode_item(kind: Kind, text: &str) -> (Option<ObjectKey>, Result<Object, [String; 2]>) {
+    fn read<T: DecodableObject>(text: &str) -> (Option<ObjectKey>, Result<Object, [String; 2]>) {
+        let item = Item::<T>::decode(text);
+        (item.key, item.content.map_err(|fault| [fault.field, fault.message]))
+    }
+    match kind {
+        Kind::Service => read::<Service>(text),
+        Kind::EndpointSlice => read::<EndpointSlice>(text),
+        Kind::Node => read::<Node>(text),
+        Kind::ServiceCidr => read::<ServiceCidr>(text),
+    }
+}
+
+/// Reads a page of EndpointSlices, or an event of their watch. Returns the number of objects in it.
+#[cfg(feature = "testing")]
+pub fn read_answer(text: &[u8]) -> usize {
+    if let Ok(page) = serde_json::from_slice::<Page<EndpointSlice>>(text) {
+        return page.items.unwrap_or_default().len();
+    }
+    match serde_json::from_slice::<WatchItem<EndpointSlice>>(text) {
+        Ok(WatchEvent::Bookmark(bookmark)) => usize::from(ends_list(&bookmark)),
+        read => usize::from(read.is_ok()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

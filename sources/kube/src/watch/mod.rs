@@ -26,6 +26,8 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 pub(crate) use self::decode::DecodableObject;
+#[cfg(feature = "testing")]
+pub use self::decode::{decode_item, read_answer};
 use self::{
     decode::{Item, Page, WatchItem, ends_list},
     failure::{Failure, ReceiverDropped},
