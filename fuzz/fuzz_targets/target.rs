@@ -1,5 +1,6 @@
 //! The target that the variable `TARGET` names, for libFuzzer.
 
+#![allow(unexpected_cfgs, reason = "cargo-fuzz sets `fuzzing`")]
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

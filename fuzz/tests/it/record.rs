@@ -241,6 +241,9 @@ fn virtual_servers() {
         return test_netns::skipped("no IPVS in this kernel");
     }
     in_namespace(|| {
+        for line in ["link set lo up", "addr add 10.0.0.1/8 dev lo", "addr add fd00::1/64 dev lo"] {
+            run(&format!("ip {line}"));
+        }
         let mut batch = Batch::default();
         for ip in ["10.0.0.1", "fd00::1"] {
             let ip: std::net::IpAddr = ip.parse().unwrap();
