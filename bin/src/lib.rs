@@ -40,6 +40,7 @@ mod config;
 mod doctor;
 mod explain;
 mod klog;
+mod local_socket;
 mod logging;
 mod node;
 mod node_events;

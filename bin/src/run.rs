@@ -59,8 +59,8 @@ use crate::observability::{
 };
 use crate::{
     backends,
-    explain::{self, history::History, server},
-    logging,
+    explain::{self, feed::Feeds, history::History, server},
+    local_socket, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
     objects::Problems,
@@ -132,8 +132,11 @@ pub fn run(
     let local = local_socket(flags);
     let history = local.as_ref().map(|_| Arc::new(History::default()));
     let problems = Problems::default();
-    let observers =
-        ((destinations.clone(), problems.clone()), (Arc::clone(&board), history.clone()));
+    let feeds = local.as_ref().map(|_| Arc::<Feeds>::default());
+    let observers = (
+        (destinations.clone(), problems.clone()),
+        (Arc::clone(&board), (history.clone(), feeds.clone())),
+    );
     let proxy =
         start_proxy(settings, backends, (mode, probed), &metrics, &node, (&recorder, observers))?;
     if let Some(why) = warning {
@@ -175,9 +178,9 @@ pub fn run(
     let objects = proxy.handle().inputs();
     let sourcing =
         async move { source_task::run(&source, &node_name, objects, link, problems).await };
-    let answering = local.zip(history).map(|(listener, history)| {
+    let answering = local.zip(history).zip(feeds).map(|((listener, history), feeds)| {
         let engine = proxy.handle().inputs();
-        answer_locally(listener, engine, history)
+        answer_locally(listener, engine, history, feeds)
     });
     let failure = node.failure();
     let parts = LiveParts {
@@ -228,7 +231,7 @@ pub fn run(
 /// Opens the local socket, without which proxying goes on.
 fn local_socket(flags: &Flags) -> Option<UnixListener> {
     let path = explain::socket(flags);
-    let opened = server::open(&path);
+    let opened = local_socket::open(&path);
     opened
         .inspect_err(|error| {
             tracing::warn!(err = %ErrorChain(error), path = %path.display(), "No local socket for switchyard explain");
@@ -238,9 +241,14 @@ fn local_socket(flags: &Flags) -> Option<UnixListener> {
 }
 
 /// Answers at the local socket.
-async fn answer_locally(listener: UnixListener, engine: Sender<Input>, history: Arc<History>) {
+async fn answer_locally(
+    listener: UnixListener,
+    engine: Sender<Input>,
+    history: Arc<History>,
+    feeds: Arc<Feeds>,
+) {
     match tokio::net::UnixListener::from_std(listener) {
-        Ok(listener) => server::serve(listener, engine, history).await,
+        Ok(listener) => server::serve(listener, engine, history, feeds).await,
         Err(error) => {
             tracing::warn!(err = %ErrorChain(&error), "No local socket for switchyard explain");
         }

@@ -97,7 +97,7 @@ impl Observer for History {
 }
 
 /// Whether a port differs. A resync shows all ports, most of which are the same value.
-fn is_changed(port: &PortChange<'_>) -> bool {
+pub(super) fn is_changed(port: &PortChange<'_>) -> bool {
     match (port.before, port.after) {
         (Some(before), Some(after)) => !Arc::ptr_eq(before, after) && before != after,
         (before, after) => before.is_some() || after.is_some(),

@@ -5,6 +5,7 @@
 //! `switchyard snapshot` printed; otherwise of the running proxy, over its socket.
 
 mod client;
+pub mod feed;
 pub mod history;
 pub mod server;
 mod snapshot;

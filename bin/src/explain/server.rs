@@ -4,17 +4,7 @@
 //! snapshot is read from the engine in small parts, so that a client that hangs, or asks much,
 //! keeps no sync waiting.
 
-use std::{
-    fs, io,
-    os::unix::{
-        fs::{FileTypeExt, PermissionsExt},
-        net::UnixStream as StdStream,
-    },
-    path::{Path, PathBuf},
-    process,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,19 +19,20 @@ use switchyard_core::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    sync::{Semaphore, mpsc::Sender, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc::Sender, oneshot},
     time::{sleep, timeout},
 };
 
 use super::{
+    feed::{self, Feeds},
     history::History,
     snapshot::{Line, VERSION},
 };
-use crate::config::release;
+use crate::{config::release, local_socket::send};
 
 /// The longest wait for the engine, which a sync may keep busy.
 pub const WAIT: Duration = Duration::from_secs(10);
-/// The longest wait for a request, and for a client that takes nothing of an answer.
+/// The longest wait for a request.
 const CLIENT: Duration = Duration::from_secs(5);
 /// The longest request, in bytes.
 const LONGEST: u64 = 4096;
@@ -60,11 +51,13 @@ pub enum Request {
     Explain(String),
     /// Everything that is known.
     Snapshot,
+    /// The state as it is programmed, and its changes until the client goes.
+    Watch,
 }
 
 /// Why a request is not answered.
 #[derive(Debug, thiserror::Error)]
-enum ServerError {
+pub(super) enum ServerError {
     /// The client is slow, or gone.
     #[error("the client failed")]
     Client(#[from] io::Error),
@@ -76,45 +69,13 @@ enum ServerError {
     Ended,
 }
 
-/// Opens the socket, for the program's user alone. Returns `None` if the path is empty, or its
-/// directory does not exist.
-///
-/// # Errors
-/// If another process answers there, or the path belongs to something else than a socket.
-pub fn open(path: impl AsRef<Path>) -> io::Result<Option<std::os::unix::net::UnixListener>> {
-    let path = path.as_ref();
-    if path.as_os_str().is_empty() || !path.parent().is_some_and(Path::is_dir) {
-        return Ok(None);
-    }
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is no socket"));
-        }
-        Ok(_) => match StdStream::connect(path) {
-            Ok(_) => {
-                let text = "another process answers there";
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            // It may be a live one of another user.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Err(_) => {}
-        },
-        Err(_) => {}
-    }
-    // The socket appears under its name with its final mode, in the place of one that a dead
-    // process left.
-    let unnamed = PathBuf::from(format!("{}.{}", path.display(), process::id()));
-    let _ = fs::remove_file(&unnamed);
-    let listener = std::os::unix::net::UnixListener::bind(&unnamed)?;
-    fs::set_permissions(&unnamed, fs::Permissions::from_mode(0o600))?;
-    fs::rename(&unnamed, path)?;
-    listener.set_nonblocking(true)?;
-    Ok(Some(listener))
-}
-
 /// Answers requests for ever.
-pub async fn serve(listener: UnixListener, engine: Sender<Input>, history: Arc<History>) {
+pub async fn serve(
+    listener: UnixListener,
+    engine: Sender<Input>,
+    history: Arc<History>,
+    feeds: Arc<Feeds>,
+) {
     let slots = Arc::new(Semaphore::new(MOST));
     loop {
         // The semaphore is never closed.
@@ -122,11 +83,11 @@ pub async fn serve(listener: UnixListener, engine: Sender<Input>, history: Arc<H
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (engine, history) = (engine.clone(), Arc::clone(&history));
+                let feeds = Arc::clone(&feeds);
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &engine, &history).await {
+                    if let Err(error) = converse(stream, &engine, &history, &feeds, slot).await {
                         tracing::debug!(err = %ErrorChain(&error), "Request at the local socket failed");
                     }
-                    drop(slot);
                 });
             }
             Err(error) => {
@@ -141,6 +102,8 @@ async fn converse(
     stream: UnixStream,
     engine: &Sender<Input>,
     history: &History,
+    feeds: &Arc<Feeds>,
+    slot: OwnedSemaphorePermit,
 ) -> Result<(), ServerError> {
     let (reading, mut writing) = stream.into_split();
     let mut line = String::new();
@@ -149,6 +112,17 @@ async fn converse(
     read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let refused = match serde_json::from_str(&line) {
         Ok(Request::Snapshot) => return snapshot(&mut writing, engine, history).await,
+        Ok(Request::Watch) => {
+            let feeds = Arc::clone(feeds);
+            match ask(engine, move |known| feeds.open(known)).await? {
+                Some(feed) => {
+                    // Feeds are limited by themselves.
+                    drop(slot);
+                    return Ok(feed::serve(feed, reading, &mut writing).await?);
+                }
+                None => "there are too many feeds".to_owned(),
+            }
+        }
         Ok(Request::Explain(text)) => match text.parse::<Question>() {
             Ok(question) => match ask(engine, move |known| explain(&question, known)).await {
                 Ok(answer) => {
@@ -195,7 +169,7 @@ async fn snapshot(
 }
 
 /// Reads the tracker on the engine's thread.
-async fn ask<T: Send + 'static>(
+pub(super) async fn ask<T: Send + 'static>(
     engine: &Sender<Input>,
     read: impl FnOnce(&Tracker) -> T + Send + 'static,
 ) -> Result<T, ServerError> {
@@ -207,20 +181,4 @@ async fn ask<T: Send + 'static>(
         answered.await.map_err(|_| ServerError::Ended)
     };
     timeout(WAIT, asking).await.map_err(|_| ServerError::Busy)?
-}
-
-/// Sends a line. A client that takes nothing for a time has failed.
-pub async fn send(to: &mut (impl AsyncWriteExt + Unpin), line: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(line)?;
-    line.push(b'\n');
-    let mut rest = &line[..];
-    while !rest.is_empty() {
-        let written = timeout(CLIENT, to.write(rest)).await;
-        let written = written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        rest = &rest[written..];
-    }
-    Ok(())
 }

@@ -45,7 +45,7 @@ fn tracker() -> Tracker {
 /// Serves a tracker at a socket in this directory.
 fn serve(directory: &Path) -> String {
     let path = directory.join("proxy.sock").display().to_string();
-    let listener = server::open(&path).unwrap().unwrap();
+    let listener = crate::local_socket::open(&path).unwrap().unwrap();
     let (inputs, mut received) = mpsc::channel(1);
     tokio::spawn(async move {
         let tracker = tracker();
@@ -56,7 +56,7 @@ fn serve(directory: &Path) -> String {
         }
     });
     let listener = UnixListener::from_std(listener).unwrap();
-    tokio::spawn(server::serve(listener, inputs, Arc::new(History::default())));
+    tokio::spawn(server::serve(listener, inputs, Arc::new(History::default()), Arc::default()));
     path
 }
 
@@ -76,21 +76,21 @@ fn the_socket_is_its_users_alone_and_takes_the_place_of_a_dead_one() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("proxy.sock");
     let text = path.display().to_string();
-    assert!(server::open("").unwrap().is_none());
-    assert!(server::open("/does/not/exist/proxy.sock").unwrap().is_none());
-    let first = server::open(&text).unwrap().unwrap();
+    assert!(crate::local_socket::open("").unwrap().is_none());
+    assert!(crate::local_socket::open("/does/not/exist/proxy.sock").unwrap().is_none());
+    let first = crate::local_socket::open(&text).unwrap().unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let error = server::open(&text).unwrap_err();
+    let error = crate::local_socket::open(&text).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "a live one stays");
     StdStream::connect(&path).unwrap();
     drop(first);
-    let second = server::open(&text).unwrap().unwrap();
+    let second = crate::local_socket::open(&text).unwrap().unwrap();
     StdStream::connect(&path).unwrap();
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     drop(second);
     fs::remove_file(&path).unwrap();
     fs::write(&path, "a file").unwrap();
-    assert!(server::open(&text).is_err());
+    assert!(crate::local_socket::open(&text).is_err());
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
 }
 

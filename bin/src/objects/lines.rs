@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use switchyard_core::{
-    objects::{Kind, Metadata, ObjectKey},
-    track,
-};
+use switchyard_core::objects::{Kind, Metadata, ObjectKey};
 use tokio::io::{self, AsyncBufRead, AsyncBufReadExt};
+
+use crate::local_socket::ProblemLine;
 
 /// The version of the protocol.
 pub(super) const VERSION: u32 = 1;
@@ -77,7 +76,7 @@ pub(super) enum Answer<'a> {
         message: &'a str,
     },
     /// A value in an object that cannot be used; the rest of the object is.
-    Problem(Problem<'a>),
+    Problem(ProblemLine<'a>),
     /// The list is complete.
     Synced {
         /// The number of objects that there are.
@@ -91,26 +90,6 @@ impl<'a> Answer<'a> {
     /// Returns an error that concerns a line as a whole.
     pub(super) fn error(line: Option<u64>, message: &'a str) -> Self {
         Self::Error { line, object: None, field: "", message }
-    }
-}
-
-/// A problem of an object.
-#[derive(Debug, Serialize)]
-pub struct Problem<'a> {
-    object: String,
-    field: &'a str,
-    reason: &'static str,
-    message: &'a str,
-}
-
-impl<'a> From<&'a track::Problem> for Problem<'a> {
-    fn from(problem: &'a track::Problem) -> Self {
-        Self {
-            object: problem.object.to_string(),
-            field: &problem.field,
-            reason: problem.reason.as_str(),
-            message: &problem.message,
-        }
     }
 }
 

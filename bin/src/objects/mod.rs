@@ -31,7 +31,7 @@ use tokio::{
 };
 
 use self::{ledger::Ledger, lines::Answer, session::Session};
-use crate::explain::server;
+use crate::local_socket;
 
 /// The pause after a failure to accept, such as for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -74,7 +74,7 @@ pub async fn run(
     engine: Sender<Input>,
     problems: Problems,
 ) -> Result<(), ObjectsError> {
-    let opened = server::open(&path).and_then(|listener| {
+    let opened = local_socket::open(&path).and_then(|listener| {
         UnixListener::from_std(listener.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?)
     });
     let listener = opened.map_err(|error| ObjectsError::Open(path.clone(), error))?;
@@ -97,7 +97,7 @@ pub async fn run(
         let Ok(ledger) = Arc::clone(&ledger).try_lock_owned() else {
             let answer = Answer::error(None, "another client is connected; try again later");
             // Nothing waits in the new stream, so this returns at once.
-            let _ = server::send(&mut stream, &answer).await;
+            let _ = local_socket::send(&mut stream, &answer).await;
             continue;
         };
         let session = Session::new(stream, ledger, engine.clone(), problems.0.subscribe());

@@ -29,7 +29,7 @@ use super::{
     ledger::{Full, Ledger},
     lines::{Answer, Lines, Request, VERSION},
 };
-use crate::{config::release, explain::server};
+use crate::{config::release, local_socket};
 
 /// Why a session ends, other than by its client.
 #[derive(Debug, thiserror::Error)]
@@ -166,7 +166,7 @@ struct Client {
 
 impl Client {
     async fn send(&mut self, answer: &Answer<'_>) -> Result<(), SessionError> {
-        Ok(server::send(&mut self.writing, answer).await?)
+        Ok(local_socket::send(&mut self.writing, answer).await?)
     }
 
     async fn refuse(&mut self, message: &str) -> Result<(), SessionError> {

@@ -13,6 +13,7 @@ mod drop_in;
 mod endpoints;
 mod events;
 mod explain;
+mod feed;
 mod flows;
 mod kubeadm;
 mod logs;
