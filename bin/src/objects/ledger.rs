@@ -25,6 +25,8 @@ pub(super) struct Ledger {
     /// The number of lists that have begun.
     lists: u64,
     is_listing: bool,
+    /// Whether the list has an object whose name could not be read, which may be any.
+    has_unknown: bool,
     is_synced: bool,
 }
 
@@ -36,7 +38,12 @@ impl Ledger {
     /// Begins a list, in the place of one that has not ended.
     pub(super) fn begin_list(&mut self) {
         self.lists += 1;
-        self.is_listing = true;
+        (self.is_listing, self.has_unknown) = (true, false);
+    }
+
+    /// Notes an object whose name could not be read: its list removes nothing.
+    pub(super) fn add_unknown(&mut self) {
+        self.has_unknown = true;
     }
 
     /// Forgets that a list has begun.
@@ -51,11 +58,13 @@ impl Ledger {
             return None;
         }
         self.is_listing = false;
-        let (lists, size) = (self.lists, &mut self.size);
-        let gone = self.known.extract_if(|_, known| known.list != lists).map(|(key, known)| {
-            *size -= known.size;
-            key
-        });
+        let (lists, has_unknown, size) = (self.lists, self.has_unknown, &mut self.size);
+        let gone = self.known.extract_if(|_, known| known.list != lists && !has_unknown).map(
+            |(key, known)| {
+                *size -= known.size;
+                key
+            },
+        );
         Some((gone.collect(), !std::mem::replace(&mut self.is_synced, true)))
     }
 
@@ -118,6 +127,9 @@ mod tests {
         gone.sort();
         assert!(is_first);
         assert_eq!((gone, ledger.len(), ledger.size), (vec![key("a"), key("before")], 1, LEAST));
+        ledger.begin_list();
+        ledger.add_unknown();
+        assert!(matches!(ledger.end_list(), Some((gone, false)) if gone.is_empty()));
         ledger.begin_list();
         assert!(matches!(ledger.end_list(), Some((gone, false)) if gone == [key("b")]));
         assert_eq!(ledger.size, 0);

@@ -82,10 +82,12 @@ impl Session {
             let request = match line.map(serde_json::from_slice::<Request<'_>>) {
                 Some(Ok(request)) => request,
                 Some(Err(error)) => {
+                    self.ledger.add_unknown();
                     self.client.refuse(&format!("not a request: {error}")).await?;
                     continue;
                 }
                 None => {
+                    self.ledger.add_unknown();
                     self.client.refuse("the line is too long").await?;
                     continue;
                 }
@@ -189,7 +191,10 @@ impl Client {
                 let (field, message) = (problem.field.as_str(), problem.message.as_str());
                 let object = problem.object.as_ref().map(ToString::to_string);
                 self.send(&Answer::Error { line, object, field, message }).await?;
-                let Some(object) = problem.object else { return Ok(None) };
+                let Some(object) = problem.object else {
+                    ledger.add_unknown();
+                    return Ok(None);
+                };
                 let (field, message) = (problem.field, problem.message);
                 Event::Malformed { object, field, message }
             }
