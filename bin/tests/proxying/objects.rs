@@ -6,6 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
+    process::Command,
     time::Duration,
 };
 
@@ -161,4 +162,53 @@ fn a_new_process_programs_nothing_before_the_list() {
     let (status, log) = bad.ended();
     assert_eq!(status.code(), Some(1));
     assert!(log.contains("cannot open the socket /nowhere/objects.sock"), "{log}");
+}
+
+#[test]
+fn a_client_in_go_feeds_services() {
+    if Command::new("go").arg("version").output().is_err() {
+        packet_rig::skipped("go is not installed");
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(path("client")).arg(".");
+    build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/go"));
+    build.env("GOCACHE", path("cache")).env("GOPROXY", "off").env("GOTOOLCHAIN", "local");
+    let built = build.output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+
+    let namespace = Namespace::new();
+    let flag = format!("--objects-socket={}", path("socket").display());
+    let program = Program::start(&namespace, &["--proxy-mode=nftables", NODE_FLAG, &flag]);
+    // The socket may not be there yet, and the client before may not be gone.
+    let feed = |files: &[&str]| {
+        let mut ended = (false, String::new());
+        until("the client is welcome", || {
+            let mut client = Command::new(path("client"));
+            client.arg(path("socket")).args(files.iter().map(|file| path(file)));
+            let output = client.output().unwrap();
+            let text = [output.stdout, output.stderr].concat();
+            ended = (output.status.success(), String::from_utf8(text).unwrap());
+            ended.1.starts_with("node node-1\n")
+        });
+        ended
+    };
+    for (name, object) in [("service", service()), ("slice", slice())] {
+        fs::write(path(name), format!("{:#}", object["apply"])).unwrap();
+    }
+    fs::write(path("broken"), r#"{"apiVersion": "v1", "kind": "Service"}"#).unwrap();
+    let fed = feed(&["service", "slice"]);
+    assert_eq!(fed, (true, "node node-1\nobjects 2\n".to_owned()));
+    let rules = || namespace.list("table ip kube-proxy");
+    until("the Service is programmed", || rules().contains("192.0.2.1"));
+    for file in ["broken", "missing"] {
+        let (succeeds, text) = feed(&[file]);
+        assert!(!succeeds && text.lines().count() == 2, "{text}");
+    }
+    assert!(rules().contains("192.0.2.1"), "no list has ended");
+    assert_eq!(feed(&[]), (true, "node node-1\nobjects 0\n".to_owned()));
+    until("the Service is gone", || !rules().contains("192.0.2.1"));
+    program.terminate();
 }

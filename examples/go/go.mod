@@ -1,0 +1,3 @@
+module switchyard.example/objects
+
+go 1.19
