@@ -107,7 +107,7 @@ clippy:
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
 # The lints of scripts and workflows, and whether the shells that run the scripts can read them.
-SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/*.sh)
+SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh deploy/kubectl-switchyard e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/*.sh)
 shell:
 	@scripts/install-tools.sh shellcheck actionlint
 	shellcheck --external-sources $(SCRIPTS)

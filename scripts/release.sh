@@ -55,7 +55,7 @@ package() { # ARCHITECTURE PROGRAM
     directory=switchyard-$version-linux-$(machine_of "$1")
     mkdir "$parts/$directory"
     install -m 0755 "$2" "$parts/$directory/switchyard"
-    cp LICENSE README.md "$parts/$directory/"
+    cp LICENSE README.md deploy/kubectl-switchyard "$parts/$directory/"
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$parts" -cf - "$directory" |
         gzip -n ${LEVEL:+"-$LEVEL"} >"$output/$directory.tar.gz"
     deploy/build-deb.sh -a "$1" ${COMPRESSION:+-z "$COMPRESSION"} -o "$output" "$2"

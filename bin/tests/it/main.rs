@@ -9,4 +9,5 @@ mod e2e;
 mod image;
 mod monitoring;
 mod package;
+mod plugin;
 mod program;
