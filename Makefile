@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
-	bench scale release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
+	bench conformance scale release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz check-fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo "make soak   random tests with new seeds, SECONDS=$(SECONDS) long (needs root)"
 	@echo "make fuzz TARGET=objects  a fuzz target by libFuzzer, SECONDS long (needs cargo-fuzz)"
 	@echo "make semver BASE=REVISION  breaking changes of the libraries' public API since the revision, or the last tag"
+	@echo "make conformance  the packet cases, and docs/conformance.md of the results (needs root)"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
 	@echo "make release      what a release consists of, in target/release-files, without publishing it"
@@ -283,6 +284,15 @@ soak:
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --no-fail-fast $(addprefix --package ,$(PROPERTY_CRATES))
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --package switchyard-agent --lib
 	$(CARGO) test --package switchyard-fuzz -- --nocapture
+
+# The packet cases of some backends, or of genuine kube-proxy where KUBE_PROXY names the program, and the page of the
+# results of all.
+conformance: export SWITCHYARD_BACKENDS ?= nftables,iptables,userspace,userspace-iptables,userspace-addresses
+conformance:
+	@scripts/install-tools.sh cc ip nft iptables
+	$(CARGO) build --workspace --bins
+	-SWITCHYARD_RESULTS=$(CURDIR)/testing/packet-rig/results $(CARGO) test --package packet-rig --test cases
+	SWITCHYARD_WRITE_DOCS=1 $(CARGO) test --package packet-rig --test it conformance
 
 bench:
 	@scripts/install-tools.sh cc ip nft iptables

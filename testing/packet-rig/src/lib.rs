@@ -46,6 +46,7 @@ mod outcome;
 mod probe;
 mod protocol;
 pub mod proxy;
+pub mod results;
 mod rig;
 mod run;
 mod shares;

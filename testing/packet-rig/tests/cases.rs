@@ -6,19 +6,28 @@
 //! parts of names, separated by spaces, and a case runs if its name contains one of these (else:
 //! all, of which a selection by JSON). Where `KUBE_PROXY` names genuine kube-proxy, the cases run
 //! with it as well; those that name a difference must fail with it. A case that this machine cannot
-//! run is reported as ignored, with the reason.
+//! run is reported as ignored, with the reason. `SWITCHYARD_RESULTS` names a directory for the results
+//! (`make conformance`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panics")]
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use packet_rig::{Case, Failure, RigError, backend, binary, capability, chain, run_case};
+use packet_rig::{
+    Case, Failure, RigError, backend, binary, capability, chain, kube_proxy,
+    results::{Outcome, Results},
+    run_case,
+};
+
+/// The results of each backend.
+static RESULTS: Mutex<BTreeMap<&str, BTreeMap<String, Outcome>>> = Mutex::new(BTreeMap::new());
 
 /// Names the variable that chooses cases.
 const CASES: &str = "SWITCHYARD_CASES";
@@ -63,12 +72,32 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(4));
     match trials(arguments.list) {
-        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Ok(trials) => {
+            let conclusion = libtest_mimic::run(&arguments, trials);
+            if let Err(error) = write_results() {
+                eprintln!("results cannot be written: {}", chain(&error));
+                return ExitCode::FAILURE;
+            }
+            conclusion.exit_code()
+        }
         Err(error) => {
             eprintln!("packet cases cannot be run: {}", chain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+fn write_results() -> Result<(), RigError> {
+    let Some(directory) = env::var_os("SWITCHYARD_RESULTS") else { return Ok(()) };
+    let results = std::mem::take(&mut *RESULTS.lock().unwrap_or_else(PoisonError::into_inner));
+    for (backend, cases) in results {
+        let program = match backend::is_kube_proxy(backend) {
+            true => kube_proxy::find()?.unwrap_or_default(),
+            false => binary::find()?,
+        };
+        Results::add(Path::new(&directory), backend, &program, cases)?;
+    }
+    Ok(())
 }
 
 fn trials(only_listed: bool) -> Result<Vec<Trial>, RigError> {
@@ -123,15 +152,28 @@ fn is_case_by_json(name: &str) -> bool {
 
 fn trial(name: String, case: Arc<Case>, backend: &'static str, binary: PathBuf) -> Trial {
     let test = name.clone();
+    let of_case = name.split_once("::").map_or("", |(_, case)| case).to_owned();
+    let record = move |outcome| {
+        let case = of_case.clone();
+        let mut results = RESULTS.lock().unwrap_or_else(PoisonError::into_inner);
+        results.entry(backend).or_default().insert(case, outcome);
+    };
     Trial::ignorable_test(name, move || {
         if let Some(reason) = case.not_for(backend) {
+            record(Outcome::DoesNotApply);
             return Ok(Completion::ignored_with(format!("not with {backend}: {reason}")));
         }
         if let Some(reason) = case.not_runnable().or_else(|| backend::not_runnable(backend)) {
             test_netns::skipped_test(&test, reason);
+            record(Outcome::NotRun);
             return Ok(Completion::ignored_with(format!("not runnable: {reason}")));
         }
         let result = run_case(&case, backend, &binary);
+        record(match (&result, case.differs(backend)) {
+            (Ok(()), None) => Outcome::Passes,
+            (Err(Failure::Proxy(_)), Some(_)) => Outcome::Differs,
+            _ => Outcome::Fails,
+        });
         match (result, case.differs(backend)) {
             (Ok(()), None) | (Err(Failure::Proxy(_)), Some(_)) => Ok(Completion::Completed),
             (Err(failure), _) => Err(Failed::from(failure.report())),

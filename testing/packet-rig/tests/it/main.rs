@@ -11,6 +11,7 @@ mod backends;
 mod beside;
 mod circles;
 mod codes;
+mod conformance;
 mod documents;
 mod ipvs;
 mod lb_algorithm;

@@ -16,7 +16,7 @@ pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn document() -> String {
+pub(super) fn document() -> String {
     fs::read_to_string(root().join("docs/semantics.md")).unwrap()
 }
 
@@ -86,7 +86,7 @@ fn tests_are_told_from_other_functions() {
 }
 
 /// Every case, by the name it has in the table.
-fn cases() -> BTreeMap<String, Case> {
+pub(super) fn cases() -> BTreeMap<String, Case> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
     let mut cases = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
