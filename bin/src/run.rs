@@ -35,15 +35,11 @@ use switchyard_core::{
     error::ErrorChain,
     model::{IpFamily, PerFamily},
     proxier::{Backend, Mode, Probed},
-    runner::{Input, Observer},
+    runner::Observer,
 };
 use switchyard_source_kube::WatchHealth;
 use switchyard_userspace::Counters;
-use tokio::{
-    runtime,
-    sync::{mpsc::Sender, watch},
-    task::JoinError,
-};
+use tokio::{runtime, sync::watch, task::JoinError};
 
 use crate::config::{Loaded, flags::Flags, settings::Settings, version};
 use crate::observability::{
@@ -59,7 +55,12 @@ use crate::observability::{
 };
 use crate::{
     backends,
-    explain::{self, feed::Feeds, history::History, server},
+    explain::{
+        self,
+        feed::Feeds,
+        history::History,
+        server::{self, Sources},
+    },
     local_socket, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
     node_events::{self, Event, Recorder, UnsupportedEvents},
@@ -179,8 +180,8 @@ pub fn run(
     let sourcing =
         async move { source_task::run(&source, &node_name, objects, link, problems).await };
     let answering = local.zip(history).zip(feeds).map(|((listener, history), feeds)| {
-        let engine = proxy.handle().inputs();
-        answer_locally(listener, engine, history, feeds)
+        let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
+        answer_locally(listener, Sources { engine, history, feeds, flows })
     });
     let failure = node.failure();
     let parts = LiveParts {
@@ -241,14 +242,9 @@ fn local_socket(flags: &Flags) -> Option<UnixListener> {
 }
 
 /// Answers at the local socket.
-async fn answer_locally(
-    listener: UnixListener,
-    engine: Sender<Input>,
-    history: Arc<History>,
-    feeds: Arc<Feeds>,
-) {
+async fn answer_locally(listener: UnixListener, sources: Sources) {
     match tokio::net::UnixListener::from_std(listener) {
-        Ok(listener) => server::serve(listener, engine, history, feeds).await,
+        Ok(listener) => server::serve(listener, sources).await,
         Err(error) => {
             tracing::warn!(err = %ErrorChain(&error), "No local socket for switchyard explain");
         }

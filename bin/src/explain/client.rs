@@ -35,6 +35,9 @@ pub enum ClientError {
     /// The proxy refused the question.
     #[error("the proxy does not answer: {0}")]
     Refused(String),
+    /// The snapshot cannot be written.
+    #[error("cannot write")]
+    Output(#[source] io::Error),
     /// The snapshot ends too early.
     #[error("the snapshot is incomplete")]
     Incomplete,
@@ -77,11 +80,11 @@ pub fn snapshot(path: &Path, output: &mut dyn Write) -> Result<(), ClientError> 
         if read == 0 {
             break;
         }
-        output.write_all(&buffer[..read])?;
+        output.write_all(&buffer[..read]).map_err(ClientError::Output)?;
         end.extend_from_slice(&buffer[..read]);
         end.drain(..end.len().saturating_sub(100));
     }
-    output.flush()?;
+    output.flush().map_err(ClientError::Output)?;
     let last = String::from_utf8_lossy(&end);
     let last = last.trim_end().rsplit('\n').next().unwrap_or_default();
     if last.starts_with("{\"end\"") { Ok(()) } else { Err(ClientError::Incomplete) }

@@ -43,6 +43,9 @@ pub struct Sync {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangedPort {
+    /// The Service, as `NAMESPACE/NAME`.
+    #[serde(default)]
+    pub service: String,
     /// The Service port.
     pub port: String,
     /// Endpoints that were added, not more than a few.
@@ -59,6 +62,16 @@ impl History {
     /// The syncs, the oldest first.
     pub fn syncs(&self) -> Vec<Sync> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Returns the last sync if it failed, and was to change a port of this Service, or more ports
+    /// than are remembered.
+    pub fn failure(&self, service: Option<&str>) -> Option<Sync> {
+        let (service, syncs) = (service?, self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let last = syncs.back().filter(|sync| sync.error.is_some())?;
+        let is_meant = last.changed > last.ports.len()
+            || last.ports.iter().any(|port| port.service == service);
+        is_meant.then(|| last.clone())
     }
 
     fn add(&self, sync: Sync) {
@@ -115,6 +128,7 @@ fn changed_port(change: &PortChange<'_>) -> ChangedPort {
         missing.take(MOST_OF_SYNC).copied().collect()
     };
     ChangedPort {
+        service: change.id.name.service.to_string(),
         port: change.id.to_string(),
         added: without(&after, &before),
         removed: without(&before, &after),

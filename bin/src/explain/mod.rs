@@ -6,6 +6,7 @@
 
 mod client;
 pub mod feed;
+pub mod flows;
 pub mod history;
 pub mod server;
 mod snapshot;
@@ -58,9 +59,6 @@ enum ExplainError {
     /// The running proxy does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The answer cannot be written.
-    #[error("cannot write")]
-    Output(#[from] io::Error),
     /// The answer cannot be written as JSON.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
@@ -80,12 +78,22 @@ pub fn take_snapshot(flags: &Flags) -> ExitCode {
 fn ended(result: Result<u8, Failure>) -> ExitCode {
     match result {
         Ok(status) => status.into(),
+        // As of other programs, nobody reads the rest.
+        Err(error) if is_reader_gone(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             // A failure to write to standard error cannot be reported anywhere.
             let _ = writeln!(io::stderr(), "Error: {}", ErrorChain(error.as_ref()));
             NO_ANSWER.into()
         }
     }
+}
+
+fn is_reader_gone(error: &(dyn std::error::Error + 'static)) -> bool {
+    let written = match error.downcast_ref() {
+        Some(ClientError::Output(error)) => Some(error),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The path of the socket, which a proxy with a name has beside that of the cluster's proxy.
@@ -133,8 +141,8 @@ fn print(explanation: &Explanation, format: OutputFormat) -> Result<u8, Failure>
     let mut output = io::stdout().lock();
     match format {
         OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut output, explanation).map_err(ExplainError::from)?;
-            writeln!(output)?;
+            let text = serde_json::to_string_pretty(explanation).map_err(ExplainError::from)?;
+            writeln!(output, "{text}")?;
         }
         OutputFormat::Text => write!(output, "{explanation}")?,
     }

@@ -20,11 +20,13 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc::Sender, oneshot},
+    task,
     time::{sleep, timeout},
 };
 
 use super::{
     feed::{self, Feeds},
+    flows::FlowReader,
     history::History,
     snapshot::{Line, VERSION},
 };
@@ -69,23 +71,30 @@ pub(super) enum ServerError {
     Ended,
 }
 
+/// The parts of the program that answers come from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The engine.
+    pub engine: Sender<Input>,
+    /// Its last syncs.
+    pub history: Arc<History>,
+    /// The feeds of its syncs.
+    pub feeds: Arc<Feeds>,
+    /// The kernel's flows; `None` if they are not counted.
+    pub flows: Option<Arc<FlowReader>>,
+}
+
 /// Answers requests for ever.
-pub async fn serve(
-    listener: UnixListener,
-    engine: Sender<Input>,
-    history: Arc<History>,
-    feeds: Arc<Feeds>,
-) {
+pub async fn serve(listener: UnixListener, sources: Sources) {
     let slots = Arc::new(Semaphore::new(MOST));
     loop {
         // The semaphore is never closed.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (engine, history) = (engine.clone(), Arc::clone(&history));
-                let feeds = Arc::clone(&feeds);
+                let sources = sources.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &engine, &history, &feeds, slot).await {
+                    if let Err(error) = converse(stream, &sources, slot).await {
                         tracing::debug!(err = %ErrorChain(&error), "Request at the local socket failed");
                     }
                 });
@@ -100,9 +109,7 @@ pub async fn serve(
 
 async fn converse(
     stream: UnixStream,
-    engine: &Sender<Input>,
-    history: &History,
-    feeds: &Arc<Feeds>,
+    Sources { engine, history, feeds, flows }: &Sources,
     slot: OwnedSemaphorePermit,
 ) -> Result<(), ServerError> {
     let (reading, mut writing) = stream.into_split();
@@ -125,7 +132,18 @@ async fn converse(
         }
         Ok(Request::Explain(text)) => match text.parse::<Question>() {
             Ok(question) => match ask(engine, move |known| explain(&question, known)).await {
-                Ok(answer) => {
+                Ok(mut answer) => {
+                    if let Some(failed) = history.failure(answer.service.as_deref()) {
+                        answer.set_failure(&failed.at, failed.error.as_deref().unwrap_or_default());
+                    }
+                    if let Some(flows) = flows.clone() {
+                        let count = move || {
+                            flows.count(&mut answer);
+                            answer
+                        };
+                        answer =
+                            task::spawn_blocking(count).await.map_err(|_| ServerError::Ended)?;
+                    }
                     let (status, text) = (answer.verdict.exit_status(), answer.to_string());
                     let whole = json!({"status": status, "text": text, "answer": answer});
                     return Ok(send(&mut writing, &whole).await?);

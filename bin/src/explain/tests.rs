@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::explain::history::History;
+use crate::explain::server::Sources;
 
 /// A tracker with two Services, of which one has an endpoint.
 fn tracker() -> Tracker {
@@ -56,7 +56,8 @@ fn serve(directory: &Path) -> String {
         }
     });
     let listener = UnixListener::from_std(listener).unwrap();
-    tokio::spawn(server::serve(listener, inputs, Arc::new(History::default()), Arc::default()));
+    let (history, feeds) = (Arc::default(), Arc::default());
+    tokio::spawn(server::serve(listener, Sources { engine: inputs, history, feeds, flows: None }));
     path
 }
 

@@ -100,8 +100,8 @@ pub fn count<T: Clone + Hash + Ord>(
 ) -> Result<Shares<T>, Error> {
     let mut counts: HashMap<T, u64> = HashMap::new();
     let (mut others, mut elsewhere) = (0, 0);
-    UsageReader::open()?.destinations(|protocol, at| {
-        let Some(named) = name(protocol, at) else { return elsewhere += 1 };
+    UsageReader::open()?.flows(|flow| {
+        let Some(named) = name(flow.protocol, flow.destination) else { return elsewhere += 1 };
         let is_full = counts.len() >= MOST_COUNTED;
         match counts.entry(named) {
             Entry::Occupied(mut count) => *count.get_mut() += 1,

@@ -359,7 +359,7 @@ fn explain_answers_from_manifests_by_its_exit_status() {
     };
     let out = explain(0, &["shop/web"]);
     assert!(out.starts_with("shop/web is served on node-1 by its 2 endpoints.\n"), "{out}");
-    assert!(out.contains("the kernel was not asked") && out.contains("nftables"), "{out}");
+    assert!(out.contains("the kernel's rules were not read") && out.contains("nftables"), "{out}");
     let out = explain(0, &["10.0.0.9", "192.0.2.1:30080"]);
     assert!(out.contains("Connections from 10.0.0.9 to 192.0.2.1:30080/tcp (shop/web)"), "{out}");
     assert_eq!(explain(0, &["10.0.0.9 -> 192.0.2.1:30080"]), out);

@@ -1,6 +1,11 @@
 //! The running program explains itself over its local socket.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    io::Write,
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+};
 
 use tempfile::TempDir;
 
@@ -32,11 +37,19 @@ fn a_running_proxy_answers_its_own_user() {
     run(4, &["explain", "shop/none", &flag]);
     let taken = directory.path().join("snapshot");
     let lines = run(0, &["snapshot", &flag]);
+    // A reader that has seen enough is no failure.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let ended = namespace.switchyard(&["snapshot", &flag]).stdout(writer).output().unwrap();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     // The change is in the history, too.
     assert!(lines.contains("\"added\":[\"10.0.0.5:8080\"]"), "{lines}");
     fs::write(&taken, lines).unwrap();
     let from = taken.to_str().unwrap();
-    assert_eq!(run(0, &["explain", "shop/web", "--from", from]), text);
+    // But for the flows, which the snapshot does not have.
+    let [shown, live] = [&run(0, &["explain", "shop/web", "--from", from]), &text]
+        .map(|text| text.split("\nENDPOINT").next().unwrap().to_owned());
+    assert_eq!(shown, live);
     manifests.write("all", &format!("{NODE}{web}"));
     let refused = || {
         let output = namespace.switchyard(&["explain", "10.96.0.10:80", &flag]).output().unwrap();
@@ -45,4 +58,48 @@ fn a_running_proxy_answers_its_own_user() {
     until("the Service has no endpoint", refused);
     program.terminate();
     run(4, &["explain", "shop/web", &flag]);
+}
+
+#[test]
+fn connections_of_endpoints_are_counted_and_stuck_ones_named() {
+    let namespace = Namespace::new();
+    let inside = &namespace.0;
+    inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
+    let web = service("web", "clusterIP: 10.96.0.10, ports: [{port: 80, protocol: TCP}]");
+    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+    let _program = manifests.start(&namespace, &[&flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let endpoint = || {
+        let arguments = ["explain", "shop/web", "-o", "json", &flag];
+        let output = namespace.switchyard(&arguments).output().unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let line = &answer["endpoints"][0];
+        (output.status.code(), line["flows"].as_u64(), line["stuckFlows"].as_u64())
+    };
+    until("the table was read", || endpoint() == (Some(0), Some(0), Some(0)));
+
+    let (mut client, _server) = inside
+        .run(|| {
+            let listener = TcpListener::bind("10.0.0.5:8080").unwrap();
+            let client = TcpStream::connect("10.96.0.10:80").unwrap();
+            (client, listener.accept().unwrap())
+        })
+        .unwrap();
+    client.write_all(b"acknowledged").unwrap();
+    until("the connection counts", || endpoint() == (Some(0), Some(1), Some(0)));
+    // Nothing comes back from the endpoint any more, before connection tracking sees that.
+    let rules = "add table ip silence\n\
+                 add chain ip silence output { type filter hook output priority -300; }\n\
+                 add rule ip silence output ip saddr 10.0.0.5 tcp sport 8080 drop\n";
+    inside.nft(rules).unwrap();
+    client.write_all(b"not acknowledged").unwrap();
+    until("the connection is stuck", || endpoint() == (Some(5), Some(1), Some(1)));
+    let output = namespace.switchyard(&["explain", "shop/web", &flag]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let expected = "shop/web is served on node-1 by its only endpoint, but connections are stuck: 1 of 1 of 10.0.0.5:8080.\n";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("\nSWY0120 ! ") && text.contains("  FLOWS  STUCK  "), "{text}");
 }

@@ -12,7 +12,9 @@ const CT_DELETE: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 2);
 
 // CTA_*
 pub(crate) const TUPLE_ORIGINAL: u16 = 1;
-const TUPLE_REPLY: u16 = 2;
+pub(crate) const TUPLE_REPLY: u16 = 2;
+pub(crate) const PROTOCOL_STATE: u16 = 4;
+pub(crate) const TIMEOUT: u16 = 7;
 const ID: u16 = 12;
 pub(crate) const ZONE: u16 = 18;
 const FILTER: u16 = 25;
@@ -216,7 +218,6 @@ impl Flow {
         use switchyard_netlink::flags;
 
         const CT_NEW: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 0);
-        const TIMEOUT: u16 = 7;
         let reply = Tuple { source: self.answered_by, destination: self.original.source };
         writer.message(CT_NEW, flags::CREATE | flags::EXCLUSIVE | flags::ACK, sequence, |w| {
             nfnetlink::header(w, family_number(group.family), 0);

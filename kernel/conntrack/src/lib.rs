@@ -61,7 +61,7 @@ use switchyard_core::{
     transition::Transition,
 };
 
-pub use self::usage::{Usage, UsageReader};
+pub use self::usage::{StuckLimit, TrackedFlow, Usage, UsageReader};
 use self::{queue::Queue, table::Table};
 
 /// Why entries cannot be removed.

@@ -1,11 +1,11 @@
 //! The use of the kernel's table: entries and their limit, what was lost, and where entries lead.
 
-use std::net::SocketAddr;
+use std::{fs, net::SocketAddr};
 
 use switchyard_core::model::Protocol;
 use switchyard_netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 
-use crate::flow::{CT_GET, TUPLE_ORIGINAL, Tuple, ZONE};
+use crate::flow::{CT_GET, PROTOCOL_STATE, TIMEOUT, TUPLE_ORIGINAL, TUPLE_REPLY, Tuple, ZONE};
 
 const GET_STATS_CPU: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 4);
 const GET_STATS: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 5);
@@ -17,6 +17,15 @@ const EARLY_DROP: u16 = 11;
 // CTA_STATS_GLOBAL_*
 const ENTRIES: u16 = 1;
 const MAX_ENTRIES: u16 = 2;
+
+// CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE, and the state of an established connection
+// (linux/netfilter/nf_conntrack_tcp.h)
+const TCP: u16 = 1;
+const TCP_STATE: u16 = 1;
+const ESTABLISHED: u8 = 3;
+/// The time of silence after which data without an answer makes a connection stuck, in seconds:
+/// longer than an answer takes.
+const SILENCE: u32 = 2;
 
 /// The use of the table of a network namespace, and what the kernel has lost there since the
 /// namespace began.
@@ -39,6 +48,71 @@ impl Usage {
     /// The entries in percent of the limit, rounded down; `None` without a limit.
     pub fn percent(&self) -> Option<u64> {
         Some(self.entries.saturating_mul(100) / self.limit?)
+    }
+}
+
+/// A flow of a protocol with ports, outside zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrackedFlow {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The address that the client sends to.
+    pub destination: SocketAddr,
+    /// The source of the answers: the endpoint, if the flow is translated.
+    pub answered_by: SocketAddr,
+    /// The time until the entry ends, in seconds, if it is an established connection of TCP.
+    pub established_for: Option<u32>,
+}
+
+impl TrackedFlow {
+    fn read(attributes: Attributes<'_>) -> Option<Self> {
+        let (mut original, mut reply, mut timeout, mut state) = (None, None, None, None);
+        for attribute in attributes {
+            match attribute.kind {
+                TUPLE_ORIGINAL => original = Some(attribute),
+                TUPLE_REPLY => reply = Some(attribute),
+                TIMEOUT => timeout = attribute.be32(),
+                PROTOCOL_STATE => {
+                    state = attribute.nested().find_kind(TCP);
+                    state = state.and_then(|tcp| tcp.nested().find_kind(TCP_STATE));
+                }
+                ZONE => return None,
+                _ => {}
+            }
+        }
+        let (number, tuple) = Tuple::read_any(original?)?;
+        let state = state.and_then(|state| state.u8());
+        Some(Self {
+            protocol: Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)?,
+            destination: tuple.destination,
+            answered_by: Tuple::read_any(reply?)?.1.source,
+            established_for: timeout.filter(|_| state == Some(ESTABLISHED)),
+        })
+    }
+}
+
+/// Recognizes connections of TCP in which data is not acknowledged. The kernel gives them a shorter
+/// time-out than others, 300 s as the settings come.
+#[derive(Clone, Copy, Debug)]
+pub struct StuckLimit(u32);
+
+impl StuckLimit {
+    /// Reads the time-outs of this thread's network namespace. Returns `None` if they cannot be
+    /// read, or established connections end as soon as those that wait.
+    pub fn read() -> Option<Self> {
+        let setting = |name: &str| -> Option<u32> {
+            let path = format!("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_{name}");
+            fs::read_to_string(path).ok()?.trim().parse().ok()
+        };
+        let waiting = setting("max_retrans")?.max(setting("unacknowledged")?);
+        (setting("established")? > waiting).then_some(Self(waiting))
+    }
+
+    /// Whether data was sent that nobody has acknowledged, and nothing was sent since for two
+    /// seconds: an idle connection, and one whose answer takes its time, are not stuck.
+    pub fn is_stuck(self, flow: &TrackedFlow) -> bool {
+        flow.established_for.is_some_and(|left| left.saturating_add(SILENCE) <= self.0)
     }
 }
 
@@ -80,22 +154,16 @@ impl UsageReader {
         Ok(usage)
     }
 
-    /// Hands the protocol and the original destination of each entry of TCP, UDP and SCTP outside
-    /// zones to `each`. Entries that change while the table is walked may be handed over twice, or
-    /// not at all. Takes time in proportion to the table, in which packets go on.
+    /// Hands each entry of TCP, UDP and SCTP outside zones to `each`. Entries that change while the
+    /// table is walked may be handed over twice, or not at all. Takes time in proportion to the
+    /// table, in which packets go on.
     ///
     /// # Errors
     /// If the kernel refuses, or does not answer.
-    pub fn destinations(
-        &mut self,
-        mut each: impl FnMut(Protocol, SocketAddr),
-    ) -> Result<(), Error> {
+    pub fn flows(&mut self, mut each: impl FnMut(&TrackedFlow)) -> Result<(), Error> {
         self.dump(CT_GET, |attributes| {
-            let Some(original) = attributes.find_kind(TUPLE_ORIGINAL) else { return };
-            let Some((number, tuple)) = Tuple::read_any(original) else { return };
-            let protocol = Protocol::ALL.into_iter().find(|protocol| protocol.number() == number);
-            if let (Some(protocol), None) = (protocol, attributes.find_kind(ZONE)) {
-                each(protocol, tuple.destination);
+            if let Some(flow) = TrackedFlow::read(attributes) {
+                each(&flow);
             }
         })
     }
@@ -132,18 +200,36 @@ mod tests {
             let mut reader = UsageReader::open().unwrap();
             let before = reader.read().unwrap();
             assert_eq!((before.entries, before.dropped, before.insert_failures), (0, 0, 0));
-            let limit =
-                std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap();
+            let limit = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").unwrap();
             assert_eq!(before.limit.unwrap_or(0), limit.trim().parse::<u64>().unwrap());
             let to = ["10.0.0.10:53", "[fd00::10]:53"];
             create(&flow("10.1.9.9:4000", to[0], "10.1.0.1:5353"), Group::ALL[0]);
             create(&flow("[fd01::9]:4000", to[1], "[fd01::1]:5353"), Group::ALL[2]);
             assert_eq!(reader.read().unwrap().entries, 2);
             let mut found = Vec::new();
-            reader.destinations(|protocol, address| found.push((protocol, address))).unwrap();
-            found.sort();
-            let expected = to.map(|text| (Protocol::Udp, text.parse::<SocketAddr>().unwrap()));
-            assert_eq!(found, expected);
+            reader.flows(|flow| found.push(*flow)).unwrap();
+            found.sort_by_key(|flow| flow.destination);
+            let expected = [(to[0], "10.1.0.1:5353"), (to[1], "[fd01::1]:5353")];
+            assert_eq!(found, expected.map(|(to, by)| tracked(Protocol::Udp, to, by, None)));
+        });
+    }
+
+    fn tracked(protocol: Protocol, to: &str, by: &str, left: Option<u32>) -> TrackedFlow {
+        let [destination, answered_by] = [to, by].map(|text| text.parse().unwrap());
+        TrackedFlow { protocol, destination, answered_by, established_for: left }
+    }
+
+    #[test]
+    fn connections_are_stuck_whose_data_is_not_acknowledged() {
+        in_namespace(|| {
+            let limit = StuckLimit::read().unwrap();
+            let is_stuck =
+                |left| limit.is_stuck(&tracked(Protocol::Tcp, "10.0.0.1:80", "10.1.0.1:80", left));
+            assert!(!is_stuck(None) && !is_stuck(Some(86_400)) && !is_stuck(Some(299)));
+            assert!(is_stuck(Some(298)) && is_stuck(Some(1)));
+            let shorter = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
+            fs::write(shorter, "300").unwrap();
+            assert!(StuckLimit::read().is_none());
         });
     }
 

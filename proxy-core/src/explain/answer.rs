@@ -364,6 +364,8 @@ fn endpoint_lines(port: &KnownPort) -> Vec<EndpointLine> {
         local_share: share(&pools[1], endpoint.address),
         state: endpoint.state,
         code: findings::cause_of(endpoint.state).map(|cause| cause.code),
+        flows: None,
+        stuck_flows: None,
     };
     port.endpoints.iter().map(line).collect()
 }

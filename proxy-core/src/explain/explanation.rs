@@ -140,6 +140,10 @@ pub struct EndpointLine {
     pub state: EndpointState,
     /// The code of the reason.
     pub code: Option<Code>,
+    /// The flows that connection tracking has; `None` if they were not counted.
+    pub flows: Option<u64>,
+    /// The flows among these whose data is not acknowledged; `None` if they were not recognized.
+    pub stuck_flows: Option<u64>,
 }
 
 impl EndpointLine {

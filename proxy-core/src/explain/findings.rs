@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The most endpoints that a finding names.
-const MOST_NAMED: usize = 3;
+pub(super) const MOST_NAMED: usize = 3;
 
 /// The states of endpoints that are left out, in the order of their findings.
 const LEFT_OUT: [EndpointState; 10] = [

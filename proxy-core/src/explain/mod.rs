@@ -15,6 +15,7 @@ mod explanation;
 mod facts;
 mod findings;
 mod question;
+mod running;
 mod similar;
 mod text;
 
@@ -27,4 +28,5 @@ pub use self::{
         Picture, Whereabouts,
     },
     question::{Question, QuestionError},
+    running::FlowCounts,
 };

@@ -19,7 +19,9 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.sentence)?;
         match self.kernel {
-            KernelCheck::NotAsked => write!(f, "This is the model; the kernel was not asked.")?,
+            KernelCheck::NotAsked => {
+                write!(f, "This is the model; the kernel's rules were not read.")?
+            }
         }
         writeln!(f, " {}, {}", self.node, self.mode.as_deref().unwrap_or("no mode"))?;
         if !self.frontends.is_empty() {
@@ -38,7 +40,8 @@ impl fmt::Display for Explanation {
             writeln!(f, "health check :{}  {status}, {local} local endpoint{plural}", check.port)?;
         }
         if !self.endpoints.is_empty() {
-            let header = ["ENDPOINT", "POD", "NODE", "ZONE", "SHARE", "LOCAL", "STATE"];
+            let header =
+                ["ENDPOINT", "POD", "NODE", "ZONE", "SHARE", "LOCAL", "FLOWS", "STUCK", "STATE"];
             let header = header.map(str::to_owned).to_vec();
             let lines = self.endpoints.iter().map(endpoint_row);
             table(f, std::iter::once(header).chain(lines).collect())?;
@@ -161,5 +164,8 @@ fn endpoint_row(line: &EndpointLine) -> Vec<String> {
         None => reason(line.state).to_owned(),
     };
     let (pod, zone) = (known(&line.pod), known(&line.zone));
-    vec![address, pod, node, zone, percent(line.share), percent(line.local_share), state]
+    let [share, local] = [line.share, line.local_share].map(percent);
+    let [flows, stuck] = [line.flows, line.stuck_flows]
+        .map(|count| count.map_or_else(|| "-".to_owned(), |count| count.to_string()));
+    vec![address, pod, node, zone, share, local, flows, stuck, state]
 }

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use switchyard_core::{
-    explain::{Explanation, Known, Picture, Question, Verdict, explain},
+    explain::{Explanation, FlowCounts, Known, Picture, Question, Verdict, explain},
+    model::Protocol,
     objects::{Event, Kind},
     proxier::{Capabilities, Mode},
     testing::{
@@ -265,4 +266,45 @@ fn the_mode_decides_about_addresses_that_no_port_has() {
             assert_eq!(answer.verdict, verdict, "{mode}: {answer}");
         }
     }
+}
+
+#[test]
+fn flows_count_for_the_service_whose_frontend_they_met() {
+    let pods = slice("web", "a")
+        .port("http", "TCP", 8080)
+        .endpoint(endpoint("10.1.0.1", NODE))
+        .endpoint(endpoint("10.1.2.1", ELSEWHERE));
+    let mut answer = ask(&cluster([&local_balancer(), &pods]), "ns/web");
+    assert!(!answer.to_string().contains("FLOWS"), "{answer}");
+    let mut counts = FlowCounts::new(&answer);
+    let mut add = |protocol, to: &str, by: &str, is_stuck| {
+        counts.add(protocol, to.parse().unwrap(), by.parse().unwrap(), is_stuck);
+    };
+    for to in ["10.96.0.1:80", "203.0.113.7:80", "192.168.10.1:30080", "127.0.0.1:30080"] {
+        add(Protocol::Tcp, to, "10.1.0.1:8080", false);
+    }
+    add(Protocol::Tcp, "10.96.0.1:80", "10.1.2.1:8080", true);
+    // Of another Service, protocol or endpoint, and past the Service.
+    add(Protocol::Tcp, "10.96.0.2:80", "10.1.0.1:8080", true);
+    add(Protocol::Udp, "10.96.0.1:80", "10.1.0.1:8080", true);
+    add(Protocol::Tcp, "10.96.0.1:80", "10.1.0.7:8080", true);
+    add(Protocol::Tcp, "10.1.0.1:8080", "10.1.0.1:8080", true);
+    let counted = |answer: &Explanation| {
+        answer.endpoints.iter().map(|line| (line.flows, line.stuck_flows)).collect::<Vec<_>>()
+    };
+
+    let mut without = answer.clone();
+    without.set_flows(&counts, false);
+    assert_eq!(counted(&without), [(Some(4), None), (Some(1), None)]);
+    assert_eq!(without.verdict, Verdict::Serves);
+    answer.set_flows(&counts, true);
+    assert_eq!(counted(&answer), [(Some(4), Some(0)), (Some(1), Some(1))]);
+    assert_eq!((answer.verdict, codes(&answer)[0].as_str()), (Verdict::Impaired, "SWY0120!"));
+    assert!(
+        answer.sentence.ends_with("endpoints, but connections are stuck: 1 of 1 of 10.1.2.1:8080.")
+    );
+
+    answer.set_failure("2026-01-01T00:00:00Z", "no space left");
+    assert_eq!(codes(&answer)[..2], ["SWY0120!", "SWY0121!"]);
+    assert!(answer.to_string().contains("no space left"), "{answer}");
 }
