@@ -54,11 +54,11 @@ fn moving(endpoint: &str) -> String {
     service("moving", "", spec) + &slice("moving", PORT, &[endpoint])
 }
 
-fn others() -> String {
+fn others(endpoints: &[&str]) -> String {
     let other = |i| {
         let (name, spec) =
             (format!("other-{i}"), format!("clusterIP: 10.96.1.{i}, ports: [{{port: 80}}]"));
-        service(&name, "", &spec) + &slice(&name, PORT, &["10.244.2.10", "10.244.2.11"])
+        service(&name, "", &spec) + &slice(&name, PORT, endpoints)
     };
     (0..OTHERS).map(other).collect()
 }
@@ -78,7 +78,7 @@ fn start(backend: &str) -> Rig {
         cluster_cidr: true,
         manifests: web(),
         files: BTreeMap::from([
-            ("others.yaml".to_owned(), others()),
+            ("others.yaml".to_owned(), others(&["10.244.2.10", "10.244.2.11"])),
             ("moving.yaml".to_owned(), moving("10.244.1.10")),
         ]),
         ..Case::default()
@@ -182,6 +182,30 @@ fn change_while_away(backend: &str) {
         // A new process may send a little more than a process that knows what it wrote.
         assert!(by_the_new_one > 0.0 && by_the_new_one <= 2.0 * by_the_running_one);
         assert!(by_the_new_one * 20.0 < everything);
+    }
+    load.assert_nothing_lost();
+}
+
+#[test]
+fn killed_at_any_moment_of_a_sync_it_loses_nothing() {
+    with_every_backend(kill_in_syncs);
+}
+
+/// Has the proxy killed while it moves all other Services, later in each round.
+fn kill_in_syncs(backend: &str) {
+    const ROUNDS: u32 = 8;
+    const LATER: Duration = Duration::from_millis(12);
+    let mut rig = start(backend);
+    let load = Traffic::start(&rig, &LOAD, 3);
+    for round in 0..ROUNDS {
+        let (endpoint, name) = [("10.244.2.10", "c"), ("10.244.2.11", "d")][round as usize % 2];
+        rig.write("others.yaml", &others(&[endpoint])).unwrap();
+        thread::sleep(LATER * round);
+        rig.proxy.kill();
+        rig.start_again().unwrap();
+        let to = ["tcp://10.96.1.0:80", "tcp://10.96.1.199:80"].map(target);
+        let expect = Expectation::Reaches(Reaches::all_of([name]));
+        rig.check(&[ProbePlan::new(&["client", "node-1"], &to, expect)]).unwrap();
     }
     load.assert_nothing_lost();
 }
