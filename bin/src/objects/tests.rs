@@ -161,3 +161,18 @@ fn every_kind_is_in_the_schema() {
         check_schema("objects", &json!({"delete": {"kind": kind.as_str(), "name": "x"}}));
     }
 }
+
+#[tokio::test]
+async fn a_line_may_arrive_in_any_parts() {
+    let long = "x".repeat((2 << 20) + 1);
+    let text = format!("\"list\"\n\n{long}\n{{\"confirm\": 1}}\nunfinished");
+    for capacity in [1, 2, 7, 8192, 4 << 20] {
+        let reader = BufReader::with_capacity(capacity, text.as_bytes());
+        let mut lines = lines::Lines::new(reader);
+        for expected in [Some("\"list\""), Some(""), None, Some("{\"confirm\": 1}")] {
+            let line = lines.next().await.unwrap().unwrap();
+            assert_eq!(line, expected.map(str::as_bytes), "{capacity}");
+        }
+        assert!(lines.next().await.unwrap().is_none());
+    }
+}
