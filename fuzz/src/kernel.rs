@@ -109,7 +109,7 @@ pub fn conntrack(bytes: &[u8]) {
         if let Ok(usage) = usage {
             let _ = usage.percent();
         }
-        reader.destinations(|_, _| {})
+        reader.flows(|_| {})
     });
 }
 

@@ -175,7 +175,7 @@ fn entries_of_conntrack() {
             let mut reader = UsageReader::open().unwrap();
             let usage = reader.read().unwrap();
             let mut found = Vec::new();
-            reader.destinations(|protocol, address| found.push((protocol, address))).unwrap();
+            reader.flows(|flow| found.push(*flow)).unwrap();
             (usage, found)
         };
         assert_eq!(answers("conntrack", "udp", read).1.len(), 2);
