@@ -61,12 +61,17 @@ fn in_full(kind: Kind, text: &str) -> Option<Object> {
     }
 }
 
-/// A file of manifests, as YAML and as JSON. Its objects make a state like any other's.
+/// A file of manifests, as YAML and as JSON. Its objects make a state like any other's. One that is
+/// an object alone is decoded alike by itself.
 pub fn manifests(text: &str) {
     for file in ["a.yaml", "a.json"] {
         let (objects, problems) = switchyard_source_manifests::read_text(Path::new(file), text);
         problems.iter().for_each(|problem| drop(problem.to_string()));
         track(objects);
+    }
+    if let Ok(Event::Apply(object)) = switchyard_source_manifests::decode_object(text) {
+        let (objects, _) = switchyard_source_manifests::read_text(Path::new("a.json"), text);
+        assert_eq!(objects, [object]);
     }
 }
 
