@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 # The crates of which every test passes without root, and within seconds: found by running each
 # test program under `setpriv --reuid=65534 --regid=65534 --clear-groups`.
-UNIT_CRATES = switchyard-fuzz switchyard-model switchyard-core switchyard-source-manifests api-standin
+UNIT_CRATES = switchyard-model switchyard-core switchyard-source-manifests api-standin
 # The crates whose tests in `src` pass without root, but for those in modules called `kernel_tests`; their
 # tests in `tests` make network namespaces, or take longer.
 UNIT_LIBS = switchyard switchyard-agent switchyard-forwarder switchyard-iptables switchyard-ipvs switchyard-nft switchyard-nft-ruleset \

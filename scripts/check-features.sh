@@ -13,7 +13,7 @@ for manifest in */Cargo.toml kernel/*/Cargo.toml sources/*/Cargo.toml; do
         set -- --package "$name" ${feature:+--features "$name/$feature"}
         case "$name/$feature" in
             # A program selects the version of the API, by a feature of a dependency that a package names.
-            switchyard-source-kube/) set -- "$@" --features k8s-openapi/latest ;;
+            switchyard-source-kube/*) set -- "$@" --features k8s-openapi/latest ;;
             switchyard/kube) set -- "$@" --package switchyard-source-kube --features k8s-openapi/latest ;;
             */k8s-openapi) set -- "$@" --package switchyard-core --features k8s-openapi/latest ;;
         esac
