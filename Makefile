@@ -41,6 +41,7 @@ help:
 	@echo "make conformance  the packet cases, and docs/conformance.md of the results (needs root)"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
+	@echo "make picture      the moving picture of README.md (needs root)"
 	@echo "make release      what a release consists of, in target/release-files, without publishing it"
 	@echo "make arm64        the image for arm64, whose program is emulated where this machine is another"
 	@echo "make e2e KUBECONFIG=FILE IMAGE=NAME E2E_IMAGE=NAME"
@@ -310,6 +311,12 @@ scale:
 	@scripts/install-tools.sh cc ip nft curl
 	$(CARGO) build --release --bin switchyard --bin api-standin
 	@scripts/scale.sh $(SHAPES)
+
+# A terminal in which the release binary is killed, its rules are flushed, and it is asked about a Service.
+picture:
+	@scripts/install-tools.sh cc ip nft curl
+	$(CARGO) build --release --bin switchyard
+	@scripts/picture.py docs/images/demo.svg
 
 # On a real cluster (docs/e2e.md). KUBECONFIG, IMAGE and E2E_IMAGE come from the command line or the
 # environment.

@@ -25,7 +25,9 @@ const CLIENT: Duration = Duration::from_secs(5);
 /// If another process answers there, or the path belongs to something else than a socket.
 pub fn open(path: impl AsRef<Path>) -> io::Result<Option<UnixListener>> {
     let path = path.as_ref();
-    if path.as_os_str().is_empty() || !path.parent().is_some_and(Path::is_dir) {
+    // A name alone is one of the current directory.
+    let has_directory = path.parent().is_some_and(|it| it.as_os_str().is_empty() || it.is_dir());
+    if path.as_os_str().is_empty() || !has_directory {
         return Ok(None);
     }
     match fs::symlink_metadata(path) {
