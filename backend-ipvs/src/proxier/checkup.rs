@@ -179,6 +179,7 @@ impl IpvsProxier {
         // What is still refused is found again.
         for (selector, server) in &wanted.servers {
             self.held.refused.0.remove(selector);
+            self.held.refused_reals.remove(selector);
             self.degraded.endpoints.remove(&server.port.id);
         }
         self.commit_servers(&serve, &wanted, report, refused)?;

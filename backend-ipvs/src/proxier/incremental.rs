@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
     net::IpAddr,
     sync::Arc,
     time::Instant,
@@ -87,53 +88,36 @@ impl IpvsProxier {
     ) -> Result<Refused, SyncError> {
         let mut changes =
             ServerChanges::new(&mut self.draining, &mut self.schedulers, Instant::now());
+        let mut is_known = BTreeSet::new();
         for (selector, sides) in &difference.servers {
+            // Each is tried again, and noted if it is refused again.
+            let reals = self.held.refused_reals.get_mut(selector).map(mem::take);
+            if reals.is_some() || !self.held.refused.0.contains(selector) {
+                is_known.insert(*selector);
+            }
+            let reals = reals.unwrap_or_default();
             match sides {
                 (None, Some(after)) => changes.add(*selector, after),
-                (Some(before), Some(after)) => changes.change(*selector, before, after),
+                (Some(before), Some(after)) => changes.change(*selector, before, after, &reals),
                 (Some(before), None) => {
                     if before.pool.is_some() || changes.draining.has(selector) {
                         changes.delete(*selector);
                     }
+                    self.held.refused.0.remove(selector);
+                    self.held.refused_reals.remove(selector);
                 }
                 (None, None) => {}
             }
         }
         let ServerChanges { serve, retire, .. } = changes;
         let refused = self.commit(report, &serve)?;
-        let refused = self.refused_endpoints(&difference, refused)?;
+        let refused = refused_endpoints(&difference, &is_known, refused)?;
         if let Some(error) =
             self.change_addresses(report, &difference.bind, &[])?.into_iter().next()
         {
             return Err(error.into());
         }
         self.commit_all(report, &retire)?;
-        Ok(refused)
-    }
-
-    /// Returns what is refused, if that is endpoints of virtual servers that have others.
-    fn refused_endpoints(
-        &self,
-        difference: &Difference,
-        all: Vec<(Step, Refusal)>,
-    ) -> Result<Refused, SyncError> {
-        let count = all.len();
-        let (mut refused, mut left) = (Refused::default(), HashMap::new());
-        for (step, refusal) in all {
-            let server = difference.servers.get(&step.selector).and_then(|sides| sides.1.as_ref());
-            let is_endpoint = matches!(step.action, Action::AddReal(..))
-                && !step.is_stale(&refusal)
-                && !self.held.refused.0.contains(&step.selector);
-            let Some(server) = server.filter(|_| is_endpoint) else {
-                return Err(SyncError::Refused { step, refusal, count });
-            };
-            let left = left.entry(step.selector).or_insert_with(|| server.weights().len());
-            *left -= 1;
-            if *left == 0 {
-                return Err(SyncError::Refused { step, refusal, count });
-            }
-            refused.command(Some(&server.port.id), step, refusal);
-        }
         Ok(refused)
     }
 
@@ -161,4 +145,31 @@ impl IpvsProxier {
         }
         (bind, unbind)
     }
+}
+
+/// Returns what is refused, if that is endpoints of virtual servers that have others, and about
+/// which nothing else was refused.
+fn refused_endpoints(
+    difference: &Difference,
+    is_known: &BTreeSet<Selector>,
+    all: Vec<(Step, Refusal)>,
+) -> Result<Refused, SyncError> {
+    let count = all.len();
+    let (mut refused, mut left) = (Refused::default(), HashMap::new());
+    for (step, refusal) in all {
+        let server = difference.servers.get(&step.selector).and_then(|sides| sides.1.as_ref());
+        let is_endpoint = matches!(step.action, Action::AddReal(..))
+            && !step.is_stale(&refusal)
+            && is_known.contains(&step.selector);
+        let Some(server) = server.filter(|_| is_endpoint) else {
+            return Err(SyncError::Refused { step, refusal, count });
+        };
+        let left = left.entry(step.selector).or_insert_with(|| server.weights().len());
+        *left -= 1;
+        if *left == 0 {
+            return Err(SyncError::Refused { step, refusal, count });
+        }
+        refused.command(Some(&server.port.id), step, refusal);
+    }
+    Ok(refused)
 }

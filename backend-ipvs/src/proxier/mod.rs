@@ -44,9 +44,9 @@ mod tests;
 mod tried;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     mem,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -194,6 +194,8 @@ struct Held {
     elsewhere: Arc<BTreeSet<IpAddr>>,
     /// The virtual servers and the addresses about which the kernel refused something.
     refused: (BTreeSet<Selector>, BTreeSet<IpAddr>),
+    /// The real servers that the kernel refused, by virtual server.
+    refused_reals: BTreeMap<Selector, BTreeSet<SocketAddr>>,
 }
 
 /// The work that an attempt to sync has done.

@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -40,6 +40,8 @@ pub(crate) struct Refused {
     /// The virtual servers and the addresses of all these.
     pub(crate) servers: BTreeSet<Selector>,
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// The real servers that could not be added, by virtual server.
+    pub(crate) reals: BTreeMap<Selector, BTreeSet<SocketAddr>>,
     /// Whether another program has changed something since the kernel was read.
     pub(crate) is_stale: bool,
     /// Whether the next comparison is to follow soon.
@@ -94,8 +96,11 @@ impl Refused {
             (Action::AddServer(_) | Action::EditServer(_), _, Some(owner)) => {
                 self.port(owner, error);
             }
-            (Action::AddReal(..) | Action::EditReal(..), _, Some(owner)) => {
+            (action @ (Action::AddReal(..) | Action::EditReal(..)), _, Some(owner)) => {
                 self.servers.insert(selector);
+                if let Action::AddReal(real, _) = action {
+                    self.reals.entry(selector).or_default().insert(real);
+                }
                 let reason = || ErrorChain(&error).to_string();
                 self.endpoints.entry(owner.clone()).or_insert_with(reason);
             }
@@ -185,6 +190,7 @@ impl IpvsProxier {
         if refused.is_compared {
             servers.clear();
             addresses.clear();
+            self.held.refused_reals.clear();
             self.degraded.endpoints = mem::take(&mut refused.endpoints);
         } else {
             left.extend(self.left.iter().cloned());
@@ -192,6 +198,9 @@ impl IpvsProxier {
         }
         servers.append(&mut refused.servers);
         addresses.append(&mut refused.addresses);
+        for (selector, reals) in mem::take(&mut refused.reals) {
+            self.held.refused_reals.entry(selector).or_default().extend(reals);
+        }
         let now = Instant::now();
         if left.is_empty() {
             (self.retry, self.soon) = (None, None);

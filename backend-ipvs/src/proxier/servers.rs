@@ -1,6 +1,10 @@
 //! The changes of one virtual server, from what the kernel has or was given to what it should have.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Instant,
+};
 
 use switchyard_core::model::Protocol;
 use switchyard_netlink::ipvs::{RealServer, Selector, VirtualServer};
@@ -111,9 +115,17 @@ impl<'d> ServerChanges<'d> {
         self.draining.begin(selector, address, server.port.serves(address), self.now);
     }
 
-    /// Plans the changes of a virtual server that the kernel was given as `before`.
-    pub(crate) fn change(&mut self, selector: Selector, before: &Server, after: &Server) {
-        let old = before.weights();
+    /// Plans the changes of a virtual server that the kernel was given as `before`, of which the
+    /// kernel refused these real servers. They are tried again.
+    pub(crate) fn change(
+        &mut self,
+        selector: Selector,
+        before: &Server,
+        after: &Server,
+        refused: &BTreeSet<SocketAddr>,
+    ) {
+        let mut old = before.weights();
+        old.retain(|real, _| !refused.contains(real));
         let is_there = before.pool.is_some() || self.draining.has(&selector);
         if !is_there {
             return self.add(selector, after);

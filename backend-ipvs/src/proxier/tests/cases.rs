@@ -434,6 +434,25 @@ fn an_endpoint_that_is_refused_in_a_change_costs_itself() {
     assert_eq!(report.degraded.len(), 1, "{report:?}");
     let all = [(1, 1), (2, 1), (3, 1), (8, 1)];
     assert_eq!(weights(&model, [10, 96, 0, 1], 80), all);
+    // It comes and goes, and others that are refused come as well.
+    model.lock().bad.insert([10, 244, 0, 9].into());
+    for numbers in
+        [&[1, 2, 3, 8][..], &[1, 2, 3, 7, 8], &[1, 2, 3, 7, 8, 9], &[1, 2, 3, 8], &[1, 2, 3, 9, 8]]
+    {
+        node.sync([web_slice(numbers)]);
+        assert_eq!(model.lock().listed, listed, "{numbers:?}: only what changes is programmed");
+        assert_eq!(weights(&model, [10, 96, 0, 1], 80), all);
+    }
+    // As with a Service that comes and goes.
+    for _ in 0..2 {
+        node.sync(with_endpoints("bad", "10.96.0.9", &[2, 7]));
+        node.sync([service("bad", "10.96.0.9").delete()]);
+        assert_eq!(model.lock().listed, listed, "only what changes is programmed");
+    }
+    // Nothing is left: the Service port is refused as a whole.
+    let report = node.sync([web_slice(&[7, 9])]);
+    assert!(model.lock().listed > listed, "{report:?}");
+    node.sync([web_slice(&[1, 2, 3, 7, 8])]);
     let again = node.full();
     assert!(again.drift.is_none() && again.degraded.is_empty(), "{again:?}");
     model.lock().bad.clear();
