@@ -31,6 +31,9 @@ impl Manifests {
         let mut originals = BTreeMap::new();
         for file in fs::read_dir(EXAMPLES)? {
             let name = file?.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(".yaml") {
+                continue;
+            }
             let text = rewrite(&fs::read_to_string(Path::new(EXAMPLES).join(&name))?);
             files.replace(DIRECTORY, &name, &text)?;
             originals.insert(name, text);
