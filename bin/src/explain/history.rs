@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::{
     error::ErrorChain,
+    explain::LastChange,
     runner::{EngineEvent, Observer},
     state::{Endpoint, ResolvedServicePort},
     transition::PortChange,
@@ -74,7 +75,28 @@ impl History {
         is_meant.then(|| last.clone())
     }
 
-    fn add(&self, sync: Sync) {
+    /// Returns the last change of this Service, unless a later sync changed more ports than are
+    /// remembered, which may have been those of the Service.
+    pub fn last_change(&self, service: Option<&str>) -> Option<LastChange> {
+        let (service, syncs) = (service?, self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for sync in syncs.iter().rev().filter(|sync| sync.error.is_none()) {
+            let meant = || sync.ports.iter().filter(|port| port.service == service);
+            if meant().next().is_some() {
+                return Some(LastChange {
+                    at: sync.at.clone(),
+                    latency_milliseconds: sync.latency_milliseconds,
+                    added: meant().flat_map(|port| &port.added).copied().collect(),
+                    removed: meant().flat_map(|port| &port.removed).copied().collect(),
+                });
+            }
+            if sync.changed > sync.ports.len() {
+                return None;
+            }
+        }
+        None
+    }
+
+    pub(super) fn add(&self, sync: Sync) {
         let mut syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if syncs.len() >= MOST_SYNCS {
             syncs.pop_front();

@@ -133,6 +133,7 @@ async fn converse(
         Ok(Request::Explain(text)) => match text.parse::<Question>() {
             Ok(question) => match ask(engine, move |known| explain(&question, known)).await {
                 Ok(mut answer) => {
+                    answer.last_change = history.last_change(answer.service.as_deref());
                     if let Some(failed) = history.failure(answer.service.as_deref()) {
                         answer.set_failure(&failed.at, failed.error.as_deref().unwrap_or_default());
                     }

@@ -22,7 +22,10 @@ use tokio::{
 };
 
 use super::*;
-use crate::explain::server::Sources;
+use crate::explain::{
+    history::{ChangedPort, History, Sync},
+    server::Sources,
+};
 
 /// A tracker with two Services, of which one has an endpoint.
 fn tracker() -> Tracker {
@@ -154,4 +157,38 @@ async fn a_snapshot_answers_as_the_proxy() {
         assert!(error.unwrap_err().to_string().contains("cannot reach a running proxy"));
     };
     thread::spawn(asking).join().unwrap();
+}
+
+#[test]
+fn the_last_change_of_a_service_is_in_the_kernel_and_none_where_it_may_be_forgotten() {
+    let history = History::default();
+    let sync = |at: &str, service: &str, changed: usize, error: Option<&str>| {
+        let port = ChangedPort {
+            service: service.to_owned(),
+            port: service.to_owned(),
+            added: vec!["10.1.0.1:80".parse().unwrap()],
+            removed: Vec::new(),
+        };
+        history.add(Sync {
+            at: at.to_owned(),
+            milliseconds: 1.0,
+            latency_milliseconds: Some(2.0),
+            error: error.map(str::to_owned),
+            changed,
+            ports: vec![port],
+        });
+    };
+    let last = || history.last_change(Some("ns/web")).map(|change| change.at);
+    assert_eq!(last(), None);
+    sync("first", "ns/web", 1, None);
+    sync("other", "ns/api", 1, None);
+    sync("failed", "ns/web", 1, Some("no space left"));
+    assert_eq!(last().as_deref(), Some("first"));
+    let change = history.last_change(Some("ns/web")).unwrap();
+    assert_eq!((change.added.len(), change.latency_milliseconds), (1, Some(2.0)));
+    sync("many", "ns/api", 2, None);
+    assert_eq!(last(), None, "the second port is not remembered");
+    sync("again", "ns/web", 2, None);
+    assert_eq!(last().as_deref(), Some("again"));
+    assert_eq!(history.last_change(None), None);
 }

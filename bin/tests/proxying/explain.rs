@@ -34,6 +34,8 @@ fn a_running_proxy_answers_its_own_user() {
     };
     let text = run(0, &["explain", "shop/web", &flag]);
     assert!(text.starts_with("shop/web is served on node-1 by its only endpoint.\n"), "{text}");
+    let change = text.split("\nlast change  ").nth(1).unwrap();
+    assert!(change.ends_with(" +10.0.0.5:8080\n"), "{text}");
     run(4, &["explain", "shop/none", &flag]);
     let taken = directory.path().join("snapshot");
     let lines = run(0, &["snapshot", &flag]);
@@ -56,6 +58,10 @@ fn a_running_proxy_answers_its_own_user() {
         output.status.code() == Some(1)
     };
     until("the Service has no endpoint", refused);
+    let text = run(1, &["explain", "shop/web", &flag]);
+    let change = text.split("\nlast change  ").nth(1).unwrap().lines().next().unwrap();
+    assert!(change.contains(", in the kernel after "), "{text}");
+    assert!(change.ends_with(" ms -10.0.0.5:8080"), "{text}");
     program.terminate();
     run(4, &["explain", "shop/web", &flag]);
 }

@@ -83,6 +83,8 @@ pub struct Explanation {
     pub frontends: Vec<FrontendLine>,
     /// The endpoints, used or left out.
     pub endpoints: Vec<EndpointLine>,
+    /// The last change of the Service; `None` if it is not known.
+    pub last_change: Option<LastChange>,
     /// Reasons and remedies, those that make the verdict first.
     pub findings: Vec<Finding>,
 }
@@ -155,6 +157,22 @@ impl EndpointLine {
     }
 }
 
+/// A change of a Service that is in the kernel.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct LastChange {
+    /// The time of the end of its sync, RFC 3339.
+    pub at: String,
+    /// The time from the arrival of the sync's oldest change to the kernel, in milliseconds; `None`
+    /// if the sync had none.
+    pub latency_milliseconds: Option<f64>,
+    /// Endpoints that were added, not more than a few.
+    pub added: Vec<SocketAddr>,
+    /// Endpoints that were removed, not more than a few.
+    pub removed: Vec<SocketAddr>,
+}
+
 /// A reason, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -190,6 +208,7 @@ impl Explanation {
             route: None,
             frontends: Vec::new(),
             endpoints: Vec::new(),
+            last_change: None,
             findings: Vec::new(),
         }
     }

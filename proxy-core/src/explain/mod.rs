@@ -22,7 +22,9 @@ mod text;
 pub use self::{
     answer::explain,
     client::{Client, Clients, Route, RouteEnd, Sees},
-    explanation::{EndpointLine, Explanation, Finding, FrontendLine, KernelCheck, Verdict},
+    explanation::{
+        EndpointLine, Explanation, Finding, FrontendLine, KernelCheck, LastChange, Verdict,
+    },
     facts::{
         EndpointState, Known, KnownEndpoint, KnownNode, KnownPort, KnownService, LostFrontend,
         Picture, Whereabouts,

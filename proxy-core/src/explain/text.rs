@@ -46,6 +46,16 @@ impl fmt::Display for Explanation {
             let lines = self.endpoints.iter().map(endpoint_row);
             table(f, std::iter::once(header).chain(lines).collect())?;
         }
+        if let Some(change) = &self.last_change {
+            write!(f, "\nlast change  {}", change.at)?;
+            if let Some(latency) = change.latency_milliseconds {
+                write!(f, ", in the kernel after {latency:.1} ms")?;
+            }
+            for (sign, endpoints) in [('+', &change.added), ('-', &change.removed)] {
+                endpoints.iter().try_for_each(|endpoint| write!(f, " {sign}{endpoint}"))?;
+            }
+            writeln!(f)?;
+        }
         if !self.findings.is_empty() {
             writeln!(f)?;
         }
