@@ -1,10 +1,11 @@
 //! The parser of the command line.
 
-use std::{ffi::OsString, fmt, path::PathBuf};
+use std::{ffi::OsString, fmt, path::PathBuf, time::Duration};
 
 use clap::{Arg, Command, builder::PossibleValuesParser, error::ErrorKind};
 
 use crate::config::{
+    duration::GoDuration,
     flags::{
         CalledAs, Flags,
         parse::{self, UsageError},
@@ -45,6 +46,8 @@ pub struct ExplainArguments {
     pub format: OutputFormat,
     /// The snapshot to answer from.
     pub from: Option<PathBuf>,
+    /// The age of the oldest changes that are asked for instead, if any are.
+    pub since: Option<Duration>,
 }
 
 /// The formats of `render`.
@@ -95,6 +98,7 @@ const OUTPUT: &str = "output";
 const EXPLAIN: &str = "explain";
 const SNAPSHOT: &str = "snapshot";
 const FROM: &str = "from";
+const SINCE: &str = "since";
 
 /// Parses the arguments, the first of which is the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, EarlyExit> {
@@ -155,7 +159,8 @@ fn command() -> Command {
             "Exit status: 0 served, 1 refused, 2 dropped, 4 unknown, 5 served but something is wrong.",
         )
         .override_usage(
-            "switchyard explain NAMESPACE/NAME[:PORT] | [CLIENT] ADDRESS:PORT[/udp] [OPTIONS]",
+            "switchyard explain NAMESPACE/NAME[:PORT] | [CLIENT] ADDRESS:PORT[/udp] [OPTIONS]\n       \
+             switchyard explain --since DURATION [NAMESPACE/NAME] [OPTIONS]",
         )
         .arg(output("text, or json as docs/explain.schema.json describes it"))
         .arg(
@@ -163,6 +168,14 @@ fn command() -> Command {
                 .long(FROM)
                 .value_name("FILE")
                 .help("Answer from this file, which `switchyard snapshot` printed"),
+        )
+        .arg(
+            Arg::new(SINCE)
+                .long(SINCE)
+                .value_name("DURATION")
+                .conflicts_with(FROM)
+                .value_parser(|text: &str| text.parse::<GoDuration>())
+                .help("Print what has changed in this time, such as 10m, in the running proxy"),
         );
     let snapshot = Command::new(SNAPSHOT)
         .about("Print what the running proxy knows of the node and its Services, as JSON lines");
@@ -208,5 +221,6 @@ fn explain(matches: &clap::ArgMatches) -> ExplainArguments {
         question: words.join(" -> "),
         format: output_format(matches),
         from: matches.get_one::<String>(FROM).map(PathBuf::from),
+        since: matches.get_one::<GoDuration>(SINCE).map(|since| since.to_std()),
     }
 }

@@ -10,7 +10,6 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value;
-use switchyard_core::explain::Question;
 
 use super::server::{Request, WAIT};
 
@@ -57,8 +56,8 @@ struct Answer {
 }
 
 /// Returns the exit status and what is to be printed.
-pub fn explain(path: &Path, question: &Question, json: bool) -> Result<(u8, String), ClientError> {
-    let mut stream = send(path, &Request::Explain(question.to_string()))?;
+pub fn ask(path: &Path, request: &Request, json: bool) -> Result<(u8, String), ClientError> {
+    let mut stream = send(path, request)?;
     let mut text = Vec::new();
     stream.read_to_end(&mut text)?;
     let answer: Answer = serde_json::from_slice(&text)?;

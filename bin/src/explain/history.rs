@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -55,6 +56,44 @@ pub struct ChangedPort {
     pub removed: Vec<SocketAddr>,
 }
 
+/// The changes of a time, which print as text.
+#[derive(Debug)]
+pub struct Changes {
+    /// The syncs, the oldest first.
+    pub syncs: Vec<Sync>,
+    /// Whether there may have been more before.
+    is_cut: bool,
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_cut {
+            writeln!(f, "Earlier changes are not remembered.")?;
+        }
+        if self.syncs.is_empty() {
+            writeln!(f, "Nothing has changed.")?;
+        }
+        for sync in &self.syncs {
+            match (&sync.error, sync.latency_milliseconds) {
+                (Some(error), _) => writeln!(f, "{}  failed: {error}", sync.at)?,
+                (None, Some(latency)) => {
+                    writeln!(f, "{}  in the kernel after {latency:.1} ms", sync.at)?
+                }
+                (None, None) => writeln!(f, "{}  in the kernel", sync.at)?,
+            }
+            for ChangedPort { port, added, removed, .. } in &sync.ports {
+                let added = added.iter().map(|address| format!(" +{address}"));
+                let all = added.chain(removed.iter().map(|address| format!(" -{address}")));
+                writeln!(f, "    {port}{}", all.collect::<String>())?;
+            }
+            if sync.changed > sync.ports.len() {
+                writeln!(f, "    and {} more Service ports", sync.changed - sync.ports.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Remembers the last syncs of an engine, in bounded memory.
 #[derive(Debug, Default)]
 pub struct History(Mutex<VecDeque<Sync>>);
@@ -94,6 +133,26 @@ impl History {
             }
         }
         None
+    }
+
+    /// Returns the syncs of this time that changed something of the Service, or anything; those of
+    /// which some changes are not remembered, too.
+    pub fn changes(&self, age: Duration, service: Option<&str>) -> Changes {
+        let since = Timestamp::now().checked_sub(age).unwrap_or(Timestamp::MIN);
+        let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin =
+            syncs.partition_point(|sync| sync.at.parse().is_ok_and(|at: Timestamp| at < since));
+        let is_meant = |sync: &&Sync| match service {
+            None => sync.changed > 0 || sync.error.is_some(),
+            Some(service) => {
+                sync.changed > sync.ports.len()
+                    || sync.ports.iter().any(|port| port.service == service)
+            }
+        };
+        Changes {
+            is_cut: begin == 0 && syncs.len() == MOST_SYNCS,
+            syncs: syncs.range(begin..).filter(is_meant).cloned().collect(),
+        }
     }
 
     pub(super) fn add(&self, sync: Sync) {

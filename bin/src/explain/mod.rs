@@ -23,7 +23,7 @@ use switchyard_core::{
     explain::{Explanation, Question, QuestionError, explain},
 };
 
-use self::{client::ClientError, snapshot::SnapshotError};
+use self::{client::ClientError, server::Request, snapshot::SnapshotError};
 use crate::{
     Failure, backends,
     config::{
@@ -44,6 +44,9 @@ enum ExplainError {
     /// The question cannot be read.
     #[error(transparent)]
     Question(#[from] QuestionError),
+    /// Changes were asked for of something else than a Service of a running proxy.
+    #[error("--since is about one Service, as NAMESPACE/NAME, or all, of a running proxy")]
+    Since,
     /// The manifests cannot be tracked.
     #[error(transparent)]
     Tracked(#[from] TrackedError),
@@ -109,6 +112,20 @@ pub fn socket(flags: &Flags) -> PathBuf {
 }
 
 fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
+    let is_json = asked.format == OutputFormat::Json;
+    if let Some(since) = asked.since {
+        let service = match asked.question.as_str() {
+            "" => None,
+            text => match text.parse().map_err(ExplainError::from)? {
+                Question::Service { service, port: None } => Some(service.to_string()),
+                _ => return Err(ExplainError::Since.into()),
+            },
+        };
+        if flags.text("manifests").is_some() {
+            return Err(ExplainError::Since.into());
+        }
+        return ask_proxy(flags, &Request::Changes { seconds: since.as_secs(), service }, is_json);
+    }
     let question: Question = asked.question.parse().map_err(ExplainError::from)?;
     if let Some(path) = &asked.from {
         let shown = path.display().to_string();
@@ -118,11 +135,7 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
         return print(&explain(&question, &picture), asked.format);
     }
     if flags.text("manifests").is_none() {
-        let (status, text) =
-            client::explain(&socket(flags), &question, asked.format == OutputFormat::Json)
-                .map_err(ExplainError::from)?;
-        io::stdout().write_all(text.as_bytes())?;
-        return Ok(status);
+        return ask_proxy(flags, &Request::Explain(question.to_string()), is_json);
     }
     let loaded = config::load(flags, &backends::MODES)?;
     let settings = &loaded.settings;
@@ -135,6 +148,14 @@ fn answer(asked: &ExplainArguments, flags: &Flags) -> Result<u8, Failure> {
         tracked::tracked(settings, directory, &backend.profile(), &mut io::stderr().lock())
             .map_err(ExplainError::from)?;
     print(&explain(&question, &tracker), asked.format)
+}
+
+/// Prints the answer of the running proxy, and returns the exit status.
+fn ask_proxy(flags: &Flags, request: &Request, is_json: bool) -> Result<u8, Failure> {
+    let asked = client::ask(&socket(flags), request, is_json);
+    let (status, text) = asked.map_err(ExplainError::from)?;
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(status)
 }
 
 fn print(explanation: &Explanation, format: OutputFormat) -> Result<u8, Failure> {

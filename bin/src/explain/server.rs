@@ -51,6 +51,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub enum Request {
     /// The answer to a question.
     Explain(String),
+    /// The last changes.
+    Changes {
+        /// The age of the oldest ones.
+        seconds: u64,
+        /// The Service, as `NAMESPACE/NAME`; `None` for all.
+        service: Option<String>,
+    },
     /// Everything that is known.
     Snapshot,
     /// The state as it is programmed, and its changes until the client goes.
@@ -129,6 +136,11 @@ async fn converse(
                 }
                 None => "there are too many feeds".to_owned(),
             }
+        }
+        Ok(Request::Changes { seconds, service }) => {
+            let changes = history.changes(Duration::from_secs(seconds), service.as_deref());
+            let whole = json!({"status": 0, "text": changes.to_string(), "answer": changes.syncs});
+            return Ok(send(&mut writing, &whole).await?);
         }
         Ok(Request::Explain(text)) => match text.parse::<Question>() {
             Ok(question) => match ask(engine, move |known| explain(&question, known)).await {

@@ -142,18 +142,19 @@ async fn a_snapshot_answers_as_the_proxy() {
         let picture = snapshot::read(BufReader::new(&written[..])).unwrap();
         for text in ["ns/web", "ns/api", "ns/wob", "10.1.0.5 -> 10.96.0.1:80", "10.96.0.1:81"] {
             let question: Question = text.parse().unwrap();
-            let (status, answer) = client::explain(Path::new(&path), &question, false).unwrap();
+            let request = Request::Explain(text.to_owned());
+            let (status, answer) = client::ask(Path::new(&path), &request, false).unwrap();
             let explanation = explain(&question, &picture);
             assert_eq!(answer, explanation.to_string());
             assert_eq!(status, explanation.verdict.exit_status());
-            let (_, json) = client::explain(Path::new(&path), &question, true).unwrap();
+            let (_, json) = client::ask(Path::new(&path), &request, true).unwrap();
             let json: serde_json::Value = serde_json::from_str(&json).unwrap();
             assert_eq!(json, serde_json::to_value(&explanation).unwrap());
         }
         // Half of a snapshot is none.
         let half = &written[..written.len() - 20];
         assert!(snapshot::read(BufReader::new(half)).is_err());
-        let error = client::explain(Path::new("/does/not/exist"), &"a/b".parse().unwrap(), false);
+        let error = client::ask(Path::new("/does/not/exist"), &Request::Snapshot, false);
         assert!(error.unwrap_err().to_string().contains("cannot reach a running proxy"));
     };
     thread::spawn(asking).join().unwrap();

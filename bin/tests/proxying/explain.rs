@@ -39,6 +39,11 @@ fn a_running_proxy_answers_its_own_user() {
     run(4, &["explain", "shop/none", &flag]);
     let taken = directory.path().join("snapshot");
     let lines = run(0, &["snapshot", &flag]);
+    let changes = run(0, &["explain", "--since", "1h", "shop/web", &flag]);
+    assert!(changes.contains("shop/web (TCP, IPv4) +10.0.0.5:8080\n"), "{changes}");
+    let none = run(0, &["explain", "--since=1h", "shop/none", &flag]);
+    assert_eq!(none, "Nothing has changed.\n");
+    run(4, &["explain", "--since=1h", "10.96.0.10:80", &flag]);
     // A reader that has seen enough is no failure.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
