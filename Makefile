@@ -302,6 +302,7 @@ bench:
 	$(CARGO) bench --package switchyard-nft --bench disturbed
 	$(CARGO) bench --package switchyard-nft --bench ranges
 	$(CARGO) bench --package switchyard-nft --bench lb_algorithms
+	$(CARGO) bench --package switchyard-conntrack --bench flows
 	$(CARGO) bench --package switchyard-iptables --bench sync
 	$(CARGO) bench --package switchyard-userspace --bench traffic
 

@@ -4,7 +4,8 @@
     scripts/picture.py FILE.svg
 
 The story happens in a network namespace of its own, which needs root and unshare: a proxy for two endpoints, killed
-under load, its rules flushed, and a question to it. What the picture shows is what the commands printed.
+under load, its rules flushed, and a question to it. Answers, counts and the log are those of the run; the commands that
+start and kill the proxy are drawn, with fewer flags than they have.
 """
 import html
 import http.server
@@ -84,6 +85,8 @@ class Story:
         """Runs a command by the shell, and shows what it prints, or `shown` of that."""
         self.add("$ " + text, "c", 0.6)
         ran = subprocess.run(text, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if ran.returncode:
+            sys.exit(f"{text}: {ran.stdout}")
         self.add(shown(ran.stdout) if shown else ran.stdout)
         self.add("")
         self.now += wait

@@ -17,7 +17,9 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 cosign sign-blob --yes --bundle "$files/SHA256SUMS.sigstore.json" "$files/SHA256SUMS"
 # Nobody but the owners sees a draft: what fails below leaves no half of a release.
-gh release view "v$version" >/dev/null 2>&1 ||
+is_draft=$(gh release view "v$version" --json isDraft --jq .isDraft 2>/dev/null) || is_draft=none
+[ "$is_draft" != false ] || { echo "v$version is published already" >&2; exit 1; }
+[ "$is_draft" != none ] ||
     gh release create "v$version" --draft --verify-tag --title "$version" --notes-file "$files/notes.md"
 gh release upload "v$version" --clobber "$files"/*
 

@@ -14,9 +14,14 @@ import (
 )
 
 // fault is the content of an error or of a problem.
-type fault struct{ Object, Field, Message string }
+type fault struct {
+	Line                   int
+	Object, Field, Message string
+}
 
-func (f fault) String() string { return fmt.Sprintf("%s: %s: %s", f.Object, f.Field, f.Message) }
+func (f *fault) Error() string {
+	return fmt.Sprintf("line %d: %s: %s: %s", f.Line, f.Object, f.Field, f.Message)
+}
 
 // send writes a whole list.
 func send(conn net.Conn, files []string) error {
@@ -54,7 +59,7 @@ func receive(conn net.Conn) error {
 		case answer.Hello != nil:
 			fmt.Println("node", answer.Hello.Node)
 		case answer.Error != nil:
-			return fmt.Errorf("refused: %v", answer.Error)
+			return answer.Error
 		case answer.Problem != nil:
 			fmt.Println("problem", answer.Problem)
 		case answer.Synced != nil:
@@ -65,6 +70,10 @@ func receive(conn net.Conn) error {
 }
 
 func main() {
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: objects SOCKET [FILE...]")
+		os.Exit(2)
+	}
 	conn, err := net.Dial("unix", os.Args[1])
 	if err == nil {
 		sent := make(chan error, 1)
@@ -76,7 +85,9 @@ func main() {
 			sent <- err
 		}()
 		err = receive(conn)
-		if failed := <-sent; failed != nil {
+		conn.Close()
+		failed := <-sent
+		if _, refused := err.(*fault); !refused && failed != nil {
 			err = failed
 		}
 	}

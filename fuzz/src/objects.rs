@@ -69,7 +69,7 @@ pub fn manifests(text: &str) {
         problems.iter().for_each(|problem| drop(problem.to_string()));
         track(objects);
     }
-    if let Ok(Event::Apply(object)) = switchyard_source_manifests::decode_object(text) {
+    if let Ok(Some(Event::Apply(object))) = switchyard_source_manifests::decode_object(text) {
         let (objects, _) = switchyard_source_manifests::read_text(Path::new("a.json"), text);
         assert_eq!(objects, [object]);
     }

@@ -130,10 +130,16 @@ struct Reader {
 }
 
 impl Reader {
+    /// Whether the reader keeps up. The changes of one sync count once they are all queued: their
+    /// values are the state's own, which the reader has had no time to take.
+    fn keeps_up(&self) -> bool {
+        self.waiting.load(Relaxed) <= MOST_WAITING
+    }
+
     /// Returns whether the reader goes on.
     fn push(&self, item: &Item) -> bool {
-        let waiting = self.waiting.fetch_add(item.size(), Relaxed) + item.size();
-        waiting <= MOST_WAITING && self.queue.send(item.clone()).is_ok()
+        self.waiting.fetch_add(item.size(), Relaxed);
+        self.queue.send(item.clone()).is_ok()
     }
 }
 
@@ -180,6 +186,7 @@ impl Observer for Feeds {
         if readers.is_empty() {
             return;
         }
+        readers.retain(Reader::keeps_up);
         let mut push = |item: Item| readers.retain(|reader| reader.push(&item));
         let push_line = |line: Line<'_>, push: &mut dyn FnMut(Item)| {
             // What is serialized has names for all keys.

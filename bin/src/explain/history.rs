@@ -35,6 +35,9 @@ pub struct Sync {
     pub latency_milliseconds: Option<f64>,
     /// The reason why it failed.
     pub error: Option<String>,
+    /// Whether it is the first of the process, which changes what an earlier process left.
+    #[serde(default)]
+    pub is_first: bool,
     /// The number of Service ports that it changed.
     pub changed: usize,
     /// Some of these.
@@ -75,11 +78,15 @@ impl fmt::Display for Changes {
         }
         for sync in &self.syncs {
             match (&sync.error, sync.latency_milliseconds) {
+                (None, _) if sync.is_first => writeln!(f, "{}  the proxy began", sync.at)?,
                 (Some(error), _) => writeln!(f, "{}  failed: {error}", sync.at)?,
                 (None, Some(latency)) => {
                     writeln!(f, "{}  in the kernel after {latency:.1} ms", sync.at)?
                 }
                 (None, None) => writeln!(f, "{}  in the kernel", sync.at)?,
+            }
+            if sync.is_first {
+                continue;
             }
             for ChangedPort { port, added, removed, .. } in &sync.ports {
                 let added = added.iter().map(|address| format!(" +{address}"));
@@ -104,21 +111,18 @@ impl History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Returns the last sync if it failed, and was to change a port of this Service, or more ports
-    /// than are remembered.
-    pub fn failure(&self, service: Option<&str>) -> Option<Sync> {
-        let (service, syncs) = (service?, self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let last = syncs.back().filter(|sync| sync.error.is_some())?;
-        let is_meant = last.changed > last.ports.len()
-            || last.ports.iter().any(|port| port.service == service);
-        is_meant.then(|| last.clone())
+    /// Returns the time of the last sync and the reason of its failure, if it failed.
+    pub fn failure(&self) -> Option<(String, String)> {
+        let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = syncs.back()?;
+        Some((last.at.clone(), last.error.clone()?))
     }
 
-    /// Returns the last change of this Service, unless a later sync changed more ports than are
-    /// remembered, which may have been those of the Service.
+    /// Returns the last change of this Service since the proxy began, unless a later sync changed
+    /// more ports than are remembered, which may have been those of the Service.
     pub fn last_change(&self, service: Option<&str>) -> Option<LastChange> {
         let (service, syncs) = (service?, self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for sync in syncs.iter().rev().filter(|sync| sync.error.is_none()) {
+        for sync in syncs.iter().rev().filter(|sync| sync.error.is_none() && !sync.is_first) {
             let meant = || sync.ports.iter().filter(|port| port.service == service);
             if meant().next().is_some() {
                 return Some(LastChange {
@@ -184,6 +188,7 @@ impl Observer for History {
             milliseconds: milliseconds(duration),
             latency_milliseconds: latency.map(milliseconds),
             error,
+            is_first: change.before().is_none(),
             changed: remembered.len() + ports.count(),
             ports: remembered,
         });

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use switchyard_core::{
     error::ErrorChain,
-    explain::{Known, Question, explain},
+    explain::{Explanation, Known, Question, explain},
     model::ServiceName,
     runner::{Input, Query},
     track::Tracker,
@@ -27,7 +27,7 @@ use tokio::{
 use super::{
     feed::{self, Feeds},
     flows::FlowReader,
-    history::History,
+    history::{History, is_changed},
     snapshot::{Line, VERSION},
 };
 use crate::{config::release, local_socket::send};
@@ -128,13 +128,15 @@ async fn converse(
         Ok(Request::Snapshot) => return snapshot(&mut writing, engine, history).await,
         Ok(Request::Watch) => {
             let feeds = Arc::clone(feeds);
-            match ask(engine, move |known| feeds.open(known)).await? {
-                Some(feed) => {
+            match ask(engine, move |known| feeds.open(known)).await {
+                Ok(Some(feed)) => {
                     // Feeds are limited by themselves.
                     drop(slot);
+                    reading.get_mut().set_limit(u64::MAX);
                     return Ok(feed::serve(feed, reading, &mut writing).await?);
                 }
-                None => "there are too many feeds".to_owned(),
+                Ok(None) => "there are too many feeds".to_owned(),
+                Err(error) => error.to_string(),
             }
         }
         Ok(Request::Changes { seconds, service }) => {
@@ -143,11 +145,12 @@ async fn converse(
             return Ok(send(&mut writing, &whole).await?);
         }
         Ok(Request::Explain(text)) => match text.parse::<Question>() {
-            Ok(question) => match ask(engine, move |known| explain(&question, known)).await {
-                Ok(mut answer) => {
+            Ok(question) => match ask(engine, move |known| explained(&question, known)).await {
+                Ok((mut answer, is_unsynced)) => {
                     answer.last_change = history.last_change(answer.service.as_deref());
-                    if let Some(failed) = history.failure(answer.service.as_deref()) {
-                        answer.set_failure(&failed.at, failed.error.as_deref().unwrap_or_default());
+                    if is_unsynced {
+                        let failed = history.failure();
+                        answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));
                     }
                     if let Some(flows) = flows.clone() {
                         let count = move || {
@@ -168,6 +171,19 @@ async fn converse(
         Err(error) => format!("not a request: {error}"),
     };
     Ok(send(&mut writing, &json!({"error": refused})).await?)
+}
+
+/// Answers a question, and returns whether the kernel lacks a change of the Service.
+fn explained(question: &Question, known: &Tracker) -> (Explanation, bool) {
+    let answer = explain(question, known);
+    let transition = known.transition();
+    let name = answer.service.as_deref().and_then(|name| name.split_once('/'));
+    let is_unsynced = transition.before().is_some()
+        && transition.ports().any(|port| {
+            let ServiceName { namespace, name: service } = &port.id.name.service;
+            name == Some((&**namespace, &**service)) && is_changed(&port)
+        });
+    (answer, is_unsynced)
 }
 
 /// Sends all that is known, a few Services at a time.

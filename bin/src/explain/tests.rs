@@ -175,6 +175,7 @@ fn the_last_change_of_a_service_is_in_the_kernel_and_none_where_it_may_be_forgot
             milliseconds: 1.0,
             latency_milliseconds: Some(2.0),
             error: error.map(str::to_owned),
+            is_first: false,
             changed,
             ports: vec![port],
         });

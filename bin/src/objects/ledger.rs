@@ -30,6 +30,17 @@ pub(super) struct Ledger {
     is_synced: bool,
 }
 
+/// The end of a list.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The objects that the list left out, which are forgotten.
+    pub(super) gone: Vec<ObjectKey>,
+    /// Whether no list has ended before.
+    pub(super) is_first: bool,
+    /// Whether the list had no object that could not be read.
+    pub(super) is_whole: bool,
+}
+
 /// The objects would take too much memory.
 #[derive(Debug)]
 pub(super) struct Full;
@@ -51,9 +62,8 @@ impl Ledger {
         self.is_listing = false;
     }
 
-    /// Ends the list. Returns the objects that it left out, which are forgotten, and whether it is
-    /// the first to end; `None` if none has begun.
-    pub(super) fn end_list(&mut self) -> Option<(Vec<ObjectKey>, bool)> {
+    /// Ends the list; `None` if none has begun.
+    pub(super) fn end_list(&mut self) -> Option<Ended> {
         if !self.is_listing {
             return None;
         }
@@ -65,7 +75,9 @@ impl Ledger {
                 key
             },
         );
-        Some((gone.collect(), !std::mem::replace(&mut self.is_synced, true)))
+        let gone = gone.collect();
+        let is_first = !std::mem::replace(&mut self.is_synced, true);
+        Some(Ended { gone, is_first, is_whole: !has_unknown })
     }
 
     /// Notes an object, whose line has this length.
@@ -123,15 +135,16 @@ mod tests {
         ledger.add(key("b"), 1).unwrap();
         ledger.add(key("c"), 1).unwrap();
         ledger.remove(&key("c"));
-        let (mut gone, is_first) = ledger.end_list().unwrap();
+        let Ended { mut gone, is_first, is_whole } = ledger.end_list().unwrap();
         gone.sort();
-        assert!(is_first);
+        assert!(is_first && is_whole);
         assert_eq!((gone, ledger.len(), ledger.size), (vec![key("a"), key("before")], 1, LEAST));
         ledger.begin_list();
         ledger.add_unknown();
-        assert!(matches!(ledger.end_list(), Some((gone, false)) if gone.is_empty()));
+        let ended = ledger.end_list().unwrap();
+        assert!(ended.gone.is_empty() && !ended.is_first && !ended.is_whole);
         ledger.begin_list();
-        assert!(matches!(ledger.end_list(), Some((gone, false)) if gone == [key("b")]));
+        assert_eq!(ledger.end_list().unwrap().gone, [key("b")]);
         assert_eq!(ledger.size, 0);
     }
 
@@ -145,7 +158,7 @@ mod tests {
         ledger.begin_list();
         ledger.add(key("a"), half + 1).unwrap_err();
         ledger.add(key("b"), 1).unwrap();
-        assert!(matches!(ledger.end_list(), Some((gone, _)) if gone.is_empty()));
+        assert!(ledger.end_list().unwrap().gone.is_empty());
         assert_eq!(ledger.size, MOST / 2 + LEAST);
     }
 }

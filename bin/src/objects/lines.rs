@@ -81,6 +81,9 @@ pub(super) enum Answer<'a> {
     Synced {
         /// The number of objects that there are.
         objects: usize,
+        /// Whether each line of the list could be read; if not, the list removed nothing.
+        #[serde(rename = "isWhole")]
+        is_whole: bool,
     },
     /// The number of a request to confirm.
     Confirmed(u64),

@@ -26,17 +26,22 @@ use tokio::{
 };
 
 use super::{
-    ledger::{Full, Ledger},
+    ledger::{Ended, Full, Ledger},
     lines::{Answer, Lines, Request, VERSION},
 };
 use crate::{config::release, local_socket};
 
+const OTHER_KIND: &str = "objects of this kind are not read";
+
 /// Why a session ends, other than by its client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
-    /// The connection failed, or the client takes no answers.
+    /// The connection failed.
     #[error("the connection failed")]
-    Client(#[from] io::Error),
+    Read(#[from] io::Error),
+    /// The client took no answers. All that it sent was read.
+    #[error("the client took no answers")]
+    Answer(#[source] io::Error),
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
@@ -60,7 +65,7 @@ impl Session {
     ) -> Self {
         let (reading, writing) = stream.into_split();
         let lines = Lines::new(BufReader::new(reading));
-        Self { lines, client: Client { writing, line: 0 }, ledger, engine, problems }
+        Self { lines, client: Client { writing, line: 0, failure: None }, ledger, engine, problems }
     }
 
     /// Reads until the client closes the connection.
@@ -77,7 +82,12 @@ impl Session {
                 }
                 line = self.lines.next() => line?,
             };
-            let Some(line) = line else { return Ok(()) };
+            let Some(line) = line else {
+                return self
+                    .client
+                    .failure
+                    .map_or(Ok(()), |error| Err(SessionError::Answer(error)));
+            };
             self.client.line += 1;
             let request = match line.map(serde_json::from_slice::<Request<'_>>) {
                 Some(Ok(request)) => request,
@@ -98,7 +108,7 @@ impl Session {
             match request {
                 Request::List => ledger.begin_list(),
                 Request::Synced => {
-                    let Some((gone, is_first)) = ledger.end_list() else {
+                    let Some(Ended { gone, is_first, is_whole }) = ledger.end_list() else {
                         client.refuse("no list has begun").await?;
                         continue;
                     };
@@ -110,7 +120,7 @@ impl Session {
                     }
                     let objects = ledger.len();
                     self.caught_up().await?;
-                    self.client.send(&Answer::Synced { objects }).await?;
+                    self.client.send(&Answer::Synced { objects, is_whole }).await?;
                 }
                 Request::Apply(object) => {
                     if let Some(event) = client.decode(ledger, object.get(), length, None).await? {
@@ -128,7 +138,7 @@ impl Session {
                         ledger.remove(&key);
                         send(engine, Event::Delete(key)).await?;
                     }
-                    None => client.refuse("objects of this kind are not read").await?,
+                    None => client.refuse(OTHER_KIND).await?,
                 },
                 Request::Confirm(number) => {
                     self.caught_up().await?;
@@ -164,11 +174,17 @@ struct Client {
     writing: OwnedWriteHalf,
     /// The number of the line that is answered.
     line: u64,
+    /// The reason why nothing is answered any more.
+    failure: Option<io::Error>,
 }
 
 impl Client {
+    /// Sends an answer. A client that sends, closes and is gone is read to its end.
     async fn send(&mut self, answer: &Answer<'_>) -> Result<(), SessionError> {
-        Ok(local_socket::send(&mut self.writing, answer).await?)
+        if self.failure.is_none() {
+            self.failure = local_socket::send(&mut self.writing, answer).await.err();
+        }
+        Ok(())
     }
 
     async fn refuse(&mut self, message: &str) -> Result<(), SessionError> {
@@ -186,7 +202,11 @@ impl Client {
     ) -> Result<Option<Event>, SessionError> {
         let line = Some(self.line);
         let event = match decode_object(object) {
-            Ok(event) => event,
+            Ok(Some(event)) => event,
+            Ok(None) => {
+                self.refuse(OTHER_KIND).await?;
+                return Ok(None);
+            }
             Err(problem) => {
                 let (field, message) = (problem.field.as_str(), problem.message.as_str());
                 let object = problem.object.as_ref().map(ToString::to_string);
@@ -213,6 +233,8 @@ impl Client {
         if let Event::Delete(key) = &event {
             ledger.remove(key);
         } else if let Err(Full) = ledger.add(key.clone(), length) {
+            // A list without it must not take it away.
+            ledger.add_unknown();
             self.send(&refuse("there are too many objects, or too large ones")).await?;
             return Ok(None);
         }

@@ -113,7 +113,48 @@ async fn a_bad_line_gets_an_answer_and_the_rest_goes_on() {
     client.raw("\"list\"").await;
     client.send(&service("web", "10.96.0.1")).await;
     client.raw("\"synced\"").await;
-    assert_eq!(client.receive().await, json!({"synced": {"objects": 1}}));
+    assert_eq!(client.receive().await, json!({"synced": {"objects": 1, "isWhole": true}}));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named_at_the_end_of_the_list_unless_no_such_kind_is_read() {
+    let directory = TempDir::new().unwrap();
+    let mut client = Client::new(&serve(directory.path()).await).await;
+    client.receive().await;
+    for (object, is_whole) in [
+        (json!({"apply": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}}), true),
+        (json!({"apply": {"apiVersion": "v1", "kind": "Service"}}), false),
+    ] {
+        client.raw("\"list\"").await;
+        client.raw(&object.to_string()).await;
+        assert!(client.receive().await.get("error").is_some());
+        client.raw("\"synced\"").await;
+        assert_eq!(client.receive().await, json!({"synced": {"objects": 0, "isWhole": is_whole}}));
+    }
+}
+
+/// As `printf ... | nc -U PATH`.
+#[tokio::test]
+async fn a_client_that_sends_and_goes_loses_nothing() {
+    let directory = TempDir::new().unwrap();
+    let path = serve(directory.path()).await;
+    let mut client = Client::new(&path).await;
+    client.raw("\"list\"").await;
+    // Answered, with nobody to take the answer.
+    client.raw("nonsense").await;
+    client.send(&service("web", "10.96.0.1")).await;
+    drop(client);
+    let mut next = loop {
+        let mut next = Client::new(&path).await;
+        if next.receive().await.get("hello").is_some() {
+            break next;
+        }
+    };
+    next.raw("\"list\"").await;
+    next.raw("nonsense").await;
+    next.receive().await;
+    next.raw("\"synced\"").await;
+    assert_eq!(next.receive().await, json!({"synced": {"objects": 1, "isWhole": false}}));
 }
 
 #[tokio::test]
@@ -145,7 +186,11 @@ async fn the_second_client_is_refused_until_the_first_is_gone() {
     second.raw("\"list\"").await;
     second.send(&service("api", "10.96.0.2")).await;
     second.raw("\"synced\"").await;
-    assert_eq!(second.receive().await, json!({"synced": {"objects": 1}}), "web is gone");
+    assert_eq!(
+        second.receive().await,
+        json!({"synced": {"objects": 1, "isWhole": true}}),
+        "web is gone"
+    );
 }
 
 #[tokio::test]

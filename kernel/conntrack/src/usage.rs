@@ -18,11 +18,13 @@ const EARLY_DROP: u16 = 11;
 const ENTRIES: u16 = 1;
 const MAX_ENTRIES: u16 = 2;
 
-// CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE, and the state of an established connection
-// (linux/netfilter/nf_conntrack_tcp.h)
+// CTA_PROTOINFO_TCP and what is in it, the state of an established connection, and the flag of the
+// direction whose last data is not acknowledged (linux/netfilter/nf_conntrack_tcp.h)
 const TCP: u16 = 1;
 const TCP_STATE: u16 = 1;
+const TCP_FLAGS_ORIGINAL: u16 = 4;
 const ESTABLISHED: u8 = 3;
+const DATA_UNACKNOWLEDGED: u8 = 0x10;
 /// The time of silence after which data without an answer makes a connection stuck, in seconds:
 /// longer than an answer takes.
 const SILENCE: u32 = 2;
@@ -61,39 +63,43 @@ pub struct TrackedFlow {
     pub destination: SocketAddr,
     /// The source of the answers: the endpoint, if the flow is translated.
     pub answered_by: SocketAddr,
-    /// The time until the entry ends, in seconds, if it is an established connection of TCP.
-    pub established_for: Option<u32>,
+    /// The time until the entry ends, in seconds, if it is an established connection of TCP whose
+    /// client has sent data that is not acknowledged.
+    pub unacknowledged_for: Option<u32>,
 }
 
 impl TrackedFlow {
     fn read(attributes: Attributes<'_>) -> Option<Self> {
-        let (mut original, mut reply, mut timeout, mut state) = (None, None, None, None);
+        let (mut original, mut reply, mut timeout, mut is_waiting) = (None, None, None, false);
         for attribute in attributes {
             match attribute.kind {
                 TUPLE_ORIGINAL => original = Some(attribute),
                 TUPLE_REPLY => reply = Some(attribute),
                 TIMEOUT => timeout = attribute.be32(),
                 PROTOCOL_STATE => {
-                    state = attribute.nested().find_kind(TCP);
-                    state = state.and_then(|tcp| tcp.nested().find_kind(TCP_STATE));
+                    let of_tcp = |kind| attribute.nested().find_kind(TCP)?.nested().find_kind(kind);
+                    let flags =
+                        of_tcp(TCP_FLAGS_ORIGINAL).and_then(|it| it.payload.first().copied());
+                    is_waiting = of_tcp(TCP_STATE).and_then(|state| state.u8())
+                        == Some(ESTABLISHED)
+                        && flags.is_some_and(|flags| flags & DATA_UNACKNOWLEDGED != 0);
                 }
                 ZONE => return None,
                 _ => {}
             }
         }
         let (number, tuple) = Tuple::read_any(original?)?;
-        let state = state.and_then(|state| state.u8());
         Some(Self {
             protocol: Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)?,
             destination: tuple.destination,
             answered_by: Tuple::read_any(reply?)?.1.source,
-            established_for: timeout.filter(|_| state == Some(ESTABLISHED)),
+            unacknowledged_for: timeout.filter(|_| is_waiting),
         })
     }
 }
 
-/// Recognizes connections of TCP in which data is not acknowledged. The kernel gives them a shorter
-/// time-out than others, 300 s as the settings come.
+/// Recognizes connections of TCP whose endpoint acknowledges nothing. The kernel gives connections
+/// with such data a shorter time-out than others, 300 s as the settings come.
 #[derive(Clone, Copy, Debug)]
 pub struct StuckLimit(u32);
 
@@ -109,10 +115,10 @@ impl StuckLimit {
         (setting("established")? > waiting).then_some(Self(waiting))
     }
 
-    /// Whether data was sent that nobody has acknowledged, and nothing was sent since for two
-    /// seconds: an idle connection, and one whose answer takes its time, are not stuck.
+    /// Whether the client has sent data that nobody has acknowledged, and nothing was sent since
+    /// for two seconds: an idle connection, and one whose answer takes its time, are not stuck.
     pub fn is_stuck(self, flow: &TrackedFlow) -> bool {
-        flow.established_for.is_some_and(|left| left.saturating_add(SILENCE) <= self.0)
+        flow.unacknowledged_for.is_some_and(|left| left.saturating_add(SILENCE) <= self.0)
     }
 }
 
@@ -216,7 +222,7 @@ mod tests {
 
     fn tracked(protocol: Protocol, to: &str, by: &str, left: Option<u32>) -> TrackedFlow {
         let [destination, answered_by] = [to, by].map(|text| text.parse().unwrap());
-        TrackedFlow { protocol, destination, answered_by, established_for: left }
+        TrackedFlow { protocol, destination, answered_by, unacknowledged_for: left }
     }
 
     #[test]

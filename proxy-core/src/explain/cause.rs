@@ -56,6 +56,6 @@ causes! {
         "wait, or look in the log for what the first sync lacks";
     STUCK Code::new("SWY0120"),
         "look at the pod, at its node, and at what drops packets between; only new connections go elsewhere";
-    SYNC_FAILED Code::new("SWY0121"),
-        "see the reason; the proxy tries again, and old rules serve meanwhile";
+    UNSYNCED Code::new("SWY0121"),
+        "wait, or see the reason; the proxy tries again, and old rules serve meanwhile";
 }

@@ -1,4 +1,4 @@
-//! Facts that only a running proxy has: flows that are tracked, and a sync that failed.
+//! Facts that only a running proxy has: flows that are tracked, and changes that are not synced.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -82,17 +82,23 @@ impl Explanation {
         if stuck.is_empty() {
             return;
         }
+        let more = match stuck.len().saturating_sub(findings::MOST_NAMED) {
+            0 => String::new(),
+            more => format!(" and of {more} more endpoints"),
+        };
         stuck.truncate(findings::MOST_NAMED);
-        let because = format!("connections are stuck: {}", stuck.join(", "));
+        let because = format!("connections are stuck: {}{more}", stuck.join(", "));
         self.add_problem(findings::problem(cause::STUCK, because));
     }
 
-    /// Adds that the last sync, which was to change the Service, failed for this reason at this
-    /// time.
-    pub fn set_failure(&mut self, at: &str, reason: &str) {
-        let because =
-            format!("the sync at {at} failed, so that the kernel lacks its changes: {reason}");
-        self.add_problem(findings::problem(cause::SYNC_FAILED, because));
+    /// Adds that the kernel lacks the last change of the Service; with the time and the reason of
+    /// the last sync if that failed.
+    pub fn set_unsynced(&mut self, failed: Option<(&str, &str)>) {
+        let mut because = "its last change is not in the kernel".to_owned();
+        if let Some((at, reason)) = failed {
+            because.push_str(&format!(", as the sync at {at} failed: {reason}"));
+        }
+        self.add_problem(findings::problem(cause::UNSYNCED, because));
     }
 
     /// Adds what is wrong to an answer that had not found that.

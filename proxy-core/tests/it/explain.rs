@@ -304,7 +304,7 @@ fn flows_count_for_the_service_whose_frontend_they_met() {
         answer.sentence.ends_with("endpoints, but connections are stuck: 1 of 1 of 10.1.2.1:8080.")
     );
 
-    answer.set_failure("2026-01-01T00:00:00Z", "no space left");
+    answer.set_unsynced(Some(("2026-01-01T00:00:00Z", "no space left")));
     assert_eq!(codes(&answer)[..2], ["SWY0120!", "SWY0121!"]);
     assert!(answer.to_string().contains("no space left"), "{answer}");
 }

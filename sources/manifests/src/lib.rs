@@ -86,7 +86,7 @@ pub fn read_dir(dir: &Path) -> Result<(Vec<Object>, Vec<Problem>), ManifestsErro
 /// # Errors
 /// If it is no object of a kind that is read, or one that cannot be decoded, which
 /// [`Problem::object`] names then.
-pub fn decode_object(json: &str) -> Result<Event, Box<Problem>> {
+pub fn decode_object(json: &str) -> Result<Option<Event>, Box<Problem>> {
     document::decode_object(json)
 }
 

@@ -139,7 +139,7 @@ async fn a_slow_reader_gets_what_waits_and_the_end() {
     assert!(feeds.readers.lock().unwrap().is_empty(), "nothing more is kept for the reader");
     let mut lines = Lines::of(feed);
     lines.expect(&["feed", "synced"]).await;
-    for _ in 0..7 {
+    for _ in 0..8 {
         lines.expect(&["problem"]).await;
     }
     let end = lines.expect(&["end"]).await;

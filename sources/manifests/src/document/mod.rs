@@ -178,9 +178,9 @@ impl Content {
     }
 }
 
-/// Decodes a text of JSON that is one object. Returns the change that the object is, or the
-/// problem, with the object if its name is known.
-pub(super) fn decode_object(json: &str) -> Result<Event, Box<Problem>> {
+/// Decodes a text of JSON that is one object. Returns the change that the object is, `None` if
+/// objects of its kind are not read, or the problem, with the object if its name is known.
+pub(super) fn decode_object(json: &str) -> Result<Option<Event>, Box<Problem>> {
     let nowhere = Path::new("");
     let broken = |number, error| Box::new(problem(nowhere, number, error));
     let refused = |message| Box::new(Problem::with_file(nowhere, message));
@@ -196,15 +196,14 @@ pub(super) fn decode_object(json: &str) -> Result<Event, Box<Problem>> {
     }
     let mut content = Content::default();
     let Some(slot) = content.slot(nowhere, 1, None, &header) else {
-        let other = || refused("objects of this kind are not read");
-        return Err(content.problems.pop().map_or_else(other, Box::new));
+        return content.problems.pop().map_or(Ok(None), |problem| Err(Box::new(problem)));
     };
     let key = slot.key.clone();
     let typed = TypedDocument { is_list: false, slots: vec![Some(slot)] };
     match typed.decode(document) {
         Ok(objects) => {
             let applied = objects.into_iter().find(is_for_this_proxy).map(Event::Apply);
-            Ok(applied.unwrap_or(Event::Delete(key)))
+            Ok(Some(applied.unwrap_or(Event::Delete(key))))
         }
         Err(error) => Err(Box::new(Problem { object: Some(key), ..*broken(1, error) })),
     }

@@ -192,8 +192,9 @@ fn slices_of_headless_services_are_left_out() {
 #[test]
 fn an_object_alone_is_decoded_as_one_of_a_file() {
     let decoded = |json: &str| match decode_object(json) {
-        Ok(Event::Apply(object)) => format!("apply {}", object.key()),
-        Ok(Event::Delete(key)) => format!("delete {key}"),
+        Ok(Some(Event::Apply(object))) => format!("apply {}", object.key()),
+        Ok(Some(Event::Delete(key))) => format!("delete {key}"),
+        Ok(None) => "not read".to_owned(),
         Ok(other) => panic!("{other:?}"),
         Err(problem) => {
             let Problem { object, field, message, .. } = *problem;
@@ -223,7 +224,7 @@ fn an_object_alone_is_decoded_as_one_of_a_file() {
             r#"{"kind": "Node", "metadata": {"name": "a"}}"#,
             "Node a; apiVersion: missing; should be `v1`",
         ),
-        (r#"{"apiVersion": "v1", "kind": "Pod"}"#, "; : objects of this kind are not read"),
+        (r#"{"apiVersion": "v1", "kind": "Pod"}"#, "not read"),
         (r#"{"kind": "List", "items": []}"#, "; : a list: its items come one by one"),
         ("{}", "; kind: the document names no kind"),
         ("{} {}", "; : not one object"),
