@@ -26,11 +26,13 @@
 //! - [`netlink`]: the kernel's own interface, and [`netlink::Listener`], which reports the changes
 //!   of other programs.
 //! - [`text`]: nft's syntax.
+//! - [`bytecode`]: what the kernel does with packets, found out from what it holds.
 //! - `json` (feature `json`): the program `nft` with JSON, as another transport and as a format.
 //! - `testing` (feature `testing`): a transport that intercepts commits, and a model of the kernel.
 
 #![forbid(unsafe_code)]
 
+pub mod bytecode;
 #[cfg(feature = "json")]
 pub mod json;
 pub mod netlink;

@@ -33,6 +33,14 @@ pub(crate) fn find(socket: &mut Socket, device: &str) -> Result<Option<Link>, Er
     }
 }
 
+/// Lists the addresses of all interfaces, in both families.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn interface_addresses() -> Result<BTreeSet<IpAddr>, Error> {
+    addresses(&mut Socket::open(libc::NETLINK_ROUTE)?, 0, |_, _| true)
+}
+
 /// Lists the addresses of both families that `keep` keeps, of the device with this index, or of
 /// all if it is 0.
 pub(crate) fn addresses(

@@ -6,6 +6,7 @@
 //!   those of [`SharedAddresses`].
 //! - [`DummyDevice`]: a device whose addresses are the node's.
 //! - [`bridges_of_veths`]: the bridges that connect containers.
+//! - [`interface_addresses`]: the addresses of all interfaces, once.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
 mod announcements;
@@ -21,4 +22,5 @@ pub use self::{
     device::{DeviceError, DummyDevice},
     follower::{AddressError, AddressFollower},
     link_type::has_link_type,
+    list::interface_addresses,
 };

@@ -268,7 +268,7 @@ fn refused<'a>(
 
 impl Family {
     /// `NFPROTO_IPV4` or `NFPROTO_IPV6`, `linux/netfilter.h`.
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::Ip => libc::NFPROTO_IPV4 as u8,
             Self::Ip6 => libc::NFPROTO_IPV6 as u8,
