@@ -7,6 +7,7 @@
 //! - print what would be programmed (`render`);
 //! - print what keeps Services from working (`doctor`);
 //! - explain where traffic goes, or print what the running proxy knows (`explain`, `snapshot`);
+//! - compare what the kernel does with the objects (`verify`);
 //! - remove what any backend has programmed (`--cleanup`);
 //! - prepare the node, and then proxy until the program ends (`start`, `run`).
 
@@ -56,6 +57,7 @@ mod source_task;
 mod start;
 mod sysctl;
 mod tracked;
+mod verify;
 
 /// Decodes and checks the text of a configuration file, and returns what would be written for it.
 /// For fuzzing.
@@ -88,6 +90,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Subcommand::Explain(asked)) => return explain::run(asked, &cli.flags),
         Some(Subcommand::Snapshot) => return explain::take_snapshot(&cli.flags),
         Some(Subcommand::Doctor(format)) => return doctor::run(&cli.flags, *format),
+        Some(Subcommand::Verify(asked)) => return verify::run(asked, &cli.flags),
         Some(Subcommand::Render(_)) | None => {}
     }
     match process::end_by_signals().map_err(Failure::from).and_then(|()| load_and_act(&cli)) {

@@ -33,6 +33,8 @@ pub enum Subcommand {
     Doctor(OutputFormat),
     /// `explain`: answer a question.
     Explain(ExplainArguments),
+    /// `verify`: compare what the kernel does with the objects.
+    Verify(FromArguments),
     /// `snapshot`: print what the running proxy knows.
     Snapshot,
 }
@@ -48,6 +50,15 @@ pub struct ExplainArguments {
     pub from: Option<PathBuf>,
     /// The age of the oldest changes that are asked for instead, if any are.
     pub since: Option<Duration>,
+}
+
+/// The arguments of `verify`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FromArguments {
+    /// The format of the report.
+    pub format: OutputFormat,
+    /// The snapshot with the objects.
+    pub from: Option<PathBuf>,
 }
 
 /// The formats of `render`.
@@ -97,6 +108,7 @@ const FORMAT: &str = "format";
 const OUTPUT: &str = "output";
 const EXPLAIN: &str = "explain";
 const SNAPSHOT: &str = "snapshot";
+const VERIFY: &str = "verify";
 const FROM: &str = "from";
 const SINCE: &str = "since";
 
@@ -126,6 +138,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
         RENDER => Some(Subcommand::Render(format(matches))),
         DOCTOR => Some(Subcommand::Doctor(output_format(matches))),
         EXPLAIN => Some(Subcommand::Explain(explain(matches))),
+        VERIFY => Some(Subcommand::Verify(FromArguments {
+            format: output_format(matches),
+            from: from_file(matches),
+        })),
         SNAPSHOT => Some(Subcommand::Snapshot),
         _ => return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard")))),
     };
@@ -163,12 +179,7 @@ fn command() -> Command {
              switchyard explain --since DURATION [NAMESPACE/NAME] [OPTIONS]",
         )
         .arg(output("text, or json as docs/explain.schema.json describes it"))
-        .arg(
-            Arg::new(FROM)
-                .long(FROM)
-                .value_name("FILE")
-                .help("Answer from this file, which `switchyard snapshot` printed"),
-        )
+        .arg(from("Answer from this file, which `switchyard snapshot` printed"))
         .arg(
             Arg::new(SINCE)
                 .long(SINCE)
@@ -177,6 +188,14 @@ fn command() -> Command {
                 .value_parser(|text: &str| text.parse::<GoDuration>())
                 .help("Print what has changed in this time, such as 10m, in the running proxy"),
         );
+    let verify = Command::new(VERIFY)
+        .about(
+            "Compare what the kernel's tables do with packets to Services with what the objects ask \
+             for; changes nothing",
+        )
+        .after_help("Exit status: 0 equal, 1 different, 3 on failure.")
+        .arg(output("text, or json for programs"))
+        .arg(from("Compare with this file, which `switchyard snapshot` printed"));
     let snapshot = Command::new(SNAPSHOT)
         .about("Print what the running proxy knows of the node and its Services, as JSON lines");
     let main = Command::new("switchyard")
@@ -185,7 +204,7 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
     let main = parse::with_flags(main).subcommands(manual::subcommands());
-    [render, doctor, explain, snapshot]
+    [render, doctor, explain, verify, snapshot]
         .into_iter()
         .fold(main, |main, command| main.subcommand(parse::with_flags(command)))
 }
@@ -208,6 +227,15 @@ fn output(help: &'static str) -> Arg {
         .default_value("text")
 }
 
+/// The argument that names a snapshot.
+fn from(help: &'static str) -> Arg {
+    Arg::new(FROM).long(FROM).value_name("FILE").help(help)
+}
+
+fn from_file(matches: &clap::ArgMatches) -> Option<PathBuf> {
+    matches.get_one::<String>(FROM).map(PathBuf::from)
+}
+
 fn output_format(matches: &clap::ArgMatches) -> OutputFormat {
     match matches.get_one::<String>(OUTPUT).map(String::as_str) {
         Some("json") => OutputFormat::Json,
@@ -220,7 +248,7 @@ fn explain(matches: &clap::ArgMatches) -> ExplainArguments {
     ExplainArguments {
         question: words.join(" -> "),
         format: output_format(matches),
-        from: matches.get_one::<String>(FROM).map(PathBuf::from),
+        from: from_file(matches),
         since: matches.get_one::<GoDuration>(SINCE).map(|since| since.to_std()),
     }
 }

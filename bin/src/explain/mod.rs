@@ -4,12 +4,12 @@
 //! `--manifests`, they are those of a new tracker; with `--from`, of a file that
 //! `switchyard snapshot` printed; otherwise of the running proxy, over its socket.
 
-mod client;
+pub mod client;
 pub mod feed;
 pub mod flows;
 pub mod history;
 pub mod server;
-mod snapshot;
+pub mod snapshot;
 
 use std::{
     fs::File,

@@ -1,0 +1,226 @@
+//! The comparison of what the kernel does with what objects ask for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use serde::Serialize;
+use switchyard_core::{
+    model::LbAlgorithm,
+    state::{NodeState, ResolvedServicePort},
+};
+use switchyard_nft_ruleset::{
+    Family, Table, TransportError,
+    bytecode::{Choice, End, Fate, PacketField, Packets, Program},
+};
+
+use super::objects::{Asked, Class, Objects};
+
+/// The most differences that a report has; others are counted.
+const MOST: usize = 1_000;
+/// The most ends that a sentence names.
+const MOST_ENDS: usize = 4;
+
+/// Packets that meet another fate than is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    /// The Service; `None` for addresses that no Service has.
+    pub service: Option<String>,
+    /// The destination, in words.
+    pub to: String,
+    /// The source, in words.
+    pub from: &'static str,
+    /// A packet of the class.
+    pub example: String,
+    /// The fate that objects ask for.
+    pub asked: String,
+    /// The fate in the kernel.
+    pub kernel: String,
+    /// Whether the kernel's rules were understood.
+    pub understood: bool,
+}
+
+/// The result of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The number of classes of packets that were compared.
+    pub classes: usize,
+    /// The number of Services.
+    pub services: usize,
+    /// The time that reading and comparing the tables took.
+    pub milliseconds: u64,
+    /// The classes that differ.
+    pub differences: Vec<Difference>,
+    /// The number of those that are not listed.
+    pub more: usize,
+}
+
+impl Report {
+    /// Compares a family's table with the objects, and adds the result.
+    ///
+    /// # Errors
+    /// If the table cannot be read.
+    pub fn compare<'a>(
+        &mut self,
+        table: &Table,
+        node: &'a NodeState,
+        ports: impl IntoIterator<Item = &'a Arc<ResolvedServicePort>>,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> Result<(), TransportError> {
+        let family = table.family;
+        let objects = Objects::new(family, node, ports, addresses);
+        let Some(program) = Program::read(table)? else {
+            self.add(Difference {
+                service: None,
+                to: format!("all Services of the table {table}"),
+                from: "anywhere",
+                example: String::new(),
+                asked: "the table".to_owned(),
+                kernel: "no such table, or a dormant one".to_owned(),
+                understood: true,
+            });
+            return Ok(());
+        };
+        objects.classes(&mut |class: Class<'_>| {
+            for (packets, fate) in program.fates(&class.packets, &objects.local) {
+                self.classes += 1;
+                if !class.asked.is(&fate) {
+                    self.add(difference(family, &class, &packets, &fate));
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn add(&mut self, difference: Difference) {
+        match self.differences.len() < MOST {
+            true => self.differences.push(difference),
+            false => self.more += 1,
+        }
+    }
+
+    /// Whether the kernel does what objects ask for.
+    pub fn is_equal(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+fn difference(family: Family, class: &Class<'_>, packets: &Packets, fate: &Fate) -> Difference {
+    Difference {
+        service: class.port.map(|port| port.id.name.service.to_string()),
+        to: class.to.clone(),
+        from: class.from,
+        example: example(family, packets),
+        asked: asked(family, &class.asked),
+        kernel: has(family, fate),
+        understood: !fate.ends.keys().any(|end| matches!(end, End::Unknown(_))),
+    }
+}
+
+/// The first packet of a class.
+fn example(family: Family, packets: &Packets) -> String {
+    let first = |field| packets.get(field).first().unwrap_or_default();
+    let [source, destination] =
+        [PacketField::Source, PacketField::Destination].map(|field| address(family, first(field)));
+    let protocol = first(PacketField::Protocol);
+    let port = first(PacketField::DestinationPort);
+    format!("{source} -> {destination} protocol {protocol} port {port}")
+}
+
+fn asked(family: Family, asked: &Asked<'_>) -> String {
+    match asked {
+        Asked::End(one) => end(family, one),
+        Asked::Pool { pool, algorithm, ends } => {
+            let sum: u64 = pool.iter().map(|endpoint| u64::from(endpoint.weight)).sum();
+            let shares =
+                pool.iter().zip(ends).map(|(endpoint, end)| (end, endpoint.weight.into(), sum));
+            let by = if ends.len() > 1 { format!(" ({algorithm})") } else { String::new() };
+            listed(family, shares) + &by
+        }
+    }
+}
+
+fn has(family: Family, fate: &Fate) -> String {
+    let shares = fate.ends.iter().map(|(end, (part, whole))| (end, *part, *whole));
+    let by: Vec<String> = fate.choices.iter().map(|choice| format!(" ({})", by(choice))).collect();
+    listed(family, shares) + &by.concat()
+}
+
+fn by(choice: &Choice) -> String {
+    match choice {
+        Choice::Random => LbAlgorithm::Random.to_string(),
+        Choice::InTurn => LbAlgorithm::RoundRobin.to_string(),
+        Choice::Hash { of, seed, slots, .. } => {
+            format!("a hash of {of:?} to {slots} slots by the seed {seed:#x}")
+        }
+    }
+}
+
+fn listed<'a>(family: Family, shares: impl Iterator<Item = (&'a End, u64, u64)>) -> String {
+    let all: Vec<_> = shares.collect();
+    let named = all.iter().take(MOST_ENDS).map(|(one, part, whole)| match part == whole {
+        true => end(family, one),
+        false => format!("{} {part}/{whole}", end(family, one)),
+    });
+    let mut named: Vec<String> = named.collect();
+    if all.len() > MOST_ENDS {
+        named.push(format!("{} more", all.len() - MOST_ENDS));
+    }
+    named.join(", ")
+}
+
+fn end(family: Family, end: &End) -> String {
+    let masqueraded = |is| if is { " masqueraded" } else { "" };
+    match end {
+        End::Dropped => "dropped".to_owned(),
+        End::Rejected => "refused".to_owned(),
+        End::Passed { to: None, masqueraded: is } => format!("not translated{}", masqueraded(*is)),
+        End::Passed { to: Some((ip, port)), masqueraded: is } => {
+            let to = SocketAddr::new(address(family, *ip), *port);
+            format!("{to}{}", masqueraded(*is))
+        }
+        End::Unknown(why) => format!("not understood: {why}"),
+    }
+}
+
+fn address(family: Family, number: u128) -> IpAddr {
+    match family {
+        Family::Ip => IpAddr::V4((number as u32).into()),
+        Family::Ip6 => IpAddr::V6(number.into()),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { classes, services, milliseconds, .. } = self;
+        let of = format!("{classes} classes of packets, {services} Services, in {milliseconds} ms");
+        if self.is_equal() {
+            return writeln!(f, "kernel = objects: {of}");
+        }
+        let count = self.differences.len() + self.more;
+        writeln!(f, "kernel != objects: {count} of {of}")?;
+        let mut services: BTreeMap<Option<&str>, Vec<&Difference>> = BTreeMap::new();
+        for one in &self.differences {
+            services.entry(one.service.as_deref()).or_default().push(one);
+        }
+        for (service, found) in services {
+            let Some(first) = found.first() else { continue };
+            let Difference { to, from, example, asked, kernel, .. } = first;
+            write!(f, "{}: {to}, from {from}: {kernel}", service.unwrap_or("no Service"))?;
+            write!(f, "; asked for: {asked}")?;
+            if !example.is_empty() {
+                write!(f, "; such as {example}")?;
+            }
+            match found.len() {
+                1 => writeln!(f)?,
+                more => writeln!(f, "; and {} more classes", more - 1)?,
+            }
+        }
+        Ok(())
+    }
+}

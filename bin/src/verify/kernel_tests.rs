@@ -1,0 +1,381 @@
+//! Random states and damages, on the real kernel, judged by an independent walk of packets.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use proptest::{collection::vec, prelude::*, strategy::ValueTree, test_runner::TestRunner};
+use switchyard_core::{
+    config::NodeConfig,
+    objects::Event,
+    state::State,
+    testing::{
+        NODE, Stepped, arbitrary_config, arbitrary_events, proptest_config, service, service_cidr,
+        web,
+    },
+    track::Tracker,
+};
+use switchyard_nft::{NftConfig, NftProxier, PROFILE};
+use switchyard_nft_ruleset::{
+    Elements, Family, OperationKind, Statement, Table, Transaction, Transport, TransportKind,
+    Verdict,
+    netlink::NetlinkTransport,
+    testing::{Commit, Packet, Ruleset},
+};
+use test_netns::in_namespace;
+
+use super::compare::Report;
+
+fn tables() -> [Table; 2] {
+    Family::ALL.map(|family| Table::new(family, "kube-proxy"))
+}
+
+/// The addresses of the node, in both families.
+fn local_addresses() -> BTreeSet<IpAddr> {
+    ["192.0.2.9", "192.168.1.1", "127.0.0.1", "fd00:1::1", "::1"]
+        .map(|ip| ip.parse().expect("an IP"))
+        .into()
+}
+
+fn report(state: &State) -> Report {
+    let mut report = Report::default();
+    for table in tables() {
+        let ports = state.service_ports.values();
+        report.compare(&table, &state.node, ports, &local_addresses()).expect("a table");
+    }
+    report
+}
+
+/// Replaces the tables by those of a transaction.
+fn replace(transport: &mut NetlinkTransport, transaction: &Transaction) -> bool {
+    let mut whole = Transaction::new();
+    for table in tables() {
+        whole.add_table(&table);
+        whole.delete_table(&table);
+    }
+    for operation in transaction.operations() {
+        whole.push(&operation.table, operation.kind.clone());
+    }
+    transport.commit(&whole).is_ok()
+}
+
+fn tracker(config: NodeConfig, events: Vec<Event>) -> Tracker {
+    let mut tracker = Tracker::new(config);
+    tracker.set_capabilities(PROFILE.capabilities, PROFILE.mode);
+    tracker.set_interface_addresses(local_addresses());
+    for event in events {
+        tracker.apply(event);
+    }
+    tracker.resolve();
+    tracker
+}
+
+/// A value of a strategy.
+fn sample<S: Strategy>(runner: &mut TestRunner, strategy: S) -> S::Value {
+    strategy.new_tree(runner).expect("a value").current()
+}
+
+#[test]
+fn healthy_states_raise_nothing() {
+    in_namespace(|| {
+        let config = proptest_config(48);
+        let cases = config.cases;
+        let mut runner = TestRunner::new(config);
+        let mut classes = 0;
+        for _ in 0..cases {
+            let (node, stories) =
+                sample(&mut runner, (arbitrary_config(), vec(arbitrary_events(12), 1..4)));
+            let transport = TransportKind::Netlink.open().expect("netlink is there");
+            let mut stepped = Stepped::new(node, NftProxier::new(NftConfig::default(), transport));
+            stepped.tracker.set_interface_addresses(local_addresses());
+            for events in stories {
+                for event in events {
+                    stepped.tracker.apply(event);
+                }
+                stepped.tracker.resolve();
+                stepped.try_sync().expect("a sync");
+                let report = report(stepped.tracker.state());
+                assert!(report.is_equal(), "{report}\n{:#?}", stepped.tracker.state());
+                classes += report.classes;
+            }
+        }
+        assert!(classes > 1000, "{classes}");
+    });
+}
+
+/// Damages a transaction; returns a description.
+fn damage(transaction: &mut Transaction, numbers: (usize, usize, usize)) -> String {
+    let (kind, first, second) = numbers;
+    let operations = transaction.operations_mut();
+    let subjects: Vec<String> = operations.iter().map(|one| one.subject()).collect();
+    let of = |wanted: fn(&OperationKind) -> bool, n: usize| {
+        let all: Vec<usize> = operations
+            .iter()
+            .enumerate()
+            .filter(|(_, operation)| wanted(&operation.kind))
+            .map(|(index, _)| index)
+            .collect();
+        (!all.is_empty()).then(|| all[n % all.len()])
+    };
+    let rule = |n| of(|kind| matches!(kind, OperationKind::AddRule(..)), n);
+    let elements = |n| of(|kind| matches!(kind, OperationKind::AddElements(..)), n);
+    // A rule in place of one that is gone: `return` at its end changes nothing.
+    let nothing =
+        || switchyard_nft_ruleset::Rule::new([Statement::Verdict(Verdict::Jump("nothing".into()))]);
+    match kind % 7 {
+        0 => {
+            let Some(index) = elements(first) else { return String::new() };
+            let OperationKind::AddElements(_, list) = &mut operations[index].kind else {
+                unreachable!()
+            };
+            let gone = list.remove(second % list.len());
+            format!("lost: {} {gone:?}", subjects[index])
+        }
+        1 => {
+            // The data of another element of the same map.
+            let maps = |kind: &OperationKind| match kind {
+                OperationKind::AddElements(set, list) => set.is_map() && list.len() > 1,
+                _ => false,
+            };
+            let Some(index) = of(maps, first) else { return String::new() };
+            let OperationKind::AddElements(_, list) = &mut operations[index].kind else {
+                unreachable!()
+            };
+            let (a, b) = (second % list.len(), (second / list.len()) % list.len());
+            let data = list[b].data.clone();
+            list[a].data = data;
+            format!("data of {b} at {a}: {}", subjects[index])
+        }
+        2 => {
+            // To another set of the same type.
+            let Some(from) = elements(first) else { return String::new() };
+            let table = &operations[from].table;
+            let OperationKind::AddElements(own, _) = &operations[from].kind else { unreachable!() };
+            let alike: Vec<usize> = (0..operations.len())
+                .filter(|index| *index != from && operations[*index].table == *table)
+                .filter(|index| match &operations[*index].kind {
+                    OperationKind::AddElements(set, _) => {
+                        set.key == own.key && set.data == own.data
+                    }
+                    _ => false,
+                })
+                .collect();
+            let Some(&to) = alike.get(second % alike.len().max(1)) else { return String::new() };
+            let OperationKind::AddElements(_, list) = &mut operations[from].kind else {
+                unreachable!()
+            };
+            let moved = list.remove(second / 7 % list.len());
+            let text = format!("moved: {} to {} {moved:?}", subjects[from], subjects[to]);
+            let OperationKind::AddElements(_, list) = &mut operations[to].kind else {
+                unreachable!()
+            };
+            if list.iter().all(|one| one.key != moved.key) {
+                list.push(moved);
+            }
+            text
+        }
+        3 => {
+            let Some(index) = rule(first) else { return String::new() };
+            let OperationKind::AddRule(_, lost) = &mut operations[index].kind else {
+                unreachable!()
+            };
+            let lost = std::mem::replace(lost, nothing());
+            format!("lost: {} {lost:?}", subjects[index])
+        }
+        4 => {
+            let (Some(a), Some(b)) = (rule(first), rule(first + 1)) else { return String::new() };
+            let (OperationKind::AddRule(x, _), OperationKind::AddRule(y, _)) =
+                (&operations[a].kind, &operations[b].kind)
+            else {
+                unreachable!()
+            };
+            if x != y || operations[a].table != operations[b].table || a == b {
+                return String::new();
+            }
+            operations.swap(a, b);
+            format!("swapped: {}, rules {a} and {b}", subjects[a])
+        }
+        5 => {
+            let Some(index) = rule(first) else { return String::new() };
+            let OperationKind::AddRule(chain, _) = operations[index].kind.clone() else {
+                unreachable!()
+            };
+            let table = operations[index].table.clone();
+            for operation in operations.iter_mut().filter(|one| one.table == table) {
+                match &mut operation.kind {
+                    OperationKind::AddRule(of, rule) if *of == chain => *rule = nothing(),
+                    _ => {}
+                }
+            }
+            format!("flushed: {table} {chain}")
+        }
+        _ => {
+            let marks = |kind: &OperationKind| match kind {
+                OperationKind::AddRule(_, rule) => rule.statements.iter().any(|one| {
+                    matches!(
+                        one,
+                        Statement::MarkOr(_) | Statement::MarkSet(_) | Statement::MarkXor(_)
+                    )
+                }),
+                _ => false,
+            };
+            let Some(index) = of(marks, first) else { return String::new() };
+            let OperationKind::AddRule(_, rule) = &mut operations[index].kind else {
+                unreachable!()
+            };
+            for statement in &mut rule.statements {
+                if let Statement::MarkOr(bits) | Statement::MarkSet(bits) = statement {
+                    *bits <<= 1;
+                }
+            }
+            format!("another bit: {}", subjects[index])
+        }
+    }
+}
+
+/// Packets to all frontends and beside them, from all kinds of sources.
+fn packets(state: &State) -> Vec<Packet> {
+    let mut packets = Vec::new();
+    let sources: [(&str, Option<&'static str>); 11] = [
+        ("198.51.100.9", Some("eth0")),
+        ("198.51.101.9", Some("eth0")),
+        ("203.0.113.9", Some("eth0")),
+        ("10.1.0.77", Some("veth1")),
+        ("10.244.0.7", Some("cni0")),
+        ("192.168.1.1", None),
+        ("192.0.2.9", None),
+        ("2001:db8:1::9", Some("eth0")),
+        ("2001:db8:2::9", Some("eth0")),
+        ("fd01::77", Some("veth1")),
+        ("fd00:1::1", None),
+    ];
+    for port in state.service_ports.values() {
+        let pools = port.cluster.iter().chain(port.local.iter());
+        let pods: BTreeSet<IpAddr> = pools.map(|one| one.address.ip()).collect();
+        for frontend in &port.frontends {
+            let ips = match frontend.at.ip() {
+                Some(ip) => vec![ip],
+                None => local_addresses().into_iter().collect(),
+            };
+            for (ip, number) in ips.iter().flat_map(|ip| [(*ip, frontend.port), (*ip, 9)]) {
+                let known = sources.iter().map(|(ip, from)| (ip.parse().expect("an IP"), *from));
+                let pods = pods.iter().map(|ip| (*ip, Some("veth1")));
+                for (source, interface) in known.chain(pods) {
+                    let source: IpAddr = source;
+                    if source.is_ipv4() != ip.is_ipv4() || ip.is_loopback() && interface.is_some() {
+                        continue;
+                    }
+                    packets.extend([0, 0x5000_0000, 0xb000_0000].map(|hash| Packet {
+                        protocol: port.id.name.protocol,
+                        source: SocketAddr::new(source, 40000),
+                        destination: SocketAddr::new(ip, number),
+                        interface,
+                        hash,
+                    }));
+                }
+            }
+        }
+    }
+    packets
+}
+
+#[test]
+fn damages_that_change_a_packet_are_found() {
+    in_namespace(|| {
+        let config = proptest_config(400);
+        let cases = config.cases;
+        let mut runner = TestRunner::new(config);
+        let mut transport = NetlinkTransport::open().expect("netlink is there");
+        let local = local_addresses();
+        let (mut changing, mut kinds) = (0, BTreeMap::<usize, usize>::new());
+        let (mut healthy, mut known) = (None, 0);
+        for case in 0..cases {
+            if case % 10 == 0 {
+                let (node, events) =
+                    sample(&mut runner, (arbitrary_config(), arbitrary_events(40)));
+                let tracker = tracker(node, events);
+                let transaction = switchyard_nft::render(&NftConfig::default(), tracker.state());
+                let mut ruleset = Ruleset::default();
+                ruleset.commit(&transaction).expect("it fits");
+                healthy = Some((tracker, transaction, ruleset));
+            }
+            let Some((tracker, transaction, ruleset)) = &healthy else { unreachable!() };
+            let mut damaged = transaction.clone();
+            for table in tables() {
+                // Where rules that are gone lead to.
+                damaged.add_chain(&table, "nothing");
+            }
+            // The chain must be there before the rules.
+            let mut first = Transaction::new();
+            for table in tables() {
+                first.add_table(&table);
+                first.add_chain(&table, "nothing");
+            }
+            let numbers = sample(&mut runner, (0..7usize, 0..10_000usize, 0..10_000usize));
+            let what = damage(&mut damaged, numbers);
+            for operation in damaged.operations() {
+                first.push(&operation.table, operation.kind.clone());
+            }
+            if what.is_empty() || !replace(&mut transport, &first) {
+                continue;
+            }
+            let mut after = Ruleset::default();
+            after.commit(&first).expect("as the kernel");
+            let fates = [ruleset, &after].map(|state| Commit::new(state, state, &local));
+            let packets = packets(tracker.state());
+            let changed =
+                packets.iter().find(|packet| fates[0].fates(packet) != fates[1].fates(packet));
+            let report = report(tracker.state());
+            known += 1;
+            if let Some(packet) = changed {
+                changing += 1;
+                *kinds.entry(numbers.0).or_default() += 1;
+                let fates = fates.map(|state| state.fates(packet));
+                assert!(!report.is_equal(), "{what} is not found: {packet:?} {fates:?}");
+            }
+            let is_understood = report.differences.iter().all(|one| one.understood);
+            assert!(is_understood, "{what}: {report}");
+        }
+        println!("{known} damages, {changing} change a packet, by kinds {kinds:?}");
+        assert!(changing > cases / 10 && kinds.len() >= 6, "{changing} {kinds:?}");
+    });
+}
+
+#[test]
+fn a_service_is_named_with_what_differs() {
+    in_namespace(|| {
+        let events = web().into_iter().chain([
+            service("idle", "10.96.0.9").port("http", "TCP", 80).apply(),
+            service_cidr("all", &["10.96.0.0/16"]).apply(),
+        ]);
+        let tracker = tracker(NodeConfig::new(NODE), events.collect());
+        let transaction = switchyard_nft::render(&NftConfig::default(), tracker.state());
+        let mut transport = NetlinkTransport::open().expect("netlink is there");
+        assert!(!report(tracker.state()).is_equal(), "there is no table");
+        assert!(replace(&mut transport, &transaction));
+        let found = report(tracker.state());
+        assert!(found.is_equal() && found.classes > 20, "{found}");
+        let [table, _] = tables();
+        let dump = transport.read(&table, Elements::Include).expect("readable").expect("a table");
+        let set = dump.sets.values().find(|set| {
+            set.definition.as_ref().is_ok_and(|set| set.name.as_str() == "tcp-endpoints")
+        });
+        let set = set.expect("the map");
+        let (definition, elements) = (set.definition.clone().expect("known"), set.elements.clone());
+        let key = elements.expect("elements")[0].element.key;
+        let mut lost = Transaction::new();
+        lost.delete_elements(&table, &definition.into(), vec![key]);
+        transport.commit(&lost).expect("it was there");
+        let found = report(tracker.state());
+        let first = found.differences.first().expect("a difference");
+        assert_eq!(first.service.as_deref(), Some("ns/web"), "{found}");
+        // What is not known is not taken for equal.
+        replace(&mut transport, &transaction);
+        test_netns::run("nft insert rule ip kube-proxy services meta skuid 0 drop");
+        let found = report(tracker.state());
+        let is_named =
+            found.differences.iter().any(|one| one.kernel.contains("not understood: meta"));
+        assert!(is_named, "{found}");
+    });
+}

@@ -1,0 +1,132 @@
+//! The command `switchyard verify`: whether the kernel does with every packet to Services what the
+//! objects ask for.
+//!
+//! [`switchyard_nft_ruleset::bytecode`] reads the tables of nftables mode and finds out what they
+//! do, `objects` what they should do. Neither knows the layout of the tables.
+
+mod compare;
+mod objects;
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Write},
+    process::ExitCode,
+    sync::Arc,
+    time::Instant,
+};
+
+use switchyard_core::{
+    error::ErrorChain,
+    explain::{Known, Picture},
+    proxier::Mode,
+    state::ResolvedServicePort,
+};
+use switchyard_netlink::{kernel::families, route};
+use switchyard_nft_ruleset::{Family, Table};
+
+use self::compare::Report;
+use crate::{
+    Failure, backends,
+    config::{
+        self, Loaded,
+        cli::{FromArguments, OutputFormat},
+        flags::Flags,
+        settings::SourceSettings,
+    },
+    explain, tracked,
+};
+
+/// The exit status if the tables were not compared.
+const FAILED: u8 = 3;
+/// The comparisons with a running proxy that are made until one finds no difference: a sync may
+/// come between its snapshot and the reading of the tables.
+const ATTEMPTS: usize = 3;
+
+/// Compares, prints the report, and returns the exit status.
+pub fn run(asked: &FromArguments, flags: &Flags) -> ExitCode {
+    match verify(asked, flags) {
+        Ok(report) if report.is_equal() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            // A failure to write to standard error cannot be reported anywhere.
+            let _ = writeln!(io::stderr(), "switchyard verify: {}", ErrorChain(error.as_ref()));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn verify(asked: &FromArguments, flags: &Flags) -> Result<Report, Failure> {
+    let loaded = config::load(flags, &backends::MODES)?;
+    let is_running = asked.from.is_none() && flags.text("manifests").is_none();
+    let mut report = compare(asked, flags, &loaded)?;
+    for _ in 1..if is_running { ATTEMPTS } else { 1 } {
+        if report.is_equal() {
+            break;
+        }
+        report = compare(asked, flags, &loaded)?;
+    }
+    let mut output = io::stdout().lock();
+    match asked.format {
+        OutputFormat::Text => write!(output, "{report}")?,
+        OutputFormat::Json => {
+            serde_json::to_writer_pretty(&mut output, &report)?;
+            writeln!(output)?;
+        }
+    }
+    Ok(report)
+}
+
+fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Report, Failure> {
+    let settings = &loaded.settings;
+    let nft = backends::nft_config(&settings.backend, families());
+    let addresses = route::interface_addresses()?;
+    let (node, services, ports) = match &settings.source {
+        SourceSettings::Manifests(directory) if asked.from.is_none() => {
+            let problems = &mut io::stderr().lock();
+            let mut tracker =
+                tracked::tracked(settings, directory, &switchyard_nft::PROFILE, problems)?;
+            // As the running proxy, and unlike commands that answer on any machine.
+            tracker.set_interface_addresses(addresses.iter().copied());
+            tracker.resolve();
+            let ports = tracker.state().service_ports.values().cloned().collect();
+            (Known::node(&tracker), Known::names(&tracker).count(), ports)
+        }
+        _ => {
+            let picture = match &asked.from {
+                Some(path) => explain::snapshot::read(BufReader::new(File::open(path)?))?,
+                None => {
+                    let mut text = Vec::new();
+                    explain::client::snapshot(&explain::socket(flags), &mut text)?;
+                    explain::snapshot::read(&text[..])?
+                }
+            };
+            let ports = programmed(&picture);
+            (picture.node, picture.services.len(), ports)
+        }
+    };
+    if let Some(mode) = node.mode.as_deref().filter(|mode| *mode != Mode::NFTABLES.as_str()) {
+        return Err(
+            format!("the proxy is in mode {mode}; nftables mode alone can be verified").into()
+        );
+    }
+    let begun = Instant::now();
+    let mut report = Report { services, ..Report::default() };
+    for family in Family::ALL {
+        if !*nft.families.get(family.into()) || node.refused.get(family.into()).is_some() {
+            continue;
+        }
+        let table = Table::new(family, &*nft.table);
+        report.compare(&table, &node.settings, &ports, &addresses)?;
+    }
+    report.milliseconds = begun.elapsed().as_millis() as u64;
+    Ok(report)
+}
+
+/// The Service ports that the kernel has not refused.
+fn programmed(picture: &Picture) -> Vec<Arc<ResolvedServicePort>> {
+    let ports = picture.services.iter().flat_map(|service| &service.ports);
+    ports.filter(|port| port.refused.is_none()).filter_map(|port| port.resolved.clone()).collect()
+}
+
+#[cfg(test)]
+mod kernel_tests;
