@@ -25,9 +25,7 @@ const CLIENT: Duration = Duration::from_secs(5);
 /// If another process answers there, or the path belongs to something else than a socket.
 pub fn open(path: impl AsRef<Path>) -> io::Result<Option<UnixListener>> {
     let path = path.as_ref();
-    // A name alone is one of the current directory.
-    let has_directory = path.parent().is_some_and(|it| it.as_os_str().is_empty() || it.is_dir());
-    if path.as_os_str().is_empty() || !has_directory {
+    if !has_directory(path) {
         return Ok(None);
     }
     match fs::symlink_metadata(path) {
@@ -55,6 +53,11 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<Option<UnixListener>> {
     fs::rename(&unnamed, path)?;
     listener.set_nonblocking(true)?;
     Ok(Some(listener))
+}
+
+/// Whether the directory of a path exists; that of a name alone is the current one.
+pub fn has_directory(path: &Path) -> bool {
+    path.parent().is_some_and(|it| it.as_os_str().is_empty() || it.is_dir())
 }
 
 /// Sends a line, as [`send_all`] does.

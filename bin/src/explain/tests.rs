@@ -82,9 +82,9 @@ fn the_socket_is_its_users_alone_and_takes_the_place_of_a_dead_one() {
     let text = path.display().to_string();
     assert!(crate::local_socket::open("").unwrap().is_none());
     assert!(crate::local_socket::open("/does/not/exist/proxy.sock").unwrap().is_none());
-    let name = format!("switchyard-test-{}.sock", std::process::id());
-    assert!(crate::local_socket::open(&name).unwrap().is_some(), "in this directory");
-    fs::remove_file(name).unwrap();
+    for (path, is_there) in [("proxy.sock", true), ("", false), ("/does/not/exist/x", false)] {
+        assert_eq!(crate::local_socket::has_directory(Path::new(path)), is_there, "{path}");
+    }
     let first = crate::local_socket::open(&text).unwrap().unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let error = crate::local_socket::open(&text).unwrap_err();
