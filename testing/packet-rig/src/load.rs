@@ -45,8 +45,7 @@ pub struct LoadPlan {
     pub interval: Duration,
     /// The time without an answer after which a request has failed.
     pub timeout: Duration,
-    /// Whether a flow that stays open repeats a datagram that was not answered in time once, as
-    /// clients of DNS do.
+    /// Whether a datagram that was not answered in time is repeated once, as clients of DNS do.
     pub is_repeated: bool,
     /// The longest duration of the traffic.
     pub duration: Duration,
@@ -201,7 +200,11 @@ fn make_connections(plan: &LoadPlan, go_on: &dyn Fn() -> bool) -> Tally {
     let mut tally = Tally::default();
     while go_on() {
         let asked = Instant::now();
-        let outcome = probe.attempt();
+        let is_repeated = plan.is_repeated && plan.target.protocol == Protocol::Udp;
+        let outcome = match probe.attempt() {
+            Outcome::TimedOut if is_repeated => probe.attempt(),
+            outcome => outcome,
+        };
         tally.count(outcome, asked.elapsed());
         thread::sleep(plan.pause);
     }

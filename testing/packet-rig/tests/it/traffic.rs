@@ -16,8 +16,8 @@ impl Traffic {
         Self::start_all(rig, routes, kept, false)
     }
 
-    /// Starts the same where kept flows of UDP end with their endpoint. An answer that is on its
-    /// way while the conntrack entry of its flow is deleted is lost: such a flow asks once more.
+    /// Starts the same where flows of UDP end with their endpoint. An answer that is on its way
+    /// while the conntrack entry of its flow is deleted is lost: its client asks once more.
     pub fn start_repeating(rig: &Rig, routes: &[Route], kept: usize) -> Self {
         Self::start_all(rig, routes, kept, true)
     }
