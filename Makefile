@@ -266,7 +266,7 @@ test-ipvs:
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test cases
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- ipvs:: --test-threads=6
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test it -- \
-		restart:: sequences:: --test-threads=1
+		restart::killed_under_load restart::what_changed sequences:: --test-threads=1
 	TESTS_OF=packet-rig $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test swap -- \
 		$(IPVS_SWAPS) --test-threads=1
 	TESTS_OF=switchyard-ipvs $(CARGO) $(COLLECT_IPVS) test --quiet --workspace --test leftovers --test probe
