@@ -23,7 +23,7 @@ UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
 	bench conformance scale release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
-	e2e e2e-restore e2e-kind fuzz check-fuzz test-ipvs test-vm test-vm-quick
+	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
 	@echo "make demo   see Services being proxied, without a cluster, by rules in the kernel (needs root)"
@@ -88,7 +88,7 @@ unit-as-user:
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
 # namespaces, and those of ipvs mode on a kernel that has IPVS; and what was skipped of all this.
-test: forget-skipped fmt clippy shell features portable check-fuzz deny doc package static tests unit-as-user \
+test: forget-skipped fmt clippy shell features portable deny doc package static tests unit-as-user \
 	test-ipvs skipped
 
 # Each skipped test adds a line to this file (test_netns::skipped).
@@ -104,9 +104,12 @@ skipped:
 fmt:
 	$(CARGO) fmt --all --check
 
+# With the program of the fuzz targets; libFuzzer is neither built nor linked here. The targets themselves are
+# run by `tests`, with inputs that are changed at random.
+clippy: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
 clippy:
 	@scripts/install-tools.sh cc
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features switchyard-fuzz/libfuzzer --quiet -- -D warnings
 
 # The lints of scripts and workflows, and whether the shells that run the scripts can read them.
 SCRIPTS = .ci/run $(wildcard testing/vm/*.sh testing/vm/init deploy/*.sh deploy/kubectl-switchyard e2e/*.sh e2e/lib/*.sh e2e/checks/*.sh scripts/*.sh bin/tests/it/*.sh)
@@ -123,13 +126,6 @@ features:
 	@scripts/install-tools.sh cc
 	@scripts/check-features.sh
 
-# Whether the program of the fuzz targets compiles; libFuzzer is neither built nor linked here. The targets
-# themselves are run by `tests`, with inputs that are changed at random.
-check-fuzz: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
-check-fuzz:
-	RUSTFLAGS='--cfg fuzzing' $(CARGO) check --quiet --package switchyard-fuzz --bins --features libfuzzer \
-		--target-dir target/fuzz
-
 # A target by libFuzzer. Instrumented code needs a nightly compiler, or a stable one that takes itself for one.
 fuzz: export RUSTC_BOOTSTRAP = 1
 fuzz: export TARGET ?= objects
@@ -141,6 +137,7 @@ fuzz:
 
 # The documentation of the crates, and the site of docs/. Links that lead nowhere are errors.
 doc: export RUSTDOCFLAGS = -D warnings
+doc: export CUSTOM_LIBFUZZER_PATH = /nonexistent/libfuzzer.a
 doc:
 	$(CARGO) doc --workspace --no-deps --all-features --quiet
 	@scripts/install-tools.sh mdbook

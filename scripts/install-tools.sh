@@ -61,7 +61,8 @@ PATH=$PWD/target/tools/bin:$PATH
 packages=""
 for program in "$@"; do
     case "$program" in
-        cargo-deny) install_cargo_tool 0.20.2 ;;
+        # Not optimized: it runs for seconds, and compiles for minutes.
+        cargo-deny) install_cargo_tool 0.20.2 --debug ;;
         cargo-cyclonedx) install_cargo_tool 0.5.9 ;;
         # The baseline is a revision of this repository: no client of a registry is needed.
         cargo-semver-checks) install_cargo_tool 0.51.0 --no-default-features ;;

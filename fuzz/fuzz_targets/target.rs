@@ -1,9 +1,7 @@
-//! The target that the variable `TARGET` names, for libFuzzer.
+//! The target that the variable `TARGET` names, for libFuzzer, which has the main function.
 
-#![allow(unexpected_cfgs, reason = "cargo-fuzz sets `fuzzing`")]
-#![cfg_attr(fuzzing, no_main)]
+#![no_main]
 
-#[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     static READ: std::sync::LazyLock<fn(&[u8])> = std::sync::LazyLock::new(|| {
         let wanted = std::env::var("TARGET").unwrap_or_default();
@@ -12,7 +10,3 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     });
     READ(bytes);
 });
-
-/// Only libFuzzer's main function fuzzes.
-#[cfg(not(fuzzing))]
-fn main() {}
