@@ -37,6 +37,7 @@ use crate::{
 
 mod api_addresses;
 mod backends;
+mod comparison;
 mod config;
 mod doctor;
 mod explain;
@@ -47,6 +48,7 @@ mod node;
 mod node_events;
 mod objects;
 mod observability;
+mod pace;
 mod process;
 mod reachable;
 mod reload;

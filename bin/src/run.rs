@@ -55,6 +55,7 @@ use crate::observability::{
 };
 use crate::{
     backends,
+    comparison::service::TableReader,
     explain::{
         self,
         feed::Feeds,
@@ -181,7 +182,9 @@ pub fn run(
         async move { source_task::run(&source, &node_name, objects, link, problems).await };
     let answering = local.zip(history).zip(feeds).map(|((listener, history), feeds)| {
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
-        answer_locally(listener, Sources { engine, history, feeds, flows })
+        let nft = backends::nft_config(&settings.backend, supported);
+        let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
+        answer_locally(listener, Sources { engine, history, feeds, flows, tables })
     });
     let failure = node.failure();
     let parts = LiveParts {

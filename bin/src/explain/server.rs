@@ -30,7 +30,11 @@ use super::{
     history::{History, is_changed},
     snapshot::{Line, VERSION},
 };
-use crate::{config::release, local_socket::send};
+use crate::{
+    comparison::service::{self, Expected, TableReader},
+    config::release,
+    local_socket::send,
+};
 
 /// The longest wait for the engine, which a sync may keep busy.
 pub const WAIT: Duration = Duration::from_secs(10);
@@ -89,6 +93,8 @@ pub struct Sources {
     pub feeds: Arc<Feeds>,
     /// The kernel's flows; `None` if they are not counted.
     pub flows: Option<Arc<FlowReader>>,
+    /// The kernel's tables; `None` if they are not read.
+    pub tables: Option<Arc<TableReader>>,
 }
 
 /// Answers requests for ever.
@@ -116,9 +122,10 @@ pub async fn serve(listener: UnixListener, sources: Sources) {
 
 async fn converse(
     stream: UnixStream,
-    Sources { engine, history, feeds, flows }: &Sources,
+    sources: &Sources,
     slot: OwnedSemaphorePermit,
 ) -> Result<(), ServerError> {
+    let Sources { engine, history, feeds, .. } = sources;
     let (reading, mut writing) = stream.into_split();
     let mut line = String::new();
     let mut reading = BufReader::new(reading.take(LONGEST));
@@ -144,22 +151,9 @@ async fn converse(
             let whole = json!({"status": 0, "text": changes.to_string(), "answer": changes.syncs});
             return Ok(send(&mut writing, &whole).await?);
         }
-        Ok(Request::Explain(text)) => match text.parse::<Question>() {
-            Ok(question) => match ask(engine, move |known| explained(&question, known)).await {
-                Ok((mut answer, is_unsynced)) => {
-                    answer.last_change = history.last_change(answer.service.as_deref());
-                    if is_unsynced {
-                        let failed = history.failure();
-                        answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));
-                    }
-                    if let Some(flows) = flows.clone() {
-                        let count = move || {
-                            flows.count(&mut answer);
-                            answer
-                        };
-                        answer =
-                            task::spawn_blocking(count).await.map_err(|_| ServerError::Ended)?;
-                    }
+        Ok(Request::Explain(text)) => match text.parse() {
+            Ok(question) => match answer(question, sources).await {
+                Ok(answer) => {
                     let (status, text) = (answer.verdict.exit_status(), answer.to_string());
                     let whole = json!({"status": status, "text": text, "answer": answer});
                     return Ok(send(&mut writing, &whole).await?);
@@ -173,17 +167,71 @@ async fn converse(
     Ok(send(&mut writing, &json!({"error": refused})).await?)
 }
 
+/// Answers a question, with what the kernel has.
+async fn answer(question: Question, sources: &Sources) -> Result<Explanation, ServerError> {
+    let Sources { engine, history, .. } = sources;
+    let (mut answer, is_unsynced) = ask(engine, move |known| explained(&question, known)).await?;
+    answer.last_change = history.last_change(answer.service.as_deref());
+    if is_unsynced {
+        let failed = history.failure();
+        answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));
+    } else if let Some(tables) = &sources.tables {
+        compare(&mut answer, tables, engine).await?;
+    }
+    if let Some(flows) = sources.flows.clone() {
+        let count = move || {
+            flows.count(&mut answer);
+            answer
+        };
+        answer = task::spawn_blocking(count).await.map_err(|_| ServerError::Ended)?;
+    }
+    Ok(answer)
+}
+
 /// Answers a question, and returns whether the kernel lacks a change of the Service.
 fn explained(question: &Question, known: &Tracker) -> (Explanation, bool) {
     let answer = explain(question, known);
     let transition = known.transition();
-    let name = answer.service.as_deref().and_then(|name| name.split_once('/'));
+    let name = service_of(&answer);
     let is_unsynced = transition.before().is_some()
-        && transition.ports().any(|port| {
-            let ServiceName { namespace, name: service } = &port.id.name.service;
-            name == Some((&**namespace, &**service)) && is_changed(&port)
-        });
+        && transition
+            .ports()
+            .any(|port| name.as_ref() == Some(&port.id.name.service) && is_changed(&port));
     (answer, is_unsynced)
+}
+
+fn service_of(answer: &Explanation) -> Option<ServiceName> {
+    let (namespace, name) = answer.service.as_deref()?.split_once('/')?;
+    Some(ServiceName::new(namespace, name))
+}
+
+/// Reads what the kernel does with the Service's packets, unless the Service changes meanwhile.
+async fn compare(
+    answer: &mut Explanation,
+    tables: &Arc<TableReader>,
+    engine: &Sender<Input>,
+) -> Result<(), ServerError> {
+    let Some(name) = service_of(answer) else { return Ok(()) };
+    let expected = || {
+        let name = name.clone();
+        ask(engine, move |known| Expected::new(&name, known))
+    };
+    let Some(before) = expected().await? else { return Ok(()) };
+    let tables = Arc::clone(tables);
+    let comparison = move || (tables.compare(&before), before);
+    let compared = task::spawn_blocking(comparison).await.map_err(|_| ServerError::Ended)?;
+    match compared {
+        (Some(Ok(report)), before) => {
+            if report.is_equal() || expected().await?.as_ref() == Some(&before) {
+                service::show(&report, answer);
+            }
+        }
+        (Some(Err(error)), _) => {
+            tracing::debug!(err = %ErrorChain(error.as_ref()), "Failed to read the tables");
+        }
+        (None, _) => {}
+    }
+    Ok(())
 }
 
 /// Sends all that is known, a few Services at a time.

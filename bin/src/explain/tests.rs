@@ -60,7 +60,10 @@ fn serve(directory: &Path) -> String {
     });
     let listener = UnixListener::from_std(listener).unwrap();
     let (history, feeds) = (Arc::default(), Arc::default());
-    tokio::spawn(server::serve(listener, Sources { engine: inputs, history, feeds, flows: None }));
+    tokio::spawn(server::serve(
+        listener,
+        Sources { engine: inputs, history, feeds, flows: None, tables: None },
+    ));
     path
 }
 

@@ -132,7 +132,9 @@ fn service_sentence(
     let why = why.map_or_else(String::new, |finding| finding.because.clone());
     match verdict {
         Verdict::Serves => format!("{name} is served on {node} by {by}."),
-        Verdict::Impaired => format!("{name} is served on {node} by {by}, but {why}."),
+        Verdict::Impaired | Verdict::Differs => {
+            format!("{name} is served on {node} by {by}, but {why}.")
+        }
         Verdict::Refuses => format!("Connections to {name} are refused on {node}: {why}."),
         Verdict::Drops => format!("Connections to {name} are dropped on {node}: {why}."),
         Verdict::Unknown => format!("{name} is not programmed on {node}: {why}."),
@@ -232,7 +234,7 @@ fn address_sentence(
         Verdict::Refuses => format!("{connections} are refused: {why}."),
         Verdict::Drops => format!("{connections} are dropped: {why}."),
         Verdict::Unknown => format!("{connections} are not programmed: {why}."),
-        Verdict::Serves | Verdict::Impaired => {
+        Verdict::Serves | Verdict::Impaired | Verdict::Differs => {
             let route = route.filter(|route| matches!(route.to, RouteEnd::Pool(_)));
             let number = route.map_or(0, |route| route.endpoints);
             let mut sentence = match (number, client) {

@@ -58,4 +58,6 @@ causes! {
         "look at the pod, at its node, and at what drops packets between; only new connections go elsewhere";
     UNSYNCED Code::new("SWY0121"),
         "wait, or see the reason; the proxy tries again, and old rules serve meanwhile";
+    DIFFERS Code::new("SWY0122"),
+        "wait a second for the repair; switchyard verify shows all differences, and the log who made them";
 }

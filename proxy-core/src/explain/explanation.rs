@@ -29,22 +29,25 @@ pub enum Verdict {
     Unknown,
     /// Served, but something is wrong.
     Impaired,
+    /// The kernel does otherwise than was resolved.
+    Differs,
 }
 
 impl Verdict {
-    /// The exit status of a program that prints the verdict. (3 is for a kernel that differs.)
+    /// The exit status of a program that prints the verdict.
     pub fn exit_status(self) -> u8 {
         match self {
             Self::Serves => 0,
             Self::Refuses => 1,
             Self::Drops => 2,
+            Self::Differs => 3,
             Self::Unknown => 4,
             Self::Impaired => 5,
         }
     }
 }
 
-/// Whether the kernel was asked if it holds what was resolved.
+/// Whether the kernel's rules were read, and do what was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -52,6 +55,20 @@ impl Verdict {
 pub enum KernelCheck {
     /// The kernel was not asked.
     NotAsked,
+    /// The kernel does the same.
+    #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+    Same {
+        /// The number of classes of packets that were compared.
+        classes: usize,
+    },
+    /// The kernel does otherwise.
+    #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+    Differs {
+        /// The number of classes of packets that were compared.
+        classes: usize,
+        /// The number of those that differ.
+        different: usize,
+    },
 }
 
 /// An answer, which prints as text.
@@ -69,7 +86,7 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// The verdict and its reason.
     pub sentence: String,
-    /// Whether the kernel was asked.
+    /// Whether the kernel does the same.
     pub kernel: KernelCheck,
     /// The Service, as `NAMESPACE/NAME`; `None` if there is none.
     pub service: Option<String>,

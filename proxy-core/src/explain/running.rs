@@ -1,4 +1,5 @@
-//! Facts that only a running proxy has: flows that are tracked, and changes that are not synced.
+//! Facts that only a running proxy has: flows that are tracked, changes that are not synced, and
+//! what the kernel does.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,7 +8,7 @@ use std::{
 
 use super::{
     cause,
-    explanation::{Explanation, Finding, Verdict},
+    explanation::{Explanation, Finding, KernelCheck, Verdict},
     findings,
 };
 use crate::model::Protocol;
@@ -99,6 +100,21 @@ impl Explanation {
             because.push_str(&format!(", as the sync at {at} failed: {reason}"));
         }
         self.add_problem(findings::problem(cause::UNSYNCED, because));
+    }
+
+    /// Adds the result of reading the kernel's rules; with a sentence about the first difference if
+    /// they do otherwise.
+    pub fn set_kernel(&mut self, check: KernelCheck, difference: Option<&str>) {
+        self.kernel = check;
+        if let (KernelCheck::Differs { different, .. }, Some(because)) = (check, difference) {
+            let more = match different.saturating_sub(1) {
+                0 => String::new(),
+                more => format!("; and {more} more"),
+            };
+            let because = format!("the kernel does otherwise: {because}{more}");
+            self.add_problem(findings::problem(cause::DIFFERS, because));
+            self.verdict = Verdict::Differs;
+        }
     }
 
     /// Adds what is wrong to an answer that had not found that.

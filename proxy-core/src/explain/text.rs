@@ -22,6 +22,10 @@ impl fmt::Display for Explanation {
             KernelCheck::NotAsked => {
                 write!(f, "This is the model; the kernel's rules were not read.")?
             }
+            KernelCheck::Same { .. } => write!(f, "The kernel's rules do the same.")?,
+            KernelCheck::Differs { .. } => {
+                write!(f, "This is the model; the kernel's rules do otherwise.")?
+            }
         }
         writeln!(f, " {}, {}", self.node, self.mode.as_deref().unwrap_or("no mode"))?;
         if !self.frontends.is_empty() {

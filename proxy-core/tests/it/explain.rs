@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use switchyard_core::{
-    explain::{Explanation, FlowCounts, Known, Picture, Question, Verdict, explain},
+    explain::{Explanation, FlowCounts, KernelCheck, Known, Picture, Question, Verdict, explain},
     model::Protocol,
     objects::{Event, Kind},
     proxier::{Capabilities, Mode},
@@ -307,4 +307,8 @@ fn flows_count_for_the_service_whose_frontend_they_met() {
     answer.set_unsynced(Some(("2026-01-01T00:00:00Z", "no space left")));
     assert_eq!(codes(&answer)[..2], ["SWY0120!", "SWY0121!"]);
     assert!(answer.to_string().contains("no space left"), "{answer}");
+
+    answer.set_kernel(KernelCheck::Differs { classes: 9, different: 3 }, Some("refused"));
+    assert_eq!((answer.verdict, codes(&answer)[2].as_str()), (Verdict::Differs, "SWY0122!"));
+    assert!(answer.to_string().contains("the kernel does otherwise: refused; and 2 more\n"));
 }

@@ -90,7 +90,8 @@ impl Oracle<'_> {
                 Expectation::Fails(Failure::Refused)
             }
             Verdict::Unknown => Expectation::Fails(Failure::Unrouted),
-            Verdict::Serves | Verdict::Impaired => {
+            // The model alone is asked, so that the kernel never differs.
+            Verdict::Serves | Verdict::Impaired | Verdict::Differs => {
                 let servers = answer.reached().map(|endpoint| self.server(endpoint.address));
                 let mut reaches = Reaches::all_of(servers);
                 reaches.all = answer.frontends.iter().all(|line| line.affinity_seconds.is_none());

@@ -8,6 +8,7 @@ use std::{
 use proptest::{collection::vec, prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use switchyard_core::{
     config::NodeConfig,
+    explain::Known,
     objects::Event,
     state::State,
     testing::{
@@ -25,7 +26,11 @@ use switchyard_nft_ruleset::{
 };
 use test_netns::in_namespace;
 
-use super::compare::Report;
+use super::{
+    objects::Objects,
+    report::Report,
+    service::{Expected, TableReader},
+};
 
 fn tables() -> [Table; 2] {
     Family::ALL.map(|family| Table::new(family, "kube-proxy"))
@@ -42,9 +47,25 @@ fn report(state: &State) -> Report {
     let mut report = Report::default();
     for table in tables() {
         let ports = state.service_ports.values();
-        report.compare(&table, &state.node, ports, &local_addresses()).expect("a table");
+        let addresses = local_addresses();
+        let objects = Objects::new(table.family, &state.node, ports, &addresses);
+        report.compare(&table, &objects).expect("a table");
     }
     report
+}
+
+/// Compares each Service by itself, and returns those that differ.
+fn different(tracker: &Tracker) -> BTreeSet<String> {
+    let reader = TableReader::new(NftConfig::default());
+    let mut found = BTreeSet::new();
+    for name in Known::names(tracker) {
+        let Some(expected) = Expected::new(name, tracker) else { continue };
+        let report = reader.compare_at(&expected, &local_addresses()).expect("tables");
+        let own = report.differences.iter().filter_map(|one| one.service.clone());
+        assert!(own.clone().all(|one| one == name.to_string()), "{report}");
+        found.extend(own);
+    }
+    found
 }
 
 /// Replaces the tables by those of a transaction.
@@ -97,6 +118,7 @@ fn healthy_states_raise_nothing() {
                 stepped.try_sync().expect("a sync");
                 let report = report(stepped.tracker.state());
                 assert!(report.is_equal(), "{report}\n{:#?}", stepped.tracker.state());
+                assert_eq!(different(&stepped.tracker), BTreeSet::new());
                 classes += report.classes;
             }
         }
@@ -290,6 +312,7 @@ fn damages_that_change_a_packet_are_found() {
         let local = local_addresses();
         let (mut changing, mut kinds) = (0, BTreeMap::<usize, usize>::new());
         let (mut healthy, mut known) = (None, 0);
+        let (mut found_alone, mut found_together) = (0, 0);
         for case in 0..cases {
             if case % 10 == 0 {
                 let (node, events) =
@@ -334,11 +357,21 @@ fn damages_that_change_a_packet_are_found() {
                 let fates = fates.map(|state| state.fates(packet));
                 assert!(!report.is_equal(), "{what} is not found: {packet:?} {fates:?}");
             }
+            let by_service = report.differences.iter().filter(|one| !one.to.starts_with("other "));
+            let by_service: BTreeSet<_> =
+                by_service.filter_map(|one| one.service.clone()).collect();
+            let alone = different(tracker);
+            // Alone, an endpoint that other Services place on this node is left out.
+            assert!(alone.is_subset(&by_service), "{what}: {alone:?}, {report}");
+            found_alone += alone.len();
+            found_together += by_service.len();
             let is_understood = report.differences.iter().all(|one| one.understood);
             assert!(is_understood, "{what}: {report}");
         }
         println!("{known} damages, {changing} change a packet, by kinds {kinds:?}");
         assert!(changing > cases / 10 && kinds.len() >= 6, "{changing} {kinds:?}");
+        let is_close = found_alone * 100 >= found_together * 95;
+        assert!(is_close, "of {found_together}, {found_alone} are found alone");
     });
 }
 

@@ -1,17 +1,13 @@
 //! The comparison of what the kernel does with what objects ask for.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
 };
 
 use serde::Serialize;
-use switchyard_core::{
-    model::LbAlgorithm,
-    state::{NodeState, ResolvedServicePort},
-};
+use switchyard_core::model::LbAlgorithm;
 use switchyard_nft_ruleset::{
     Family, Table, TransportError,
     bytecode::{Choice, End, Fate, PacketField, Packets, Program},
@@ -65,15 +61,8 @@ impl Report {
     ///
     /// # Errors
     /// If the table cannot be read.
-    pub fn compare<'a>(
-        &mut self,
-        table: &Table,
-        node: &'a NodeState,
-        ports: impl IntoIterator<Item = &'a Arc<ResolvedServicePort>>,
-        addresses: &BTreeSet<IpAddr>,
-    ) -> Result<(), TransportError> {
+    pub fn compare(&mut self, table: &Table, objects: &Objects<'_>) -> Result<(), TransportError> {
         let family = table.family;
-        let objects = Objects::new(family, node, ports, addresses);
         let Some(program) = Program::read(table)? else {
             self.add(Difference {
                 service: None,
@@ -195,6 +184,17 @@ fn address(family: Family, number: u128) -> IpAddr {
     }
 }
 
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { to, from, example, asked, kernel, .. } = self;
+        write!(f, "{to}, from {from}: {kernel}; asked for: {asked}")?;
+        if !example.is_empty() {
+            write!(f, "; such as {example}")?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { classes, services, milliseconds, .. } = self;
@@ -210,12 +210,7 @@ impl fmt::Display for Report {
         }
         for (service, found) in services {
             let Some(first) = found.first() else { continue };
-            let Difference { to, from, example, asked, kernel, .. } = first;
-            write!(f, "{}: {to}, from {from}: {kernel}", service.unwrap_or("no Service"))?;
-            write!(f, "; asked for: {asked}")?;
-            if !example.is_empty() {
-                write!(f, "; such as {example}")?;
-            }
+            write!(f, "{}: {first}", service.unwrap_or("no Service"))?;
             match found.len() {
                 1 => writeln!(f)?,
                 more => writeln!(f, "; and {} more classes", more - 1)?,

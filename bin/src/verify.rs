@@ -1,11 +1,5 @@
 //! The command `switchyard verify`: whether the kernel does with every packet to Services what the
 //! objects ask for.
-//!
-//! [`switchyard_nft_ruleset::bytecode`] reads the tables of nftables mode and finds out what they
-//! do, `objects` what they should do. Neither knows the layout of the tables.
-
-mod compare;
-mod objects;
 
 use std::{
     fs::File,
@@ -24,9 +18,9 @@ use switchyard_core::{
 use switchyard_netlink::{kernel::families, route};
 use switchyard_nft_ruleset::{Family, Table};
 
-use self::compare::Report;
 use crate::{
     Failure, backends,
+    comparison::{objects::Objects, report::Report},
     config::{
         self, Loaded,
         cli::{FromArguments, OutputFormat},
@@ -116,7 +110,7 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             continue;
         }
         let table = Table::new(family, &*nft.table);
-        report.compare(&table, &node.settings, &ports, &addresses)?;
+        report.compare(&table, &Objects::new(family, &node.settings, &ports, &addresses))?;
     }
     report.milliseconds = begun.elapsed().as_millis() as u64;
     Ok(report)
@@ -127,6 +121,3 @@ fn programmed(picture: &Picture) -> Vec<Arc<ResolvedServicePort>> {
     let ports = picture.services.iter().flat_map(|service| &service.ports);
     ports.filter(|port| port.refused.is_none()).filter_map(|port| port.resolved.clone()).collect()
 }
-
-#[cfg(test)]
-mod kernel_tests;

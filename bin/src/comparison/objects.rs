@@ -73,6 +73,8 @@ pub struct Objects<'a> {
     loopback: Domain,
     /// The endpoints that may be on this node, whose connections to themselves are masqueraded.
     hairpin: HashSet<(Protocol, IpAddr, u16)>,
+    /// Addresses and ports that other Services have; `None` if the ports are those of all Services.
+    others: Option<&'a [(Protocol, u16, IpAddr)]>,
 }
 
 impl<'a> Objects<'a> {
@@ -97,13 +99,25 @@ impl<'a> Objects<'a> {
             local.map(move |one| (protocol, one.address.ip(), one.address.port()))
         });
         let hairpin = hairpin.collect();
-        Self { family, node, ports, local, loopback: Domain::new(loopback), hairpin }
+        let loopback = Domain::new(loopback);
+        Self { family, node, ports, local, loopback, hairpin, others: None }
+    }
+
+    /// Takes the ports for those of a part of the Services: the packets about which other Services
+    /// decide are left out. These have the addresses and ports of the node in `others`.
+    #[must_use]
+    pub fn beside(mut self, others: &'a [(Protocol, u16, IpAddr)]) -> Self {
+        self.others = Some(others);
+        self
     }
 
     /// Shows all classes of packets.
     pub fn classes(&self, see: &mut dyn FnMut(Class<'a>)) {
         let sources = self.sources();
         let mut taken: HashMap<(Protocol, u16), Vec<IpAddr>> = HashMap::new();
+        for &(protocol, port, ip) in self.others.unwrap_or_default() {
+            taken.entry((protocol, port)).or_default().push(ip);
+        }
         let mut others: BTreeMap<IpAddr, Vec<(Protocol, u16)>> = BTreeMap::new();
         let mut node_ports: Vec<(Protocol, u16)> = Vec::new();
         for port in &self.ports {
@@ -159,7 +173,9 @@ impl<'a> Objects<'a> {
                 }
             }
         }
-        self.elsewhere(&others, &node_ports, see);
+        if self.others.is_none() {
+            self.elsewhere(&others, &node_ports, see);
+        }
     }
 
     fn at_frontend(
@@ -216,6 +232,12 @@ impl<'a> Objects<'a> {
                 part("an endpoint itself", rest.with(PacketField::Source, &own), Some(ip));
                 rest = rest.without(PacketField::Source, &own);
             }
+        }
+        if self.others.is_some() {
+            // Another Service may have them as endpoints of this node.
+            let unknown = pool.iter().filter(|one| !is_hairpin(one));
+            let unknown = unknown.map(|one| (number(one.address.ip()), number(one.address.ip())));
+            rest = rest.without(PacketField::Source, &Domain::new(unknown));
         }
         part(source.name, rest, None);
     }

@@ -1,0 +1,11 @@
+//! The comparison of nftables mode's tables in the kernel with what objects ask for.
+//!
+//! [`switchyard_nft_ruleset::bytecode`] reads the tables and finds out what they do, [`objects`] what
+//! they should do. Neither knows the layout of the tables.
+
+pub mod objects;
+pub mod report;
+pub mod service;
+
+#[cfg(test)]
+mod kernel_tests;
