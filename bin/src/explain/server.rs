@@ -191,13 +191,16 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
 /// Answers a question, and returns whether the kernel lacks a change of the Service.
 fn explained(question: &Question, known: &Tracker) -> (Explanation, bool) {
     let answer = explain(question, known);
-    let transition = known.transition();
-    let name = service_of(&answer);
-    let is_unsynced = transition.before().is_some()
-        && transition
-            .ports()
-            .any(|port| name.as_ref() == Some(&port.id.name.service) && is_changed(&port));
+    let is_unsynced = known.transition().before().is_some()
+        && service_of(&answer).is_some_and(|name| !is_synced(&name, known));
     (answer, is_unsynced)
+}
+
+/// Whether the kernel has all changes of a Service.
+fn is_synced(name: &ServiceName, known: &Tracker) -> bool {
+    let transition = known.transition();
+    transition.before().is_some()
+        && !transition.ports().any(|port| port.id.name.service == *name && is_changed(&port))
 }
 
 fn service_of(answer: &Explanation) -> Option<ServiceName> {
@@ -214,7 +217,9 @@ async fn compare(
     let Some(name) = service_of(answer) else { return Ok(()) };
     let expected = || {
         let name = name.clone();
-        ask(engine, move |known| Expected::new(&name, known))
+        ask(engine, move |known| {
+            is_synced(&name, known).then(|| Expected::new(&name, known)).flatten()
+        })
     };
     let Some(before) = expected().await? else { return Ok(()) };
     let tables = Arc::clone(tables);
