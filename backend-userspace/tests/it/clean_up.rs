@@ -44,6 +44,15 @@ fn nothing_stays_of_any_capture() {
     }
 }
 
+#[test]
+fn a_device_of_another_program_stays() {
+    in_namespace(|| {
+        run("ip link add switchyard0 type bridge");
+        UserspaceBackend::default().clean_up(None).unwrap();
+        assert_ne!(left(), "");
+    });
+}
+
 /// As if the former had been killed, with another capture mode at the next start.
 #[test]
 fn another_capture_serves_in_place_of_the_former() {

@@ -19,10 +19,17 @@ struct Device {
     bound: SharedAddresses,
 }
 
+/// The alias of the device, by which it is known as the proxy's own.
+const ALIAS: &str = "switchyard userspace mode";
+
 /// Opens a socket to the kernel.
 pub(crate) fn open() -> Result<Box<dyn OwnedAddresses>, SystemError> {
-    let device = DummyDevice::open(DEVICE)?.or_bridge();
-    Ok(Box::new(Device { device, bound: SharedAddresses::default() }))
+    Ok(Box::new(Device { device: open_device()?, bound: SharedAddresses::default() }))
+}
+
+/// Opens the device of userspace mode, which need not exist.
+pub(crate) fn open_device() -> Result<DummyDevice, DeviceError> {
+    Ok(DummyDevice::open(DEVICE)?.or_bridge().with_alias(ALIAS))
 }
 
 /// Finds out whether the kernel can make the device, for this process.
@@ -54,9 +61,11 @@ pub(crate) fn probe_ports() -> Result<(), SystemError> {
     }
 }
 
-/// Removes the device.
+/// Removes the device. One of another program stays.
 pub(crate) fn clean_up() -> Result<(), SystemError> {
-    DummyDevice::open(DEVICE)?.delete()?;
+    if open_device()?.delete_own()? {
+        tracing::warn!(device = DEVICE, "Left a device alone that another program has made");
+    }
     Ok(())
 }
 

@@ -26,6 +26,8 @@ use switchyard_forwarder::{Forwarder, Listener};
 
 #[cfg(target_os = "linux")]
 use self::linux as system;
+#[cfg(target_os = "linux")]
+pub(super) use self::linux::open_device;
 #[cfg(not(any(target_os = "linux", windows)))]
 use self::none as system;
 #[cfg(windows)]

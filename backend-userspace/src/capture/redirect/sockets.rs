@@ -69,14 +69,14 @@ impl Redirect {
         rules: Box<dyn Proxier>,
         families: PerFamily<bool>,
     ) -> Result<Self, ProxierError> {
-        let device = DummyDevice::open(DEVICE).map_err(failed("cannot reach rtnetlink"))?;
+        let device = addresses::open_device().map_err(failed("cannot reach rtnetlink"))?;
         let flows = Reconciler::start(|_| {}).inspect_err(|error| {
             tracing::warn!(err = %ErrorChain(error), "conntrack unavailable: stale UDP flows will not be removed");
         });
         Ok(Self {
             rules,
             derived: DerivedState::default(),
-            device: device.or_bridge(),
+            device,
             bound: SharedAddresses::default(),
             families,
             sockets: HashMap::new(),

@@ -23,6 +23,8 @@ pub struct DummyDevice {
     name: &'static str,
     /// The types that the device may have, the best first.
     kinds: &'static [&'static str],
+    /// The alias by which the device is known as the program's own.
+    alias: Option<&'static str>,
     socket: Socket,
 }
 
@@ -49,6 +51,15 @@ pub enum DeviceError {
         device: &'static str,
         /// The type.
         kind: &'static str,
+        /// The failed operation.
+        #[source]
+        source: Error,
+    },
+    /// The device could not be given its alias.
+    #[error("cannot give the device {device} an alias")]
+    Alias {
+        /// The name of the device.
+        device: &'static str,
         /// The failed operation.
         #[source]
         source: Error,
@@ -118,7 +129,7 @@ impl DummyDevice {
         let socket = Socket::open(libc::NETLINK_ROUTE).map_err(DeviceError::Socket)?;
         // Kernels before 4.20 list the addresses of all devices, of which others are dropped below.
         let _ = socket.check_strictly();
-        Ok(Self { name, kinds: &[link::DUMMY], socket })
+        Ok(Self { name, kinds: &[link::DUMMY], alias: None, socket })
     }
 
     /// Lets the device be a bridge, if the kernel has no devices of the type dummy.
@@ -126,12 +137,33 @@ impl DummyDevice {
         Self { kinds: &[link::DUMMY, link::BRIDGE], ..self }
     }
 
-    /// Makes the device if it is missing. Returns whether it was made.
+    /// Gives the device an alias (`ip link show` has it), so that
+    /// [`delete_own`](Self::delete_own) knows it again.
+    pub fn with_alias(self, alias: &'static str) -> Self {
+        Self { alias: Some(alias), ..self }
+    }
+
+    /// Makes the device if it is missing, and gives it its alias. Returns whether it was made.
     ///
     /// # Errors
     /// [`DeviceError::OtherType`] if a device of another type has the name; otherwise if the kernel
     /// refuses or does not answer.
     pub fn ensure(&mut self) -> Result<bool, DeviceError> {
+        let made = self.make()?;
+        let Some(alias) = self.alias else { return Ok(made) };
+        if made || self.find()?.is_some_and(|link| link.alias.as_deref() != Some(alias)) {
+            let device = self.name;
+            let named = self.request(link::NEW, 0, |w| {
+                w.raw(&link::NO_INDEX);
+                w.string(link::NAME, device);
+                w.string(link::ALIAS, alias);
+            });
+            named.map_err(|source| DeviceError::Alias { device, source })?;
+        }
+        Ok(made)
+    }
+
+    fn make(&mut self) -> Result<bool, DeviceError> {
         if let Some(link) = self.find()? {
             return self.check_type(&link).map(|()| false);
         }
@@ -185,6 +217,20 @@ impl DummyDevice {
             Err(error) if error.errno() == Some(libc::ENODEV) => Ok(false),
             Err(source) => Err(DeviceError::Delete { device: name, source }),
         }
+    }
+
+    /// Deletes the device with its addresses, if its type and its alias are those of this value.
+    /// Returns whether a device of this name is left, which is another program's.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn delete_own(&mut self) -> Result<bool, DeviceError> {
+        let Some(link) = self.find()? else { return Ok(false) };
+        let is_own = self.check_type(&link).is_ok() && link.alias.as_deref() == self.alias;
+        if is_own {
+            self.delete()?;
+        }
+        Ok(!is_own)
     }
 
     /// Returns the addresses of the device, without link-local ones of IPv6; none if the device is

@@ -11,6 +11,8 @@ pub(crate) struct Link {
     pub(crate) index: u32,
     /// The type; `None` for hardware.
     pub(crate) kind: Option<String>,
+    /// The alias, which programs give devices.
+    pub(crate) alias: Option<String>,
 }
 
 /// Returns the device of this name; `None` if there is none.
@@ -103,7 +105,12 @@ fn read_link(message: Message<'_>) -> Option<Link> {
     let index = message.payload.get(4..)?.first_chunk::<4>()?;
     let info = message.attributes(link::HEADER).find_kind(link::INFO);
     let kind = info.and_then(|info| info.nested().find_kind(link::INFO_KIND)?.str());
-    Some(Link { index: u32::from_ne_bytes(*index), kind: kind.map(str::to_owned) })
+    let alias = message.attributes(link::HEADER).find_kind(link::ALIAS);
+    Some(Link {
+        index: u32::from_ne_bytes(*index),
+        kind: kind.map(str::to_owned),
+        alias: alias.and_then(|alias| alias.str()).map(str::to_owned),
+    })
 }
 
 /// Returns the index of a device, and the device's address, if that is one of IPv4 or IPv6.
@@ -141,6 +148,8 @@ pub(crate) mod abi {
         pub(crate) const NAME: u16 = 3;
         /// `IFLA_LINKINFO`
         pub(crate) const INFO: u16 = 18;
+        /// `IFLA_IFALIAS`
+        pub(crate) const ALIAS: u16 = 20;
         /// `IFLA_INFO_KIND`
         pub(crate) const INFO_KIND: u16 = 1;
         pub(crate) const DUMMY: &str = "dummy";

@@ -112,6 +112,27 @@ fn a_device_of_another_type_is_refused_but_can_be_deleted() {
 }
 
 #[test]
+fn a_device_of_another_program_is_not_deleted_as_ones_own() {
+    in_namespace(|| {
+        let mut device = DummyDevice::open(NAME).unwrap().or_bridge().with_alias("ours");
+        assert!(!device.delete_own().unwrap(), "there is none");
+        assert!(device.ensure().unwrap());
+        assert!(run("ip link show kube-ipvs0").contains("alias ours"));
+        assert!(!device.delete_own().unwrap());
+        assert!(!device.exists().unwrap());
+        // Without the alias; one that is used gets it.
+        run("ip link add kube-ipvs0 type bridge");
+        assert!(device.delete_own().unwrap() && device.exists().unwrap());
+        assert!(!device.ensure().unwrap());
+        assert!(!device.delete_own().unwrap() && !device.exists().unwrap());
+        // Of another type.
+        run("ip link add kube-ipvs0 type veth peer name other");
+        run("ip link set kube-ipvs0 alias ours");
+        assert!(device.delete_own().unwrap() && device.exists().unwrap());
+    });
+}
+
+#[test]
 fn addresses_of_a_device_that_is_down_are_the_nodes() {
     with_device(|mut device| {
         run("ip link set lo up");
