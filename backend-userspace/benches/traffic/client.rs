@@ -16,9 +16,11 @@ pub const TIME: Duration = Duration::from_millis(500);
 /// The number of threads that connect at the same time.
 const CONNECTING: usize = 8;
 
-/// UDP: how many threads there are, and sockets of each.
+/// UDP: how many threads there are, sockets of each, and datagrams that a socket sends one after
+/// the other, as QUIC does.
 const SENDING: usize = 2;
 const SOCKETS: usize = 32;
+const BURST: usize = 16;
 
 /// Is the process of the client.
 pub fn run() {
@@ -32,7 +34,8 @@ pub fn run() {
         "bulk" => vec![bulk(word(words), word(words))],
         "short" => vec![short(word(words))],
         "latency" => latency(word(words)).into(),
-        "datagrams" => vec![datagrams(word(words))],
+        "datagrams" => vec![datagrams(word(words), 1, 100)],
+        "bursts" => vec![datagrams(word(words), BURST, 1200)],
         // So many connections, which stay idle; none ends those.
         "idle" => {
             let to = word(words);
@@ -115,9 +118,9 @@ fn exchange(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 64]).expect("an answer");
 }
 
-/// The number of datagrams a second that are answered. Each thread sends by all its sockets, and
-/// then waits for all answers.
-fn datagrams(to: Ipv4Addr) -> f64 {
+/// The number of datagrams a second that are answered. Each thread sends so many of this size by
+/// each of its sockets, and then waits for all answers.
+fn datagrams(to: Ipv4Addr, burst: usize, size: usize) -> f64 {
     let begun = Instant::now();
     let exchange = || {
         let socket = || {
@@ -127,13 +130,17 @@ fn datagrams(to: Ipv4Addr) -> f64 {
             socket
         };
         let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| socket()).collect();
+        let (datagram, mut buffer) = (vec![7; size], vec![0; 2048]);
         let mut answers = 0;
         while begun.elapsed() < TIME {
             for socket in &sockets {
-                socket.send(&[7; 100]).expect("sent");
+                for _ in 0..burst {
+                    socket.send(&datagram).expect("sent");
+                }
             }
-            let received = sockets.iter().filter(|socket| socket.recv(&mut [0; 128]).is_ok());
-            answers += received.count();
+            for socket in &sockets {
+                answers += (0..burst).take_while(|_| socket.recv(&mut buffer).is_ok()).count();
+            }
         }
         answers
     };

@@ -30,15 +30,17 @@ const WAYS: [(Option<&str>, &str); 6] = [
 
 /// A measurement, and how many of its units are shown as one. The time of a proxy is that of its
 /// process alone, whatever else the machine does.
-const COLUMNS: [(&str, f64); 8] = [
+const COLUMNS: [(&str, f64); 10] = [
     ("1 conn., MB/s", 1e6),
     ("8 conn., MB/s", 1e6),
     ("connections/s", 1.0),
     ("latency, us", 1e-6),
     ("p99, us", 1e-6),
     ("datagrams/s", 1.0),
+    ("in bursts/s", 1.0),
     ("us of CPU/conn.", 1e-6),
     ("us of CPU/answer", 1e-6),
+    ("in a burst", 1e-6),
 ];
 
 pub fn run() {
@@ -73,11 +75,21 @@ pub fn run() {
             };
             let [short, time_of_short] = costly("short");
             let is_udp = !matches!(*way, Some(PLAIN | HAPROXY));
-            let [datagrams, time_of_datagram] =
-                if is_udp { costly("datagrams") } else { [f64::NAN; 2] };
+            let mut udp = |what| if is_udp { costly(what) } else { [f64::NAN; 2] };
+            let ([single, of_single], [burst, in_burst]) = (udp("datagrams"), udp("bursts"));
             let [median, worst]: [f64; 2] = client.ask(format!("latency {to}"));
-            let times = [time_of_short, time_of_datagram];
-            measured.push([one, eight, short, median, worst, datagrams, times[0], times[1]]);
+            measured.push([
+                one,
+                eight,
+                short,
+                median,
+                worst,
+                single,
+                burst,
+                time_of_short,
+                of_single,
+                in_burst,
+            ]);
             let is_measured = is_proxy && *way != Some(HAPROXY) && round == 0;
             if let (true, Some(proxy)) = (is_measured, &proxy) {
                 let before = proxy.memory();

@@ -14,10 +14,10 @@ use rustix::{
     process::{Resource, getrlimit},
     system::sysinfo,
 };
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
-use super::{Message, Pipe, Platform, sctp};
+use super::{Message, Pipe, Platform, Receiving, datagrams, sctp};
 
 /// The number of bytes a socket takes ahead of what it can that send, so that a client that does
 /// not read has little memory of the kernel: tcp(7), `TCP_NOTSENT_LOWAT`. What is on its way does
@@ -144,6 +144,25 @@ impl Platform for Linux {
         if sockopt::set_socket_recv_buffer_size_force(&**socket, size).is_err() {
             let _ = socket.set_recv_buffer_size(size);
         }
+    }
+
+    fn receive_together(&self, socket: &SockRef<'_>) {
+        // Without it, datagrams come one by one.
+        let _ = datagrams::receive_together(socket);
+    }
+
+    fn receive_datagrams(&self, socket: &Socket, into: &mut Receiving) -> io::Result<bool> {
+        datagrams::receive(socket, into)
+    }
+
+    fn send_datagrams(
+        &self,
+        socket: &Socket,
+        to: Option<&SockAddr>,
+        datagrams: &[&[u8]],
+        size: u16,
+    ) -> io::Result<()> {
+        datagrams::send(socket, to, datagrams, size)
     }
 
     fn is_exhausted(&self, error: &io::Error) -> bool {

@@ -1,6 +1,8 @@
 //! Differences between systems, behind one trait.
 
 #[cfg(target_os = "linux")]
+mod datagrams;
+#[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
 mod sctp;
@@ -8,10 +10,12 @@ mod sctp;
 use std::{
     io::{self, Read, Write},
     net::SocketAddr,
+    ops::Range,
+    slice,
     time::Duration,
 };
 
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use switchyard_core::model::Protocol;
 
 /// The attributes of a message of SCTP.
@@ -21,6 +25,51 @@ pub(crate) struct Message {
     pub(crate) protocol: [u8; 4],
     /// Whether the message may overtake others.
     pub(crate) is_unordered: bool,
+}
+
+/// The buffers that one call fills, at most.
+pub(crate) const MESSAGES: usize = 16;
+
+/// More than the largest datagram, which has 65,507 bytes over IPv4, and 65,527 over IPv6, and more
+/// than the kernel hands over together. The beginnings of buffers do not all have the same place in
+/// the processor's caches.
+const BUFFER: usize = 65_536 + 512;
+
+/// Where datagrams are between two sockets.
+pub(crate) struct Receiving {
+    /// The buffers, one behind the other. Those that were never filled take no memory.
+    bytes: Box<[u8]>,
+    /// The parts of the buffers that the last call has filled.
+    pub(crate) received: Vec<Received>,
+}
+
+/// A datagram, or several of one sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// The sender; `None` if the socket is connected.
+    pub(crate) from: Option<SocketAddr>,
+    /// The place of the bytes.
+    place: Range<usize>,
+    /// The size of each datagram but the last, which may be smaller.
+    each: usize,
+}
+
+impl Receiving {
+    pub(crate) fn new() -> Self {
+        Self { bytes: vec![0; MESSAGES * BUFFER].into(), received: Vec::with_capacity(MESSAGES) }
+    }
+
+    fn buffers(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.bytes.chunks_exact_mut(BUFFER)
+    }
+
+    /// Returns the datagrams of a part of what was received.
+    pub(crate) fn datagrams(&self, received: &Received) -> impl Iterator<Item = &[u8]> + Clone {
+        let bytes = &self.bytes[received.place.clone()];
+        // An empty datagram is one, too.
+        let empty = bytes.is_empty().then_some(bytes);
+        empty.into_iter().chain(bytes.chunks(received.each.max(1)))
+    }
 }
 
 /// The system that the forwarder runs on. What is written here holds for any system with sockets.
@@ -122,6 +171,33 @@ pub(crate) trait Platform: Send + Sync {
     fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
         // A smaller one works, too.
         let _ = socket.set_recv_buffer_size(size);
+    }
+
+    /// Has the system hand over datagrams of one sender together, where it can.
+    fn receive_together(&self, _socket: &SockRef<'_>) {}
+
+    /// Receives datagrams. Returns whether there may be more.
+    fn receive_datagrams(&self, socket: &Socket, into: &mut Receiving) -> io::Result<bool> {
+        into.received.clear();
+        let Some(buffer) = into.buffers().next() else { return Ok(false) };
+        // SAFETY: `recv_from` writes bytes to the buffer, which leaves it initialised.
+        let buffer = unsafe { slice::from_raw_parts_mut(buffer.as_mut_ptr().cast(), buffer.len()) };
+        let (length, from): (usize, SockAddr) = socket.recv_from(buffer)?;
+        into.received.push(Received { from: from.as_socket(), place: 0..length, each: length });
+        Ok(true)
+    }
+
+    /// Sends datagrams in one call that have the same size, but for the last, which may be smaller:
+    /// all or none, to an address or where the socket is connected to. An error may mean that the
+    /// way there takes them one by one only.
+    fn send_datagrams(
+        &self,
+        _socket: &Socket,
+        _to: Option<&SockAddr>,
+        _datagrams: &[&[u8]],
+        _size: u16,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Whether an error means that the system or the process has no more descriptors or memory for

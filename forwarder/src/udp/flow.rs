@@ -5,18 +5,22 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Instant,
 };
 
-use socket2::{SockAddr, SockRef, Socket};
+use socket2::{SockRef, Socket};
 use switchyard_core::{model::Protocol, state::PoolKind};
-use tokio::{io::Interest, net::UdpSocket, sync::mpsc::UnboundedSender, task::AbortHandle};
+use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender, task::AbortHandle};
 
-use super::{buffer::with_buffer, is_refusal};
+use super::{
+    answers::{Activity, Answers, Connected, Failure},
+    is_refusal,
+    send::{bytes, send},
+};
 use crate::{
-    counters::{Counted, Counters},
+    counters::Counted,
     ends::Ends,
     port::{Chosen, Port},
     shared::Shared,
@@ -28,8 +32,8 @@ use crate::{
 /// the first does not exist. More would let clients fill the memory.
 const LARGEST_KEPT: usize = 4096;
 
-/// The number of answers that are sent before other tasks of the thread have their turn.
-const AT_ONCE: usize = 64;
+/// The number of datagrams that are dropped that came before the socket was connected.
+const STRAYS: usize = 64;
 
 /// The number of ports that are tried for a flow, if other programs have ports of the same range.
 const PORTS: usize = 8;
@@ -43,14 +47,7 @@ pub(super) struct Context {
     pub(super) failures: UnboundedSender<Failure>,
     /// The number of the last way to an endpoint.
     pub(super) numbers: u64,
-    pub(super) counters: Arc<Counters>,
-}
-
-/// The endpoint of a client's flow did not take a datagram.
-pub(super) struct Failure {
-    pub(super) client: SocketAddr,
-    /// The number of the client's endpoint: the number of its [`Upstream`].
-    pub(super) upstream: u64,
+    pub(super) shared: Arc<Shared>,
 }
 
 pub(super) struct Flow {
@@ -76,24 +73,7 @@ pub(super) struct Upstream {
     socket: Arc<Connected>,
     activity: Arc<Activity>,
     answers: AbortHandle,
-    counters: Arc<Counters>,
-}
-
-/// A socket with its port, which is free again once both tasks have dropped the socket.
-struct Connected {
-    socket: UdpSocket,
-    _port: Option<SourcePort>,
-}
-
-/// The datagrams of a flow, as its two tasks show each other.
-#[derive(Default)]
-struct Activity {
-    /// Whether a datagram was seen since the last look.
-    is_used: AtomicBool,
-    /// Whether the last datagram has had no answer.
-    is_awaited: AtomicBool,
-    /// The number of answers.
-    answers: AtomicU64,
+    shared: Arc<Shared>,
 }
 
 /// The reason that a flow has no endpoint.
@@ -112,7 +92,6 @@ impl Flow {
     /// at once.
     pub(super) fn start(
         context: &mut Context,
-        shared: &Shared,
         port: &Arc<Port>,
         pool: PoolKind,
         ends: Ends,
@@ -120,7 +99,7 @@ impl Flow {
     ) -> Result<Self, UpstreamError> {
         let mut tried = Vec::new();
         let source = slot.source();
-        let upstream = Upstream::choose(context, shared, port, pool, ends, source, &mut tried)?;
+        let upstream = Upstream::choose(context, port, pool, ends, source, &mut tried)?;
         Ok(Self {
             port: Arc::clone(port),
             pool,
@@ -147,22 +126,21 @@ impl Flow {
         self.upstream.number == upstream
     }
 
-    /// Sends a datagram of the client. Returns whether the endpoint may have it.
-    pub(super) fn send(&mut self, datagram: &[u8]) -> bool {
-        self.sent += 1;
+    /// Sends datagrams of the client. Returns how many the endpoint may have: the next one, which
+    /// is kept, was refused.
+    pub(super) fn send(&mut self, datagrams: &[&[u8]]) -> usize {
+        let taken = self.upstream.send(datagrams);
+        let last = datagrams.get(taken).or(datagrams.last()).copied().unwrap_or_default();
+        self.sent += datagrams.len().min(taken + 1) as u64;
         self.kept.clear();
-        if datagram.len() <= LARGEST_KEPT {
-            self.kept.extend_from_slice(datagram);
+        if last.len() <= LARGEST_KEPT {
+            self.kept.extend_from_slice(last);
         }
-        self.upstream.send(datagram)
+        taken
     }
 
     /// Goes on to another endpoint, since this one has not taken a datagram.
-    pub(super) fn move_on(
-        &mut self,
-        context: &mut Context,
-        shared: &Shared,
-    ) -> Result<(), UpstreamError> {
+    pub(super) fn move_on(&mut self, context: &mut Context) -> Result<(), UpstreamError> {
         loop {
             if self.upstream.activity.answers.load(Ordering::Acquire) > 0 {
                 self.tried.clear();
@@ -170,14 +148,14 @@ impl Flow {
             let is_awaited = self.upstream.activity.is_awaited.load(Ordering::Acquire);
             let refused = io::ErrorKind::ConnectionRefused.into();
             failed(context, &self.port, self.endpoint(), self.ends.client.ip(), &refused);
-            context.counters.count(Counted::Retries);
+            context.shared.counters.count(Counted::Retries);
             self.tried.push(self.endpoint());
             let Self { port, pool, ends, tried, slot, .. } = self;
             let source = slot.source();
-            self.upstream = Upstream::choose(context, shared, port, *pool, *ends, source, tried)?;
+            self.upstream = Upstream::choose(context, port, *pool, *ends, source, tried)?;
             // The datagram at hand is the first for this endpoint.
             self.sent = 1;
-            if !is_awaited || self.kept.is_empty() || self.upstream.send(&self.kept) {
+            if !is_awaited || self.kept.is_empty() || self.upstream.send(&[&self.kept]) > 0 {
                 return Ok(());
             }
         }
@@ -212,7 +190,6 @@ impl Upstream {
     /// Chooses an endpoint. Those that cannot be reached from here are added to `tried`.
     fn choose(
         context: &mut Context,
-        shared: &Shared,
         port: &Arc<Port>,
         pool: PoolKind,
         ends: Ends,
@@ -222,7 +199,7 @@ impl Upstream {
         let mut error = UpstreamError::NoEndpoint;
         for _ in 0..ENDPOINTS {
             let Some(chosen) = port.choose(pool, ends, tried) else { break };
-            match connect(shared, chosen.address, source) {
+            match connect(&context.shared, chosen.address, source) {
                 Ok(socket) => {
                     context.numbers += 1;
                     return Ok(Self::start(context, port, ends, chosen, socket));
@@ -234,7 +211,7 @@ impl Upstream {
                 // The endpoint is not to blame.
                 Err(full @ UpstreamError::Full(_)) => error = full,
                 Err(error) => {
-                    context.counters.count(Counted::Exhausted);
+                    context.shared.counters.count(Counted::Exhausted);
                     return Err(error);
                 }
             }
@@ -254,7 +231,7 @@ impl Upstream {
         let (socket, activity) = (Arc::new(socket), Arc::new(Activity::default()));
         let answers = Answers {
             listener: Weak::clone(&context.listener),
-            counters: Arc::clone(&context.counters),
+            shared: Arc::clone(&context.shared),
             failures: context.failures.clone(),
             port: Arc::clone(port),
             socket: Arc::clone(&socket),
@@ -264,37 +241,45 @@ impl Upstream {
             endpoint: chosen.address,
         };
         let answers = tokio::spawn(answers.run()).abort_handle();
-        let counters = Arc::clone(&context.counters);
-        Self { number, chosen, socket, activity, answers, counters }
+        let shared = Arc::clone(&context.shared);
+        Self { number, chosen, socket, activity, answers, shared }
     }
 
-    /// Sends a datagram. Returns whether the endpoint may have it: a datagram that the system has
-    /// no room for is dropped, which is no fault of the endpoint.
-    fn send(&self, datagram: &[u8]) -> bool {
+    /// Sends datagrams. Returns how many the endpoint may have: the next one was refused, and what
+    /// follows was not sent. A datagram that the system has no room for is dropped, which is no
+    /// fault of the endpoint.
+    fn send(&self, datagrams: &[&[u8]]) -> usize {
+        let Shared { platform, counters, .. } = &*self.shared;
         self.activity.is_used.store(true, Ordering::Relaxed);
         self.activity.is_awaited.store(true, Ordering::Release);
         // Not by the socket of Tokio, which sends nothing until it has heard from the system that
         // it may.
-        match SockRef::from(&self.socket.socket).send(datagram) {
-            Ok(_) => {
-                self.counters.count(Counted::DatagramsIn);
-                self.counters.add(Counted::BytesIn, datagram.len() as u64);
+        let socket = SockRef::from(&self.socket.socket);
+        // An endpoint of this node that does not exist refuses a datagram before the next is sent,
+        // which another endpoint gets.
+        let one_by_one = AtomicBool::new(true);
+        let is_answered = self.activity.answers.load(Ordering::Relaxed) > 0;
+        let is_single = if is_answered { &self.activity.is_single_in } else { &one_by_one };
+        send(&**platform, &socket, None, datagrams, is_single, |part, result| match result {
+            Ok(()) => {
+                counters.add(Counted::DatagramsIn, part.len() as u64);
+                counters.add(Counted::BytesIn, bytes(part));
                 true
             }
             Err(error) if is_refusal(&error) => false,
             Err(_) => {
-                self.counters.count(Counted::DroppedIn);
+                counters.add(Counted::DroppedIn, part.len() as u64);
                 true
             }
-        }
+        })
     }
 }
 
 /// Notes and counts that an endpoint did not take a datagram.
 fn failed(context: &Context, port: &Port, endpoint: SocketAddr, client: IpAddr, error: &io::Error) {
-    context.counters.count(Counted::failure(error));
+    context.shared.counters.count(Counted::failure(error));
     if port.failed(endpoint, client) {
-        context.counters.count(Counted::LeftOut);
+        context.shared.counters.count(Counted::LeftOut);
     }
 }
 
@@ -319,7 +304,7 @@ fn connect(
     let connect = || {
         socket.connect(&endpoint.into())?;
         // Before, anyone could send to the port.
-        for _ in 0..AT_ONCE {
+        for _ in 0..STRAYS {
             if (&socket).read(&mut [0]).is_err() {
                 break;
             }
@@ -359,87 +344,6 @@ fn bind(
     Err(UpstreamError::Full(LimitReached::Endpoint))
 }
 
-/// The answers that may be left after some were sent.
-enum Rest {
-    Nothing,
-    More,
-    /// The listener is closed, or the endpoint refuses.
-    Over,
-}
-
-/// Sends the answers of an endpoint to the client.
-struct Answers {
-    listener: Weak<UdpSocket>,
-    counters: Arc<Counters>,
-    failures: UnboundedSender<Failure>,
-    port: Arc<Port>,
-    socket: Arc<Connected>,
-    activity: Arc<Activity>,
-    client: SockAddr,
-    failure: Failure,
-    endpoint: SocketAddr,
-}
-
-impl Answers {
-    async fn run(self) {
-        // An error without a datagram does not make a socket readable.
-        const INTEREST: Interest = Interest::READABLE.add(Interest::ERROR);
-        while self.socket.socket.ready(INTEREST).await.is_ok() {
-            let receive = |buffer: &mut [u8], interest| {
-                self.socket
-                    .socket
-                    .try_io(interest, || (&*SockRef::from(&self.socket.socket)).read(buffer))
-            };
-            // Each on its own: Tokio never tries when it is asked for two interests at once.
-            let receive = |buffer: &mut [u8]| match receive(buffer, Interest::READABLE) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    receive(buffer, Interest::ERROR)
-                }
-                result => result,
-            };
-            let rest = with_buffer(|buffer| {
-                for _ in 0..AT_ONCE {
-                    match receive(buffer) {
-                        Ok(length) if self.send(&buffer[..length]) => {}
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            return Rest::Nothing;
-                        }
-                        Err(error) if !is_refusal(&error) => {}
-                        _ => return Rest::Over,
-                    }
-                }
-                Rest::More
-            });
-            match rest {
-                Rest::Nothing => {}
-                // A socket that stays ready is never waited for: others have their turn.
-                Rest::More => tokio::task::yield_now().await,
-                Rest::Over => break,
-            }
-        }
-        // If the listener is closed, no one is interested.
-        let _ = self.failures.send(self.failure);
-    }
-
-    /// Sends an answer. Returns whether the listener is open.
-    fn send(&self, answer: &[u8]) -> bool {
-        self.activity.is_used.store(true, Ordering::Relaxed);
-        self.activity.is_awaited.store(false, Ordering::Release);
-        if self.activity.answers.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.port.succeeded(self.endpoint);
-        }
-        let Some(listener) = self.listener.upgrade() else { return false };
-        match SockRef::from(&*listener).send_to(answer, &self.client) {
-            Ok(_) => {
-                self.counters.count(Counted::DatagramsOut);
-                self.counters.add(Counted::BytesOut, answer.len() as u64);
-            }
-            Err(_) => self.counters.count(Counted::DroppedOut),
-        }
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -461,20 +365,20 @@ mod tests {
     fn a_large_datagram_is_not_kept() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let _context = runtime.enter();
-        let shared = Shared::new(ForwarderConfig::default());
+        let shared = Arc::new(Shared::new(ForwarderConfig::default()));
         let endpoint = std::net::UdpSocket::bind(any()).unwrap();
         let serving = serving(endpoint.local_addr().unwrap(), any());
         let failures = unbounded_channel().0;
-        let counters = Arc::default();
-        let mut context = Context { listener: Weak::new(), failures, numbers: 0, counters };
+        let mut context =
+            Context { listener: Weak::new(), failures, numbers: 0, shared: Arc::clone(&shared) };
         let slot = shared.slots.take(serving.port.id(), any().ip()).unwrap();
         let ends = Ends { client: any(), destination: any() };
         let (port, pool) = (&serving.port, PoolKind::Cluster);
-        let flow = Flow::start(&mut context, &shared, port, pool, ends, slot);
+        let flow = Flow::start(&mut context, port, pool, ends, slot);
         let mut flow = flow.unwrap_or_else(|error| panic!("{error:?}"));
-        assert!(flow.send(&[1; LARGEST_KEPT]));
+        assert_eq!(flow.send(&[&[1; LARGEST_KEPT]]), 1);
         assert_eq!(flow.kept, [1; LARGEST_KEPT]);
-        assert!(flow.send(&[2; LARGEST_KEPT + 1]));
+        assert_eq!(flow.send(&[&[2; LARGEST_KEPT + 1]]), 1);
         assert!(flow.kept.is_empty());
     }
 

@@ -10,7 +10,10 @@ use std::{
 use switchyard_core::{error::ErrorChain, state::PoolKind};
 use tokio::{net::UdpSocket, sync::mpsc::UnboundedSender};
 
-use super::flow::{Context, Failure, Flow, UpstreamError};
+use super::{
+    answers::Failure,
+    flow::{Context, Flow, UpstreamError},
+};
 use crate::{
     counters::Counted,
     ends::Ends,
@@ -63,7 +66,7 @@ impl Flows {
                 listener: Arc::downgrade(listener),
                 failures,
                 numbers: 0,
-                counters: Arc::clone(&open.shared.counters),
+                shared: Arc::clone(&open.shared),
             },
             address: open.address,
             by_client: HashMap::new(),
@@ -78,20 +81,26 @@ impl Flows {
         self.by_client.is_empty()
     }
 
-    /// Sends a client's datagram to the endpoint of the client's flow, which is started if there is
-    /// none.
-    pub(super) fn forward(&mut self, serving: &Serving, client: SocketAddr, datagram: &[u8]) {
-        let flow = self.by_client.get(&client);
-        if flow.is_some_and(|flow| !Arc::ptr_eq(&flow.port, &serving.port)) {
-            // The address belongs to another Service port now.
-            self.end(client);
-        }
-        if !self.by_client.contains_key(&client) && !self.start(serving, client) {
-            return;
-        }
-        let Some(flow) = self.by_client.get_mut(&client) else { return };
-        if !flow.send(datagram) {
-            self.move_on(client);
+    /// Sends a client's datagrams to the endpoint of the client's flow, which is started if there
+    /// is none.
+    pub(super) fn forward(&mut self, serving: &Serving, client: SocketAddr, datagrams: &[&[u8]]) {
+        let mut rest = datagrams;
+        while !rest.is_empty() {
+            let flow = self.by_client.get(&client);
+            if flow.is_some_and(|flow| !Arc::ptr_eq(&flow.port, &serving.port)) {
+                // The address belongs to another Service port now.
+                self.end(client);
+            }
+            if !self.by_client.contains_key(&client) && !self.start(serving, client) {
+                return;
+            }
+            let Some(flow) = self.by_client.get_mut(&client) else { return };
+            let taken = flow.send(rest);
+            if taken < rest.len() {
+                self.move_on(client);
+            }
+            // The other endpoint was sent the datagram that this one did not take.
+            rest = rest.get(taken + 1..).unwrap_or_default();
         }
     }
 
@@ -138,7 +147,7 @@ impl Flows {
     ) -> Result<(), UpstreamError> {
         let slot = self.shared.slots.take(port.id(), source).map_err(UpstreamError::Full)?;
         let ends = Ends { client, destination: self.address };
-        let flow = Flow::start(&mut self.context, &self.shared, port, pool, ends, slot)?;
+        let flow = Flow::start(&mut self.context, port, pool, ends, slot)?;
         self.by_client.insert(client, flow);
         *self.counts.entry(source).or_default() += 1;
         Ok(())
@@ -201,7 +210,7 @@ impl Flows {
     fn move_on(&mut self, client: SocketAddr) {
         let Self { by_client, context, shared, .. } = self;
         let Some(flow) = by_client.get_mut(&client) else { return };
-        if let Err(error) = flow.move_on(context, shared) {
+        if let Err(error) = flow.move_on(context) {
             let port = Arc::clone(&flow.port);
             match error {
                 UpstreamError::Full(full) => shared.slots.refuse(port.id(), client.ip(), full),
@@ -283,14 +292,14 @@ mod tests {
         let mut flows = Flows::new(&open, &Arc::new(listener), unbounded_channel().0);
 
         let client = |last: u8, port: u16| SocketAddr::from(([127, 0, 0, last], port));
-        (1..=3).for_each(|port| flows.forward(&serving, client(1, port), b"?"));
+        (1..=3).for_each(|port| flows.forward(&serving, client(1, port), &[b"?"]));
         let before = Instant::now() - 2 * AWAITING;
         flows.by_client.values_mut().for_each(|flow| flow.look(before));
-        flows.forward(&serving, client(2, 1), b"?");
+        flows.forward(&serving, client(2, 1), &[b"?"]);
         assert_eq!(flows.by_client.len(), 4);
 
         // The second client may have one flow, as the other has most of the places.
-        flows.forward(&serving, client(2, 2), b"?");
+        flows.forward(&serving, client(2, 2), &[b"?"]);
         assert!((1..=3).all(|port| flows.by_client.contains_key(&client(1, port))));
         assert_eq!((flows.by_client.len(), shared.slots.refused()), (4, 1));
     }

@@ -4,9 +4,11 @@
 //! is connected to the flow's endpoint. Each flow has a small task that sends answers back. Nothing
 //! waits for a socket that cannot take a datagram now: the datagram is dropped, as routers do.
 
+mod answers;
 mod buffer;
 mod flow;
 mod flows;
+mod send;
 
 use std::{
     io,
@@ -16,6 +18,7 @@ use std::{
 
 use socket2::SockRef;
 use tokio::{
+    io::Interest,
     net::UdpSocket,
     select,
     sync::mpsc,
@@ -23,10 +26,18 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use self::{buffer::with_buffer, flows::Flows};
-use crate::{counters::Counted, shared::OpenListener};
+use self::{
+    buffer::{try_receive, with_buffer},
+    flows::Flows,
+};
+use crate::{
+    counters::Counted,
+    platform::Receiving,
+    shared::{OpenListener, Serving},
+};
 
-/// The number of datagrams that are received before anything else is looked at.
+/// The number of datagrams, or of those that came together, that are received before anything else
+/// is looked at.
 const AT_ONCE: usize = 64;
 
 /// The interval at which flows are looked at, at least, to see which are idle.
@@ -36,6 +47,7 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
     let size = open.shared.receive_buffer();
     open.shared.platform.set_receive_buffer(&SockRef::from(&socket), size);
+    open.shared.platform.receive_together(&SockRef::from(&socket));
     let socket = CloseOnDrop(Some(Arc::new(socket)));
     let Some(listener) = &socket.0 else { return };
     let (failures, mut failed) = mpsc::unbounded_channel();
@@ -48,7 +60,7 @@ pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
     loop {
         select! {
             _ = listener.readable() => {
-                if receive(&open, listener, &mut flows) == AT_ONCE {
+                if receive(&open, listener, &mut flows) >= AT_ONCE {
                     // Otherwise answers and other Services wait until no datagram is left.
                     yield_now().await;
                 }
@@ -66,24 +78,48 @@ pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
     }
 }
 
-/// Forwards what clients have sent, but no more than [`AT_ONCE`]. Returns how many datagrams that
-/// were.
+/// Forwards what clients have sent, but no more than [`AT_ONCE`], or a little more. Returns how
+/// many datagrams that were.
 fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usize {
     let serving = open.serving();
+    let platform = &*open.shared.platform;
     with_buffer(|buffer| {
-        for received in 0..AT_ONCE {
-            match listener.try_recv_from(buffer) {
-                Ok((length, client)) if serving.listener.allows(client.ip()) => {
-                    flows.forward(&serving, client, &buffer[..length]);
+        let mut count = 0;
+        while count < AT_ONCE {
+            match try_receive(platform, listener, Interest::READABLE, buffer) {
+                Ok(()) => {
+                    count += buffer.received.len();
+                    forward(open, &serving, buffer, flows);
                 }
-                Ok(_) => open.shared.counters.count(Counted::RefusedSource),
                 // Windows reports here that a client did not take an answer.
-                Err(error) if is_refusal(&error) => {}
-                Err(_) => return received,
+                Err(error) if is_refusal(&error) => count += 1,
+                Err(_) => break,
             }
         }
-        AT_ONCE
+        count
     })
+}
+
+/// Forwards what was received, flow by flow.
+fn forward(open: &OpenListener, serving: &Serving, buffer: &mut Receiving, flows: &mut Flows) {
+    // Keeps the order of each flow.
+    buffer.received.sort_by_key(|received| received.from);
+    for of_client in buffer.received.chunk_by(|one, next| one.from == next.from) {
+        let Some(client) = of_client[0].from else { continue };
+        let mut datagrams = of_client.iter().flat_map(|received| buffer.datagrams(received));
+        if !serving.listener.allows(client.ip()) {
+            let count = datagrams.count() as u64;
+            open.shared.counters.add(Counted::RefusedSource, count);
+            continue;
+        }
+        match (datagrams.next(), datagrams.next()) {
+            (Some(only), None) => flows.forward(serving, client, &[only]),
+            (first, second) => {
+                let all: Vec<&[u8]> = first.into_iter().chain(second).chain(datagrams).collect();
+                flows.forward(serving, client, &all);
+            }
+        }
+    }
 }
 
 /// Whether an error reports that an earlier datagram could not be delivered: ICMP, by which IPv6

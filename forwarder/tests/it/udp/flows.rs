@@ -37,6 +37,37 @@ fn datagrams_of_any_size_pass() {
 }
 
 #[test]
+fn bursts_come_back_whole_and_in_order_to_each_client() {
+    let forwarder = forwarder(|_| {});
+    let address = serve(&forwarder, port(&[echo("")]));
+    let clients = [(); 4].map(|()| Client::new(1, address));
+    let mut buffer = [0; 2000];
+    for round in 0..50 {
+        let datagrams = clients.each_ref().map(|client| {
+            let port = client.socket.local_addr().unwrap().port();
+            let datagram = |i: usize| {
+                let size = [1200, 1200, 1200, 1200, 30, 30, 8][(round + i) % 7];
+                let mut datagram = format!("{port} {i} ").into_bytes();
+                datagram.resize(size.max(datagram.len()), b'x');
+                datagram
+            };
+            (0..16).map(datagram).collect::<Vec<_>>()
+        });
+        for i in 0..16 {
+            for (client, datagrams) in clients.iter().zip(&datagrams) {
+                client.socket.send_to(&datagrams[i], address).unwrap();
+            }
+        }
+        for (client, datagrams) in clients.iter().zip(&datagrams) {
+            for datagram in datagrams {
+                let length = client.socket.recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..length], datagram);
+            }
+        }
+    }
+}
+
+#[test]
 fn endpoints_may_send_as_many_answers_as_they_like() {
     let forwarder = forwarder(|_| {});
     let (endpoint, at) = bind();

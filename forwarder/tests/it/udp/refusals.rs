@@ -18,6 +18,25 @@ fn a_datagram_that_is_refused_goes_to_the_next_endpoint() {
 }
 
 #[test]
+fn the_rest_of_a_burst_that_is_refused_goes_to_the_next_endpoint() {
+    let forwarder = forwarder(|_| {});
+    let refusing = refusing();
+    let address = serve(&forwarder, port(&[refusing.1, echo("")]));
+    for _ in 0..4 {
+        let client = Client::new(1, address);
+        for text in ["1", "2", "3", "4", "5", "6"] {
+            client.send(text);
+        }
+        // A second one may be sent before the refusal of the first is known.
+        let mut answers = vec![client.receive()];
+        while answers.last().is_some_and(|last| last != "6") {
+            answers.push(client.receive());
+        }
+        assert!(answers.is_sorted() && answers.len() >= 4, "{answers:?}");
+    }
+}
+
+#[test]
 fn a_flow_moves_when_its_endpoint_dies() {
     let forwarder = forwarder(|_| {});
     let (endpoint, at) = bind();
