@@ -7,6 +7,7 @@
 //! - print what would be programmed (`render`);
 //! - print what keeps Services from working (`doctor`);
 //! - explain where traffic goes, or print what the running proxy knows (`explain`, `snapshot`);
+//! - show the Services with their traffic (`top`);
 //! - compare what the kernel does with the objects (`verify`);
 //! - remove what any backend has programmed (`--cleanup`);
 //! - prepare the node, and then proxy until the program ends (`start`, `run`).
@@ -58,6 +59,7 @@ mod select;
 mod source_task;
 mod start;
 mod sysctl;
+mod top;
 mod tracked;
 mod verify;
 
@@ -90,6 +92,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     // These report on standard error, without a log.
     match &cli.command {
         Some(Subcommand::Explain(asked)) => return explain::run(asked, &cli.flags),
+        Some(Subcommand::Top(asked)) => return top::run(*asked, &cli.flags),
         Some(Subcommand::Snapshot) => return explain::take_snapshot(&cli.flags),
         Some(Subcommand::Doctor(format)) => return doctor::run(&cli.flags, *format),
         Some(Subcommand::Verify(asked)) => return verify::run(asked, &cli.flags),

@@ -61,6 +61,8 @@ use crate::{
         feed::Feeds,
         history::History,
         server::{self, Sources},
+        service_flows::ServiceFlows,
+        top::TopSources,
     },
     local_socket, logging,
     node::watch::{self as node_watch, NodeChecks, NodeError, NodeWatch},
@@ -162,8 +164,12 @@ pub fn run(
         watches,
         node: settings.node.node_name.clone(),
     };
-    let exposition =
-        MetricsHandler::new(Arc::clone(&metrics), status, shown_pages, logging::set_verbosity);
+    let exposition = MetricsHandler::new(
+        Arc::clone(&metrics),
+        status.clone(),
+        shown_pages,
+        logging::set_verbosity,
+    );
     let addresses = rebind::addresses(&settings.servers).map(watch::Sender::new);
     let serving = serve(
         addresses.each_ref().map(watch::Sender::subscribe),
@@ -184,7 +190,9 @@ pub fn run(
         let (engine, flows) = (proxy.handle().inputs(), Some(Arc::default()));
         let nft = backends::nft_config(&settings.backend, supported);
         let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
-        answer_locally(listener, Sources { engine, history, feeds, flows, tables })
+        let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
+        let top = Some(Arc::new(TopSources { status, mode, traffic, flows: seen }));
+        answer_locally(listener, Sources { engine, history, feeds, flows, tables, top })
     });
     let failure = node.failure();
     let parts = LiveParts {

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, fmt, path::PathBuf, time::Duration};
 
-use clap::{Arg, Command, builder::PossibleValuesParser, error::ErrorKind};
+use clap::{Arg, ArgAction, Command, builder::PossibleValuesParser, error::ErrorKind};
 
 use crate::config::{
     duration::GoDuration,
@@ -35,6 +35,8 @@ pub enum Subcommand {
     Explain(ExplainArguments),
     /// `verify`: compare what the kernel does with the objects.
     Verify(FromArguments),
+    /// `top`: show the Services of the running proxy.
+    Top(TopArguments),
     /// `snapshot`: print what the running proxy knows.
     Snapshot,
 }
@@ -59,6 +61,15 @@ pub struct FromArguments {
     pub format: OutputFormat,
     /// The snapshot with the objects.
     pub from: Option<PathBuf>,
+}
+
+/// The arguments of `top`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopArguments {
+    /// Whether to print once, and not to draw.
+    pub once: bool,
+    /// The format of what is printed once.
+    pub format: OutputFormat,
 }
 
 /// The formats of `render`.
@@ -108,6 +119,8 @@ const FORMAT: &str = "format";
 const OUTPUT: &str = "output";
 const EXPLAIN: &str = "explain";
 const SNAPSHOT: &str = "snapshot";
+const TOP: &str = "top";
+const ONCE: &str = "once";
 const VERIFY: &str = "verify";
 const FROM: &str = "from";
 const SINCE: &str = "since";
@@ -141,6 +154,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, Early
         VERIFY => Some(Subcommand::Verify(FromArguments {
             format: output_format(matches),
             from: from_file(matches),
+        })),
+        TOP => Some(Subcommand::Top(TopArguments {
+            once: matches.get_flag(ONCE),
+            format: output_format(matches),
         })),
         SNAPSHOT => Some(Subcommand::Snapshot),
         _ => return Err(EarlyExit::Help(manual::text(matches, command.name("switchyard")))),
@@ -196,6 +213,16 @@ fn command() -> Command {
         .after_help("Exit status: 0 equal, 1 different, 3 on failure.")
         .arg(output("text, or json for programs"))
         .arg(from("Compare with this file, which `switchyard snapshot` printed"));
+    let top = Command::new(TOP)
+        .about("Show the Services of the running proxy with their traffic, as top shows processes")
+        .after_help("Press ? for the keys. Exit status: 0, or 4 if the proxy does not answer.")
+        .arg(
+            Arg::new(ONCE)
+                .long(ONCE)
+                .action(ArgAction::SetTrue)
+                .help("Print all Services once, measured over a second"),
+        )
+        .arg(output("With --once: text, or json as docs/top.schema.json describes it"));
     let snapshot = Command::new(SNAPSHOT)
         .about("Print what the running proxy knows of the node and its Services, as JSON lines");
     let main = Command::new("switchyard")
@@ -204,7 +231,7 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true);
     let main = parse::with_flags(main).subcommands(manual::subcommands());
-    [render, doctor, explain, verify, snapshot]
+    [render, doctor, explain, verify, top, snapshot]
         .into_iter()
         .fold(main, |main, command| main.subcommand(parse::with_flags(command)))
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::server::{Request, WAIT};
@@ -57,16 +57,27 @@ struct Answer {
 
 /// Returns the exit status and what is to be printed.
 pub fn ask(path: &Path, request: &Request, json: bool) -> Result<(u8, String), ClientError> {
+    match answer(path, request)? {
+        Answer { status, answer, .. } if json => {
+            Ok((status, serde_json::to_string_pretty(&answer)? + "\n"))
+        }
+        Answer { status, text, .. } => Ok((status, text)),
+    }
+}
+
+/// Returns the answer as a value.
+pub fn value<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, ClientError> {
+    Ok(serde_json::from_value(answer(path, request)?.answer)?)
+}
+
+fn answer(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let mut stream = send(path, request)?;
     let mut text = Vec::new();
     stream.read_to_end(&mut text)?;
     let answer: Answer = serde_json::from_slice(&text)?;
     match answer {
         Answer { error: Some(error), .. } => Err(ClientError::Refused(error)),
-        Answer { status, answer, .. } if json => {
-            Ok((status, serde_json::to_string_pretty(&answer)? + "\n"))
-        }
-        Answer { status, text, .. } => Ok((status, text)),
+        answer => Ok(answer),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Flows of connection tracking, counted for those who ask.
 
-use switchyard::conntrack::{StuckLimit, UsageReader};
+use switchyard::conntrack::{StuckLimit, TrackedFlow, UsageReader};
 use switchyard_core::{
     error::ErrorChain,
     explain::{Explanation, FlowCounts},
@@ -23,17 +23,24 @@ impl FlowReader {
             return;
         }
         let limit = StuckLimit::read();
-        let walked = self.0.run(|| {
-            UsageReader::open()?.flows(|flow| {
-                let is_stuck = limit.is_some_and(|limit| limit.is_stuck(flow));
-                counts.add(flow.protocol, flow.destination, flow.answered_by, is_stuck);
-            })
-        });
-        match walked {
-            Some(Ok(())) => explanation.set_flows(&counts, limit.is_some()),
-            None => {}
+        let each = |flow: &TrackedFlow| {
+            let is_stuck = limit.is_some_and(|limit| limit.is_stuck(flow));
+            counts.add(flow.protocol, flow.destination, flow.answered_by, is_stuck);
+        };
+        if self.walk(each) {
+            explanation.set_flows(&counts, limit.is_some());
+        }
+    }
+
+    /// Hands over each flow of the table, and returns whether these are all: not if the table
+    /// cannot be read, or the last walk took seconds and was a moment ago.
+    pub fn walk(&self, each: impl FnMut(&TrackedFlow)) -> bool {
+        match self.0.run(|| UsageReader::open()?.flows(each)) {
+            Some(Ok(())) => true,
+            None => false,
             Some(Err(error)) => {
                 tracing::debug!(err = %ErrorChain(&error), "Failed to read connection tracking");
+                false
             }
         }
     }

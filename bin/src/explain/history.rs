@@ -1,7 +1,7 @@
 //! The last syncs, with what they changed.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
@@ -42,6 +42,28 @@ pub struct Sync {
     pub changed: usize,
     /// Some of these.
     pub ports: Vec<ChangedPort>,
+}
+
+/// The events of `top` have a sync as one line.
+impl fmt::Display for Sync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(error) = &self.error {
+            return write!(f, "a sync failed: {error}");
+        }
+        if self.is_first {
+            return write!(f, "the proxy began with {} Service ports", self.changed);
+        }
+        for (index, ChangedPort { port, added, removed, .. }) in self.ports.iter().enumerate() {
+            f.write_str(if index > 0 { "; " } else { "" })?;
+            write!(f, "{port}")?;
+            added.iter().try_for_each(|address| write!(f, " +{address}"))?;
+            removed.iter().try_for_each(|address| write!(f, " -{address}"))?;
+        }
+        match self.changed.saturating_sub(self.ports.len()) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more Service ports"),
+        }
+    }
 }
 
 /// A Service port that a sync changed.
@@ -137,6 +159,32 @@ impl History {
             }
         }
         None
+    }
+
+    /// Returns the last change of each Service, as [`last_change`](Self::last_change) does.
+    pub fn last_changes(&self) -> HashMap<String, LastChange> {
+        let mut changes = HashMap::<String, LastChange>::new();
+        let syncs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for sync in syncs.iter().rev().filter(|sync| sync.error.is_none() && !sync.is_first) {
+            let is_older = |change: &LastChange| change.at != sync.at;
+            for port in &sync.ports {
+                if changes.get(&port.service).is_some_and(is_older) {
+                    continue;
+                }
+                let change = changes.entry(port.service.clone()).or_insert_with(|| LastChange {
+                    at: sync.at.clone(),
+                    latency_milliseconds: sync.latency_milliseconds,
+                    added: Vec::new(),
+                    removed: Vec::new(),
+                });
+                change.added.extend(&port.added);
+                change.removed.extend(&port.removed);
+            }
+            if sync.changed > sync.ports.len() {
+                break;
+            }
+        }
+        changes
     }
 
     /// Returns the syncs of this time that changed something of the Service, or anything; those of

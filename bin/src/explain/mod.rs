@@ -9,7 +9,9 @@ pub mod feed;
 pub mod flows;
 pub mod history;
 pub mod server;
+pub mod service_flows;
 pub mod snapshot;
+pub mod top;
 
 use std::{
     fs::File,

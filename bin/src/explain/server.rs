@@ -29,6 +29,7 @@ use super::{
     flows::FlowReader,
     history::{History, is_changed},
     snapshot::{Line, VERSION},
+    top::{Programmed, Top, TopSources},
 };
 use crate::{
     comparison::service::{self, Expected, TableReader},
@@ -64,6 +65,8 @@ pub enum Request {
     },
     /// Everything that is known.
     Snapshot,
+    /// The Services with their traffic, and the node.
+    Top,
     /// The state as it is programmed, and its changes until the client goes.
     Watch,
 }
@@ -95,6 +98,8 @@ pub struct Sources {
     pub flows: Option<Arc<FlowReader>>,
     /// The kernel's tables; `None` if they are not read.
     pub tables: Option<Arc<TableReader>>,
+    /// The sources of [`Top`]; `None` if that is not asked for.
+    pub top: Option<Arc<TopSources>>,
 }
 
 /// Answers requests for ever.
@@ -151,6 +156,11 @@ async fn converse(
             let whole = json!({"status": 0, "text": changes.to_string(), "answer": changes.syncs});
             return Ok(send(&mut writing, &whole).await?);
         }
+        Ok(Request::Top) => match top(sources).await {
+            Ok(Some(answer)) => return Ok(send(&mut writing, &json!({"answer": answer})).await?),
+            Ok(None) => "nothing is counted".to_owned(),
+            Err(error) => error.to_string(),
+        },
         Ok(Request::Explain(text)) => match text.parse() {
             Ok(question) => match answer(question, sources).await {
                 Ok(answer) => {
@@ -165,6 +175,16 @@ async fn converse(
         Err(error) => format!("not a request: {error}"),
     };
     Ok(send(&mut writing, &json!({"error": refused})).await?)
+}
+
+/// Returns the answer to `switchyard top`; `None` if nothing is counted.
+async fn top(sources: &Sources) -> Result<Option<Top>, ServerError> {
+    let counting = sources.flows.clone().zip(sources.top.clone());
+    let Some((flows, top)) = counting else { return Ok(None) };
+    let programmed = ask(&sources.engine, Programmed::of).await?;
+    let history = Arc::clone(&sources.history);
+    let answer = move || Top::new(programmed, &top, &history, &flows);
+    task::spawn_blocking(answer).await.map(Some).map_err(|_| ServerError::Ended)
 }
 
 /// Answers a question, with what the kernel has.

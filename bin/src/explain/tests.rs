@@ -62,7 +62,7 @@ fn serve(directory: &Path) -> String {
     let (history, feeds) = (Arc::default(), Arc::default());
     tokio::spawn(server::serve(
         listener,
-        Sources { engine: inputs, history, feeds, flows: None, tables: None },
+        Sources { engine: inputs, history, feeds, flows: None, tables: None, top: None },
     ));
     path
 }

@@ -46,8 +46,9 @@ fn the_plugin_passes_arguments_and_status_through() {
     let pod = ["exec", "--quiet", "--namespace", "kube-system", "switchyard-x7", "--"];
     let command = ["switchyard", "explain", "10.0.0.1 -> 10.96.0.1:80", "", "-o", "json"];
     assert_eq!(exec, [&pod[..], &command[..]].concat());
-    let (status, _, [_, exec]) = plugin(pods, &["--node=node-1", "snapshot"]);
-    assert_eq!((status, exec.last().unwrap().as_str()), (5, "snapshot"));
+    let (status, _, [_, exec]) = plugin(pods, &["--node=node-1", "top"]);
+    assert_eq!((status, exec.last().unwrap().as_str()), (5, "top"));
+    assert!(!exec.contains(&"--tty".to_owned()), "the output is no terminal");
 }
 
 #[test]

@@ -27,4 +27,5 @@ mod service_health;
 mod signals;
 mod standin;
 mod start;
+mod top;
 mod unprivileged;

@@ -15,7 +15,7 @@ pub(crate) const TUPLE_ORIGINAL: u16 = 1;
 pub(crate) const TUPLE_REPLY: u16 = 2;
 pub(crate) const PROTOCOL_STATE: u16 = 4;
 pub(crate) const TIMEOUT: u16 = 7;
-const ID: u16 = 12;
+pub(crate) const ID: u16 = 12;
 pub(crate) const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 // CTA_TUPLE_*

@@ -5,7 +5,7 @@ use std::{fs, net::SocketAddr};
 use switchyard_core::model::Protocol;
 use switchyard_netlink::{Attributes, Error, Socket, Writer, flags, nfnetlink};
 
-use crate::flow::{CT_GET, PROTOCOL_STATE, TIMEOUT, TUPLE_ORIGINAL, TUPLE_REPLY, Tuple, ZONE};
+use crate::flow::{CT_GET, ID, PROTOCOL_STATE, TIMEOUT, TUPLE_ORIGINAL, TUPLE_REPLY, Tuple, ZONE};
 
 const GET_STATS_CPU: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 4);
 const GET_STATS: u16 = nfnetlink::kind(nfnetlink::subsystem::CTNETLINK, 5);
@@ -66,16 +66,20 @@ pub struct TrackedFlow {
     /// The time until the entry ends, in seconds, if it is an established connection of TCP whose
     /// client has sent data that is not acknowledged.
     pub unacknowledged_for: Option<u32>,
+    /// The kernel's id, a hash, which differs from that of a later flow with the same addresses.
+    pub id: u32,
 }
 
 impl TrackedFlow {
     fn read(attributes: Attributes<'_>) -> Option<Self> {
         let (mut original, mut reply, mut timeout, mut is_waiting) = (None, None, None, false);
+        let mut id = 0;
         for attribute in attributes {
             match attribute.kind {
                 TUPLE_ORIGINAL => original = Some(attribute),
                 TUPLE_REPLY => reply = Some(attribute),
                 TIMEOUT => timeout = attribute.be32(),
+                ID => id = attribute.be32()?,
                 PROTOCOL_STATE => {
                     let of_tcp = |kind| attribute.nested().find_kind(TCP)?.nested().find_kind(kind);
                     let flags =
@@ -94,6 +98,7 @@ impl TrackedFlow {
             destination: tuple.destination,
             answered_by: Tuple::read_any(reply?)?.1.source,
             unacknowledged_for: timeout.filter(|_| is_waiting),
+            id,
         })
     }
 }
@@ -214,6 +219,8 @@ mod tests {
             assert_eq!(reader.read().unwrap().entries, 2);
             let mut found = Vec::new();
             reader.flows(|flow| found.push(*flow)).unwrap();
+            assert_ne!(found[0].id, found[1].id);
+            found.iter_mut().for_each(|flow| flow.id = 0);
             found.sort_by_key(|flow| flow.destination);
             let expected = [(to[0], "10.1.0.1:5353"), (to[1], "[fd01::1]:5353")];
             assert_eq!(found, expected.map(|(to, by)| tracked(Protocol::Udp, to, by, None)));
@@ -222,7 +229,7 @@ mod tests {
 
     fn tracked(protocol: Protocol, to: &str, by: &str, left: Option<u32>) -> TrackedFlow {
         let [destination, answered_by] = [to, by].map(|text| text.parse().unwrap());
-        TrackedFlow { protocol, destination, answered_by, unacknowledged_for: left }
+        TrackedFlow { protocol, destination, answered_by, unacknowledged_for: left, id: 0 }
     }
 
     #[test]

@@ -46,11 +46,11 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drift {
-    pub(super) seconds_ago: u64,
+    pub seconds_ago: u64,
     /// The program, if the kernel named it.
-    pub(super) by: Option<String>,
+    pub by: Option<String>,
     /// The number of objects that were missing, altered or too many.
-    pub(super) objects: usize,
+    pub objects: usize,
     /// A few of them.
     pub(super) examples: Vec<String>,
 }

@@ -29,22 +29,22 @@ const NEARLY_FULL: u64 = 80;
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The name of the node.
-    node: String,
+    pub node: String,
     mode: &'static str,
-    version: &'static str,
+    pub version: &'static str,
     /// The problems of this moment, in words.
-    problems: Vec<String>,
+    pub problems: Vec<String>,
     service_ports: usize,
     /// The endpoints of all Service ports, as often as Service ports use them.
     endpoints: usize,
     last_sync: Option<Synced>,
     last_failure: Option<Failure>,
-    last_drift: Option<Drift>,
+    pub last_drift: Option<Drift>,
     watches: Vec<WatchState>,
     /// The use of connection tracking; `None` if the kernel cannot be asked.
-    conntrack: Option<Conntrack>,
+    pub conntrack: Option<Conntrack>,
     /// The Service ports, and the Services, that are left out or served otherwise than they ask.
-    not_as_asked: Vec<NotAsAsked>,
+    pub not_as_asked: Vec<NotAsAsked>,
 }
 
 /// The state of a watch on the API server.
@@ -58,10 +58,10 @@ struct WatchState {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Conntrack {
-    entries: u64,
-    limit: Option<u64>,
-    dropped_packets: u64,
+pub struct Conntrack {
+    pub entries: u64,
+    pub limit: Option<u64>,
+    pub dropped_packets: u64,
     insert_failures: u64,
 }
 
@@ -69,12 +69,13 @@ struct Conntrack {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotAsAsked {
     /// The Service port, or the Service.
-    what: String,
+    pub what: String,
     /// The reason.
-    because: String,
+    pub because: String,
 }
 
 /// The sources of the status.
+#[derive(Clone)]
 pub struct StatusSources {
     /// The reports of the engine.
     pub board: Arc<StatusBoard>,

@@ -1,0 +1,229 @@
+//! The answer to `switchyard top`: the node, its Services and what happened, at a moment.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use switchyard_core::{
+    explain::Known, model::ServiceName, proxier::Mode, state::ResolvedServicePort, track::Tracker,
+};
+use switchyard_userspace::{Counted, Counters};
+
+use super::{
+    flows::FlowReader,
+    history::History,
+    service_flows::{Counts, ServiceCounts, ServiceFlows},
+};
+use crate::observability::status::{Status, StatusSources};
+
+/// The most events that are told.
+const MOST_EVENTS: usize = 20;
+
+/// The answer, which `docs/top.schema.json` describes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Top {
+    /// The time of the answer, RFC 3339.
+    pub at: String,
+    /// The name of the node.
+    pub node: String,
+    /// The mode.
+    pub mode: String,
+    /// The version of the program.
+    pub version: String,
+    /// The use of connection tracking; `None` if the kernel cannot be asked.
+    pub conntrack: Option<TableUse>,
+    /// The connections and flows that end at the proxy; `None` in the kernel's modes.
+    pub proxied: Option<Proxied>,
+    /// The problems of this moment, in words.
+    pub problems: Vec<String>,
+    /// The events, the latest first.
+    pub events: Vec<TopEvent>,
+    /// All Services that are programmed, by name.
+    pub services: Vec<TopService>,
+}
+
+/// The use of connection tracking's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TableUse {
+    /// The number of entries.
+    pub entries: u64,
+    /// The limit of entries.
+    pub limit: Option<u64>,
+    /// Packets that were dropped for lack of an entry since the start of the node.
+    pub dropped_packets: u64,
+}
+
+/// The counts of userspace mode, of all Services together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proxied {
+    /// The connections and flows that there are.
+    pub active: u64,
+    /// Those that endpoints took since the start of the program.
+    pub taken: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TopEvent {
+    /// The time, RFC 3339.
+    pub at: String,
+    /// The words.
+    pub text: String,
+}
+
+/// A Service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TopService {
+    /// The Service, as `NAMESPACE/NAME`.
+    pub service: String,
+    /// New connections a second; `None` if not measured.
+    pub new_per_second: Option<f64>,
+    /// The entries of connection tracking that lead to it; `None` if not measured.
+    pub flows: Option<u64>,
+    /// These in percent of all entries; `None` if not measured.
+    pub share: Option<f64>,
+    /// Connections whose endpoint acknowledges nothing; `None` if not measured.
+    pub stuck: Option<u64>,
+    /// The endpoints that get new connections, of the port that has the fewest.
+    pub endpoints: usize,
+    /// The last change that is remembered.
+    pub last_change: Option<Change>,
+}
+
+/// The last change of a Service's endpoints or ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// The time, RFC 3339.
+    pub at: String,
+    /// Endpoints that were added; a large change is remembered in part.
+    pub added: usize,
+    /// Endpoints that were removed.
+    pub removed: usize,
+}
+
+/// The parts of the program that the answer comes from.
+pub struct TopSources {
+    /// The status of the proxy.
+    pub status: StatusSources,
+    /// The mode.
+    pub mode: Mode,
+    /// The counts of userspace mode.
+    pub traffic: Arc<Counters>,
+    /// The last walk over connection tracking.
+    pub flows: ServiceFlows,
+}
+
+/// The programmed Service ports and the node, read on the engine's thread.
+pub struct Programmed {
+    /// The addresses of the node.
+    addresses: Vec<IpAddr>,
+    ports: Vec<Arc<ResolvedServicePort>>,
+}
+
+impl Programmed {
+    /// Shares the values of the state.
+    pub fn of(known: &Tracker) -> Self {
+        let before = known.transition().before();
+        let ports = before.iter().flat_map(|before| before.ports()).cloned().collect();
+        Self { addresses: Known::node(known).addresses, ports }
+    }
+}
+
+impl Top {
+    /// Puts the answer together, with a walk over connection tracking unless the last one was a
+    /// moment ago.
+    pub fn new(
+        programmed: Programmed,
+        sources: &TopSources,
+        history: &History,
+        reader: &FlowReader,
+    ) -> Self {
+        let status = sources.status.now(sources.mode.as_str());
+        let Programmed { addresses, ports } = programmed;
+        let mut services = BTreeMap::<ServiceName, Vec<Arc<ResolvedServicePort>>>::new();
+        for port in ports {
+            services.entry(port.id.name.service.clone()).or_default().push(port);
+        }
+        let conntrack = status.conntrack.as_ref().map(|table| TableUse {
+            entries: table.entries,
+            limit: table.limit,
+            dropped_packets: table.dropped_packets,
+        });
+        let is_userspace = sources.mode == Mode::USERSPACE;
+        let proxied = is_userspace.then(|| Proxied {
+            active: sources.traffic.active(),
+            taken: [Counted::Tcp, Counted::Udp, Counted::Sctp]
+                .map(|counted| sources.traffic.get(counted))
+                .iter()
+                .sum(),
+        });
+        // Nothing may track connections where no rule asks for that.
+        let tracks = !is_userspace || conntrack.is_some_and(|table| table.entries > 0);
+        let here: &[_] = if is_userspace { &addresses } else { &[] };
+        let counts =
+            if tracks { sources.flows.count(reader, &services, here) } else { Counts::default() };
+        let mut changes = history.last_changes();
+        let shown = services.iter().map(|(name, ports)| {
+            let service = name.to_string();
+            let endpoints =
+                |port: &Arc<ResolvedServicePort>| port.cluster.len().max(port.local.len());
+            let counted = counts.of(name);
+            let ServiceCounts { flows, stuck, new_per_second } = counted;
+            let entries = conntrack.map(|table| table.entries.max(1) as f64);
+            let share =
+                flows.zip(entries).map(|(flows, all)| (100.0 * flows as f64 / all).min(100.0));
+            let last_change = changes.remove(&service).map(|change| Change {
+                at: change.at,
+                added: change.added.len(),
+                removed: change.removed.len(),
+            });
+            let endpoints = ports.iter().map(endpoints).min().unwrap_or(0);
+            TopService { service, new_per_second, flows, share, stuck, endpoints, last_change }
+        });
+        let services = shown.collect();
+        let now = Timestamp::now();
+        Self {
+            at: now.to_string(),
+            node: status.node.clone(),
+            mode: sources.mode.as_str().to_owned(),
+            version: status.version.to_owned(),
+            conntrack,
+            proxied,
+            problems: problems(&status),
+            events: events(&status, history, now),
+            services,
+        }
+    }
+}
+
+fn problems(status: &Status) -> Vec<String> {
+    let as_asked = status.not_as_asked.iter().map(|one| format!("{}: {}", one.what, one.because));
+    status.problems.iter().cloned().chain(as_asked).take(MOST_EVENTS).collect()
+}
+
+/// Returns the events, the latest first.
+fn events(status: &Status, history: &History, now: Timestamp) -> Vec<TopEvent> {
+    let mut events: Vec<TopEvent> = history
+        .changes(Duration::from_secs(u64::from(u32::MAX)), None)
+        .syncs
+        .into_iter()
+        .rev()
+        .take(MOST_EVENTS)
+        .map(|sync| TopEvent { text: sync.to_string(), at: sync.at })
+        .collect();
+    if let Some(drift) = &status.last_drift {
+        let ago = SignedDuration::from_secs(i64::try_from(drift.seconds_ago).unwrap_or(i64::MAX));
+        let at = now.checked_sub(ago).unwrap_or(Timestamp::MIN).to_string();
+        let by = drift.by.as_deref().unwrap_or("another program");
+        let text = format!("{by} changed the rules; {} objects were repaired", drift.objects);
+        let place = events.partition_point(|event| event.at > at);
+        events.insert(place, TopEvent { at, text });
+    }
+    events
+}

@@ -1,0 +1,316 @@
+//! The screen as lines of a width, and the table that is printed once.
+
+use jiff::Timestamp;
+use unicode_width::UnicodeWidthChar;
+
+use super::view::{Cover, Sort, View};
+use crate::explain::top::{Proxied, TableUse, Top, TopService};
+
+/// The keys, at the foot of the screen.
+const KEYS: &str = "q quit  jk choose  enter explain  s sort  / filter  p pause  ? help";
+const HELP: &str = "\
+up down j k, page up, page down, home, end, g G   choose a Service
+enter   what `switchyard explain` says about it
+/       show Services whose name has these letters; escape shows all
+s       sort by the next column, or by one of:
+        n new connections   c share of connection tracking   t stuck connections
+        e endpoints, the fewest first   l last change   a name
+p       pause, and go on
+q       quit
+
+NEW/S   new connections a second: those that a look at connection tracking finds
+        and the one before did not
+SHARE   entries of connection tracking that lead to the Service, of all entries
+STUCK   connections whose endpoint acknowledges nothing
+EP      endpoints that get new connections, of the port that has the fewest
+-       not measured";
+/// The least width of names.
+const LEAST_NAME: usize = 14;
+
+/// The look of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Look {
+    #[default]
+    Plain,
+    /// The heads of columns.
+    Head,
+    /// The chosen row.
+    Chosen,
+    /// Something is wrong.
+    Wrong,
+}
+
+/// A line of the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The text, not wider than the screen.
+    pub text: String,
+    /// The look.
+    pub look: Look,
+}
+
+/// A column after the name.
+struct Column {
+    head: &'static str,
+    width: usize,
+    sort: Option<Sort>,
+    text: fn(&TopService, &str) -> String,
+}
+
+/// The columns, the most important first: narrow screens have the first ones.
+const COLUMNS: [Column; 6] = [
+    Column {
+        head: "NEW/S",
+        width: 8,
+        sort: Some(Sort::New),
+        text: |one, _| rate(one.new_per_second),
+    },
+    Column { head: "STUCK", width: 7, sort: Some(Sort::Stuck), text: |one, _| stuck(one.stuck) },
+    Column { head: "SHARE", width: 8, sort: Some(Sort::Share), text: |one, _| percent(one.share) },
+    Column {
+        head: "EP",
+        width: 6,
+        sort: Some(Sort::Endpoints),
+        text: |one, _| one.endpoints.to_string(),
+    },
+    Column { head: "FLOWS", width: 10, sort: None, text: |one, _| number(one.flows) },
+    Column { head: "CHANGE", width: 15, sort: Some(Sort::Change), text: change },
+];
+
+fn number(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn rate(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value > 0.0 && value < 9.95 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+fn percent(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) => format!("{} %", rate(Some(value))),
+    }
+}
+
+fn stuck(value: Option<u64>) -> String {
+    match value {
+        Some(value) if value > 0 => format!("{value} !"),
+        value => number(value),
+    }
+}
+
+fn change(one: &TopService, now: &str) -> String {
+    let Some(change) = &one.last_change else { return "-".to_owned() };
+    let mut text = age(&change.at, now);
+    for (sign, count) in [("+", change.added), ("-", change.removed)] {
+        if count > 0 {
+            text.push_str(&format!(" {sign}{count}"));
+        }
+    }
+    text
+}
+
+/// The time from `then` to `now`.
+fn age(then: &str, now: &str) -> String {
+    let (Ok(then), Ok(now)) = (then.parse::<Timestamp>(), now.parse::<Timestamp>()) else {
+        return "-".to_owned();
+    };
+    match now.duration_since(then).as_secs().max(0) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Cuts a text, so that a terminal needs no more than `width` columns for it. What is not printed,
+/// such as control characters, is left out.
+pub fn cut(text: &str, width: usize) -> String {
+    let mut left = width;
+    let mut shown = String::new();
+    for (char, needs) in text.chars().filter_map(|char| Some((char, char.width()?))) {
+        if needs > left {
+            break;
+        }
+        left -= needs;
+        shown.push(char);
+    }
+    shown
+}
+
+/// Cuts or fills a text to this width.
+fn fit(text: &str, width: usize) -> String {
+    let mut shown = cut(text, width);
+    let used: usize = shown.chars().filter_map(|char| char.width()).sum();
+    shown.extend(std::iter::repeat_n(' ', width - used));
+    shown
+}
+
+/// The columns that have room beside the names, and the width of names.
+fn columns(width: usize) -> (usize, usize) {
+    let (mut count, mut name) = (0, width);
+    for column in &COLUMNS {
+        if name < LEAST_NAME + column.width {
+            break;
+        }
+        (count, name) = (count + 1, name - column.width);
+    }
+    (count, name)
+}
+
+fn row(service: &TopService, now: &str, (count, name): (usize, usize)) -> String {
+    let mut text = fit(&service.service, name);
+    for Column { width, text: of, .. } in &COLUMNS[..count] {
+        text.push_str(&format!("{:>width$}", cut(&of(service, now), *width - 1)));
+    }
+    text
+}
+
+fn heads(sort: Option<Sort>, (count, name): (usize, usize)) -> String {
+    let marked = |head: &str, own: Option<Sort>| match own {
+        Some(_) if own == sort => format!("{head}*"),
+        _ => head.to_owned(),
+    };
+    let mut text = fit(&marked("SERVICE", Some(Sort::Name)), name);
+    for Column { head, width, sort, .. } in &COLUMNS[..count] {
+        text.push_str(&format!("{:>width$}", marked(head, *sort)));
+    }
+    text
+}
+
+/// The lines about the node.
+fn node(top: &Top) -> [String; 2] {
+    let Top { node, mode, version, services, .. } = top;
+    let first = format!("switchyard {version}  {node}  {mode}  {} Services", services.len());
+    let mut second = match top.conntrack {
+        None => "conntrack -".to_owned(),
+        Some(TableUse { entries, limit: None, dropped_packets }) => {
+            format!("conntrack {entries}, no limit  dropped {dropped_packets}")
+        }
+        Some(TableUse { entries, limit: Some(limit), dropped_packets }) => {
+            let share = percent(Some(100.0 * entries as f64 / limit.max(1) as f64));
+            format!("conntrack {entries} / {limit}  {share}  dropped {dropped_packets}")
+        }
+    };
+    if let Some(Proxied { active, taken }) = top.proxied {
+        second.push_str(&format!("  proxied {active} now, {taken} taken"));
+    }
+    [first, second]
+}
+
+fn problem(top: &Top) -> String {
+    match &top.problems[..] {
+        [] => "no problems".to_owned(),
+        [one] => format!("! {one}"),
+        [first, others @ ..] => format!("! {first} (and {} more)", others.len()),
+    }
+}
+
+/// Draws the screen: as many lines as it has, none wider than it is.
+pub fn draw(view: &View, (width, height): (usize, usize)) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let line = |text: &str, look| Line { text: cut(text, width), look };
+    match &view.top {
+        None => lines.push(line("switchyard: waiting for the proxy", Look::Plain)),
+        Some(top) => {
+            let [first, second] = node(top);
+            let state = if view.is_paused { "  PAUSED" } else { "" };
+            lines.push(line(&(first + state), Look::Plain));
+            lines.push(line(&second, Look::Plain));
+            let look = if top.problems.is_empty() { Look::Plain } else { Look::Wrong };
+            lines.push(line(&problem(top), look));
+        }
+    }
+    let body = height.saturating_sub(lines.len() + 1);
+    match &view.cover {
+        Some(Cover::Help) => {
+            lines.extend(HELP.lines().take(body).map(|text| line(text, Look::Plain)));
+        }
+        Some(Cover::Explained { service, text, first }) => {
+            lines.push(line(&format!("explain {service}"), Look::Head));
+            let shown = text.lines().skip(*first).take(body.saturating_sub(1));
+            lines.extend(shown.map(|text| line(text, Look::Plain)));
+        }
+        None => lines.extend(table(view, width, body)),
+    }
+    lines.resize(height.saturating_sub(1), Line { text: String::new(), look: Look::Plain });
+    lines.push(match &view.error {
+        _ if view.is_typing => line(&format!("/{}_", view.filter), Look::Plain),
+        Some(error) => line(error, Look::Wrong),
+        None if view.cover.is_some() => line("any other key: back  jk scroll", Look::Plain),
+        None if !view.filter.is_empty() => line(&format!("/{}  {KEYS}", view.filter), Look::Plain),
+        None => line(KEYS, Look::Plain),
+    });
+    lines
+}
+
+/// The table, and the events below it.
+fn table(view: &View, width: usize, height: usize) -> Vec<Line> {
+    let Some(top) = &view.top else { return Vec::new() };
+    let events = (height / 6).clamp(1, 8).min(top.events.len());
+    let rows = height.saturating_sub(events + 2);
+    let services = view.services();
+    let chosen = view.chosen(&services);
+    let first = chosen.saturating_sub(rows / 2).min(services.len().saturating_sub(rows));
+    let columns = columns(width);
+    let head = heads(Some(view.sort), columns);
+    let mut lines = vec![Line { text: cut(&head, width), look: Look::Head }];
+    for (place, service) in services.iter().enumerate().skip(first).take(rows) {
+        let look = match service {
+            _ if place == chosen => Look::Chosen,
+            one if one.stuck.is_some_and(|stuck| stuck > 0) || one.endpoints == 0 => Look::Wrong,
+            _ => Look::Plain,
+        };
+        lines.push(Line { text: row(service, &top.at, columns), look });
+    }
+    lines.resize(rows + 1, Line { text: String::new(), look: Look::Plain });
+    if events > 0 {
+        lines.push(Line { text: fit("EVENTS", width), look: Look::Head });
+    }
+    for event in top.events.iter().take(events) {
+        let text = format!("{:>7} ago  {}", age(&event.at, &top.at), event.text);
+        lines.push(Line { text: cut(&text, width), look: Look::Plain });
+    }
+    lines
+}
+
+/// The characters that put these lines on the screen. Without colours, looks differ all the same.
+pub fn painted(lines: &[Line], colours: bool) -> String {
+    let mut text = "\x1b[H".to_owned();
+    for (index, line) in lines.iter().enumerate() {
+        let style = match line.look {
+            Look::Plain => "",
+            Look::Head => "\x1b[1m",
+            Look::Chosen => "\x1b[7m",
+            Look::Wrong if colours => "\x1b[31m",
+            Look::Wrong => "\x1b[1m",
+        };
+        text.push_str(if index > 0 { "\r\n" } else { "" });
+        text.push_str(&format!("{style}{}\x1b[0m\x1b[K", line.text));
+    }
+    text + "\x1b[J"
+}
+
+/// The answer as a plain table, of all Services.
+pub fn plain(top: &Top) -> String {
+    let view = View { top: Some(top.clone()), ..View::default() };
+    let services = view.services();
+    let name = |one: &&TopService| one.service.chars().filter_map(|char| char.width()).sum();
+    let widest: usize = services.iter().map(name).max().unwrap_or(0).max("SERVICE".len());
+    let columns = (COLUMNS.len(), widest);
+    let mut lines = node(top).to_vec();
+    lines.push(match &top.problems[..] {
+        [] => problem(top),
+        all => all.iter().map(|one| format!("! {one}")).collect::<Vec<_>>().join("\n"),
+    });
+    lines.push(String::new());
+    lines.push(heads(None, columns));
+    lines.extend(services.iter().map(|one| row(one, &top.at, columns)));
+    lines.push(String::new());
+    lines.extend(top.events.iter().map(|event| format!("{}  {}", event.at, event.text)));
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}

@@ -1,0 +1,101 @@
+//! The command `switchyard top`: the Services of the running proxy with their traffic, on a
+//! terminal or printed once.
+//!
+//! ```text
+//! running proxy: engine, connection tracking, history ──► explain::top
+//!                                                            │ local socket
+//! terminal ◄── draw ◄── view ◄───────────────────────────────┘
+//!        └── keys ──────►┘
+//! ```
+
+mod draw;
+mod terminal;
+mod view;
+
+use std::{
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use rustix::{stdio, termios::isatty};
+use signal_hook::low_level;
+use switchyard_core::error::ErrorChain;
+
+use crate::{
+    config::{
+        cli::{OutputFormat, TopArguments},
+        flags::Flags,
+    },
+    explain::{
+        self,
+        client::{self, ClientError},
+        server::Request,
+        top::Top,
+    },
+};
+
+/// The exit status if there is no answer.
+const NO_ANSWER: u8 = 4;
+/// The time that rates are measured over if the answer is printed once.
+const ONCE: Duration = Duration::from_secs(1);
+
+/// Why nothing is shown.
+#[derive(Debug, thiserror::Error)]
+enum TopError {
+    /// The running proxy does not answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The answer cannot be written as JSON.
+    #[error("cannot print the answer as JSON")]
+    Json(#[from] serde_json::Error),
+    /// The terminal cannot be set or read.
+    #[error("cannot use the terminal")]
+    Terminal(#[source] rustix::io::Errno),
+    /// The output cannot be written, or signals not handled.
+    #[error("cannot write")]
+    Io(#[from] io::Error),
+    /// The thread that asks the proxy has ended, which happens only in a panic.
+    #[error("nothing asks the proxy any more")]
+    Asking,
+}
+
+/// Shows or prints the Services, and returns the exit status.
+pub fn run(asked: TopArguments, flags: &Flags) -> ExitCode {
+    let path = explain::socket(flags);
+    let is_terminal = isatty(stdio::stdin()) && isatty(stdio::stdout());
+    let is_once = asked.once || asked.format == OutputFormat::Json || !is_terminal;
+    let ended =
+        if is_once { print(&path, asked.format).map(|()| None) } else { terminal::show(path) };
+    match ended {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(signal)) => {
+            // The terminal is as it was: the signal may end the program as it does others.
+            let _ = low_level::emulate_default_handler(signal);
+            ExitCode::FAILURE
+        }
+        // As of other programs, nobody reads the rest.
+        Err(TopError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            // A failure to write to standard error cannot be reported anywhere.
+            let _ = writeln!(io::stderr(), "Error: {}", ErrorChain(&error));
+            NO_ANSWER.into()
+        }
+    }
+}
+
+fn print(path: &Path, format: OutputFormat) -> Result<(), TopError> {
+    client::value::<Top>(path, &Request::Top)?;
+    thread::sleep(ONCE);
+    let top: Top = client::value(path, &Request::Top)?;
+    let text = match format {
+        OutputFormat::Text => draw::plain(&top),
+        OutputFormat::Json => serde_json::to_string_pretty(&top)? + "\n",
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests;

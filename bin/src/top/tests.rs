@@ -1,0 +1,186 @@
+use serde_json::json;
+use switchyard_core::testing::check_schema;
+
+use super::{
+    draw::{Line, Look, cut, draw, painted, plain},
+    view::{Action, Cover, Key, Sort, View, keys},
+    *,
+};
+use crate::explain::top::{Change, TableUse, TopEvent, TopService};
+
+fn service(name: &str, new: Option<f64>, flows: u64, stuck: u64) -> TopService {
+    TopService {
+        service: name.to_owned(),
+        new_per_second: new,
+        flows: Some(flows),
+        share: Some(flows as f64 / 10.0),
+        stuck: Some(stuck),
+        endpoints: 3,
+        last_change: None,
+    }
+}
+
+fn top() -> Top {
+    let mut cart = service("shop/cart", Some(2.25), 43, 11);
+    cart.last_change = Some(Change { at: "2026-11-27T09:59:46Z".to_owned(), added: 1, removed: 2 });
+    let mut none = service("team/etl", None, 0, 0);
+    (none.flows, none.share, none.stuck, none.endpoints) = (None, None, None, 0);
+    let mut services = vec![service("kube-system/kube-dns", Some(1204.0), 610, 0), cart, none];
+    services.extend((0..50).map(|n| service(&format!("many/s{n:02}"), Some(0.0), 1, 0)));
+    Top {
+        at: "2026-11-27T10:00:00Z".to_owned(),
+        node: "node-1".to_owned(),
+        mode: "nftables".to_owned(),
+        version: "1.0".to_owned(),
+        conntrack: Some(TableUse { entries: 1000, limit: Some(262_144), dropped_packets: 7 }),
+        proxied: None,
+        problems: vec!["no news of Service objects for 200 s".to_owned(), "b".to_owned()],
+        events: vec![
+            TopEvent {
+                at: "2026-11-27T09:58:00Z".to_owned(),
+                text: "nft changed the rules; 3 objects were repaired".to_owned(),
+            },
+            TopEvent { at: "2026-11-25T10:00:00Z".to_owned(), text: "the proxy began".to_owned() },
+        ],
+        services,
+    }
+}
+
+fn view() -> View {
+    View { top: Some(top()), ..View::default() }
+}
+
+fn texts(lines: &[Line]) -> Vec<&str> {
+    lines.iter().map(|line| line.text.trim_end()).collect()
+}
+
+fn type_in(view: &mut View, bytes: &[u8]) -> Action {
+    keys(bytes).into_iter().map(|key| view.key(key)).last().unwrap_or(Action::Draw)
+}
+
+#[test]
+fn a_screen_of_the_usual_size_has_everything() {
+    let lines = draw(&view(), (80, 24));
+    let texts = texts(&lines);
+    assert_eq!(texts.len(), 24);
+    assert_eq!(
+        texts[..8],
+        [
+            "switchyard 1.0  node-1  nftables  53 Services",
+            "conntrack 1000 / 262144  0.4 %  dropped 7",
+            "! no news of Service objects for 200 s (and 1 more)",
+            "SERVICE                     NEW/S*  STUCK   SHARE    EP     FLOWS         CHANGE",
+            "kube-system/kube-dns          1204      0    61 %     3       610              -",
+            "shop/cart                      2.2   11 !   4.3 %     3        43     14 s +1 -2",
+            "many/s00                         0      0   0.1 %     3         1              -",
+            "many/s01                         0      0   0.1 %     3         1              -",
+        ]
+    );
+    assert_eq!(
+        texts[20..],
+        [
+            "EVENTS",
+            "  2 min ago  nft changed the rules; 3 objects were repaired",
+            "    2 d ago  the proxy began",
+            "q quit  jk choose  enter explain  s sort  / filter  p pause  ? help",
+        ]
+    );
+    let looks = [2, 3, 4, 5, 6].map(|line| lines[line].look);
+    assert_eq!(looks, [Look::Wrong, Look::Head, Look::Chosen, Look::Wrong, Look::Plain]);
+}
+
+#[test]
+fn small_screens_have_the_first_columns_and_large_ones_long_names() {
+    let mut view = view();
+    let small = draw(&view, (40, 10));
+    assert_eq!(
+        texts(&small)[3..5],
+        ["SERVICE            NEW/S*  STUCK   SHARE", "kube-system/kube-    1204      0    61 %"]
+    );
+    let long = "n".repeat(70) + "/" + &"s".repeat(63);
+    view.top.as_mut().unwrap().services.push(service(&long, Some(1e6), 1, 0));
+    let large = draw(&view, (200, 50));
+    assert!(texts(&large)[4].starts_with(&format!("{long}  ")), "{:?}", large[4]);
+    for size in [(80, 24), (40, 10), (200, 50), (10, 3), (1, 1), (0, 0)] {
+        for cover in [None, Some(Cover::Help)] {
+            let lines = draw(&View { cover, ..view.clone() }, size);
+            assert_eq!(lines.len(), size.1.max(1));
+            assert!(lines.iter().all(|line| line.text.chars().count() <= size.0), "{size:?}");
+        }
+    }
+}
+
+#[test]
+fn wide_characters_are_not_cut_in_two_and_control_characters_not_sent() {
+    assert_eq!(cut("日本語", 5), "日本");
+    assert_eq!(cut("e\u{301}\x1b[31mx\n", 20), "e\u{301}[31mx");
+    let mut view = view();
+    view.top.as_mut().unwrap().services = vec![service("名前空間/サービス名", Some(1.0), 1, 0)];
+    let lines = draw(&view, (40, 10));
+    assert_eq!(lines[4].text, "名前空間/サービス     1.0      0   0.1 %");
+    view.error = Some("\x1b]0;title\x07".to_owned());
+    let lines = draw(&view, (40, 10));
+    let [colours, plain] = [true, false].map(|colours| painted(&lines, colours));
+    assert!(colours.contains("\x1b[31m") && !plain.contains("\x1b[31m") && !plain.contains('\x07'));
+}
+
+#[test]
+fn keys_choose_sort_filter_and_end() {
+    assert_eq!(
+        keys(b"j\x1b[A\x1bOB\x1b[6~\x1b[1;5Zq\r\x7f\x03\x1b"),
+        [
+            Key::Char('j'),
+            Key::Up,
+            Key::Down,
+            Key::PageDown,
+            Key::Char('q'),
+            Key::Enter,
+            Key::Backspace,
+            Key::Interrupt,
+            Key::Escape
+        ]
+    );
+    let mut view = view();
+    let explain = |name: &str| Action::Explain(name.to_owned());
+    assert_eq!(type_in(&mut view, b"\r"), explain("kube-system/kube-dns"));
+    assert_eq!(type_in(&mut view, b"j\r"), explain("shop/cart"));
+    // The chosen one stays chosen, wherever the order puts it.
+    assert_eq!(type_in(&mut view, b"a\r"), explain("shop/cart"));
+    assert_eq!(type_in(&mut view, b"k\r"), explain("many/s49"));
+    assert_eq!(type_in(&mut view, b"G\r"), explain("team/etl"));
+    assert_eq!(type_in(&mut view, b"t\x1b[H\r"), explain("shop/cart"));
+    assert_eq!(type_in(&mut view, b"eg\r"), explain("team/etl"));
+    assert_eq!(type_in(&mut view, b"lg\r"), explain("shop/cart"));
+    type_in(&mut view, b"s");
+    assert_eq!(view.sort, Sort::Name);
+    type_in(&mut view, b"/dnx\x7fs");
+    assert!(view.is_typing && view.services().len() == 1);
+    assert_eq!(type_in(&mut view, b"\r\r"), explain("kube-system/kube-dns"));
+    type_in(&mut view, b"\x1bp?");
+    assert!(view.services().len() == 53 && view.is_paused);
+    assert_eq!(view.cover, Some(Cover::Help));
+    // The first key only takes the help away.
+    assert_eq!(type_in(&mut view, b"q"), Action::Draw);
+    let text = "1\n2\n3\n".to_owned();
+    view.cover = Some(Cover::Explained { service: "a/b".to_owned(), text, first: 0 });
+    type_in(&mut view, b"jjjj");
+    assert_eq!(texts(&draw(&view, (80, 24)))[3..5], ["explain a/b", "3"]);
+    type_in(&mut view, b"\x1b");
+    assert_eq!(view.cover, None);
+    assert_eq!(type_in(&mut view, b"q"), Action::Quit);
+    assert_eq!(type_in(&mut view, b"/\x03"), Action::Quit);
+}
+
+#[test]
+fn the_schema_describes_the_answer_and_the_table_has_all_of_it() {
+    check_schema("top", &json!(top()));
+    let table = plain(&top());
+    assert_eq!(table.lines().filter(|line| line.starts_with("many/")).count(), 50);
+    assert!(
+        table.contains("\nteam/etl                   -      -       -     0         -"),
+        "{table}"
+    );
+    assert!(
+        table.contains("\n! b\n") && table.ends_with("2026-11-25T10:00:00Z  the proxy began\n")
+    );
+}

@@ -1,0 +1,239 @@
+//! The state of the screen, and what keys do to it.
+
+use std::cmp::Ordering;
+
+use crate::explain::top::{Top, TopService};
+
+/// The rows that a page key moves by.
+const PAGE: usize = 10;
+
+/// A key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Char(char),
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Enter,
+    Escape,
+    Backspace,
+    /// Control and C, which is no signal in raw mode.
+    Interrupt,
+}
+
+/// Reads what a terminal sends: a sequence comes as a whole, so that an escape character before
+/// anything else is the key. Unknown sequences are left out.
+pub fn keys(bytes: &[u8]) -> Vec<Key> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut rest = text.chars().peekable();
+    let mut keys = Vec::new();
+    while let Some(char) = rest.next() {
+        keys.push(match char {
+            '\x1b' => match rest.next_if(|next| matches!(next, '[' | 'O')) {
+                None => Key::Escape,
+                Some(_) => {
+                    let mut sequence = String::new();
+                    for next in rest.by_ref() {
+                        sequence.push(next);
+                        if next.is_ascii_alphabetic() || next == '~' {
+                            break;
+                        }
+                    }
+                    match sequence.as_str() {
+                        "A" => Key::Up,
+                        "B" => Key::Down,
+                        "5~" => Key::PageUp,
+                        "6~" => Key::PageDown,
+                        "H" | "1~" | "7~" => Key::Home,
+                        "F" | "4~" | "8~" => Key::End,
+                        _ => continue,
+                    }
+                }
+            },
+            '\r' | '\n' => Key::Enter,
+            '\x7f' | '\x08' => Key::Backspace,
+            '\x03' => Key::Interrupt,
+            char if char.is_control() => continue,
+            char => Key::Char(char),
+        });
+    }
+    keys
+}
+
+/// The order of Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    #[default]
+    New,
+    Share,
+    Stuck,
+    Endpoints,
+    Change,
+    Name,
+}
+
+impl Sort {
+    /// All, in the order in which `s` changes them, with their own keys.
+    pub const ALL: [(Self, char); 6] = [
+        (Self::New, 'n'),
+        (Self::Share, 'c'),
+        (Self::Stuck, 't'),
+        (Self::Endpoints, 'e'),
+        (Self::Change, 'l'),
+        (Self::Name, 'a'),
+    ];
+
+    fn next(self) -> Self {
+        let place = Self::ALL.iter().position(|(sort, _)| *sort == self).unwrap_or(0);
+        Self::ALL[(place + 1) % Self::ALL.len()].0
+    }
+
+    /// Services with more come first, and such with few endpoints; what is not measured is last.
+    fn compare(self, a: &TopService, b: &TopService) -> Ordering {
+        let descending = |of: fn(&TopService) -> Option<f64>| {
+            of(b).unwrap_or(-1.0).total_cmp(&of(a).unwrap_or(-1.0))
+        };
+        let flows = |one: &TopService| one.flows.map(|flows| flows as f64);
+        let first = match self {
+            Self::New => descending(|one| one.new_per_second),
+            Self::Share => Ordering::Equal,
+            Self::Stuck => descending(|one| one.stuck.map(|stuck| stuck as f64)),
+            Self::Endpoints => a.endpoints.cmp(&b.endpoints),
+            Self::Change => {
+                let at =
+                    |one: &TopService| one.last_change.as_ref().map(|change| change.at.clone());
+                at(b).cmp(&at(a))
+            }
+            Self::Name => a.service.cmp(&b.service),
+        };
+        first.then_with(|| descending(flows)).then_with(|| a.service.cmp(&b.service))
+    }
+}
+
+/// A cover over the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cover {
+    /// The keys.
+    Help,
+    /// The answer about a Service, from this line on.
+    Explained { service: String, text: String, first: usize },
+}
+
+/// The consequence of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing but to draw.
+    Draw,
+    /// To end.
+    Quit,
+    /// To ask about this Service.
+    Explain(String),
+}
+
+/// The state of the screen.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The last answer.
+    pub top: Option<Top>,
+    /// Why there is no newer one.
+    pub error: Option<String>,
+    /// The order.
+    pub sort: Sort,
+    /// The part of names that are shown.
+    pub filter: String,
+    /// Whether the filter is being typed.
+    pub is_typing: bool,
+    /// Whether answers are awaited no more.
+    pub is_paused: bool,
+    /// The cover over the table.
+    pub cover: Option<Cover>,
+    /// The name of the chosen Service, which may be gone; without one, the first is chosen.
+    pub chosen: Option<String>,
+}
+
+impl View {
+    /// The Services that are shown, in order.
+    pub fn services(&self) -> Vec<&TopService> {
+        let all = self.top.iter().flat_map(|top| &top.services);
+        let mut shown: Vec<_> = all.filter(|one| one.service.contains(&self.filter)).collect();
+        shown.sort_by(|a, b| self.sort.compare(a, b));
+        shown
+    }
+
+    /// The place of the chosen one among these.
+    pub fn chosen(&self, services: &[&TopService]) -> usize {
+        let chosen = self.chosen.as_ref();
+        chosen.and_then(|name| services.iter().position(|one| one.service == *name)).unwrap_or(0)
+    }
+
+    /// Does what a key asks for.
+    pub fn key(&mut self, key: Key) -> Action {
+        if key == Key::Interrupt {
+            return Action::Quit;
+        }
+        if self.is_typing {
+            match key {
+                Key::Char(char) => self.filter.push(char),
+                Key::Backspace => drop(self.filter.pop()),
+                Key::Enter => self.is_typing = false,
+                Key::Escape => (self.is_typing, self.filter) = (false, String::new()),
+                _ => {}
+            }
+            return Action::Draw;
+        }
+        if let Some(cover) = &mut self.cover {
+            match (cover, key) {
+                (
+                    Cover::Explained { text, first, .. },
+                    Key::Char('j' | 'k') | Key::Up | Key::Down,
+                )
+                | (Cover::Explained { text, first, .. }, Key::PageUp | Key::PageDown) => {
+                    *first = moved(*first, key, text.lines().count());
+                }
+                _ => self.cover = None,
+            }
+            return Action::Draw;
+        }
+        match key {
+            Key::Char('q') => return Action::Quit,
+            Key::Char('s') => self.sort = self.sort.next(),
+            Key::Char('p') => self.is_paused = !self.is_paused,
+            Key::Char('?' | 'h') => self.cover = Some(Cover::Help),
+            Key::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
+            Key::Escape => self.filter.clear(),
+            Key::Enter => {
+                let services = self.services();
+                if let Some(chosen) = services.get(self.chosen(&services)) {
+                    return Action::Explain(chosen.service.clone());
+                }
+            }
+            Key::Char(letter) if Sort::ALL.iter().any(|(_, own)| *own == letter) => {
+                let mut all = Sort::ALL.into_iter();
+                self.sort = all.find(|(_, own)| *own == letter).unwrap_or_default().0;
+            }
+            key => {
+                let services = self.services();
+                let place = moved(self.chosen(&services), key, services.len());
+                self.chosen = services.get(place).map(|one| one.service.clone());
+            }
+        }
+        Action::Draw
+    }
+}
+
+/// The place of this many to which a key leads from another place.
+fn moved(place: usize, key: Key, count: usize) -> usize {
+    let place = match key {
+        Key::Up | Key::Char('k') => place.saturating_sub(1),
+        Key::Down | Key::Char('j') => place + 1,
+        Key::PageUp => place.saturating_sub(PAGE),
+        Key::PageDown => place + PAGE,
+        Key::Home | Key::Char('g') => 0,
+        Key::End | Key::Char('G') => count,
+        _ => place,
+    };
+    place.min(count.saturating_sub(1))
+}

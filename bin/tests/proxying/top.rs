@@ -1,0 +1,170 @@
+//! `switchyard top` of the running program, printed and on a terminal.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::ffi::OsStringExt,
+    process::{Child, Command},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use rustix::{
+    fs::{Mode, OFlags, open},
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcgetattr, tcsetwinsize},
+};
+use serde_json::Value;
+use switchyard_core::testing::check_schema;
+use tempfile::TempDir;
+
+use crate::{
+    manifests::{Manifests, NODE, service, slice},
+    namespace::{HEALTH, Namespace, until, until_ok},
+};
+
+/// A terminal, with all that was written to it.
+struct Terminal {
+    master: File,
+    slave: File,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = std::ffi::OsString::from_vec(ptsname(&master, Vec::new()).unwrap().into_bytes());
+        let slave = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let terminal = Self { master: master.into(), slave: slave.into(), written: Arc::default() };
+        terminal.resize(80, 24);
+        let (mut reader, written) =
+            (terminal.master.try_clone().unwrap(), Arc::clone(&terminal.written));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read) = reader.read(&mut bytes) {
+                written.lock().unwrap().extend_from_slice(&bytes[..read]);
+            }
+        });
+        terminal
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.slave, size).unwrap();
+    }
+
+    fn start(&self, mut command: Command) -> Child {
+        let [input, output] = [&self.slave; 2].map(|slave| slave.try_clone().unwrap());
+        command.stdin(input).stdout(output).spawn().unwrap()
+    }
+
+    /// Waits until a screen that is drawn from now on has the text.
+    #[track_caller]
+    fn shows(&self, wanted: &str) {
+        self.written.lock().unwrap().clear();
+        until_ok(|| {
+            let written = self.text();
+            if written.contains(wanted) { Ok(()) } else { Err(written) }
+        });
+    }
+
+    fn press(&self, keys: &str) {
+        (&self.master).write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
+    }
+}
+
+#[test]
+fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
+    let namespace = Namespace::new();
+    let inside = &namespace.0;
+    inside.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
+    let ports = "clusterIP: 10.96.0.10, type: NodePort, ports: [{port: 80, protocol: TCP, nodePort: 30080}]";
+    let web = service("web", ports);
+    let none = service("none", "clusterIP: 10.96.0.11, ports: [{port: 80, protocol: TCP}]");
+    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&format!("{NODE}{web}{none}{ready}"));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+    let program = manifests.start(&namespace, &[&flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+
+    let print = |arguments: &[&str]| {
+        let output = namespace.switchyard(&[&["top", &flag], arguments].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let flows = || {
+        let top: Value = serde_json::from_str(&print(&["--once", "-o", "json"])).unwrap();
+        check_schema("top", &top);
+        let names = ["none", "web"].map(|name| format!("shop/{name}"));
+        let services = top["services"].as_array().unwrap();
+        assert!(services.iter().map(|one| one["service"].as_str().unwrap()).eq(names));
+        assert!(services.iter().all(|one| one["newPerSecond"].is_f64()), "{top}");
+        [0, 1].map(|place| services[place]["flows"].as_u64().unwrap())
+    };
+    assert_eq!(flows(), [0, 0]);
+    let text = print(&[]);
+    assert!(text.contains("\nSERVICE     NEW/S  STUCK "), "{text}");
+    assert!(text.contains("\nshop/none       0      0     0 %     0         0"), "{text}");
+
+    let terminal = Terminal::new();
+    let before = tcgetattr(&terminal.slave).unwrap();
+    let start = || terminal.start(namespace.switchyard(&["top", &flag]));
+    let is_restored = || {
+        let after = tcgetattr(&terminal.slave).unwrap();
+        let modes =
+            |it: &rustix::termios::Termios| (it.local_modes, it.input_modes, it.output_modes);
+        modes(&after) == modes(&before) && terminal.text().ends_with("\x1b[?1049l")
+    };
+    let mut top = start();
+    terminal.shows("shop/web");
+    assert_ne!(tcgetattr(&terminal.slave).unwrap().local_modes, before.local_modes);
+    let connect = |to: &str| {
+        let [client, to] = [to.to_owned(), to.to_owned()];
+        inside
+            .run(move || {
+                let listener = TcpListener::bind("10.0.0.5:8080").unwrap();
+                let client =
+                    TcpStream::connect(client).unwrap_or_else(|error| panic!("{to}: {error}"));
+                (client, listener.accept().unwrap())
+            })
+            .unwrap()
+    };
+    let _connections = [connect("10.96.0.10:80"), connect("192.0.2.1:30080")];
+    // Two new ones, on the screen of those who look; the next look may be part of a second later.
+    until("both connections are counted", || flows() == [0, 2]);
+    terminal.press("/web\r\r");
+    terminal.shows("shop/web is served on node-1 by its only endpoint.");
+    terminal.press("q");
+    terminal.shows("/web  q quit");
+    terminal.resize(40, 10);
+    kill_process(Pid::from_child(&top), Signal::WINCH).unwrap();
+    terminal.shows("SERVICE            NEW/S*  STUCK   SHARE\x1b[0m\x1b[K");
+    terminal.press("q");
+    assert!(top.wait().unwrap().success());
+    until("the terminal is as before", is_restored);
+
+    let mut top = start();
+    terminal.shows("shop/web");
+    kill_process(Pid::from_child(&top), Signal::TERM).unwrap();
+    let ended = top.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(15));
+    until("the terminal is as before", is_restored);
+
+    let mut top = start();
+    terminal.shows("shop/web");
+    program.terminate();
+    terminal.shows("cannot reach a running proxy");
+    terminal.press("\x03");
+    assert!(top.wait().unwrap().success());
+    let output = namespace.switchyard(&["top", "--once", &flag]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+}
