@@ -64,7 +64,7 @@ struct Last {
 
 impl ServiceFlows {
     /// Counts the entries by Service, or returns the last counts, unless these are old, if the last
-    /// walk was a moment ago. `here` are addresses at which the proxy itself answers at node ports.
+    /// walk was a moment ago. At node ports of the addresses `here`, the proxy itself answers, and no endpoint.
     pub fn count(&self, reader: &FlowReader, services: &Services, here: &[IpAddr]) -> Counts {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.take().filter(|last| last.ended.elapsed() <= LONGEST);
@@ -162,7 +162,7 @@ impl<'a> Tally<'a> {
     fn add(&mut self, flow: &TrackedFlow, is_stuck: bool) {
         let (to, by) = (flow.destination, flow.answered_by);
         let is_here = |port: &ResolvedServicePort| {
-            if to == by { self.here.contains(&to.ip()) } else { port.serves(by) }
+            self.here.contains(&to.ip()) || (to != by && port.serves(by))
         };
         let found = self.addresses.get(&(flow.protocol, to)).copied().or_else(|| {
             let ports = self.node_ports.get(&(flow.protocol, to.port()))?;

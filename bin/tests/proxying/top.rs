@@ -168,3 +168,32 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     let output = namespace.switchyard(&["top", "--once", &flag]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
 }
+
+#[test]
+fn connections_that_end_at_the_proxy_count_as_well() {
+    let namespace = Namespace::new();
+    namespace.0.ip("addr add 10.0.0.5/32 dev lo\nroute add 10.96.0.10/32 dev lo\n").unwrap();
+    let ports = "clusterIP: 10.96.0.10, type: NodePort, ports: [{port: 80, protocol: TCP, nodePort: 30080}]";
+    let web = service("web", ports);
+    let ready = slice("web", "8080, protocol: TCP", "{addresses: [10.0.0.5], nodeName: node-1}");
+    let manifests = Manifests::new(&format!("{NODE}{web}{ready}"));
+    let directory = TempDir::new().unwrap();
+    let flag = format!("--local-socket={}", directory.path().join("proxy.sock").display());
+    let _program = manifests.start(&namespace, &["--proxy-mode=userspace", &flag]);
+    namespace.wait(HEALTH, "/healthz", |status, _| status == 200);
+    let connect = || ["10.96.0.10:80", "192.0.2.1:30080"].map(TcpStream::connect);
+    let (_listener, _clients) = namespace
+        .0
+        .run(move || (TcpListener::bind("10.0.0.5:8080").unwrap(), connect().map(Result::unwrap)))
+        .unwrap();
+    until_ok(|| {
+        let output = namespace.switchyard(&["top", "-o", "json", &flag]).output().unwrap();
+        let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let (flows, proxied) = (&top["services"][0]["flows"], &top["proxied"]["active"]);
+        if [flows, proxied].map(Value::as_u64) == [Some(2); 2] {
+            Ok(())
+        } else {
+            Err(top.to_string())
+        }
+    });
+}
