@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
-	bench conformance scale release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
+	bench conformance scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make conformance  the packet cases, and docs/conformance.md of the results (needs root)"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
+	@echo "make scale-ipvs  the same of ipvs mode, in a virtual machine (needs root)"
 	@echo "make picture      the moving picture of README.md (needs root)"
 	@echo "make release      what a release consists of, in target/release-files, without publishing it"
 	@echo "make arm64        the image for arm64, whose program is emulated where this machine is another"
@@ -309,6 +310,14 @@ scale:
 	@scripts/install-tools.sh cc ip nft curl
 	$(CARGO) build --release --bin switchyard --bin api-standin
 	@scripts/scale.sh $(SHAPES)
+
+# The same of ipvs mode, on the kernel of the virtual machine. Emulated, all takes some ten times as long.
+scale-ipvs: export MODE = ipvs
+scale-ipvs: export VM_SECONDS ?= 7200
+scale-ipvs:
+	@scripts/install-tools.sh cc ip nft curl kmod qemu-system-x86_64 setpriv xz zstd
+	$(CARGO) build --release --bin switchyard --bin api-standin
+	@$(VM) $(CURDIR)/scripts/scale.sh $(or $(SHAPES),10000x5 20000x5)
 
 # A terminal in which the release binary is killed, its rules are flushed, and it is asked about a Service.
 picture:

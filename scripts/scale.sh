@@ -1,13 +1,13 @@
 #!/bin/sh
-# Measures what the program takes in nftables mode with generated clusters, in a network namespace of its own, with
-# the stand-in for the API server: time and CPU time until all is programmed, memory, and then one change each 20 ms.
-# Needs root.
+# Measures what the program takes with generated clusters, in a network namespace of its own, with the stand-in for the
+# API server: time and CPU time until all is programmed, memory, and then one change each 20 ms. Needs root.
 #
-#   [DOC=docs/performance.md] scripts/scale.sh [SHAPE ...]
+#   [DOC=docs/performance.md] [MODE=nftables] scripts/scale.sh [SHAPE ...]
 #
 # A shape is SERVICESxENDPOINTS, or several, such as 50x250+575x30. SWITCHYARD names another program to measure. Where
 # KUBE_PROXY names kube-proxy, that is measured as well, with the shapes in KUBE_PROXY_SHAPES, for which it takes
-# minutes. DOC is written besides, with a plot in a file of the same name in docs/images. SETTLE is the number of
+# minutes. MODE is the mode of both; in ipvs mode they compare each five seconds what the kernel has, so that changes meet
+# that. DOC is written besides, with a plot in a file of the same name in docs/images. SETTLE is the number of
 # seconds from the first sync to the readings, and CHANGES that of changes.
 #
 # Resident memory contains the program's text, as VmRSS does. The memory of the kernel is what unreclaimable slabs and
@@ -25,6 +25,7 @@ processes=
 # shellcheck disable=SC2086
 trap 'kill $processes 2>/dev/null || true; rm -rf "$work"' EXIT
 changes=${CHANGES:-500}
+mode=${MODE:-nftables}
 
 # Waits, at most ten minutes, until a command succeeds.
 until_true() {
@@ -82,8 +83,8 @@ measure() {
     server=$! processes=$!
     until_true grep -q server: "$config" 2>/dev/null
     slab=$(kernel) start=$(now)
-    "$program" --kubeconfig "$config" --hostname-override node-0 --proxy-mode nftables --healthz-bind-address 127.0.0.1:10256 \
-        "$@" >"$log" 2>&1 &
+    "$program" --kubeconfig "$config" --hostname-override node-0 --proxy-mode "$mode" --ipvs-sync-period 5s \
+        --healthz-bind-address 127.0.0.1:10256 "$@" >"$log" 2>&1 &
     proxy=$! processes="$processes $!"
     until_true has_synced
     synced=$(calc %.2f "$(now) - $start") used=$(cpu)
@@ -101,7 +102,7 @@ measure() {
     kill "$proxy" "$server"
     wait "$proxy" "$server" 2>/dev/null || true
     processes=
-    nft flush ruleset
+    if [ "$mode" = nftables ]; then nft flush ruleset; else "$program" --cleanup >>"$log" 2>&1; fi
 }
 
 columns='shape|synced s|CPU s|settled MiB|peak MiB|kernel MiB|idle ms|p50 ms|p99 ms|CPU ms'
@@ -160,7 +161,7 @@ plot "$@" >"$plot"
 {
     echo '# Performance'
     echo
-    echo "Written by \`make scale\` on $(date -u +%Y-%m-%d): $(nproc) processors ($(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)), $(uname -s) $(uname -r), nftables mode."
+    echo "Written by \`make scale\` on $(date -u +%Y-%m-%d): $(nproc) processors ($(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)), $(uname -s) $(uname -r), $mode mode."
     echo
     echo "![Memory and CPU time]($(echo "$plot" | sed 's,^docs/,,'))"
     echo
