@@ -5,7 +5,8 @@
 //! Tests that put several hosts together use `packet_rig::NetNs`.
 //!
 //! [`run`] runs a program. [`nft_trixie`] brings a second version of nft. [`wait`] repeats a look
-//! at what another program does. [`skipped`] records a test that this machine cannot run.
+//! at what another program does. [`skipped`] records a test that this machine cannot run. [`Tun`] is
+//! an interface for packets that a test makes.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,6 +17,7 @@
 mod nft;
 mod run;
 mod skipped;
+mod tun;
 pub mod wait;
 
 use std::{io, panic, thread};
@@ -24,6 +26,7 @@ pub use self::{
     nft::nft_trixie,
     run::{run, run_with, try_run},
     skipped::{skipped, skipped_test},
+    tun::Tun,
 };
 
 /// The reason of tests that are skipped without root.
