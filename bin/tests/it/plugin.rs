@@ -49,6 +49,10 @@ fn the_plugin_passes_arguments_and_status_through() {
     let (status, _, [_, exec]) = plugin(pods, &["--node=node-1", "top"]);
     assert_eq!((status, exec.last().unwrap().as_str()), (5, "top"));
     assert!(!exec.contains(&"--tty".to_owned()), "the output is no terminal");
+    let asked = ["doctor", "--context", "a b", "--node=node-1"];
+    let (_, _, calls) = plugin(pods, &asked);
+    assert!(calls.iter().all(|call| call.contains(&"--context=a b".to_owned())), "{calls:?}");
+    assert_eq!(calls[1].last().unwrap(), "doctor");
 }
 
 #[test]
