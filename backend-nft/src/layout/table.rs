@@ -162,6 +162,29 @@ impl TableSet {
         matches!(self, Self::Endpoints(_))
     }
 
+    /// The part of a key by which packets find all elements that lead them on: the address that
+    /// they are sent to, or the node port. Of hairpin connections, the endpoint's address.
+    pub(crate) fn frontend(self, family: Family, key: Key) -> Key {
+        let start = match self.begins_with_frontend() {
+            true => 0,
+            false => Field::InetProto.padded_width(),
+        };
+        let field = match self {
+            Self::ServiceNodePorts
+            | Self::NoEndpointNodePorts
+            | Self::Affinity(AffinityMap { scope: Scope::NodePort, .. })
+            | Self::Endpoints(EndpointMap { scope: Scope::NodePort, .. }) => Field::InetService,
+            _ => family.address_field(),
+        };
+        let part = key.as_slice().get(start..start + field.padded_width());
+        part.and_then(Key::from_bytes).unwrap_or(key)
+    }
+
+    /// Whether keys begin with [`Self::frontend`].
+    pub(crate) fn begins_with_frontend(self) -> bool {
+        !matches!(self, Self::ServiceNodePorts | Self::NoEndpointNodePorts)
+    }
+
     fn define(self, family: Family) -> SetDef {
         let address = family.address_field();
         let by_ip = [address, Field::InetProto, Field::InetService];

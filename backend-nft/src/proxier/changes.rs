@@ -101,10 +101,9 @@ impl Changes {
         let (mut first, mut last) = (Self::default(), Self::default());
         last.delete_elements = self.take_surplus();
         last.delete_elements.extend(self.take_moved_frontends());
-        let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
-        let replaces_sets = self.delete_sets.iter().any(|set| added.contains(set));
         // A new table has no traffic yet. Sets cannot be made anew while rules use them.
-        if self.table == TableChange::Keep && !replaces_sets {
+        if self.table == TableChange::Keep && !self.replaces_sets() {
+            let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
             let new: HashSet<&ChainName> = self.add_chains.iter().collect();
             first.rules = self.rules.extract_if(.., |chain| new.contains(&chain.name)).collect();
             first.add_chains = std::mem::take(&mut self.add_chains);
@@ -119,6 +118,31 @@ impl Changes {
             last.delete_sets = std::mem::take(&mut self.delete_sets);
         }
         [first, self, last]
+    }
+
+    /// Whether sets are deleted and made anew.
+    pub(crate) fn replaces_sets(&self) -> bool {
+        let added: HashSet<&SetName> = self.add_sets.iter().map(|set| &set.name).collect();
+        self.delete_sets.iter().any(|set| added.contains(set))
+    }
+
+    /// Whether rules of chains that stay are replaced.
+    pub(crate) fn replaces_rules(&self) -> bool {
+        let new: HashSet<&ChainName> = self.add_chains.iter().collect();
+        self.table == TableChange::Keep && self.rules.iter().any(|chain| !new.contains(&chain.name))
+    }
+
+    /// The number of changes of elements in sets of the table.
+    pub(crate) fn elements(&self) -> usize {
+        self.add_elements.values().map(Vec::len).sum::<usize>()
+            + self.delete_elements.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Takes additions that do no harm before the main part: those to sets of single Service ports,
+    /// but for source ranges.
+    pub(crate) fn take_members(&mut self, main: &mut Self) {
+        let members = main.add_port_elements.extract_if(.., |(set, _)| !set.interval);
+        self.add_port_elements.extend(members);
     }
 
     /// Removes and returns the deletions of slots that get no other endpoint, and of hairpin

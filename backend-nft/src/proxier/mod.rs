@@ -2,20 +2,24 @@
 //!
 //! A sync has one [`plan`]. It trusts that the kernel holds what was synced last ([`last_synced`])
 //! where that is known, and otherwise compares what it reads: at the start, after a failure, and on
-//! request. The plan makes [`changes`], which become transactions for both families. [`drift`]
-//! reports what other programs had changed.
+//! request. The plan makes [`changes`], which become transactions for both families, in [`parts`].
+//! [`drift`] reports what other programs had changed.
 
 mod changes;
 mod clients;
 mod drift;
 mod last_synced;
+mod parts;
 mod plan;
 mod refused;
 mod sweeper;
 #[cfg(test)]
 mod tests;
 
-use std::time::{Duration, Instant};
+use std::{
+    iter,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use switchyard_core::{
@@ -33,6 +37,7 @@ use switchyard_nft_ruleset::{
 use self::{
     changes::Changes,
     last_synced::LastSynced,
+    parts::{Part, Parts},
     plan::{Have, plan},
     sweeper::{Sweep, Sweeper},
 };
@@ -82,6 +87,8 @@ pub struct NftProxier {
     stale_for: Duration,
     /// Whether the kernel can select slots by a hash.
     hashes: bool,
+    /// The most changes of elements that are committed at once.
+    undivided: usize,
 }
 
 impl NftProxier {
@@ -116,6 +123,8 @@ impl NftProxier {
             own_ports = ports;
             own_ports.push(port);
         }
+        // A program that is run for each transaction reads the whole tables each time.
+        let undivided = if own_ports.is_empty() { usize::MAX } else { parts::UNDIVIDED };
         Self {
             config,
             transport,
@@ -125,6 +134,7 @@ impl NftProxier {
             swept: PerFamily::default(),
             stale_for: STALE_FOR,
             hashes: true,
+            undivided,
         }
     }
 
@@ -137,9 +147,9 @@ impl NftProxier {
         let have = Have::Synced { last, before, change: *change };
         let (mut changes, update) = plan(&config, change.after(), have);
         let sweeps = self.take_sweeps(&mut changes);
-        let (transactions, mut report) = into_transactions(&config, changes);
+        let (parts, mut report) = Parts::new(&config, changes, change.after(), self.undivided);
         self.sweeper.keep(&sweeps);
-        match self.commit(&transactions, &mut report) {
+        match self.commit(parts, None, &mut report) {
             // Perhaps another program has changed what the changes rely on, which a comparison
             // shows.
             Err(refused) if refused.error.contradicts_kernel() => {
@@ -209,16 +219,18 @@ impl NftProxier {
             drift::find(&changes, &expected, last)
         });
         let sweeps = self.take_sweeps(&mut changes);
-        let (mut transactions, mut report) = into_transactions(config, changes);
+        // Rules that were read may lead elements of this backend nowhere.
+        let undivided = match changes.v4.replaces_rules() || changes.v6.replaces_rules() {
+            true => usize::MAX,
+            false => self.undivided,
+        };
+        let (parts, mut report) = Parts::new(config, changes, change.after(), undivided);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);
-        if expected && let Some(generation) = generation(&dumps.v4).or(generation(&dumps.v6)) {
-            for transaction in &mut transactions {
-                transaction.expect_generation(generation);
-            }
-        }
+        let generation = generation(&dumps.v4).or(generation(&dumps.v6)).filter(|_| expected);
+        drop(dumps);
         self.sweeper.keep(&sweeps);
-        self.commit(&transactions, &mut report)?;
+        self.commit(parts, generation, &mut report)?;
         self.last = expected.then(|| LastSynced::new(config.families, update));
         self.swept = PerFamily::default();
         self.delete_unused_chains();
@@ -268,30 +280,40 @@ impl NftProxier {
         self.config.families().flat_map(of_family).collect()
     }
 
-    /// Commits the transactions, one after the other.
+    /// Commits the parts, one after the other. If elements of some frontends are refused, those of
+    /// others are committed nevertheless, and all that is refused is known at once.
     fn commit(
         &mut self,
-        transactions: &[Transaction],
+        mut parts: Parts,
+        generation: Option<u32>,
         report: &mut SyncReport,
     ) -> Result<(), Refused> {
-        for (part, transaction) in transactions.iter().enumerate() {
-            if transaction.is_empty() {
-                continue;
+        let mut refused: Option<Refused> = None;
+        let mut has_switched = false;
+        while let Some((part, mut transaction)) = parts.next() {
+            if part != Part::Elements && refused.is_some() {
+                break;
+            }
+            if let Some(generation) = generation {
+                transaction.expect_generation(generation);
             }
             // Rendered only if this level is enabled.
             tracing::trace!(target: "switchyard_nft::v9", rules = %transaction, "Committing");
-            let stats = self.transport.commit(transaction).map_err(|error| {
-                let is_refused =
-                    matches!(error, TransportError::Refused(..) | TransportError::Conflict);
-                // A part of the sync was done, or may have been done.
-                if report.messages > 0 || !is_refused {
-                    let swept = self.last.take().map_or(self.swept, |last| last.families);
-                    // The first part adds alone, so that no endpoint has left.
-                    let no_endpoint_left = is_refused && part <= 1;
-                    self.swept = if no_endpoint_left { swept } else { PerFamily::default() };
+            let stats = match self.transport.commit(&transaction) {
+                Ok(stats) => stats,
+                Err(error) => {
+                    let is_last = part != Part::Elements || !concerns_elements(&error);
+                    let known = refused.take().map(Box::new);
+                    refused =
+                        Some(Refused { transaction: transaction.into(), known, ..error.into() });
+                    if is_last {
+                        break;
+                    }
+                    continue;
                 }
-                Refused { error, transaction: transaction.clone().into(), unreadable: None }
-            })?;
+            };
+            parts.committed(part, &transaction, stats.commit);
+            has_switched |= part != Part::Preparation;
             report.commit += stats.commit;
             report.bytes += stats.bytes;
             report.messages += stats.operations;
@@ -301,7 +323,17 @@ impl NftProxier {
                 return Err(TransportError::Conflict.into());
             }
         }
-        Ok(())
+        let Some(refused) = refused else { return Ok(()) };
+        let is_refused =
+            matches!(refused.error, TransportError::Refused(..) | TransportError::Conflict);
+        // A part of the sync was done, or may have been done.
+        if report.messages > 0 || !is_refused {
+            let swept = self.last.take().map_or(self.swept, |last| last.families);
+            // The preparation adds alone, so that no endpoint has left.
+            let no_endpoint_left = is_refused && !has_switched;
+            self.swept = if no_endpoint_left { swept } else { PerFamily::default() };
+        }
+        Err(refused)
     }
 
     /// Deletes the chains that a full sync found unused, perhaps another program's, if the kernel
@@ -452,6 +484,8 @@ fn now() -> Instant {
 struct Refused {
     error: TransportError,
     transaction: Box<Transaction>,
+    /// A transaction of the same sync that failed before.
+    known: Option<Box<Refused>>,
     /// The family whose table could not be read, if the other one's could.
     unreadable: Option<IpFamily>,
 }
@@ -466,7 +500,11 @@ impl Refused {
                 *parts.families.get_mut(family) = Some(reason);
                 parts
             }
-            None => refused::parts(config, change, &self.transaction, &self.error),
+            None => {
+                let all = iter::successors(Some(&self), |refused| refused.known.as_deref());
+                let all = all.map(|refused| (&*refused.transaction, &refused.error));
+                refused::parts(config, change, all)
+            }
         };
         self.unnamed().of_parts(parts)
     }
@@ -478,8 +516,16 @@ impl Refused {
 
 impl From<TransportError> for Refused {
     fn from(error: TransportError) -> Self {
-        Self { error, transaction: Box::default(), unreadable: None }
+        Self { error, transaction: Box::default(), known: None, unreadable: None }
     }
+}
+
+/// Whether the kernel refuses single elements, and may take others.
+fn concerns_elements(error: &TransportError) -> bool {
+    let mut refusals = error.refusals().peekable();
+    refusals.peek().is_some()
+        && !error.contradicts_kernel()
+        && refusals.all(|refusal| refusal.element.is_some() && !refusal.concerns_table())
 }
 
 /// Returns the transaction that makes a kernel without the tables hold `state`, always in the same
@@ -491,24 +537,6 @@ pub fn render(config: &NftConfig, state: &State) -> Transaction {
     for changes in [&mut changes.v4, &mut changes.v6] {
         changes.sort_elements();
     }
-    let ([_, transaction, _], _) = into_transactions(config, changes);
-    transaction
-}
-
-/// Returns the transactions for the changes of both families, in the order of [`Changes::split`].
-fn into_transactions(
-    config: &NftConfig,
-    changes: PerFamily<Changes>,
-) -> ([Transaction; 3], SyncReport) {
-    let mut transactions = [Transaction::new(), Transaction::new(), Transaction::new()];
-    let mut report = SyncReport::default();
-    for (family, changes) in [(Family::Ip, changes.v4), (Family::Ip6, changes.v6)] {
-        let (added, removed) = changes.counts();
-        report.added += added;
-        report.removed += removed;
-        for (part, transaction) in changes.split().into_iter().zip(&mut transactions) {
-            part.append_to(&config.table(family), transaction);
-        }
-    }
-    (transactions, report)
+    let (mut parts, _) = Parts::new(config, changes, state, usize::MAX);
+    parts.next().map(|(_, transaction)| transaction).unwrap_or_default()
 }

@@ -34,21 +34,22 @@ enum Object {
     Element(SetName, Key),
 }
 
-/// Returns the parts without which the kernel may take a transaction: the Service ports that need
+/// Returns the parts without which the kernel may take transactions: the Service ports that need
 /// an object that it refuses, or else the object's family. Nothing if that would be all families,
 /// since then something else is wrong; and nothing without memory (`ENOMEM`), which the node lacks,
 /// whatever the object: the kernel then reports the commit as a whole.
 ///
 /// Any number of objects may be refused at once: the time is that of planning all Service ports.
-pub(super) fn parts(
+pub(super) fn parts<'a>(
     config: &NftConfig,
     change: &Transition<'_>,
-    transaction: &Transaction,
-    error: &TransportError,
+    refused: impl Iterator<Item = (&'a Transaction, &'a TransportError)>,
 ) -> RefusedParts {
     let mut objects: PerFamily<Refused> = PerFamily::default();
     let mut parts = RefusedParts::default();
-    for refusal in error.refusals() {
+    let refusals =
+        refused.flat_map(|(transaction, error)| error.refusals().map(move |r| (transaction, r)));
+    for (transaction, refusal) in refusals {
         let Some(operation) = transaction.operations().get(refusal.operation) else {
             return RefusedParts::default();
         };

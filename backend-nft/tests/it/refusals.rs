@@ -175,7 +175,7 @@ fn clients_of_a_family_that_was_left_out_are_forgotten() {
 #[test]
 fn many_services_are_left_out_at_once() {
     in_namespace(|| {
-        let many = ManyServices { services: 3_000, endpoints: 2 };
+        let many = ManyServices { services: 900, endpoints: 2 };
         let attempts = Arc::new(AtomicUsize::new(0));
         let count = attempts.clone();
         let netlink = TransportKind::Netlink.open().expect("netlink is there");
@@ -196,7 +196,7 @@ fn many_services_are_left_out_at_once() {
         let mut node = Node::new(many.node(), proxier);
         node.apply(many.lists());
         let report = node.try_sync().expect("a sync");
-        assert_eq!(report.degraded.len(), 2_999);
+        assert_eq!(report.degraded.len(), 899);
         assert_eq!(attempts.load(Ordering::Relaxed), 2);
     });
 }

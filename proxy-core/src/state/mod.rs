@@ -43,6 +43,23 @@ pub struct State {
     pub health_checks: HashMap<ServiceName, HealthCheck>,
 }
 
+/// The Services that others cannot do without: the API server's, and the cluster's DNS by the name
+/// that its manifests have in every distribution.
+const URGENT_SERVICES: [(&str, &str); 2] = [("default", "kubernetes"), ("kube-system", "kube-dns")];
+
+impl State {
+    /// Returns the Service ports that a backend which cannot program everything at once should
+    /// program first, in any order: those of `default/kubernetes` and `kube-system/kube-dns`.
+    pub fn urgent_ports(&self) -> impl Iterator<Item = &Arc<ResolvedServicePort>> {
+        let is_urgent = |service: &ServiceName| {
+            URGENT_SERVICES.iter().any(|(namespace, name)| {
+                *service.namespace == **namespace && *service.name == **name
+            })
+        };
+        self.service_ports.values().filter(move |port| is_urgent(&port.id.name.service))
+    }
+}
+
 /// The health check by which load balancers find out whether this node has endpoints of a Service
 /// (`healthCheckNodePort`): for type `LoadBalancer` with `externalTrafficPolicy: Local`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

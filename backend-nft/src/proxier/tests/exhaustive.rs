@@ -15,6 +15,7 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
+    thread,
 };
 
 use switchyard_core::{
@@ -29,7 +30,7 @@ use switchyard_nft_ruleset::{
 };
 
 use super::{
-    super::NftProxier,
+    super::{NftProxier, parts::UNDIVIDED},
     judge::{self, local_addresses},
     proxier,
 };
@@ -228,9 +229,9 @@ struct Node {
 }
 
 impl Node {
-    fn new() -> Self {
+    fn new(undivided: usize) -> Self {
         let kernel = Kernel::default();
-        let mut node = Stepped::new(config(), proxier(kernel.clone()));
+        let mut node = Stepped::new(config(), proxier(kernel.clone(), undivided));
         let local = local_addresses();
         node.tracker.set_interface_addresses(local.clone());
         node.sync(neighbours());
@@ -312,8 +313,17 @@ impl Node {
         self.failures.extend(failures);
     }
 
-    /// Has each shape followed by each other one.
-    fn change_all(mut self, shapes: &[Shape]) {
+    /// Has each shape followed by each other one: with elements that are committed at once, and
+    /// with those that are divided if they are more than `undivided`.
+    fn change_all(shapes: &[Shape], undivided: usize) {
+        thread::scope(|scope| {
+            for undivided in [UNDIVIDED, undivided] {
+                scope.spawn(move || Self::new(undivided).follow_all(shapes));
+            }
+        });
+    }
+
+    fn follow_all(mut self, shapes: &[Shape]) {
         let mut present = absent();
         let mut go = |node: &mut Self, to: &Shape| {
             node.change(&present, to);
@@ -343,7 +353,7 @@ fn shapes(pools: &[Endpoints], variants: &[Variant]) -> Vec<Shape> {
 fn plain_pools() {
     let rivals = POOLS[..6].iter().map(|pool| shape(pool, PLAIN, true));
     let shapes: Vec<Shape> = shapes(&POOLS, &[PLAIN]).into_iter().chain(rivals).collect();
-    Node::new().change_all(&shapes);
+    Node::change_all(&shapes, 0);
 }
 
 #[test]
@@ -355,7 +365,7 @@ fn affinity() {
         ("affinity, external Local", &[KEPT, EXTERNAL_LOCAL]),
         ("affinity, internal Local", &[KEPT, INTERNAL_LOCAL]),
     ];
-    Node::new().change_all(&shapes(&POOLS[1..6], &variants));
+    Node::change_all(&shapes(&POOLS[1..6], &variants), 0);
 }
 
 #[test]
@@ -366,7 +376,7 @@ fn policies_and_frontends() {
         ("both Local", &[EXTERNAL_LOCAL, INTERNAL_LOCAL]),
         ("cluster IP alone", &[CLUSTER_IP]),
     ];
-    Node::new().change_all(&shapes(&POOLS[..6], &variants));
+    Node::change_all(&shapes(&POOLS[..6], &variants), 0);
 }
 
 #[test]
@@ -377,7 +387,7 @@ fn algorithms() {
         ("maglev", &[MAGLEV]),
         ("round robin, affinity", &[ROUND_ROBIN, KEPT]),
     ];
-    Node::new().change_all(&shapes(&POOLS[2..5], &variants));
+    Node::change_all(&shapes(&POOLS[2..5], &variants), 600);
 }
 
 #[test]
@@ -390,6 +400,6 @@ fn settings_of_the_node() {
         let mut changed = made.clone();
         changed.iter_mut().for_each(|shape| change(&mut shape.config));
         changed.extend(made.iter().cloned());
-        Node::new().change_all(&changed);
+        Node::change_all(&changed, 0);
     }
 }

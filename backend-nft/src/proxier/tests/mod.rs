@@ -2,6 +2,7 @@
 
 mod exhaustive;
 mod judge;
+mod parts;
 mod simulation;
 
 use switchyard_nft_ruleset::Transport;
@@ -9,8 +10,9 @@ use switchyard_nft_ruleset::Transport;
 use super::{NftProxier, STALE_FOR, sweeper::Sweeper};
 use crate::NftConfig;
 
-/// The backend on a transport to a model. Clients stay remembered at endpoints that left.
-fn proxier(transport: impl Transport + 'static) -> NftProxier {
+/// The backend on a transport to a model, which divides more changes of elements than `undivided`.
+/// Clients stay remembered at endpoints that left.
+fn proxier(transport: impl Transport + 'static, undivided: usize) -> NftProxier {
     NftProxier {
         config: NftConfig::default(),
         transport: Box::new(transport),
@@ -20,5 +22,6 @@ fn proxier(transport: impl Transport + 'static) -> NftProxier {
         swept: Default::default(),
         stale_for: STALE_FOR,
         hashes: true,
+        undivided,
     }
 }

@@ -32,7 +32,11 @@ use self::{
     checks::{Judge, Reports},
     world::{Fault, Faulty, World, lock},
 };
-use super::{super::PROFILE, judge::local_addresses, proxier};
+use super::{
+    super::{PROFILE, parts::UNDIVIDED},
+    judge::local_addresses,
+    proxier,
+};
 use crate::layout::names::KUBE_PROXY;
 
 /// The events that a run of all stories must have seen: otherwise it tests less than it seems to.
@@ -126,7 +130,9 @@ impl Process {
         };
         let reports = Arc::new(Mutex::new(Reports::default()));
         let judge = Judge(world.clone(), reports.clone(), local_addresses());
-        let proxier = proxier(Faulty(world.clone(), number));
+        // Every other process divides whatever it can.
+        let undivided = if number.is_multiple_of(2) { 0 } else { UNDIVIDED };
+        let proxier = proxier(Faulty(world.clone(), number), undivided);
         let tracker = Tracker::new(config.clone());
         let timing = RunnerConfig::default();
         let runner = Runner::new(tracker, Box::new(proxier), timing, Arc::new(judge)).watched(true);
