@@ -1,4 +1,5 @@
-//! The time that syncs take while another program commits to its own table, again and again.
+//! The time that syncs take while another program commits to its own table, again and again; and
+//! the time that the other program waits while many Services are programmed first.
 //!
 //! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
 //! happens in network namespaces of its own threads. The other program is a shell loop of the
@@ -7,32 +8,46 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "benches fail by panics")]
 
 use std::{
+    ops::ControlFlow,
     process::{Child, Command},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use switchyard_core::{
+    engine::Engine,
     error::ErrorChain,
-    objects::Event,
+    objects::{Event, Kind},
+    runner::{EngineEvent, Pace, RunnerConfig},
     testing::{
         ManyServices, Stepped,
-        bench::{cluster_from_arguments, median, show},
+        bench::{cluster_from_arguments, median, show, time},
+        endpoint, service, slice,
     },
 };
 use switchyard_netlink::{Socket, nftables};
 use switchyard_nft::{NftConfig, NftProxier};
-use switchyard_nft_ruleset::{Family, Table, Transaction, TransportKind};
+use switchyard_nft_ruleset::{
+    CommitStats, ElementDump, Elements, Family, SetDef, Table, TableDump, Transaction, Transport,
+    TransportError, TransportKind,
+};
 use test_netns::in_namespace;
 
 const ROUNDS: usize = 5;
 const CHANGES: usize = 50;
 
+/// The cluster during whose first programming others wait.
+const LARGE: ManyServices = ManyServices { services: 50_000, endpoints: 2 };
+
 fn main() {
+    println!("{} Services x {} endpoints at once", LARGE.services, LARGE.endpoints);
+    in_namespace(|| others_wait(&LARGE));
+    in_namespace(|| a_removal_waits(&LARGE));
     let many = cluster_from_arguments();
     println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
     for other in [Other::Nobody, Other::Shell, Other::Netlink] {
@@ -87,6 +102,193 @@ fn measure(many: &ManyServices, other: Other) {
     }
 }
 
+/// Has a thread commit to its own table while everything is programmed first.
+fn others_wait(many: &ManyServices) {
+    let quiet = {
+        let victim = Victim::start();
+        thread::sleep(Duration::from_millis(500));
+        victim.stop()
+    };
+    let commits = Arc::default();
+    let proxier =
+        NftProxier::new(NftConfig::default(), Box::new(Recorded(netlink(), Arc::clone(&commits))));
+    let mut node = Stepped::new(many.node(), proxier);
+    node.apply(many.lists());
+    node.apply(api_server());
+    let (victim, begun) = (Victim::start(), Instant::now());
+    node.try_sync().expect("synced");
+    let took = begun.elapsed();
+    let waits = victim.stop();
+    let commits = commits.lock().expect("no panic").clone();
+    let served = commits.first().expect("a commit").0 - begun;
+    let longest = commits.iter().map(|(_, took)| *took).max().unwrap_or_default();
+    println!(
+        "  first programming {}, {} commits, the longest {}; the API server's Service after {}",
+        show(took, 0),
+        commits.len(),
+        show(longest, 1),
+        show(served, 1)
+    );
+    for (what, waits) in [("alone", quiet), ("meanwhile", waits)] {
+        println!(
+            "  another program's commit {what:<12} p50 {:>10}   p99.9 {:>10}   worst {:>10}   of {}",
+            show(part(&waits, 0.5), 3),
+            show(part(&waits, 0.999), 3),
+            show(part(&waits, 1.0), 3),
+            waits.len()
+        );
+    }
+}
+
+/// Removes a Service just after all slices were listed: unchanged ones, and such that all have
+/// another endpoint.
+fn a_removal_waits(many: &ManyServices) {
+    let (sender, synced) = mpsc::channel();
+    let mut timing = RunnerConfig::default();
+    timing.pace = Pace::Fixed(Duration::ZERO);
+    let engine = Engine::builder(many.node())
+        .timing(timing)
+        .observer(Arc::new(move |event: &EngineEvent<'_>| {
+            if let EngineEvent::Synced(outcome) = event {
+                // The benchmark may have ended.
+                _ = sender.send(outcome.change.after().service_ports.len());
+            }
+        }))
+        .start(open())
+        .expect("a thread");
+    let send = |event: Event| engine.inputs().blocking_send(event.into()).expect("it runs");
+    let [services, slices] = many.lists();
+    send(services);
+    send(slices);
+    let mut left = many.services;
+    while synced.recv().expect("synced") != left {}
+    for (what, version) in [("unchanged", 0), ("changed", 1)] {
+        let objects = (0..many.services).map(|i| many.slice(i, version)).collect();
+        let list = Event::Replace { kind: Kind::EndpointSlice, objects, malformed: Vec::new() };
+        let removal = Event::Delete(many.service(left - 1).key());
+        left -= 1;
+        send(list);
+        // The list is applied, and perhaps being programmed.
+        thread::sleep(Duration::from_millis(100));
+        let begun = Instant::now();
+        send(removal);
+        while synced.recv().expect("synced") != left {}
+        println!("  a removal just after a list, {what:<12} {:>10}", show(begun.elapsed(), 1));
+    }
+}
+
+/// The API server's Service, and its slice.
+fn api_server() -> [Event; 2] {
+    let service = service("kubernetes", "10.96.255.1")
+        .set("metadata.namespace", "default")
+        .port("https", "TCP", 443);
+    let slice =
+        slice("kubernetes", "a").set("metadata.namespace", "default").port("https", "TCP", 6443);
+    [service.apply(), slice.endpoint(endpoint("192.168.1.1", "elsewhere")).apply()]
+}
+
+/// A transport whose commits are recorded: when each ended, and how long it took.
+struct Recorded(Box<dyn Transport>, Arc<Mutex<Vec<(Instant, Duration)>>>);
+
+impl Transport for Recorded {
+    fn commit(&mut self, transaction: &Transaction) -> Result<CommitStats, TransportError> {
+        let begun = Instant::now();
+        let result = self.0.commit(transaction);
+        let mut commits = self.1.lock().expect("no panic");
+        commits.push((Instant::now(), begun.elapsed()));
+        result
+    }
+
+    fn read(
+        &mut self,
+        table: &Table,
+        elements: Elements,
+    ) -> Result<Option<TableDump>, TransportError> {
+        self.0.read(table, elements)
+    }
+
+    fn read_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+    ) -> Result<Option<Vec<ElementDump>>, TransportError> {
+        self.0.read_elements(table, set)
+    }
+
+    fn scan_elements(
+        &mut self,
+        table: &Table,
+        set: &SetDef,
+        visit: &mut dyn FnMut(ElementDump) -> ControlFlow<()>,
+    ) -> Result<bool, TransportError> {
+        self.0.scan_elements(table, set, visit)
+    }
+
+    fn disregard(&mut self, port: u32) {
+        self.0.disregard(port);
+    }
+
+    fn release(&mut self) {
+        self.0.release();
+    }
+
+    fn port(&self) -> Option<u32> {
+        self.0.port()
+    }
+}
+
+/// A thread that commits to its own table, and notes how long each commit takes.
+struct Victim {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Duration>>,
+}
+
+impl Victim {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut waits = Vec::new();
+            until(&stopped, |transport, transaction| {
+                waits.push(time(|| transport.commit(transaction).expect("committed")));
+                // A firewall manager does not fill the processor.
+                thread::sleep(Duration::from_micros(200));
+            });
+            waits.sort_unstable();
+            waits
+        });
+        Self { stop, thread }
+    }
+
+    /// Returns the times, the longest last.
+    fn stop(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic")
+    }
+}
+
+fn part(sorted: &[Duration], part: f64) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    sorted
+        .get((sorted.len() as f64 * part) as usize)
+        .or(sorted.get(last))
+        .copied()
+        .unwrap_or_default()
+}
+
+/// Adds and deletes a table of its own, by turns.
+fn until(stopped: &AtomicBool, mut commit: impl FnMut(&mut dyn Transport, &Transaction)) {
+    let mut transport = netlink();
+    let theirs = Table::new(Family::Ip, "x");
+    let (mut add, mut delete) = (Transaction::new(), Transaction::new());
+    add.add_table(&theirs);
+    delete.delete_table(&theirs);
+    while !stopped.load(Ordering::Relaxed) {
+        commit(transport.as_mut(), &add);
+        commit(transport.as_mut(), &delete);
+    }
+}
+
 #[derive(Default)]
 struct Timed {
     times: Vec<Duration>,
@@ -133,15 +335,9 @@ impl Disturber {
                 let stopped = stop.clone();
                 // A thread that starts here is in this namespace too.
                 let thread = thread::spawn(move || {
-                    let mut transport = TransportKind::Netlink.open().expect("netlink is there");
-                    let theirs = Table::new(Family::Ip, "x");
-                    let (mut add, mut delete) = (Transaction::new(), Transaction::new());
-                    add.add_table(&theirs);
-                    delete.delete_table(&theirs);
-                    while !stopped.load(Ordering::Relaxed) {
-                        transport.commit(&add).expect("committed");
-                        transport.commit(&delete).expect("committed");
-                    }
+                    until(&stopped, |transport, transaction| {
+                        transport.commit(transaction).expect("committed");
+                    });
                 });
                 Self::Netlink(stop, thread)
             }
@@ -164,8 +360,11 @@ impl Disturber {
 }
 
 fn open() -> NftProxier {
-    let transport = TransportKind::Netlink.open().expect("netlink is there");
-    NftProxier::new(NftConfig::default(), transport)
+    NftProxier::new(NftConfig::default(), netlink())
+}
+
+fn netlink() -> Box<dyn Transport> {
+    TransportKind::Netlink.open().expect("netlink is there")
 }
 
 fn generation() -> u32 {
