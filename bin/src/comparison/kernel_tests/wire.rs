@@ -163,7 +163,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What a packet that goes out shows; `None` for one to a group, which is the kernel's own.
+/// Returns what a packet that goes out shows; `None` for one to a group, which is the kernel's own.
 fn decoded(bytes: &[u8]) -> Option<Seen> {
     let (protocol, source, to, at): (u8, IpAddr, IpAddr, usize) = match bytes[0] >> 4 {
         4 => {
