@@ -25,7 +25,7 @@ use test_netns::in_namespace;
 const ROUNDS: usize = 3;
 
 /// Numbers of Services, and of endpoints of each.
-const CLUSTERS: [(u16, u16); 4] = [(100, 5), (1, 20), (1, 200), (1, 1_600)];
+const CLUSTERS: [(u16, u16); 5] = [(100, 5), (1_000, 5), (1, 20), (1, 200), (1, 1_600)];
 
 fn main() {
     for (services, endpoints) in CLUSTERS {
