@@ -191,7 +191,13 @@ pub fn run(
         let nft = backends::nft_config(&settings.backend, supported);
         let tables = (mode == Mode::NFTABLES).then(|| Arc::new(TableReader::new(nft)));
         let (traffic, seen) = (Arc::clone(traffic), ServiceFlows::default());
-        let top = Some(Arc::new(TopSources { status, mode, traffic, flows: seen }));
+        let top = Some(Arc::new(TopSources {
+            status,
+            mode,
+            traffic,
+            flows: seen,
+            last: Default::default(),
+        }));
         answer_locally(listener, Sources { engine, history, feeds, flows, tables, top })
     });
     let failure = node.failure();

@@ -6,7 +6,7 @@ use std::{
     io::{self, BufReader, Write},
     process::ExitCode,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use switchyard_core::{
@@ -35,6 +35,8 @@ const FAILED: u8 = 3;
 /// The comparisons with a running proxy that are made until one finds no difference: a sync may
 /// come between its snapshot and the reading of the tables.
 const ATTEMPTS: usize = 3;
+/// The time for which tables that change are read again.
+const READ_FOR: Duration = Duration::from_secs(10);
 
 /// Compares, prints the report, and returns the exit status.
 pub fn run(asked: &FromArguments, flags: &Flags) -> ExitCode {
@@ -110,7 +112,11 @@ fn compare(asked: &FromArguments, flags: &Flags, loaded: &Loaded) -> Result<Repo
             continue;
         }
         let table = Table::new(family, &*nft.table);
-        report.compare(&table, &Objects::new(family, &node.settings, &ports, &addresses))?;
+        report.compare(
+            &table,
+            &Objects::new(family, &node.settings, &ports, &addresses),
+            READ_FOR,
+        )?;
     }
     report.milliseconds = begun.elapsed().as_millis() as u64;
     Ok(report)

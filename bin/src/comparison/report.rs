@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -57,13 +58,19 @@ pub struct Report {
 }
 
 impl Report {
-    /// Compares a family's table with the objects, and adds the result.
+    /// Compares a family's table with the objects, and adds the result. The table is read as long as
+    /// it changes meanwhile, if `limit` has not passed.
     ///
     /// # Errors
     /// If the table cannot be read.
-    pub fn compare(&mut self, table: &Table, objects: &Objects<'_>) -> Result<(), TransportError> {
+    pub fn compare(
+        &mut self,
+        table: &Table,
+        objects: &Objects<'_>,
+        limit: Duration,
+    ) -> Result<(), TransportError> {
         let family = table.family;
-        let Some(program) = Program::read(table)? else {
+        let Some(program) = Program::read(table, limit)? else {
             self.add(Difference {
                 service: None,
                 to: format!("all Services of the table {table}"),

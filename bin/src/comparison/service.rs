@@ -1,6 +1,6 @@
 //! One Service in the kernel, for who asks about that Service.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use switchyard_core::{
     explain::{Explanation, KernelCheck, Known},
@@ -14,6 +14,9 @@ use switchyard_nft_ruleset::{Family, Table, TransportError};
 
 use super::{objects::Objects, report::Report};
 use crate::{Failure, pace::Pace};
+
+/// The time for which tables that change are read again.
+const READ_FOR: Duration = Duration::from_secs(1);
 
 /// A Service as it should be in the kernel.
 #[derive(Debug, PartialEq)]
@@ -80,9 +83,10 @@ impl TableReader {
     ) -> Result<Report, TransportError> {
         let mut report = Report::default();
         for family in Family::ALL {
-            if ports.iter().any(|port| Family::from(port.id.family) == family) {
+            let is_programmed = *self.config.families.get(family.into());
+            if is_programmed && ports.iter().any(|port| Family::from(port.id.family) == family) {
                 let objects = Objects::new(family, node, ports, addresses).beside(others);
-                report.compare(&Table::new(family, &*self.config.table), &objects)?;
+                report.compare(&Table::new(family, &*self.config.table), &objects, READ_FOR)?;
             }
         }
         Ok(report)

@@ -189,7 +189,8 @@ fn command() -> Command {
             "Explain where the traffic of a Service, or to an address, goes on this node, and why",
         )
         .after_help(
-            "Exit status: 0 served, 1 refused, 2 dropped, 4 unknown, 5 served but something is wrong.",
+            "Exit status: 0 served, 1 refused, 2 dropped, 3 the kernel does otherwise, 4 unknown, \
+             5 served but something is wrong.",
         )
         .override_usage(
             "switchyard explain NAMESPACE/NAME[:PORT] | [CLIENT] ADDRESS:PORT[/udp] [OPTIONS]\n       \

@@ -4,7 +4,11 @@
 //! snapshot is read from the engine in small parts, so that a client that hangs, or asks much,
 //! keeps no sync waiting.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -28,19 +32,22 @@ use super::{
     feed::{self, Feeds},
     flows::FlowReader,
     history::{History, is_changed},
+    service_flows::LEAST,
     snapshot::{Line, VERSION},
     top::{Programmed, Top, TopSources},
 };
 use crate::{
     comparison::service::{self, Expected, TableReader},
     config::release,
-    local_socket::send,
+    local_socket::{send, send_all},
 };
 
 /// The longest wait for the engine, which a sync may keep busy.
 pub const WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for a request.
 const CLIENT: Duration = Duration::from_secs(5);
+/// The longest wait for a comparison with the kernel's tables.
+const COMPARISON: Duration = Duration::from_secs(3);
 /// The longest request, in bytes.
 const LONGEST: u64 = 4096;
 /// The most connections that are answered at a time.
@@ -157,7 +164,7 @@ async fn converse(
             return Ok(send(&mut writing, &whole).await?);
         }
         Ok(Request::Top) => match top(sources).await {
-            Ok(Some(answer)) => return Ok(send(&mut writing, &json!({"answer": answer})).await?),
+            Ok(Some(line)) => return Ok(send_all(&mut writing, &line).await?),
             Ok(None) => "nothing is counted".to_owned(),
             Err(error) => error.to_string(),
         },
@@ -177,26 +184,50 @@ async fn converse(
     Ok(send(&mut writing, &json!({"error": refused})).await?)
 }
 
-/// Returns the answer to `switchyard top`; `None` if nothing is counted.
-async fn top(sources: &Sources) -> Result<Option<Top>, ServerError> {
+/// Returns the line with the answer to `switchyard top`, which all get who ask within a moment;
+/// `None` if nothing is counted.
+async fn top(sources: &Sources) -> Result<Option<Arc<[u8]>>, ServerError> {
     let counting = sources.flows.clone().zip(sources.top.clone());
     let Some((flows, top)) = counting else { return Ok(None) };
+    let shared = Arc::clone(&top);
+    let mut last = shared.last.lock().await;
+    if let Some((at, line)) = &*last
+        && at.elapsed() < LEAST
+    {
+        return Ok(Some(Arc::clone(line)));
+    }
     let programmed = ask(&sources.engine, Programmed::of).await?;
     let history = Arc::clone(&sources.history);
-    let answer = move || Top::new(programmed, &top, &history, &flows);
-    task::spawn_blocking(answer).await.map(Some).map_err(|_| ServerError::Ended)
+    let answer = move || {
+        let answer = Top::new(programmed, &top, &history, &flows);
+        serde_json::to_vec(&Answer { answer })
+    };
+    let line = task::spawn_blocking(answer).await.map_err(|_| ServerError::Ended)?;
+    let mut line = line.map_err(io::Error::from)?;
+    line.push(b'\n');
+    let line: Arc<[u8]> = line.into();
+    *last = Some((Instant::now(), Arc::clone(&line)));
+    Ok(Some(line))
+}
+
+/// The answer as a line has it.
+#[derive(Serialize)]
+struct Answer {
+    answer: Top,
 }
 
 /// Answers a question, with what the kernel has.
 async fn answer(question: Question, sources: &Sources) -> Result<Explanation, ServerError> {
     let Sources { engine, history, .. } = sources;
-    let (mut answer, is_unsynced) = ask(engine, move |known| explained(&question, known)).await?;
+    let (mut answer, is_unsynced, expected) =
+        ask(engine, move |known| explained(&question, known)).await?;
     answer.last_change = history.last_change(answer.service.as_deref());
     if is_unsynced {
         let failed = history.failure();
         answer.set_unsynced(failed.as_ref().map(|(at, why)| (&**at, &**why)));
-    } else if let Some(tables) = &sources.tables {
-        compare(&mut answer, tables, engine).await?;
+    }
+    if let Some((expected, tables)) = expected.zip(sources.tables.clone()) {
+        compare(&mut answer, expected, tables, engine).await;
     }
     if let Some(flows) = sources.flows.clone() {
         let count = move || {
@@ -208,19 +239,19 @@ async fn answer(question: Question, sources: &Sources) -> Result<Explanation, Se
     Ok(answer)
 }
 
-/// Answers a question, and returns whether the kernel lacks a change of the Service.
-fn explained(question: &Question, known: &Tracker) -> (Explanation, bool) {
+/// Answers a question, and returns whether the kernel lacks a change of the Service, and what the
+/// kernel should hold if it lacks none.
+fn explained(question: &Question, known: &Tracker) -> (Explanation, bool, Option<Expected>) {
     let answer = explain(question, known);
-    let is_unsynced = known.transition().before().is_some()
-        && service_of(&answer).is_some_and(|name| !is_synced(&name, known));
-    (answer, is_unsynced)
-}
-
-/// Whether the kernel has all changes of a Service.
-fn is_synced(name: &ServiceName, known: &Tracker) -> bool {
+    let Some(name) = service_of(&answer) else { return (answer, false, None) };
     let transition = known.transition();
-    transition.before().is_some()
-        && !transition.ports().any(|port| port.id.name.service == *name && is_changed(&port))
+    let is_synced =
+        !transition.ports().any(|port| port.id.name.service == name && is_changed(&port));
+    match transition.before() {
+        Some(_) if !is_synced => (answer, true, None),
+        Some(_) if !transition.node_changed() => (answer, false, Expected::new(&name, known)),
+        _ => (answer, false, None),
+    }
 }
 
 fn service_of(answer: &Explanation) -> Option<ServiceName> {
@@ -228,35 +259,34 @@ fn service_of(answer: &Explanation) -> Option<ServiceName> {
     Some(ServiceName::new(namespace, name))
 }
 
-/// Reads what the kernel does with the Service's packets, unless the Service changes meanwhile.
+/// Reads what the kernel does with the Service's packets. Nothing is added to the answer if that
+/// takes long, or if a difference may come from a change that is not synced.
 async fn compare(
     answer: &mut Explanation,
-    tables: &Arc<TableReader>,
+    expected: Expected,
+    tables: Arc<TableReader>,
     engine: &Sender<Input>,
-) -> Result<(), ServerError> {
-    let Some(name) = service_of(answer) else { return Ok(()) };
-    let expected = || {
-        let name = name.clone();
-        ask(engine, move |known| {
-            is_synced(&name, known).then(|| Expected::new(&name, known)).flatten()
-        })
-    };
-    let Some(before) = expected().await? else { return Ok(()) };
-    let tables = Arc::clone(tables);
-    let comparison = move || (tables.compare(&before), before);
-    let compared = task::spawn_blocking(comparison).await.map_err(|_| ServerError::Ended)?;
-    match compared {
-        (Some(Ok(report)), before) => {
-            if report.is_equal() || expected().await?.as_ref() == Some(&before) {
-                service::show(&report, answer);
-            }
-        }
-        (Some(Err(error)), _) => {
+) {
+    let Some(name) = service_of(answer) else { return };
+    let comparison = task::spawn_blocking(move || (tables.compare(&expected), expected));
+    let Ok(Ok((compared, expected))) = timeout(COMPARISON, comparison).await else { return };
+    let report = match compared {
+        Some(Ok(report)) if report.classes > 0 => report,
+        Some(Err(error)) => {
             tracing::debug!(err = %ErrorChain(error.as_ref()), "Failed to read the tables");
+            return;
         }
-        (None, _) => {}
+        _ => return,
+    };
+    let is_settled = move |known: &Tracker| {
+        let transition = known.transition();
+        !transition.node_changed()
+            && !transition.ports().any(|port| is_changed(&port))
+            && Expected::new(&name, known).as_ref() == Some(&expected)
+    };
+    if report.is_equal() || ask(engine, is_settled).await.unwrap_or(false) {
+        service::show(&report, answer);
     }
-    Ok(())
 }
 
 /// Sends all that is known, a few Services at a time.

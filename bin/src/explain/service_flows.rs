@@ -16,10 +16,11 @@ use switchyard_core::{
 use super::flows::FlowReader;
 
 /// The least time between two walks, which are the ends of what a rate is measured over.
-const LEAST: Duration = Duration::from_millis(900);
-/// The longest time that a rate is measured over: entries of UDP may end after 30 s.
+pub(super) const LEAST: Duration = Duration::from_millis(900);
+/// The longest time that a rate is measured over, as entries of UDP may end after 30 s; or that in
+/// which no other walk may begin, if that is longer.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The most entries that are remembered from a walk to the next, about 1 MiB.
+/// The most entries that are remembered from a walk to the next, about 1.2 MB.
 const MOST_REMEMBERED: usize = 1 << 16;
 
 /// The Services, each with its ports.
@@ -58,6 +59,7 @@ pub struct ServiceFlows(Mutex<Option<Last>>);
 #[derive(Debug)]
 struct Last {
     ended: Instant,
+    took: Duration,
     seen: Sample,
     counts: Counts,
 }
@@ -67,7 +69,8 @@ impl ServiceFlows {
     /// walk was a moment ago. At node ports of the addresses `here`, the proxy itself answers, and no endpoint.
     pub fn count(&self, reader: &FlowReader, services: &Services, here: &[IpAddr]) -> Counts {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = last.take().filter(|last| last.ended.elapsed() <= LONGEST);
+        let keep = |last: &Last| LONGEST.max(12 * last.took);
+        let before = last.take().filter(|last| last.ended.elapsed() <= keep(last));
         if let Some(fresh) = before.as_ref().filter(|last| last.ended.elapsed() < LEAST) {
             let counts = fresh.counts.clone();
             *last = before;
@@ -75,6 +78,7 @@ impl ServiceFlows {
         }
         let limit = StuckLimit::read();
         let mut tally = Tally::new(services, here);
+        let begun = Instant::now();
         let walked = reader.walk(|flow| {
             let is_stuck = limit.is_some_and(|limit| limit.is_stuck(flow));
             tally.add(flow, is_stuck);
@@ -86,7 +90,7 @@ impl ServiceFlows {
         }
         let before = before.map(|last| (last.seen, now.saturating_duration_since(last.ended)));
         let (counts, seen) = tally.end(limit.is_some(), before);
-        last.insert(Last { ended: now, seen, counts }).counts.clone()
+        last.insert(Last { ended: now, took: now - begun, seen, counts }).counts.clone()
     }
 }
 
@@ -95,11 +99,11 @@ impl ServiceFlows {
 #[derive(Debug, Default)]
 struct Sample {
     mask: u32,
-    ids: HashMap<u32, usize>,
+    ids: HashMap<u32, u32>,
 }
 
 impl Sample {
-    fn add(&mut self, id: u32, service: usize) {
+    fn add(&mut self, id: u32, service: u32) {
         if id & self.mask != 0 {
             return;
         }
@@ -113,7 +117,7 @@ impl Sample {
 
     /// Returns the Service of each entry that was not seen before, with the number of entries that
     /// it stands for.
-    fn unseen<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (usize, u64)> + 'a {
+    fn unseen<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (u32, u64)> + 'a {
         let mask = self.mask | before.mask;
         let new = self.ids.iter().filter(move |(id, _)| *id & mask == 0);
         new.filter(|(id, _)| !before.ids.contains_key(id))
@@ -171,7 +175,7 @@ impl<'a> Tally<'a> {
         if let Some(index) = found {
             self.counts[index].0 += 1;
             self.counts[index].1 += u64::from(is_stuck);
-            self.sample.add(flow.id, index);
+            self.sample.add(flow.id, index as u32);
         }
     }
 
@@ -179,7 +183,7 @@ impl<'a> Tally<'a> {
     fn end(self, knows_stuck: bool, before: Option<(Sample, Duration)>) -> (Counts, Sample) {
         let mut new = vec![0; self.names.len()];
         if let Some((seen, _)) = &before {
-            self.sample.unseen(seen).for_each(|(index, number)| new[index] += number);
+            self.sample.unseen(seen).for_each(|(index, number)| new[index as usize] += number);
         }
         let counts = |(flows, stuck), new: u64| ServiceCounts {
             flows: Some(flows),
@@ -207,10 +211,10 @@ mod tests {
         };
         let sample = |numbers: std::ops::Range<u32>| {
             let mut sample = Sample::default();
-            numbers.for_each(|number| sample.add(hash(number), usize::from(number % 2 == 1)));
+            numbers.for_each(|number| sample.add(hash(number), number % 2));
             sample
         };
-        let new = |a: &Sample, b: &Sample, service: usize| -> u64 {
+        let new = |a: &Sample, b: &Sample, service: u32| -> u64 {
             b.unseen(a).filter(|(of, _)| *of == service).map(|(_, number)| number).sum()
         };
         let small = [sample(0..1000), sample(500..1500)];

@@ -1,6 +1,11 @@
 //! The answer to `switchyard top`: the node, its Services and what happened, at a moment.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -8,6 +13,7 @@ use switchyard_core::{
     explain::Known, model::ServiceName, proxier::Mode, state::ResolvedServicePort, track::Tracker,
 };
 use switchyard_userspace::{Counted, Counters};
+use tokio::sync::Mutex;
 
 use super::{
     flows::FlowReader,
@@ -117,6 +123,8 @@ pub struct TopSources {
     pub traffic: Arc<Counters>,
     /// The last walk over connection tracking.
     pub flows: ServiceFlows,
+    /// The last line with an answer, and its time.
+    pub last: Mutex<Option<(Instant, Arc<[u8]>)>>,
 }
 
 /// The programmed Service ports and the node, read on the engine's thread.
@@ -136,6 +144,12 @@ impl Programmed {
 }
 
 impl Top {
+    /// Whether entries are counted, and only a second walk shows which are new.
+    pub fn waits_for_rates(&self) -> bool {
+        let is_counted = |one: &TopService| one.flows.is_some() && one.new_per_second.is_none();
+        self.services.iter().any(is_counted)
+    }
+
     /// Puts the answer together, with a walk over connection tracking unless the last one was a
     /// moment ago.
     pub fn new(

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use unicode_width::UnicodeWidthChar;
 
 use super::view::{Cover, Sort, View};
-use crate::explain::top::{Proxied, TableUse, Top, TopService};
+use crate::explain::top::{Proxied, TableUse, Top, TopEvent, TopService};
 
 /// The keys, at the foot of the screen.
 const KEYS: &str = "q quit  jk choose  enter explain  s sort  / filter  p pause  ? help";
@@ -290,9 +290,10 @@ pub fn painted(lines: &[Line], colours: bool) -> String {
             Look::Wrong => "\x1b[1m",
         };
         text.push_str(if index > 0 { "\r\n" } else { "" });
-        text.push_str(&format!("{style}{}\x1b[0m\x1b[K", line.text));
+        // Cleared before: the cursor stays in the last column once that is written.
+        text.push_str(&format!("\x1b[K{style}{}\x1b[0m", line.text));
     }
-    text + "\x1b[J"
+    text
 }
 
 /// The answer as a plain table, of all Services.
@@ -305,12 +306,16 @@ pub fn plain(top: &Top) -> String {
     let mut lines = node(top).to_vec();
     lines.push(match &top.problems[..] {
         [] => problem(top),
-        all => all.iter().map(|one| format!("! {one}")).collect::<Vec<_>>().join("\n"),
+        all => {
+            let shown = all.iter().map(|one| format!("! {}", cut(one, usize::MAX)));
+            shown.collect::<Vec<_>>().join("\n")
+        }
     });
     lines.push(String::new());
     lines.push(heads(None, columns));
     lines.extend(services.iter().map(|one| row(one, &top.at, columns)));
     lines.push(String::new());
-    lines.extend(top.events.iter().map(|event| format!("{}  {}", event.at, event.text)));
+    let event = |event: &TopEvent| format!("{}  {}", event.at, cut(&event.text, usize::MAX));
+    lines.extend(top.events.iter().map(event));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

@@ -41,6 +41,8 @@ use crate::{
 const NO_ANSWER: u8 = 4;
 /// The time that rates are measured over if the answer is printed once.
 const ONCE: Duration = Duration::from_secs(1);
+/// The most times that this is waited for.
+const MOST_WAITS: usize = 60;
 
 /// Why nothing is shown.
 #[derive(Debug, thiserror::Error)]
@@ -87,9 +89,15 @@ pub fn run(asked: TopArguments, flags: &Flags) -> ExitCode {
 }
 
 fn print(path: &Path, format: OutputFormat) -> Result<(), TopError> {
-    client::value::<Top>(path, &Request::Top)?;
-    thread::sleep(ONCE);
-    let top: Top = client::value(path, &Request::Top)?;
+    let mut top: Top = client::value(path, &Request::Top)?;
+    for _ in 0..MOST_WAITS {
+        // The proxy does not walk over a large table each second.
+        if !top.waits_for_rates() {
+            break;
+        }
+        thread::sleep(ONCE);
+        top = client::value(path, &Request::Top)?;
+    }
     let text = match format {
         OutputFormat::Text => draw::plain(&top),
         OutputFormat::Json => serde_json::to_string_pretty(&top)? + "\n",

@@ -131,6 +131,7 @@ pub fn show(path: PathBuf) -> Result<Option<i32>, TopError> {
     let mut input = fs::File::from(rustix::io::dup(stdio::stdin()).map_err(TopError::Terminal)?);
     let _screen = Screen::enter()?;
     let (mut view, mut next, mut is_asked) = (View::default(), Instant::now(), false);
+    let mut is_explaining = false;
     loop {
         put(&draw::painted(&draw::draw(&view, size()), colours))?;
         let is_due = Instant::now() >= next;
@@ -163,10 +164,14 @@ pub fn show(path: PathBuf) -> Result<Option<i32>, TopError> {
                     Some(ErrorChain(&error).to_string())
                 }
                 Answered::Explained(service, Ok(text)) => {
+                    is_explaining = false;
                     view.cover = Some(Cover::Explained { service, text, first: 0 });
                     None
                 }
-                Answered::Explained(_, Err(error)) => Some(ErrorChain(&error).to_string()),
+                Answered::Explained(_, Err(error)) => {
+                    is_explaining = false;
+                    Some(ErrorChain(&error).to_string())
+                }
             };
         }
         if !has_input {
@@ -184,7 +189,10 @@ pub fn show(path: PathBuf) -> Result<Option<i32>, TopError> {
             match view.key(key) {
                 Action::Draw => {}
                 Action::Quit => return Ok(None),
+                // One question at a time.
+                Action::Explain(_) if is_explaining => {}
                 Action::Explain(service) => {
+                    is_explaining = true;
                     questions.send(Some(service)).map_err(|_| TopError::Asking)?;
                 }
             }

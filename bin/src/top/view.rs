@@ -103,9 +103,8 @@ impl Sort {
             Self::Stuck => descending(|one| one.stuck.map(|stuck| stuck as f64)),
             Self::Endpoints => a.endpoints.cmp(&b.endpoints),
             Self::Change => {
-                let at =
-                    |one: &TopService| one.last_change.as_ref().map(|change| change.at.clone());
-                at(b).cmp(&at(a))
+                let a = a.last_change.as_ref().map(|change| &change.at);
+                b.last_change.as_ref().map(|change| &change.at).cmp(&a)
             }
             Self::Name => a.service.cmp(&b.service),
         };
@@ -188,9 +187,14 @@ impl View {
             match (cover, key) {
                 (
                     Cover::Explained { text, first, .. },
-                    Key::Char('j' | 'k') | Key::Up | Key::Down,
-                )
-                | (Cover::Explained { text, first, .. }, Key::PageUp | Key::PageDown) => {
+                    Key::Char('j' | 'k' | 'g' | 'G')
+                    | Key::Up
+                    | Key::Down
+                    | Key::PageUp
+                    | Key::PageDown
+                    | Key::Home
+                    | Key::End,
+                ) => {
                     *first = moved(*first, key, text.lines().count());
                 }
                 _ => self.cover = None,

@@ -147,7 +147,7 @@ fn services_are_shown_with_their_traffic_and_the_terminal_is_restored() {
     terminal.shows("/web  q quit");
     terminal.resize(40, 10);
     kill_process(Pid::from_child(&top), Signal::WINCH).unwrap();
-    terminal.shows("SERVICE            NEW/S*  STUCK   SHARE\x1b[0m\x1b[K");
+    terminal.shows("\x1b[1mSERVICE            NEW/S*  STUCK   SHARE\x1b[0m");
     terminal.press("q");
     assert!(top.wait().unwrap().success());
     until("the terminal is as before", is_restored);

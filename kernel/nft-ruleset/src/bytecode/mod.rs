@@ -17,7 +17,10 @@ mod read;
 mod values;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use switchyard_netlink::Socket;
 
@@ -229,12 +232,13 @@ impl Program {
     }
 
     /// Reads a table in the network namespace of the calling thread; `None` if there is none, or it
-    /// is dormant.
+    /// is dormant. A table that changes while it is read is read again, up to 20 times, unless
+    /// `limit` has passed.
     ///
     /// # Errors
     /// If the kernel refuses, or the table does not stay the same while it is read.
-    pub fn read(table: &Table) -> Result<Option<Self>, TransportError> {
+    pub fn read(table: &Table, limit: Duration) -> Result<Option<Self>, TransportError> {
         let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
-        Ok(read::read(&mut socket, table)?)
+        Ok(read::read(&mut socket, table, limit)?)
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
 };
 
 use switchyard_netlink::{
@@ -104,9 +105,18 @@ impl Set {
     }
 }
 
-/// Reads a table in one state; `None` if there is none, or the table is dormant.
-pub(super) fn read(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> {
-    for _ in 0..ATTEMPTS {
+/// Reads a table in one state; `None` if there is none, or the table is dormant. No attempt begins
+/// after so much time.
+pub(super) fn read(
+    socket: &mut Socket,
+    of: &Table,
+    limit: Duration,
+) -> Result<Option<Program>, Error> {
+    let begun = Instant::now();
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 && begun.elapsed() >= limit {
+            break;
+        }
         let Some(before) = nftables::generation(socket)? else { return Ok(None) };
         let read = read_once(socket, of);
         if nftables::is_generation(socket, before)? {
