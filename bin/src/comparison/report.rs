@@ -58,8 +58,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Compares a family's table with the objects, and adds the result. The table is read as long as
-    /// it changes meanwhile, if `limit` has not passed.
+    /// Compares a family's table with the objects, and adds the result. A table that changes while
+    /// it is read is read again, unless `limit` has passed.
     ///
     /// # Errors
     /// If the table cannot be read.
