@@ -38,6 +38,24 @@ pub(super) fn receive_together(socket: &Socket) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether the kernel can send datagrams together, as Linux can since 4.18. Earlier ones would
+/// ignore the size of each, and send them as one.
+pub(super) fn can_send_together(socket: &Socket) -> bool {
+    let mut size: libc::c_int = 0;
+    let mut length = size_of_val(&size) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to the pointer, which are those of `size`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw mut size).cast(),
+            &raw mut length,
+        )
+    };
+    result == 0
+}
+
 /// Receives what there is, at most [`MESSAGES`] buffers of datagrams. Returns whether there may be
 /// more.
 pub(super) fn receive(socket: &Socket, into: &mut Receiving) -> io::Result<bool> {
@@ -85,7 +103,10 @@ pub(super) fn receive(socket: &Socket, into: &mut Receiving) -> io::Result<bool>
     Ok(count == MESSAGES)
 }
 
-/// Sends datagrams that have the same size, but for the last, which may be smaller.
+/// Sends datagrams that have the same size, but for the last, which may be smaller. The error is
+/// `Unsupported` if the way there takes them one by one only: EIO without checksums by the device
+/// or with IPsec, EINVAL or EMSGSIZE with datagrams that do not fit into a packet
+/// (`udp_send_skb` in `net/ipv4/udp.c`).
 pub(super) fn send(
     socket: &Socket,
     to: Option<&SockAddr>,
@@ -100,7 +121,15 @@ pub(super) fn send(
     if let Some(to) = to {
         message = message.with_addr(to);
     }
-    socket.sendmsg(&message, libc::MSG_NOSIGNAL).map(drop)
+    match socket.sendmsg(&message, libc::MSG_NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE) => {
+                io::Error::new(io::ErrorKind::Unsupported, error)
+            }
+            _ => error,
+        }),
+    }
 }
 
 /// Reads the size of each datagram of a buffer, but for the last.
@@ -126,9 +155,16 @@ fn header(kind: libc::c_int, length: usize) -> [u8; HEADER] {
 mod tests {
     use std::net::UdpSocket;
 
-    use socket2::SockRef;
+    use socket2::{Domain, SockRef, Type};
 
     use super::*;
+
+    #[test]
+    fn a_kernel_without_the_option_is_told_by_its_error() {
+        let socket = |kind| Socket::new(Domain::IPV4, kind, None).unwrap();
+        assert!(can_send_together(&socket(Type::DGRAM)));
+        assert!(!can_send_together(&socket(Type::STREAM)), "that of TCP has no such option");
+    }
 
     #[test]
     fn datagrams_that_are_sent_together_come_together_or_one_by_one() {

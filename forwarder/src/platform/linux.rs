@@ -4,6 +4,7 @@ use std::{
     fs, io, mem,
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -29,7 +30,11 @@ const UNSENT: u32 = 256 * 1024;
 const SCTP_NODELAY: libc::c_int = 3;
 const SCTP_RECVRCVINFO: libc::c_int = 32;
 
-pub(super) struct Linux;
+#[derive(Default)]
+pub(super) struct Linux {
+    /// Whether the kernel can send datagrams together, once that is known.
+    can_send_together: OnceLock<bool>,
+}
 
 impl Platform for Linux {
     fn descriptors(&self) -> usize {
@@ -162,6 +167,9 @@ impl Platform for Linux {
         datagrams: &[&[u8]],
         size: u16,
     ) -> io::Result<()> {
+        if !self.can_send_together.get_or_init(|| datagrams::can_send_together(socket)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         datagrams::send(socket, to, datagrams, size)
     }
 
@@ -238,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_lack_of_descriptors_is_no_refusal() {
-        let is_exhausted = |errno: Errno| Linux.is_exhausted(&errno.into());
+        let is_exhausted = |errno: Errno| Linux::default().is_exhausted(&errno.into());
         assert!(is_exhausted(Errno::MFILE) && is_exhausted(Errno::NOBUFS));
         assert!(!is_exhausted(Errno::CONNREFUSED));
     }
@@ -255,7 +263,7 @@ mod kernel_tests {
         in_namespace(|| {
             fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009").unwrap();
             fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "40001,40003-40008").unwrap();
-            assert_eq!(Linux.ephemeral_ports(), [40000, 40002, 40009]);
+            assert_eq!(Linux::default().ephemeral_ports(), [40000, 40002, 40009]);
         });
     }
 
@@ -265,8 +273,9 @@ mod kernel_tests {
         let limit: usize = limit.trim().parse().unwrap();
         in_namespace(|| {
             run("ip link set lo up");
-            let socket = Linux.socket(Protocol::Udp, ([127, 0, 0, 1], 0).into()).unwrap();
-            Linux.set_receive_buffer(&SockRef::from(&socket), 2 * limit);
+            let socket =
+                Linux::default().socket(Protocol::Udp, ([127, 0, 0, 1], 0).into()).unwrap();
+            Linux::default().set_receive_buffer(&SockRef::from(&socket), 2 * limit);
             // The kernel doubles what is asked for (socket(7)).
             assert_eq!(socket.recv_buffer_size().unwrap(), 4 * limit);
         });

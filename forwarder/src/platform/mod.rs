@@ -188,8 +188,8 @@ pub(crate) trait Platform: Send + Sync {
     }
 
     /// Sends datagrams in one call that have the same size, but for the last, which may be smaller:
-    /// all or none, to an address or where the socket is connected to. An error may mean that the
-    /// way there takes them one by one only.
+    /// all or none, to an address or where the socket is connected to. The error is `Unsupported`
+    /// where the system, or the way there, takes them one by one only.
     fn send_datagrams(
         &self,
         _socket: &Socket,
@@ -236,7 +236,7 @@ impl Platform for Portable {}
 /// Returns the system that the program was built for.
 pub(crate) fn current() -> Box<dyn Platform> {
     #[cfg(target_os = "linux")]
-    return Box::new(linux::Linux);
+    return Box::new(linux::Linux::default());
     #[cfg(not(target_os = "linux"))]
     return Box::new(Portable);
 }

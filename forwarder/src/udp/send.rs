@@ -30,16 +30,26 @@ pub(super) fn send<'a, 'b>(
     mut sent: impl FnMut(&'a [&'b [u8]], io::Result<()>) -> bool,
 ) -> usize {
     let mut rest = datagrams;
+    // The number of datagrams at the beginning of the rest that could not be sent together.
+    let mut singly = 0_usize;
     while let [first, ..] = rest {
-        let together = if is_single.load(Ordering::Relaxed) { 1 } else { together(rest) };
+        let one_by_one = singly > 0 || is_single.load(Ordering::Relaxed);
+        let together = if one_by_one { 1 } else { together(rest) };
         let result = match u16::try_from(first.len()) {
             Ok(size) if together > 1 => {
                 let result = platform.send_datagrams(socket, to, &rest[..together], size);
-                if result.as_ref().is_err_and(|error| !is_final(error)) {
-                    is_single.store(true, Ordering::Relaxed);
-                    continue;
+                match &result {
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                        is_single.store(true, Ordering::Relaxed);
+                        continue;
+                    }
+                    // Perhaps a smaller one is taken.
+                    Err(error) if !is_final(error) => {
+                        singly = together;
+                        continue;
+                    }
+                    _ => result,
                 }
-                result
             }
             _ => match to {
                 Some(to) => socket.send_to(first, to).map(drop),
@@ -50,6 +60,7 @@ pub(super) fn send<'a, 'b>(
             break;
         }
         rest = &rest[together..];
+        singly = singly.saturating_sub(1);
     }
     datagrams.len() - rest.len()
 }
@@ -85,32 +96,45 @@ mod tests {
     use super::*;
     use crate::platform::Receiving;
 
-    /// A system that cannot send datagrams together.
-    struct OneByOne;
+    /// A system that cannot send datagrams together, with its error.
+    struct OneByOne(io::ErrorKind);
 
-    impl Platform for OneByOne {}
+    impl Platform for OneByOne {
+        fn send_datagrams(
+            &self,
+            _socket: &Socket,
+            _to: Option<&SockAddr>,
+            _datagrams: &[&[u8]],
+            _size: u16,
+        ) -> io::Result<()> {
+            Err(self.0.into())
+        }
+    }
 
     #[test]
     fn what_cannot_be_sent_together_is_sent_one_by_one() {
         let to = UdpSocket::bind("127.0.0.1:0").unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = to.local_addr().unwrap().into();
-        let (datagrams, is_single): ([&[u8]; 3], _) = ([b"a", b"b", b""], AtomicBool::default());
-        let count = send(
-            &OneByOne,
-            &SockRef::from(&from),
-            Some(&address),
-            &datagrams,
-            &is_single,
-            |part, result| part.len() == 1 && result.is_ok(),
-        );
-        assert_eq!((count, is_single.into_inner()), (3, true));
+        let datagrams: [&[u8]; 4] = [b"a", b"b", b"", b"c"];
         let mut buffer = Receiving::new();
-        for datagram in datagrams {
-            assert!(OneByOne.receive_datagrams(&SockRef::from(&to), &mut buffer).unwrap());
-            let [received] = &buffer.received[..] else { panic!("one") };
-            assert_eq!(received.from, from.local_addr().ok());
-            assert_eq!(buffer.datagrams(received).collect::<Vec<_>>(), [datagram]);
+        for (kind, stays) in [(io::ErrorKind::Unsupported, true), (io::ErrorKind::Other, false)] {
+            let (system, is_single) = (OneByOne(kind), AtomicBool::default());
+            let count = send(
+                &system,
+                &SockRef::from(&from),
+                Some(&address),
+                &datagrams,
+                &is_single,
+                |part, result| part.len() == 1 && result.is_ok(),
+            );
+            assert_eq!((count, is_single.into_inner()), (4, stays), "{kind}");
+            for datagram in datagrams {
+                assert!(system.receive_datagrams(&SockRef::from(&to), &mut buffer).unwrap());
+                let [received] = &buffer.received[..] else { panic!("one") };
+                assert_eq!(received.from, from.local_addr().ok());
+                assert_eq!(buffer.datagrams(received).collect::<Vec<_>>(), [datagram]);
+            }
         }
     }
 
