@@ -55,7 +55,8 @@ counted! {
     DatagramsIn = "datagrams", "in";
     /// A datagram from an endpoint that went on.
     DatagramsOut = "datagrams", "out";
-    /// A datagram from a client that could not be sent at once.
+    /// A datagram from a client that could not be sent at once, or that was left when the last
+    /// endpoint of its flow refused.
     DroppedIn = "dropped", "in";
     /// A datagram from an endpoint that could not be sent at once.
     DroppedOut = "dropped", "out";

@@ -104,7 +104,7 @@ mod tests {
         let endpoint = UdpSocket::bind(any).unwrap();
         let address = socket.address().unwrap();
         let open =
-            OpenListener::new(&shared, address, serving(endpoint.local_addr().unwrap(), address));
+            OpenListener::new(&shared, address, serving([endpoint.local_addr().unwrap()], address));
         let serving = runtime.spawn(serve(Arc::new(open), socket));
         let client = UdpSocket::bind(any).unwrap();
         client.send_to(b"?", address).unwrap();

@@ -63,6 +63,12 @@ impl Receiving {
         self.bytes.chunks_exact_mut(BUFFER)
     }
 
+    /// Returns the number of datagrams that were received.
+    pub(crate) fn count(&self) -> usize {
+        let count = |received| self.datagrams(received).count();
+        self.received.iter().map(count).sum()
+    }
+
     /// Returns the datagrams of a part of what was received.
     pub(crate) fn datagrams(&self, received: &Received) -> impl Iterator<Item = &[u8]> + Clone {
         let bytes = &self.bytes[received.place.clone()];

@@ -21,8 +21,7 @@ use crate::{
     counters::Counted, platform::Receiving, port::Port, shared::Shared, source_ports::SourcePort,
 };
 
-/// The number of answers, or of those that came together, that are sent before other tasks of the
-/// thread have their turn.
+/// The number of answers that are sent before other tasks of the thread have their turn.
 const AT_ONCE: usize = 64;
 
 /// The endpoint of a client's flow did not take a datagram.
@@ -84,7 +83,7 @@ impl Answers {
                 while count < AT_ONCE {
                     match self.receive(buffer) {
                         Ok(()) if self.send(buffer) => {
-                            count += buffer.received.len();
+                            count += buffer.count();
                             // Most flows have a single answer, which would not be worth the call.
                             if !come_together && buffer.received.len() > 1 {
                                 let socket = SockRef::from(&self.socket.socket);

@@ -97,7 +97,13 @@ impl Flows {
             let Some(flow) = self.by_client.get_mut(&client) else { return };
             let taken = flow.send(rest);
             if taken < rest.len() {
-                self.move_on(client);
+                let refused = rest[taken];
+                if !self.move_on(client, Some(refused)) {
+                    // Otherwise each of the rest would try all endpoints again.
+                    let dropped = (rest.len() - taken) as u64;
+                    self.shared.counters.add(Counted::DroppedIn, dropped);
+                    return;
+                }
             }
             // The other endpoint was sent the datagram that this one did not take.
             rest = rest.get(taken + 1..).unwrap_or_default();
@@ -203,21 +209,25 @@ impl Flows {
     /// Moves the flow of a client to another endpoint, if it still has the one that failed.
     pub(super) fn endpoint_failed(&mut self, failure: Failure) {
         if self.by_client.get(&failure.client).is_some_and(|flow| flow.is_at(failure.upstream)) {
-            self.move_on(failure.client);
+            self.move_on(failure.client, None);
         }
     }
 
-    fn move_on(&mut self, client: SocketAddr) {
+    /// Moves a flow to another endpoint, with the datagram at hand, if there is one. Returns
+    /// whether the client still has a flow.
+    fn move_on(&mut self, client: SocketAddr, at_hand: Option<&[u8]>) -> bool {
         let Self { by_client, context, shared, .. } = self;
-        let Some(flow) = by_client.get_mut(&client) else { return };
-        if let Err(error) = flow.move_on(context) {
+        let Some(flow) = by_client.get_mut(&client) else { return false };
+        if let Err(error) = flow.move_on(context, at_hand) {
             let port = Arc::clone(&flow.port);
             match error {
                 UpstreamError::Full(full) => shared.slots.refuse(port.id(), client.ip(), full),
                 error => self.report(&port, &error),
             }
             self.end(client);
+            return false;
         }
+        true
     }
 
     fn report(&mut self, port: &Port, error: &UpstreamError) {
@@ -285,7 +295,7 @@ mod tests {
         let shared = Arc::new(Shared::new(config));
         let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 53));
-        let served = || serving(endpoint.local_addr().unwrap(), address);
+        let served = || serving([endpoint.local_addr().unwrap()], address);
         let serving = served();
         let open = OpenListener::new(&shared, address, served());
         let listener = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
@@ -302,5 +312,38 @@ mod tests {
         flows.forward(&serving, client(2, 2), &[b"?"]);
         assert!((1..=3).all(|port| flows.by_client.contains_key(&client(1, port))));
         assert_eq!((flows.by_client.len(), shared.slots.refused()), (4, 1));
+    }
+
+    #[test]
+    fn each_datagram_of_a_burst_is_sent_or_counted_as_dropped() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let _context = runtime.enter();
+        let shared = Arc::new(Shared::new(ForwarderConfig::default()));
+        let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (refusing, taking) = (bind(), bind());
+        // A socket that is connected refuses datagrams of others.
+        refusing.connect(refusing.local_addr().unwrap()).unwrap();
+        let [refuses, takes] = [&refusing, &taking].map(|socket| socket.local_addr().unwrap());
+        let address = SocketAddr::from(([127, 0, 0, 1], 53));
+        let open = OpenListener::new(&shared, address, serving([refuses], address));
+        let listener = Arc::new(runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap());
+        let count = |counted| shared.counters.get(counted);
+
+        // Too large to be kept.
+        let datagrams = [&[b'?'; 5000][..]; 6];
+        let mut flows = Flows::new(&open, &listener, unbounded_channel().0);
+        let serving_two = serving([refuses, takes], address);
+        for port in [1, 2] {
+            flows.forward(&serving_two, SocketAddr::from(([127, 0, 0, 1], port)), &datagrams);
+        }
+        assert_eq!((count(Counted::DatagramsIn), count(Counted::DroppedIn)), (12, 0));
+
+        flows.forward(
+            &serving([refuses], address),
+            SocketAddr::from(([127, 0, 0, 1], 3)),
+            &datagrams,
+        );
+        assert_eq!(count(Counted::DatagramsIn) + count(Counted::DroppedIn), 18);
+        assert_eq!(count(Counted::Udp), 3, "no flow is started for the rest");
     }
 }

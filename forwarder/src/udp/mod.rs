@@ -36,8 +36,7 @@ use crate::{
     shared::{OpenListener, Serving},
 };
 
-/// The number of datagrams, or of those that came together, that are received before anything else
-/// is looked at.
+/// The number of datagrams that are received before anything else is looked at.
 const AT_ONCE: usize = 64;
 
 /// The interval at which flows are looked at, at least, to see which are idle.
@@ -78,8 +77,8 @@ pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
     }
 }
 
-/// Forwards what clients have sent, but no more than [`AT_ONCE`], or a little more. Returns how
-/// many datagrams that were.
+/// Forwards what clients have sent, until it was [`AT_ONCE`] datagrams or more, by what one call
+/// receives. Returns how many that were.
 fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usize {
     let serving = open.serving();
     let platform = &*open.shared.platform;
@@ -88,7 +87,7 @@ fn receive(open: &OpenListener, listener: &UdpSocket, flows: &mut Flows) -> usiz
         while count < AT_ONCE {
             match try_receive(platform, listener, Interest::READABLE, buffer) {
                 Ok(()) => {
-                    count += buffer.received.len();
+                    count += buffer.count();
                     forward(open, &serving, buffer, flows);
                 }
                 // Windows reports here that a client did not take an answer.
@@ -137,8 +136,8 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// The socket of a listener. When the value is dropped, the socket is closed: answers that are
-/// being sent keep it open for microseconds, which are waited for, so that the address can be bound
-/// again.
+/// being sent keep it open until all that one call has received are sent, which is waited for, so
+/// that the address can be bound again.
 struct CloseOnDrop(Option<Arc<UdpSocket>>);
 
 impl Drop for CloseOnDrop {

@@ -16,19 +16,24 @@ use crate::{
     shared::{ForwarderConfig, RECEIVE_BUFFER, Serving, Shared},
 };
 
-/// The target of a listener at `address` serves, with one endpoint.
-pub(crate) fn serving(endpoint: SocketAddr, address: SocketAddr) -> Serving {
+/// The target of a listener at `address`, with these endpoints.
+pub(crate) fn serving<const N: usize>(endpoints: [SocketAddr; N], address: SocketAddr) -> Serving {
     let name = ServicePortName {
         service: ServiceName::new("default", "dns"),
         port: "dns".into(),
         protocol: Protocol::Udp,
     };
     let id = ServicePortId { name, family: IpFamily::V4 };
-    let endpoint = Endpoint { address: endpoint, is_local: false, may_be_local: false, weight: 1 };
+    let endpoints = endpoints.map(|address| Endpoint {
+        address,
+        is_local: false,
+        may_be_local: false,
+        weight: 1,
+    });
     let resolved = ResolvedServicePort {
         id: id.clone(),
         frontends: Vec::new(),
-        cluster: Arc::new([endpoint]),
+        cluster: Arc::new(endpoints),
         local: Arc::new([]),
         draining: Arc::new([]),
         affinity: None,
@@ -56,7 +61,7 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
     for _ in 0..COUNT {
         client.send_to(b"x", address).unwrap();
     }
-    let serving = serving(endpoint.local_addr().unwrap(), address);
+    let serving = serving([endpoint.local_addr().unwrap()], address);
     let open = Arc::new(OpenListener::new(&shared, address, serving));
     let turns = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let served = serve(open, UdpSocket::from_std(listener).unwrap());
@@ -78,4 +83,31 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
         turns
     });
     assert!(turns >= COUNT / AT_ONCE, "{turns}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_turn_is_bounded_in_datagrams_rather_than_in_buffers() {
+    // Each buffer has two datagrams.
+    const BUFFERS: usize = AT_ONCE;
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let shared = Arc::new(Shared::new(ForwarderConfig::default()));
+    let endpoint = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    runtime.block_on(async {
+        let listener = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        shared.platform.receive_together(&SockRef::from(&*listener));
+        let address = listener.local_addr().unwrap();
+        let serving = || serving([endpoint.local_addr().unwrap()], address);
+        let open = OpenListener::new(&shared, address, serving());
+        let mut flows = Flows::new(&open, &listener, mpsc::unbounded_channel().0);
+        let (client, two): (_, [&[u8]; 2]) = (SockRef::from(&client), [b"x", b"y"]);
+        for _ in 0..BUFFERS {
+            shared.platform.send_datagrams(&client, Some(&address.into()), &two, 1).unwrap();
+        }
+        for _ in 0..2 {
+            listener.readable().await.unwrap();
+            assert_eq!(receive(&open, &listener, &mut flows), AT_ONCE);
+        }
+    });
 }
