@@ -61,10 +61,14 @@ pub(crate) fn probe_ports() -> Result<(), SystemError> {
     }
 }
 
-/// Removes the device. One of another program stays.
+/// Removes the device. One that is not known to be the proxy's own stays.
 pub(crate) fn clean_up() -> Result<(), SystemError> {
     if open_device()?.delete_own()? {
-        tracing::warn!(device = DEVICE, "Left a device alone that another program has made");
+        tracing::warn!(
+            device = DEVICE,
+            "Left a device alone that is not known to be the proxy's own \
+             (remove it with: ip link del {DEVICE})"
+        );
     }
     Ok(())
 }

@@ -220,7 +220,8 @@ impl DummyDevice {
     }
 
     /// Deletes the device with its addresses, if its type and its alias are those of this value.
-    /// Returns whether a device of this name is left, which is another program's.
+    /// Returns whether a device of this name is left: that of another program, or one whose maker
+    /// ended before it gave it the alias.
     ///
     /// # Errors
     /// If the kernel refuses or does not answer.
