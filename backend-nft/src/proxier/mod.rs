@@ -138,6 +138,15 @@ impl NftProxier {
         }
     }
 
+    /// The most changes of elements that are committed at once: all, if rules of chains that stay are
+    /// replaced, as elements and the rules that they lead to belong together.
+    fn undivided(&self, changes: &PerFamily<Changes>) -> usize {
+        match changes.v4.replaces_rules() || changes.v6.replaces_rules() {
+            true => usize::MAX,
+            false => self.undivided,
+        }
+    }
+
     fn sync_changes(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {
         let config = self.config.programmed(change);
         let last = self.last.as_ref().filter(|last| last.families == config.families);
@@ -147,7 +156,8 @@ impl NftProxier {
         let have = Have::Synced { last, before, change: *change };
         let (mut changes, update) = plan(&config, change.after(), have);
         let sweeps = self.take_sweeps(&mut changes);
-        let (parts, mut report) = Parts::new(&config, changes, change.after(), self.undivided);
+        let undivided = self.undivided(&changes);
+        let (parts, mut report) = Parts::new(&config, changes, change.after(), undivided);
         self.sweeper.keep(&sweeps);
         match self.commit(parts, None, &mut report) {
             // Perhaps another program has changed what the changes rely on, which a comparison
@@ -219,11 +229,7 @@ impl NftProxier {
             drift::find(&changes, &expected, last)
         });
         let sweeps = self.take_sweeps(&mut changes);
-        // Rules that were read may lead elements of this backend nowhere.
-        let undivided = match changes.v4.replaces_rules() || changes.v6.replaces_rules() {
-            true => usize::MAX,
-            false => self.undivided,
-        };
+        let undivided = self.undivided(&changes);
         let (parts, mut report) = Parts::new(config, changes, change.after(), undivided);
         report.drift = drift.unwrap_or_default();
         let generation = |dump: &Option<TableDump>| dump.as_ref().and_then(|d| d.generation);

@@ -31,6 +31,10 @@ pub(super) const UNDIVIDED: usize = 4_000;
 /// is not always handed over.
 const COMMIT_TIME: Duration = Duration::from_millis(20);
 
+/// The number of ranks of changes, and of those that are urgent, which come first.
+const RANKS: usize = 5;
+const URGENT_RANKS: usize = 2;
+
 /// The contents of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -89,7 +93,7 @@ impl Parts {
             let is_divisible = is_divisible && !changes.replaces_sets();
             let [mut first, mut main, mut last] = changes.split();
             if is_divisible {
-                let mut queues = Queues::of_main(&mut main, family, state);
+                let mut queues = Queues::of_main(&mut main, &last, family, state);
                 if main.table == TableChange::Add {
                     first = mem::take(&mut main);
                     queues.take_urgent(&mut first);
@@ -151,11 +155,14 @@ impl Parts {
 fn next_of(tables: &mut [(Table, Queues)], size: usize) -> Option<Transaction> {
     let mut transaction = Transaction::new();
     let mut left = size;
-    for (table, queues) in tables {
-        let taken = queues.take(left, &mut transaction, table);
-        left = left.saturating_sub(taken);
-        if left == 0 {
-            break;
+    // What is urgent in one family comes before what is not in the other.
+    while let Some(rank) = tables.iter_mut().filter_map(|(_, queues)| queues.rank()).min()
+        && left > 0
+    {
+        for (table, queues) in &mut *tables {
+            if left > 0 && queues.rank() == Some(rank) {
+                left = left.saturating_sub(queues.take(left, &mut transaction, table));
+            }
         }
     }
     (!transaction.is_empty()).then_some(transaction)
@@ -175,9 +182,10 @@ impl Place {
         Self { frontend: set.frontend(family, key), leads: !set.has_slots(), key }
     }
 
-    /// Whether a transaction may end before this place and after another one.
-    fn may_follow_in_another(&self, last: &Self) -> bool {
-        last.frontend != self.frontend || !last.leads
+    /// Whether a transaction may end before this place and after another one; with a guard, all of
+    /// a frontend comes at once.
+    fn may_follow_in_another(&self, last: &Self, is_guarded: bool) -> bool {
+        last.frontend != self.frontend || !last.leads && !is_guarded
     }
 }
 
@@ -185,11 +193,13 @@ impl Place {
 struct Queues {
     family: Family,
     queues: VecDeque<Queue>,
+    /// The frontends that get source ranges, which must come with their endpoints.
+    guarded: HashSet<Key>,
 }
 
 impl Queues {
     /// Takes the changes of elements out of the main part.
-    fn of_main(main: &mut Changes, family: Family, state: &State) -> Self {
+    fn of_main(main: &mut Changes, last: &Changes, family: Family, state: &State) -> Self {
         let urgent = urgent(state, family);
         let mut added = mem::take(&mut main.add_elements);
         let mut deleted = mem::take(&mut main.delete_elements);
@@ -201,20 +211,26 @@ impl Queues {
         let of_keys = |set: TableSet, keys: &[Key]| -> Vec<Key> {
             keys.iter().map(|key| frontend(set, *key)).collect()
         };
+        // The slots behind the last one that is left, and the places of frontends in other sets, are
+        // deleted at the end.
+        let all_deleted = deleted.iter().chain(&last.delete_elements);
         let losing: HashSet<Key> =
-            deleted.iter().flat_map(|(set, keys)| of_keys(*set, keys)).collect();
+            all_deleted.flat_map(|(set, keys)| of_keys(*set, keys)).collect();
+        let guarded = added.get(&TableSet::FirewallIps).into_iter().flatten();
+        let guarded = guarded.map(|element| frontend(TableSet::FirewallIps, element.key)).collect();
         // Connections of endpoints to themselves must be known before endpoints are reached.
         // Frontends that lose something come before those that only gain.
         let rank = |set: TableSet, key: Key| {
             let frontend = frontend(set, key);
             match set {
-                _ if urgent.contains(&frontend) => 0,
-                TableSet::HairpinConnections => 1,
-                _ if losing.contains(&frontend) => 2,
-                _ => 3,
+                TableSet::HairpinConnections if urgent.contains(&frontend) => 0,
+                _ if urgent.contains(&frontend) => 1,
+                TableSet::HairpinConnections => 2,
+                _ if losing.contains(&frontend) => 3,
+                _ => 4,
             }
         };
-        let mut queues = [const { Vec::new() }; 4];
+        let mut queues = [const { Vec::new() }; RANKS];
         for set in TableSet::all() {
             let added = added.remove(&set).unwrap_or_default();
             let deleted = deleted.remove(&set).unwrap_or_default();
@@ -224,35 +240,42 @@ impl Queues {
                 queue.extend(SetQueue::new(set, family, deleted, added));
             }
         }
-        Self { family, queues: queues.into_iter().map(Queue).collect() }
+        Self { family, queues: queues.into_iter().map(Queue).collect(), guarded }
     }
 
     /// Takes the deletions of elements out of the part that tidies up.
     fn of_surplus(last: &mut Changes, family: Family) -> Self {
         let deleted = mem::take(&mut last.delete_elements).into_iter();
         let sets = deleted.filter_map(|(set, keys)| SetQueue::new(set, family, keys, Vec::new()));
-        Self { family, queues: [Queue(sets.collect())].into() }
+        Self { family, queues: [Queue(sets.collect())].into(), guarded: HashSet::new() }
+    }
+
+    /// The rank of the next change; `None` if there is none.
+    fn rank(&mut self) -> Option<usize> {
+        while self.queues.front_mut()?.first(self.family).is_none() {
+            self.queues.pop_front();
+        }
+        RANKS.checked_sub(self.queues.len())
     }
 
     /// Moves what is urgent to other changes.
     fn take_urgent(&mut self, changes: &mut Changes) {
-        for set in self.queues.pop_front().into_iter().flat_map(|queue| queue.0) {
+        for set in self.queues.drain(..URGENT_RANKS).flat_map(|queue| queue.0) {
             changes.add_elements.entry(set.set).or_default().extend(set.added);
         }
     }
 
-    /// Takes so many changes, and some more if they cannot be divided there; returns how many.
+    /// Takes so many changes of one rank, and some more if they cannot be divided there; returns how
+    /// many.
     fn take(&mut self, most: usize, transaction: &mut Transaction, table: &Table) -> usize {
         let mut changes = Changes::default();
         let (mut taken, mut last) = (0, None);
-        while let Some(queue) = self.queues.front_mut() {
-            let Some(place) = queue.first(self.family) else {
-                self.queues.pop_front();
-                last = None;
-                continue;
-            };
-            let may_end = last.is_none_or(|last| place.may_follow_in_another(&last));
-            if taken >= most && may_end {
+        while let Some(queue) = self.queues.front_mut()
+            && let Some(place) = queue.first(self.family)
+        {
+            let is_guarded = self.guarded.contains(&place.frontend);
+            let may_end = |last: Place| place.may_follow_in_another(&last, is_guarded);
+            if taken >= most && last.is_none_or(may_end) {
                 break;
             }
             taken += queue.take(place, self.family, &mut changes);
@@ -326,12 +349,12 @@ impl SetQueue {
 }
 
 /// Divides items by their ranks, most of which are the last.
-fn by_rank<T>(mut items: Vec<T>, rank: impl Fn(&T) -> usize) -> [Vec<T>; 4] {
-    let mut ranked = [const { Vec::new() }; 4];
-    for item in items.extract_if(.., |item| rank(item) < 3) {
+fn by_rank<T>(mut items: Vec<T>, rank: impl Fn(&T) -> usize) -> [Vec<T>; RANKS] {
+    let mut ranked = [const { Vec::new() }; RANKS];
+    for item in items.extract_if(.., |item| rank(item) < RANKS - 1) {
         ranked[rank(&item)].push(item);
     }
-    ranked[3] = items;
+    ranked[RANKS - 1] = items;
     ranked
 }
 
