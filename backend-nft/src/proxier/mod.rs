@@ -138,8 +138,8 @@ impl NftProxier {
         }
     }
 
-    /// The most changes of elements that are committed at once: all, if rules of chains that stay are
-    /// replaced, as elements and the rules that they lead to belong together.
+    /// The most changes of elements that are committed at once: all, if rules of chains that stay
+    /// are replaced, as elements and the rules that they lead to belong together.
     fn undivided(&self, changes: &PerFamily<Changes>) -> usize {
         match changes.v4.replaces_rules() || changes.v6.replaces_rules() {
             true => usize::MAX,

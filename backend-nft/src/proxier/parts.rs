@@ -265,8 +265,8 @@ impl Queues {
         }
     }
 
-    /// Takes so many changes of one rank, and some more if they cannot be divided there; returns how
-    /// many.
+    /// Takes so many changes of one rank, and some more if they cannot be divided there; returns
+    /// their number.
     fn take(&mut self, most: usize, transaction: &mut Transaction, table: &Table) -> usize {
         let mut changes = Changes::default();
         let (mut taken, mut last) = (0, None);
