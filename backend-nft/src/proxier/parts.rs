@@ -211,8 +211,8 @@ impl Queues {
         let of_keys = |set: TableSet, keys: &[Key]| -> Vec<Key> {
             keys.iter().map(|key| frontend(set, *key)).collect()
         };
-        // The slots behind the last one that is left, and the places of frontends in other sets, are
-        // deleted at the end.
+        // The slots behind the last one that is left, and the places of frontends in other sets,
+        // are deleted at the end.
         let all_deleted = deleted.iter().chain(&last.delete_elements);
         let losing: HashSet<Key> =
             all_deleted.flat_map(|(set, keys)| of_keys(*set, keys)).collect();
