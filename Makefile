@@ -76,7 +76,8 @@ unit:
 	$(CARGO) test --no-fail-fast $(addprefix --package ,$(UNIT_CRATES))
 	$(CARGO) test --no-fail-fast --lib $(addprefix --package ,$(UNIT_LIBS)) -- --skip kernel_tests::
 
-# The same tests by the programs that root has built, run by a user who owns nothing.
+# The same tests by the programs that root has built, run by a user who owns nothing; but for the search and the
+# simulation, which take a minute or two and ask the system for nothing.
 UNIT_TESTS = $(CURDIR)/target/unit-tests
 unit-as-user:
 	@scripts/install-tools.sh cc setpriv
@@ -84,7 +85,7 @@ unit-as-user:
 	@rm -f $(UNIT_TESTS)
 	TESTS_OF="$(UNIT_CRATES)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --tests
 	TESTS_OF="$(UNIT_LIBS)" $(CARGO) $(call COLLECT,$(UNIT_TESTS)) test --quiet --workspace --lib -- \
-		--skip kernel_tests::
+		--skip kernel_tests:: --skip exhaustive:: --skip simulation::
 	scripts/as-user.sh testing/vm/tests.sh run $(UNIT_TESTS)
 
 # Format, lints, licences, documentation, packages, then all tests, with and without network
