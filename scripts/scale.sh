@@ -6,9 +6,9 @@
 #
 # A shape is SERVICESxENDPOINTS, or several, such as 50x250+575x30. SWITCHYARD names another program to measure. Where
 # KUBE_PROXY names kube-proxy, that is measured as well, with the shapes in KUBE_PROXY_SHAPES, for which it takes
-# minutes. MODE is the mode of both; in ipvs mode they compare each five seconds what the kernel has, so that changes meet
-# that. DOC is written besides, with a plot in a file of the same name in docs/images. SETTLE is the number of
-# seconds from the first sync to the readings, and CHANGES that of changes.
+# minutes. MODE is the mode of both; in ipvs mode they compare each five seconds what the kernel has, so that changes
+# meet that, and wait for nothing else. DOC is written besides, with a plot in a file of the same name in
+# docs/images. SETTLE is the number of seconds from the first sync to the readings, and CHANGES that of changes.
 #
 # Resident memory contains the program's text, as VmRSS does. The memory of the kernel is what unreclaimable slabs and
 # per-CPU areas have grown by, of the whole machine. Percentiles are interpolated in buckets, as Prometheus does.
@@ -83,8 +83,8 @@ measure() {
     server=$! processes=$!
     until_true grep -q server: "$config" 2>/dev/null
     slab=$(kernel) start=$(now)
-    "$program" --kubeconfig "$config" --hostname-override node-0 --proxy-mode "$mode" --ipvs-sync-period 5s \
-        --healthz-bind-address 127.0.0.1:10256 "$@" >"$log" 2>&1 &
+    "$program" --kubeconfig "$config" --hostname-override node-0 --proxy-mode "$mode" \
+        --ipvs-sync-period 5s --ipvs-min-sync-period 0s --healthz-bind-address 127.0.0.1:10256 "$@" >"$log" 2>&1 &
     proxy=$! processes="$processes $!"
     until_true has_synced
     synced=$(calc %.2f "$(now) - $start") used=$(cpu)
