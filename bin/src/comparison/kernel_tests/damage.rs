@@ -8,6 +8,7 @@ use std::{
 
 use proptest::test_runner::TestRunner;
 use switchyard_core::{
+    model::IpFamily,
     state::State,
     testing::{arbitrary_config, arbitrary_events, proptest_config},
 };
@@ -196,7 +197,10 @@ pub fn packets(state: &State) -> Vec<Packet> {
         for frontend in &port.frontends {
             let ips = match frontend.at.ip() {
                 Some(ip) => vec![ip],
-                None => local_addresses().into_iter().collect(),
+                None => {
+                    let own = |ip: &IpAddr| IpFamily::of(ip) == port.id.family;
+                    local_addresses().into_iter().filter(own).collect()
+                }
             };
             for (ip, number) in ips.iter().flat_map(|ip| [(*ip, frontend.port), (*ip, 9)]) {
                 let known = sources.iter().map(|(ip, from)| (ip.parse().expect("an IP"), *from));

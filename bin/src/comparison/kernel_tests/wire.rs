@@ -211,11 +211,13 @@ fn shows(fate: &Fate, seen: &Seen, packet: &Packet, local: &BTreeSet<IpAddr>) ->
     }
 }
 
-/// The packets of Services whose connections are not shared out by hashes, which the model is told.
+/// The packets of Services whose connections are not shared out by hashes, which the model is told,
+/// and which remember no clients of other frontends, which the model does not.
 fn drawn(state: &State) -> Vec<Packet> {
     let mut state = state.clone();
     state.service_ports.retain(|_, port| {
-        !matches!(port.lb_algorithm, LbAlgorithm::SourceHash | LbAlgorithm::Maglev)
+        port.affinity.is_none()
+            && !matches!(port.lb_algorithm, LbAlgorithm::SourceHash | LbAlgorithm::Maglev)
     });
     let mut packets = packets(&state);
     packets.retain(|packet| {
