@@ -208,14 +208,12 @@ impl Queues {
         main.add_elements.extend(added.remove_entry(&kept));
         main.delete_elements.extend(deleted.remove_entry(&kept));
         let frontend = |set: TableSet, key: Key| set.frontend(family, key);
-        let of_keys = |set: TableSet, keys: &[Key]| -> Vec<Key> {
-            keys.iter().map(|key| frontend(set, *key)).collect()
-        };
         // The slots behind the last one that is left, and the places of frontends in other sets,
         // are deleted at the end.
         let all_deleted = deleted.iter().chain(&last.delete_elements);
-        let losing: HashSet<Key> =
-            all_deleted.flat_map(|(set, keys)| of_keys(*set, keys)).collect();
+        let losing: HashSet<Key> = all_deleted
+            .flat_map(|(set, keys)| keys.iter().map(|key| set.frontend(family, *key)))
+            .collect();
         let guarded = added.get(&TableSet::FirewallIps).into_iter().flatten();
         let guarded = guarded.map(|element| frontend(TableSet::FirewallIps, element.key)).collect();
         // Connections of endpoints to themselves must be known before endpoints are reached.
