@@ -15,7 +15,7 @@ use switchyard_core::{
 
 use super::flows::FlowReader;
 
-/// The least time between two walks, which are the ends of what a rate is measured over.
+/// The least time between two counts, which are the ends of what a rate is measured over.
 pub(super) const LEAST: Duration = Duration::from_millis(900);
 /// The longest time that a rate is measured over, as entries of UDP may end after 30 s; or that in
 /// which no other walk may begin, if that is longer.
@@ -65,17 +65,12 @@ struct Last {
 }
 
 impl ServiceFlows {
-    /// Counts the entries by Service, or returns the last counts, unless these are old, if the last
-    /// walk was a moment ago. At node ports of the addresses `here`, the proxy itself answers, and no endpoint.
+    /// Counts the entries by Service, or returns the last counts, unless these are old, if no walk
+    /// may begin. At node ports of the addresses `here`, the proxy itself answers, and no endpoint.
     pub fn count(&self, reader: &FlowReader, services: &Services, here: &[IpAddr]) -> Counts {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let keep = |last: &Last| LONGEST.max(12 * last.took);
         let before = last.take().filter(|last| last.ended.elapsed() <= keep(last));
-        if let Some(fresh) = before.as_ref().filter(|last| last.ended.elapsed() < LEAST) {
-            let counts = fresh.counts.clone();
-            *last = before;
-            return counts;
-        }
         let limit = StuckLimit::read();
         let mut tally = Tally::new(services, here);
         let begun = Instant::now();
