@@ -22,7 +22,7 @@ use super::{
 };
 use crate::observability::status::{Status, StatusSources};
 
-/// The most events that are told.
+/// The most events of an answer.
 const MOST_EVENTS: usize = 20;
 
 /// The answer, which `docs/top.schema.json` describes.

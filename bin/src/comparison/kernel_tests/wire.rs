@@ -211,8 +211,8 @@ fn shows(fate: &Fate, seen: &Seen, packet: &Packet, local: &BTreeSet<IpAddr>) ->
     }
 }
 
-/// The packets of Services whose connections are not shared out by hashes, which the model is told,
-/// and which remember no clients of other frontends, which the model does not.
+/// The packets of Services whose connections are not shared out by hashes, as the model takes one
+/// hash for all, and that remember no clients of other frontends, as the model remembers none.
 fn drawn(state: &State) -> Vec<Packet> {
     let mut state = state.clone();
     state.service_ports.retain(|_, port| {
