@@ -92,4 +92,12 @@ impl UserspaceConfig {
     pub(crate) fn mark(&self) -> u32 {
         if self.masquerade_bit == 12 { 1 << 11 } else { 1 << 12 }
     }
+
+    /// The packet mark of what endpoints send to clients that the proxy's connections come from, as
+    /// the lower half of the mark: that of the connections, and one more bit.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn answer_mark(&self) -> u32 {
+        let bit = if matches!(self.masquerade_bit, 11 | 12) { 10 } else { 11 };
+        self.mark() | 1 << bit
+    }
 }

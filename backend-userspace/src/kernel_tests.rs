@@ -240,7 +240,7 @@ impl Subject for Redirected {
         let mut config = ForwarderConfig::default();
         config.threads = Some(1);
         let both = PerFamily { v4: true, v6: true };
-        let capture = Redirect::open(self.beneath(), both).unwrap();
+        let capture = Redirect::open(self.beneath(), both, 0x1800).unwrap();
         UserspaceProxier::new(Forwarder::start(config).unwrap(), Box::new(capture))
     }
 

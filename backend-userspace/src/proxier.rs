@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use ipnet::IpNet;
 use switchyard_core::{
     config::NodeConfig,
     error::ErrorChain,
@@ -14,6 +15,8 @@ use switchyard_core::{
     transition::Transition,
 };
 use switchyard_forwarder::{CAPABILITIES, Forwarder, LocalClients, Panicked};
+#[cfg(target_os = "linux")]
+use switchyard_netlink::route::interface_networks;
 
 use crate::capture::Capture;
 
@@ -149,7 +152,23 @@ fn local_clients(node: &NodeState) -> LocalClients {
     LocalClients {
         networks: IpFamily::ALL.into_iter().filter_map(network).collect(),
         addresses: node.addresses.clone(),
+        links: links(),
     }
+}
+
+/// The networks of the node's interfaces.
+#[cfg(target_os = "linux")]
+fn links() -> Vec<IpNet> {
+    let networks = interface_networks().unwrap_or_else(|error| {
+        tracing::warn!(err = %ErrorChain(&error), "Failed to list the networks of interfaces");
+        Vec::new()
+    });
+    networks.into_iter().filter_map(|(ip, prefix)| IpNet::new(ip, prefix).ok()).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn links() -> Vec<IpNet> {
+    Vec::new()
 }
 
 #[cfg(test)]

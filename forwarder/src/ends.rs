@@ -9,4 +9,6 @@ pub(crate) struct Ends {
     pub(crate) client: SocketAddr,
     /// The address and port that the client has connected to.
     pub(crate) destination: SocketAddr,
+    /// Whether endpoints are to see the client's address, as far as possible.
+    pub(crate) is_shown: bool,
 }

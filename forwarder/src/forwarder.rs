@@ -10,7 +10,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{Protocol, ServicePortId},
+    model::{IpFamily, PerFamily, Protocol, ServicePortId},
     state::ResolvedServicePort,
 };
 use tokio::{
@@ -131,6 +131,18 @@ impl Forwarder {
     /// Sets which clients run on this node.
     pub fn set_local_clients(&self, clients: LocalClients) {
         *self.shared.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    /// Sets the families whose endpoints see the address of a client from elsewhere instead of the
+    /// node's, where the [action](Listener::action) of the listener has the client never
+    /// masqueraded. The ports are the node's. The caller has the system deliver what endpoints send
+    /// to clients to sockets of this program that have `IP_TRANSPARENT`; none at first. SCTP is left
+    /// out.
+    pub fn show_clients(&self, families: PerFamily<bool>) {
+        for family in IpFamily::ALL {
+            let shows = self.shared.shows_clients.get(family);
+            shows.store(*families.get(family), Ordering::Relaxed);
+        }
     }
 
     /// Adds a Service port, or changes the endpoints of one. New connections use the new endpoints;

@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use switchyard_core::{
     model::ServicePortId,
-    state::{Action, PoolKind},
+    state::{Action, Masquerade, PoolKind},
 };
 
 use crate::clients::LocalClients;
@@ -22,7 +22,8 @@ pub struct Listener {
     /// The address; with port 0, the system chooses a port.
     pub address: SocketAddr,
     /// The handling of connections: [`Action::Pool`] or [`Action::ExternalLocal`]. With any other
-    /// route, they are closed at once, and datagrams are dropped.
+    /// route, they are closed at once, and datagrams are dropped. Clients that are never
+    /// masqueraded may be [shown](crate::Forwarder::show_clients) to endpoints.
     pub action: Action,
     /// If present, connections from any other source are closed at once. Sorted, without overlaps.
     pub allowed_sources: Option<Arc<[IpNet]>>,
@@ -35,6 +36,14 @@ impl Listener {
         let Some(sources) = self.allowed_sources.as_deref() else { return true };
         let after = sources.partition_point(|net| net.network() <= client);
         after.checked_sub(1).is_some_and(|last| sources[last].contains(&client))
+    }
+
+    /// Whether endpoints may see the addresses of clients from elsewhere.
+    pub(crate) fn shows_clients(&self) -> bool {
+        match self.action {
+            Action::Pool { masquerade, .. } => masquerade == Masquerade::Never,
+            action => action == Action::ExternalLocal,
+        }
     }
 
     /// Returns the pool that serves a client, or `None` if the client is not among the allowed

@@ -7,17 +7,18 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use socket2::Socket;
-use switchyard_core::model::Protocol;
+use switchyard_core::model::{IpFamily, PerFamily, Protocol};
 
 use crate::{
     clients::LocalClients,
     counters::Counters,
+    ends::Ends,
     listener::Listener,
     panicked::Panicked,
     pipes::Pipes,
@@ -99,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) panicked: Panicked,
     pub(crate) clients: RwLock<LocalClients>,
+    /// Whether endpoints may see clients.
+    pub(crate) shows_clients: PerFamily<AtomicBool>,
     /// The ports that flows come from.
     pub(crate) source_ports: Arc<SourcePorts>,
     /// The addresses that are listened on.
@@ -135,6 +138,7 @@ impl Shared {
             counters,
             panicked: Panicked::default(),
             clients: RwLock::default(),
+            shows_clients: PerFamily::default(),
             source_ports: Arc::default(),
             listening: RwLock::default(),
             remembered: Arc::default(),
@@ -146,6 +150,17 @@ impl Shared {
     /// The source that connections of a client are counted for.
     pub(crate) fn source(&self, client: IpAddr) -> IpAddr {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).source(client)
+    }
+
+    /// Returns the address of a client, if an endpoint is to see it instead of the node's.
+    pub(crate) fn shown(&self, ends: Ends, endpoint: SocketAddr) -> Option<IpAddr> {
+        let family = IpFamily::of(&endpoint.ip());
+        if !ends.is_shown || !self.shows_clients.get(family).load(Ordering::Relaxed) {
+            return None;
+        }
+        let client = ends.client.ip().to_canonical();
+        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        clients.are_behind(client, endpoint.ip()).then_some(client)
     }
 
     /// The size of the receive buffer of one more listener.

@@ -185,10 +185,16 @@ impl Endpoint {
 }
 
 impl SourcePort {
-    /// Binds a socket that is to be connected to the endpoint. The port of another program is not
+    /// Binds a socket that is to be connected to the endpoint, as that of a client or to all
+    /// addresses of this node. The port of another program is not
     /// shared: the first flow of a port binds it alone. Nor is the port of a flow, unless with a
     /// program of the same user that asks for it.
-    pub(crate) fn bind(&self, platform: &dyn Platform, socket: &Socket) -> io::Result<()> {
+    pub(crate) fn bind(
+        &self,
+        platform: &dyn Platform,
+        socket: &Socket,
+        client: Option<IpAddr>,
+    ) -> io::Result<()> {
         let any: IpAddr = match self.endpoint {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -199,7 +205,10 @@ impl SourcePort {
         if !self.is_alone {
             platform.share_port(socket)?;
         }
-        socket.bind(&SocketAddr::new(any, self.port).into())?;
+        match client {
+            Some(client) => platform.bind_as(socket, SocketAddr::new(client, self.port))?,
+            None => socket.bind(&SocketAddr::new(any, self.port).into())?,
+        }
         if self.is_alone {
             platform.share_port(socket)?;
             let mut taken = self.ports.lock();

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod clean_up;
+mod clients;
 mod common;
 mod loopback;
 mod redirect;

@@ -64,7 +64,11 @@ mod tests {
     use super::*;
 
     fn ends(client: &str) -> Ends {
-        Ends { client: client.parse().unwrap(), destination: "192.0.2.1:53".parse().unwrap() }
+        Ends {
+            client: client.parse().unwrap(),
+            destination: "192.0.2.1:53".parse().unwrap(),
+            is_shown: false,
+        }
     }
 
     /// Nodes agree only as long as the hashes stay what they are.

@@ -58,6 +58,7 @@ fn client(i: u32) -> Ends {
     Ends {
         client: SocketAddr::new(ip.into(), 1024 + (i % 100) as u16),
         destination: SocketAddr::new(std::net::Ipv4Addr::from_bits(i).into(), 80),
+        is_shown: false,
     }
 }
 

@@ -89,6 +89,33 @@ impl Platform for Linux {
         socket.set_mark(mark)
     }
 
+    /// ip(7): `IP_TRANSPARENT` needs CAP_NET_ADMIN or CAP_NET_RAW. With `IP_BIND_ADDRESS_NO_PORT`,
+    /// sockets share ports that are connected to different endpoints, and a client who chooses its
+    /// port takes none from the servers of this node.
+    fn bind_as(&self, socket: &Socket, source: SocketAddr) -> io::Result<()> {
+        match source {
+            SocketAddr::V4(_) => socket.set_ip_transparent_v4(true)?,
+            SocketAddr::V6(_) => socket.set_ip_transparent_v6(true)?,
+        }
+        if source.port() == 0 {
+            let on: libc::c_int = 1;
+            // SAFETY: the kernel reads an int from the pointer.
+            let result = unsafe {
+                libc::setsockopt(
+                    socket.as_raw_fd(),
+                    libc::IPPROTO_IP,
+                    libc::IP_BIND_ADDRESS_NO_PORT,
+                    (&raw const on).cast(),
+                    size_of_val(&on) as libc::socklen_t,
+                )
+            };
+            if result != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        socket.bind(&source.into())
+    }
+
     fn tune_sctp(&self, socket: &SockRef<'_>) -> io::Result<()> {
         set_sctp(socket, SCTP_NODELAY)?;
         set_sctp(socket, SCTP_RECVRCVINFO)

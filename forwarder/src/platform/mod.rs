@@ -121,6 +121,12 @@ pub(crate) trait Platform: Send + Sync {
         Ok(())
     }
 
+    /// Binds a socket to an address of another host, so that what it sends comes from there. With
+    /// port 0, the system chooses a port when the socket is connected.
+    fn bind_as(&self, _socket: &Socket, _source: SocketAddr) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Lets a listener be bound while connections of an earlier one at the address go on, but not
     /// beside another listener.
     fn reuse_address(&self, socket: &Socket) -> io::Result<()> {

@@ -14,7 +14,7 @@ fn address(i: u8) -> SocketAddr {
 }
 
 fn ends(client: u8) -> Ends {
-    Ends { client: ([192, 0, 2, client], 4711).into(), destination: address(99) }
+    Ends { client: ([192, 0, 2, client], 4711).into(), destination: address(99), is_shown: false }
 }
 
 fn pool(last: &[u8]) -> switchyard_core::state::Pool {

@@ -1,6 +1,11 @@
 //! Connecting to an endpoint, or to the next one.
 
-use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::atomic::Ordering,
+    time::Duration,
+};
 
 use socket2::SockRef;
 use switchyard_core::{error::ErrorChain, model::Protocol, state::PoolKind};
@@ -51,9 +56,21 @@ pub(super) async fn connect(
         if tries > 0 {
             shared.counters.count(Counted::Retries);
         }
-        let attempt = timeout(limit, attempt(shared, protocol, address)).await;
+        let shown = shared.shown(ends, address).filter(|_| protocol == Protocol::Tcp);
+        let mut result = attempt(shared, protocol, address, shown, limit).await;
+        if let (Some(client), Err(error)) = (shown, &result)
+            && error.kind() != io::ErrorKind::ConnectionRefused
+        {
+            if port.is_warning_due() {
+                tracing::warn!(
+                    service = %port.id().name, endpoint = %address, %client, err = %ErrorChain(error),
+                    "Failed to connect from the client's address; trying from the node's"
+                );
+            }
+            result = attempt(shared, protocol, address, None, limit).await;
+        }
         tries += 1;
-        match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        match result {
             Ok(stream) => {
                 port.succeeded(address);
                 shared.counters.count(Counted::connection(protocol));
@@ -108,14 +125,21 @@ fn has_source(shared: &Shared, endpoint: SocketAddr) -> bool {
     !connect().is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
 }
 
+/// Connects to an endpoint, from an address of this node or from that of the client.
 async fn attempt(
     shared: &Shared,
     protocol: Protocol,
     address: SocketAddr,
+    client: Option<IpAddr>,
+    limit: Duration,
 ) -> io::Result<TcpStream> {
     let socket = shared.socket_to(protocol, address)?;
+    if let Some(client) = client {
+        shared.platform.bind_as(&socket, SocketAddr::new(client, 0))?;
+    }
     tune(shared, protocol, &SockRef::from(&socket));
-    let stream = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
+    let connect = timeout(limit, TcpSocket::from_std_stream(socket.into()).connect(address));
+    let stream = connect.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     // No one listens at a port of this node from which the system lets sockets connect: then the
     // socket may have been connected to itself (RFC 9293, section 3.5, simultaneous open).
     if stream.local_addr()? == address {
@@ -193,7 +217,7 @@ mod tests {
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let port = port(listeners.each_ref().map(|listener| listener.local_addr().unwrap()));
         let client = SocketAddr::from(([127, 0, 0, 1], 4711));
-        let ends = Ends { client, destination: client };
+        let ends = Ends { client, destination: client, is_shown: false };
         let endpoint = || {
             let connected = runtime().block_on(connect(&shared, &port, PoolKind::Cluster, ends));
             connected.map(|(_, chosen)| chosen.address)
@@ -221,7 +245,7 @@ mod tests {
                 let port =
                     port(["[2001:db8::1]:80", "[2001:db8::2]:80"].map(|at| at.parse().unwrap()));
                 let client = SocketAddr::from(([127, 0, 0, 1], 4711));
-                let ends = Ends { client, destination: client };
+                let ends = Ends { client, destination: client, is_shown: false };
                 for _ in 0..2 {
                     let connected = connect(&shared, &port, PoolKind::Cluster, ends);
                     assert!(runtime().block_on(connected).is_none());
@@ -240,7 +264,8 @@ mod tests {
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let mut shared = Shared::new(ForwarderConfig::default());
         shared.platform = Box::new(Scripted(Arc::new(Mutex::new(vec![Ok(socket)]))));
-        let connected = runtime().block_on(attempt(&shared, Protocol::Tcp, address));
+        let connected =
+            runtime().block_on(attempt(&shared, Protocol::Tcp, address, None, Duration::MAX));
         assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -124,7 +124,7 @@ async fn start(
     } else {
         serving.listener.address
     };
-    let ends = Ends { client: address, destination };
+    let ends = Ends { client: address, destination, is_shown: serving.listener.shows_clients() };
     let (endpoint, _chosen) = select! {
         endpoint = connect(shared, &serving.port, pool, ends) => endpoint?,
         // The client has reset the connection. One that only sends no more may still read.

@@ -15,7 +15,7 @@ const TCP6: u8 = 0x21;
 
 /// Returns the header for a TCP connection.
 pub(super) fn header(version: ProxyProtocol, ends: Ends) -> Vec<u8> {
-    let Ends { client, destination } = ends;
+    let Ends { client, destination, .. } = ends;
     let (from, to) = in_one_family(client.ip(), destination.ip());
     match version {
         ProxyProtocol::V1 => {
@@ -62,7 +62,7 @@ mod tests {
 
     fn of(version: ProxyProtocol, [client, destination]: [&str; 2]) -> Vec<u8> {
         let (client, destination) = (client.parse().unwrap(), destination.parse().unwrap());
-        header(version, Ends { client, destination })
+        header(version, Ends { client, destination, is_shown: false })
     }
 
     #[test]

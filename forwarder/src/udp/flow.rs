@@ -206,7 +206,8 @@ impl Upstream {
         let mut error = UpstreamError::NoEndpoint;
         for _ in 0..ENDPOINTS {
             let Some(chosen) = port.choose(pool, ends, tried) else { break };
-            match connect(&context.shared, chosen.address, source) {
+            let shown = context.shared.shown(ends, chosen.address);
+            match connect(&context.shared, chosen.address, source, shown) {
                 Ok(socket) => {
                     context.numbers += 1;
                     return Ok(Self::start(context, port, ends, chosen, socket));
@@ -302,18 +303,19 @@ impl Drop for Upstream {
     }
 }
 
-/// Connects a socket to an endpoint. Any error of the system that another endpoint may not have is
-/// `NoEndpoint`.
+/// Connects a socket to an endpoint, from an address of this node or, if possible, from that of the
+/// client. Any error of the system that another endpoint may not have is `NoEndpoint`.
 fn connect(
     shared: &Shared,
     endpoint: SocketAddr,
     source: IpAddr,
+    client: Option<IpAddr>,
 ) -> Result<Connected, UpstreamError> {
     let failed = |error: io::Error| match shared.platform.is_exhausted(&error) {
         true => UpstreamError::Exhausted(error),
         false => UpstreamError::NoEndpoint,
     };
-    let (socket, source_port) = bind(shared, endpoint, source, failed)?;
+    let (socket, source_port) = bind(shared, endpoint, source, client, failed)?;
     let connect = || {
         socket.connect(&endpoint.into())?;
         // Before, anyone could send to the port.
@@ -338,6 +340,7 @@ fn bind(
     shared: &Shared,
     endpoint: SocketAddr,
     source: IpAddr,
+    mut client: Option<IpAddr>,
     failed: impl Fn(io::Error) -> UpstreamError,
 ) -> Result<(Socket, Option<SourcePort>), UpstreamError> {
     for _ in 0..PORTS {
@@ -347,9 +350,11 @@ fn bind(
         // A socket that could not be bound may share the port of another program.
         let socket = shared.socket_to(Protocol::Udp, endpoint).map_err(&failed)?;
         let Some(port) = port else { return Ok((socket, None)) };
-        match port.bind(platform, &socket) {
+        match port.bind(platform, &socket, client) {
             Ok(()) => return Ok((socket, Some(port))),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            // The node's address is left.
+            Err(_) if client.is_some() => client = None,
             Err(error) => return Err(UpstreamError::Exhausted(error)),
         }
     }
@@ -381,7 +386,7 @@ mod tests {
         let mut context =
             Context { listener: Weak::new(), failures, numbers: 0, shared: Arc::clone(&shared) };
         let slot = shared.slots.take(serving.port.id(), any().ip()).unwrap();
-        let ends = Ends { client: any(), destination: any() };
+        let ends = Ends { client: any(), destination: any(), is_shown: false };
         let (port, pool) = (&serving.port, PoolKind::Cluster);
         let flow = Flow::start(&mut context, port, pool, ends, slot);
         flow.unwrap_or_else(|error| panic!("{error:?}"))
@@ -434,7 +439,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let mut shared = Shared::new(ForwarderConfig::default());
         shared.platform = Box::new(Prepared(Mutex::new(Some(socket))));
-        let connected = connect(&shared, address, any().ip());
+        let connected = connect(&shared, address, any().ip(), None);
         assert!(matches!(connected, Err(UpstreamError::NoEndpoint)));
     }
 }

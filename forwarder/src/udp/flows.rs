@@ -119,14 +119,16 @@ impl Flows {
         let pool = serving.listener.pool(client.ip(), &self.shared.clients);
         let Some(pool) = pool else { return false };
         let source = self.shared.source(client.ip());
-        let mut result = self.try_start(&serving.port, pool, client, source);
+        let is_shown = serving.listener.shows_clients();
+        let ends = Ends { client, destination: self.address, is_shown };
+        let mut result = self.try_start(&serving.port, pool, ends, source);
         let full = match &result {
             Err(UpstreamError::Full(full)) => Some(*full),
             Err(UpstreamError::Exhausted(_)) => Some(LimitReached::All),
             Ok(()) | Err(UpstreamError::NoEndpoint) => None,
         };
         if full.is_some_and(|full| self.make_room(source, full)) {
-            result = self.try_start(&serving.port, pool, client, source);
+            result = self.try_start(&serving.port, pool, ends, source);
         }
         match result {
             Ok(()) => {
@@ -148,13 +150,12 @@ impl Flows {
         &mut self,
         port: &Arc<Port>,
         pool: PoolKind,
-        client: SocketAddr,
+        ends: Ends,
         source: IpAddr,
     ) -> Result<(), UpstreamError> {
         let slot = self.shared.slots.take(port.id(), source).map_err(UpstreamError::Full)?;
-        let ends = Ends { client, destination: self.address };
         let flow = Flow::start(&mut self.context, port, pool, ends, slot)?;
-        self.by_client.insert(client, flow);
+        self.by_client.insert(ends.client, flow);
         *self.counts.entry(source).or_default() += 1;
         Ok(())
     }

@@ -270,6 +270,7 @@ fn write_statement(f: &mut Formatter<'_>, family: Family, statement: &Statement)
         },
         Statement::FibLocal(side) => write!(f, "fib {side} type local"),
         Statement::Protocol(protocol) => write!(f, "meta l4proto {}", protocol.as_lower()),
+        Statement::SocketTransparent => f.write_str("socket transparent 1"),
         Statement::MarkSet(bits) => write!(f, "meta mark & {bits:#x} != 0x0"),
         Statement::MarkOr(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),
         Statement::MarkXor(bits) => write!(f, "meta mark set meta mark ^ {bits:#x}"),

@@ -104,7 +104,8 @@ pub struct Route {
 
 /// Returns the routes of a frontend with this action, which cover all clients.
 pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNode) -> Vec<Route> {
-    // Userspace mode ends connections itself.
+    // Userspace mode ends connections itself, but comes from the client's address where the policy
+    // is `Local`, if rules lead to it.
     let is_relayed = node.mode.as_deref() == Some(Mode::USERSPACE.as_str());
     let route = |clients, pool, masqueraded: bool| {
         let sees = if masqueraded || is_relayed { Sees::Node } else { Sees::Client };
@@ -114,7 +115,7 @@ pub(super) fn routes(action: Action, port: &ResolvedServicePort, node: &KnownNod
     let none = |clients, to| Route { clients, to, endpoints: 0, pod_sees: None };
     let local = |clients| match port.local.is_empty() {
         true => none(clients, RouteEnd::Dropped),
-        false => route(clients, PoolKind::Local, false),
+        false => Route { pod_sees: Some(Sees::Client), ..route(clients, PoolKind::Local, false) },
     };
     match action {
         Action::Pool { pool, masquerade } => match masquerade {

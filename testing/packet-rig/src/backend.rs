@@ -11,6 +11,7 @@ use test_netns::nft_trixie;
 use crate::{
     capability,
     error::{Result, RigError},
+    expect::Seen,
     kube_proxy,
 };
 
@@ -29,6 +30,9 @@ const USERSPACE_IPTABLES: &str = "userspace-iptables";
 
 /// The same mode without a packet filter: the addresses of Services are the node's.
 const USERSPACE_ADDRESSES: &str = "userspace-addresses";
+
+/// The argument of the latter.
+const WITHOUT_RULES: &str = "--userspace-capture=addresses";
 
 /// The backends, by their `--proxy-mode`; and those that do it by other means, with names of their
 /// own.
@@ -144,9 +148,18 @@ pub fn arguments(backend: &str) -> &'static [&'static str] {
     match backend {
         BY_JSON => &["--nft-transport=json"],
         USERSPACE_IPTABLES => &["--userspace-capture=iptables"],
-        USERSPACE_ADDRESSES => &["--userspace-capture=addresses"],
+        USERSPACE_ADDRESSES => &[WITHOUT_RULES],
         KUBE_PROXY_NFTABLES | KUBE_PROXY_IPTABLES => kube_proxy::ARGUMENTS,
         _ => &[],
+    }
+}
+
+/// The clients that servers see with a proxy of this mode and with these arguments.
+pub(crate) fn seen(mode: &str, arguments: &[String]) -> Seen {
+    match mode {
+        USERSPACE if arguments.iter().any(|argument| argument == WITHOUT_RULES) => Seen::Node,
+        USERSPACE => Seen::Kept,
+        _ => Seen::Clients,
     }
 }
 

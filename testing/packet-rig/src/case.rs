@@ -296,6 +296,10 @@ pub struct Reaches {
     /// The source that the server must see: `own` for the place that asks, or the name of a place.
     #[serde(default)]
     pub source: Option<String>,
+    /// Whether servers must see the source also if a proxy in user space connects to them, by the
+    /// rules of a packet filter.
+    #[serde(default)]
+    pub kept: bool,
     /// The source that a server at the asking place must see, if that differs.
     #[serde(default)]
     pub hairpin: Option<String>,

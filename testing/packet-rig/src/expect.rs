@@ -8,7 +8,6 @@ use std::{
 };
 
 use crate::{
-    backend,
     case::{Expectation, Failure, ProbePlan, Reaches},
     error::{Result, RigError},
     outcome::Outcome,
@@ -42,22 +41,33 @@ pub struct Memory(BTreeMap<String, BTreeMap<Client, String>>);
 /// A description of an observation that is not as expected.
 pub type Mismatch = String;
 
-/// The one host that servers see instead of the clients of this target: the node, if the mode is
-/// that of a proxy in user space, whose connections to servers are its own. `None` if the target is
-/// a server itself.
-pub fn seen_instead(topology: &Topology, mode: &str, target: Target) -> Option<&'static str> {
+/// The clients that servers see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// All clients, unless they are masqueraded.
+    Clients,
+    /// The node, whose connections to servers are its own, except for clients that are
+    /// [kept](Reaches::kept).
+    Kept,
+    /// The node.
+    Node,
+}
+
+/// The one host that servers see instead of the clients of this target: the node, if the proxy is
+/// one in user space. `None` if the target is a server itself.
+fn seen_instead(topology: &Topology, seen: Seen, target: Target) -> Option<&'static str> {
     let is_proxied = match topology.places().iter().find(|place| place.has(target.address.ip())) {
         Some(place) => place.name == Topology::NODE && NODE_PORTS.contains(&target.address.port()),
         None => true,
     };
-    (mode == backend::USERSPACE && is_proxied).then_some(Topology::NODE)
+    (seen != Seen::Clients && is_proxied).then_some(Topology::NODE)
 }
 
-/// Makes the requests of a plan once with a proxy of this mode, and compares. The outer error is
+/// Makes the requests of a plan once, and compares. The outer error is
 /// the rig's.
 pub fn check(
     topology: &Topology,
-    mode: &str,
+    seen: Seen,
     plan: &ProbePlan,
     memory: &mut Memory,
 ) -> Result<Result<(), Mismatch>> {
@@ -66,7 +76,7 @@ pub fn check(
     match &plan.expect {
         Expectation::Fails(failure) => check_failures(&places, plan, *failure),
         Expectation::Reaches(reaches) => {
-            Answers { topology, mode, plan, reaches, clients: BTreeMap::new() }
+            Answers { topology, seen, plan, reaches, clients: BTreeMap::new() }
                 .check(&places, memory)
         }
     }
@@ -128,7 +138,7 @@ fn check_failures(
 /// The check of a plan that expects answers.
 struct Answers<'a> {
     topology: &'a Topology,
-    mode: &'a str,
+    seen: Seen,
     plan: &'a ProbePlan,
     reaches: &'a Reaches,
     /// The endpoints that answered each client, in the order of their first answers.
@@ -222,7 +232,10 @@ impl Answers<'_> {
             Some(hairpin) if is_at(endpoint, place) => Some(hairpin),
             _ => self.reaches.source.as_ref(),
         };
-        let instead = seen_instead(self.topology, self.mode, target);
+        let instead = match self.reaches.kept && self.seen == Seen::Kept {
+            true => None,
+            false => seen_instead(self.topology, self.seen, target),
+        };
         let expected = expected.map(|expected| instead.unwrap_or(expected));
         let seen_as_expected = match expected {
             None => true,

@@ -11,7 +11,9 @@ use std::{
 
 use crate::{
     address::CLUSTER_CIDR,
+    backend,
     error::{Result, RigError, chain},
+    expect::Seen,
     http::{self, HttpAnswer},
     netns::NetNs,
     spawn,
@@ -135,6 +137,11 @@ impl Proxy {
     /// The value of `--proxy-mode`.
     pub fn mode(&self) -> &str {
         &self.options.backend
+    }
+
+    /// The clients that servers see.
+    pub(crate) fn seen(&self) -> Seen {
+        backend::seen(self.mode(), &self.options.args)
     }
 
     /// Starts the proxy (again) with its options, ending the old process first.

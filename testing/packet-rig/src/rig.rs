@@ -135,8 +135,7 @@ impl Rig {
     pub fn check(&mut self, plans: &[ProbePlan]) -> Result<(), String> {
         let deadline = Instant::now() + scaled(SETTLE);
         let Self { topology, memory, proxy, .. } = self;
-        let mode = proxy.mode().to_owned();
-        let mode = mode.as_str();
+        let seen = proxy.seen();
         let proxy = Mutex::new(proxy);
         let until_it_holds = |check: &mut dyn FnMut() -> Result<Result<(), String>>| {
             until_it_holds(&proxy, deadline, check)
@@ -144,7 +143,7 @@ impl Rig {
         let (failing, answered): (Vec<_>, Vec<_>) =
             plans.iter().partition(|plan| matches!(plan.expect, Expectation::Fails(_)));
         thread::scope(|scope| {
-            let check = |plan| expect::check(topology, mode, plan, &mut Memory::default());
+            let check = |plan| expect::check(topology, seen, plan, &mut Memory::default());
             let running: Vec<_> = failing
                 .into_iter()
                 .map(|plan| scope.spawn(move || until_it_holds(&mut || check(plan))))
@@ -154,7 +153,7 @@ impl Rig {
             })
         })?;
         answered.into_iter().try_for_each(|plan| {
-            until_it_holds(&mut || expect::check(topology, mode, plan, memory))
+            until_it_holds(&mut || expect::check(topology, seen, plan, memory))
         })
     }
 

@@ -8,7 +8,7 @@ use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 use switchyard_nft::{NftBackend, NftConfig};
 
 use super::{
-    Rules, leftovers,
+    Rules, answers, leftovers,
     sockets::{Redirect, own_address},
 };
 use crate::{
@@ -25,6 +25,7 @@ pub(crate) struct Redirects {
     nftables: NftBackend,
     iptables: IptablesBackend,
     families: PerFamily<bool>,
+    answer_mark: u32,
 }
 
 impl Redirects {
@@ -45,6 +46,7 @@ impl Redirects {
             nftables: NftBackend::new(nftables),
             iptables: IptablesBackend::new(iptables),
             families: config.families,
+            answer_mark: config.answer_mark(),
         }
     }
 
@@ -65,8 +67,8 @@ impl Redirects {
             ProxierError::Unusable { source, .. } => source,
             error => error.into(),
         })?;
-        let families = self.families;
-        Ok(Box::new(move || Ok(Box::new(Redirect::open(backend.open()?, families)?))))
+        let (families, mark) = (self.families, self.answer_mark);
+        Ok(Box::new(move || Ok(Box::new(Redirect::open(backend.open()?, families, mark)?))))
     }
 
     /// Removes the rules of both backends, except those that are kept, and those of kube-proxy's
@@ -76,7 +78,11 @@ impl Redirects {
         let removed =
             [Rules::Nftables, Rules::Iptables].into_iter().filter(|rules| Some(*rules) != keep);
         let all = removed.map(|rules| self.backend(rules).clean_up(None));
-        let all = all.chain([leftovers::clean_up()]);
+        let answers = match keep {
+            Some(_) => Ok(()),
+            None => answers::clean_up(),
+        };
+        let all = all.chain([leftovers::clean_up(), answers]);
         all.collect::<Vec<_>>().into_iter().collect()
     }
 }

@@ -2,6 +2,8 @@
 //! of their own. Linux has them; on other systems no node can run these capture modes.
 
 #[cfg(target_os = "linux")]
+mod answers;
+#[cfg(target_os = "linux")]
 mod leftovers;
 #[cfg(target_os = "linux")]
 mod linux;

@@ -27,6 +27,7 @@ use switchyard_core::{
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_netlink::route::{DeviceError, DummyDevice, SharedAddresses};
 
+use super::answers::{self, Answers};
 use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
@@ -59,6 +60,8 @@ pub(crate) struct Redirect {
     unused: Vec<(Protocol, SocketAddr)>,
     /// Service ports whose sockets could not be opened, and why.
     failed: BTreeMap<ServicePortId, String>,
+    /// The rules for answers of endpoints to clients.
+    answers: Answers,
     /// Ends flows that began before the rules; `None` where the kernel or the privilege is missing.
     flows: Option<Reconciler>,
 }
@@ -68,6 +71,7 @@ impl Redirect {
     pub(crate) fn open(
         rules: Box<dyn Proxier>,
         families: PerFamily<bool>,
+        answer_mark: u32,
     ) -> Result<Self, ProxierError> {
         let device = addresses::open_device().map_err(failed("cannot reach rtnetlink"))?;
         let flows = Reconciler::start(|_| {}).inspect_err(|error| {
@@ -83,6 +87,7 @@ impl Redirect {
             taken: BTreeSet::new(),
             unused: Vec::new(),
             failed: BTreeMap::new(),
+            answers: Answers::new(answer_mark),
             flows: flows.ok(),
         })
     }
@@ -147,7 +152,11 @@ impl Redirect {
                     return Ok(None);
                 }
                 let ip = own_address(id.family);
-                let action = Action::Pool { pool, masquerade: Masquerade::Never };
+                let masquerade = match pool == PoolKind::Local && keeps_clients(port) {
+                    true => Masquerade::Never,
+                    false => Masquerade::Always,
+                };
+                let action = Action::Pool { pool, masquerade };
                 let listen = |address| {
                     let listener =
                         Listener { port: id.clone(), address, action, allowed_sources: None };
@@ -208,6 +217,9 @@ impl Capture for Redirect {
             true => self.ensure_addresses(families)?,
             false => Default::default(),
         };
+        if change.is_resync() {
+            forwarder.show_clients(self.answers.ensure(families));
+        }
         self.derived.follow_node(change);
         // A family that is left out has no address to listen at.
         let known_failures = self.failed.keys().filter(|id| *families.get(id.family));
@@ -275,7 +287,8 @@ impl Capture for Redirect {
         self.derived.request_resync();
         self.rules.clean_up().await?;
         self.bound.lock().clear();
-        addresses::clean_up()
+        let answers = answers::clean_up();
+        addresses::clean_up().and(answers)
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
@@ -288,6 +301,19 @@ pub(super) fn own_address(family: IpFamily) -> IpAddr {
         IpFamily::V4 => V4.into(),
         IpFamily::V6 => V6.into(),
     }
+}
+
+/// Whether the endpoints of the local pool may see clients: those of `externalTrafficPolicy: Local`,
+/// none of which would be masqueraded, and no others whom kube-proxy always masquerades.
+fn keeps_clients(port: &ResolvedServicePort) -> bool {
+    let mut actions = port.frontends.iter().map(|frontend| frontend.action);
+    let is_masqueraded = |action| match action {
+        Action::Pool { pool, masquerade } => {
+            pool == PoolKind::Local && masquerade == Masquerade::Always
+        }
+        _ => false,
+    };
+    actions.clone().any(|action| action == Action::ExternalLocal) && !actions.any(is_masqueraded)
 }
 
 /// Returns a Service port as the rules should know it: the same frontends, and the sockets for

@@ -293,6 +293,13 @@ pub mod expression {
     pub const CT_STATE_NEW: u32 = 8;
     /// `IPS_DST_NAT`
     pub const CT_STATUS_DNAT: u32 = 32;
+    /// `NFTA_SOCKET_KEY`
+    pub const SOCKET_KEY: u16 = 1;
+    /// `NFTA_SOCKET_DREG`
+    pub const SOCKET_DREG: u16 = 2;
+    /// `NFT_SOCKET_TRANSPARENT`
+    pub const SOCKET_TRANSPARENT: u32 = 0;
+
     /// `NFTA_FIB_DREG`
     pub const FIB_DREG: u16 = 1;
     /// `NFTA_FIB_RESULT`

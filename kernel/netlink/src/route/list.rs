@@ -43,6 +43,14 @@ pub fn interface_addresses() -> Result<BTreeSet<IpAddr>, Error> {
     addresses(&mut Socket::open(libc::NETLINK_ROUTE)?, 0, |_, _| true)
 }
 
+/// Lists the addresses of all interfaces, each with the length of its network, in both families.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn interface_networks() -> Result<Vec<(IpAddr, u8)>, Error> {
+    with_prefixes(&mut Socket::open(libc::NETLINK_ROUTE)?, 0, |_, _| true)
+}
+
 /// Lists the addresses of both families that `keep` keeps, of the device with this index, or of
 /// all if it is 0.
 pub(crate) fn addresses(

@@ -6,7 +6,9 @@
 //!   those of [`SharedAddresses`].
 //! - [`DummyDevice`]: a device whose addresses are the node's.
 //! - [`bridges_of_veths`]: the bridges that connect containers.
-//! - [`interface_addresses`]: the addresses of all interfaces, once.
+//! - [`interface_addresses`]: the addresses of all interfaces, once; [`interface_networks`]: with
+//!   their networks.
+//! - [`LocalDelivery`]: a rule that has marked packets delivered to this host.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
 mod announcements;
@@ -15,6 +17,7 @@ mod device;
 mod follower;
 mod link_type;
 mod list;
+mod local_delivery;
 
 pub use self::{
     announcements::{AddressAnnouncements, SharedAddresses},
@@ -22,5 +25,6 @@ pub use self::{
     device::{DeviceError, DummyDevice},
     follower::{AddressError, AddressFollower},
     link_type::has_link_type,
-    list::interface_addresses,
+    list::{interface_addresses, interface_networks},
+    local_delivery::LocalDelivery,
 };

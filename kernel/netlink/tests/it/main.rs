@@ -7,3 +7,4 @@ mod device;
 mod ipset;
 mod ipvs;
 mod link_type;
+mod local_delivery;

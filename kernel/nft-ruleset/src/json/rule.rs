@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use nftables::{
     expr::{
         BinaryOperation, CT, CTDir, Expression, Fib, FibFlag, FibResult, JHash, Map, Meta, MetaKey,
-        NamedExpression, NgMode, Numgen, Payload, PayloadField, Prefix,
+        NamedExpression, NgMode, Numgen, Payload, PayloadField, Prefix, Socket, SocketAttr,
     },
     stmt::{
         JumpTarget, Mangle, Match, NAT, NATFamily, NATFlag, Operator, Reject, RejectType, SetOp,
@@ -108,6 +108,11 @@ pub(super) fn statement(family: Family, statement: &Statement) -> AnyStatement<'
         }
         Statement::Protocol(protocol) => {
             matching(Operator::EQ, meta(MetaKey::L4proto), string(protocol.as_lower()))
+        }
+        Statement::SocketTransparent => {
+            let socket = Socket { key: Cow::Owned(SocketAttr::Transparent) };
+            let left = Expression::Named(NamedExpression::Socket(socket));
+            matching(Operator::EQ, left, Expression::Number(1))
         }
         Statement::MarkSet(bits) => {
             let masked = BinaryOperation::AND(meta(MetaKey::Mark), Expression::Number(*bits));

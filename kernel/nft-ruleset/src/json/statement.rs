@@ -150,6 +150,7 @@ fn guess_match(body: &Value) -> Option<Statement> {
             "daddr" => Some(Statement::FibLocal(Side::Destination)),
             _ => None,
         },
+        ("socket", Some("transparent")) => Some(Statement::SocketTransparent),
         ("&", _) => Some(Statement::MarkSet(number(left.get(1)?)?)),
         _ => None,
     }

@@ -60,6 +60,13 @@ pub(super) fn write(w: &mut Writer, family: Family, statement: &Statement) {
             meta_load(w, e::META_L4PROTO, FIRST_REGISTER);
             compare(w, false, &[protocol.number()]);
         }
+        Statement::SocketTransparent => {
+            expression(w, "socket", |w| {
+                w.be32(e::SOCKET_KEY, e::SOCKET_TRANSPARENT);
+                w.be32(e::SOCKET_DREG, FIRST_REGISTER);
+            });
+            compare(w, false, &[1]);
+        }
         Statement::MarkSet(bits) => {
             meta_load(w, e::META_MARK, FIRST_REGISTER);
             bitwise(w, &bits.to_ne_bytes(), &[0; 4]);

@@ -110,6 +110,9 @@ pub enum Statement {
     FibLocal(Side),
     /// `meta l4proto tcp`
     Protocol(Protocol),
+    /// `socket transparent 1`: the packet is for a socket of this host that may have an address of
+    /// another host (`IP_TRANSPARENT`). In chains of the hooks `prerouting` and `input` alone.
+    SocketTransparent,
     /// `meta mark & 0x4000 != 0`
     MarkSet(u32),
     /// `meta mark set meta mark | 0x4000`

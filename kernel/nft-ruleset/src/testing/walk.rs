@@ -348,6 +348,8 @@ impl<'a> Commit<'a> {
                     is_named != *negated
                 }
                 Statement::FibLocal(side) => self.local.contains(&walk.address(packet, *side)),
+                // No packet of the model is for a socket.
+                Statement::SocketTransparent => false,
                 Statement::Protocol(protocol) => packet.protocol == *protocol,
                 Statement::MarkSet(mask) => *mark & mask != 0,
                 Statement::MarkOr(mask) => {

@@ -380,6 +380,8 @@ pub fn rules(family: Family) -> Vec<(&'static str, Rule)> {
     rule("lb-2", vec![Statement::DnatToItself]);
     rule("nat-postrouting", vec![Statement::Masquerade]);
     rule("filter-input", vec![Statement::Reject]);
+    let of_socket = vec![Statement::SocketTransparent, Statement::MarkOr(0x2000)];
+    rule("filter-prerouting-pre-dnat", of_socket);
     for verdict in [Verdict::Accept, Verdict::Drop, Verdict::Return, goto("dropped")] {
         rule("filter-forward", vec![Statement::CtStateNew, Statement::Verdict(verdict)]);
     }

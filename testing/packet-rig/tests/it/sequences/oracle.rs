@@ -11,11 +11,13 @@ use std::{
 
 use packet_rig::{
     Place, Protocol, Target, Topology,
+    backend::USERSPACE,
     case::{Expectation, Failure, ProbePlan, Reaches},
 };
 use switchyard_core::{
-    explain::{Known, Question, Sees, Verdict, explain},
+    explain::{Known, Question, RouteEnd, Sees, Verdict, explain},
     model::{self, IpFamily},
+    state::PoolKind,
     track::Tracker,
 };
 
@@ -97,7 +99,14 @@ impl Oracle<'_> {
                 reaches.all = answer.frontends.iter().all(|line| line.affinity_seconds.is_none());
                 let sees = answer.route.and_then(|route| route.pod_sees);
                 let source = if sees == Some(Sees::Node) { NODE } else { "own" };
-                reaches.source = Some(source.to_owned());
+                let end = answer.route.map(|route| route.to);
+                // A proxy in user space does not know that these are at a cluster IP, if node ports
+                // have the same policy.
+                let is_relayed = self.known.node().mode.as_deref() == Some(USERSPACE);
+                let may_be_kept =
+                    is_relayed && source == NODE && end == Some(RouteEnd::Pool(PoolKind::Local));
+                reaches.source = (!may_be_kept).then(|| source.to_owned());
+                reaches.kept = true;
                 reaches.hairpin = Some(NODE.to_owned());
                 Expectation::Reaches(reaches)
             }

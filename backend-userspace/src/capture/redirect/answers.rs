@@ -1,0 +1,126 @@
+//! The answers of endpoints to clients that the proxy's connections come from.
+//!
+//! Such a connection has the address of a client (`IP_TRANSPARENT`), and the endpoint, which is a pod
+//! of this node, sends its answers there. Before they are routed, a rule of nftables marks what is
+//! for such a socket of this node, and a rule of the routing policy has what is marked delivered
+//! here (`Documentation/networking/tproxy.rst` of the kernel). Both are the same for all Services.
+
+use std::{error::Error, fs};
+
+use switchyard_core::{
+    error::ErrorChain,
+    model::{IpFamily, PerFamily},
+    proxier::ProxierError,
+};
+use switchyard_netlink::route::LocalDelivery;
+use switchyard_nft_ruleset::{
+    BaseChain, ChainKind, Elements, Family, Hook, Rule, Statement, Table, Transaction, Transport,
+    netlink::NetlinkTransport,
+};
+
+use crate::capture::failed;
+
+/// The table, in each family.
+const TABLE: &str = "switchyard-answers";
+
+/// The chain, before the destination is translated back (-100).
+const CHAIN: (&str, Hook, i32) = ("prerouting", Hook::Prerouting, -150);
+
+/// The part of the mark that is compared: Kubernetes and its network plugins use single bits of
+/// it, and more bits of the other half.
+const MASK: u32 = 0xffff;
+
+/// The number of the routing table, and the place of the rule: before those of network plugins, as
+/// far as these follow the kernel's own (0) at once.
+const ROUTING: (u8, u32) = (183, 83);
+
+/// The rules of both families.
+pub(super) struct Answers {
+    delivery: LocalDelivery,
+    /// The results that were logged last.
+    known: PerFamily<Option<bool>>,
+}
+
+impl Answers {
+    pub(super) fn new(mark: u32) -> Self {
+        Self { delivery: delivery(mark), known: PerFamily::default() }
+    }
+
+    /// Adds what is missing. Returns the families in which answers reach the proxy; others are
+    /// logged once, with the reason.
+    pub(super) fn ensure(&mut self, families: PerFamily<bool>) -> PerFamily<bool> {
+        PerFamily::from_fn(|family| {
+            if !families.get(family) {
+                return false;
+            }
+            let result = ensure(&self.delivery, family);
+            let known = self.known.get_mut(family).replace(result.is_ok());
+            match &result {
+                Err(error) if known != Some(false) => {
+                    let err = ErrorChain(&**error);
+                    tracing::warn!(%family, %err, "Local endpoints will see the address of this node instead of clients'");
+                }
+                Ok(()) if known == Some(false) => {
+                    tracing::info!(%family, "Local endpoints see the addresses of clients again");
+                }
+                _ => {}
+            }
+            result.is_ok()
+        })
+    }
+}
+
+fn delivery(mark: u32) -> LocalDelivery {
+    let (table, priority) = ROUTING;
+    LocalDelivery { mark, mask: MASK, table, priority }
+}
+
+fn ensure(delivery: &LocalDelivery, family: IpFamily) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let setting = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
+    if family == IpFamily::V4 && fs::read_to_string(setting).is_ok_and(|value| value.trim() != "0")
+    {
+        // The way back to an endpoint would be that of its answers, which leads nowhere.
+        return Err("net.ipv4.conf.all.src_valid_mark is set".into());
+    }
+    let mut transport = NetlinkTransport::open()?;
+    let table = Table::new(Family::from(family), TABLE);
+    let rule = Rule::new([Statement::SocketTransparent, Statement::MarkOr(delivery.mark)]);
+    let (name, hook, priority) = CHAIN;
+    let held = transport.read(&table, Elements::Omit)?;
+    transport.release();
+    let held = held.as_ref().and_then(|held| held.chains.get(name));
+    let is_held = held.is_some_and(|chain| {
+        chain.rules.len() == 1 && chain.rules[0].fingerprint == Some(rule.fingerprint(table.family))
+    });
+    if !is_held {
+        let mut transaction = Transaction::new();
+        transaction.add_table_with_comment(&table, "answers to clients of the userspace proxy");
+        let kind = ChainKind::Filter;
+        transaction.add_base_chain(&table, BaseChain { name: name.into(), kind, hook, priority });
+        transaction.flush_chain(&table, name);
+        transaction.add_rule(&table, name, rule);
+        transport.commit(&transaction)?;
+    }
+    delivery.ensure(family)?;
+    Ok(())
+}
+
+/// Removes the rules of both families.
+pub(super) fn clean_up() -> Result<(), ProxierError> {
+    let failed = failed("cannot remove the rules for answers to clients");
+    let all = IpFamily::ALL.map(|family| remove(family).map_err(&failed));
+    all.into_iter().collect()
+}
+
+fn remove(family: IpFamily) -> Result<(), Box<dyn Error + Send + Sync>> {
+    // By any mark.
+    let routing = delivery(0).remove(family);
+    let table = Table::new(Family::from(family), TABLE);
+    let mut transport = NetlinkTransport::open()?;
+    if transport.read(&table, Elements::Omit)?.is_some() {
+        let mut transaction = Transaction::new();
+        transaction.delete_table(&table);
+        transport.commit(&transaction)?;
+    }
+    Ok(routing?)
+}

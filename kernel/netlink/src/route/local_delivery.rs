@@ -1,0 +1,160 @@
+//! A rule of the routing policy that has marked packets delivered to this host, whatever address
+//! they are sent to.
+
+use switchyard_model::IpFamily;
+
+use crate::{Error, Socket, Writer, flags};
+
+use super::list;
+
+/// A rule for packets with a mark, and the table that it leads to: `ip rule add fwmark MARK/MASK
+/// lookup TABLE pref PRIORITY`, and `ip route add local default dev lo table TABLE`.
+///
+/// Both belong to the kernel, as far as others can see (`proto kernel`), since systemd-networkd
+/// removes the rules and routes of other programs.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalDelivery {
+    /// The mark.
+    pub mark: u32,
+    /// The bits of a packet's mark that are compared.
+    pub mask: u32,
+    /// The number of the routing table, which is no other's: 1 to 252.
+    pub table: u8,
+    /// The place of the rule: smaller ones come first.
+    pub priority: u32,
+}
+
+impl LocalDelivery {
+    /// Adds what is missing of a family, in the network namespace of the thread.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer. `EOPNOTSUPP` or `EAFNOSUPPORT`: the kernel has no
+    /// such rules.
+    pub fn ensure(&self, family: IpFamily) -> Result<(), Error> {
+        let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
+        let lo = list::find(&mut socket, "lo")?.ok_or(Error::Malformed("no loopback device"))?;
+        self.route(&mut socket, family, abi::NEW_ROUTE, flags::CREATE | flags::REPLACE, lo.index)?;
+        match self.add_rule(&mut socket, family) {
+            Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Removes what there is of a family, also rules for other marks, in the network namespace of
+    /// the thread.
+    ///
+    /// # Errors
+    /// If the kernel refuses or does not answer.
+    pub fn remove(&self, family: IpFamily) -> Result<(), Error> {
+        let mut socket = Socket::open(libc::NETLINK_ROUTE)?;
+        let Some(lo) = list::find(&mut socket, "lo")? else { return Ok(()) };
+        let missing =
+            |error: &Error| error.errno().is_some_and(|errno| abi::MISSING.contains(&errno));
+        // One at a time.
+        while let Some(()) = unless(missing, self.delete_rule(&mut socket, family))? {}
+        unless(missing, self.route(&mut socket, family, abi::DELETE_ROUTE, 0, lo.index))?;
+        Ok(())
+    }
+
+    fn delete_rule(&self, socket: &mut Socket, family: IpFamily) -> Result<(), Error> {
+        request(socket, abi::DELETE_RULE, 0, |w| self.write_rule(w, family))
+    }
+
+    /// Appends what a request about any rule of this place contains.
+    fn write_rule(&self, w: &mut Writer, family: IpFamily) {
+        w.raw(&[number(family), 0, 0, 0, self.table, 0, 0, abi::TO_TABLE, 0, 0, 0, 0]);
+        w.attribute(abi::RULE_PRIORITY, &self.priority.to_ne_bytes());
+        w.attribute(abi::RULE_PROTOCOL, &[abi::KERNEL]);
+    }
+
+    fn add_rule(&self, socket: &mut Socket, family: IpFamily) -> Result<(), Error> {
+        request(socket, abi::NEW_RULE, flags::CREATE | flags::EXCLUSIVE, |w| {
+            self.write_rule(w, family);
+            w.attribute(abi::RULE_MARK, &self.mark.to_ne_bytes());
+            w.attribute(abi::RULE_MASK, &self.mask.to_ne_bytes());
+        })
+    }
+
+    fn route(
+        &self,
+        socket: &mut Socket,
+        family: IpFamily,
+        kind: u16,
+        flags: u16,
+        device: u32,
+    ) -> Result<(), Error> {
+        let (scope, local) = (abi::SCOPE_HOST, abi::LOCAL);
+        request(socket, kind, flags, |w| {
+            let header = [number(family), 0, 0, 0, self.table, abi::KERNEL, scope, local];
+            w.raw(&header);
+            w.raw(&[0; 4]);
+            w.attribute(abi::ROUTE_DEVICE, &device.to_ne_bytes());
+        })
+    }
+}
+
+fn request(
+    socket: &mut Socket,
+    kind: u16,
+    flags: u16,
+    fill: impl FnOnce(&mut Writer),
+) -> Result<(), Error> {
+    let sequence = socket.sequences(1);
+    let mut writer = Writer::new();
+    writer.message(kind, flags | flags::ACK, sequence, fill);
+    socket.request(writer.as_slice(), sequence, |_| Ok(()))
+}
+
+/// Returns `None` for an error that does not matter.
+fn unless<T>(
+    ignore: impl Fn(&Error) -> bool,
+    result: Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    match result {
+        Err(error) if ignore(&error) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+fn number(family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => libc::AF_INET as u8,
+        IpFamily::V6 => libc::AF_INET6 as u8,
+    }
+}
+
+/// The numbers of the kernel's protocol (`linux/rtnetlink.h`, `linux/fib_rules.h`).
+mod abi {
+    /// `RTM_NEWROUTE`
+    pub(super) const NEW_ROUTE: u16 = 24;
+    /// `RTM_DELROUTE`
+    pub(super) const DELETE_ROUTE: u16 = 25;
+    /// `RTM_NEWRULE`
+    pub(super) const NEW_RULE: u16 = 32;
+    /// `RTM_DELRULE`
+    pub(super) const DELETE_RULE: u16 = 33;
+
+    /// `FR_ACT_TO_TBL`
+    pub(super) const TO_TABLE: u8 = 1;
+    /// `FRA_PRIORITY`
+    pub(super) const RULE_PRIORITY: u16 = 6;
+    /// `FRA_FWMARK`
+    pub(super) const RULE_MARK: u16 = 10;
+    /// `FRA_FWMASK`
+    pub(super) const RULE_MASK: u16 = 16;
+    /// `FRA_PROTOCOL`
+    pub(super) const RULE_PROTOCOL: u16 = 21;
+
+    /// `RTPROT_KERNEL`
+    pub(super) const KERNEL: u8 = 2;
+    /// `RT_SCOPE_HOST`
+    pub(super) const SCOPE_HOST: u8 = 254;
+    /// `RTN_LOCAL`
+    pub(super) const LOCAL: u8 = 2;
+    /// `RTA_OIF`
+    pub(super) const ROUTE_DEVICE: u16 = 4;
+
+    /// The answers about a rule or route that is not there, or that the kernel cannot have.
+    pub(super) const MISSING: [i32; 4] =
+        [libc::ENOENT, libc::ESRCH, libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
+}
