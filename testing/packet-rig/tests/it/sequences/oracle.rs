@@ -102,7 +102,7 @@ impl Oracle<'_> {
                 let end = answer.route.map(|route| route.to);
                 // A proxy in user space does not know that these are at a cluster IP, if node ports
                 // have the same policy.
-                let is_relayed = self.known.node().mode.as_deref() == Some(USERSPACE);
+                let is_relayed = Known::node(self.known).mode.as_deref() == Some(USERSPACE);
                 let may_be_kept =
                     is_relayed && source == NODE && end == Some(RouteEnd::Pool(PoolKind::Local));
                 reaches.source = (!may_be_kept).then(|| source.to_owned());
