@@ -47,7 +47,7 @@ const LARGE: ManyServices = ManyServices { services: 50_000, endpoints: 2 };
 fn main() {
     println!("{} Services x {} endpoints at once", LARGE.services, LARGE.endpoints);
     in_namespace(|| others_wait(&LARGE));
-    in_namespace(|| a_removal_waits(&LARGE));
+    in_namespace(|| removals_wait(&LARGE));
     let many = cluster_from_arguments();
     println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
     for other in [Other::Nobody, Other::Shell, Other::Netlink] {
@@ -140,9 +140,9 @@ fn others_wait(many: &ManyServices) {
     }
 }
 
-/// Removes a Service just after all slices were listed: unchanged ones, and such that all have
-/// another endpoint.
-fn a_removal_waits(many: &ManyServices) {
+/// Removes Services, one after the other, while all slices are listed: unchanged ones, and then
+/// with another endpoint each.
+fn removals_wait(many: &ManyServices) {
     let (sender, synced) = mpsc::channel();
     let mut timing = RunnerConfig::default();
     timing.pace = Pace::Fixed(Duration::ZERO);
@@ -151,7 +151,7 @@ fn a_removal_waits(many: &ManyServices) {
         .observer(Arc::new(move |event: &EngineEvent<'_>| {
             if let EngineEvent::Synced(outcome) = event {
                 // The benchmark may have ended.
-                _ = sender.send(outcome.change.after().service_ports.len());
+                _ = sender.send((outcome.change.after().service_ports.len(), outcome.is_part));
             }
         }))
         .start(open())
@@ -161,19 +161,38 @@ fn a_removal_waits(many: &ManyServices) {
     send(services);
     send(slices);
     let mut left = many.services;
-    while synced.recv().expect("synced") != left {}
+    let is_part_when = |left| loop {
+        let (services, is_part) = synced.recv().expect("synced");
+        if services == left {
+            return is_part;
+        }
+    };
+    is_part_when(left);
     for (what, version) in [("unchanged", 0), ("changed", 1)] {
         let objects = (0..many.services).map(|i| many.slice(i, version)).collect();
         let list = Event::Replace { kind: Kind::EndpointSlice, objects, malformed: Vec::new() };
-        let removal = Event::Delete(many.service(left - 1).key());
-        left -= 1;
+        let listed = Instant::now();
         send(list);
-        // The list is applied, and perhaps being programmed.
-        thread::sleep(Duration::from_millis(100));
-        let begun = Instant::now();
-        send(removal);
-        while synced.recv().expect("synced") != left {}
-        println!("  a removal just after a list, {what:<12} {:>10}", show(begun.elapsed(), 1));
+        let mut waits = Vec::new();
+        loop {
+            thread::sleep(Duration::from_millis(31));
+            left -= 1;
+            let removed = Instant::now();
+            send(Event::Delete(many.service(left).key()));
+            let is_part = is_part_when(left);
+            waits.push(removed.elapsed());
+            if !is_part {
+                break;
+            }
+        }
+        waits.sort_unstable();
+        println!(
+            "  removals during a list, {what:<12} p50 {:>10}   worst {:>10}   of {}; the list {}",
+            show(part(&waits, 0.5), 1),
+            show(part(&waits, 1.0), 1),
+            waits.len(),
+            show(listed.elapsed(), 0),
+        );
     }
 }
 

@@ -60,6 +60,9 @@ const STALE_FOR: Duration = Duration::from_secs(1);
 /// The longest that it may become, as each refusal to delete unused chains doubles it.
 const LONGEST_STALE_FOR: Duration = Duration::from_secs(3600);
 
+/// The number of elements that an object of a list may change; most change fewer.
+const ELEMENTS_OF_OBJECT: usize = 4;
+
 /// The backend on a kernel that has hashes.
 pub const PROFILE: Profile = Profile {
     conflicts_with: &[Mode::IPTABLES, Mode::IPVS],
@@ -415,7 +418,12 @@ impl Proxier for NftProxier {
                 .with_at_most(LbAlgorithm::SourceHash, 0)
                 .with_at_most(LbAlgorithm::Maglev, 0),
         };
-        Profile { capabilities, guards_loopback: self.config.families.v4, ..PROFILE }
+        Profile {
+            capabilities,
+            guards_loopback: self.config.families.v4,
+            most_listed: (self.undivided / ELEMENTS_OF_OBJECT).max(1),
+            ..PROFILE
+        }
     }
 
     /// Keeps other hosts from loopback addresses if node ports are to be served on them. The rules

@@ -25,11 +25,15 @@ pub struct Profile {
     /// Whether the rules keep other hosts from loopback addresses of IPv4 where node ports are
     /// served on these, so that the kernel may route them (`route_localnet`).
     pub guards_loopback: bool,
+    /// The most objects of a list that are applied before a sync, at least one. Longer lists that
+    /// come after the first sync are synced in parts, so that another change waits for a part
+    /// alone. It is for backends whose syncs cost in proportion to what changes.
+    pub most_listed: usize,
 }
 
 impl Profile {
-    /// The properties of a backend that conflicts with no other one, translates flows, and has the
-    /// capabilities of kube-proxy.
+    /// The properties of a backend that conflicts with no other one, translates flows, has the
+    /// capabilities of kube-proxy, and syncs any list at once.
     pub const fn new(mode: Mode) -> Self {
         Self {
             mode,
@@ -37,6 +41,7 @@ impl Profile {
             capabilities: Capabilities::KUBE_PROXY,
             translates_flows: true,
             guards_loopback: false,
+            most_listed: usize::MAX,
         }
     }
 }

@@ -9,10 +9,14 @@
 //! ([`SyncReport::requeue_after`](crate::proxier::SyncReport::requeue_after)). A panic of a backend
 //! ends the runner, because what the backend had done by then is unknown.
 //!
+//! A list that is longer than the backend takes at once ([`Profile::most_listed`]) is applied and
+//! synced in parts, one after the other without a pause. What else arrives is synced in between.
+//!
 //! An [`Engine`](crate::engine::Engine) runs a runner on its own thread.
 
 mod conflicting;
 mod input;
+mod lists;
 mod node_wait;
 mod observer;
 mod query;
@@ -20,12 +24,13 @@ mod resyncs;
 mod retries;
 mod timing;
 
-use std::{future::Future, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, mem, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc::Receiver, time::Instant};
+use tokio::{sync::mpsc::Receiver, task::yield_now, time::Instant};
 
 use self::{
     conflicting::Conflicting,
+    lists::Lists,
     node_wait::NodeWait,
     resyncs::{Reason, Resyncs},
     retries::Retries,
@@ -61,9 +66,16 @@ pub struct Runner {
     tracker: Tracker,
     proxier: Box<dyn Proxier>,
     mode: Mode,
+    /// The most objects of a list that are applied before a sync.
+    most_listed: usize,
     config: RunnerConfig,
     observer: Arc<dyn Observer>,
     node_wait: NodeWait,
+    lists: Lists,
+    /// The time that the syncs of parts have taken.
+    parts_took: Duration,
+    /// Questions that wait for the end of the lists.
+    queries: Vec<Query>,
     /// The objects that the first sync waits for, as it was reported.
     waits_for: Option<Missing>,
     /// The time at which the oldest change that is not synced arrived.
@@ -98,15 +110,19 @@ impl Runner {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let mut tracker = tracker;
-        let Profile { mode, capabilities, .. } = proxier.profile();
+        let Profile { mode, capabilities, most_listed, .. } = proxier.profile();
         tracker.set_capabilities(capabilities, mode);
         Self {
             tracker,
             proxier,
             mode,
+            most_listed: most_listed.max(1),
             config,
             observer,
             node_wait: NodeWait::default(),
+            lists: Lists::default(),
+            parts_took: Duration::ZERO,
+            queries: Vec::new(),
             waits_for: None,
             oldest_change: None,
             not_before: Instant::now(),
@@ -166,18 +182,27 @@ impl Runner {
     ) -> Box<dyn Proxier> {
         let mut stop = pin!(stop);
         let mut batch = Vec::new();
+        let mut is_turn_of_lists = false;
         // The tracker may know a cluster already.
         self.look_for_changes(Instant::now());
         loop {
             self.work().await;
+            // Inputs come before a part of a list, and a part before further inputs.
+            let waits_for_lists = is_turn_of_lists && self.continues_list();
             tokio::select! {
                 biased;
                 () = &mut stop => break,
-                received = inputs.recv_many(&mut batch, BATCH) => {
+                received = inputs.recv_many(&mut batch, BATCH), if !waits_for_lists => {
                     if received == 0 {
                         break;
                     }
                     self.apply(batch.drain(..));
+                    is_turn_of_lists = true;
+                }
+                // The engine's other tasks have their turns, too.
+                () = yield_now(), if self.is_busy() => {
+                    self.apply_part();
+                    is_turn_of_lists = false;
                 }
                 () = wait_until(self.due()) => {}
             }
@@ -207,44 +232,60 @@ impl Runner {
 
     fn apply(&mut self, batch: impl Iterator<Item = Input>) {
         let arrived = Instant::now();
-        let changes = self.tracker.changes();
         let mut may_help = false;
-        let mut queries = Vec::new();
-        for input in batch {
-            may_help |= matches!(input, Input::Node(_) | Input::Timing(_) | Input::Compare);
-            match input {
-                Input::Event(event) => {
-                    self.report(EngineEvent::Received(&event));
-                    let is_node = is_of_node(&event);
-                    let problems = self.tracker.apply(event);
-                    self.report_problems(&problems);
-                    if is_node {
-                        self.node_wait.report(&self.tracker, &*self.observer);
+        self.apply_changes(arrived, |runner| {
+            for input in batch {
+                may_help |= matches!(input, Input::Node(_) | Input::Timing(_) | Input::Compare);
+                match input {
+                    Input::Event(event) => {
+                        runner.report(EngineEvent::Received(&event));
+                        runner.divide(event, arrived);
                     }
+                    Input::InterfaceAddresses(addresses) => {
+                        runner.tracker.set_interface_addresses(addresses);
+                    }
+                    Input::Node(config) => runner.tracker.set_config(config),
+                    Input::Timing(config) => runner.set_timing(config, arrived),
+                    Input::ExternallyChanged(change) => {
+                        runner.report(EngineEvent::ExternallyChanged(&change));
+                        runner.resyncs.plan(&change, &runner.config, arrived);
+                    }
+                    Input::Compare => runner.tracker.request_resync(),
+                    Input::Query(query) => runner.queries.push(query),
                 }
-                Input::InterfaceAddresses(addresses) => {
-                    self.tracker.set_interface_addresses(addresses);
-                }
-                Input::Node(config) => self.tracker.set_config(config),
-                Input::Timing(config) => self.set_timing(config, arrived),
-                Input::ExternallyChanged(change) => {
-                    self.report(EngineEvent::ExternallyChanged(&change));
-                    self.resyncs.plan(&change, &self.config, arrived);
-                }
-                Input::Compare => self.tracker.request_resync(),
-                Input::Query(query) => queries.push(query),
             }
+        });
+        if may_help {
+            self.retries.hasten(arrived);
         }
+    }
+
+    /// Changes what the tracker knows, and looks at what that changes in the state.
+    fn apply_changes(&mut self, arrived: Instant, apply: impl FnOnce(&mut Self)) {
+        let changes = self.tracker.changes();
+        apply(self);
         let eligible = self.tracker.is_node_eligible();
         if self.node_eligible != Some(eligible) {
             self.node_eligible = Some(eligible);
             self.report(EngineEvent::NodeEligible(eligible));
         }
         self.look_for_changes(arrived);
-        queries.into_iter().for_each(|query| query.answer(&self.tracker));
+        if self.lists.is_empty() {
+            let queries = mem::take(&mut self.queries);
+            queries.into_iter().for_each(|query| query.answer(&self.tracker));
+        }
         // An input that changes nothing is not the remedy of a failure.
-        if may_help || self.tracker.changes() != changes {
-            self.retries.hasten(arrived);
+        if self.tracker.changes() != changes {
+            self.retries.hasten(Instant::now());
+        }
+    }
+
+    fn apply_event(&mut self, event: Event) {
+        let is_node = is_of_node(&event);
+        let problems = self.tracker.apply(event);
+        self.report_problems(&problems);
+        if is_node {
+            self.node_wait.report(&self.tracker, &*self.observer);
         }
     }
 
@@ -375,7 +416,15 @@ impl Runner {
             self.tracker.tried_for(duration, now.into_std());
         }
         let change = self.tracker.transition();
-        self.not_without_changes_before = after(now, self.config.pace.wait_after(duration));
+        let is_part = !self.lists.is_empty();
+        // A list is as one sync, however many parts it has.
+        let wait = if is_part && result.is_ok() {
+            self.parts_took += duration;
+            Duration::ZERO
+        } else {
+            self.config.pace.wait_after(mem::take(&mut self.parts_took) + duration)
+        };
+        self.not_without_changes_before = after(now, wait);
         if has_changes || result.is_err() {
             self.not_before = self.not_without_changes_before;
         }
@@ -402,6 +451,7 @@ impl Runner {
                     no_local_endpoints: self.tracker.no_local_endpoints(),
                     unsupported: self.tracker.unsupported(),
                     refused: self.tracker.refused(),
+                    is_part,
                 }));
                 let all = IpFamily::ALL.iter().all(|family| change.programs(*family));
                 self.conflicting.serve(now, all);

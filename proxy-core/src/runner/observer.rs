@@ -38,6 +38,8 @@ pub struct SyncOutcome<'a> {
     pub unsupported: PerFamily<usize>,
     /// Service ports that are left out because the kernel refuses them.
     pub refused: PerFamily<usize>,
+    /// Whether objects of a list that has arrived are still to be applied, and synced.
+    pub is_part: bool,
 }
 
 /// An event of an engine.

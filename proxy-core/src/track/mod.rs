@@ -440,21 +440,23 @@ impl Tracker {
         objects: Vec<Object>,
         malformed: Vec<ObjectKey>,
     ) -> Vec<Problem> {
-        let mut gone: HashSet<ObjectKey> = self.keys(kind).collect();
-        // Objects that could not be used at all may still have problems to be forgotten.
-        gone.extend(self.problems.objects(kind).cloned());
-        for key in objects.iter().map(Object::key).chain(malformed) {
-            gone.remove(&key);
-        }
-        for key in &gone {
-            self.remove(key);
-        }
+        let listed: HashSet<ObjectKey> = objects.iter().map(Object::key).chain(malformed).collect();
+        self.remove_unlisted(kind, |key| listed.contains(key));
         let mut problems = Vec::new();
         for object in objects {
             problems.extend(self.apply_object(&object));
         }
         self.listed.insert(kind);
         problems
+    }
+
+    /// Removes the objects of a kind that are not listed.
+    pub(crate) fn remove_unlisted(&mut self, kind: Kind, is_listed: impl Fn(&ObjectKey) -> bool) {
+        // Objects that could not be used at all may still have problems to be forgotten.
+        let known = self.keys(kind).chain(self.problems.objects(kind).cloned());
+        for key in known.filter(|key| !is_listed(key)).collect::<Vec<_>>() {
+            self.remove(&key);
+        }
     }
 
     /// Gives back the room that objects had which are gone.

@@ -208,8 +208,11 @@ impl Metrics {
     pub fn synced(&self, outcome: &SyncOutcome<'_>) {
         self.observe_duration(&outcome.change, outcome.duration.as_secs_f64());
         self.set_times(&self.sync.last, |family| outcome.change.programs(family));
-        self.changes.services.synced();
-        self.changes.endpoints.synced();
+        // The objects of a list arrive together, and are pending until the list is synced whole.
+        if !outcome.is_part {
+            self.changes.services.synced();
+            self.changes.endpoints.synced();
+        }
         self.observe_trigger_times(&outcome.change, outcome.trigger_times, Timestamp::now());
         for &family in &self.families {
             let counts = outcome.no_local_endpoints.get(family);

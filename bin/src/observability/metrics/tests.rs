@@ -44,6 +44,7 @@ fn outcome<'a>(
         degraded_by_backend: &[],
         unsupported: PerFamily { v4: 0, v6: 4 },
         refused: PerFamily { v4: 1, v6: 0 },
+        is_part: false,
     }
 }
 

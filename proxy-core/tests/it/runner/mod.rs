@@ -3,6 +3,7 @@
 mod capabilities;
 mod conflicting;
 mod external_changes;
+mod lists;
 mod refusals;
 mod retries;
 mod revisits;
@@ -73,6 +74,8 @@ struct Log {
     outcomes: VecDeque<bool>,
     /// The time that a sync takes.
     takes: Duration,
+    /// The most objects of a list that are synced at once; all by default.
+    most_listed: Option<usize>,
     /// The requeue delays of the next successful syncs; after them, none asks to be revisited.
     revisits: VecDeque<Option<Duration>>,
     asks_to_be_revisited: bool,
@@ -86,7 +89,8 @@ struct Recorder {
 #[async_trait]
 impl Proxier for Recorder {
     fn profile(&self) -> Profile {
-        Profile::new(RECORDER)
+        let most_listed = self.log.lock().unwrap().most_listed.unwrap_or(usize::MAX);
+        Profile { most_listed, ..Profile::new(RECORDER) }
     }
 
     async fn sync(&mut self, change: &Transition<'_>) -> Result<SyncReport, ProxierError> {

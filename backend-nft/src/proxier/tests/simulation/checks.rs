@@ -64,6 +64,9 @@ impl Observer for Judge {
             }
             EngineEvent::Synced(outcome) => {
                 let after = outcome.change.after();
+                if outcome.is_part {
+                    world.seen.insert("a sync came before the end of a list");
+                }
                 let drift = &outcome.report.drift;
                 if !drift.is_none() {
                     match world.is_damaged {
