@@ -32,15 +32,16 @@ use crate::{
 const MEMORY_OF_CONNECTION: usize = 256 * 1024;
 
 /// The size of the receive buffer of a listener for datagrams, as far as the system allows:
-/// datagrams wait there while the threads do something else.
-pub(crate) const RECEIVE_BUFFER: usize = 2 << 20;
+/// datagrams wait there while the threads do something else. And that of the send buffer: datagrams
+/// to clients that are gone wait there, while others are sent.
+pub(crate) const BUFFER: usize = 2 << 20;
 
 /// The size that sockets have without being asked, as a rule.
 const USUAL_BUFFER: usize = 104 << 10;
 
-/// The part of the memory that listeners share for receive buffers, unless they are so many that
-/// even the usual size takes more.
-const FOR_RECEIVING: usize = 128;
+/// The part of the memory that listeners share for either kind of buffers, unless they are so many
+/// that even the usual size takes more.
+const FOR_BUFFERS: usize = 128;
 
 /// The settings of a [`Forwarder`](crate::Forwarder).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +109,8 @@ pub(crate) struct Shared {
     pub(crate) listening: RwLock<HashSet<(Protocol, SocketAddr)>>,
     /// The clients that affinity remembers.
     pub(crate) remembered: Arc<AtomicUsize>,
-    /// The memory for the receive buffers of all listeners.
-    for_receiving: usize,
+    /// The memory for the receive buffers of all listeners, and as much for the send buffers.
+    for_buffers: usize,
     /// The connections to an endpoint that found no local port.
     pub(crate) without_port: AtomicU64,
 }
@@ -142,7 +143,7 @@ impl Shared {
             source_ports: Arc::default(),
             listening: RwLock::default(),
             remembered: Arc::default(),
-            for_receiving: memory.map_or(usize::MAX, |memory| memory / FOR_RECEIVING),
+            for_buffers: memory.map_or(usize::MAX, |memory| memory / FOR_BUFFERS),
             without_port: AtomicU64::new(0),
         }
     }
@@ -163,10 +164,10 @@ impl Shared {
         clients.are_behind(client, endpoint.ip()).then_some(client)
     }
 
-    /// The size of the receive buffer of one more listener.
-    pub(crate) fn receive_buffer(&self) -> usize {
-        let share = self.for_receiving / self.slots.listeners().max(1);
-        share.clamp(USUAL_BUFFER, RECEIVE_BUFFER)
+    /// The size of the receive buffer, and of the send buffer, of one more listener.
+    pub(crate) fn buffer(&self) -> usize {
+        let share = self.for_buffers / self.slots.listeners().max(1);
+        share.clamp(USUAL_BUFFER, BUFFER)
     }
 
     /// Makes a socket that is to be connected to an endpoint. An endpoint that is a listener of the
@@ -221,12 +222,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listeners_share_the_memory_for_receive_buffers() {
+    fn listeners_share_the_memory_for_buffers() {
         let mut shared = Shared::new(ForwarderConfig::default());
-        shared.for_receiving = 64 << 20;
-        let taken = (0..500).map(|_| (shared.slots.take_for_listener(), shared.receive_buffer()));
+        shared.for_buffers = 64 << 20;
+        let taken = (0..500).map(|_| (shared.slots.take_for_listener(), shared.buffer()));
         let (_slots, sizes): (Vec<_>, Vec<usize>) = taken.unzip();
-        assert_eq!(sizes[..32], [RECEIVE_BUFFER; 32]);
+        assert_eq!(sizes[..32], [BUFFER; 32]);
         assert_eq!(sizes[499], (64 << 20) / 500);
         assert!(sizes.iter().sum::<usize>() < 4 * (64 << 20), "as many as there may be");
     }

@@ -170,11 +170,15 @@ impl Platform for Linux {
         result == 0 && is_asked && u128::from(info.tcpi_last_ack_recv) >= time.as_millis()
     }
 
-    /// With CAP_NET_ADMIN, the limit `net.core.rmem_max` does not count, which is 208 KiB by
-    /// default: a few hundred small datagrams.
-    fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
+    /// With CAP_NET_ADMIN, the limits `net.core.rmem_max` and `wmem_max` do not count, which are
+    /// 208 KiB by default: a few hundred small datagrams. As many wait for the hardware address of
+    /// a single neighbour that is gone (`unres_qlen_bytes`), so that two fill the usual send buffer.
+    fn set_buffers(&self, socket: &SockRef<'_>, size: usize) {
         if sockopt::set_socket_recv_buffer_size_force(&**socket, size).is_err() {
             let _ = socket.set_recv_buffer_size(size);
+        }
+        if sockopt::set_socket_send_buffer_size_force(&**socket, size).is_err() {
+            let _ = socket.set_send_buffer_size(size);
         }
     }
 
@@ -302,7 +306,7 @@ mod kernel_tests {
             run("ip link set lo up");
             let socket =
                 Linux::default().socket(Protocol::Udp, ([127, 0, 0, 1], 0).into()).unwrap();
-            Linux::default().set_receive_buffer(&SockRef::from(&socket), 2 * limit);
+            Linux::default().set_buffers(&SockRef::from(&socket), 2 * limit);
             // The kernel doubles what is asked for (socket(7)).
             assert_eq!(socket.recv_buffer_size().unwrap(), 4 * limit);
         });

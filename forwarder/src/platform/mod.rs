@@ -178,11 +178,12 @@ pub(crate) trait Platform: Send + Sync {
         false
     }
 
-    /// Gives a listener for datagrams a receive buffer of this size, or as much of it as the system
-    /// allows.
-    fn set_receive_buffer(&self, socket: &SockRef<'_>, size: usize) {
-        // A smaller one works, too.
+    /// Gives a listener for datagrams a receive buffer and a send buffer of this size, or as much
+    /// of it as the system allows.
+    fn set_buffers(&self, socket: &SockRef<'_>, size: usize) {
+        // Smaller ones work, too.
         let _ = socket.set_recv_buffer_size(size);
+        let _ = socket.set_send_buffer_size(size);
     }
 
     /// Has the system hand over datagrams of one sender together, where it can.

@@ -44,8 +44,8 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// Serves a listener. The future does not end; when it is dropped, flows end.
 pub(crate) async fn serve(open: Arc<OpenListener>, socket: UdpSocket) {
-    let size = open.shared.receive_buffer();
-    open.shared.platform.set_receive_buffer(&SockRef::from(&socket), size);
+    let size = open.shared.buffer();
+    open.shared.platform.set_buffers(&SockRef::from(&socket), size);
     open.shared.platform.receive_together(&SockRef::from(&socket));
     let socket = CloseOnDrop(Some(Arc::new(socket)));
     let Some(listener) = &socket.0 else { return };

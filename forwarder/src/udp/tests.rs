@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     listener::Listener,
     port::Port,
-    shared::{ForwarderConfig, RECEIVE_BUFFER, Serving, Shared},
+    shared::{BUFFER, ForwarderConfig, Serving, Shared},
 };
 
 /// The target of a listener at `address`, with these endpoints.
@@ -53,7 +53,7 @@ fn other_tasks_have_their_turn_before_all_datagrams_are_received() {
     let socket = || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        shared.platform.set_receive_buffer(&SockRef::from(&socket), RECEIVE_BUFFER);
+        shared.platform.set_buffers(&SockRef::from(&socket), BUFFER);
         socket
     };
     let (endpoint, listener, client) = (socket(), socket(), socket());

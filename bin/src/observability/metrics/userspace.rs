@@ -13,7 +13,12 @@ const COUNTERS: [(&str, &str, &str, &str); 10] = [
     ("unserved", "unserved_connections", "Connections and flows that no endpoint took", "protocol"),
     ("bytes", "bytes", "Bytes that were forwarded", "direction"),
     ("datagrams", "datagrams", "UDP datagrams that were forwarded", "direction"),
-    ("dropped", "dropped_datagrams", "UDP datagrams that could not be sent at once", "direction"),
+    (
+        "dropped",
+        "dropped_datagrams",
+        "UDP datagrams that were dropped: the send buffer was full, or (in) the last endpoint of a flow refused",
+        "direction",
+    ),
     ("failures", "endpoint_failures", "Tries to reach an endpoint that failed", "reason"),
     ("retries", "retries", "Tries to reach an endpoint after another one", ""),
     ("left_out", "endpoints_left_out", "Times that an endpoint was left out for a while", ""),

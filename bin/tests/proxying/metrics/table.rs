@@ -525,7 +525,7 @@ pub(super) const OURS: &[Row] = &[
         Counter,
         DIRECTION,
         Userspace,
-        "UDP datagrams that could not be sent at once",
+        "UDP datagrams that were dropped: the send buffer was full, or (in) the last endpoint of a flow refused",
     ),
     row(
         "switchyard_userspace_endpoint_failures_total",

@@ -2,6 +2,7 @@
 
 mod endings;
 mod flows;
+mod gone;
 mod limits;
 mod refusals;
 
