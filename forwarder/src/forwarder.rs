@@ -10,7 +10,7 @@ use std::{
 };
 
 use switchyard_core::{
-    model::{IpFamily, PerFamily, Protocol, ServicePortId},
+    model::{PerFamily, Protocol, ServicePortId},
     state::ResolvedServicePort,
 };
 use tokio::{
@@ -136,13 +136,11 @@ impl Forwarder {
     /// Sets the families whose endpoints see the address of a client from elsewhere instead of the
     /// node's, where the [action](Listener::action) of the listener has the client never
     /// masqueraded. The ports are the node's. The caller has the system deliver what endpoints send
-    /// to clients to sockets of this program that have `IP_TRANSPARENT`; none at first. SCTP is left
-    /// out.
+    /// to clients to sockets of this program that have `IP_TRANSPARENT`; none at first. If the first
+    /// connections show that answers do not come back, a family is given up until the next call.
+    /// SCTP is left out.
     pub fn show_clients(&self, families: PerFamily<bool>) {
-        for family in IpFamily::ALL {
-            let shows = self.shared.shows_clients.get(family);
-            shows.store(*families.get(family), Ordering::Relaxed);
-        }
+        self.shared.showing.set(families);
     }
 
     /// Adds a Service port, or changes the endpoints of one. New connections use the new endpoints;

@@ -20,6 +20,7 @@ mod platform;
 mod port;
 mod rate_limit;
 mod shared;
+mod showing;
 mod slots;
 mod socket;
 mod source_ports;

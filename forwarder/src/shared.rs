@@ -7,13 +7,13 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize},
     },
     time::Duration,
 };
 
 use socket2::Socket;
-use switchyard_core::model::{IpFamily, PerFamily, Protocol};
+use switchyard_core::model::{IpFamily, Protocol};
 
 use crate::{
     clients::LocalClients,
@@ -24,6 +24,7 @@ use crate::{
     pipes::Pipes,
     platform::{self, Platform},
     port::Port,
+    showing::Showing,
     slots::Slots,
     source_ports::SourcePorts,
 };
@@ -101,8 +102,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) panicked: Panicked,
     pub(crate) clients: RwLock<LocalClients>,
-    /// Whether endpoints may see clients.
-    pub(crate) shows_clients: PerFamily<AtomicBool>,
+    pub(crate) showing: Showing,
     /// The ports that flows come from.
     pub(crate) source_ports: Arc<SourcePorts>,
     /// The addresses that are listened on.
@@ -139,7 +139,7 @@ impl Shared {
             counters,
             panicked: Panicked::default(),
             clients: RwLock::default(),
-            shows_clients: PerFamily::default(),
+            showing: Showing::default(),
             source_ports: Arc::default(),
             listening: RwLock::default(),
             remembered: Arc::default(),
@@ -156,7 +156,7 @@ impl Shared {
     /// Returns the address of a client, if an endpoint is to see it instead of the node's.
     pub(crate) fn shown(&self, ends: Ends, endpoint: SocketAddr) -> Option<IpAddr> {
         let family = IpFamily::of(&endpoint.ip());
-        if !ends.is_shown || !self.shows_clients.get(family).load(Ordering::Relaxed) {
+        if !ends.is_shown || !self.showing.is_on(family) {
             return None;
         }
         let client = ends.client.ip().to_canonical();

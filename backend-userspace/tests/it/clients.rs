@@ -143,6 +143,19 @@ fn a_local_endpoint_sees_a_client_from_elsewhere_as_far_as_the_node_allows_it() 
                 run("sysctl -qw net.ipv4.conf.all.src_valid_mark=0");
                 node.full();
                 assert_eq!(seen(), "10.0.2.7", "{kind}");
+                // A program that leads answers past the rules is noticed by the first connections.
+                node.restart(open(settings(kind)));
+                run("nft add table ip other");
+                let chain = "type filter hook prerouting priority -140;";
+                run(&format!("nft add chain ip other pre {{ {chain} }}"));
+                run("nft add rule ip other pre iifname pod meta mark set 0");
+                for _ in 0..4 {
+                    assert_eq!(seen_by(seen_by_tcp), "10.0.1.1", "{kind}");
+                }
+                assert_eq!(seen(), "10.0.1.1", "{kind}");
+                run("nft delete table ip other");
+                node.full();
+                assert_eq!(seen(), "10.0.2.7", "{kind}");
                 node.clean_up();
                 assert_eq!(run("ip rule show pref 83"), "", "{kind}");
                 assert!(!run("nft list tables").contains("switchyard-answers"), "{kind}");

@@ -8,7 +8,11 @@ use std::{
 };
 
 use socket2::SockRef;
-use switchyard_core::{error::ErrorChain, model::Protocol, state::PoolKind};
+use switchyard_core::{
+    error::ErrorChain,
+    model::{IpFamily, Protocol},
+    state::PoolKind,
+};
 use tokio::{
     net::{TcpSocket, TcpStream},
     time::{sleep, timeout},
@@ -56,19 +60,10 @@ pub(super) async fn connect(
         if tries > 0 {
             shared.counters.count(Counted::Retries);
         }
-        let shown = shared.shown(ends, address).filter(|_| protocol == Protocol::Tcp);
-        let mut result = attempt(shared, protocol, address, shown, limit).await;
-        if let (Some(client), Err(error)) = (shown, &result)
-            && error.kind() != io::ErrorKind::ConnectionRefused
-        {
-            if port.is_warning_due() {
-                tracing::warn!(
-                    service = %port.id().name, endpoint = %address, %client, err = %ErrorChain(error),
-                    "Failed to connect from the client's address; trying from the node's"
-                );
-            }
-            result = attempt(shared, protocol, address, None, limit).await;
-        }
+        let result = match shared.shown(ends, address).filter(|_| protocol == Protocol::Tcp) {
+            None => attempt(shared, protocol, address, None, limit).await,
+            Some(client) => show(shared, port, address, client, limit).await,
+        };
         tries += 1;
         match result {
             Ok(stream) => {
@@ -116,6 +111,40 @@ pub(super) async fn connect(
         tracing::warn!(service = %port.id().name, client = %ends.client, err, "No endpoint took a connection");
     }
     None
+}
+
+/// Connects to an endpoint from the address of the client or, if nothing answers there, from the
+/// node's.
+async fn show(
+    shared: &Shared,
+    port: &Port,
+    endpoint: SocketAddr,
+    client: IpAddr,
+    limit: Duration,
+) -> io::Result<TcpStream> {
+    let family = IpFamily::of(&client);
+    let shown = attempt(shared, Protocol::Tcp, endpoint, Some(client), limit).await;
+    let error = match shown {
+        Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => error,
+        answered => {
+            shared.showing.worked(family);
+            return answered;
+        }
+    };
+    if port.is_warning_due() {
+        tracing::warn!(
+            service = %port.id().name, %endpoint, %client, err = %ErrorChain(&error),
+            "Failed to connect from the client's address; trying from the node's"
+        );
+    }
+    let stream = attempt(shared, Protocol::Tcp, endpoint, None, limit).await?;
+    if shared.showing.failed(family) {
+        tracing::warn!(
+            %family,
+            "Endpoints see the node instead of clients: their answers to clients do not come back here"
+        );
+    }
+    Ok(stream)
 }
 
 /// Whether this node has an address for sockets that connect to an endpoint. Without one, which

@@ -1,0 +1,78 @@
+//! Whether endpoints see the addresses of clients.
+//!
+//! The answers have to come back to this node. Where they do not, although everything was set up
+//! for it, as with a network plugin that leads packets past the rules, the first connections show
+//! it: they succeed from the node's address alone. After a connection that a client was shown for
+//! has succeeded, failures are those of single clients.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use switchyard_core::model::{IpFamily, PerFamily};
+
+/// The connections that must fail before the first success.
+const FAILURES: u32 = 3;
+
+/// The families in which clients are shown.
+#[derive(Default)]
+pub(crate) struct Showing(PerFamily<OfFamily>);
+
+#[derive(Default)]
+struct OfFamily {
+    is_on: AtomicBool,
+    has_worked: AtomicBool,
+    failures: AtomicU32,
+}
+
+impl Showing {
+    /// Sets the families in which clients are to be shown, also one that was given up.
+    pub(crate) fn set(&self, families: PerFamily<bool>) {
+        for family in IpFamily::ALL {
+            let of_family = self.0.get(family);
+            of_family.failures.store(0, Relaxed);
+            of_family.is_on.store(*families.get(family), Relaxed);
+        }
+    }
+
+    pub(crate) fn is_on(&self, family: IpFamily) -> bool {
+        self.0.get(family).is_on.load(Relaxed)
+    }
+
+    /// Notes that an endpoint has answered a client that was shown.
+    pub(crate) fn worked(&self, family: IpFamily) {
+        let has_worked = &self.0.get(family).has_worked;
+        // Most of the time it is known, and processors need not tell each other.
+        if !has_worked.load(Relaxed) {
+            has_worked.store(true, Relaxed);
+        }
+    }
+
+    /// Notes that an endpoint has answered the node, and not a client that was shown before.
+    /// Returns whether clients are shown no longer.
+    pub(crate) fn failed(&self, family: IpFamily) -> bool {
+        let OfFamily { is_on, has_worked, failures } = self.0.get(family);
+        if has_worked.load(Relaxed) || failures.fetch_add(1, Relaxed) + 1 < FAILURES {
+            return false;
+        }
+        is_on.swap(false, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_shown_until_it_has_failed_and_never_worked() {
+        let showing = Showing::default();
+        let both = PerFamily { v4: true, v6: true };
+        showing.set(both);
+        let fail = |family| [(); 4].map(|()| showing.failed(family));
+        showing.worked(IpFamily::V6);
+        assert_eq!(fail(IpFamily::V6), [false; 4]);
+        assert_eq!(fail(IpFamily::V4), [false, false, true, false]);
+        assert!(showing.is_on(IpFamily::V6) && !showing.is_on(IpFamily::V4));
+        showing.set(both);
+        assert!(showing.is_on(IpFamily::V4), "another try");
+        assert_eq!(fail(IpFamily::V4), [false, false, true, false]);
+    }
+}
