@@ -4,12 +4,13 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use ipnet::IpNet;
 use switchyard_core::{
     maglev,
-    model::{IpFamily, LbAlgorithm, LocalPods, Protocol},
+    model::{IpFamily, LbAlgorithm, LocalPods, Protocol, ServicePortId},
     state::{
         Action, Endpoint, FrontendAddress, Masquerade, NodePortAddresses, NodeState, Pool,
         PoolKind, ResolvedServicePort,
@@ -41,12 +42,25 @@ pub struct Class<'a> {
     pub asked: Asked<'a>,
 }
 
+impl<'a> Class<'a> {
+    /// The pool whose clients are remembered, and for how long; `None` without affinity.
+    pub fn affinity(&self) -> Option<((&'a ServicePortId, PoolKind), Duration)> {
+        match self.asked {
+            Asked::Pool { kind, affinity, .. } => Some(((&self.port?.id, kind), affinity?)),
+            Asked::End(_) => None,
+        }
+    }
+}
+
 /// The fate that is asked for.
 pub enum Asked<'a> {
     End(End),
     /// An endpoint of a pool.
     Pool {
+        kind: PoolKind,
         pool: &'a Pool,
+        /// The time for which clients are remembered.
+        affinity: Option<Duration>,
         algorithm: LbAlgorithm,
         ends: Vec<End>,
     },
@@ -223,7 +237,8 @@ impl<'a> Objects<'a> {
             };
             let ends = pool.iter().map(end).collect();
             let algorithm = port.lb_algorithm;
-            class(name, packets, Asked::Pool { pool, algorithm, ends });
+            let affinity = port.affinity;
+            class(name, packets, Asked::Pool { kind, pool, affinity, algorithm, ends });
         };
         let mut rest = packets;
         for &ip in &themselves {
@@ -408,7 +423,7 @@ impl Asked<'_> {
     pub fn is(&self, fate: &Fate) -> bool {
         let (pool, algorithm, ends) = match self {
             Self::End(end) => return fate.ends.len() == 1 && fate.ends.contains_key(end),
-            Self::Pool { pool, algorithm, ends } => (pool, *algorithm, ends),
+            Self::Pool { pool, algorithm, ends, .. } => (pool, *algorithm, ends),
         };
         if fate.ends.len() != ends.len() || !ends.iter().all(|end| fate.ends.contains_key(end)) {
             return false;

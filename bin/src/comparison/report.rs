@@ -1,9 +1,10 @@
 //! The comparison of what the kernel does with what objects ask for.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, SocketAddr},
+    rc::Rc,
     time::Duration,
 };
 
@@ -11,10 +12,13 @@ use serde::Serialize;
 use switchyard_core::model::LbAlgorithm;
 use switchyard_nft_ruleset::{
     Family, Table, TransportError,
-    bytecode::{Choice, End, Fate, PacketField, Packets, Program},
+    bytecode::{Choice, End, Fate, Memory, PacketField, Packets, Program},
 };
 
-use super::objects::{Asked, Class, Objects};
+use super::{
+    clients::Clients,
+    objects::{Asked, Class, Objects},
+};
 
 /// The most differences that a report has; others are counted.
 const MOST: usize = 1_000;
@@ -30,7 +34,7 @@ pub struct Difference {
     /// The destination, in words.
     pub to: String,
     /// The source, in words.
-    pub from: &'static str,
+    pub from: String,
     /// A packet of the class.
     pub example: String,
     /// The fate that objects ask for.
@@ -74,7 +78,7 @@ impl Report {
             self.add(Difference {
                 service: None,
                 to: format!("all Services of the table {table}"),
-                from: "anywhere",
+                from: "anywhere".to_owned(),
                 example: String::new(),
                 asked: "the table".to_owned(),
                 kernel: "no such table, or a dormant one".to_owned(),
@@ -82,12 +86,22 @@ impl Report {
             });
             return Ok(());
         };
+        let mut clients = Clients::default();
         objects.classes(&mut |class: Class<'_>| {
-            for (packets, fate) in program.fates(&class.packets, &objects.local) {
+            let fates = program.fates(&class.packets, &objects.local);
+            let class = Rc::new(class);
+            for (packets, fate) in fates {
                 self.classes += 1;
-                if !class.asked.is(&fate) {
-                    self.add(difference(family, &class, &packets, &fate));
+                if !class.asked.is(&fate) || !clients.are_remembered(&class, &fate) {
+                    self.add(difference(family, &class, &packets, &fate, None));
                 }
+                clients.see(&class, packets, fate);
+            }
+        });
+        clients.compare(&program, &objects.local, &mut |class, packets, fate, endpoint| {
+            self.classes += 1;
+            if let Some(fate) = fate {
+                self.add(difference(family, class, packets, fate, Some(endpoint)));
             }
         });
         Ok(())
@@ -106,11 +120,21 @@ impl Report {
     }
 }
 
-fn difference(family: Family, class: &Class<'_>, packets: &Packets, fate: &Fate) -> Difference {
+/// Describes a difference; of clients that are remembered at an endpoint, if there is one.
+fn difference(
+    family: Family,
+    class: &Class<'_>,
+    packets: &Packets,
+    fate: &Fate,
+    client_of: Option<(u128, u16)>,
+) -> Difference {
+    let remembered = client_of.map(|(ip, port)| {
+        format!(", remembered at {}", SocketAddr::new(address(family, ip), port))
+    });
     Difference {
         service: class.port.map(|port| port.id.name.service.to_string()),
         to: class.to.clone(),
-        from: class.from,
+        from: format!("{}{}", class.from, remembered.unwrap_or_default()),
         example: example(family, packets),
         asked: asked(family, &class.asked),
         kernel: has(family, fate),
@@ -131,12 +155,14 @@ fn example(family: Family, packets: &Packets) -> String {
 fn asked(family: Family, asked: &Asked<'_>) -> String {
     match asked {
         Asked::End(one) => end(family, one),
-        Asked::Pool { pool, algorithm, ends } => {
+        Asked::Pool { pool, affinity, algorithm, ends, .. } => {
             let sum: u64 = pool.iter().map(|endpoint| u64::from(endpoint.weight)).sum();
             let shares =
                 pool.iter().zip(ends).map(|(endpoint, end)| (end, endpoint.weight.into(), sum));
             let by = if ends.len() > 1 { format!(" ({algorithm})") } else { String::new() };
-            listed(family, shares) + &by
+            let remembered =
+                affinity.map(|time| format!("; clients are remembered for {} s", time.as_secs()));
+            listed(family, shares) + &by + &remembered.unwrap_or_default()
         }
     }
 }
@@ -144,7 +170,15 @@ fn asked(family: Family, asked: &Asked<'_>) -> String {
 fn has(family: Family, fate: &Fate) -> String {
     let shares = fate.ends.iter().map(|(end, (part, whole))| (end, *part, *whole));
     let by: Vec<String> = fate.choices.iter().map(|choice| format!(" ({})", by(choice))).collect();
-    listed(family, shares) + &by.concat()
+    let memories = fate.remembered.values().flatten();
+    let memories: BTreeSet<_> = memories
+        .map(|Memory { set, milliseconds, renews, .. }| (set, milliseconds, renews))
+        .collect();
+    let sets = memories.iter().take(MOST_ENDS).map(|(set, milliseconds, renews)| {
+        let first = if **renews { "" } else { " after their first connection" };
+        format!("; clients are remembered in {set} for {} s{first}", *milliseconds / 1_000)
+    });
+    listed(family, shares) + &by.concat() + &sets.collect::<String>()
 }
 
 fn by(choice: &Choice) -> String {

@@ -1,5 +1,6 @@
 //! Random states and damages, on the real kernel, judged by an independent walk of packets.
 
+mod affinity;
 mod damage;
 mod wire;
 

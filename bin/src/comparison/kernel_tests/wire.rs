@@ -34,15 +34,15 @@ const HEADERS: [usize; 2] = [8, 20];
 const MOST: usize = 30;
 
 /// The outcome of a packet, as far as it shows.
-#[derive(Debug)]
-enum Seen {
+#[derive(Debug, PartialEq)]
+pub enum Seen {
     Out { to: SocketAddr, source: IpAddr },
     Answered,
     Nothing,
 }
 
 /// The node's interfaces.
-struct Wire {
+pub struct Wire {
     interfaces: [(&'static str, Tun); 3],
     raw: [Socket; 2],
     port: u16,
@@ -50,7 +50,7 @@ struct Wire {
 
 impl Wire {
     /// Makes the interfaces, with the node's addresses and a route to everywhere.
-    fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         for (name, value) in [
             ("ipv4/ip_forward", "1"),
             ("ipv4/conf/all/rp_filter", "0"),
@@ -84,7 +84,7 @@ impl Wire {
     }
 
     /// Sends a packet, from a port of its own, and returns what becomes of it.
-    fn send(&mut self, packet: &mut Packet) -> Seen {
+    pub fn send(&mut self, packet: &mut Packet) -> Seen {
         self.port = self.port.checked_add(1).expect("a port for each packet");
         packet.source.set_port(self.port);
         let bytes = encoded(packet);

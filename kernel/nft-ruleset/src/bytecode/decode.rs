@@ -117,7 +117,15 @@ pub(super) enum Expression {
     },
     Masquerade,
     Reject,
-    /// A statement that changes nothing for this packet: a counter, the log, an element for others.
+    /// An element for later packets.
+    Remember {
+        set: Name,
+        key: usize,
+        data: Option<usize>,
+        milliseconds: Option<u64>,
+        renews: bool,
+    },
+    /// A statement that changes nothing for this packet: a counter, the log.
     Nothing,
     /// Anything else, by its name.
     Unknown(Name),
@@ -143,6 +151,13 @@ const RANGE: [u16; 4] = [1, 2, 3, 4];
 const PAYLOAD_SREG: u16 = 5;
 /// `NFTA_NAT_REG_ADDR_MAX`, `NFTA_NAT_REG_PROTO_MAX`
 const NAT_MAX: [u16; 2] = [4, 6];
+/// `NFT_DYNSET_OP_ADD`, and `NFTA_DYNSET_TIMEOUT`
+const DYNSET_ADD: u32 = 0;
+const DYNSET_TIMEOUT: u16 = 6;
+/// `NFTA_DYNSET_EXPR`, `NFTA_DYNSET_EXPRESSIONS`: limits and counters of each element; and
+/// `NFTA_DYNSET_FLAGS`, 0 without these, or whether the element must be new.
+const DYNSET_EXPRESSIONS: [u16; 2] = [7, 10];
+const DYNSET_FLAGS: u16 = 9;
 /// `NFTA_MASQ_REG_PROTO_MIN`
 const MASQ_PROTO: u16 = 2;
 
@@ -202,6 +217,12 @@ impl Read<'_> {
     /// A register that may be missing, but not unreadable.
     fn optional(self, kind: u16) -> Option<Option<usize>> {
         if self.has(kind) { self.register(kind).map(Some) } else { Some(None) }
+    }
+
+    /// Whether `dynset` does more than to add an element.
+    fn has_expressions(self) -> bool {
+        DYNSET_EXPRESSIONS.into_iter().any(|kind| self.has(kind))
+            || self.number(DYNSET_FLAGS).unwrap_or(0) != 0
     }
 
     fn bytes(self, kind: u16) -> Option<Box<[u8]>> {
@@ -322,7 +343,22 @@ fn decode(name: &str, read: Read<'_>) -> Option<Expression> {
         }
         "masq" if !read.has(MASQ_PROTO) => Expression::Masquerade,
         "reject" => Expression::Reject,
-        "counter" | "log" | "dynset" => Expression::Nothing,
+        "dynset" if !read.has_expressions() => Expression::Remember {
+            set: read.0.find_kind(e::DYNSET_SET)?.str()?.into(),
+            key: read.register(e::DYNSET_SREG_KEY)?,
+            data: read.optional(e::DYNSET_SREG_DATA)?,
+            milliseconds: match read.0.find_kind(DYNSET_TIMEOUT) {
+                // 0 is the timeout of the set.
+                Some(timeout) => Some(timeout.be64()?).filter(|time| *time > 0),
+                None => None,
+            },
+            renews: match read.number(e::DYNSET_OP)? {
+                DYNSET_ADD => false,
+                e::DYNSET_UPDATE => true,
+                _ => return None,
+            },
+        },
+        "counter" | "log" => Expression::Nothing,
         _ => return None,
     })
 }

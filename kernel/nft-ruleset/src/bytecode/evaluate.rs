@@ -1,12 +1,13 @@
 //! The ways of packets through a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use switchyard_netlink::nftables::abi::expression as e;
 
 use super::{
     Choice, Domain, End, Fate, PacketField, Packets, Program, Share,
     decode::{Compare, Draw, Expression, Verdict, WORDS},
+    memory::remember,
     values::big_endian,
     walk::{Drawn, Evaluation, Step, Stop, Walk, Word},
 };
@@ -23,6 +24,15 @@ impl Program {
     /// Returns the fates of packets on a node with these addresses, in parts whose packets have the
     /// same fate.
     pub fn fates(&self, packets: &Packets, local: &Domain) -> Vec<(Packets, Fate)> {
+        self.parts(packets, local, None)
+    }
+
+    pub(super) fn parts(
+        &self,
+        packets: &Packets,
+        local: &Domain,
+        memory: Option<(&str, &[u8])>,
+    ) -> Vec<(Packets, Fate)> {
         let mut decided = Vec::new();
         let mut open = vec![packets.clone()];
         while let Some(packets) = open.pop() {
@@ -33,7 +43,7 @@ impl Program {
                 decided.push((packets, unknown("there are too many cases".to_owned())));
                 break;
             }
-            match (Evaluation { program: self, packets: &packets, local }).fate() {
+            match (Evaluation { program: self, packets: &packets, local, memory }).fate() {
                 Ok(fate) => decided.push((packets, fate)),
                 Err(Stop::Unknown(why)) => decided.push((packets, unknown(why))),
                 Err(Stop::Split(field, parts)) => {
@@ -70,6 +80,8 @@ impl<'p> Evaluation<'p> {
             is_masqueraded: false,
             share: (1, 1),
             choice: None,
+            remembered: BTreeSet::new(),
+            asked: BTreeSet::new(),
         }];
         let (mut fate, mut steps) = (Fate::default(), 0);
         while let Some(mut walk) = open.pop() {
@@ -82,9 +94,11 @@ impl<'p> Evaluation<'p> {
                     break end;
                 }
             };
+            remember(&mut fate, &end, walk.remembered)?;
             let share = fate.ends.entry(end).or_insert((0, 1));
             *share = sum(*share, walk.share)?;
             fate.choices.extend(walk.choice);
+            fate.asked.extend(walk.asked.into_iter().map(Box::from));
         }
         if fate.ends.len() == 1 {
             fate.choices.clear();
@@ -298,8 +312,6 @@ impl<'p> Evaluation<'p> {
                 self.mask(walk, *from, *to, mask, xor)?
             }
             Expression::Lookup { set, from, to, negated } => {
-                let set =
-                    self.program.sets.get(set).ok_or_else(|| Stop::Unknown("a set".into()))?;
                 return self.look_up(walk, set, *from, *to, *negated);
             }
             Expression::Immediate { to, bytes } => walk.write(*to, bytes)?,
@@ -344,6 +356,10 @@ impl<'p> Evaluation<'p> {
             }
             Expression::Masquerade => return Ok(Step::Masquerade),
             Expression::Reject => return Ok(Step::Reject),
+            Expression::Remember { set, key, data, milliseconds, renews } => {
+                let memory = self.memory(walk, set, *key, *data, *milliseconds, *renews)?;
+                walk.remembered.insert(memory);
+            }
             Expression::Nothing => {}
             Expression::Unknown(name) => {
                 let chain = walk.stack.last().map_or("", |(chain, _)| chain);

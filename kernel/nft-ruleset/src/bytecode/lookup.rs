@@ -22,15 +22,21 @@ enum Part {
 impl<'p> Evaluation<'p> {
     pub(super) fn look_up(
         &self,
-        walk: &Walk<'p>,
-        set: &'p Set,
+        walk: &mut Walk<'p>,
+        name: &'p str,
         from: usize,
         to: Option<usize>,
         negated: bool,
     ) -> Result<Step<'p>, Stop> {
-        // No client is remembered.
-        if set.is_volatile {
-            return Ok(if negated { Step::Next } else { Step::Break });
+        let set = self.program.sets.get(name).ok_or_else(|| Stop::Unknown("a set".into()))?;
+        if set.volatile.is_some() {
+            let found = self.recall(walk, name, set, from)?;
+            return match (found, to) {
+                (Some(_), _) if negated => Ok(Step::Break),
+                (None, _) => Ok(if negated { Step::Next } else { Step::Break }),
+                (Some(data), Some(to)) => Ok(Step::Draw(to, vec![(data, 1)], 1, Choice::Random)),
+                (Some(_), None) => Ok(Step::Next),
+            };
         }
         let parts = self.key(walk, from, set.length)?;
         if parts.iter().any(|(_, part)| matches!(part, Part::Drawn)) {
@@ -204,7 +210,7 @@ impl<'p> Evaluation<'p> {
     }
 
     /// The address and the port of a map's data.
-    fn endpoint(&self, data: &[u8]) -> (u128, u16) {
+    pub(super) fn endpoint(&self, data: &[u8]) -> (u128, u16) {
         let length = PacketField::Destination.length(self.program.family);
         let (ip, port) = data.split_at(length.min(data.len()));
         (big_endian(ip), big_endian(&port[..port.len().min(2)]) as u16)

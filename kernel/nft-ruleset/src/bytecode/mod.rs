@@ -6,13 +6,16 @@
 //! some of them otherwise splits the domain, so that [`Program::fates`] returns parts, each with the
 //! one [`Fate`] of all its packets: where they go, with which probability, whether masqueraded.
 //!
-//! What is assumed: the connection is new, no mark is set, and no client is remembered (maps with a
-//! timeout are empty). Whatever is not understood becomes [`End::Unknown`], never a guess.
+//! What is assumed: the connection is new, and no mark is set. Sets whose elements packets add are
+//! empty ([`Program::fates`]), or have the client alone ([`Program::fates_of`]). A fate has what such
+//! sets learn of the client, as a [`Memory`]. Whatever is not understood becomes [`End::Unknown`],
+//! never a guess.
 
 mod decode;
 mod domain;
 mod evaluate;
 mod lookup;
+mod memory;
 mod read;
 mod values;
 mod walk;
@@ -24,11 +27,11 @@ use std::{
 
 use switchyard_netlink::Socket;
 
-pub use self::domain::Domain;
 use self::{
     decode::Name,
     read::{Chain, Set},
 };
+pub use self::{domain::Domain, memory::Memory};
 use crate::{
     ruleset::{Family, Hook, Table},
     transport::TransportError,
@@ -189,6 +192,10 @@ pub struct Fate {
     pub ends: BTreeMap<End, Share>,
     /// The ways to choose, if there are several ends.
     pub choices: BTreeSet<Choice>,
+    /// The memories of the client that connections with these ends leave.
+    pub remembered: BTreeMap<End, BTreeSet<Memory>>,
+    /// The names of the sets that would lead a client elsewhere if they had the client.
+    pub asked: BTreeSet<Box<str>>,
 }
 
 /// A fingerprint of the contents of slots, which are addresses with ports; `None` for empty ones.

@@ -57,8 +57,10 @@ type Index = HashMap<Box<[u8]>, Vec<u32>>;
 pub(super) struct Set {
     /// The length of keys, in bytes.
     pub(super) length: usize,
-    /// Whether packets and time change it, so that its elements are not read.
-    pub(super) is_volatile: bool,
+    /// The length of the data, in bytes; 0 for sets and verdicts.
+    pub(super) data_length: usize,
+    /// The time that elements stay, if packets and time change them, so that they are not read.
+    pub(super) volatile: Option<Duration>,
     pub(super) elements: Vec<Element>,
     /// The elements by their whole keys; empty if there are intervals.
     by_key: HashMap<Box<[u8]>, u32>,
@@ -67,11 +69,12 @@ pub(super) struct Set {
 }
 
 impl Set {
-    fn new(length: usize, is_volatile: bool, elements: Vec<Element>) -> Self {
+    fn new(lengths: [usize; 2], volatile: Option<Duration>, elements: Vec<Element>) -> Self {
+        let [length, data_length] = lengths;
         let has_intervals = elements.iter().any(|element| element.end.is_some());
         let keys = elements.iter().enumerate().map(|(n, one)| (one.key.clone(), n as u32));
         let by_key = if has_intervals { HashMap::new() } else { keys.collect() };
-        Self { length, is_volatile, elements, by_key, by_words: RefCell::default() }
+        Self { length, data_length, volatile, elements, by_key, by_words: RefCell::default() }
     }
 
     /// Returns the element with this key, if keys are no intervals.
@@ -176,17 +179,21 @@ fn read_once(socket: &mut Socket, of: &Table) -> Result<Option<Program>, Error> 
         if text(read, set::TABLE) == Some(name)
             && let (Some(set), Some(length)) = (text(read, set::NAME), number(read, set::KEY_LEN))
         {
-            sets.push((Name::from(set), length as usize, number(read, set::FLAGS).unwrap_or(0)));
+            let data_length = number(read, set::DATA_LEN).unwrap_or(0);
+            let milliseconds = read.find_kind(set::TIMEOUT).and_then(|timeout| timeout.be64());
+            let timeout = Duration::from_millis(milliseconds.unwrap_or(0));
+            let lengths = [length as usize, data_length as usize];
+            sets.push((Name::from(set), lengths, timeout, number(read, set::FLAGS).unwrap_or(0)));
         }
     })?;
     let mut sets = HashMap::new();
-    for (set, length, flags) in found {
+    for (set, lengths, timeout, flags) in found {
         let is_volatile = flags & (set::FLAG_TIMEOUT | set::FLAG_DYNAMIC) != 0;
         let elements = match is_volatile {
             true => Vec::new(),
             false => elements(socket, of, &set, flags & set::FLAG_INTERVAL != 0)?,
         };
-        sets.insert(set, Set::new(length, is_volatile, elements));
+        sets.insert(set, Set::new(lengths, is_volatile.then_some(timeout), elements));
     }
     Ok(Some(Program::new(of.family, chains, sets)))
 }

@@ -1,7 +1,9 @@
 //! Packets on their way.
 
+use std::collections::BTreeSet;
+
 use super::{
-    Choice, Domain, PacketField, Packets, Program, Share,
+    Choice, Domain, Memory, PacketField, Packets, Program, Share,
     decode::{Expression, Verdict, WORDS},
 };
 use crate::ruleset::Hook;
@@ -57,6 +59,9 @@ pub(super) struct Walk<'p> {
     pub(super) is_masqueraded: bool,
     pub(super) share: Share,
     pub(super) choice: Option<Choice>,
+    pub(super) remembered: BTreeSet<Memory>,
+    /// The sets in which the client was looked up, and not found.
+    pub(super) asked: BTreeSet<&'p str>,
 }
 
 /// The reason why an evaluation stops.
@@ -86,6 +91,8 @@ pub(super) struct Evaluation<'p> {
     pub(super) program: &'p Program,
     pub(super) packets: &'p Packets,
     pub(super) local: &'p Domain,
+    /// The set that has the client, and the data there.
+    pub(super) memory: Option<(&'p str, &'p [u8])>,
 }
 
 impl Evaluation<'_> {
