@@ -111,7 +111,8 @@ impl Proxier for UserspaceProxier {
     }
 
     fn drain(&mut self, limit: Duration) {
-        self.forwarder.drain(limit);
+        let Self { forwarder, capture, .. } = self;
+        forwarder.drain(limit, || capture.pause());
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {

@@ -225,8 +225,9 @@ impl Forwarder {
 
     /// Lets connections of TCP and SCTP go on until none is left, at most for a time. New ones are
     /// accepted until then, or until the last tenth of the time: a successor may start only when
-    /// this program has ended. Blocks until then. Whatever is left ends with this value.
-    pub fn drain(&self, limit: Duration) {
+    /// this program has ended. Calls `before_closing` then. Blocks until the end. Whatever is left
+    /// ends with this value.
+    pub fn drain(&self, limit: Duration, before_closing: impl FnOnce()) {
         let start = Instant::now();
         let wait = |limit| {
             while self.shared.slots.streams() > 0 && start.elapsed() < limit {
@@ -234,6 +235,7 @@ impl Forwarder {
             }
         };
         wait(limit - limit / 10);
+        before_closing();
         let listeners = mem::take(&mut self.lock().listeners);
         Task::end_all(listeners.into_values().map(|(_, task, _)| task));
         wait(limit);

@@ -1,10 +1,13 @@
 //! Traffic that rules redirect.
 
+use std::time::Duration;
+
 use switchyard_core::{
     model::IpFamily,
     testing::{NODE, endpoint, service, slice},
 };
 use switchyard_userspace::CaptureMode;
+use test_netns::wait::until;
 
 use crate::common::{
     answers, in_namespace, run, servers, settings, start, switch_ipv6, web, web_slice,
@@ -202,5 +205,34 @@ fn a_second_start_takes_over() {
         for address in EVERYWHERE {
             assert_eq!(answers(address, 2), [Some(2); 2], "{kind}: {address}");
         }
+    });
+}
+
+/// The rules stay, and lead to sockets that are gone.
+#[test]
+fn connections_wait_for_the_next_start() {
+    with_each(|kind| {
+        let mut node = start(settings(kind));
+        servers(&[2]);
+        node.sync([web().apply(), web_slice(&[2])]);
+        node.proxier.drain(Duration::MAX);
+        let place = std::fs::read_link("/proc/thread-self").expect("proc");
+        let sockets = format!("/proc/{}/net/tcp", place.display());
+        std::thread::scope(|scope| {
+            // The thread has the same namespace.
+            let asked = scope.spawn(|| answers(EVERYWHERE[0], 1));
+            // SYN_SENT, of a connection to 10.96.0.1.
+            until("a client has tried", || {
+                let sockets = std::fs::read_to_string(&sockets).expect("proc");
+                sockets.lines().any(|line| line.contains(" 0100600A:0050 02 "))
+            });
+            node.restart(crate::common::open(settings(kind)));
+            assert_eq!(asked.join().expect("an answer"), [Some(2)], "{kind}");
+        });
+        assert!(!run("nft list tables").contains("switchyard-pause"), "{kind}");
+        node.proxier.drain(Duration::MAX);
+        assert!(run("nft list tables").contains("switchyard-pause"), "{kind}");
+        node.clean_up();
+        assert!(!run("nft list tables").contains("switchyard-pause"), "{kind}");
     });
 }

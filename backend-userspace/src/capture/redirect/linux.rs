@@ -8,7 +8,7 @@ use switchyard_iptables::{ChainNaming, IptablesBackend, IptablesConfig};
 use switchyard_nft::{NftBackend, NftConfig};
 
 use super::{
-    Rules, answers, leftovers,
+    Rules, answers, leftovers, pause,
     sockets::{Redirect, own_address},
 };
 use crate::{
@@ -80,7 +80,7 @@ impl Redirects {
         let all = removed.map(|rules| self.backend(rules).clean_up(None));
         let answers = match keep {
             Some(_) => Ok(()),
-            None => answers::clean_up(),
+            None => answers::clean_up().and(pause::end()),
         };
         let all = all.chain([leftovers::clean_up(), answers]);
         all.collect::<Vec<_>>().into_iter().collect()

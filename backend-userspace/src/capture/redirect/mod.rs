@@ -10,6 +10,8 @@ mod linux;
 #[cfg(not(target_os = "linux"))]
 mod none;
 #[cfg(target_os = "linux")]
+mod pause;
+#[cfg(target_os = "linux")]
 mod sockets;
 
 #[cfg(target_os = "linux")]

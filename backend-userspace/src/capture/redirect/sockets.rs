@@ -27,7 +27,10 @@ use switchyard_core::{
 use switchyard_forwarder::{Forwarder, ListenError, Listener};
 use switchyard_netlink::route::{DeviceError, DummyDevice, SharedAddresses};
 
-use super::answers::{self, Answers};
+use super::{
+    answers::{self, Answers},
+    pause,
+};
 use crate::capture::{Capture, DEVICE, RETRY, addresses, failed, monitor::DeviceMonitor, ports};
 
 /// The address of the sockets for IPv4, of a range that no host takes its address from (RFC 6890,
@@ -250,6 +253,9 @@ impl Capture for Redirect {
             self.derived.mark_synced(report.requeue_after);
         }
         report.requeue_after = self.derived.requeue_after();
+        if change.is_resync() {
+            pause::end()?;
+        }
         self.unused.iter().for_each(|socket| {
             self.taken.remove(socket);
         });
@@ -283,12 +289,17 @@ impl Capture for Redirect {
         Ok(report)
     }
 
+    fn pause(&mut self) {
+        let families = IpFamily::ALL.into_iter().filter(|family| *self.families.get(*family));
+        pause::begin(families.map(own_address));
+    }
+
     async fn clean_up(&mut self) -> Result<(), ProxierError> {
         self.derived.request_resync();
         self.rules.clean_up().await?;
         self.bound.lock().clear();
-        let answers = answers::clean_up();
-        addresses::clean_up().and(answers)
+        let others = answers::clean_up().and(pause::end());
+        addresses::clean_up().and(others)
     }
 
     fn monitor(&self) -> Option<Box<dyn Monitor>> {
