@@ -5,6 +5,7 @@
 //! of the tables.
 
 pub mod clients;
+pub mod kube_proxy;
 pub mod objects;
 pub mod report;
 pub mod service;

@@ -32,6 +32,7 @@ const EXACT: u64 = 1_024;
 const EXACT_EACH: u64 = 10;
 
 /// A class of packets, and their fate.
+#[derive(Clone)]
 pub struct Class<'a> {
     /// The Service port; `None` for what belongs to none.
     pub port: Option<&'a ResolvedServicePort>,
@@ -53,6 +54,7 @@ impl<'a> Class<'a> {
 }
 
 /// The fate that is asked for.
+#[derive(Clone)]
 pub enum Asked<'a> {
     End(End),
     /// An endpoint of a pool.
@@ -360,6 +362,11 @@ impl<'a> Objects<'a> {
                 Domain::new(ips.iter().map(|ip| (number(*ip), number(*ip))))
             }
         }
+    }
+
+    /// Whether packets are to loopback addresses alone.
+    pub fn is_loopback(&self, packets: &Packets) -> bool {
+        packets.without(PacketField::Destination, &self.loopback).is_empty()
     }
 
     /// Leaves out packets of other hosts from or to loopback addresses, which the kernel or the

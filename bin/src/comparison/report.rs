@@ -17,6 +17,7 @@ use switchyard_nft_ruleset::{
 
 use super::{
     clients::Clients,
+    kube_proxy,
     objects::{Asked, Class, Objects},
 };
 
@@ -43,6 +44,9 @@ pub struct Difference {
     pub kernel: String,
     /// Whether the kernel's rules were understood.
     pub understood: bool,
+    /// Why genuine kube-proxy, whose tables these are, means to do this otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
 }
 
 /// The result of a comparison.
@@ -55,6 +59,8 @@ pub struct Report {
     pub services: usize,
     /// The time that reading and comparing the tables took.
     pub milliseconds: u64,
+    /// Whether tables are genuine kube-proxy's.
+    pub of_kube_proxy: bool,
     /// The classes that differ.
     pub differences: Vec<Difference>,
     /// The number of those that are not listed.
@@ -83,17 +89,27 @@ impl Report {
                 asked: "the table".to_owned(),
                 kernel: "no such table, or a dormant one".to_owned(),
                 understood: true,
+                reason: None,
             });
             return Ok(());
         };
+        let is_of_kube_proxy = kube_proxy::owns(&program);
+        self.of_kube_proxy |= is_of_kube_proxy;
         let mut clients = Clients::default();
         objects.classes(&mut |class: Class<'_>| {
             let fates = program.fates(&class.packets, &objects.local);
             let class = Rc::new(class);
             for (packets, fate) in fates {
                 self.classes += 1;
-                if !class.asked.is(&fate) || !clients.are_remembered(&class, &fate) {
-                    self.add(difference(family, &class, &packets, &fate, None));
+                // Each class is remembered, so that later ones are compared with it.
+                let are_remembered = clients.are_remembered(&class, &fate);
+                if !class.asked.is(&fate) || !are_remembered {
+                    let mut found = difference(family, &class, &packets, &fate, None);
+                    if is_of_kube_proxy {
+                        let narrow = Class { packets: packets.clone(), ..(*class).clone() };
+                        found.reason = kube_proxy::reason(&narrow, objects, &fate, are_remembered);
+                    }
+                    self.add(found);
                 }
                 clients.see(&class, packets, fate);
             }
@@ -114,9 +130,9 @@ impl Report {
         }
     }
 
-    /// Whether the kernel does what objects ask for.
+    /// Whether the kernel does what objects ask for, but for what kube-proxy means to do otherwise.
     pub fn is_equal(&self) -> bool {
-        self.differences.is_empty()
+        self.more == 0 && self.differences.iter().all(|one| one.reason.is_some())
     }
 }
 
@@ -138,6 +154,7 @@ fn difference(
         example: example(family, packets),
         asked: asked(family, &class.asked),
         kernel: has(family, fate),
+        reason: None,
         understood: !fate.ends.keys().any(|end| matches!(end, End::Unknown(_))),
     }
 }
@@ -240,13 +257,22 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { classes, services, milliseconds, .. } = self;
         let of = format!("{classes} classes of packets, {services} Services, in {milliseconds} ms");
-        if self.is_equal() {
-            return writeln!(f, "kernel = objects: {of}");
+        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+        let reasons_of = self.differences.iter().filter_map(|one| one.reason);
+        reasons_of.for_each(|reason| *reasons.entry(reason).or_default() += 1);
+        let meant: usize = reasons.values().sum();
+        match self.differences.len() + self.more - meant {
+            0 => writeln!(f, "kernel = objects: {of}")?,
+            count => writeln!(f, "kernel != objects: {count} of {of}")?,
         }
-        let count = self.differences.len() + self.more;
-        writeln!(f, "kernel != objects: {count} of {of}")?;
+        if self.of_kube_proxy {
+            writeln!(f, "The tables are kube-proxy's.")?;
+        }
+        for (reason, count) in reasons {
+            writeln!(f, "{count} classes differ as meant: {reason}")?;
+        }
         let mut services: BTreeMap<Option<&str>, Vec<&Difference>> = BTreeMap::new();
-        for one in &self.differences {
+        for one in self.differences.iter().filter(|one| one.reason.is_none()) {
             services.entry(one.service.as_deref()).or_default().push(one);
         }
         for (service, found) in services {

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod damage;
+mod kube_proxy;
 mod wire;
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};

@@ -10,7 +10,7 @@ use switchyard_netlink::{
 pub(super) type Name = Box<str>;
 
 /// A verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     Accept,
     Drop,

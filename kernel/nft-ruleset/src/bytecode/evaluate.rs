@@ -9,7 +9,7 @@ use super::{
     decode::{Compare, Draw, Expression, Verdict, WORDS},
     memory::remember,
     values::big_endian,
-    walk::{Drawn, Evaluation, Step, Stop, Walk, Word},
+    walk::{Drawn, Evaluation, Found, Step, Stop, Walk, Word},
 };
 use crate::ruleset::Hook;
 
@@ -55,6 +55,17 @@ impl Program {
     }
 }
 
+/// Takes the data of an element that was drawn.
+fn take<'p>(walk: &mut Walk<'p>, found: Found<'p>) -> Result<(), Stop> {
+    match found {
+        Found::Bytes(to, bytes) => walk.write(to, bytes),
+        Found::Verdict(verdict) => {
+            walk.verdict = Some(verdict);
+            Ok(())
+        }
+    }
+}
+
 fn unknown(why: String) -> Fate {
     Fate { ends: BTreeMap::from([(End::Unknown(why.into()), (1, 1))]), ..Fate::default() }
 }
@@ -71,6 +82,7 @@ impl<'p> Evaluation<'p> {
             drops: false,
             stack: Vec::new(),
             rest: &[],
+            verdict: None,
             words: [Word::Unset; WORDS],
             drawn: None,
             mark: [0; 4],
@@ -108,6 +120,9 @@ impl<'p> Evaluation<'p> {
 
     /// Takes the packets on by an expression, a rule or a hook. Returns their end, if it is one.
     fn advance(&self, walk: &mut Walk<'p>, open: &mut Vec<Walk<'p>>) -> Result<Option<End>, Stop> {
+        if let Some(verdict) = walk.verdict.take() {
+            return self.decide(walk, verdict);
+        }
         let Some((expression, rest)) = walk.rest.split_first() else {
             return self.next_rule(walk);
         };
@@ -125,17 +140,17 @@ impl<'p> Evaluation<'p> {
                 walk.leave();
             }
             Step::Reject => return Ok(Some(End::Rejected)),
-            Step::Draw(to, values, all, _) if matches!(values[..], [(_, hits)] if hits == all) => {
-                walk.write(to, values[0].0)?;
+            Step::Draw(values, all, _) if matches!(values[..], [(_, hits)] if hits == all) => {
+                take(walk, values[0].0)?;
             }
-            Step::Draw(to, values, all, choice) => {
+            Step::Draw(values, all, choice) => {
                 let hits: u64 = values.iter().map(|(_, count)| count).sum();
-                let mut part = |count: u64, value: Option<&[u8]>| {
+                let mut part = |count: u64, value: Option<Found<'p>>| {
                     let mut walk = walk.clone();
                     walk.share = product(walk.share, (count, all))?;
                     walk.choice = Some(choice.clone());
                     match value {
-                        Some(value) => walk.write(to, value)?,
+                        Some(value) => take(&mut walk, value)?,
                         None => walk.rest = &[],
                     }
                     open.push(walk);

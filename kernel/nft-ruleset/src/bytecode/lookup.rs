@@ -9,7 +9,7 @@ use super::{
     fingerprint,
     read::{Element, Set},
     values::big_endian,
-    walk::{Drawn, Evaluation, Step, Stop, Walk, Word},
+    walk::{Drawn, Evaluation, Found, Step, Stop, Walk, Word},
 };
 
 /// The part of a key.
@@ -34,13 +34,15 @@ impl<'p> Evaluation<'p> {
             return match (found, to) {
                 (Some(_), _) if negated => Ok(Step::Break),
                 (None, _) => Ok(if negated { Step::Next } else { Step::Break }),
-                (Some(data), Some(to)) => Ok(Step::Draw(to, vec![(data, 1)], 1, Choice::Random)),
+                (Some(data), Some(to)) => {
+                    Ok(Step::Draw(vec![(Found::Bytes(to, data), 1)], 1, Choice::Random))
+                }
                 (Some(_), None) => Ok(Step::Next),
             };
         }
         let parts = self.key(walk, from, set.length)?;
         if parts.iter().any(|(_, part)| matches!(part, Part::Drawn)) {
-            return self.draw(walk, set, &parts, to.ok_or_else(|| Stop::Unknown("a draw".into()))?);
+            return self.draw(walk, set, &parts, to);
         }
         let found = self.find(set, &parts)?;
         if negated {
@@ -50,7 +52,7 @@ impl<'p> Evaluation<'p> {
         match (&found.data, to) {
             (Some(Data::Verdict(verdict)), None) => Ok(Step::Verdict(verdict)),
             (Some(Data::Bytes(bytes)), Some(to)) => {
-                Ok(Step::Draw(to, vec![(bytes, 1)], 1, Choice::Random))
+                Ok(Step::Draw(vec![(Found::Bytes(to, bytes), 1)], 1, Choice::Random))
             }
             (Some(_), None) => Ok(Step::Next),
             _ => Err(Stop::Unknown("the data of an element".to_owned())),
@@ -166,7 +168,7 @@ impl<'p> Evaluation<'p> {
         walk: &Walk<'p>,
         set: &'p Set,
         parts: &[(usize, Part)],
-        to: usize,
+        to: Option<usize>,
     ) -> Result<Step<'p>, Stop> {
         let not_understood = || Stop::Unknown("a lookup by a drawn number".to_owned());
         let Drawn { how, modulus, offset } = walk.drawn.clone().ok_or_else(not_understood)?;
@@ -181,20 +183,25 @@ impl<'p> Evaluation<'p> {
         if set.has_intervals() || modulus == 0 {
             return Err(not_understood());
         }
-        let mut values: BTreeMap<&'p [u8], u64> = BTreeMap::new();
+        let mut values: BTreeMap<Found<'p>, u64> = BTreeMap::new();
         let mut slots = Vec::new();
         for number in 0..modulus {
             let key = joined(parts, &number.wrapping_add(offset).to_ne_bytes());
-            let value = match set.get(&key).map(|element| &element.data) {
-                Some(Some(Data::Bytes(bytes))) => Some(&**bytes),
-                Some(_) => return Err(not_understood()),
-                None => None,
+            let value = match (set.get(&key).map(|element| &element.data), to) {
+                (Some(Some(Data::Bytes(bytes))), Some(to)) => Some(Found::Bytes(to, bytes)),
+                (Some(Some(Data::Verdict(verdict))), None) => Some(Found::Verdict(verdict)),
+                (Some(_), _) => return Err(not_understood()),
+                (None, _) => None,
             };
             if let Some(value) = value {
                 *values.entry(value).or_default() += 1;
             }
             if matches!(how, Choice::Hash { .. }) {
-                slots.push(value.map(|value| self.endpoint(value)));
+                slots.push(match value {
+                    Some(Found::Bytes(_, bytes)) => Some(self.endpoint(bytes)),
+                    Some(Found::Verdict(_)) => return Err(not_understood()),
+                    None => None,
+                });
             }
         }
         if values.is_empty() {
@@ -206,7 +213,7 @@ impl<'p> Evaluation<'p> {
             }
             how => how,
         };
-        Ok(Step::Draw(to, values.into_iter().collect(), modulus.into(), how))
+        Ok(Step::Draw(values.into_iter().collect(), modulus.into(), how))
     }
 
     /// The address and the port of a map's data.

@@ -43,6 +43,11 @@ impl Program {
         self.parts(packets, local, Some((&memory.set, &data)))
     }
 
+    /// Whether there is a set of this name.
+    pub fn has_set(&self, set: &str) -> bool {
+        self.sets.contains_key(set)
+    }
+
     /// Whether a set has an endpoint for each client.
     pub fn has_endpoints(&self, set: &str) -> bool {
         self.sets.get(set).is_some_and(|set| set.data_length > 0)

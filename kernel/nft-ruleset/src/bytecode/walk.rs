@@ -50,6 +50,8 @@ pub(super) struct Walk<'p> {
     pub(super) stack: Vec<(&'p str, usize)>,
     /// The next expression of the rule before.
     pub(super) rest: &'p [Expression],
+    /// A verdict that was drawn.
+    pub(super) verdict: Option<&'p Verdict>,
     pub(super) words: [Word; WORDS],
     pub(super) drawn: Option<Drawn>,
     pub(super) mark: [u8; 4],
@@ -71,6 +73,14 @@ pub(super) enum Stop {
     Unknown(String),
 }
 
+/// The data of an element that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Found<'p> {
+    /// For the registers from this word on.
+    Bytes(usize, &'p [u8]),
+    Verdict(&'p Verdict),
+}
+
 /// The effect of an expression.
 pub(super) enum Step<'p> {
     /// The next one.
@@ -78,9 +88,9 @@ pub(super) enum Step<'p> {
     /// The next rule.
     Break,
     Verdict(&'p Verdict),
-    /// One of several values for these words, each with its share; the rest of the packets goes on
-    /// with the next rule.
-    Draw(usize, Vec<(&'p [u8], u64)>, u64, Choice),
+    /// One of several elements, each with its share; the rest of the packets goes on with the next
+    /// rule.
+    Draw(Vec<(Found<'p>, u64)>, u64, Choice),
     /// The end of the base chain.
     Bound,
     Masquerade,
