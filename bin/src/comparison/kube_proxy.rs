@@ -19,8 +19,8 @@ pub fn owns(program: &Program) -> bool {
     program.has_set("service-nodeports") && !program.has_set("tcp-endpoints")
 }
 
-/// Returns why kube-proxy means to do this otherwise, where clients are remembered as they should be
-/// or not; `None` if it does not.
+/// Returns the reason why kube-proxy means to do this otherwise, where clients are remembered as
+/// asked for or not; `None` if there is none.
 pub fn reason(
     class: &Class<'_>,
     objects: &Objects<'_>,
