@@ -22,7 +22,7 @@ SOAK_CASES = 4096
 UNPUBLISHED = switchyard-agent switchyard-fuzz api-standin packet-rig test-netns
 
 .PHONY: portable static help demo demo-user unit unit-as-user test tests tests-of-crates tests-of-captures soak \
-	bench conformance scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
+	bench conformance conformance-ipvs scale scale-ipvs release arm64 fmt clippy deny features doc package semver shell forget-skipped skipped \
 	e2e e2e-restore e2e-kind fuzz test-ipvs test-vm test-vm-quick
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make fuzz TARGET=objects  a fuzz target by libFuzzer, SECONDS long (needs cargo-fuzz)"
 	@echo "make semver BASE=REVISION  breaking changes of the libraries' public API since the revision, or the last tag"
 	@echo "make conformance  the packet cases, and docs/conformance.md of the results (needs root)"
+	@echo "make conformance-ipvs  the same for ipvs mode, in a virtual machine (needs root)"
 	@echo "make bench  how long syncs take, beside the floor; traffic through userspace mode (needs root)"
 	@echo "make scale  memory and CPU time with up to 100,000 Services (needs root)"
 	@echo "make scale-ipvs  the same of ipvs mode, in a virtual machine (needs root)"
@@ -292,6 +293,17 @@ conformance:
 	@scripts/install-tools.sh cc ip nft iptables
 	$(CARGO) build --workspace --bins
 	-SWITCHYARD_RESULTS=$(CURDIR)/testing/packet-rig/results $(CARGO) test --package packet-rig --test cases
+	SWITCHYARD_WRITE_DOCS=1 $(CARGO) test --package packet-rig --test it conformance
+
+# The same in ipvs mode, on a kernel with IPVS in a virtual machine: the page gets a column for this mode.
+conformance-ipvs: export SWITCHYARD_BACKENDS = ipvs
+conformance-ipvs: export SWITCHYARD_SLOWNESS ?= 3
+conformance-ipvs: export VM_SECONDS ?= 7200
+conformance-ipvs:
+	@scripts/install-tools.sh cc ip nft iptables ipset kmod qemu-system-x86_64 setpriv xz zstd
+	$(CARGO) build --workspace --bins
+	-$(CARGO) --config "target.'cfg(all())'.runner=['$(CURDIR)/testing/vm/results.sh', \
+		'$(CURDIR)/testing/packet-rig/results', '$(VM)']" test --package packet-rig --test cases
 	SWITCHYARD_WRITE_DOCS=1 $(CARGO) test --package packet-rig --test it conformance
 
 bench:

@@ -18,9 +18,9 @@ const HEAD: &str = "# Conformance
 
 The behaviours of [semantics.md](semantics.md) that packets show, with their sources, and the results of each backend
 and of genuine kube-proxy in the same network of namespaces. `make conformance` runs the cases of the backends that
-`SWITCHYARD_BACKENDS` names, and writes this page of the results (`testing/packet-rig/results`); `KUBE_PROXY` names
-the program of genuine kube-proxy ([CONTRIBUTING.md](../CONTRIBUTING.md#with-genuine-kube-proxy)). A case is repeated by
-its name:
+`SWITCHYARD_BACKENDS` names, and writes this page of the results (`testing/packet-rig/results`). `make conformance-ipvs`
+does the same for ipvs mode, in a virtual machine. `KUBE_PROXY` names the program of genuine kube-proxy
+([CONTRIBUTING.md](../CONTRIBUTING.md#with-genuine-kube-proxy)). A case is repeated by its name:
 
 ```
 cargo build -p switchyard-agent -p api-standin

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Runs the packet cases in a virtual machine, and keeps their results, which the machine forgets.
+#
+#   results.sh DIRECTORY RUNNER PROGRAM [ARGUMENT ...]
+#
+# RUNNER, which is run.sh, runs the program with its output as ours. The results that the program adds to those of
+# DIRECTORY come out between marks, and are written there.
+set -eu
+
+mark='--- results of'
+if [ "${1:-}" = inside ] && [ $# -ge 3 ]; then
+    known=$2
+    shift 2
+    SWITCHYARD_RESULTS=$(mktemp -d)
+    export SWITCHYARD_RESULTS
+    cp "$known"/*.json "$SWITCHYARD_RESULTS"
+    status=0
+    "$@" || status=$?
+    for file in "$SWITCHYARD_RESULTS"/*.json; do
+        name=$(basename "$file")
+        cmp -s "$file" "$known/$name" || { echo "$mark $name"; cat "$file"; echo "$mark"; }
+    done
+    rm -rf "$SWITCHYARD_RESULTS"
+    exit "$status"
+fi
+
+[ $# -ge 3 ] || { echo "usage: results.sh DIRECTORY RUNNER PROGRAM [ARGUMENT ...]" >&2; exit 2; }
+directory=$(cd "$1" && pwd)
+runner=$2
+shift 2
+self=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
+status=$(mktemp)
+trap 'rm -f "$status"' EXIT
+{
+    result=0
+    "$runner" "$self" inside "$directory" "$@" || result=$?
+    echo "$result" >"$status"
+} | tr -d '\r' | awk -v mark="$mark" -v directory="$directory" '
+    index($0, mark) == 1 { name = substr($0, length(mark) + 2); file = name ? directory "/" name : ""; started = 0; next }
+    file { if (started++) print >> file; else print > file; next }
+    { print; fflush() }
+'
+exit "$(cat "$status")"
