@@ -10,6 +10,7 @@
 mod backends;
 mod beside;
 mod circles;
+mod clocks;
 mod codes;
 mod conformance;
 mod documents;
