@@ -1,5 +1,6 @@
-//! The time that syncs take while another program commits to its own table, again and again; and
-//! the time that the other program waits while many Services are programmed first.
+//! The time that syncs take while another program commits to its own table, again and again; the
+//! time that the other program waits while many Services are programmed first; and the time until
+//! our rules serve again when another program has deleted some.
 //!
 //! `cargo bench -p switchyard-nft --bench disturbed [-- SERVICES ENDPOINTS]`, as root: everything
 //! happens in network namespaces of its own threads. The other program is a shell loop of the
@@ -52,6 +53,69 @@ fn main() {
     println!("{} Services x {} endpoints, nftables by netlink", many.services, many.endpoints);
     for other in [Other::Nobody, Other::Shell, Other::Netlink] {
         in_namespace(|| measure(&many, other));
+    }
+    in_namespace(|| repairs(&many));
+}
+
+/// Has another program delete what was programmed, and waits until the repair is committed.
+fn repairs(many: &ManyServices) {
+    let (sender, synced) = mpsc::channel();
+    let engine = Engine::builder(many.node())
+        .observer(Arc::new(move |event: &EngineEvent<'_>| {
+            if let EngineEvent::Synced(outcome) = event {
+                // The benchmark may have ended.
+                _ = sender.send((!outcome.report.drift.is_none(), outcome.duration));
+            }
+        }))
+        .start(open())
+        .expect("a thread");
+    for list in many.lists() {
+        engine.inputs().blocking_send(list.into()).expect("it runs");
+    }
+    let table = Table::new(Family::Ip, "kube-proxy");
+    let mut other = netlink();
+    // Until the elements are there, and repairs are not delayed by earlier ones.
+    let settle = || while synced.recv_timeout(Duration::from_secs(3)).is_ok() {};
+    settle();
+    let dump = other.read(&table, Elements::Include).expect("readable").expect("a table");
+    let largest = dump.sets.values().max_by_key(|set| set.elements.as_ref().map_or(0, Vec::len));
+    let largest = largest.expect("a set");
+    let definition = Arc::new(largest.definition.clone().expect("one of ours"));
+    let keys: Vec<_> = largest.elements.iter().flatten().map(|one| one.element.key).collect();
+    let mut damages = [("one element", 1), ("1,000 elements", 1_000)].map(|(what, count)| {
+        let mut deleted = Transaction::new();
+        deleted.delete_elements(&table, &definition, keys.iter().copied().take(count).collect());
+        (what, deleted)
+    });
+    damages.reverse();
+    let mut damages = damages.to_vec();
+    let (mut chain, mut all) = (Transaction::new(), Transaction::new());
+    chain.flush_chain(&table, "services");
+    all.delete_table(&table);
+    damages.extend([("the rules of a chain", chain), ("a table", all)]);
+    for (what, damage) in damages {
+        let mut times = Vec::new();
+        let mut syncs = Vec::new();
+        for _ in 0..ROUNDS {
+            settle();
+            other.commit(&damage).expect("committed");
+            let deleted = Instant::now();
+            let took = loop {
+                let (is_repair, took) = synced.recv().expect("a sync");
+                if is_repair {
+                    break took;
+                }
+            };
+            times.push(deleted.elapsed());
+            syncs.push(took);
+        }
+        let worst = times.iter().max().copied().unwrap_or_default();
+        println!(
+            "  {what} deleted: repaired after {}, worst {}; the sync {}",
+            show(median(times), 1),
+            show(worst, 1),
+            show(median(syncs), 1)
+        );
     }
 }
 
