@@ -1,19 +1,23 @@
 //! Syncs that are divided into many transactions.
 
-use std::net::SocketAddr;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::mpsc::{self, Receiver},
+};
 
+use serde_json::json;
 use switchyard_core::{
     config::NodeConfig,
     model::Protocol,
     objects::Event,
-    testing::{NODE, Stepped, endpoint, service, slice, sync_first},
+    testing::{Builder, NODE, Stepped, endpoint, service, slice, sync_first},
 };
 use switchyard_nft_ruleset::{
-    OperationKind, Refusal, TransportError,
+    Operation, OperationKind, Refusal, Transaction, TransportError,
     testing::{Commit, InterceptingTransport, Kernel, Packet, Ruleset},
 };
 
-use super::{judge::local_addresses, proxier};
+use super::{super::NftProxier, judge::local_addresses, proxier};
 
 /// A Service at 10.96.0.`number`, with two endpoints.
 fn made(namespace: &str, name: &str, number: u8) -> [Event; 2] {
@@ -87,4 +91,146 @@ fn all_refusals_of_a_divided_sync_are_known_at_once() {
     names.sort_unstable();
     assert_eq!(names, ["ns/s2:http", "ns/s7:http"]);
     assert_eq!(served(&kernel.ruleset(), 8).len(), 2, "others are served");
+}
+
+/// A node whose syncs have a transaction for each frontend, and these transactions.
+struct Divided {
+    node: Stepped<NftProxier>,
+    committed: Receiver<Transaction>,
+}
+
+impl Divided {
+    fn new(known: impl IntoIterator<Item = Event>) -> Self {
+        let (sender, committed) = mpsc::channel();
+        let hook = move |transaction: &Transaction| {
+            sender.send(transaction.clone()).expect("the test goes on");
+            Ok(())
+        };
+        let transport = InterceptingTransport::new(Box::new(Kernel::default()), hook);
+        let mut node = Stepped::new(NodeConfig::new(NODE), proxier(transport, 0));
+        node.sync(known);
+        Self { node, committed }
+    }
+
+    fn sync(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Transaction> {
+        self.committed.try_iter().for_each(drop);
+        self.node.sync(events);
+        self.committed.try_iter().collect()
+    }
+}
+
+/// The places of the transactions that change something.
+fn places(transactions: &[Transaction], changes: impl Fn(&Operation) -> bool) -> Vec<usize> {
+    let all = transactions.iter().enumerate();
+    let found = all.filter(|(_, made)| made.operations().iter().any(&changes));
+    found.map(|(place, _)| place).collect()
+}
+
+/// Whether an operation changes an element whose key begins with an address.
+fn is_about(operation: &Operation, ip: &str) -> bool {
+    let ip = match ip.parse().expect("an address") {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    match &operation.kind {
+        OperationKind::AddElements(_, added) => {
+            added.iter().any(|element| element.key.as_slice().starts_with(&ip))
+        }
+        OperationKind::DeleteElements(_, deleted) => {
+            deleted.iter().any(|key| key.as_slice().starts_with(&ip))
+        }
+        _ => false,
+    }
+}
+
+/// The places of the transactions that replace the rules of a chain.
+fn rewriting(transactions: &[Transaction]) -> Vec<usize> {
+    let rewrites = |made: &Transaction| {
+        let kinds = || made.operations().iter().map(|operation| &operation.kind);
+        kinds().any(|kind| {
+            let OperationKind::FlushChain(flushed) = kind else { return false };
+            kinds().any(|kind| matches!(kind, OperationKind::AddRule(chain, _) if chain == flushed))
+        })
+    };
+    let all = transactions.iter().enumerate();
+    all.filter(|(_, made)| rewrites(made)).map(|(place, _)| place).collect()
+}
+
+/// A Service at 203.0.113.1, too.
+fn external() -> Builder {
+    let made = service("web", "10.96.0.1").port("http", "TCP", 80).ingress("203.0.113.1");
+    made.set("spec.type", "LoadBalancer").set("spec.healthCheckNodePort", 31000)
+}
+
+/// Its endpoints, by the last number of their addresses.
+fn endpoints(numbers: &[u8], node: &str) -> Event {
+    let slice = slice("web", "a").port("http", "TCP", 8080);
+    let add = |slice: Builder, n: &u8| slice.endpoint(endpoint(&format!("10.244.0.{n}"), node));
+    numbers.iter().fold(slice, add).apply()
+}
+
+#[test]
+fn a_frontend_is_no_longer_dropped_when_its_chain_has_rules() {
+    let kept = external().set("spec.sessionAffinity", "ClientIP");
+    let local = kept.set("spec.externalTrafficPolicy", "Local");
+    let mut node = Divided::new([local.apply(), endpoints(&[1], "elsewhere")]);
+    let transactions = node.sync([endpoints(&[1, 2], NODE)]);
+    let rewritten = rewriting(&transactions);
+    assert_eq!(rewritten.len(), 1);
+    assert_eq!(places(&transactions, |made| is_about(made, "203.0.113.1")), rewritten);
+}
+
+#[test]
+fn a_pool_gets_a_frontend_when_its_chain_has_fewer_slots() {
+    let turns = external().annotation("switchyard/lb-algorithm", "round-robin");
+    let internal = turns.clone().set("status.loadBalancer", json!({}));
+    let mut node = Divided::new([internal.apply(), endpoints(&[1, 2, 3], NODE)]);
+    let transactions = node.sync([turns.apply(), endpoints(&[1, 2], NODE)]);
+    let rewritten = rewriting(&transactions);
+    assert_eq!(rewritten.len(), 1);
+    assert_eq!(places(&transactions, |made| is_about(made, "203.0.113.1")), rewritten);
+}
+
+#[test]
+fn source_ranges_come_with_their_endpoints() {
+    let mut node = Divided::new([]);
+    let guarded = external().set("spec.loadBalancerSourceRanges", json!(["198.51.100.0/24"]));
+    let transactions = node.sync([guarded.apply(), endpoints(&[1, 2], NODE)]);
+    assert_eq!(places(&transactions, |made| is_about(made, "203.0.113.1")).len(), 1);
+    assert!(places(&transactions, |made| is_about(made, "10.96.0.1")).len() > 1);
+}
+
+#[test]
+fn a_pool_that_loses_its_last_slot_comes_before_one_that_gains() {
+    let mut node = Divided::new([external().apply(), endpoints(&[1, 2], NODE)]);
+    let service = service("new", "10.95.0.1").port("http", "TCP", 80);
+    let slice = slice("new", "a").port("http", "TCP", 8080).endpoint(endpoint("10.244.1.1", NODE));
+    let transactions = node.sync([service.apply(), slice.apply(), endpoints(&[1], NODE)]);
+    let loses = places(&transactions, |made| is_about(made, "10.96.0.1"));
+    let gains = places(&transactions, |made| is_about(made, "10.95.0.1"));
+    assert!(loses[0] < gains[0], "{loses:?} {gains:?}");
+}
+
+#[test]
+fn dns_in_one_family_comes_before_others_in_the_other_one() {
+    let mut node = Divided::new([]);
+    let dns = service("kube-dns", "fd00::a").port("dns", "UDP", 53);
+    let slice = slice("kube-dns", "a").set("addressType", "IPv6").port("dns", "UDP", 53);
+    let dns = [dns, slice.endpoint(endpoint("fd02::1", NODE))];
+    let dns = dns.map(|made| made.set("metadata.namespace", "kube-system").apply());
+    let transactions = node.sync(made("ns", "s1", 1).into_iter().chain(dns));
+    let dns = places(&transactions, |made| is_about(made, "fd00::a"));
+    let others = places(&transactions, |made| is_about(made, "10.96.0.1"));
+    assert!(!dns.is_empty());
+    assert!(dns.iter().max() < others.iter().min(), "{dns:?} {others:?}");
+}
+
+#[test]
+fn endpoints_of_dns_are_hairpin_ones_before_they_are_reached() {
+    let mut node = Divided::new([]);
+    let transactions = node.sync(made("kube-system", "kube-dns", 10));
+    let hairpin = places(&transactions, |made| is_about(made, "10.244.10.1"));
+    let reached = places(&transactions, |made| is_about(made, "10.96.0.10"));
+    assert!(hairpin.iter().max() < reached.iter().min(), "{hairpin:?} {reached:?}");
+    assert!(!hairpin.is_empty());
 }
