@@ -9,7 +9,7 @@ use switchyard_netlink::{
     Attributes, Error, Messages,
     ipset::IpSets,
     ipvs::Ipvs,
-    nftables::Chains,
+    nftables::{Chains, trace::TraceListener},
     route::{self, AddressAnnouncements, AddressFollower, SharedAddresses},
     testing::{Traffic, replay},
 };
@@ -96,6 +96,16 @@ pub fn notices(bytes: &[u8]) {
 /// Base chains of other programs.
 pub fn gates(bytes: &[u8]) {
     answered(bytes, || Chains::list()?.closed_gates(|table| table == "kube-proxy"));
+}
+
+/// Events of traced packets.
+pub fn trace(bytes: &[u8]) {
+    let traffic = Traffic { answers: Vec::new(), notices: bytes.to_vec() };
+    replay(traffic, || {
+        for event in TraceListener::open().unwrap().receive().ok().flatten().into_iter().flatten() {
+            assert!(event.headers.is_none_or(|it| it.source.is_ipv4() == it.destination.is_ipv4()));
+        }
+    });
 }
 
 /// Flows, and the use of the table. A request to delete a flow names one flow.

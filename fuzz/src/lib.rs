@@ -30,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     ("nftables", |bytes| kernel::tables(bytes, b"")),
     ("nftables-notices", kernel::notices),
     ("gates", kernel::gates),
+    ("trace", kernel::trace),
     ("conntrack", kernel::conntrack),
     ("ipvs", kernel::ipvs),
     ("ipset", kernel::ipset),

@@ -91,6 +91,7 @@ targets! {
     nftables: "nftables",
     nftables_notices: "nftables-notices",
     gates: "gates",
+    trace: "trace",
     conntrack: "conntrack",
     ipvs: "ipvs",
     ipset: "ipset",

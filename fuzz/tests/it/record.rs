@@ -13,7 +13,10 @@ use switchyard_fuzz::TARGETS;
 use switchyard_netlink::{
     ipset::IpSets,
     ipvs::{Batch, Ipvs, RealServer, Selector, VirtualServer},
-    nftables::Chains,
+    nftables::{
+        Chains,
+        trace::{TraceListener, TraceTable, TracedFlow},
+    },
     route::{AddressFollower, bridges_of_veths},
     testing::{Traffic, record, replay},
 };
@@ -120,6 +123,37 @@ table ip dormant { flags dormant; chain c { type filter hook forward priority 0;
         run_with("nft -f -", RULES);
         let closed = || Chains::list().unwrap().closed_gates(|_| false).unwrap();
         assert_eq!(answers("gates", "inet", closed).len(), 2);
+    });
+}
+
+#[test]
+fn traced_packets() {
+    const RULES: &str = "table inet t {
+  chain out { type filter hook output priority 5; meta l4proto udp jump next; }
+  chain next { udp dport 9 reject; return; }
+}";
+    in_namespace(|| {
+        run("ip link set lo up");
+        run_with("nft -f -", RULES);
+        let mut events = Vec::new();
+        let traffic = record(|| {
+            let mut listener = TraceListener::open().unwrap();
+            for address in ["127.0.0.1:8", "[::1]:9"] {
+                let to: std::net::SocketAddr = address.parse().unwrap();
+                let flow = TracedFlow { client: None, to, protocol: 17 };
+                let _table = TraceTable::add("t1", &flow, 20, Duration::from_secs(60)).unwrap();
+                let from = UdpSocket::bind((to.ip(), 0)).unwrap();
+                // What is rejected is an error of the sender.
+                let _ = from.send_to(b"a", to);
+            }
+            while let Some(more) = listener.receive().unwrap() {
+                events.extend(more);
+            }
+        });
+        assert!(events.len() > 8, "{events:?}");
+        input("trace", "udp", &traffic.notices);
+        let read = || TraceListener::open().unwrap().receive().unwrap().unwrap();
+        assert_eq!(replay(traffic, read), events);
     });
 }
 

@@ -5,6 +5,9 @@
 /// `NFNLGRP_NFTABLES`: the multicast group of changes.
 pub const GROUP: i32 = 7;
 
+/// `NFNLGRP_NFTRACE`: the multicast group of what rules do with traced packets.
+pub const TRACE_GROUP: i32 = 9;
+
 /// `NFTA_LIST_ELEM`
 pub const LIST_ELEMENT: u16 = 1;
 
@@ -47,6 +50,8 @@ pub mod message {
     pub const NEW_GENERATION: u8 = 15;
     /// `NFT_MSG_GETGEN`
     pub const GET_GENERATION: u8 = 16;
+    /// `NFT_MSG_TRACE`
+    pub const TRACE: u8 = 17;
 }
 
 /// Attributes of tables.
@@ -57,6 +62,8 @@ pub mod table {
     pub const FLAGS: u16 = 2;
     /// `NFT_TABLE_F_DORMANT`
     pub const FLAG_DORMANT: u32 = 1;
+    /// `NFT_TABLE_F_OWNER`
+    pub const FLAG_OWNER: u32 = 2;
     /// `NFTA_TABLE_USERDATA`
     pub const USERDATA: u16 = 6;
 }
@@ -169,6 +176,8 @@ pub mod element {
     pub const FLAGS: u16 = 3;
     /// `NFT_SET_ELEM_INTERVAL_END`
     pub const FLAG_INTERVAL_END: u32 = 1;
+    /// `NFTA_SET_ELEM_TIMEOUT`
+    pub const TIMEOUT: u16 = 4;
     /// `NFTA_SET_ELEM_EXPIRATION`
     pub const EXPIRATION: u16 = 5;
     /// `NFTA_SET_ELEM_USERDATA`
@@ -203,10 +212,46 @@ pub mod data {
     pub const ACCEPT: i32 = 1;
     /// `NFT_JUMP`
     pub const JUMP: i32 = -3;
+    /// `NF_STOLEN`
+    pub const STOLEN: i32 = 2;
+    /// `NF_QUEUE`
+    pub const QUEUE: i32 = 3;
     /// `NFT_GOTO`
     pub const GOTO: i32 = -4;
     /// `NFT_RETURN`
     pub const RETURN: i32 = -5;
+}
+
+/// Attributes of what a rule did with a traced packet, and the types of that.
+pub mod trace {
+    /// `NFTA_TRACE_TABLE`
+    pub const TABLE: u16 = 1;
+    /// `NFTA_TRACE_CHAIN`
+    pub const CHAIN: u16 = 2;
+    /// `NFTA_TRACE_RULE_HANDLE`
+    pub const RULE_HANDLE: u16 = 3;
+    /// `NFTA_TRACE_TYPE`
+    pub const TYPE: u16 = 4;
+    /// `NFTA_TRACE_VERDICT`
+    pub const VERDICT: u16 = 5;
+    /// `NFTA_TRACE_ID`
+    pub const ID: u16 = 6;
+    /// `NFTA_TRACE_NETWORK_HEADER`
+    pub const NETWORK_HEADER: u16 = 8;
+    /// `NFTA_TRACE_TRANSPORT_HEADER`
+    pub const TRANSPORT_HEADER: u16 = 9;
+    /// `NFTA_TRACE_IIF`
+    pub const INPUT: u16 = 10;
+    /// `NFTA_TRACE_OIF`
+    pub const OUTPUT: u16 = 12;
+    /// `NFTA_TRACE_POLICY`
+    pub const POLICY: u16 = 16;
+    /// `NFT_TRACETYPE_POLICY`
+    pub const TYPE_POLICY: u32 = 1;
+    /// `NFT_TRACETYPE_RETURN`
+    pub const TYPE_RETURN: u32 = 2;
+    /// `NFT_TRACETYPE_RULE`
+    pub const TYPE_RULE: u32 = 3;
 }
 
 /// Attributes of expressions, and those of each kind of expression with their values.
@@ -265,6 +310,8 @@ pub mod expression {
     pub const META_IIFNAME: u32 = 6;
     /// `NFT_META_OIFNAME`
     pub const META_OIFNAME: u32 = 7;
+    /// `NFT_META_NFTRACE`
+    pub const META_NFTRACE: u32 = 12;
     /// `NFT_META_L4PROTO`
     pub const META_L4PROTO: u32 = 16;
     /// `NFTA_CT_DREG`
@@ -398,6 +445,12 @@ pub mod expression {
     pub const MATCH_INFO: u16 = 3;
     /// `NFTA_TARGET_NAME`
     pub const TARGET_NAME: u16 = 1;
+    /// `NFTA_LIMIT_RATE`
+    pub const LIMIT_RATE: u16 = 1;
+    /// `NFTA_LIMIT_UNIT`
+    pub const LIMIT_UNIT: u16 = 2;
+    /// `NFTA_LIMIT_BURST`
+    pub const LIMIT_BURST: u16 = 3;
     /// `NFTA_IMMEDIATE_DREG`
     pub const IMMEDIATE_DREG: u16 = 1;
     /// `NFTA_IMMEDIATE_DATA`

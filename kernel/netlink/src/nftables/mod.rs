@@ -2,6 +2,7 @@
 
 pub mod abi;
 mod gates;
+pub mod trace;
 
 use self::abi::{generation, message};
 pub use self::gates::{ChainName, Chains, ClosedGate, Hook};

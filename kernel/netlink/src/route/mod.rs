@@ -9,12 +9,14 @@
 //! - [`interface_addresses`]: the addresses of all interfaces, once; [`interface_networks`]: with
 //!   their networks.
 //! - [`LocalDelivery`]: a rule that has marked packets delivered to this host.
+//! - [`interface_name`]: the name of an interface.
 //! - [`has_link_type`]: whether the kernel can make interfaces of a type.
 
 mod announcements;
 mod bridge;
 mod device;
 mod follower;
+mod link_name;
 mod link_type;
 mod list;
 mod local_delivery;
@@ -24,6 +26,7 @@ pub use self::{
     bridge::{Bridge, bridges_of_veths},
     device::{DeviceError, DummyDevice},
     follower::{AddressError, AddressFollower},
+    link_name::interface_name,
     link_type::has_link_type,
     list::{interface_addresses, interface_networks},
     local_delivery::LocalDelivery,
